@@ -1,0 +1,359 @@
+//! One arena: the mapping, who has which part of it, and the life of a frame.
+//!
+//! # Invariants
+//! F1. A frame is free in the pools, or somebody has it. A free frame's record says FREE; in between,
+//!     when a frame was just taken or its record just cleared, a crash returns it to the pool.
+//! F2. FREE -> DIRTY or CLEAN -> DIRTY is [`Arena::publish_dirty`], after the bytes are in the frame. A
+//!     DIRTY record's fields never change.
+//! F3. DIRTY -> CLEAN is [`Arena::mark_clean`], any -> FREE is [`Arena::free`]. From then on a crash loses
+//!     the frame; so the caller first has the bytes safe elsewhere.
+//! F4. Of two DIRTY frames of one page the one with the higher version counts. The caller clears the
+//!     older before it marks the newer clean: the other way round a crash between the two would bring old
+//!     bytes back.
+//! F5. Records name inode slots, inode records name volume slots. The caller frees the named one last.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use slackwater_sync::shim::Arc;
+
+use crate::config::ArenaConfig;
+use crate::error::ArenaError;
+use crate::frame_pools::{FramePools, Pool};
+use crate::header;
+use crate::ids::{FrameId, InodeSlot};
+use crate::limits::{self, Scope};
+use crate::mapping::{FrameRead, FrameWrite, Mapping};
+use crate::record::{DIRTY, FREE, LIVE, PageKey};
+use crate::run_allocator::RunAllocator;
+use crate::source::{self, ArenaFile, FileSystem};
+
+/// Page frames, and the tables that say what is in them, in one mapped file.
+///
+/// It never grows: its frames are all the page data that can be cached. And the file is what a killed
+/// process leaves: [`Arena::open`] finds every page that was [published](Arena::publish_dirty).
+///
+/// # Examples
+/// ```
+/// use slackwater_arena::{Arena, ArenaConfig, InodeRecord, Pool, VolumeId, VolumeRecord};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let arena = Arena::create(&ArenaConfig::memfd(8 << 20))?;
+/// let id = VolumeId::new(b"home").ok_or("too long")?;
+/// let volume = arena.alloc_volume(&VolumeRecord { id }).ok_or("no volume slot")?;
+/// let inode = arena.alloc_inode(&InodeRecord::new(volume)).ok_or("no inode slot")?;
+/// let frame = arena.alloc(Pool::Normal).ok_or("full")?;
+/// arena.write(frame).fill(7);
+/// arena.publish_dirty(frame, inode, 0, 1);
+///
+/// let fd = arena.try_clone_fd()?;
+/// drop(arena); // or the process is killed
+/// let (arena, survivors) = Arena::open_fd(fd)?;
+/// let (index, frame) = survivors.volumes[0].inodes[0].pages[0];
+/// assert_eq!((index, arena.read(frame)[0]), (0, 7));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Kernel counterpart: the page frames and `struct page` array, which there do not outlive a crash.
+pub struct Arena {
+    mapping: Mapping,
+    pools: FramePools,
+    pub(crate) inode_slots: RunAllocator,
+    pub(crate) volume_slots: RunAllocator,
+    /// Last, so that the lock goes after the mapping.
+    file: ArenaFile,
+}
+
+impl Arena {
+    /// Makes an arena, with all its memory.
+    ///
+    /// # Errors
+    /// [`ArenaError::Config`] for sizes out of range; [`ArenaError::TooLarge`] if the machine or a cgroup
+    /// allows less; [`ArenaError::FileSystem`] and [`ArenaError::NoSpace`] if the file cannot be held in
+    /// memory there; [`ArenaError::Os`] otherwise, also if the file exists.
+    ///
+    /// # Blocking
+    /// Until all memory is there, about a second for 4 GiB.
+    pub fn create(config: &ArenaConfig) -> Result<Arc<Self>, ArenaError> {
+        config.layout(1)?; // Before a file is touched.
+        let (fd, file_system, block_bytes) = source::make(&config.source)?;
+        let layout = config.layout(block_bytes)?;
+        limits::check(
+            layout.file_bytes,
+            match file_system {
+                FileSystem::Tmpfs => Scope::Charged,
+                FileSystem::Hugetlbfs => Scope::Machine,
+            },
+        )?;
+        source::fill(fd.as_fd(), &config.source, layout.file_bytes)?;
+        let file = ArenaFile::lock(fd)?;
+        let mapping = Mapping::new(file.fd(), layout)?;
+        mapping.header().set(&header::words_of(&layout));
+        source::publish(&file, &config.source)?;
+        Ok(Self::assemble(mapping, file))
+    }
+
+    /// An arena over a mapping whose records are true; what they say is in use is allocated.
+    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile) -> Arc<Self> {
+        let cpus = cpus();
+        let counts = mapping.layout().counts;
+        let pools = FramePools::new(counts, cpus, |frame| mapping.frames()[frame as usize].state() == FREE);
+        let inode_slots =
+            RunAllocator::new(counts.inodes, cpus, |slot| mapping.inodes()[slot as usize].state.get() == FREE);
+        let volume_slots =
+            RunAllocator::new(counts.volumes, cpus, |slot| mapping.volumes()[slot as usize].state.get() == FREE);
+        Arc::new(Self { mapping, pools, inode_slots, volume_slots, file })
+    }
+
+    /// Another descriptor of the file, to be kept by a supervisor or sent to the next process. It does not
+    /// keep the arena in use.
+    ///
+    /// # Errors
+    /// [`ArenaError::Os`] if there are too many descriptors.
+    pub fn try_clone_fd(&self) -> Result<OwnedFd, ArenaError> {
+        let clone = self.file.fd().try_clone_to_owned();
+        clone.map_err(|source| ArenaError::Os { call: "fcntl(F_DUPFD_CLOEXEC)", source })
+    }
+
+    /// Number of frames, the reserve included.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.mapping.layout().counts.frames
+    }
+
+    /// Number of frames that only [`Pool::Reserve`] reaches: 1 %, at least 4 MiB, at most half.
+    #[must_use]
+    pub fn reserve_frames(&self) -> u32 {
+        self.mapping.layout().counts.reserve_frames
+    }
+
+    /// The frame with this number, if there is one.
+    #[must_use]
+    pub fn frame(&self, number: u32) -> Option<FrameId> {
+        (number < self.frames()).then_some(FrameId::new(number))
+    }
+
+    /// Takes a free frame. Its bytes are arbitrary, its record says FREE. `None` if nothing is free.
+    #[must_use]
+    pub fn alloc(&self, pool: Pool) -> Option<FrameId> {
+        self.pools.alloc(pool)
+    }
+
+    /// Takes up to `count` frames, adds them to `out` in runs as long as possible, and returns how many;
+    /// fewer only if no more are free.
+    pub fn alloc_many(&self, pool: Pool, count: usize, out: &mut Vec<FrameId>) -> usize {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.pools.alloc_many(pool, count, out) as usize
+    }
+
+    /// Gives a frame back, whatever its record says (F3).
+    ///
+    /// # Panics
+    /// If it is free already.
+    pub fn free(&self, frame: FrameId) {
+        self.mapping.frames()[frame.index()].clear(); // F1: before somebody else can have it.
+        self.pools.free(frame);
+    }
+
+    /// How many frames are free, the reserve included. Calls under way may or may not be counted.
+    #[must_use]
+    pub fn free_frames(&self) -> u64 {
+        self.pools.free_count(Pool::Reserve)
+    }
+
+    /// How many frames an allocation from `pool` could take. Calls under way may or may not be counted.
+    #[must_use]
+    pub fn free_frames_in(&self, pool: Pool) -> u64 {
+        self.pools.free_count(pool)
+    }
+
+    /// The bytes of a frame, unless someone is writing into it.
+    ///
+    /// # Panics
+    /// If the frame is of a larger arena; so do all calls that take an id.
+    #[must_use]
+    pub fn try_read(&self, frame: FrameId) -> Option<FrameRead<'_>> {
+        self.mapping.try_read(frame)
+    }
+
+    /// The bytes of a frame.
+    ///
+    /// # Blocking
+    /// While someone writes into it. The caller holds no [`FrameWrite`] of this frame.
+    #[must_use]
+    pub fn read(&self, frame: FrameId) -> FrameRead<'_> {
+        self.mapping.read(frame)
+    }
+
+    /// The bytes of a frame, to be changed, unless someone else has them.
+    #[must_use]
+    pub fn try_write(&self, frame: FrameId) -> Option<FrameWrite<'_>> {
+        self.mapping.try_write(frame)
+    }
+
+    /// The bytes of a frame, to be changed.
+    ///
+    /// # Blocking
+    /// While anyone else has them, which includes a [`Gather`](crate::Gather) for the time of its I/O. The
+    /// caller holds neither a [`FrameRead`] nor a [`FrameWrite`] of this frame.
+    #[must_use]
+    pub fn write(&self, frame: FrameId) -> FrameWrite<'_> {
+        self.mapping.write(frame)
+    }
+
+    /// Says that the frame holds page `index` of `inode` and that nobody else has these bytes (F2). From
+    /// the return on they survive the process.
+    ///
+    /// `version` orders the frames of one page (F4). For a frame that says exactly this already, the call
+    /// does nothing: it may be repeated after each change of the bytes.
+    ///
+    /// # Panics
+    /// If the frame is DIRTY with another inode, index or version; if the inode slot is not in use.
+    pub fn publish_dirty(&self, frame: FrameId, inode: InodeSlot, index: u64, version: u64) {
+        let record = &self.mapping.frames()[frame.index()];
+        let key = PageKey { inode: inode.as_u32(), index, version };
+        if record.state() == DIRTY {
+            assert!(record.key() == key, "F2: {frame:?} is dirty as {:?}, not as {key:?}", record.key());
+            return;
+        }
+        assert!(self.mapping.inodes()[inode.index()].state.get() == LIVE, "F5: {inode:?} is not in use");
+        record.publish_dirty(frame.as_u32(), key);
+    }
+
+    /// Says that the backend has the bytes (F3, F4). Nothing happens unless the frame is DIRTY.
+    pub fn mark_clean(&self, frame: FrameId) {
+        let record = &self.mapping.frames()[frame.index()];
+        if record.state() == DIRTY {
+            record.mark_clean();
+        }
+    }
+
+    /// Whether the frame's record says DIRTY.
+    #[must_use]
+    pub fn is_dirty(&self, frame: FrameId) -> bool {
+        self.mapping.frames()[frame.index()].state() == DIRTY
+    }
+
+    /// The version in the frame's record: that of the last [`publish_dirty`](Self::publish_dirty) of this
+    /// frame, also of an earlier owner.
+    #[must_use]
+    pub fn version(&self, frame: FrameId) -> u64 {
+        self.mapping.frames()[frame.index()].key().version
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+impl AsFd for Arena {
+    /// The file without its lock, as [`try_clone_fd`](Self::try_clone_fd).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.fd()
+    }
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let free = self.free_frames();
+        f.debug_struct("Arena").field("layout", self.mapping.layout()).field("free_frames", &free).finish()
+    }
+}
+
+/// CPUs this process may use: the number of shards.
+fn cpus() -> usize {
+    rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize).max(1)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+mod tests {
+    use slackwater_sync::shim::{Arc, thread};
+
+    use super::Arena;
+    use crate::{ArenaConfig, InodeRecord, InodeSlot, Pool, VolumeId, VolumeRecord};
+
+    fn arena_and_inode(frames_bytes: u64) -> (Arc<Arena>, InodeSlot) {
+        let arena = Arena::create(&ArenaConfig::memfd(frames_bytes)).unwrap();
+        let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }).unwrap();
+        let inode = arena.alloc_inode(&InodeRecord::new(volume)).unwrap();
+        (arena, inode)
+    }
+
+    #[test]
+    fn a_frame_is_dirty_from_publication_to_clean_or_free() {
+        let (arena, inode) = arena_and_inode(1 << 20);
+        let frame = arena.alloc(Pool::Normal).unwrap();
+        assert!(!arena.is_dirty(frame));
+        arena.publish_dirty(frame, inode, 3, 7);
+        arena.publish_dirty(frame, inode, 3, 7);
+        assert!(arena.is_dirty(frame) && arena.version(frame) == 7);
+        arena.mark_clean(frame);
+        assert!(!arena.is_dirty(frame));
+        arena.publish_dirty(frame, inode, 4, 1);
+        assert!(arena.is_dirty(frame) && arena.version(frame) == 1);
+        arena.free(frame);
+        assert!(!arena.is_dirty(frame));
+        arena.mark_clean(frame);
+        assert_eq!(arena.free_frames(), u64::from(arena.frames()));
+    }
+
+    #[test]
+    #[should_panic(expected = "F2")]
+    fn a_dirty_frame_cannot_become_another_page() {
+        let (arena, inode) = arena_and_inode(1 << 20);
+        let frame = arena.alloc(Pool::Normal).unwrap();
+        arena.publish_dirty(frame, inode, 3, 7);
+        arena.publish_dirty(frame, inode, 3, 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "F5")]
+    fn a_dirty_frame_names_an_inode_in_use() {
+        let (arena, inode) = arena_and_inode(1 << 20);
+        arena.free_inode(inode);
+        arena.publish_dirty(arena.alloc(Pool::Normal).unwrap(), inode, 0, 1);
+    }
+
+    #[test]
+    fn frames_are_named_up_to_their_number() {
+        let (arena, _) = arena_and_inode(1 << 20);
+        assert_eq!((arena.frames(), arena.reserve_frames()), (256, 128));
+        assert_eq!(arena.frame(255).map(super::FrameId::as_u32), Some(255));
+        assert_eq!(arena.frame(256), None);
+    }
+
+    /// A record cleared after its frame went back to the pool would wipe out the next owner's.
+    #[test]
+    fn the_last_owner_leaves_the_next_ones_record_alone() {
+        let (arena, inode) = arena_and_inode(64 << 10);
+        let threads = (0..4).map(|thread| {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || {
+                for version in 0..20_000 {
+                    let Some(frame) = arena.alloc(Pool::Normal) else { continue };
+                    arena.publish_dirty(frame, inode, thread, version);
+                    arena.write(frame)[0] = 1;
+                    assert!(arena.is_dirty(frame) && arena.version(frame) == version, "thread {thread}");
+                    arena.free(frame);
+                }
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(arena.free_frames(), 16);
+    }
+
+    #[test]
+    fn readers_share_and_writers_do_not() {
+        let (arena, _) = arena_and_inode(1 << 20);
+        let frame = arena.alloc(Pool::Normal).unwrap();
+        let writer = arena.try_write(frame).unwrap();
+        assert!(arena.try_read(frame).is_none() && arena.try_write(frame).is_none());
+        drop(writer);
+        let readers = (arena.read(frame), arena.try_read(frame).unwrap());
+        assert!(arena.try_write(frame).is_none());
+        drop(readers);
+        arena.write(frame).fill(1);
+        assert!(arena.read(frame).iter().all(|byte| *byte == 1));
+    }
+}

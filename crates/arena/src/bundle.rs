@@ -1,0 +1,205 @@
+//! Frames held together for one I/O.
+//!
+//! A flusher gathers dirty frames, hands them to a backend and lets go of them when it has answered,
+//! perhaps on another thread. So a bundle owns its holds: it borrows nothing, keeps the arena alive, and
+//! is tied to no thread.
+//!
+//! # Lock order
+//! Both only try a frame's lock, so they may be filled in any order, under any lock.
+
+use slackwater_sync::shim::Arc;
+
+use crate::arena::Arena;
+use crate::ids::FrameId;
+use crate::layout::FRAME_BYTES;
+use crate::mapping::{Exclusive, LockedFrames, Shared};
+
+/// Frames to be read: the source of a write to the backend. Others may read them meanwhile.
+pub struct Gather(LockedFrames<Shared>);
+
+/// Frames to be filled: the target of a read from the backend. Nobody else sees them meanwhile.
+pub struct Scatter(LockedFrames<Exclusive>);
+
+impl Gather {
+    /// An empty bundle that takes up to `capacity` frames.
+    #[must_use]
+    pub fn new(arena: Arc<Arena>, capacity: usize) -> Self {
+        Self(LockedFrames::new(arena, capacity))
+    }
+
+    /// Adds a frame. False if someone is writing into it, or if the capacity is used up; then the bundle
+    /// is as before.
+    ///
+    /// # Panics
+    /// If the frame is of a larger arena.
+    pub fn push(&mut self, frame: FrameId) -> bool {
+        self.0.push(frame)
+    }
+
+    /// The frames in the order in which they were added.
+    #[must_use]
+    pub fn frames(&self) -> &[FrameId] {
+        self.0.frames()
+    }
+
+    /// The arena of the frames.
+    #[must_use]
+    pub fn arena(&self) -> &Arc<Arena> {
+        self.0.arena()
+    }
+
+    /// The first `len_bytes` bytes; frames that are neighbours in the order of the bundle make one slice.
+    ///
+    /// # Panics
+    /// If the frames hold fewer bytes.
+    pub fn slices(&self, len_bytes: usize) -> impl Iterator<Item = &[u8]> {
+        self.0.slices(len_bytes)
+    }
+
+    /// Lets go of all frames and keeps the memory of the list.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Scatter {
+    /// An empty bundle that takes up to `capacity` frames.
+    #[must_use]
+    pub fn new(arena: Arc<Arena>, capacity: usize) -> Self {
+        Self(LockedFrames::new(arena, capacity))
+    }
+
+    /// Adds a frame. False if someone holds it, this bundle included, or if the capacity is used up; then
+    /// the bundle is as before.
+    ///
+    /// # Panics
+    /// If the frame is of a larger arena.
+    pub fn push(&mut self, frame: FrameId) -> bool {
+        self.0.push(frame)
+    }
+
+    /// The frames in the order in which they were added.
+    #[must_use]
+    pub fn frames(&self) -> &[FrameId] {
+        self.0.frames()
+    }
+
+    /// The arena of the frames.
+    #[must_use]
+    pub fn arena(&self) -> &Arc<Arena> {
+        self.0.arena()
+    }
+
+    /// The first `len_bytes` bytes; frames that are neighbours in the order of the bundle make one slice.
+    ///
+    /// # Panics
+    /// If the frames hold fewer bytes.
+    pub fn slices(&self, len_bytes: usize) -> impl Iterator<Item = &[u8]> {
+        self.0.slices(len_bytes)
+    }
+
+    /// As [`slices`](Self::slices), to be filled.
+    ///
+    /// # Panics
+    /// If the frames hold fewer bytes.
+    pub fn slices_mut(&mut self, len_bytes: usize) -> impl Iterator<Item = &mut [u8]> {
+        self.0.slices_mut(len_bytes)
+    }
+
+    /// Zeroes everything from byte `from` on: what lies behind the end of a file.
+    pub fn zero_from(&mut self, from: usize) {
+        let len_bytes = self.frames().len() * FRAME_BYTES;
+        let mut skip = from;
+        for slice in self.slices_mut(len_bytes) {
+            let kept = skip.min(slice.len());
+            skip -= kept;
+            slice[kept..].fill(0);
+        }
+    }
+
+    /// Lets go of all frames and keeps the memory of the list.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+mod tests {
+    use slackwater_sync::shim::Arc;
+
+    use super::{Gather, Scatter};
+    use crate::{Arena, ArenaConfig, FRAME_BYTES, FrameId, Pool};
+
+    fn arena_and_frames(count: usize) -> (Arc<Arena>, Vec<FrameId>) {
+        let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).unwrap();
+        let mut frames = Vec::new();
+        assert_eq!(arena.alloc_many(Pool::Normal, count, &mut frames), count);
+        (arena, frames)
+    }
+
+    #[test]
+    fn scattered_bytes_are_gathered_in_order() {
+        let (arena, frames) = arena_and_frames(5);
+        let order = [frames[0], frames[1], frames[4], frames[2], frames[3]];
+        let len_bytes = 5 * FRAME_BYTES - 100;
+        let mut scatter = Scatter::new(Arc::clone(&arena), 5);
+        assert!(order.iter().all(|frame| scatter.push(*frame)));
+        let mut value = 0_u64;
+        for slice in scatter.slices_mut(5 * FRAME_BYTES) {
+            for byte in slice {
+                *byte = (value % 251) as u8;
+                value += 1;
+            }
+        }
+        scatter.zero_from(len_bytes);
+        drop(scatter);
+        let mut gather = Gather::new(arena, 5);
+        assert!(order.iter().all(|frame| gather.push(*frame)));
+        assert_eq!(gather.slices(len_bytes).map(<[u8]>::len).collect::<Vec<_>>(), [8192, 4096, 8092]);
+        let all = gather.slices(5 * FRAME_BYTES).flatten().copied().collect::<Vec<_>>();
+        let expected = (0..5 * FRAME_BYTES).map(|at| if at < len_bytes { (at % 251) as u8 } else { 0 });
+        assert!(all.into_iter().eq(expected));
+    }
+
+    #[test]
+    fn zero_from_spares_what_comes_before() {
+        let (arena, frames) = arena_and_frames(3);
+        for from in [0, 1, FRAME_BYTES, 2 * FRAME_BYTES + 5, 3 * FRAME_BYTES, usize::MAX] {
+            let mut scatter = Scatter::new(Arc::clone(&arena), 3);
+            assert!([frames[2], frames[0], frames[1]].iter().all(|frame| scatter.push(*frame)));
+            scatter.slices_mut(3 * FRAME_BYTES).for_each(|slice| slice.fill(1));
+            scatter.zero_from(from);
+            let ones = scatter.slices(3 * FRAME_BYTES).flatten().filter(|byte| **byte == 1).count();
+            assert_eq!(ones, from.min(3 * FRAME_BYTES));
+        }
+    }
+
+    #[test]
+    fn holds_exclude_one_another_and_end_with_the_bundle() {
+        let (arena, frames) = arena_and_frames(2);
+        let mut gather = Gather::new(Arc::clone(&arena), 2);
+        assert!(gather.push(frames[0]));
+        assert!(arena.try_read(frames[0]).is_some() && arena.try_write(frames[0]).is_none());
+        let mut scatter = Scatter::new(Arc::clone(&arena), 1);
+        assert!(!scatter.push(frames[0]));
+        assert!(scatter.push(frames[1]));
+        assert!(!scatter.push(frames[1]) && !gather.push(frames[1]));
+        gather.clear();
+        assert!(!scatter.push(frames[0]), "its capacity is one");
+        drop(scatter);
+        assert!(frames.iter().all(|frame| arena.try_write(*frame).is_some()));
+    }
+
+    #[test]
+    fn a_bundle_moves_to_another_thread_and_outlives_the_arena_handle() {
+        let (arena, frames) = arena_and_frames(1);
+        arena.write(frames[0]).fill(9);
+        let mut gather = Gather::new(arena, 1);
+        assert!(gather.push(frames[0]));
+        let sum = slackwater_sync::shim::thread::spawn(move || {
+            gather.slices(10).flatten().map(|byte| u32::from(*byte)).sum::<u32>()
+        });
+        assert_eq!(sum.join().unwrap(), 90);
+    }
+}

@@ -1,0 +1,106 @@
+//! Why an arena cannot be made or opened.
+
+use std::fmt;
+use std::io;
+
+/// A field that does not hold what it must.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Mismatch {
+    /// Which one, such as `inode[17].handle_len`.
+    pub field: String,
+    /// What it holds.
+    pub found: String,
+    /// What it may hold.
+    pub expected: String,
+}
+
+impl Mismatch {
+    pub(crate) fn new(field: impl Into<String>, found: impl ToString, expected: impl Into<String>) -> Self {
+        Self { field: field.into(), found: found.to_string(), expected: expected.into() }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, expected {}", self.field, self.found, self.expected)
+    }
+}
+
+/// Why [`Arena::create`](crate::Arena::create) or [`Arena::open`](crate::Arena::open) failed. Nothing was
+/// changed in an arena that fails to open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArenaError {
+    /// The configuration makes no sense.
+    #[error("{0}")]
+    Config(Mismatch),
+    /// The arena would not fit into memory.
+    #[error("the arena needs {needed_bytes} bytes, more than the {limit_bytes} that {limit_name} allows")]
+    TooLarge {
+        /// Size of the whole file.
+        needed_bytes: u64,
+        /// The smallest limit that applies.
+        limit_bytes: u64,
+        /// What sets that limit: the machine, or a cgroup file.
+        limit_name: String,
+    },
+    /// The file system has no room for the whole file.
+    #[error("the file system of the arena has no room for {needed_bytes} bytes")]
+    NoSpace {
+        /// Size of the whole file.
+        needed_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is on a file system that writes to a disk or a network.
+    #[error("an arena cannot live on {found}, expected tmpfs or hugetlbfs")]
+    FileSystem {
+        /// Name or magic number of the file system.
+        found: String,
+    },
+    /// Another open arena holds this file.
+    #[error("the arena is in use by another process")]
+    InUse,
+    /// Not an arena, or one of a machine with the other byte order.
+    #[error("not an arena of this machine: {0}")]
+    Foreign(Mismatch),
+    /// An arena of a format this build does not know.
+    #[error("unknown arena format: {0}")]
+    Version(Mismatch),
+    /// The file is shorter or longer than its header says.
+    #[error("arena file of the wrong length: {0}")]
+    Length(Mismatch),
+    /// A header or record that no crash leaves behind.
+    #[error("damaged arena: {0}")]
+    Damaged(Mismatch),
+    /// A system call failed.
+    #[error("{call} failed for the arena")]
+    Os {
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ArenaError {
+    /// For `map_err` on a call whose failure has no meaning of its own.
+    pub(crate) fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self::Os { call, source: errno.into() }
+    }
+
+    pub(crate) fn damaged(field: String, found: impl ToString, expected: impl Into<String>) -> Self {
+        Self::Damaged(Mismatch::new(field, found, expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ArenaError;
+
+    #[test]
+    fn damage_names_field_found_and_expected() {
+        let error = ArenaError::damaged("inode[17].handle_len".into(), 300, "at most 128");
+        assert_eq!(error.to_string(), "damaged arena: inode[17].handle_len is 300, expected at most 128");
+    }
+}

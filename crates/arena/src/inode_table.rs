@@ -1,0 +1,208 @@
+//! What must be known of a file to write its pages back after a crash.
+//!
+//! # Invariants
+//! I1. A record is written whole before it is LIVE. Identity and handle do not change until it is FREE
+//!     and are under the check word; they name the file by handle, never by path, since a rename must not
+//!     move data elsewhere.
+//! I2. Size, times, owner, mode and flags are single words: a crash leaves the old value or the new one.
+
+use crate::arena::Arena;
+use crate::ids::{FileHandleBytes, InodeSlot, VolumeSlot};
+use crate::record::{FREE, LIVE};
+
+/// What the arena knows of an inode.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct InodeRecord {
+    /// The volume it belongs to.
+    pub volume: VolumeSlot,
+    /// Device number in the backend.
+    pub dev: u64,
+    /// Inode number in the backend.
+    pub ino: u64,
+    /// Tells a reused inode number from its earlier owner.
+    pub generation: u64,
+    /// By which the backend opens the file again.
+    pub handle: FileHandleBytes,
+    /// File size as acknowledged to its writers.
+    pub size_bytes: u64,
+    /// Last change of the data, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Last change of the inode, nanoseconds since 1970.
+    pub ctime_ns: i64,
+    /// File type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// For the engine; the arena only keeps them.
+    pub flags: u32,
+}
+
+impl InodeRecord {
+    /// A record that is zero but for its volume.
+    #[must_use]
+    pub fn new(volume: VolumeSlot) -> Self {
+        Self {
+            volume,
+            dev: 0,
+            ino: 0,
+            generation: 0,
+            handle: FileHandleBytes::EMPTY,
+            size_bytes: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            flags: 0,
+        }
+    }
+}
+
+impl Arena {
+    /// Takes an inode slot. `None` if all are in use. From the return on it survives the process.
+    ///
+    /// # Panics
+    /// If the volume slot is not in use.
+    #[must_use]
+    pub fn alloc_inode(&self, record: &InodeRecord) -> Option<InodeSlot> {
+        let volume = &self.mapping().volumes()[record.volume.index()];
+        assert!(volume.state.get() == LIVE, "{:?} is not in use", record.volume);
+        let slot = self.inode_slots.alloc()?;
+        let entry = &self.mapping().inodes()[slot as usize];
+        entry.volume.set(record.volume.as_u32());
+        entry.dev.set(record.dev);
+        entry.ino.set(record.ino);
+        entry.generation.set(record.generation);
+        entry.handle.set(&record.handle);
+        entry.check.set(entry.sum(slot));
+        entry.size_bytes.set(record.size_bytes);
+        entry.mtime_ns.set(record.mtime_ns.cast_unsigned());
+        entry.ctime_ns.set(record.ctime_ns.cast_unsigned());
+        entry.owner.set(owner(record.uid, record.gid));
+        entry.mode.set(record.mode);
+        entry.flags.set(record.flags);
+        entry.state.set(LIVE); // I1
+        Some(InodeSlot::new(slot))
+    }
+
+    /// The slot of that number, if the table has it: the way back from [`InodeSlot::as_u32`].
+    #[must_use]
+    pub fn inode_slot(&self, number: u32) -> Option<InodeSlot> {
+        ((number as usize) < self.mapping().inodes().len()).then(|| InodeSlot::new(number))
+    }
+
+    /// Gives an inode slot back. The caller has cleaned or freed all frames that name it; a crash would
+    /// make a DIRTY one that is left an error at the next start.
+    ///
+    /// # Panics
+    /// If it is free already.
+    pub fn free_inode(&self, slot: InodeSlot) {
+        self.mapping().inodes()[slot.index()].state.set(FREE);
+        self.inode_slots.free(slot.as_u32());
+    }
+
+    /// A copy of an inode's record. Each field is whole; two fields may be from before and after a change.
+    #[must_use]
+    pub fn inode(&self, slot: InodeSlot) -> InodeRecord {
+        let entry = &self.mapping().inodes()[slot.index()];
+        let owner = entry.owner.get();
+        InodeRecord {
+            volume: VolumeSlot::new(entry.volume.get()),
+            dev: entry.dev.get(),
+            ino: entry.ino.get(),
+            generation: entry.generation.get(),
+            handle: entry.handle.get(),
+            size_bytes: entry.size_bytes.get(),
+            mtime_ns: entry.mtime_ns.get().cast_signed(),
+            ctime_ns: entry.ctime_ns.get().cast_signed(),
+            mode: entry.mode.get(),
+            uid: owner as u32,
+            gid: (owner >> 32) as u32,
+            flags: entry.flags.get(),
+        }
+    }
+
+    /// Sets the file size (I2).
+    pub fn set_size(&self, slot: InodeSlot, size_bytes: u64) {
+        self.mapping().inodes()[slot.index()].size_bytes.set(size_bytes);
+    }
+
+    /// Sets the time of the last data change (I2).
+    pub fn set_mtime_ns(&self, slot: InodeSlot, mtime_ns: i64) {
+        self.mapping().inodes()[slot.index()].mtime_ns.set(mtime_ns.cast_unsigned());
+    }
+
+    /// Sets the time of the last inode change (I2).
+    pub fn set_ctime_ns(&self, slot: InodeSlot, ctime_ns: i64) {
+        self.mapping().inodes()[slot.index()].ctime_ns.set(ctime_ns.cast_unsigned());
+    }
+
+    /// Sets file type and permissions (I2).
+    pub fn set_mode(&self, slot: InodeSlot, mode: u32) {
+        self.mapping().inodes()[slot.index()].mode.set(mode);
+    }
+
+    /// Sets owner and group, both or neither (I2).
+    pub fn set_owner(&self, slot: InodeSlot, uid: u32, gid: u32) {
+        self.mapping().inodes()[slot.index()].owner.set(owner(uid, gid));
+    }
+
+    /// Sets the engine's flags (I2).
+    pub fn set_flags(&self, slot: InodeSlot, flags: u32) {
+        self.mapping().inodes()[slot.index()].flags.set(flags);
+    }
+
+    /// How many inode slots are free. Calls under way may or may not be counted.
+    #[must_use]
+    pub fn free_inodes(&self) -> u64 {
+        self.inode_slots.free_count()
+    }
+}
+
+fn owner(uid: u32, gid: u32) -> u64 {
+    u64::from(gid) << 32 | u64::from(uid)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+mod tests {
+    use super::InodeRecord;
+    use crate::{Arena, ArenaConfig, FileHandleBytes, VolumeId, VolumeRecord};
+
+    #[test]
+    fn a_record_comes_back_as_it_was_stored_and_changed() {
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20).with_inodes(1)).unwrap();
+        let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }).unwrap();
+        let mut record = InodeRecord {
+            volume,
+            dev: 1,
+            ino: u64::MAX,
+            generation: 2,
+            handle: FileHandleBytes::new(&[9; 128]).unwrap(),
+            size_bytes: 3,
+            mtime_ns: -4,
+            ctime_ns: i64::MAX,
+            mode: 0o100_644,
+            uid: 5,
+            gid: u32::MAX,
+            flags: 6,
+        };
+        let slot = arena.alloc_inode(&record).unwrap();
+        assert_eq!(arena.inode(slot), record);
+        assert_eq!((arena.alloc_inode(&record), arena.free_inodes()), (None, 0));
+        (record.size_bytes, record.mtime_ns, record.ctime_ns) = (u64::MAX, 7, i64::MIN);
+        (record.mode, record.uid, record.gid, record.flags) = (8, u32::MAX, 9, 10);
+        arena.set_size(slot, u64::MAX);
+        arena.set_mtime_ns(slot, 7);
+        arena.set_ctime_ns(slot, i64::MIN);
+        arena.set_mode(slot, 8);
+        arena.set_owner(slot, u32::MAX, 9);
+        arena.set_flags(slot, 10);
+        assert_eq!(arena.inode(slot), record);
+        arena.free_inode(slot);
+        assert_eq!(arena.alloc_inode(&InodeRecord::new(volume)), Some(slot));
+        assert_eq!(arena.inode(slot), InodeRecord::new(volume));
+    }
+}

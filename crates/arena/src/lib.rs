@@ -1,0 +1,52 @@
+//! Page frames and their tables in one mapped file.
+//!
+//! The cache keeps all page data in one file in memory: anonymous, or on tmpfs or hugetlbfs. The file has a
+//! fixed size and is faulted in before anything uses it, so it is the ceiling of the cache. Beside each
+//! frame's bytes it says which page of which inode they are and whether the backend has them, so it is
+//! also what a killed process leaves: the next one opens it and finds every write that had returned.
+//!
+//! # Reading order
+//! * `layout`, `header`, `record`, `word`: what lies in the file, down to the single integer.
+//! * `arena`: [`Arena`] and the life of a frame, where each step is safe against a kill.
+//! * `inode_table`, `volume_table`: the records that frames name.
+//! * `run_allocator`, `frame_pools`: who gets which frame, in runs, without a lock.
+//! * `mapping`, `bundle`: bytes behind locks, one frame at a time or gathered for an I/O. `mapping` holds
+//!   all the unsafe code of the crate.
+//! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
+//!   the field.
+//! * `source`, `limits`, `config`: which file, how large at most.
+
+mod arena;
+mod bundle;
+mod checksum;
+mod config;
+mod error;
+mod frame_pools;
+mod header;
+mod ids;
+mod inode_table;
+mod layout;
+mod limits;
+mod mapping;
+mod open;
+mod record;
+mod run_allocator;
+mod source;
+mod survivors;
+mod validate;
+mod volume_table;
+mod word;
+
+pub use arena::Arena;
+pub use bundle::{Gather, Scatter};
+pub use config::ArenaConfig;
+pub use error::{ArenaError, Mismatch};
+pub use frame_pools::Pool;
+pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};
+pub use inode_table::InodeRecord;
+pub use layout::FRAME_BYTES;
+pub use mapping::{FrameRead, FrameWrite};
+pub use run_allocator::RUN_FRAMES;
+pub use source::ArenaSource;
+pub use survivors::{SurvivingInode, SurvivingVolume, Survivors};
+pub use volume_table::VolumeRecord;

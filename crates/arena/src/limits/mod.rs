@@ -1,0 +1,161 @@
+//! How large an arena may be: the machine's memory and the cgroup's limits.
+//!
+//! An arena is memory that never shrinks. One that does not fit ends in the OOM killer at some later
+//! time, in somebody else's allocation; so it is refused at the start, with the name of the limit.
+//!
+//! Cgroup mounts and our own path in them are looked up, not assumed: v1, v2 and both at once exist, and
+//! in a container the path in `/proc/self/cgroup` may be the host's and not exist below the mount. Every
+//! level from our own cgroup up to the mount is asked; a level without the file has no limit.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::ArenaError;
+
+/// The smallest limit and what sets it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Limit {
+    bytes: u64,
+    name: String,
+}
+
+/// Refuses `needed_bytes` if they exceed the machine's memory or, where `by_cgroup`, that of a cgroup of
+/// ours.
+pub(crate) fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
+    let limit = smallest(scope, |path| std::fs::read_to_string(path).ok());
+    match limit {
+        Some(limit) if needed_bytes > limit.bytes => {
+            Err(ArenaError::TooLarge { needed_bytes, limit_bytes: limit.bytes, limit_name: limit.name })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which limits apply.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Scope {
+    /// Memory that is charged to our cgroup.
+    Charged,
+    /// Huge pages come from a pool of their own and are charged to no memory cgroup.
+    Machine,
+}
+
+fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
+    let machine = read(Path::new("/proc/meminfo"))
+        .and_then(|text| mem_total_bytes(&text))
+        .map(|bytes| Limit { bytes, name: "MemTotal of /proc/meminfo".to_owned() });
+    let files = match scope {
+        Scope::Machine => Vec::new(),
+        Scope::Charged => {
+            let mounts = read(Path::new("/proc/self/mounts")).unwrap_or_default();
+            let cgroups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+            limit_files(&mounts, &cgroups)
+        }
+    };
+    let of_file = |file: PathBuf| {
+        let bytes = limit_bytes(&read(&file)?)?;
+        Some(Limit { bytes, name: file.display().to_string() })
+    };
+    machine.into_iter().chain(files.into_iter().filter_map(of_file)).min_by_key(|limit| limit.bytes)
+}
+
+/// `MemTotal` of `/proc/meminfo`.
+fn mem_total_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// `memory.max` or `memory.limit_in_bytes`; `None` if it says that there is no limit.
+fn limit_bytes(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// The files that may limit us, from our own cgroup up to the mount, for each hierarchy that has memory.
+fn limit_files(mounts: &str, cgroups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for mount in mounts.lines().filter_map(CgroupMount::parse) {
+        let Some(own) = own_path(cgroups, mount.version) else { continue };
+        let own = mount.point.join(own);
+        let levels = own.ancestors().take_while(|level| level.starts_with(&mount.point));
+        files.extend(levels.map(|level| level.join(mount.version.limit_file())));
+    }
+    files
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Version {
+    /// The memory controller has a hierarchy of its own.
+    V1,
+    /// All controllers share one.
+    V2,
+}
+
+impl Version {
+    fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
+#[derive(Debug, Eq, PartialEq)]
+struct CgroupMount {
+    point: PathBuf,
+    version: Version,
+}
+
+impl CgroupMount {
+    /// One line of `/proc/self/mounts`: device, mount point, type, options and two numbers.
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ').skip(1);
+        let (point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let version = match kind {
+            "cgroup2" => Version::V2,
+            "cgroup" if options.split(',').any(|option| option == "memory") => Version::V1,
+            _ => return None,
+        };
+        Some(Self { point: unescape(point), version })
+    }
+}
+
+/// Our cgroup in the hierarchy, relative to its root. A line is `number:controllers:path`, where v2 has
+/// number 0 and no controllers.
+fn own_path(cgroups: &str, version: Version) -> Option<PathBuf> {
+    cgroups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let ours = match version {
+            Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
+            Version::V2 => number == "0" && controllers.is_empty(),
+        };
+        // Outside of our namespace's root the path begins with "..": nothing below the mount is ours.
+        let inside = Path::new(path).components().filter_map(|part| match part {
+            std::path::Component::Normal(name) => Some(name),
+            std::path::Component::Prefix(_)
+            | std::path::Component::RootDir
+            | std::path::Component::CurDir
+            | std::path::Component::ParentDir => None,
+        });
+        ours.then(|| inside.collect())
+    })
+}
+
+/// The kernel writes blanks and backslashes in mount points as three octal digits.
+fn unescape(field: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match tail {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Recorded files of machines with cgroup v1, v2 and both, bare and in containers.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::{CgroupMount, Version};
+use super::{Limit, Scope, limit_bytes, limit_files, mem_total_bytes, own_path, smallest, unescape};
+
+const MEMINFO: &str = "MemTotal:       24684096 kB\nMemFree:        24330792 kB\nMemAvailable:   24370644 kB\n";
+const MEM_TOTAL_BYTES: u64 = 24_684_096 * 1024;
+
+const V2_MOUNTS: &str = "\
+sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0
+cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate,memory_recursiveprot 0 0
+tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0
+";
+const V2_CGROUP: &str = "0::/system.slice/slackwater.service\n";
+
+const V1_MOUNTS: &str = "\
+tmpfs /sys/fs/cgroup tmpfs ro,nosuid,nodev,noexec,mode=755 0 0
+cgroup /sys/fs/cgroup/systemd cgroup rw,nosuid,nodev,noexec,relatime,xattr,name=systemd 0 0
+cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,nosuid,nodev,noexec,relatime,cpu,cpuacct 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,nosuid,nodev,noexec,relatime,memory 0 0
+";
+const V1_CGROUP: &str = "11:cpu,cpuacct:/a\n4:memory:/jobs/one\n1:name=systemd:/init.scope\n";
+
+/// As V1, and the unified hierarchy without the memory controller beside it.
+const HYBRID_MOUNTS: &str = "\
+tmpfs /sys/fs/cgroup tmpfs rw,relatime,mode=755 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
+cgroup /sys/fs/cgroup/systemd cgroup rw,relatime,name=systemd 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
+";
+const HYBRID_CGROUP: &str = "9:name=systemd:/\n4:memory:/process_api/2619\n0::/\n";
+
+fn machine(mounts: &str, cgroup: &str, limits: &[(&str, &str)]) -> Limit {
+    let fixed = [("/proc/meminfo", MEMINFO), ("/proc/self/mounts", mounts), ("/proc/self/cgroup", cgroup)];
+    let files = fixed.iter().chain(limits).copied().collect::<HashMap<_, _>>();
+    let read = |path: &Path| files.get(path.to_str()?).map(|text| (*text).to_owned());
+    smallest(Scope::Charged, read).expect("MemTotal is there")
+}
+
+fn names(files: &[PathBuf]) -> Vec<&str> {
+    files.iter().filter_map(|file| file.to_str()).collect()
+}
+
+#[test]
+fn v2_is_asked_at_every_level_up_to_the_mount() {
+    assert_eq!(
+        names(&limit_files(V2_MOUNTS, V2_CGROUP)),
+        [
+            "/sys/fs/cgroup/system.slice/slackwater.service/memory.max",
+            "/sys/fs/cgroup/system.slice/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ]
+    );
+    let own = ("/sys/fs/cgroup/system.slice/slackwater.service/memory.max", "max\n");
+    let parent = ("/sys/fs/cgroup/system.slice/memory.max", "1073741824\n");
+    let limit = machine(V2_MOUNTS, V2_CGROUP, &[own, parent]);
+    assert_eq!(limit, Limit { bytes: 1 << 30, name: parent.0.to_owned() });
+}
+
+#[test]
+fn v1_is_asked_in_the_hierarchy_with_memory() {
+    let own = ("/sys/fs/cgroup/memory/jobs/one/memory.limit_in_bytes", "536870912\n");
+    let root = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    let limit = machine(V1_MOUNTS, V1_CGROUP, &[own, root]);
+    assert_eq!(limit, Limit { bytes: 512 << 20, name: own.0.to_owned() });
+}
+
+#[test]
+fn hybrid_finds_memory_in_v1_and_nothing_in_v2() {
+    let own = ("/sys/fs/cgroup/memory/process_api/2619/memory.limit_in_bytes", "268435456\n");
+    assert_eq!(machine(HYBRID_MOUNTS, HYBRID_CGROUP, &[own]).bytes, 256 << 20);
+    let files = limit_files(HYBRID_MOUNTS, HYBRID_CGROUP);
+    assert!(names(&files).contains(&"/sys/fs/cgroup/unified/memory.max"));
+}
+
+#[test]
+fn a_container_whose_path_is_the_hosts_finds_the_limit_at_the_mount() {
+    let cgroup = "4:memory:/docker/0123456789ab\n";
+    let mount = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "134217728\n");
+    assert_eq!(machine(V1_MOUNTS, cgroup, &[mount]).bytes, 128 << 20);
+    let mount = ("/sys/fs/cgroup/memory.max", "134217728\n");
+    assert_eq!(machine(V2_MOUNTS, "0::/../../elsewhere\n", &[mount]).bytes, 128 << 20);
+}
+
+#[test]
+fn without_any_limit_the_machine_is_the_limit() {
+    let none = machine(V2_MOUNTS, V2_CGROUP, &[("/sys/fs/cgroup/system.slice/memory.max", "max\n")]);
+    assert_eq!(none, Limit { bytes: MEM_TOTAL_BYTES, name: "MemTotal of /proc/meminfo".to_owned() });
+    assert_eq!(machine("", "", &[]), none);
+}
+
+#[test]
+fn huge_pages_are_charged_to_no_cgroup() {
+    let read = |path: &Path| {
+        let text = if path == Path::new("/proc/meminfo") { MEMINFO } else { "4096\n" };
+        Some(text.to_owned())
+    };
+    assert_eq!(smallest(Scope::Machine, read).map(|limit| limit.bytes), Some(MEM_TOTAL_BYTES));
+}
+
+#[test]
+fn lines_that_make_no_sense_are_no_limit() {
+    assert_eq!(mem_total_bytes("MemTotal: many kB\n"), None);
+    assert_eq!(mem_total_bytes(""), None);
+    assert_eq!(limit_bytes("max\n"), None);
+    assert_eq!(limit_bytes("-1\n"), None);
+    assert_eq!(CgroupMount::parse("cgroup2 /sys/fs/cgroup"), None);
+    assert_eq!(own_path("0:/\nnonsense\n", Version::V2), None);
+}
+
+#[test]
+fn colons_and_escapes_in_paths_are_understood() {
+    assert_eq!(own_path("0::/a:b/c\n", Version::V2), Some(PathBuf::from("a:b/c")));
+    assert_eq!(unescape("/mnt/two\\040words\\134"), Path::new("/mnt/two words\\"));
+    assert_eq!(unescape("/mnt/no\\99"), Path::new("/mnt/no\\99"));
+}

@@ -1,0 +1,353 @@
+//! The mapped file: the only place that turns addresses into references.
+//!
+//! # Invariants
+//! M1. From [`Mapping::new`] to its drop, `file_bytes` bytes from `base` are mapped readable and writable.
+//!     The layout's parts lie inside (L1 of [`crate::layout`]) and start on pages.
+//! M2. Header and tables are reached as records of atomic integers only (R1 of [`crate::record`]).
+//! M3. The bytes of a frame are reached only by someone who holds that frame's lock word: as `&[u8]`
+//!     with a shared hold, as `&mut [u8]` with the exclusive one. The words are private to this file,
+//!     and each hold is a value of [`FrameRead`], [`FrameWrite`] or [`LockedFrames`], given back on drop.
+//! M4. No other process stores into the file or cuts it: it is opened by its owner only, locked against a
+//!     second arena, and a memfd is sealed. Whoever breaks that with the owner's rights could as well
+//!     write to `/proc/PID/mem`.
+//!
+//! # Lock order
+//! A frame's lock word is below nothing: it is only tried while another one is held ([`LockedFrames`]).
+//!
+//! # Lifetime
+//! References borrow from the mapping, bundles hold the arena; the mapping goes with the last of them.
+
+#![allow(unsafe_code, reason = "mapped memory has no safe access; this file is the boundary (ADR 1)")]
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use slackwater_sync::RwWord;
+use slackwater_sync::shim::Arc;
+
+use crate::arena::Arena;
+use crate::error::{ArenaError, Mismatch};
+use crate::ids::FrameId;
+use crate::layout::{FRAME_BYTES, Layout};
+use crate::record::{FrameEntry, HeaderEntry, InodeEntry, VolumeEntry};
+
+/// The arena's memory and the lock words of its frames.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    layout: Layout,
+    /// One per frame, on the heap: a lock must not outlive its process.
+    locks: Box<[RwWord]>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; shared access is M2 and M3.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// A record that may be a reference into the mapping.
+///
+/// # Safety
+/// Any bytes are a valid value, every field is an atomic integer, and the alignment divides a page.
+unsafe trait Record {}
+// SAFETY: R1.
+unsafe impl Record for HeaderEntry {}
+// SAFETY: R1.
+unsafe impl Record for VolumeEntry {}
+// SAFETY: R1.
+unsafe impl Record for InodeEntry {}
+// SAFETY: R1.
+unsafe impl Record for FrameEntry {}
+
+impl Mapping {
+    /// Maps the file and faults all of it in, so that no later access waits for memory.
+    pub(crate) fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
+        let file_bytes = rustix::fs::fstat(fd).map_err(ArenaError::os("fstat"))?.st_size.cast_unsigned();
+        if file_bytes < layout.file_bytes {
+            let expected = format!("at least {}", layout.file_bytes);
+            return Err(ArenaError::Length(Mismatch::new("file length", file_bytes, expected)));
+        }
+        let locks = (0..layout.counts.frames).map(|_| RwWord::new()).collect();
+        let len = layout.file_bytes as usize;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let base =
+            unsafe { mm::mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0) }
+                .map_err(ArenaError::os("mmap"))?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::FAULT).map_err(ArenaError::os("mmap"))?;
+        let mapping = Self { base, layout, locks };
+        // A core dump would be as large as the cache. A forked child would keep the file in use.
+        mapping.advise(Advice::LinuxDontDump)?;
+        mapping.advise(Advice::LinuxDontFork)?;
+        mapping.advise(Advice::LinuxPopulateWrite)?;
+        Ok(mapping)
+    }
+
+    fn advise(&self, advice: Advice) -> Result<(), ArenaError> {
+        loop {
+            // SAFETY: M1; none of the three advices above changes what the memory holds.
+            match unsafe { mm::madvise(self.base.as_ptr().cast::<c_void>(), self.layout.file_bytes as usize, advice) } {
+                Err(Errno::INTR) => {}
+                done => return done.map_err(ArenaError::os("madvise")),
+            }
+        }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn header(&self) -> &HeaderEntry {
+        &self.table(0, 1)[0]
+    }
+
+    pub(crate) fn volumes(&self) -> &[VolumeEntry] {
+        self.table(self.layout.volumes_at, self.layout.counts.volumes)
+    }
+
+    pub(crate) fn inodes(&self) -> &[InodeEntry] {
+        self.table(self.layout.inodes_at, self.layout.counts.inodes)
+    }
+
+    pub(crate) fn frames(&self) -> &[FrameEntry] {
+        self.table(self.layout.frame_table_at, self.layout.counts.frames)
+    }
+
+    fn table<R: Record>(&self, at: u64, count: u32) -> &[R] {
+        let first = self.base.as_ptr().wrapping_add(at as usize).cast::<R>();
+        // SAFETY: M1 and M2: `at` and `count` are the layout's, `R` is what lies there, and a page's
+        // alignment suffices for it.
+        unsafe { std::slice::from_raw_parts(first, count as usize) }
+    }
+
+    /// Takes a shared hold unless somebody has the exclusive one.
+    pub(crate) fn try_read(&self, frame: FrameId) -> Option<FrameRead<'_>> {
+        // Lazily: a guard dropped unheld would give back another's hold.
+        self.lock(frame).try_read().then(|| FrameRead { mapping: self, frame })
+    }
+
+    /// Takes a shared hold.
+    pub(crate) fn read(&self, frame: FrameId) -> FrameRead<'_> {
+        self.lock(frame).read();
+        FrameRead { mapping: self, frame }
+    }
+
+    /// Takes the exclusive hold unless somebody has any.
+    pub(crate) fn try_write(&self, frame: FrameId) -> Option<FrameWrite<'_>> {
+        self.lock(frame).try_write().then(|| FrameWrite { mapping: self, frame })
+    }
+
+    /// Takes the exclusive hold.
+    pub(crate) fn write(&self, frame: FrameId) -> FrameWrite<'_> {
+        self.lock(frame).write();
+        FrameWrite { mapping: self, frame }
+    }
+
+    /// The one check of a frame number: an id of a larger arena panics here.
+    fn lock(&self, frame: FrameId) -> &RwWord {
+        &self.locks[frame.index()]
+    }
+
+    /// Where a frame's bytes begin. Only to be followed under M3.
+    fn bytes(&self, frame: FrameId) -> *mut u8 {
+        let at = self.layout.frames_at as usize + frame.index() * FRAME_BYTES;
+        self.base.as_ptr().wrapping_add(at)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: M1, and no reference is left, since all borrow from `self`. It cannot fail for a range
+        // that is mapped; if it did, the memory would merely stay.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.layout.file_bytes as usize) };
+    }
+}
+
+/// The bytes of a frame, which nobody changes meanwhile.
+pub struct FrameRead<'a> {
+    mapping: &'a Mapping,
+    frame: FrameId,
+}
+
+impl Deref for FrameRead<'_> {
+    type Target = [u8; FRAME_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: M3, with the shared hold that `self` is.
+        unsafe { &*self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
+    }
+}
+
+impl Drop for FrameRead<'_> {
+    fn drop(&mut self) {
+        self.mapping.lock(self.frame).read_unlock();
+    }
+}
+
+/// The bytes of a frame, which nobody else sees meanwhile. Those of a new frame are arbitrary.
+pub struct FrameWrite<'a> {
+    mapping: &'a Mapping,
+    frame: FrameId,
+}
+
+impl Deref for FrameWrite<'_> {
+    type Target = [u8; FRAME_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: M3, with the exclusive hold that `self` is.
+        unsafe { &*self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
+    }
+}
+
+impl DerefMut for FrameWrite<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        // SAFETY: M3, with the exclusive hold that `self` is.
+        unsafe { &mut *self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
+    }
+}
+
+impl Drop for FrameWrite<'_> {
+    fn drop(&mut self) {
+        self.mapping.lock(self.frame).write_unlock();
+    }
+}
+
+/// How [`LockedFrames`] holds its frames.
+pub(crate) trait Hold {
+    fn try_take(lock: &RwWord) -> bool;
+    fn give_back(lock: &RwWord);
+}
+
+/// Many may hold it.
+pub(crate) enum Shared {}
+/// One alone may hold it.
+pub(crate) enum Exclusive {}
+
+impl Hold for Shared {
+    fn try_take(lock: &RwWord) -> bool {
+        lock.try_read()
+    }
+
+    fn give_back(lock: &RwWord) {
+        lock.read_unlock();
+    }
+}
+
+impl Hold for Exclusive {
+    fn try_take(lock: &RwWord) -> bool {
+        lock.try_write()
+    }
+
+    fn give_back(lock: &RwWord) {
+        lock.write_unlock();
+    }
+}
+
+/// Frames held together, in order; tied to no thread and no borrow.
+pub(crate) struct LockedFrames<H: Hold> {
+    arena: Arc<Arena>,
+    frames: Vec<FrameId>,
+    capacity: usize,
+    hold: PhantomData<H>,
+}
+
+impl<H: Hold> LockedFrames<H> {
+    pub(crate) fn new(arena: Arc<Arena>, capacity: usize) -> Self {
+        Self { arena, frames: Vec::with_capacity(capacity), capacity, hold: PhantomData }
+    }
+
+    /// Adds a frame, unless it cannot be held at once or the capacity is used up.
+    pub(crate) fn push(&mut self, frame: FrameId) -> bool {
+        let taken = self.frames.len() < self.capacity && H::try_take(self.mapping().lock(frame));
+        if taken {
+            self.frames.push(frame);
+        }
+        taken
+    }
+
+    pub(crate) fn frames(&self) -> &[FrameId] {
+        &self.frames
+    }
+
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// The first `len_bytes` bytes, in slices as long as neighbouring frames allow.
+    pub(crate) fn slices(&self, len_bytes: usize) -> impl Iterator<Item = &[u8]> {
+        runs(&self.frames, len_bytes).map(|(first, bytes)| {
+            // SAFETY: M3: a run is frames of this bundle, which holds all of them, side by side.
+            unsafe { std::slice::from_raw_parts(self.mapping().bytes(first), bytes) }
+        })
+    }
+
+    pub(crate) fn clear(&mut self) {
+        for frame in &self.frames {
+            H::give_back(self.mapping().lock(*frame));
+        }
+        self.frames.clear();
+    }
+
+    /// Always the same one: an arena never changes its mapping.
+    fn mapping(&self) -> &Mapping {
+        self.arena.mapping()
+    }
+}
+
+impl LockedFrames<Exclusive> {
+    /// As [`slices`](LockedFrames::slices), to be filled.
+    pub(crate) fn slices_mut(&mut self, len_bytes: usize) -> impl Iterator<Item = &mut [u8]> {
+        let this = &*self;
+        runs(&this.frames, len_bytes).map(|(first, bytes)| {
+            // SAFETY: M3, as above with the exclusive hold. No frame is in a bundle twice, for the second
+            // hold would have failed; so runs are disjoint. `self` is borrowed exclusively meanwhile.
+            unsafe { std::slice::from_raw_parts_mut(this.mapping().bytes(first), bytes) }
+        })
+    }
+}
+
+impl<H: Hold> Drop for LockedFrames<H> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Splits the first `len_bytes` bytes of `frames` into runs of adjacent frames: first frame and length.
+fn runs(frames: &[FrameId], len_bytes: usize) -> impl Iterator<Item = (FrameId, usize)> {
+    assert!(len_bytes <= frames.len() * FRAME_BYTES, "{len_bytes} bytes of {} frames", frames.len());
+    let mut left = len_bytes;
+    frames.chunk_by(|a, b| a.as_u32() + 1 == b.as_u32()).map_while(move |run| {
+        let bytes = left.min(run.len() * FRAME_BYTES);
+        left -= bytes;
+        (bytes > 0).then(|| (run[0], bytes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+    use crate::ids::FrameId;
+
+    fn runs_of(frames: &[u32], len_bytes: usize) -> Vec<(u32, usize)> {
+        let frames = frames.iter().map(|frame| FrameId::new(*frame)).collect::<Vec<_>>();
+        runs(&frames, len_bytes).map(|(first, bytes)| (first.as_u32(), bytes)).collect()
+    }
+
+    #[test]
+    fn adjacent_frames_make_one_run() {
+        assert_eq!(runs_of(&[4, 5, 6, 9, 8], 5 * 4096), [(4, 3 * 4096), (9, 4096), (8, 4096)]);
+        assert_eq!(runs_of(&[4, 5, 6, 9], 3 * 4096 + 1), [(4, 3 * 4096), (9, 1)]);
+        assert_eq!(runs_of(&[4, 5, 6, 9], 3 * 4096), [(4, 3 * 4096)]);
+        assert_eq!(runs_of(&[4, 4], 100), [(4, 100)]);
+        assert_eq!(runs_of(&[], 0), []);
+    }
+
+    #[test]
+    #[should_panic(expected = "4097 bytes of 1 frames")]
+    fn more_bytes_than_frames_is_a_programmers_error() {
+        runs_of(&[0], 4097);
+    }
+}

@@ -1,0 +1,69 @@
+//! Taking over what another process left.
+//!
+//! Order of steps: lock, read and check the header, map, check all tables, and only then change the first
+//! byte. A crash at any later step leaves a file that opens with the same result.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use slackwater_sync::shim::Arc;
+
+use crate::arena::Arena;
+use crate::error::{ArenaError, Mismatch};
+use crate::header::{self, HEADER_BYTES};
+use crate::mapping::Mapping;
+use crate::record::{CLEAN, DIRTY};
+use crate::source::{self, ArenaFile};
+use crate::survivors::{self, Survivors};
+use crate::validate;
+
+impl Arena {
+    /// Opens the file of an earlier arena and tells what is in it.
+    ///
+    /// # Errors
+    /// [`ArenaError::InUse`] if another process has it open; [`ArenaError::FileSystem`] if it is not on
+    /// tmpfs or hugetlbfs; [`ArenaError::Foreign`], [`ArenaError::Version`], [`ArenaError::Length`] or
+    /// [`ArenaError::Damaged`] if it is not what an arena of this format leaves; [`ArenaError::Os`]
+    /// otherwise. The file is unchanged then.
+    ///
+    /// # Blocking
+    /// Until all of it is mapped and its tables are read.
+    pub fn open(path: &Path) -> Result<(Arc<Self>, Survivors), ArenaError> {
+        Self::open_fd(source::open(path)?)
+    }
+
+    /// As [`open`](Self::open), for a descriptor from [`try_clone_fd`](Self::try_clone_fd) in this process
+    /// or another.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_fd(fd: OwnedFd) -> Result<(Arc<Self>, Survivors), ArenaError> {
+        source::file_system_of(fd.as_fd())?;
+        let file = ArenaFile::lock(fd)?;
+        let (header, file_bytes) = read_header(&file)?;
+        let layout = header::check(&header, file_bytes)?;
+        let mapping = Mapping::new(file.fd(), layout)?;
+        let dirty = validate::dirty_frames(&mapping)?;
+        let (newest, superseded) = survivors::newest(dirty)?;
+        for dirty in superseded {
+            mapping.frames()[dirty.frame as usize].clear();
+        }
+        for record in mapping.frames().iter().filter(|record| record.state() == CLEAN) {
+            record.clear();
+        }
+        debug_assert_eq!(newest.len(), mapping.frames().iter().filter(|record| record.state() == DIRTY).count());
+        let arena = Self::assemble(mapping, file);
+        let survivors = survivors::group(&arena, &newest);
+        Ok((arena, survivors))
+    }
+}
+
+fn read_header(file: &ArenaFile) -> Result<([u8; HEADER_BYTES], u64), ArenaError> {
+    let file_bytes = rustix::fs::fstat(file.fd()).map_err(ArenaError::os("fstat"))?.st_size.cast_unsigned();
+    let mut header = [0; HEADER_BYTES];
+    let read = rustix::io::pread(file.fd(), &mut header, 0).map_err(ArenaError::os("pread"))?;
+    if read < HEADER_BYTES {
+        return Err(ArenaError::Length(Mismatch::new("file length", file_bytes, format!("at least {HEADER_BYTES}"))));
+    }
+    Ok((header, file_bytes))
+}

@@ -1,0 +1,208 @@
+//! The records of the arena file, as they lie in the mapping.
+//!
+//! Little-endian words, zero where unused. A zeroed record is a free one, so a new file needs no set-up.
+//! State values are far apart, so that no single flipped bit turns one into another, and a check word
+//! covers what never changes while the record is in use.
+//!
+//! # Invariants
+//! R1. Every field is an atomic integer: any bytes are a valid record, and a reference to one may exist
+//!     while another thread writes it.
+//! R2. Fields are written while the state says FREE (or CLEAN), the state is stored last. Whoever reads
+//!     a used state reads whole fields, in this process or in the next one.
+//! R3. What is not under the check word changes by single stores.
+//!
+//! # Memory ordering
+//! That of the state word: [`crate::word`] O1.
+
+use crate::checksum::Checksum;
+use crate::ids::{SHORT_BYTES_MAX, ShortBytes};
+use crate::word::{StateWord, Word32, Word64};
+
+/// State of a record that holds nothing.
+pub(crate) const FREE: u32 = 0;
+/// State of a used inode or volume record.
+pub(crate) const LIVE: u32 = u32::from_le_bytes(*b"LIVE");
+/// State of a frame whose bytes the backend has.
+pub(crate) const CLEAN: u32 = u32::from_le_bytes(*b"CLEA");
+/// State of a frame whose bytes only the arena has.
+pub(crate) const DIRTY: u32 = u32::from_le_bytes(*b"dirt");
+
+const _: () = assert!((CLEAN ^ DIRTY).count_ones() >= 4 && CLEAN.count_ones() >= 4);
+const _: () = assert!(DIRTY.count_ones() >= 4 && LIVE.count_ones() >= 4);
+
+/// Seeds of the check words.
+const VOLUME_KIND: u32 = 1;
+const INODE_KIND: u32 = 2;
+const FRAME_KIND: u32 = 3;
+
+/// Words of the header; [`crate::header`] names them.
+pub(crate) const HEADER_WORDS: usize = 17;
+
+/// The header: one word per field.
+#[repr(C)]
+pub(crate) struct HeaderEntry {
+    words: [Word64; HEADER_WORDS],
+}
+
+/// A byte string of up to [`SHORT_BYTES_MAX`] bytes.
+#[repr(C)]
+pub(crate) struct ShortEntry {
+    len: Word64,
+    bytes: [Word64; SHORT_BYTES_MAX / 8],
+}
+
+/// One volume.
+#[repr(C)]
+pub(crate) struct VolumeEntry {
+    pub(crate) state: StateWord,
+    _unused: Word32,
+    pub(crate) id: ShortEntry,
+    pub(crate) check: Word64,
+    _unused_too: [Word64; 5],
+}
+
+/// One inode: its identity first, then what changes, on a cache line of its own.
+#[repr(C)]
+pub(crate) struct InodeEntry {
+    pub(crate) state: StateWord,
+    pub(crate) volume: Word32,
+    pub(crate) dev: Word64,
+    pub(crate) ino: Word64,
+    pub(crate) generation: Word64,
+    pub(crate) handle: ShortEntry,
+    pub(crate) check: Word64,
+    _unused: [Word64; 2],
+    pub(crate) size_bytes: Word64,
+    /// Nanoseconds since 1970 in two's complement.
+    pub(crate) mtime_ns: Word64,
+    pub(crate) ctime_ns: Word64,
+    /// User in the low half, group in the high half.
+    pub(crate) owner: Word64,
+    pub(crate) mode: Word32,
+    pub(crate) flags: Word32,
+    _unused_too: [Word64; 3],
+}
+
+/// Which page of which file is in a frame.
+#[repr(C)]
+pub(crate) struct FrameEntry {
+    state: StateWord,
+    inode: Word32,
+    index: Word64,
+    version: Word64,
+    check: Word64,
+}
+
+const _: () = assert!(size_of::<VolumeEntry>() == 192);
+const _: () = assert!(size_of::<InodeEntry>() == 256);
+const _: () = assert!(core::mem::offset_of!(InodeEntry, size_bytes) == 192);
+const _: () = assert!(size_of::<FrameEntry>() == 32);
+
+/// Which page a frame holds, and which state of that page.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) struct PageKey {
+    pub(crate) inode: u32,
+    pub(crate) index: u64,
+    pub(crate) version: u64,
+}
+
+impl HeaderEntry {
+    /// Stores all words.
+    pub(crate) fn set(&self, words: &[u64; HEADER_WORDS]) {
+        for (cell, word) in self.words.iter().zip(words) {
+            cell.set(*word);
+        }
+    }
+}
+
+impl ShortEntry {
+    /// The length as it lies there, which damage can make any number.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.get()
+    }
+
+    pub(crate) fn set(&self, value: &ShortBytes) {
+        self.len.set(value.as_slice().len() as u64);
+        let mut chunks = value.as_slice().chunks(8);
+        for word in &self.bytes {
+            let mut bytes = [0; 8];
+            if let Some(chunk) = chunks.next() {
+                bytes[..chunk.len()].copy_from_slice(chunk);
+            }
+            word.set(u64::from_le_bytes(bytes));
+        }
+    }
+
+    /// The bytes, cut at their limit should the length be damaged.
+    pub(crate) fn get(&self) -> ShortBytes {
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&self.bytes) {
+            chunk.copy_from_slice(&word.get().to_le_bytes());
+        }
+        let len = usize::try_from(self.len()).unwrap_or(SHORT_BYTES_MAX).min(SHORT_BYTES_MAX);
+        ShortBytes::new(&bytes[..len]).unwrap_or_default()
+    }
+
+    fn add_to(&self, sum: Checksum) -> Checksum {
+        self.bytes.iter().fold(sum.word(self.len()), |sum, word| sum.word(word.get()))
+    }
+}
+
+impl VolumeEntry {
+    /// What the check word must be.
+    pub(crate) fn sum(&self, slot: u32) -> u64 {
+        self.id.add_to(Checksum::of_record(VOLUME_KIND, slot)).finish()
+    }
+}
+
+impl InodeEntry {
+    /// What the check word must be.
+    pub(crate) fn sum(&self, slot: u32) -> u64 {
+        let sum = Checksum::of_record(INODE_KIND, slot)
+            .word(self.volume.get().into())
+            .word(self.dev.get())
+            .word(self.ino.get())
+            .word(self.generation.get());
+        self.handle.add_to(sum).finish()
+    }
+}
+
+impl FrameEntry {
+    pub(crate) fn state(&self) -> u32 {
+        self.state.get()
+    }
+
+    /// R2: the record must not say DIRTY, else its fields would be torn for a moment.
+    pub(crate) fn publish_dirty(&self, frame: u32, key: PageKey) {
+        self.inode.set(key.inode);
+        self.index.set(key.index);
+        self.version.set(key.version);
+        self.check.set(frame_sum(frame, key));
+        self.state.set(DIRTY);
+    }
+
+    pub(crate) fn mark_clean(&self) {
+        self.state.set(CLEAN);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.state.set(FREE);
+    }
+
+    pub(crate) fn key(&self) -> PageKey {
+        PageKey { inode: self.inode.get(), index: self.index.get(), version: self.version.get() }
+    }
+
+    pub(crate) fn check(&self) -> u64 {
+        self.check.get()
+    }
+
+    /// What the check word must be.
+    pub(crate) fn sum(&self, frame: u32) -> u64 {
+        frame_sum(frame, self.key())
+    }
+}
+
+fn frame_sum(frame: u32, key: PageKey) -> u64 {
+    Checksum::of_record(FRAME_KIND, frame).words(&[key.inode.into(), key.index, key.version]).finish()
+}

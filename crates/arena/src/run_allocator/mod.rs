@@ -1,0 +1,342 @@
+//! Hands out the numbers `0..len`, in ascending runs, without a lock.
+//!
+//! A chunk is 256 numbers with one bit each, set while the number is free. A caller's shard remembers
+//! where it took the last one and goes on from there until the chunk ends; so one thread gets ascending
+//! neighbours and two threads seldom meet. Owning a chunk is only a habit: whoever finds nothing better
+//! takes from another shard's chunk, hence nothing is ever stranded.
+//!
+//! Two summaries, a bit per chunk, lead to the next chunk: `whole` to entirely free ones, `some` to those
+//! with any free number. Frames, inode slots and volume slots are all handed out this way.
+//!
+//! # Invariants
+//! A1. A number is free exactly while its bit is set. Taking is clearing it by compare-exchange, giving
+//!     back is setting it; nothing else decides who has it.
+//! A2. Summaries and shards are hints: whoever follows one looks at the bits, and a lost one costs a
+//!     search of all chunks, never a number.
+//! A3. `None` means that at one instant during the call every number was taken. Either the counters say
+//!     so (O2), or all bits were seen clear while no `free` began.
+//!
+//! # Memory ordering
+//! O1. `free` sets the bit with Release, taking clears it with Acquire: what the old owner did comes first.
+//! O2. `free` raises `returned`, then sets the bit; taking clears the bit, then raises `taken` with
+//!     Release; a sum reads `taken` with Acquire, then `returned`. So a sum that has seen a number taken
+//!     has seen it returned before, and `len + returned - taken` is never less than what was free between
+//!     the two readings. Raised the other way round, a thread preempted inside `free` would let an
+//!     allocation fail beside a free number.
+//! O3. The search of all bits loads with Acquire, between two sums of `returned` (A3).
+//!
+//! # Kernel counterpart
+//! The per-CPU page lists before the buddy allocator, with bitmaps for lists.
+
+use slackwater_sync::shard_hint;
+use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Numbers in a chunk: a unit of write-back is one run of as many frames.
+pub const RUN_FRAMES: usize = 256;
+
+const RUN: u32 = RUN_FRAMES as u32;
+const WORDS: usize = RUN_FRAMES / 64;
+/// No chunk, or no shard.
+const NONE: u32 = u32::MAX;
+/// More shards than this gain nothing: they only make sums longer.
+const SHARDS_MAX: usize = 64;
+/// So many partly free chunks are compared before the fullest of them is taken.
+const CANDIDATES: usize = 8;
+
+pub(crate) struct RunAllocator {
+    len: u32,
+    chunks: Box<[Chunk]>,
+    whole: Box<[AtomicU64]>,
+    some: Box<[AtomicU64]>,
+    /// A power of two of them.
+    shards: Box<[Shard]>,
+}
+
+/// On a cache line of its own: shards use neighbouring chunks.
+#[repr(align(64))]
+struct Chunk {
+    free: [AtomicU64; WORDS],
+    /// The shard that goes on here, as a hint.
+    user: AtomicU32,
+}
+
+#[repr(align(128))]
+struct Shard {
+    /// Where to go on, a packed [`Place`].
+    place: AtomicU64,
+    taken: AtomicU64,
+    returned: AtomicU64,
+}
+
+/// A position in a chunk; `bit` is [`RUN`] past its end.
+#[derive(Copy, Clone)]
+struct Place {
+    chunk: u32,
+    bit: u32,
+}
+
+impl RunAllocator {
+    /// An allocator of `0..len`, where `is_free` says which numbers are free at first.
+    pub(crate) fn new(len: u32, cpus: usize, is_free: impl Fn(u32) -> bool) -> Self {
+        let chunks = (0..len.div_ceil(RUN)).map(|chunk| Chunk::new(chunk * RUN, len, &is_free)).collect::<Box<[_]>>();
+        let shards = (0..cpus.next_power_of_two().min(SHARDS_MAX)).map(|_| Shard::new()).collect::<Box<[_]>>();
+        let whole = summary(&chunks, Chunk::is_whole);
+        let some = summary(&chunks, |chunk| chunk.count() > 0);
+        let free = chunks.iter().map(|chunk| u64::from(chunk.count())).sum::<u64>();
+        shards[0].taken.store(u64::from(len) - free, Ordering::Relaxed);
+        Self { len, chunks, whole, some, shards }
+    }
+
+    /// How many numbers there are, free or not.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// How many are free; at least as many as were free at some instant of the call.
+    pub(crate) fn free_count(&self) -> u64 {
+        let taken = self.shards.iter().map(|shard| shard.taken.load(Ordering::Acquire)).sum::<u64>();
+        (u64::from(self.len) + self.returned()).saturating_sub(taken).min(self.len.into()) // O2
+    }
+
+    /// Takes one number.
+    pub(crate) fn alloc(&self) -> Option<u32> {
+        let mut one = None;
+        self.alloc_many(1, |number| one = Some(number));
+        one
+    }
+
+    /// Takes up to `want` numbers, passes each to `got` in runs as long as possible, and returns how many.
+    /// Less than `want` only if no more are free (A3).
+    pub(crate) fn alloc_many(&self, want: u32, mut got: impl FnMut(u32)) -> u32 {
+        if want == 0 {
+            return 0;
+        }
+        let (own, shard) = self.shard();
+        let mut place = Place::unpack(shard.place.load(Ordering::Relaxed));
+        let mut have = 0;
+        loop {
+            if let Some(chunk) = self.chunks.get(place.chunk as usize) {
+                let taken = chunk.take(&mut place, want - have, &mut got);
+                if taken > 0 {
+                    shard.taken.fetch_add(taken.into(), Ordering::Release); // O2
+                }
+                have += taken;
+                if have == want {
+                    break;
+                }
+            }
+            match self.find_chunk(own, place.chunk) {
+                Some(chunk) => place = Place { chunk, bit: 0 },
+                None => break,
+            }
+        }
+        shard.place.store(place.pack(), Ordering::Relaxed);
+        have
+    }
+
+    /// Gives a number back.
+    ///
+    /// # Panics
+    /// If it is not taken, or not below the length.
+    pub(crate) fn free(&self, number: u32) {
+        assert!(number < self.len, "A1: {number} was never handed out, there are {}", self.len);
+        let (at, bit) = (number / RUN, number % RUN);
+        let chunk = &self.chunks[at as usize];
+        self.shard().1.returned.fetch_add(1, Ordering::Relaxed); // O2
+        let old = chunk.free[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::Release);
+        assert!(old & 1 << (bit % 64) == 0, "A1: {number} is given back twice");
+        set(&self.some, at);
+        if old | 1 << (bit % 64) == u64::MAX && chunk.is_whole() {
+            set(&self.whole, at);
+        }
+    }
+
+    fn shard(&self) -> (u32, &Shard) {
+        let own = shard_hint() & (self.shards.len() - 1);
+        (own as u32, &self.shards[own])
+    }
+
+    fn returned(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.returned.load(Ordering::Acquire)).sum()
+    }
+
+    /// The chunk where a shard goes on: an entirely free one, else one that is partly free and used by
+    /// nobody, else any with a free number.
+    fn find_chunk(&self, own: u32, last: u32) -> Option<u32> {
+        if let Some(last) = self.chunks.get(last as usize) {
+            // Another shard may have come since; then it loses a hint.
+            last.user.store(NONE, Ordering::Relaxed);
+        }
+        let found = self.claim_whole(own).or_else(|| self.find_partial(own)).or_else(|| self.find_any())?;
+        self.chunks[found as usize].user.store(own, Ordering::Relaxed);
+        Some(found)
+    }
+
+    fn claim_whole(&self, own: u32) -> Option<u32> {
+        bits_from(&self.whole, self.first_word(own))
+            .find(|chunk| clear(&self.whole, *chunk) && self.chunks[*chunk as usize].is_whole())
+    }
+
+    fn find_partial(&self, own: u32) -> Option<u32> {
+        let mut best: Option<(u32, u32)> = None;
+        let mut used_by_others = None;
+        let mut compared = 0;
+        for at in bits_from(&self.some, self.first_word(own)) {
+            let chunk = &self.chunks[at as usize];
+            let count = chunk.count();
+            if count == 0 && self.unlist(at) {
+                continue;
+            }
+            if ![NONE, own].contains(&chunk.user.load(Ordering::Relaxed)) {
+                used_by_others = Some(at);
+                continue;
+            }
+            if best.is_none_or(|(most, _)| count > most) {
+                best = Some((count, at));
+            }
+            compared += 1;
+            if compared == CANDIDATES {
+                break;
+            }
+        }
+        best.map(|(_, at)| at).or(used_by_others)
+    }
+
+    /// The search that decides (A3).
+    fn find_any(&self) -> Option<u32> {
+        while self.free_count() > 0 {
+            let returned = self.returned();
+            if let Some(at) = self.chunks.iter().position(|chunk| chunk.count() > 0) {
+                set(&self.some, at as u32);
+                return Some(at as u32);
+            }
+            if returned == self.returned() {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Takes an empty chunk off the list, unless a number comes back meanwhile.
+    fn unlist(&self, at: u32) -> bool {
+        clear(&self.some, at);
+        let is_empty = self.chunks[at as usize].count() == 0;
+        if !is_empty {
+            set(&self.some, at);
+        }
+        is_empty
+    }
+
+    /// Shards begin their searches apart from one another.
+    fn first_word(&self, own: u32) -> usize {
+        own as usize * self.some.len() / self.shards.len()
+    }
+}
+
+impl Chunk {
+    fn new(first: u32, len: u32, is_free: impl Fn(u32) -> bool) -> Self {
+        let word = |at: usize| {
+            let bit = |bit: u32| {
+                let number = first + at as u32 * 64 + bit;
+                u64::from(number < len && is_free(number)) << bit
+            };
+            AtomicU64::new((0..64).map(bit).sum())
+        };
+        Self { free: std::array::from_fn(word), user: AtomicU32::new(NONE) }
+    }
+
+    fn count(&self) -> u32 {
+        self.free.iter().map(|word| word.load(Ordering::Acquire).count_ones()).sum() // O3
+    }
+
+    fn is_whole(&self) -> bool {
+        self.free.iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
+    }
+
+    /// Takes up to `want` numbers from `place` on, which moves behind the last one.
+    fn take(&self, place: &mut Place, want: u32, got: &mut impl FnMut(u32)) -> u32 {
+        let mut have = 0;
+        while have < want && place.bit < RUN {
+            let word = place.bit / 64;
+            let (mut taken, count) = take_lowest(&self.free[word as usize], u64::MAX << (place.bit % 64), want - have);
+            have += count;
+            place.bit = word * 64 + 64 - taken.leading_zeros() % 64;
+            while taken != 0 {
+                got(place.chunk * RUN + word * 64 + taken.trailing_zeros());
+                taken &= taken - 1;
+            }
+        }
+        have
+    }
+}
+
+impl Place {
+    const NOWHERE: Self = Self { chunk: NONE, bit: 0 };
+
+    fn pack(self) -> u64 {
+        u64::from(self.chunk) << 32 | u64::from(self.bit)
+    }
+
+    fn unpack(packed: u64) -> Self {
+        Self { chunk: (packed >> 32) as u32, bit: packed as u32 }
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self { place: AtomicU64::new(Place::NOWHERE.pack()), taken: AtomicU64::new(0), returned: AtomicU64::new(0) }
+    }
+}
+
+/// Clears up to `want` of the lowest set bits among those in `mask`; returns them and their number.
+fn take_lowest(word: &AtomicU64, mask: u64, want: u32) -> (u64, u32) {
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        let (mut rest, mut count) = (seen & mask, 0);
+        while rest != 0 && count < want {
+            rest &= rest - 1;
+            count += 1;
+        }
+        let taken = seen & mask & !rest;
+        if taken == 0 {
+            return (0, 0);
+        }
+        match word.compare_exchange_weak(seen, seen & !taken, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return (taken, count), // O1
+            Err(now) => seen = now,
+        }
+    }
+}
+
+fn summary(chunks: &[Chunk], holds: impl Fn(&Chunk) -> bool) -> Box<[AtomicU64]> {
+    let word = |chunks: &[Chunk]| chunks.iter().enumerate().map(|(bit, chunk)| u64::from(holds(chunk)) << bit).sum();
+    chunks.chunks(64).map(|chunks| AtomicU64::new(word(chunks))).collect()
+}
+
+/// Sets a bit of a summary; most often it is set already, and then its cache line stays shared.
+fn set(summary: &[AtomicU64], at: u32) {
+    let word = &summary[(at / 64) as usize];
+    if word.load(Ordering::Relaxed) & 1 << (at % 64) == 0 {
+        word.fetch_or(1 << (at % 64), Ordering::Relaxed);
+    }
+}
+
+/// Clears a bit of a summary and tells whether it was set.
+fn clear(summary: &[AtomicU64], at: u32) -> bool {
+    summary[(at / 64) as usize].fetch_and(!(1 << (at % 64)), Ordering::Relaxed) & 1 << (at % 64) != 0
+}
+
+/// The set bits of a summary, from the word `first` on and round to it again.
+fn bits_from(summary: &[AtomicU64], first: usize) -> impl Iterator<Item = u32> {
+    (first..summary.len()).chain(0..first).flat_map(|at| {
+        let mut word = summary[at].load(Ordering::Relaxed);
+        std::iter::from_fn(move || {
+            let bit = word.trailing_zeros();
+            word &= word.checked_sub(1)?;
+            Some(at as u32 * 64 + bit)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

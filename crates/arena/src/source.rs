@@ -1,0 +1,161 @@
+//! The file under the mapping: made, found, locked, handed on.
+//!
+//! # Invariants
+//! S1. The file is on tmpfs or hugetlbfs, and all its blocks exist before it is mapped; so a store into
+//!     the mapping never waits for a disk and never ends in SIGBUS.
+//! S2. A named file gets its name last, in one step that fails if the name exists. A process killed
+//!     while it fills the file leaves nothing behind.
+//! S3. One open arena per file: `flock` on a file description that nobody else has. The one handed on
+//!     ([`ArenaFile::fd`]) carries no lock, so it may outlive this process.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+use crate::error::ArenaError;
+
+/// Where the arena's file comes from.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum ArenaSource {
+    /// A file without a name, which lives as long as somebody has it open.
+    #[default]
+    Memfd,
+    /// A new file on tmpfs or hugetlbfs, which stays until it is removed.
+    File(PathBuf),
+}
+
+/// Memory file systems, by their magic numbers.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum FileSystem {
+    Tmpfs,
+    Hugetlbfs,
+}
+
+/// An open file and its lock.
+pub(crate) struct ArenaFile {
+    fd: OwnedFd,
+    /// S3.
+    lock: OwnedFd,
+}
+
+/// Bytes asked for at once, so that a signal costs one step and not the whole file.
+const STEP_BYTES: u64 = 64 << 20;
+
+/// A file without a name yet, and the file system's block size.
+pub(crate) fn make(source: &ArenaSource) -> Result<(OwnedFd, FileSystem, u64), ArenaError> {
+    let fd = match source {
+        ArenaSource::Memfd => fs::memfd_create("slackwater-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(ArenaError::os("memfd_create"))?,
+        ArenaSource::File(path) => {
+            let folder = fs::open(folder_of(path), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(ArenaError::os("open of the folder"))?;
+            file_system_of(folder.as_fd())?;
+            // Found out now, before gigabytes are filled; `publish` decides.
+            if fs::statat(&folder, file_name_of(path)?, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                return Err(ArenaError::os("creation of the file")(Errno::EXIST));
+            }
+            fs::openat(&folder, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
+                .map_err(ArenaError::os("open of an unnamed file"))?
+        }
+    };
+    let (file_system, block_bytes) = file_system_of(fd.as_fd())?;
+    Ok((fd, file_system, block_bytes))
+}
+
+/// Gives the file all its blocks (S1); a memfd cannot change its length from then on.
+pub(crate) fn fill(fd: BorrowedFd<'_>, source: &ArenaSource, file_bytes: u64) -> Result<(), ArenaError> {
+    let mut at = 0;
+    while at < file_bytes {
+        let step = STEP_BYTES.min(file_bytes - at);
+        match fs::fallocate(fd, FallocateFlags::empty(), at, step) {
+            Ok(()) => at += step,
+            Err(Errno::INTR) => {}
+            Err(errno @ (Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT)) => {
+                return Err(ArenaError::NoSpace { needed_bytes: file_bytes, source: errno.into() });
+            }
+            Err(errno) => return Err(ArenaError::os("fallocate")(errno)),
+        }
+    }
+    match source {
+        ArenaSource::Memfd => fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(ArenaError::os("fcntl(F_ADD_SEALS)")),
+        ArenaSource::File(_) => Ok(()),
+    }
+}
+
+/// Gives a complete file its name (S2).
+pub(crate) fn publish(file: &ArenaFile, source: &ArenaSource) -> Result<(), ArenaError> {
+    match source {
+        ArenaSource::Memfd => Ok(()),
+        ArenaSource::File(path) => fs::linkat(fs::CWD, proc_path(file.fd()), fs::CWD, path, AtFlags::SYMLINK_FOLLOW)
+            .map_err(ArenaError::os("creation of the file")),
+    }
+}
+
+/// Opens an existing file.
+pub(crate) fn open(path: &Path) -> Result<OwnedFd, ArenaError> {
+    // Without NONBLOCK, a fifo of that name would block for ever.
+    fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())
+        .map_err(ArenaError::os("open"))
+}
+
+/// The file system of an open file and its block size; refuses any that is not memory (S1).
+pub(crate) fn file_system_of(fd: BorrowedFd<'_>) -> Result<(FileSystem, u64), ArenaError> {
+    let stat = fs::fstatfs(fd).map_err(ArenaError::os("fstatfs"))?;
+    let found = |name: &str| Err(ArenaError::FileSystem { found: name.to_owned() });
+    let file_system = match stat.f_type {
+        0x0102_1994 => FileSystem::Tmpfs,
+        0x9584_58f6 => FileSystem::Hugetlbfs,
+        0xef53 => return found("ext4"),
+        0x5846_5342 => return found("xfs"),
+        0x9123_683e => return found("btrfs"),
+        0x794c_7630 => return found("overlayfs"),
+        0x6573_5546 => return found("FUSE"),
+        0x6969 => return found("NFS"),
+        0x8584_58f6 => return found("ramfs"),
+        other => return found(&format!("file system type {other:#x}")),
+    };
+    Ok((file_system, stat.f_bsize.cast_unsigned()))
+}
+
+impl ArenaFile {
+    /// Locks the file against any other arena (S3).
+    pub(crate) fn lock(fd: OwnedFd) -> Result<Self, ArenaError> {
+        let lock = fs::open(proc_path(fd.as_fd()), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(ArenaError::os("open of /proc/self/fd"))?;
+        match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { fd, lock }),
+            Err(Errno::WOULDBLOCK) => Err(ArenaError::InUse),
+            Err(errno) => Err(ArenaError::os("flock")(errno)),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for ArenaFile {
+    fn drop(&mut self) {
+        // A child between fork and exec has the description too, so closing it would not suffice. Should
+        // the call fail, closing is the second chance.
+        let _ = fs::flock(&self.lock, FlockOperation::Unlock);
+    }
+}
+
+fn proc_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn file_name_of(path: &Path) -> Result<&std::ffi::OsStr, ArenaError> {
+    path.file_name().ok_or_else(|| ArenaError::os("creation of the file")(Errno::ISDIR))
+}

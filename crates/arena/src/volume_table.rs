@@ -1,0 +1,75 @@
+//! Which volumes have inodes in the arena.
+//!
+//! # Invariants
+//! V1. A record is written whole before it is LIVE, and does not change until it is FREE. The slot is
+//!     taken in the heap first and given back there last; a crash between leaves it free, or in use.
+
+use crate::arena::Arena;
+use crate::ids::{VolumeId, VolumeSlot};
+use crate::record::{FREE, LIVE};
+
+/// What the arena knows of a volume.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct VolumeRecord {
+    /// By which the engine finds its backend again.
+    pub id: VolumeId,
+}
+
+impl Arena {
+    /// Takes a volume slot. `None` if all are in use. From the return on it survives the process.
+    #[must_use]
+    pub fn alloc_volume(&self, record: &VolumeRecord) -> Option<VolumeSlot> {
+        let slot = self.volume_slots.alloc()?;
+        let entry = &self.mapping().volumes()[slot as usize];
+        entry.id.set(&record.id);
+        entry.check.set(entry.sum(slot));
+        entry.state.set(LIVE); // V1
+        Some(VolumeSlot::new(slot))
+    }
+
+    /// Gives a volume slot back. The caller has freed all inode slots that name it; a crash would make
+    /// one that is left an error at the next start.
+    ///
+    /// # Panics
+    /// If it is free already.
+    pub fn free_volume(&self, slot: VolumeSlot) {
+        self.mapping().volumes()[slot.index()].state.set(FREE);
+        self.volume_slots.free(slot.as_u32());
+    }
+
+    /// A copy of a volume's record.
+    #[must_use]
+    pub fn volume(&self, slot: VolumeSlot) -> VolumeRecord {
+        VolumeRecord { id: self.mapping().volumes()[slot.index()].id.get() }
+    }
+
+    /// The volumes in use, by slot.
+    pub fn volumes(&self) -> impl Iterator<Item = (VolumeSlot, VolumeRecord)> + '_ {
+        let slots = (0..self.mapping().layout().counts.volumes).map(VolumeSlot::new);
+        slots
+            .filter(|slot| self.mapping().volumes()[slot.index()].state.get() == LIVE)
+            .map(|slot| (slot, self.volume(slot)))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+mod tests {
+    use crate::{Arena, ArenaConfig, VolumeId, VolumeRecord};
+
+    fn record(name: &str) -> VolumeRecord {
+        VolumeRecord { id: VolumeId::new(name.as_bytes()).unwrap() }
+    }
+
+    #[test]
+    fn slots_are_listed_while_in_use_and_run_out() {
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20).with_volumes(2)).unwrap();
+        let first = arena.alloc_volume(&record("first")).unwrap();
+        let second = arena.alloc_volume(&record(&"x".repeat(128))).unwrap();
+        assert_eq!(arena.alloc_volume(&record("third")), None);
+        assert_eq!(arena.volumes().collect::<Vec<_>>(), [(first, record("first")), (second, record(&"x".repeat(128)))]);
+        arena.free_volume(first);
+        assert_eq!(arena.volumes().map(|(slot, _)| slot).collect::<Vec<_>>(), [second]);
+        assert_eq!(arena.alloc_volume(&record("third")), Some(first));
+    }
+}

@@ -1,0 +1,232 @@
+//! Whatever the bytes of a file are, opening it gives an arena or an error that names the field.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, memfd_create};
+use slackwater_arena::{
+    Arena, ArenaConfig, ArenaError, FRAME_BYTES, FileHandleBytes, InodeRecord, Pool, Survivors, VolumeId, VolumeRecord,
+};
+
+/// Where the tables of the small arena below begin; each fits into a page.
+const VOLUMES_AT: usize = 4096;
+const INODES_AT: usize = 8192;
+const FRAME_TABLE_AT: usize = 12288;
+const FRAMES_AT: usize = 16384;
+const FRAMES: usize = 16;
+
+/// Two volumes, three inodes, five dirty pages in two versions, and slots that were used and freed.
+fn valid() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| {
+        let config = ArenaConfig::memfd((FRAMES * FRAME_BYTES) as u64).with_inodes(5).with_volumes(3);
+        let arena = Arena::create(&config).expect("64 KiB");
+        fill(&arena);
+        let mut file = File::from(arena.try_clone_fd().expect("a descriptor"));
+        drop(arena);
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("a memfd can be read");
+        assert_eq!(bytes.len(), FRAMES_AT + FRAMES * FRAME_BYTES);
+        bytes
+    })
+}
+
+fn fill(arena: &Arena) {
+    let volumes = ["one", "two", "gone"].map(|name| {
+        let id = VolumeId::new(name.as_bytes()).expect("short");
+        arena.alloc_volume(&VolumeRecord { id }).expect("three slots")
+    });
+    let inodes = [0, 1, 1, 0].map(|volume| {
+        let handle = FileHandleBytes::new(&[7; 20]).expect("short");
+        let record = InodeRecord { ino: 5, handle, size_bytes: 1 << 40, ..InodeRecord::new(volumes[volume]) };
+        arena.alloc_inode(&record).expect("five slots")
+    });
+    for (inode, index, version) in [(0, 3, 1), (0, 3, 2), (1, 0, 9), (1, u64::MAX, 1), (0, 2, u64::MAX)] {
+        let frame = arena.alloc(Pool::Reserve).expect("16 frames");
+        arena.write(frame).fill(version as u8);
+        arena.publish_dirty(frame, inodes[inode], index, version);
+    }
+    for is_freed in [false, true] {
+        let frame = arena.alloc(Pool::Reserve).expect("16 frames");
+        arena.publish_dirty(frame, inodes[3], 0, 1);
+        arena.mark_clean(frame);
+        if is_freed {
+            arena.free(frame);
+        }
+    }
+    arena.free_inode(inodes[3]);
+    arena.free_volume(volumes[2]);
+}
+
+fn open(bytes: &[u8]) -> Result<(Arc<Arena>, Survivors), ArenaError> {
+    let mut file = File::from(memfd_create("damaged", MemfdFlags::CLOEXEC).expect("a memfd"));
+    file.write_all(bytes).expect("a memfd takes bytes");
+    Arena::open_fd(OwnedFd::from(file))
+}
+
+/// What an arena that opens must stand, whatever is in it.
+fn use_up(arena: &Arena, survivors: &Survivors) {
+    let pages = survivors.volumes.iter().flat_map(|volume| &volume.inodes).flat_map(|inode| &inode.pages);
+    let mut frames = pages.map(|(_, frame)| *frame).collect::<Vec<_>>();
+    for frame in &frames {
+        assert!(arena.is_dirty(*frame) && arena.try_read(*frame).is_some());
+    }
+    arena.alloc_many(Pool::Reserve, usize::MAX, &mut frames);
+    frames.sort_unstable();
+    frames.dedup();
+    assert_eq!(frames.len(), arena.frames() as usize);
+}
+
+fn message(change: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut bytes = valid().to_vec();
+    change(&mut bytes);
+    open(&bytes).expect_err("a damaged file").to_string()
+}
+
+#[test]
+fn the_undamaged_file_gives_its_newest_pages() {
+    let (arena, survivors) = open(valid()).expect("undamaged");
+    use_up(&arena, &survivors);
+    let names = survivors.volumes.iter().map(|volume| volume.record.id.as_slice()).collect::<Vec<_>>();
+    assert_eq!(names, [b"one", b"two"]);
+    let pages = |volume: usize, inode: usize| {
+        let pages = &survivors.volumes[volume].inodes[inode].pages;
+        pages.iter().map(|(index, frame)| (*index, arena.read(*frame)[0])).collect::<Vec<_>>()
+    };
+    assert_eq!(pages(0, 0), [(2, 255), (3, 2)]);
+    assert_eq!(pages(1, 0), [(0, 9), (u64::MAX, 1)]);
+    assert_eq!(pages(1, 1), []);
+    assert_eq!(survivors.volumes[0].inodes[0].record.size_bytes, 1 << 40);
+}
+
+#[test]
+fn opening_twice_gives_the_same() {
+    let mut file = File::from(memfd_create("twice", MemfdFlags::CLOEXEC).expect("a memfd"));
+    file.write_all(valid()).expect("a memfd takes bytes");
+    let again = file.try_clone().expect("a descriptor");
+    let first = Arena::open_fd(file.into()).map(|(_, survivors)| survivors);
+    let second = Arena::open_fd(again.into()).map(|(_, survivors)| survivors);
+    assert_eq!(first.expect("undamaged"), second.expect("only its superseded frames were freed"));
+}
+
+#[test]
+fn damage_is_named_with_what_was_found_and_expected() {
+    let handle_len = |bytes: &mut Vec<u8>| bytes[INODES_AT + 256 + 32..][..2].copy_from_slice(&300_u16.to_le_bytes());
+    assert_eq!(message(handle_len), "damaged arena: inode[1].handle_len is 300, expected at most 128");
+    let id_len = |bytes: &mut Vec<u8>| bytes[VOLUMES_AT + 8] = 129;
+    assert_eq!(message(id_len), "damaged arena: volume[0].id_len is 129, expected at most 128");
+    let state = message(|bytes| bytes[FRAME_TABLE_AT] ^= 1);
+    assert!(state.starts_with("damaged arena: frame[0].state is 0x"), "{state}");
+    let index = message(|bytes| bytes[FRAME_TABLE_AT + 8] ^= 1);
+    assert!(index.starts_with("damaged arena: frame[0].check is 0x"), "{index}");
+    let inode = message(|bytes| bytes[INODES_AT..INODES_AT + 256].fill(0));
+    assert_eq!(inode, "damaged arena: frame[0].inode is 0, expected an inode slot in use");
+    let volume = message(|bytes| bytes[VOLUMES_AT + 192..VOLUMES_AT + 384].fill(0));
+    assert_eq!(volume, "damaged arena: inode[1].volume is 1, expected a volume slot in use");
+}
+
+#[test]
+fn a_record_in_another_ones_place_is_damage() {
+    let moved = message(|bytes| bytes.copy_within(INODES_AT..INODES_AT + 256, INODES_AT + 4 * 256));
+    assert!(moved.starts_with("damaged arena: inode[4].check is 0x"), "{moved}");
+}
+
+#[test]
+fn foreign_newer_and_cut_files_are_told_apart() {
+    let kind = |bytes: &[u8]| match open(bytes) {
+        Err(error @ ArenaError::Foreign(_)) => format!("foreign: {error}"),
+        Err(error @ ArenaError::Version(_)) => format!("version: {error}"),
+        Err(error @ ArenaError::Length(_)) => format!("length: {error}"),
+        other => panic!("{other:?}"),
+    };
+    assert!(kind(&[0; 8192]).starts_with("foreign: not an arena of this machine: header.magic is 0x0"));
+    assert!(kind(b"#!/bin/sh\n").starts_with("length: "));
+    assert!(kind(&[]).contains("file length is 0, expected at least"));
+    assert!(kind(&valid()[..FRAMES_AT]).contains("file length is 16384, expected 81920"));
+    let longer = [valid(), &[0]].concat();
+    assert!(kind(&longer).contains("file length is 81921, expected 81920"));
+    let mut newer = valid().to_vec();
+    newer[16] = 2;
+    assert!(kind(&newer).contains("header.version is 2, expected 1"));
+    let mut swapped = valid().to_vec();
+    swapped[8..16].reverse();
+    assert!(kind(&swapped).contains("header.byte_order is 0x102030405060708, expected 0x807060504030201"));
+}
+
+#[test]
+fn a_refused_file_is_not_changed() {
+    let mut bytes = valid().to_vec();
+    bytes[FRAME_TABLE_AT + 15 * 32] = 1;
+    let mut file = File::from(memfd_create("refused", MemfdFlags::CLOEXEC).expect("a memfd"));
+    file.write_all(&bytes).expect("a memfd takes bytes");
+    let mut again = file.try_clone().expect("a descriptor");
+    assert!(Arena::open_fd(file.into()).is_err());
+    let mut after = Vec::new();
+    again.rewind().and_then(|()| again.read_to_end(&mut after)).expect("a memfd can be read");
+    assert!(after == bytes);
+}
+
+/// The words that one flipped bit may change unseen: what is not in use, and what changes in use.
+fn is_unguarded(at: usize) -> bool {
+    let within = |table: usize, record: usize| ((at - table) / record, (at - table) % record);
+    match at {
+        0..136 | FRAMES_AT.. => at >= FRAMES_AT,
+        136..VOLUMES_AT => true,
+        VOLUMES_AT..INODES_AT => {
+            let (slot, offset) = within(VOLUMES_AT, 192);
+            slot >= 3 || (slot == 2 && offset >= 4) || (4..8).contains(&offset) || offset >= 152
+        }
+        INODES_AT..FRAME_TABLE_AT => {
+            let (slot, offset) = within(INODES_AT, 256);
+            slot >= 5 || (slot >= 3 && offset >= 4) || offset >= 176
+        }
+        FRAME_TABLE_AT.. => {
+            let (frame, offset) = within(FRAME_TABLE_AT, 32);
+            frame >= FRAMES || (frame < FRAMES && offset >= 4 && valid()[at - offset] != b'd')
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_that_matters_is_found() {
+    for at in 0..FRAMES_AT {
+        let mut bytes = valid().to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        let opened = open(&bytes);
+        assert_eq!(opened.is_ok(), is_unguarded(at), "byte {at}: {:?}", opened.err());
+        if let Err(error) = opened {
+            let is_typed = matches!(error, ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Damaged(_));
+            assert!(is_typed || matches!(error, ArenaError::Length(_)), "byte {at}: {error:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_damage_is_survived(
+        changes in prop::collection::vec((0_usize..FRAMES_AT, any::<u8>()), 0..40),
+        copies in prop::collection::vec((0_usize..FRAMES_AT / 32, 0_usize..FRAMES_AT / 32), 0..4),
+        len in prop_oneof![3 => Just(usize::MAX), 1 => 0_usize..100_000],
+    ) {
+        let mut bytes = valid().to_vec();
+        for (from, to) in copies {
+            bytes.copy_within(from * 32..from * 32 + 32, to * 32);
+        }
+        for (at, value) in changes {
+            bytes[at] = value;
+        }
+        if len != usize::MAX {
+            bytes.resize(len, 0);
+        }
+        match open(&bytes) {
+            Ok((arena, survivors)) => use_up(&arena, &survivors),
+            Err(ArenaError::Os { call, source }) => prop_assert!(false, "{call}: {source}"),
+            Err(error) => prop_assert!(error.to_string().contains(", expected "), "{error}"),
+        }
+    }
+}

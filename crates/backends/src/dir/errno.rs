@@ -1,0 +1,48 @@
+//! What an errno of the file system means to the engine: the one table.
+
+use rustix::io::Errno;
+use slackwater::{BackendError, ErrorKind};
+
+/// Turns the errno of the system call `call` into the port's error, for `map_err`.
+pub(super) fn failed(call: &'static str) -> impl Fn(Errno) -> BackendError {
+    move |errno| BackendError::new(kind_of(errno), format!("{call}: {errno}"))
+}
+
+fn kind_of(errno: Errno) -> ErrorKind {
+    match errno {
+        Errno::NOSPC => ErrorKind::NoSpace,
+        Errno::DQUOT => ErrorKind::Quota,
+        Errno::ROFS => ErrorKind::ReadOnly,
+        Errno::NOENT => ErrorKind::NotFound,
+        Errno::EXIST => ErrorKind::Exists,
+        Errno::NOTDIR => ErrorKind::NotDirectory,
+        Errno::ISDIR => ErrorKind::IsDirectory,
+        Errno::NOTEMPTY => ErrorKind::NotEmpty,
+        Errno::FBIG | Errno::OVERFLOW => ErrorKind::TooLarge,
+        Errno::NAMETOOLONG => ErrorKind::NameTooLong,
+        Errno::ACCESS | Errno::PERM => ErrorKind::Permission,
+        Errno::STALE => ErrorKind::Stale,
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => ErrorKind::Unsupported,
+        Errno::XDEV => ErrorKind::CrossDevice,
+        // Short of descriptors or memory is as passing a state as a busy file.
+        Errno::BUSY | Errno::TXTBSY | Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM => ErrorKind::Busy,
+        Errno::INVAL => ErrorKind::Invalid,
+        Errno::TIMEDOUT => ErrorKind::TimedOut,
+        Errno::LOOP | Errno::MLINK => ErrorKind::TooManyLinks,
+        // EIO, ENXIO, ENODEV, ESHUTDOWN, EUCLEAN ...: whatever else happens, the store has failed.
+        _ => ErrorKind::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_its_system_call() {
+        let error = failed("pwritev2")(Errno::NOSPC);
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.to_string().contains("pwritev2: No space left on device"), "{error}");
+        assert_eq!(failed("read")(Errno::NODEV).kind(), ErrorKind::Io);
+    }
+}

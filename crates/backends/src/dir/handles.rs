@@ -1,0 +1,142 @@
+//! Names for files that survive renames, and the way back from them to the file.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::fstat;
+use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Resource, getrlimit};
+use slackwater::backend::FileHandle;
+use slackwater_sync::lock::Mutex;
+
+use super::sys::{KernelHandle, handle_of, open_handle};
+use crate::BACKEND;
+
+/// First byte of a handle that holds a kernel handle: its type follows, then its bytes.
+const KERNEL: u8 = 1;
+/// First byte of a handle that holds a node number, which leads to a descriptor kept open.
+const PINNED: u8 = 2;
+
+/// Most nodes kept open, whatever the process may.
+const PINS_MAX: usize = 65_536;
+
+/// How nodes are opened again.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Reopening {
+    /// By kernel handles.
+    ByKernel,
+    /// By descriptors that stay open.
+    ByDescriptor,
+}
+
+/// The handles of one volume.
+pub(super) struct Handles {
+    reopening: Reopening,
+    /// Whether the file system has handles at all, if only to tell generations apart.
+    has_kernel_handles: bool,
+    pins: Mutex<Pins>,
+}
+
+impl Handles {
+    /// Finds out what works on the file system of `root`; `wanted` is what is used if it does.
+    pub(super) fn probe(root: &OwnedFd, wanted: Reopening) -> Self {
+        let kernel_handle = handle_of(root.as_fd());
+        let has_kernel_handles = kernel_handle.is_ok();
+        let reopens = kernel_handle.is_ok_and(|handle| open_handle(root.as_fd(), &handle).is_ok());
+        let reopening = if reopens { wanted } else { Reopening::ByDescriptor };
+        Self { reopening, has_kernel_handles, pins: Mutex::new(BACKEND, Pins::new()) }
+    }
+
+    /// Generation and handle of node `ino`, open at `fd`.
+    pub(super) fn describe(&self, fd: &OwnedFd, ino: u64) -> io::Result<(u64, FileHandle)> {
+        let kernel_handle = self.has_kernel_handles.then(|| handle_of(fd.as_fd())).transpose()?;
+        let generation = kernel_handle.as_ref().map_or(0, fingerprint);
+        let by_kernel = kernel_handle.filter(|_| self.reopening == Reopening::ByKernel);
+        if let Some(handle) = by_kernel.and_then(|handle| encode(KERNEL, &handle.kind.to_le_bytes(), &handle.bytes)) {
+            return Ok((generation, handle));
+        }
+        // Also for a kernel handle that leaves no room for our head.
+        self.pins.lock().pin(ino, fcntl_dupfd_cloexec(fd, 0)?);
+        let handle = encode(PINNED, &ino.to_le_bytes(), &[]).expect("nine bytes are not too many");
+        Ok((generation, handle))
+    }
+
+    /// A path descriptor of the file of `handle`; whether it is still the one that was meant is for the
+    /// caller to check.
+    pub(super) fn open(&self, root: &OwnedFd, handle: &FileHandle) -> io::Result<OwnedFd> {
+        let (&tag, body) = handle.as_bytes().split_first().ok_or(Errno::STALE)?;
+        match tag {
+            KERNEL => {
+                let (kind, bytes) = body.split_first_chunk().ok_or(Errno::STALE)?;
+                let handle = KernelHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() };
+                open_handle(root.as_fd(), &handle)
+            }
+            PINNED => {
+                let ino = body.try_into().map_err(|_| Errno::STALE)?;
+                self.pins.lock().get(u64::from_le_bytes(ino))
+            }
+            _ => Err(Errno::STALE),
+        }
+    }
+
+    /// Whether the caller has to say which nodes lose a name.
+    pub(super) fn are_pinned(&self) -> bool {
+        self.reopening == Reopening::ByDescriptor
+    }
+
+    /// Lets go of a node that may just have lost its last name, so that its space is freed.
+    pub(super) fn name_removed(&self, ino: u64) {
+        let unpinned = self.pins.lock().unpin_if_nameless(ino);
+        drop(unpinned);
+    }
+}
+
+fn encode(tag: u8, head: &[u8], body: &[u8]) -> Option<FileHandle> {
+    FileHandle::new(&[&[tag], head, body].concat())
+}
+
+/// FNV-1a over type and bytes. A kernel handle holds number and generation of an inode, so successive files
+/// of one number differ in it; that is all it is for.
+fn fingerprint(handle: &KernelHandle) -> u64 {
+    let bytes = handle.kind.to_le_bytes().into_iter().chain(handle.bytes.iter().copied());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Descriptors kept open by node number. An open descriptor keeps its inode, so its number is not reused.
+struct Pins {
+    fds: HashMap<u64, OwnedFd>,
+    /// Oldest first; may name nodes that were unpinned since.
+    order: VecDeque<u64>,
+    max: usize,
+}
+
+impl Pins {
+    fn new() -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let max = usize::try_from(descriptors / 2).map_or(PINS_MAX, |half| half.min(PINS_MAX));
+        Self { fds: HashMap::new(), order: VecDeque::new(), max }
+    }
+
+    fn pin(&mut self, ino: u64, fd: OwnedFd) {
+        if self.fds.insert(ino, fd).is_none() {
+            self.order.push_back(ino);
+        }
+        while self.fds.len() > self.max || self.order.len() > 2 * self.max {
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.fds.remove(&oldest);
+        }
+    }
+
+    fn get(&self, ino: u64) -> io::Result<OwnedFd> {
+        let fd = self.fds.get(&ino).ok_or(Errno::STALE)?;
+        if fstat(fd)?.st_nlink == 0 {
+            return Err(Errno::STALE);
+        }
+        fcntl_dupfd_cloexec(fd, 0)
+    }
+
+    fn unpin_if_nameless(&mut self, ino: u64) -> Option<OwnedFd> {
+        let is_nameless = fstat(self.fds.get(&ino)?).is_ok_and(|stat| stat.st_nlink == 0);
+        is_nameless.then(|| self.fds.remove(&ino)).flatten()
+    }
+}

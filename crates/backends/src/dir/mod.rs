@@ -1,0 +1,101 @@
+//! A volume in a directory of a mounted file system.
+//!
+//! Every call is a few system calls on the volume's own [`Workers`]: any of them may block for ever when
+//! the file system does. Data bypasses the kernel's page cache where it can, since the engine is one.
+//!
+//! # Invariants
+//! R1. Every name is looked up relative to a directory descriptor, is a single component, and is never
+//!     followed when it is a link: no call leaves the root. Mount points below the root are refused
+//!     (`CrossDevice`): a sync of this volume would not cover them.
+//! R2. Before the first write to a node its data descriptor is open, and stays open while the node is. The
+//!     kernel reports an asynchronous write error to descriptors that were open at the time, so whoever
+//!     wants B4 of the port keeps the [`Node`] from the first write to the sync. The engine does.
+//! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
+//!
+//! # Identity and handles
+//! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's
+//! generation; where the file system has no handles the generation is 0. [`Call::Reopen`] goes through
+//! `open_by_handle_at`. Where that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), each node
+//! that was found stays open instead, up to half of the descriptor limit: handles are then good in this
+//! process only, and the oldest turn `Stale` first.
+//!
+//! # Requirements
+//! Linux 5.8 (`AT_EMPTY_PATH` for times) with `/proc` mounted. Without `openat2` lookups use `openat` on
+//! checked single names, and mount points are told by their device number.
+
+mod attributes;
+mod errno;
+mod handles;
+mod limits;
+mod names;
+mod node;
+mod sys;
+mod transfer;
+mod volume;
+
+use std::path::Path;
+
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater_sync::shim::Arc;
+
+pub use self::transfer::DirStats;
+pub use self::volume::OpenError;
+
+use self::handles::Reopening;
+use self::volume::Volume;
+use crate::workers::{Lane, Workers};
+
+/// Threads of one volume. More units in flight gained nothing on a local disk; see [`limits`].
+const THREADS_MAX: usize = 8;
+/// Threads that data never takes: a lookup is not behind a volume's worth of slow writes.
+const THREADS_RESERVED: usize = 2;
+
+/// Files under a root directory. See the [module documentation](self).
+///
+/// Dropping it lets running calls end and answers queued ones as abandoned.
+pub struct DirBackend {
+    volume: Arc<Volume>,
+    workers: Workers,
+}
+
+impl DirBackend {
+    /// A volume of everything below the directory `path`.
+    ///
+    /// # Errors
+    /// When `path` is no directory or cannot be opened, or `/proc` is not mounted.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with(path.as_ref(), Reopening::ByKernel)
+    }
+
+    /// As [`DirBackend::open`], but keeps found nodes open even where kernel handles would do: what a
+    /// process without CAP_DAC_READ_SEARCH gets anyway.
+    ///
+    /// # Errors
+    /// As [`DirBackend::open`].
+    pub fn open_unprivileged(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with(path.as_ref(), Reopening::ByDescriptor)
+    }
+
+    /// By which road data went so far.
+    pub fn stats(&self) -> DirStats {
+        self.volume.stats()
+    }
+
+    fn open_with(path: &Path, reopening: Reopening) -> Result<Self, OpenError> {
+        let volume = Arc::new(Volume::open(path, reopening)?);
+        Ok(Self { volume, workers: Workers::new("slackwater-dir", THREADS_MAX, THREADS_RESERVED) })
+    }
+}
+
+impl Backend for DirBackend {
+    fn submit(&self, call: Call) {
+        let is_sync = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. });
+        let lane = if is_sync || call.range_bytes().is_some() { Lane::Bulk } else { Lane::Quick };
+        let volume = self.volume.clone();
+        self.workers.run(lane, move || volume.serve(call));
+    }
+
+    fn limits(&self) -> Limits {
+        self.volume.limits()
+    }
+}

@@ -1,0 +1,117 @@
+//! One open node: its path descriptor, and descriptors for data from when they are first needed.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::io::{self, Errno};
+use rustix::path::DecInt;
+use slackwater::PAGE_BYTES;
+use slackwater::backend::NodeKind;
+use slackwater_sync::shim::OnceLock;
+
+/// What a [`Node`](slackwater::backend::Node) of this backend holds. Dropping it closes everything.
+pub(super) struct DirNode {
+    /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file.
+    pub(super) path: OwnedFd,
+    pub(super) kind: NodeKind,
+    reader: OnceLock<OwnedFd>,
+    writer: OnceLock<OwnedFd>,
+    /// `None` inside: the file system does not take direct I/O in whole pages on this file.
+    direct_reader: OnceLock<Option<OwnedFd>>,
+    direct_writer: OnceLock<Option<OwnedFd>>,
+}
+
+impl DirNode {
+    pub(super) fn new(path: OwnedFd, kind: NodeKind) -> Self {
+        Self {
+            path,
+            kind,
+            reader: OnceLock::new(),
+            writer: OnceLock::new(),
+            direct_reader: OnceLock::new(),
+            direct_writer: OnceLock::new(),
+        }
+    }
+
+    /// Gives a node that was just made the descriptor it was made with.
+    pub(super) fn set_writer(&self, writer: OwnedFd) {
+        self.writer.set(writer).ok();
+    }
+
+    /// A descriptor for reading: the writer if there is one.
+    pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
+        match self.writer.get() {
+            Some(writer) => Ok(writer),
+            None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
+        }
+    }
+
+    /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.
+    pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
+        open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR))
+    }
+
+    pub(super) fn direct_reader(&self, fds: &ProcFds) -> io::Result<Option<&OwnedFd>> {
+        match self.direct_writer.get() {
+            Some(writer) => Ok(writer.as_ref()),
+            None => Ok(open_once(&self.direct_reader, || self.direct(fds, OFlags::RDONLY))?.as_ref()),
+        }
+    }
+
+    pub(super) fn direct_writer(&self, fds: &ProcFds) -> io::Result<Option<&OwnedFd>> {
+        Ok(open_once(&self.direct_writer, || self.direct(fds, OFlags::RDWR))?.as_ref())
+    }
+
+    fn direct(&self, fds: &ProcFds, access: OFlags) -> io::Result<Option<OwnedFd>> {
+        let file = match fds.reopen(self.file()?, access | OFlags::DIRECT) {
+            Err(Errno::INVAL) => return Ok(None),
+            opened => opened?,
+        };
+        Ok(takes_pages(&file)?.then_some(file))
+    }
+
+    /// The path descriptor, if opening it for data cannot wait for a peer or act on a device.
+    fn file(&self) -> io::Result<&OwnedFd> {
+        match self.kind {
+            NodeKind::File => Ok(&self.path),
+            NodeKind::Directory => Err(Errno::ISDIR),
+            NodeKind::Symlink | NodeKind::Special => Err(Errno::INVAL),
+        }
+    }
+}
+
+/// Whether direct I/O in whole pages is fine. A kernel that does not say is tried: it answers `EINVAL`.
+fn takes_pages(file: &OwnedFd) -> io::Result<bool> {
+    let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+    let fits = |align: u32| align != 0 && PAGE_BYTES.is_multiple_of(u64::from(align));
+    let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    Ok(!is_known || (fits(stat.stx_dio_mem_align) && fits(stat.stx_dio_offset_align)))
+}
+
+/// The value of `slot`, made first if need be. Of two that are made at once one is dropped.
+fn open_once<T>(slot: &OnceLock<T>, open: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
+    match slot.get() {
+        Some(value) => Ok(value),
+        None => open().map(|value| slot.get_or_init(|| value)),
+    }
+}
+
+/// `/proc/self/fd`: here a descriptor has a path, also one that opens it with other rights.
+pub(super) struct ProcFds(OwnedFd);
+
+impl ProcFds {
+    pub(super) fn open() -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(rustix::fs::CWD, c"/proc/self/fd", flags, Mode::empty()).map(Self)
+    }
+
+    /// The file of `fd` again, opened with `flags`.
+    pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
+        openat(&self.0, DecInt::from_fd(fd), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// Directory and name under which system calls find the file of `fd` that do not take a path descriptor.
+    pub(super) fn name_of(&self, fd: impl AsFd) -> (&OwnedFd, DecInt) {
+        (&self.0, DecInt::from_fd(fd))
+    }
+}

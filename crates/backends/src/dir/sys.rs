@@ -1,0 +1,65 @@
+//! The two system calls that the rest of the folder has no safe wrapper for: kernel file handles.
+//!
+//! # Kernel counterpart
+//! `name_to_handle_at(2)` and `open_by_handle_at(2)`.
+#![allow(unsafe_code, reason = "rustix has no wrapper for file handles")]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// Most bytes of a kernel handle, `MAX_HANDLE_SZ`.
+const HANDLE_BYTES_MAX: usize = 128;
+
+/// A kernel file handle: type, and as many bytes as the file system needs.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub(super) struct KernelHandle {
+    pub(super) kind: i32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// `struct file_handle` with room for the largest handle.
+#[repr(C)]
+struct RawHandle {
+    handle_bytes: u32,
+    handle_type: i32,
+    f_handle: [u8; HANDLE_BYTES_MAX],
+}
+
+/// The handle of the file open at `fd`, which may be a path descriptor.
+pub(super) fn handle_of(fd: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
+    let mut raw = RawHandle { handle_bytes: HANDLE_BYTES_MAX as u32, handle_type: 0, f_handle: [0; _] };
+    let mut mount_id = 0;
+    let raw_handle = (&raw mut raw).cast();
+    // SAFETY: the path is a C string and empty, as AT_EMPTY_PATH wants it; `raw` is laid out as the kernel's
+    // `struct file_handle` followed by the room that `handle_bytes` announces; `mount_id` takes an int.
+    let outcome = unsafe {
+        libc::name_to_handle_at(fd.as_raw_fd(), c"".as_ptr(), raw_handle, &raw mut mount_id, libc::AT_EMPTY_PATH)
+    };
+    if outcome < 0 {
+        return Err(last_errno());
+    }
+    Ok(KernelHandle { kind: raw.handle_type, bytes: raw.f_handle[..raw.handle_bytes as usize].to_vec() })
+}
+
+/// A path descriptor of the file that `handle` names, on the file system that `mount` is open on.
+///
+/// Needs CAP_DAC_READ_SEARCH. `ESTALE` when the file is gone.
+pub(super) fn open_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Result<OwnedFd, Errno> {
+    let mut raw = RawHandle { handle_bytes: handle.bytes.len() as u32, handle_type: handle.kind, f_handle: [0; _] };
+    let room = raw.f_handle.get_mut(..handle.bytes.len()).ok_or(Errno::INVAL)?;
+    room.copy_from_slice(&handle.bytes);
+    let raw_handle = (&raw mut raw).cast();
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: `raw` is laid out as above and holds the `handle_bytes` bytes it announces.
+    let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), raw_handle, flags) };
+    if fd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,247 @@
+//! Data: reading, writing, and making durable.
+//!
+//! A write takes one of three roads. *Direct* past the kernel's page cache, for whole pages and units worth
+//! the trouble. *Dontcache* through it, but out of it as soon as it is written, where direct is refused.
+//! *Plain* for the rest: small units, and the partial page at the end of a file, which direct I/O would
+//! lengthen (R3). The roads may meet in one unit: they part at a page boundary, the kernel keeps direct and
+//! cached I/O on a file coherent, and a sync on any descriptor covers the inode.
+//!
+//! What a file system does not take is learnt from its first refusal and remembered for the volume.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{fdatasync, fsync, syncfs};
+use rustix::io::{self, Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
+use slackwater::backend::{Node, NodeKind, ReadUnit, SyncScope, WriteUnit};
+use slackwater::{BackendError, ErrorKind, PAGE_BYTES};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::errno::failed;
+use super::node::DirNode;
+use super::volume::{Answer, Volume};
+
+/// Below this a unit is not worth a road of its own: measured, direct I/O loses by then.
+const BYPASS_BYTES_MIN: usize = 64 << 10;
+
+/// Most slices of one system call, `IOV_MAX`.
+const SLICES_MAX: usize = 1024;
+
+/// `RWF_DONTCACHE` (Linux 6.14).
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// How many system calls moved data by which road.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct DirStats {
+    /// Writes past the kernel's page cache.
+    pub direct_writes: u64,
+    /// Writes through it that leave nothing in it.
+    pub dontcache_writes: u64,
+    /// Ordinary writes.
+    pub plain_writes: u64,
+    /// Reads past the kernel's page cache.
+    pub direct_reads: u64,
+    /// Ordinary reads.
+    pub plain_reads: u64,
+}
+
+/// What is known of the roads, and how often they were taken.
+#[derive(Default)]
+pub(super) struct Roads {
+    direct_is_refused: AtomicBool,
+    dontcache_is_refused: AtomicBool,
+    direct_writes: AtomicU64,
+    dontcache_writes: AtomicU64,
+    plain_writes: AtomicU64,
+    direct_reads: AtomicU64,
+    plain_reads: AtomicU64,
+}
+
+/// One way for bytes to go. Only the first two can be refused.
+enum Road<'a> {
+    Direct(&'a OwnedFd),
+    Dontcache(&'a OwnedFd),
+    Plain(&'a OwnedFd),
+}
+
+impl Volume {
+    pub(super) fn write(&self, unit: &WriteUnit) -> Answer<usize> {
+        let node = self.node(unit.node())?;
+        let cached = node.writer(&self.fds).map_err(failed("open for writing"))?; // R2
+        let mut written = 0;
+        while written < unit.len_bytes() {
+            let (at, left) = (unit.offset_bytes() + written as u64, unit.len_bytes() - written);
+            let (road, len) = self.road(node, cached, at, left).map_err(failed("open O_DIRECT"))?;
+            let slices = window(unit.slices(), written, len);
+            match self.write_by(&road, &slices, at) {
+                Ok(0) => return Err(BackendError::new(ErrorKind::Io, "pwritev2 wrote nothing")),
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(errno) if self.roads.remember(&road, errno) => {}
+                // The rest comes again as a unit of its own, and meets the error then.
+                Err(_) if written > 0 => break,
+                Err(errno) => return Err(failed("pwritev2")(errno)),
+            }
+        }
+        Ok(written)
+    }
+
+    /// The road for the next `left` bytes at `at`, and how many of them take it.
+    fn road<'a>(&self, node: &'a DirNode, cached: &'a OwnedFd, at: u64, left: usize) -> io::Result<(Road<'a>, usize)> {
+        let whole_pages = left - left % PAGE_BYTES as usize;
+        if self.may_go_direct(at, whole_pages)
+            && let Some(direct) = node.direct_writer(&self.fds)?
+        {
+            return Ok((Road::Direct(direct), whole_pages));
+        }
+        let is_refused = self.roads.dontcache_is_refused.load(Ordering::Relaxed);
+        match left >= BYPASS_BYTES_MIN && !is_refused {
+            true => Ok((Road::Dontcache(cached), left)),
+            false => Ok((Road::Plain(cached), left)),
+        }
+    }
+
+    fn may_go_direct(&self, at: u64, len: usize) -> bool {
+        let is_refused = self.roads.direct_is_refused.load(Ordering::Relaxed);
+        !is_refused && len >= BYPASS_BYTES_MIN && at.is_multiple_of(PAGE_BYTES)
+    }
+
+    fn write_by(&self, road: &Road<'_>, slices: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        let (count, outcome) = match road {
+            Road::Direct(fd) => (&self.roads.direct_writes, pwritev(fd, slices, at)),
+            Road::Dontcache(fd) => (&self.roads.dontcache_writes, pwritev2(fd, slices, at, DONTCACHE)),
+            Road::Plain(fd) => (&self.roads.plain_writes, pwritev(fd, slices, at)),
+        };
+        count.fetch_add(u64::from(outcome.is_ok()), Ordering::Relaxed);
+        outcome
+    }
+
+    /// Reads up to the end of the unit or of the file.
+    pub(super) fn read(&self, unit: &mut ReadUnit) -> Answer<usize> {
+        let (node, len) = (unit.node().clone(), unit.len_bytes());
+        let node = self.node(&node)?;
+        let mut read = 0;
+        while read < len {
+            let at = unit.offset_bytes() + read as u64;
+            let direct = match self.may_go_direct(at, len - read) {
+                true => node.direct_reader(&self.fds).map_err(failed("open O_DIRECT"))?,
+                false => None,
+            };
+            let slices = &mut window_mut(unit.slices_mut(), read);
+            let outcome = match direct {
+                Some(fd) => preadv(fd, slices, at),
+                None => preadv(node.reader(&self.fds).map_err(failed("open for reading"))?, slices, at),
+            };
+            let count = if direct.is_some() { &self.roads.direct_reads } else { &self.roads.plain_reads };
+            count.fetch_add(u64::from(outcome.is_ok()), Ordering::Relaxed);
+            match outcome {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(Errno::INTR) => {}
+                Err(errno) if direct.is_some_and(|fd| self.roads.remember(&Road::Direct(fd), errno)) => {}
+                Err(errno) => return Err(failed("preadv")(errno)),
+            }
+        }
+        Ok(read)
+    }
+
+    /// Makes a node durable. A link or a special file cannot be opened for that: the volume is synced.
+    pub(super) fn sync(&self, node: &Node, scope: SyncScope) -> Answer<()> {
+        let node = self.node(node)?;
+        let sync = |fd: &OwnedFd| match scope {
+            SyncScope::Data => fdatasync(fd).map_err(failed("fdatasync")),
+            SyncScope::All => fsync(fd).map_err(failed("fsync")),
+        };
+        match node.kind {
+            NodeKind::File => sync(node.reader(&self.fds).map_err(failed("open for syncing"))?), // R2
+            NodeKind::Directory => sync(&self.open_directory(node)?),
+            NodeKind::Symlink | NodeKind::Special => self.sync_volume(),
+        }
+    }
+
+    /// Makes the whole file system durable, whoever else uses it. Any write error on it since the last call
+    /// fails this one, since it may have been one of ours.
+    pub(super) fn sync_volume(&self) -> Answer<()> {
+        syncfs(&self.root).map_err(failed("syncfs"))
+    }
+
+    pub(super) fn stats(&self) -> DirStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DirStats {
+            direct_writes: count(&self.roads.direct_writes),
+            dontcache_writes: count(&self.roads.dontcache_writes),
+            plain_writes: count(&self.roads.plain_writes),
+            direct_reads: count(&self.roads.direct_reads),
+            plain_reads: count(&self.roads.plain_reads),
+        }
+    }
+}
+
+impl Roads {
+    /// Whether `errno` says that `road` is not for this volume, rather than that the call failed.
+    fn remember(&self, road: &Road<'_>, errno: Errno) -> bool {
+        let refusal = match (road, errno) {
+            (Road::Direct(_), Errno::INVAL) => &self.direct_is_refused,
+            (Road::Dontcache(_), Errno::OPNOTSUPP | Errno::INVAL) => &self.dontcache_is_refused,
+            (Road::Direct(_) | Road::Dontcache(_) | Road::Plain(_), _) => return false,
+        };
+        refusal.store(true, Ordering::Relaxed);
+        true
+    }
+}
+
+/// The part of `slices` from `skip` on, `len` bytes long, as far as one system call takes it.
+fn window<'a>(slices: impl Iterator<Item = &'a [u8]>, mut skip: usize, mut len: usize) -> Vec<IoSlice<'a>> {
+    let part = slices.filter_map(|slice| {
+        let (skipped, slice) = slice.split_at(skip.min(slice.len()));
+        skip -= skipped.len();
+        let slice = &slice[..len.min(slice.len())];
+        len -= slice.len();
+        (!slice.is_empty()).then(|| IoSlice::new(slice))
+    });
+    part.take(SLICES_MAX).collect()
+}
+
+fn window_mut<'a>(slices: impl Iterator<Item = &'a mut [u8]>, mut skip: usize) -> Vec<IoSliceMut<'a>> {
+    let part = slices.filter_map(|slice| {
+        let (skipped, slice) = slice.split_at_mut(skip.min(slice.len()));
+        skip -= skipped.len();
+        (!slice.is_empty()).then(|| IoSliceMut::new(slice))
+    });
+    part.take(SLICES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_starts_and_ends_within_slices() {
+        let slices: [&[u8]; 3] = [b"abc", b"defg", b"hi"];
+        let text = |skip, len| {
+            let window = window(slices.into_iter(), skip, len);
+            window.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(text(0, 9), b"abcdefghi");
+        assert_eq!(text(2, 3), b"cde");
+        assert_eq!(text(3, 4), b"defg");
+        assert_eq!(text(8, 1), b"i");
+        assert_eq!(text(9, 0), b"");
+    }
+
+    #[test]
+    fn a_window_is_no_longer_than_a_system_call_takes() {
+        let pages = vec![[0_u8; 2]; SLICES_MAX + 1];
+        assert_eq!(window(pages.iter().map(|page| &page[..]), 1, usize::MAX).len(), SLICES_MAX);
+    }
+
+    #[test]
+    fn bytes_read_go_behind_what_was_read_before() {
+        let (mut first, mut second) = ([0; 3], [0; 2]);
+        let mut window = window_mut([&mut first[..], &mut second[..]].into_iter(), 2);
+        assert_eq!(window.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [1, 2]);
+        window[0][0] = 7;
+        assert_eq!(first, [0, 0, 7]);
+    }
+}

@@ -1,0 +1,196 @@
+//! The open root, and how a descriptor becomes a node.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
+use rustix::io::{self, Errno};
+use slackwater::backend::{Call, FileHandle, Found, Limits, Node, NodeKind};
+use slackwater::{BackendError, ErrorKind, NodeId};
+use thiserror::Error;
+
+use super::attributes::{attr_of, device_of};
+use super::errno::failed;
+use super::handles::{Handles, Reopening};
+use super::limits::limits_of;
+use super::node::{DirNode, ProcFds};
+use super::transfer::Roads;
+
+pub(super) type Answer<T> = Result<T, BackendError>;
+
+const NAME_MAX: usize = 255;
+
+/// Failure to open a directory as a volume.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The directory could not be opened, or is none.
+    #[error("cannot open {path:?} as a directory: {source}")]
+    Root {
+        /// The directory asked for.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The directory's file system could not be asked for its limits.
+    #[error("cannot tell the limits of the file system of {path:?}: {source}")]
+    Limits {
+        /// The directory asked for.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Descriptors are reopened through `/proc/self/fd`, which is not there.
+    #[error("cannot open /proc/self/fd: {source}")]
+    NoProc {
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+/// An open root directory and what is known of its file system. The calls are methods in the files named
+/// after what they act on.
+pub(super) struct Volume {
+    /// Open from first to last, so that `syncfs` on it reports every write error of the file system.
+    pub(super) root: OwnedFd,
+    pub(super) fds: ProcFds,
+    pub(super) handles: Handles,
+    pub(super) roads: Roads,
+    has_openat2: bool,
+    limits: Limits,
+    dev: u64,
+}
+
+impl Volume {
+    pub(super) fn open(path: &Path, reopening: Reopening) -> Result<Self, OpenError> {
+        let cannot_open = |errno: Errno| OpenError::Root { path: path.into(), source: errno.into() };
+        let no_limits = |errno: Errno| OpenError::Limits { path: path.into(), source: errno.into() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, path, flags, Mode::empty()).map_err(cannot_open)?;
+        let stat = statx(&root, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(cannot_open)?;
+        let dev = device_of(&stat);
+        Ok(Self {
+            fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
+            handles: Handles::probe(&root, reopening),
+            roads: Roads::default(),
+            has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
+            limits: limits_of(&root, dev).map_err(no_limits)?,
+            dev,
+            root,
+        })
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    /// Does what `call` asks for, and answers it.
+    pub(super) fn serve(&self, call: Call) {
+        match call {
+            Call::Root { done } => done.complete(self.open_root()),
+            Call::Lookup { dir, name, done } => done.complete(self.lookup(&dir, &name)),
+            Call::Reopen { handle, id, done } => done.complete(self.reopen(&handle, id)),
+            Call::Getattr { node, done } => done.complete(self.getattr(&node)),
+            Call::Setattr { node, change, done } => done.complete(self.setattr(&node, change)),
+            Call::Make { dir, name, what, mode, owner, done } => {
+                done.complete(self.make(&dir, &name, &what, mode, owner));
+            }
+            Call::Link { node, dir, name, done } => done.complete(self.link(&node, &dir, &name)),
+            Call::Remove { dir, name, removal, done } => done.complete(self.remove(&dir, &name, removal)),
+            Call::Rename { from_dir, from, to_dir, to, mode, done } => {
+                done.complete(self.rename((&from_dir, &from), (&to_dir, &to), mode));
+            }
+            Call::Readlink { node, done } => done.complete(self.readlink(&node)),
+            Call::Readdir { node, cookie, done } => done.complete(self.readdir(&node, cookie)),
+            Call::Read(mut unit) => {
+                let read = self.read(&mut unit);
+                unit.complete(read);
+            }
+            Call::Write(unit) => {
+                let written = self.write(&unit);
+                unit.complete(written);
+            }
+            Call::Sync { node, scope, done } => done.complete(self.sync(&node, scope)),
+            Call::SyncVolume { done } => done.complete(self.sync_volume()),
+            Call::Statfs { done } => done.complete(self.statfs()),
+            other => other.fail(ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The node of this backend behind `node`.
+    pub(super) fn node<'a>(&self, node: &'a Node) -> Answer<&'a DirNode> {
+        node.get().ok_or_else(|| BackendError::new(ErrorKind::Invalid, "a node of another backend"))
+    }
+
+    /// The directory behind `node`, and `name` if it may be one in it.
+    pub(super) fn dir_and_name<'a>(&self, dir: &'a Node, name: &OsStr) -> Answer<&'a OwnedFd> {
+        let dir = self.node(dir)?;
+        check_name(name)?;
+        match dir.kind {
+            NodeKind::Directory => Ok(&dir.path),
+            NodeKind::File | NodeKind::Symlink | NodeKind::Special => Err(ErrorKind::NotDirectory.into()),
+        }
+    }
+
+    /// A path descriptor of `name` in `dir`, which is no mount point; a link is not followed (R1).
+    pub(super) fn open_name(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+        match self.has_openat2 {
+            true => openat2(dir, name, PATH_ONLY, Mode::empty(), WITHIN),
+            false => openat(dir, name, PATH_ONLY, Mode::empty()),
+        }
+    }
+
+    /// The node open at `path`.
+    pub(super) fn found(&self, path: OwnedFd) -> Answer<Found> {
+        let stat = statx(&path, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(failed("statx"))?;
+        if device_of(&stat) != self.dev {
+            return Err(BackendError::new(ErrorKind::CrossDevice, "a mount point")); // R1
+        }
+        let (generation, handle) = self.handles.describe(&path, stat.stx_ino).map_err(failed("name_to_handle_at"))?;
+        let id = NodeId { dev: self.dev, ino: stat.stx_ino, generation };
+        let attr = attr_of(&stat, id);
+        Ok(Found { node: Node::new(id, DirNode::new(path, attr.kind)), handle, attr })
+    }
+
+    fn open_root(&self) -> Answer<Found> {
+        let flags = PATH_ONLY | OFlags::DIRECTORY;
+        self.found(openat(&self.root, c".", flags, Mode::empty()).map_err(failed("openat"))?)
+    }
+
+    fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
+        // A handle of another or a reformatted file system may be malformed here: it is stale as well.
+        let gone = |errno| match errno {
+            Errno::STALE | Errno::NOENT | Errno::INVAL => ErrorKind::Stale.into(),
+            other => failed("open_by_handle_at")(other),
+        };
+        let found = self.found(self.handles.open(&self.root, handle).map_err(gone)?)?;
+        match found.node.id() == id {
+            true => Ok(found),
+            false => Err(ErrorKind::Stale.into()),
+        }
+    }
+}
+
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// R1, enforced by the kernel as well. `NO_SYMLINKS` allows a link at the end, where `O_PATH | O_NOFOLLOW`
+/// opens the link itself.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// Checks that `name` is a single component (R1).
+pub(super) fn check_name(name: &OsStr) -> Answer<()> {
+    let bytes = name.as_bytes();
+    match bytes {
+        b"" | b"." | b".." => Err(BackendError::new(ErrorKind::Invalid, "not a name")),
+        _ if bytes.contains(&b'/') || bytes.contains(&0) => {
+            Err(BackendError::new(ErrorKind::Invalid, "a name with a slash or NUL"))
+        }
+        _ if bytes.len() > NAME_MAX => Err(ErrorKind::NameTooLong.into()),
+        _ => Ok(()),
+    }
+}

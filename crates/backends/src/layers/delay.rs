@@ -1,0 +1,96 @@
+//! A layer that keeps every call for a while before it passes it on.
+//!
+//! The delay is the same for each call of a kind, whatever else is in flight: a long way, not a narrow one
+//! (see [`Rate`](super::Rate) for that). Calls without a delay pass at once, on the caller's thread.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use slackwater::Clock;
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater_sync::shim::Arc;
+
+use super::timer::Timer;
+use crate::SystemClock;
+
+/// Fixed latency in front of a backend. Dropping it abandons the calls it still has.
+pub struct Delay {
+    inner: Arc<dyn Backend>,
+    otherwise: Duration,
+    by_name: HashMap<&'static str, Duration>,
+    timer: Timer,
+}
+
+impl Delay {
+    /// A layer that delays nothing yet.
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        Self { inner, otherwise: Duration::ZERO, by_name: HashMap::new(), timer: Timer::new() }
+    }
+
+    /// Delays each call that [`Delay::on`] does not name.
+    #[must_use]
+    pub fn each(self, delay: Duration) -> Self {
+        Self { otherwise: delay, ..self }
+    }
+
+    /// Delays calls of one kind, by [`Call::name`].
+    #[must_use]
+    pub fn on(mut self, name: &'static str, delay: Duration) -> Self {
+        self.by_name.insert(name, delay);
+        self
+    }
+}
+
+impl Backend for Delay {
+    fn submit(&self, call: Call) {
+        let delay = *self.by_name.get(call.name()).unwrap_or(&self.otherwise);
+        if delay.is_zero() {
+            return self.inner.submit(call);
+        }
+        let inner = self.inner.clone();
+        self.timer.at(SystemClock.now() + delay, move || inner.submit(call));
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use slackwater::backend::{Done, MemBackend};
+    use slackwater::{BackendError, ErrorKind};
+
+    use super::*;
+
+    fn sync_volume(backend: &Delay) -> mpsc::Receiver<Result<(), BackendError>> {
+        let (send, answers) = mpsc::channel();
+        let done = Done::new(move |answer| send.send(answer).expect("the test waits"));
+        backend.submit(Call::SyncVolume { done });
+        answers
+    }
+
+    #[test]
+    fn a_call_takes_at_least_its_delay_and_others_none() {
+        let delay = Duration::from_millis(20);
+        let backend = Delay::new(Arc::new(MemBackend::new())).on("sync_volume", delay);
+        let start = SystemClock.now();
+        let slow = sync_volume(&backend);
+        let (send, answers) = mpsc::channel();
+        backend.submit(Call::Root { done: Done::new(move |root| send.send(root).expect("the test waits")) });
+        answers.try_recv().expect("answered inside submit").expect("a volume has a root");
+        slow.recv().expect("answered").expect("nothing was lost");
+        assert!(SystemClock.now().since(start) >= delay);
+    }
+
+    #[test]
+    fn calls_under_way_are_abandoned_with_the_layer() {
+        let backend = Delay::new(Arc::new(MemBackend::new())).each(Duration::from_secs(3600));
+        let answer = sync_volume(&backend);
+        drop(backend);
+        let error = answer.recv().expect("answered").expect_err("abandoned");
+        assert_eq!(error.kind(), ErrorKind::Abandoned);
+    }
+}

@@ -1,0 +1,310 @@
+//! A layer in which calls fail, fall short, or do not return, on purpose and on command.
+//!
+//! [`Fault::new`] gives the layer and a [`FaultControl`]: the layer goes where a backend goes, the control
+//! stays with the test. Rules are asked in the order they were added, and the first that strikes decides.
+//!
+//! Held calls are the means of model tests: hold everything, look at what is under way, and choose what
+//! happens next by releasing calls one by one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater::{BackendError, Clock, ErrorKind, NodeId};
+use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::shim::Arc;
+
+use super::rule::{Effect, Rule, RuleId};
+use crate::{BACKEND, SystemClock};
+
+/// Faults in front of a backend. Dropping it abandons the calls that are held.
+pub struct Fault {
+    shared: Arc<Shared>,
+}
+
+/// Chooses the faults of a [`Fault`] while it works. Clones control the same layer.
+#[derive(Clone)]
+pub struct FaultControl {
+    shared: Arc<Shared>,
+}
+
+/// What a layer did so far, in calls.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct FaultCounts {
+    /// Passed on untouched and at once.
+    pub passed: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Cut short.
+    pub shortened: u64,
+    /// Held, whatever became of them.
+    pub held: u64,
+}
+
+/// A call that is held.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Held {
+    /// Its number: later calls have greater ones.
+    pub ticket: u64,
+    /// Its [`Call::name`].
+    pub name: &'static str,
+    /// Its [`Call::node_id`].
+    pub node: Option<NodeId>,
+    /// Its [`Call::range_bytes`].
+    pub range_bytes: Option<(u64, usize)>,
+}
+
+struct Shared {
+    inner: Arc<dyn Backend>,
+    state: Mutex<State>,
+    has_held: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    rules: BTreeMap<RuleId, Rule>,
+    last_rule: u64,
+    held: BTreeMap<u64, Call>,
+    last_ticket: u64,
+    counts: FaultCounts,
+}
+
+impl Fault {
+    /// A layer without faults yet, and its control.
+    pub fn new(inner: Arc<dyn Backend>) -> (Self, FaultControl) {
+        let state = Mutex::new(BACKEND, State::default());
+        let shared = Arc::new(Shared { inner, state, has_held: Condvar::new() });
+        (Self { shared: shared.clone() }, FaultControl { shared })
+    }
+}
+
+impl Backend for Fault {
+    fn submit(&self, mut call: Call) {
+        let mut state = self.shared.state.lock();
+        match state.judge(&call) {
+            None => {
+                state.counts.passed += 1;
+                drop(state);
+                self.shared.inner.submit(call);
+            }
+            Some(Effect::Fail(kind)) => {
+                state.counts.failed += 1;
+                drop(state);
+                call.fail(injected(kind));
+            }
+            Some(Effect::ShortWrite(len_bytes)) => {
+                state.counts.shortened += 1;
+                drop(state);
+                if let Call::Write(unit) = &mut call {
+                    unit.shorten(len_bytes.min(unit.len_bytes()));
+                }
+                self.shared.inner.submit(call);
+            }
+            Some(Effect::Hold) => {
+                state.counts.held += 1;
+                state.last_ticket += 1;
+                let ticket = state.last_ticket;
+                state.held.insert(ticket, call);
+                drop(state);
+                self.shared.has_held.notify_all();
+            }
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.shared.inner.limits()
+    }
+}
+
+impl Drop for Fault {
+    fn drop(&mut self) {
+        let abandoned = std::mem::take(&mut self.shared.state.lock().held);
+        drop(abandoned);
+    }
+}
+
+impl FaultControl {
+    /// Adds a rule behind those that are there.
+    pub fn add(&self, rule: Rule) -> RuleId {
+        let mut state = self.shared.state.lock();
+        state.last_rule += 1;
+        let id = RuleId(state.last_rule);
+        state.rules.insert(id, rule);
+        id
+    }
+
+    /// Takes a rule away. Calls it holds stay held.
+    pub fn remove(&self, rule: RuleId) {
+        let removed = self.shared.state.lock().rules.remove(&rule);
+        drop(removed);
+    }
+
+    /// Takes all rules away. Calls that are held stay held.
+    pub fn clear(&self) {
+        let removed = std::mem::take(&mut self.shared.state.lock().rules);
+        drop(removed);
+    }
+
+    /// How many calls a rule has struck; 0 when it was taken away.
+    pub fn strikes(&self, rule: RuleId) -> u64 {
+        self.shared.state.lock().rules.get(&rule).map_or(0, Rule::strikes)
+    }
+
+    /// What the layer did so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.shared.state.lock().counts
+    }
+
+    /// The calls that are held, oldest first.
+    pub fn held(&self) -> Vec<Held> {
+        self.shared.state.lock().held()
+    }
+
+    /// The calls that are held once there are `calls` of them, or after `timeout` those there are.
+    ///
+    /// # Blocking
+    /// For up to `timeout`.
+    pub fn wait_held(&self, calls: usize, timeout: Duration) -> Vec<Held> {
+        let deadline = SystemClock.now() + timeout;
+        let mut state = self.shared.state.lock();
+        while state.held.len() < calls {
+            let left = deadline.since(SystemClock.now());
+            if left.is_zero() {
+                break;
+            }
+            self.shared.has_held.wait_timeout(&mut state, left);
+        }
+        state.held()
+    }
+
+    /// Passes a held call on to the backend. False when it is not held any more.
+    pub fn release(&self, ticket: u64) -> bool {
+        self.take(ticket).map(|call| self.shared.inner.submit(call)).is_some()
+    }
+
+    /// Passes all held calls on, oldest first.
+    pub fn release_all(&self) {
+        for held in self.held() {
+            self.release(held.ticket);
+        }
+    }
+
+    /// Fails a held call; the backend never sees it. False when it is not held any more.
+    pub fn fail(&self, ticket: u64, kind: ErrorKind) -> bool {
+        self.take(ticket).map(|call| call.fail(injected(kind))).is_some()
+    }
+
+    fn take(&self, ticket: u64) -> Option<Call> {
+        self.shared.state.lock().held.remove(&ticket)
+    }
+}
+
+impl State {
+    fn judge(&mut self, call: &Call) -> Option<Effect> {
+        self.rules.values_mut().find_map(|rule| rule.judge(call))
+    }
+
+    fn held(&self) -> Vec<Held> {
+        let describe = |(&ticket, call): (&u64, &Call)| Held {
+            ticket,
+            name: call.name(),
+            node: call.node_id(),
+            range_bytes: call.range_bytes(),
+        };
+        self.held.iter().map(describe).collect()
+    }
+}
+
+fn injected(kind: ErrorKind) -> BackendError {
+    BackendError::new(kind, "injected")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use slackwater::backend::{Done, Found, MemBackend};
+
+    use super::*;
+
+    type Answer<T> = Result<T, BackendError>;
+
+    fn layer() -> (Fault, FaultControl) {
+        Fault::new(Arc::new(MemBackend::new()))
+    }
+
+    fn submit<T: Send + 'static>(fault: &Fault, call: impl FnOnce(Done<T>) -> Call) -> mpsc::Receiver<Answer<T>> {
+        let (send, answers) = mpsc::channel();
+        fault.submit(call(Done::new(move |answer| send.send(answer).expect("the test waits"))));
+        answers
+    }
+
+    fn root(fault: &Fault) -> mpsc::Receiver<Answer<Found>> {
+        submit(fault, |done| Call::Root { done })
+    }
+
+    #[test]
+    fn a_struck_call_fails_with_the_kind_asked_for() {
+        let (fault, control) = layer();
+        let rule = control.add(Rule::fail(ErrorKind::NoSpace).on("root").nth(2));
+        root(&fault).recv().expect("answered").expect("the first is spared");
+        let error = root(&fault).recv().expect("answered").expect_err("the second is struck");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        root(&fault).recv().expect("answered").expect("the third is spared");
+        assert_eq!(control.strikes(rule), 1);
+        assert_eq!(control.counts(), FaultCounts { passed: 2, failed: 1, ..FaultCounts::default() });
+    }
+
+    #[test]
+    fn the_first_rule_that_strikes_decides() {
+        let (fault, control) = layer();
+        let first = control.add(Rule::fail(ErrorKind::Io).next(1));
+        let second = control.add(Rule::fail(ErrorKind::Quota));
+        let kinds = [(); 2].map(|()| root(&fault).recv().expect("answered").expect_err("struck").kind());
+        assert_eq!(kinds, [ErrorKind::Io, ErrorKind::Quota]);
+        assert_eq!((control.strikes(first), control.strikes(second)), (1, 1));
+        control.remove(second);
+        root(&fault).recv().expect("answered").expect("the other rule is used up");
+    }
+
+    #[test]
+    fn a_rule_may_pick_calls_by_node() {
+        let (fault, control) = layer();
+        let dir = root(&fault).recv().expect("answered").expect("a volume has a root").node;
+        control.add(Rule::fail(ErrorKind::Io).of(dir.id()));
+        let node = dir.clone();
+        let attr = submit(&fault, |done| Call::Getattr { node, done });
+        attr.recv().expect("answered").expect_err("struck");
+        root(&fault).recv().expect("answered").expect("about no node");
+    }
+
+    #[test]
+    fn held_calls_go_on_in_the_order_chosen() {
+        let (fault, control) = layer();
+        control.add(Rule::hold());
+        let (first, second, third) = (root(&fault), root(&fault), root(&fault));
+        let tickets: Vec<_> = control.wait_held(3, Duration::from_secs(10)).iter().map(|held| held.ticket).collect();
+        assert!(control.release(tickets[2]));
+        third.try_recv().expect("released").expect("a volume has a root");
+        assert!(control.fail(tickets[0], ErrorKind::TimedOut));
+        assert_eq!(first.try_recv().expect("failed").expect_err("failed").kind(), ErrorKind::TimedOut);
+        second.try_recv().expect_err("still held");
+        assert!(!control.release(tickets[0]));
+        control.clear();
+        control.release_all();
+        second.try_recv().expect("released").expect("a volume has a root");
+        assert_eq!(control.held(), []);
+    }
+
+    #[test]
+    fn held_calls_are_abandoned_with_the_layer() {
+        let (fault, control) = layer();
+        control.add(Rule::hold());
+        let answer = root(&fault);
+        drop(fault);
+        assert_eq!(answer.recv().expect("answered").expect_err("abandoned").kind(), ErrorKind::Abandoned);
+        assert_eq!(control.counts().held, 1);
+    }
+}

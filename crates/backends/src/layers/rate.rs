@@ -1,0 +1,125 @@
+//! A layer that lets only so many bytes through per second, as a disk or a line does.
+//!
+//! Reads and writes share one bucket of tokens. A unit is passed on once its bytes have been paid for: the
+//! bucket refills at the rate, and holds a burst that may be spent at once after a pause. A fixed latency
+//! comes on top, for every call. The order of units is kept.
+
+use std::time::Duration;
+
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater::{Clock, Tick};
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+
+use super::timer::Timer;
+use crate::{BACKEND, SystemClock};
+
+/// Limited throughput in front of a backend. Dropping it abandons the calls it still has.
+pub struct Rate {
+    inner: Arc<dyn Backend>,
+    bytes_per_s: u64,
+    burst: Duration,
+    latency: Duration,
+    /// When the last unit accepted will have been paid for.
+    paid_until: Mutex<Tick>,
+    timer: Timer,
+}
+
+impl Rate {
+    /// A layer of `bytes_per_s` without burst or latency.
+    ///
+    /// # Panics
+    /// When `bytes_per_s` is 0: nothing would ever pass.
+    pub fn new(inner: Arc<dyn Backend>, bytes_per_s: u64) -> Self {
+        assert!(bytes_per_s > 0, "a rate of zero lets nothing through");
+        Self {
+            inner,
+            bytes_per_s,
+            burst: Duration::ZERO,
+            latency: Duration::ZERO,
+            paid_until: Mutex::new(BACKEND, Tick(0)),
+            timer: Timer::new(),
+        }
+    }
+
+    /// Lets `burst_bytes` pass at once after a pause long enough to earn them.
+    #[must_use]
+    pub fn burst(self, burst_bytes: u64) -> Self {
+        Self { burst: self.cost(burst_bytes), ..self }
+    }
+
+    /// Delays every call by `latency` more.
+    #[must_use]
+    pub fn latency(self, latency: Duration) -> Self {
+        Self { latency, ..self }
+    }
+
+    fn cost(&self, bytes: u64) -> Duration {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// Pays for `bytes`, and says when they may pass.
+    fn pay(&self, now: Tick, bytes: usize) -> Tick {
+        if bytes == 0 {
+            return now;
+        }
+        let mut paid_until = self.paid_until.lock();
+        *paid_until = (*paid_until).max(now) + self.cost(bytes as u64);
+        (*paid_until - self.burst).max(now)
+    }
+}
+
+impl Backend for Rate {
+    fn submit(&self, call: Call) {
+        let bytes = call.range_bytes().map_or(0, |(_, len_bytes)| len_bytes);
+        let now = SystemClock.now();
+        let due = self.pay(now, bytes) + self.latency;
+        if due == now {
+            return self.inner.submit(call);
+        }
+        let inner = self.inner.clone();
+        self.timer.at(due, move || inner.submit(call));
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater::backend::MemBackend;
+
+    use super::*;
+
+    const NOW: Tick = Tick(5_000_000_000);
+
+    fn rate(bytes_per_s: u64) -> Rate {
+        Rate::new(Arc::new(MemBackend::new()), bytes_per_s)
+    }
+
+    #[test]
+    fn bytes_pass_at_the_rate_however_many_come_at_once() {
+        let rate = rate(1000);
+        let due: Vec<_> = (0..3).map(|_| rate.pay(NOW, 500).since(NOW)).collect();
+        assert_eq!(due, [500, 1000, 1500].map(Duration::from_millis));
+    }
+
+    #[test]
+    fn a_pause_earns_a_burst_and_no_more() {
+        let rate = rate(1000).burst(1000);
+        assert_eq!(rate.pay(NOW, 1000), NOW);
+        assert_eq!(rate.pay(NOW, 500).since(NOW), Duration::from_millis(500));
+        let later = NOW + Duration::from_secs(3600);
+        assert_eq!(rate.pay(later, 1000), later);
+        assert_eq!(rate.pay(later, 1000).since(later), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn calls_without_bytes_pay_nothing() {
+        let rate = rate(1);
+        rate.pay(NOW, 1000);
+        assert_eq!(rate.pay(NOW, 0), NOW);
+    }
+}

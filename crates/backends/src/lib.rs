@@ -1,0 +1,34 @@
+//! Where bytes end up: directories, and layers that delay, fail and slow.
+//!
+//! A backend answers the calls of [`slackwater::backend`]. [`DirBackend`] keeps a volume in a directory of
+//! a mounted file system. A layer wraps any backend and is one itself, so layers stack:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use slackwater::backend::{Backend, MemBackend};
+//! use slackwater_backends::{Delay, Fault};
+//!
+//! let disk: Arc<dyn Backend> = Arc::new(MemBackend::new());
+//! let slow = Arc::new(Delay::new(disk).each(Duration::from_millis(5)));
+//! let (slow_and_failing, control) = Fault::new(slow);
+//! # let _ = (slow_and_failing, control);
+//! ```
+//!
+//! The backend in memory lives with the port: [`slackwater::backend::MemBackend`]. [`SystemClock`] is the
+//! one place that reads the machine's clock.
+
+mod clock;
+mod dir;
+mod layers;
+mod workers;
+
+pub use clock::SystemClock;
+pub use dir::{DirBackend, DirStats, OpenError};
+pub use layers::{Delay, Fault, FaultControl, FaultCounts, Held, Rate, Rule, RuleId};
+pub use workers::{Lane, Workers};
+
+use slackwater_sync::lock::Rank;
+
+/// Every lock of this crate. Nothing is taken under one: no call is passed on or answered while it is held.
+const BACKEND: Rank = Rank::new(80, "BACKEND");

@@ -1,0 +1,264 @@
+//! What a directory does beyond the port: descriptors, roads past the page cache, and trouble below.
+
+#[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
+#[path = "conformance/fixture.rs"]
+mod fixture;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use fixture::{TempDir, Volume, pattern};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+};
+use slackwater::ErrorKind;
+use slackwater::backend::{Call, NewNode, NodeKind, Removal, SyncScope};
+use slackwater_backends::{DirBackend, DirStats, OpenError};
+
+fn open(path: &Path) -> (Arc<DirBackend>, Volume) {
+    let backend = Arc::new(DirBackend::open(path).expect("a directory can be opened"));
+    (backend.clone(), Volume::new(backend))
+}
+
+/// A mount that is taken away again, also by a panic.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        unmount(self.0, UnmountFlags::DETACH).ok();
+    }
+}
+
+/// Mounts a file system of its own at `path`; says so and gives nothing where that is not permitted.
+fn mounted<'a>(path: &'a Path, mount: impl FnOnce(&Path) -> rustix::io::Result<()>) -> Option<Mounted<'a>> {
+    match mount(path) {
+        Ok(()) => {
+            let mounted = Mounted(path);
+            mount_change(path, MountPropagationFlags::PRIVATE).expect("our own mount can be made private");
+            Some(mounted)
+        }
+        Err(errno) => {
+            println!("skipped: cannot mount: {errno}");
+            None
+        }
+    }
+}
+
+fn mount_tmpfs(path: &Path, size: &std::ffi::CStr) -> rustix::io::Result<()> {
+    mount("tmpfs", path, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, size)
+}
+
+#[test]
+fn what_is_no_directory_is_no_volume() {
+    let dir = TempDir::new();
+    std::fs::write(dir.path().join("file"), b"").expect("a file can be made");
+    for name in ["file", "nothing"] {
+        let error = DirBackend::open(dir.path().join(name)).err().expect("refused");
+        assert!(matches!(&error, OpenError::Root { path, .. } if path.ends_with(name)), "{error}");
+    }
+}
+
+#[test]
+fn a_dropped_node_closes_its_descriptors() {
+    let dir = TempDir::new();
+    let (backend, volume) = open(dir.path());
+    let root = volume.root();
+    let before = dir.open_descriptors();
+    let node = volume.file(&root, "file");
+    volume.fill(&node, &pattern(1, 1 << 20));
+    drop(node);
+    dir.expect_open_descriptors(before);
+    let node = volume.lookup(&root, "file").expect("it was made").node;
+    dir.expect_open_descriptors(before + 1);
+    volume.read(&node, 0, 1 << 20).expect("it can be read");
+    volume.fill(&node, &pattern(2, (1 << 20) - 1));
+    volume.sync(&node, SyncScope::All).expect("it can be synced");
+    assert!(dir.open_descriptors() > before + 1);
+    drop(node);
+    dir.expect_open_descriptors(before);
+    drop((root, volume, backend));
+    dir.expect_open_descriptors(0);
+}
+
+#[test]
+fn an_unprivileged_volume_keeps_nodes_open_until_they_have_no_name() {
+    let dir = TempDir::new();
+    let backend = DirBackend::open_unprivileged(dir.path()).expect("a directory can be opened");
+    let volume = Volume::new(Arc::new(backend));
+    let root = volume.root();
+    let before = dir.open_descriptors();
+    drop(volume.file(&root, "file"));
+    dir.expect_open_descriptors(before + 1);
+    volume.link(&volume.lookup(&root, "file").expect("it was made").node, &root, "link").expect("it can be linked");
+    volume.remove(&root, "file", Removal::File).expect("it can be removed");
+    dir.expect_open_descriptors(before + 1);
+    volume.remove(&root, "link", Removal::File).expect("it can be removed");
+    dir.expect_open_descriptors(before);
+}
+
+#[test]
+fn large_units_go_directly_and_only_the_end_of_a_file_goes_through_the_cache() {
+    let dir = TempDir::new();
+    let (backend, volume) = open(dir.path());
+    let file = volume.file(&volume.root(), "file");
+    volume.fill(&file, &pattern(1, 2 << 20));
+    let stats = backend.stats();
+    if stats.direct_writes == 0 {
+        assert!(stats.dontcache_writes + stats.plain_writes > 0);
+        return println!("skipped: no direct I/O on the file system of the build");
+    }
+    assert_eq!((stats.direct_writes, stats.dontcache_writes, stats.plain_writes), (2, 0, 0));
+    volume.write(&file, 2 << 20, &pattern(2, 100_000)).expect("it can be written");
+    let stats = backend.stats();
+    assert_eq!((stats.direct_writes, stats.dontcache_writes, stats.plain_writes), (3, 0, 1));
+    volume.write(&file, 0, &pattern(3, 4096)).expect("it can be written");
+    assert_eq!(backend.stats().plain_writes, 2, "a small unit is not worth a road of its own");
+    let bytes = volume.read(&file, 2 << 20, 1 << 20).expect("it can be read");
+    assert_eq!(bytes, pattern(2, 100_000), "what took two roads is one file");
+    assert_eq!(std::fs::metadata(dir.path().join("file")).expect("it exists").len(), (2 << 20) + 100_000);
+    assert!(backend.stats().direct_reads > 0);
+}
+
+#[test]
+fn what_others_write_below_is_seen() {
+    let dir = TempDir::new();
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    let file = volume.file(&root, "file");
+    volume.fill(&file, &pattern(1, 200_000));
+    assert_eq!(std::fs::read(dir.path().join("file")).expect("it exists"), pattern(1, 200_000));
+    std::fs::write(dir.path().join("file"), pattern(2, 150_000)).expect("it can be written");
+    assert_eq!(volume.read(&file, 0, 1 << 20), Ok(pattern(2, 150_000)));
+    std::fs::write(dir.path().join("other"), b"theirs").expect("it can be written");
+    let other = volume.lookup(&root, "other").expect("it was made").node;
+    assert_eq!(volume.read(&other, 0, 4096).as_deref(), Ok(&b"theirs"[..]));
+}
+
+#[test]
+fn special_files_have_attributes_and_are_never_opened() {
+    let dir = TempDir::new();
+    let (_, volume) = open(dir.path());
+    // To open a FIFO for reading would wait for a writer.
+    let mode = Mode::from_raw_mode(0o600);
+    mknodat(CWD, dir.path().join("fifo"), FileType::Fifo, mode, 0).expect("a fifo can be made");
+    let fifo = volume.lookup(&volume.root(), "fifo").expect("it was made");
+    assert_eq!(fifo.attr.kind, NodeKind::Special);
+    assert_eq!(volume.read(&fifo.node, 0, 4096), Err(ErrorKind::Invalid));
+    assert_eq!(volume.write(&fifo.node, 0, b"x"), Err(ErrorKind::Invalid));
+    assert_eq!(volume.sync(&fifo.node, SyncScope::All), Ok(()));
+}
+
+#[test]
+fn a_directory_inherits_setgid_and_a_file_does_not() {
+    let dir = TempDir::new();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o2755)).expect("ours to change");
+    if std::fs::metadata(dir.path()).expect("it exists").mode() & 0o2000 == 0 {
+        return println!("skipped: the file system has no setgid directories");
+    }
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    let mode_of = |name, what| volume.make(&root, name, what, 0o750).expect("it can be made").attr.mode & 0o7777;
+    assert_eq!(mode_of("dir", NewNode::Directory), 0o2750);
+    assert_eq!(mode_of("file", NewNode::File), 0o750);
+}
+
+#[test]
+fn a_node_that_cannot_be_finished_is_not_left_behind() {
+    let dir = TempDir::new();
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    for what in [NewNode::File, NewNode::Directory, NewNode::Symlink("target".into())] {
+        let (dir, owner) = (root.clone(), Some((u32::MAX, 0)));
+        let made = volume.ask(|done| Call::Make { dir, name: "name".into(), what, mode: 0o755, owner, done });
+        assert_eq!(made.err(), Some(ErrorKind::Invalid));
+    }
+    assert_eq!(volume.entries(&root), []);
+}
+
+#[test]
+fn a_deleted_root_gives_errors() {
+    let dir = TempDir::new();
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    let file = volume.file(&root, "file");
+    std::fs::remove_dir_all(dir.path()).expect("ours to remove");
+    assert_eq!(volume.attr(&volume.root()).nlink, 0);
+    assert_eq!(volume.lookup(&root, "file").err(), Some(ErrorKind::NotFound));
+    assert_eq!(volume.make(&root, "new", NewNode::File, 0o644).err(), Some(ErrorKind::NotFound));
+    assert_eq!(volume.make(&root, "new", NewNode::Directory, 0o755).err(), Some(ErrorKind::NotFound));
+    assert_eq!(volume.remove(&root, "file", Removal::File), Err(ErrorKind::NotFound));
+    assert_eq!(volume.entries(&root), []);
+    // The file is as good as any without a name.
+    assert_eq!(volume.write(&file, 0, b"late"), Ok(4));
+    assert_eq!(volume.sync(&file, SyncScope::All), Ok(()));
+    assert_eq!(volume.sync_volume(), Ok(()));
+}
+
+#[test]
+fn a_full_disk_gives_no_space_and_takes_writes_again_later() {
+    let dir = TempDir::new();
+    let Some(_mounted) = mounted(dir.path(), |path| mount_tmpfs(path, c"size=1536k")) else { return };
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    let hog = volume.file(&root, "hog");
+    volume.fill(&hog, &pattern(1, 1 << 20));
+    let file = volume.file(&root, "file");
+    // Part of it may fit; the rest does not, and says so.
+    let first = volume.write(&file, 0, &pattern(2, 1 << 20)).unwrap_or(0);
+    assert!(first < 1 << 20);
+    let at = first.next_multiple_of(4096);
+    assert_eq!(volume.write(&file, at as u64, &pattern(2, 1 << 20)), Err(ErrorKind::NoSpace));
+    assert_eq!(volume.statfs().blocks_available, 0);
+    volume.resize(&hog, 0).expect("a cut needs no space");
+    assert_eq!(volume.write(&file, 0, &pattern(2, 1 << 20)), Ok(1 << 20));
+}
+
+#[test]
+fn a_read_only_root_refuses_every_change() {
+    let dir = TempDir::new();
+    std::fs::write(dir.path().join("file"), b"bytes").expect("a file can be made");
+    let bind = |path: &Path| {
+        mount_bind(path, path)?;
+        let read_only = mount_remount(path, MountFlags::BIND | MountFlags::RDONLY, c"");
+        read_only.inspect_err(|_| drop(Mounted(path)))
+    };
+    let Some(_mounted) = mounted(dir.path(), bind) else { return };
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    let file = volume.lookup(&root, "file").expect("it is there").node;
+    assert_eq!(volume.read(&file, 0, 4096).as_deref(), Ok(&b"bytes"[..]));
+    let read_only = Some(ErrorKind::ReadOnly);
+    assert_eq!(volume.write(&file, 0, b"x").err(), read_only);
+    assert_eq!(volume.resize(&file, 0).err(), read_only);
+    assert_eq!(volume.make(&root, "new", NewNode::File, 0o644).err(), read_only);
+    assert_eq!(volume.make(&root, "new", NewNode::Directory, 0o755).err(), read_only);
+    assert_eq!(volume.remove(&root, "file", Removal::File).err(), read_only);
+    assert_eq!(volume.link(&file, &root, "link").err(), read_only);
+    assert_eq!(volume.sync(&file, SyncScope::All), Ok(()));
+}
+
+#[test]
+fn a_mount_point_below_the_root_is_refused() {
+    let dir = TempDir::new();
+    let below = dir.path().join("below");
+    std::fs::create_dir(&below).expect("ours to fill");
+    let Some(_mounted) = mounted(&below, |path| mount_tmpfs(path, c"size=1m")) else { return };
+    let (_, volume) = open(dir.path());
+    let root = volume.root();
+    assert_eq!(volume.lookup(&root, "below").err(), Some(ErrorKind::CrossDevice));
+    assert_eq!(volume.remove(&root, "below", Removal::Directory), Err(ErrorKind::Busy));
+}
+
+#[test]
+fn a_refused_road_is_not_tried_again() {
+    let dir = TempDir::new_in("/dev/shm");
+    let (backend, volume) = open(dir.path());
+    let file = volume.file(&volume.root(), "file");
+    volume.fill(&file, &pattern(1, 2 << 20));
+    let DirStats { direct_writes, dontcache_writes, plain_writes, .. } = backend.stats();
+    assert_eq!(dontcache_writes, 0, "tmpfs has no page cache to leave");
+    assert_eq!(direct_writes + plain_writes, 2);
+    assert_eq!(volume.read(&file, 1 << 20, 1 << 20), Ok(pattern(1, 2 << 20)[1 << 20..].to_vec()));
+}

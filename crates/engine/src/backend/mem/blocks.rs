@@ -1,0 +1,115 @@
+//! The bytes of a file: blocks of one page, absent where nothing was written.
+//!
+//! Blocks are shared between copies until one of them is written, so that a copy of a file costs its
+//! index and not its bytes.
+
+use std::collections::BTreeMap;
+
+use slackwater_sync::shim::Arc;
+
+use crate::units::PAGE_BYTES;
+
+type Block = [u8; PAGE_BYTES as usize];
+
+/// A sparse run of bytes. Bytes of a block beyond the size are zero.
+#[derive(Clone, Eq, PartialEq, Default)]
+pub(super) struct Blocks {
+    size_bytes: u64,
+    blocks: BTreeMap<u64, Arc<Block>>,
+}
+
+impl Blocks {
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.blocks.len() as u64 * PAGE_BYTES
+    }
+
+    /// Cuts the run to `size_bytes`, or extends it with a hole.
+    pub(super) fn resize(&mut self, size_bytes: u64) {
+        if size_bytes < self.size_bytes {
+            self.blocks.split_off(&size_bytes.div_ceil(PAGE_BYTES));
+            if let Some(last) = self.blocks.get_mut(&(size_bytes / PAGE_BYTES)) {
+                Arc::make_mut(last)[(size_bytes % PAGE_BYTES) as usize..].fill(0);
+            }
+        }
+        self.size_bytes = size_bytes;
+    }
+
+    /// Puts `bytes` at `offset_bytes` and grows the run to their end if it is shorter.
+    pub(super) fn write(&mut self, mut offset_bytes: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let within = (offset_bytes % PAGE_BYTES) as usize;
+            let (now, later) = bytes.split_at(bytes.len().min(PAGE_BYTES as usize - within));
+            let block = self.blocks.entry(offset_bytes / PAGE_BYTES).or_insert_with(|| Arc::new([0; _]));
+            Arc::make_mut(block)[within..within + now.len()].copy_from_slice(now);
+            offset_bytes += now.len() as u64;
+            self.size_bytes = self.size_bytes.max(offset_bytes);
+            bytes = later;
+        }
+    }
+
+    /// Fills `bytes` from `offset_bytes` and returns how many the run has there.
+    pub(super) fn read(&self, offset_bytes: u64, bytes: &mut [u8]) -> usize {
+        let present = self.size_bytes.saturating_sub(offset_bytes).min(bytes.len() as u64) as usize;
+        let mut filled = 0;
+        while filled < present {
+            let at = offset_bytes + filled as u64;
+            let within = (at % PAGE_BYTES) as usize;
+            let now = (present - filled).min(PAGE_BYTES as usize - within);
+            let target = &mut bytes[filled..filled + now];
+            match self.blocks.get(&(at / PAGE_BYTES)) {
+                Some(block) => target.copy_from_slice(&block[within..within + now]),
+                None => target.fill(0),
+            }
+            filled += now;
+        }
+        present
+    }
+
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size_bytes as usize];
+        self.read(0, &mut bytes);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_and_extended_run_reads_zero_where_it_was_cut() {
+        let mut run = Blocks::default();
+        run.write(0, &[7; 5000]);
+        run.resize(10);
+        run.resize(6000);
+        assert_eq!(run.to_vec()[..10], [7; 10]);
+        assert!(run.to_vec()[10..].iter().all(|&byte| byte == 0));
+        assert_eq!(run.allocated_bytes(), PAGE_BYTES);
+    }
+
+    #[test]
+    fn a_write_behind_the_end_leaves_a_hole() {
+        let mut run = Blocks::default();
+        run.write(3 * PAGE_BYTES, b"end");
+        assert_eq!(run.size_bytes(), 3 * PAGE_BYTES + 3);
+        assert_eq!(run.allocated_bytes(), PAGE_BYTES);
+        let mut page = [1; PAGE_BYTES as usize];
+        assert_eq!(run.read(3 * PAGE_BYTES, &mut page), 3);
+        assert_eq!(run.read(PAGE_BYTES, &mut page), page.len());
+        assert_eq!(page, [0; PAGE_BYTES as usize]);
+        assert_eq!(run.read(u64::MAX, &mut page), 0);
+    }
+
+    #[test]
+    fn a_copy_does_not_see_later_writes() {
+        let mut run = Blocks::default();
+        run.write(0, b"before");
+        let copy = run.clone();
+        run.write(0, b"after!");
+        assert_eq!(copy.to_vec(), b"before");
+    }
+}

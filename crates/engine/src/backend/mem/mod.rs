@@ -1,0 +1,171 @@
+//! A backend in memory: the reference for the storage port, and the disk of the engine's tests.
+//!
+//! It shows what a backend has to do and no more: [`submit`](Backend::submit) takes the call apart, asks
+//! the volume, and answers. Nothing here waits, so every call completes inside `submit`; delays, failures
+//! and other orders are put around it by layers.
+//!
+//! Like a disk with a volatile cache it knows two states. Calls act on one; [`Call::Sync`] and
+//! [`Call::SyncVolume`] copy into the other, and [`MemBackend::crash`] goes back to it. Nodes that never
+//! became durable are `Stale` afterwards, and the next sync of whatever lost something says `Lost`, once.
+//!
+//! Times are counted in changes, not read from a clock: two runs of a test see the same times.
+//!
+//! # Examples
+//! ```
+//! use std::sync::mpsc;
+//! use slackwater::backend::{Backend, Call, Done, MemBackend, NewNode};
+//!
+//! let backend = MemBackend::new();
+//! let (send, answers) = mpsc::channel();
+//! let then = move |found| send.send(found).expect("the receiver lives");
+//! backend.submit(Call::Root { done: Done::new(then.clone()) });
+//! let root = answers.recv()?.expect("a volume has a root").node;
+//!
+//! let what = NewNode::File;
+//! backend.submit(Call::Make { dir: root, name: "log".into(), what, mode: 0o644, owner: None, done: Done::new(then) });
+//! assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
+//! assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
+//!
+//! backend.crash(); // nobody asked for the name to be durable
+//! assert_eq!(backend.volatile_file("log"), None);
+//! # Ok::<(), mpsc::RecvError>(())
+//! ```
+
+mod blocks;
+mod durability;
+mod node;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+use slackwater_sync::lock::Mutex;
+
+use crate::backend::mem::volume::{ROOT, Volume};
+use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
+use crate::lock_order::LEAVES;
+use crate::units::NodeId;
+
+/// Files in memory that survive [`MemBackend::crash`] as far as they were synced. See the
+/// [module documentation](self).
+pub struct MemBackend {
+    volume: Mutex<Volume>,
+    limits: Limits,
+}
+
+impl MemBackend {
+    /// An empty volume for files of up to 16 TiB in units of up to 1 MiB.
+    pub fn new() -> Self {
+        Self::with_limits(Limits {
+            max_file_bytes: 1 << 44,
+            unit_bytes: MAX_UNIT_BYTES,
+            units_in_flight: 8,
+            device: None,
+        })
+    }
+
+    /// An empty volume with these limits. `limits.device`, or else 0, is the device number of its nodes.
+    pub fn with_limits(limits: Limits) -> Self {
+        let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes);
+        Self { volume: Mutex::new(LEAVES, volume), limits }
+    }
+
+    /// Loses whatever is not durable, as a crash of the storage would.
+    pub fn crash(&self) {
+        self.volume.lock().crash();
+    }
+
+    /// The bytes of a file as calls see them; `None` when it does not exist.
+    pub fn volatile_file<'a>(&self, file: impl Into<MemFile<'a>>) -> Option<Vec<u8>> {
+        let volume = self.volume.lock();
+        volume.live_file(match file.into() {
+            MemFile::Path(path) => volume.live_ino(path)?,
+            MemFile::Id(id) => volume.live_ino_of(id)?,
+        })
+    }
+
+    /// The bytes of a file as a crash would leave them; `None` when it would not exist.
+    pub fn durable_file<'a>(&self, file: impl Into<MemFile<'a>>) -> Option<Vec<u8>> {
+        let volume = self.volume.lock();
+        volume.durable_file(match file.into() {
+            MemFile::Path(path) => volume.durable_ino(path)?,
+            MemFile::Id(id) => volume.durable_ino_of(id)?,
+        })
+    }
+
+    /// Asks the volume. Its lock is released before the answer is given: what an answer sets off may well
+    /// be the next call.
+    fn ask<T>(&self, question: impl FnOnce(&mut Volume) -> T) -> T {
+        question(&mut self.volume.lock())
+    }
+}
+
+impl Default for MemBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for MemBackend {
+    fn submit(&self, call: Call) {
+        match call {
+            Call::Root { done } => done.complete(self.ask(|volume| volume.found(ROOT))),
+            Call::Lookup { dir, name, done } => done.complete(self.ask(|volume| volume.lookup(&dir, &name))),
+            Call::Reopen { handle, id, done } => done.complete(self.ask(|volume| volume.reopen(&handle, id))),
+            Call::Getattr { node, done } => done.complete(self.ask(|volume| volume.getattr(&node))),
+            Call::Setattr { node, change, done } => done.complete(self.ask(|volume| volume.setattr(&node, change))),
+            Call::Make { dir, name, what, mode, owner, done } => {
+                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, owner)));
+            }
+            Call::Link { node, dir, name, done } => {
+                done.complete(self.ask(|volume| volume.link(&node, &dir, &name)));
+            }
+            Call::Remove { dir, name, removal, done } => {
+                done.complete(self.ask(|volume| volume.remove(&dir, &name, removal)));
+            }
+            Call::Rename { from_dir, from, to_dir, to, mode, done } => {
+                done.complete(self.ask(|volume| volume.rename((&from_dir, &from), (&to_dir, &to), mode)));
+            }
+            Call::Readlink { node, done } => done.complete(self.ask(|volume| volume.readlink(&node))),
+            Call::Readdir { node, cookie, done } => {
+                done.complete(self.ask(|volume| volume.readdir(&node, cookie)));
+            }
+            Call::Read(mut unit) => {
+                let read = self.ask(|volume| volume.read(&mut unit));
+                unit.complete(read);
+            }
+            Call::Write(unit) => {
+                let written = self.ask(|volume| volume.write(&unit));
+                unit.complete(written);
+            }
+            Call::Sync { node, scope, done } => done.complete(self.ask(|volume| volume.sync(&node, scope))),
+            Call::SyncVolume { done } => done.complete(self.ask(Volume::sync_volume)),
+            Call::Statfs { done } => done.complete(self.ask(|volume| volume.statfs())),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+}
+
+/// What [`MemBackend::volatile_file`] and [`MemBackend::durable_file`] look for: both a path such as
+/// `"a/b"` and a [`NodeId`] turn into it.
+#[derive(Copy, Clone, Debug)]
+pub enum MemFile<'a> {
+    /// Names from the root, with slashes between them.
+    Path(&'a str),
+    /// Identity, for files whose name was removed as well.
+    Id(NodeId),
+}
+
+impl<'a> From<&'a str> for MemFile<'a> {
+    fn from(path: &'a str) -> Self {
+        Self::Path(path)
+    }
+}
+
+impl From<NodeId> for MemFile<'_> {
+    fn from(id: NodeId) -> Self {
+        Self::Id(id)
+    }
+}

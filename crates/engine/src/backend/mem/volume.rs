@@ -1,0 +1,479 @@
+//! The volume as its callers see it: nodes, their names, and what each call does to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use slackwater_sync::shim::Arc;
+
+use crate::backend::mem::blocks::Blocks;
+use crate::backend::mem::node::{Attrs, Body, Entries, MemNode};
+use crate::backend::{
+    Attr, AttrChange, DirEntry, FileHandle, Found, NewNode, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
+    WriteUnit,
+};
+use crate::error::{BackendError, ErrorKind};
+use crate::units::{NodeId, PAGE_BYTES, Timestamp};
+
+/// Number of the root directory.
+pub(super) const ROOT: u64 = 1;
+/// Longest name in bytes, as on most file systems.
+const NAME_MAX: usize = 255;
+/// Most entries of one answer: small, so that readers learn to come again.
+const ENTRIES_PER_CALL: usize = 128;
+/// Size that `Statfs` reports, in blocks of a page: 1 TiB.
+const VOLUME_BLOCKS: u64 = 1 << 28;
+/// Node slots that `Statfs` reports.
+const VOLUME_FILES: u64 = 1 << 32;
+
+type Answer<T> = Result<T, BackendError>;
+
+/// All nodes, as callers see them and as a crash leaves them.
+pub(super) struct Volume {
+    pub(super) live: BTreeMap<u64, Live>,
+    /// What a crash leaves; see [`crate::backend::mem::durability`].
+    pub(super) durable: BTreeMap<u64, MemNode>,
+    /// Pairs of directories between which names moved that are not durable.
+    pub(super) moved: Vec<(u64, u64)>,
+    /// Nodes that a crash took something from, until their next sync has said so.
+    pub(super) lost: BTreeSet<u64>,
+    /// Whether a crash took anything, until the next sync of the volume has said so.
+    pub(super) volume_lost: bool,
+    /// Nodes without a name, kept until nobody has them open.
+    nameless: Vec<u64>,
+    /// Numbers of nodes that are gone without ever having been durable.
+    free: Vec<u64>,
+    last_ino: u64,
+    last_generation: u64,
+    /// Time here is a count of changes: every test run sees the same.
+    changes: i64,
+    pub(super) dev: u64,
+    max_file_bytes: u64,
+}
+
+/// A node with the names that lead to it.
+pub(super) struct Live {
+    pub(super) node: MemNode,
+    /// Directory and name, one pair for each link.
+    pub(super) names: Vec<(u64, OsString)>,
+    /// Shared with everyone who has the node open.
+    pub(super) pin: Arc<()>,
+}
+
+/// What a [`Node`] of this backend holds: it keeps the file of a removed name alive.
+struct Opened {
+    ino: u64,
+    pin: Arc<()>,
+}
+
+impl Volume {
+    pub(super) fn new(dev: u64, max_file_bytes: u64) -> Self {
+        let mut volume = Self {
+            live: BTreeMap::new(),
+            durable: BTreeMap::new(),
+            moved: Vec::new(),
+            lost: BTreeSet::new(),
+            volume_lost: false,
+            nameless: Vec::new(),
+            free: Vec::new(),
+            last_ino: ROOT - 1,
+            last_generation: 0,
+            changes: 0,
+            dev,
+            max_file_bytes,
+        };
+        let root = volume.add(Body::Directory(Entries::default()), 0o755, None);
+        volume.durable.insert(root, volume.live[&root].node.clone());
+        volume
+    }
+
+    pub(super) fn found(&self, ino: u64) -> Answer<Found> {
+        let live = &self.live[&ino];
+        let mut handle = [0; 16];
+        handle[..8].copy_from_slice(&ino.to_le_bytes());
+        handle[8..].copy_from_slice(&live.node.generation.to_le_bytes());
+        Ok(Found {
+            node: Node::new(self.id(ino), Opened { ino, pin: live.pin.clone() }),
+            handle: FileHandle::new(&handle).expect("16 bytes are not too many"),
+            attr: self.attr(ino),
+        })
+    }
+
+    pub(super) fn lookup(&self, dir: &Node, name: &OsStr) -> Answer<Found> {
+        check_name(name)?;
+        let (_, entries) = self.directory(dir)?;
+        self.found(entries.get(name).ok_or(ErrorKind::NotFound)?)
+    }
+
+    pub(super) fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
+        let handle: &[u8; 16] = handle.as_bytes().try_into().map_err(|_| ErrorKind::Stale)?;
+        let (ino, generation) = (u64::from_le_bytes(handle[..8].try_into().expect("8 bytes")), &handle[8..]);
+        let live = self.live.get(&ino).ok_or(ErrorKind::Stale)?;
+        let is_reachable = ino == ROOT || !live.names.is_empty() || Arc::strong_count(&live.pin) > 1;
+        if !is_reachable || generation != live.node.generation.to_le_bytes() || id != self.id(ino) {
+            return Err(ErrorKind::Stale.into());
+        }
+        self.found(ino)
+    }
+
+    pub(super) fn getattr(&self, node: &Node) -> Answer<Attr> {
+        Ok(self.attr(self.ino(node)?))
+    }
+
+    pub(super) fn setattr(&mut self, node: &Node, change: AttrChange) -> Answer<Attr> {
+        let (ino, now) = (self.ino(node)?, self.tick());
+        let max_file_bytes = self.max_file_bytes;
+        let node = self.node_mut(ino);
+        // Everything that can be refused comes first: all or none.
+        if change.mode.is_some() && node.body.kind() == NodeKind::Symlink {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        if let Some(size_bytes) = change.size_bytes {
+            let blocks = blocks_mut(&mut node.body)?;
+            if size_bytes > max_file_bytes {
+                return Err(ErrorKind::TooLarge.into());
+            }
+            blocks.resize(size_bytes);
+            node.attrs.mtime = now;
+        }
+        let attrs = &mut node.attrs;
+        attrs.permissions = change.mode.map_or(attrs.permissions, |mode| mode & 0o7777);
+        attrs.uid = change.uid.unwrap_or(attrs.uid);
+        attrs.gid = change.gid.unwrap_or(attrs.gid);
+        attrs.atime = change.atime.unwrap_or(attrs.atime);
+        attrs.mtime = change.mtime.unwrap_or(attrs.mtime);
+        attrs.ctime = now;
+        Ok(self.attr(ino))
+    }
+
+    pub(super) fn make(
+        &mut self,
+        dir: &Node,
+        name: &OsStr,
+        what: NewNode,
+        mode: u32,
+        owner: Option<(u32, u32)>,
+    ) -> Answer<Found> {
+        let dir = self.free_name(dir, name)?;
+        let ino = match what {
+            NewNode::File => self.add(Body::File(Blocks::default()), mode, owner),
+            NewNode::Directory => self.add(Body::Directory(Entries::default()), mode, owner),
+            NewNode::Symlink(target) => self.add(Body::Symlink(target), 0o777, owner),
+        };
+        self.give_name(ino, dir, name);
+        self.found(ino)
+    }
+
+    pub(super) fn link(&mut self, node: &Node, dir: &Node, name: &OsStr) -> Answer<Attr> {
+        let ino = self.ino(node)?;
+        let dir = self.free_name(dir, name)?;
+        if self.live[&ino].node.body.kind() == NodeKind::Directory {
+            return Err(ErrorKind::Permission.into());
+        }
+        if self.live[&ino].names.is_empty() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        self.give_name(ino, dir, name);
+        Ok(self.attr(ino))
+    }
+
+    pub(super) fn remove(&mut self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<()> {
+        check_name(name)?;
+        let (dir, entries) = self.directory(dir)?;
+        let ino = entries.get(name).ok_or(ErrorKind::NotFound)?;
+        match (&self.live[&ino].node.body, removal) {
+            (Body::Directory(_), Removal::File) => return Err(ErrorKind::IsDirectory.into()),
+            (Body::File(_) | Body::Symlink(_), Removal::Directory) => return Err(ErrorKind::NotDirectory.into()),
+            (Body::Directory(entries), Removal::Directory) if !entries.is_empty() => {
+                return Err(ErrorKind::NotEmpty.into());
+            }
+            (Body::Directory(_), Removal::Directory) | (Body::File(_) | Body::Symlink(_), Removal::File) => {}
+        }
+        self.take_name(ino, dir, name);
+        Ok(())
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        (from_dir, from): (&Node, &OsStr),
+        (to_dir, to): (&Node, &OsStr),
+        mode: RenameMode,
+    ) -> Answer<()> {
+        check_name(from)?;
+        check_name(to)?;
+        let (from_dir, entries) = self.directory(from_dir)?;
+        let ino = entries.get(from).ok_or(ErrorKind::NotFound)?;
+        let to_dir = self.directory_with_a_name(to_dir)?;
+        let replaced = self.directory_of(to_dir)?.get(to);
+        self.check_rename((ino, from_dir), (replaced, to_dir), mode)?;
+        if replaced == Some(ino) {
+            return Ok(());
+        }
+        self.take_name(ino, from_dir, from);
+        if let Some(replaced) = replaced {
+            self.take_name(replaced, to_dir, to);
+            if mode == RenameMode::Exchange {
+                self.give_name(replaced, from_dir, from);
+            }
+        }
+        self.give_name(ino, to_dir, to);
+        if from_dir != to_dir {
+            self.moved.push((from_dir, to_dir));
+        }
+        Ok(())
+    }
+
+    pub(super) fn readlink(&self, node: &Node) -> Answer<OsString> {
+        match &self.live[&self.ino(node)?].node.body {
+            Body::Symlink(target) => Ok(target.clone()),
+            Body::File(_) | Body::Directory(_) => Err(ErrorKind::Invalid.into()),
+        }
+    }
+
+    pub(super) fn readdir(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntry>> {
+        let (_, entries) = self.directory(node)?;
+        Ok(entries.after(cookie).take(ENTRIES_PER_CALL).cloned().collect())
+    }
+
+    pub(super) fn read(&self, unit: &mut ReadUnit) -> Answer<usize> {
+        let Body::File(blocks) = &self.live[&self.ino(unit.node())?].node.body else {
+            return Err(ErrorKind::Invalid.into());
+        };
+        let (mut at, mut read) = (unit.offset_bytes(), 0);
+        for slice in unit.slices_mut() {
+            read += blocks.read(at, slice);
+            at += slice.len() as u64;
+        }
+        Ok(read)
+    }
+
+    pub(super) fn write(&mut self, unit: &WriteUnit) -> Answer<usize> {
+        let (ino, now) = (self.ino(unit.node())?, self.tick());
+        let end = unit.offset_bytes().saturating_add(unit.len_bytes() as u64);
+        if end > self.max_file_bytes {
+            return Err(ErrorKind::TooLarge.into());
+        }
+        let node = self.node_mut(ino);
+        let blocks = blocks_mut(&mut node.body)?;
+        let mut at = unit.offset_bytes();
+        for slice in unit.slices() {
+            blocks.write(at, slice);
+            at += slice.len() as u64;
+        }
+        (node.attrs.mtime, node.attrs.ctime) = (now, now);
+        Ok(unit.len_bytes())
+    }
+
+    pub(super) fn statfs(&self) -> Answer<Statfs> {
+        let used: u64 = self.live.values().map(|live| allocated_bytes(&live.node.body)).sum();
+        let blocks_free = VOLUME_BLOCKS.saturating_sub(used / PAGE_BYTES);
+        Ok(Statfs {
+            block_bytes: PAGE_BYTES,
+            blocks: VOLUME_BLOCKS,
+            blocks_free,
+            blocks_available: blocks_free,
+            files: VOLUME_FILES,
+            files_free: VOLUME_FILES - self.live.len() as u64,
+            name_max: NAME_MAX as u32,
+        })
+    }
+
+    /// The number of an open node of this volume, which must still exist.
+    pub(super) fn ino(&self, node: &Node) -> Answer<u64> {
+        let opened: &Opened = node.get().ok_or(ErrorKind::Invalid)?;
+        let is_it = |live: &Live| Arc::ptr_eq(&live.pin, &opened.pin);
+        self.live.get(&opened.ino).filter(|live| is_it(live)).ok_or(ErrorKind::Stale)?;
+        Ok(opened.ino)
+    }
+
+    pub(super) fn id(&self, ino: u64) -> NodeId {
+        NodeId { dev: self.dev, ino, generation: self.live[&ino].node.generation }
+    }
+
+    fn attr(&self, ino: u64) -> Attr {
+        let Live { node, names, .. } = &self.live[&ino];
+        let (kind, attrs) = (node.body.kind(), node.attrs);
+        let (format, nlink, size_bytes) = match &node.body {
+            Body::File(blocks) => (0o100_000, names.len() as u32, blocks.size_bytes()),
+            Body::Symlink(target) => (0o120_000, names.len() as u32, target.len() as u64),
+            Body::Directory(_) if names.is_empty() && ino != ROOT => (0o040_000, 0, PAGE_BYTES),
+            Body::Directory(entries) => (0o040_000, 2 + entries.subdirectories(), PAGE_BYTES),
+        };
+        Attr {
+            id: self.id(ino),
+            kind,
+            mode: format | attrs.permissions,
+            nlink,
+            uid: attrs.uid,
+            gid: attrs.gid,
+            rdev: 0,
+            size_bytes,
+            allocated_bytes: allocated_bytes(&node.body),
+            atime: attrs.atime,
+            mtime: attrs.mtime,
+            ctime: attrs.ctime,
+        }
+    }
+
+    fn directory(&self, node: &Node) -> Answer<(u64, &Entries)> {
+        let ino = self.ino(node)?;
+        Ok((ino, self.directory_of(ino)?))
+    }
+
+    pub(super) fn directory_of(&self, ino: u64) -> Answer<&Entries> {
+        match &self.live[&ino].node.body {
+            Body::Directory(entries) => Ok(entries),
+            Body::File(_) | Body::Symlink(_) => Err(ErrorKind::NotDirectory.into()),
+        }
+    }
+
+    /// A directory that may get new names: not one that was removed while open.
+    fn directory_with_a_name(&self, node: &Node) -> Answer<u64> {
+        let (ino, _) = self.directory(node)?;
+        if ino != ROOT && self.live[&ino].names.is_empty() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(ino)
+    }
+
+    /// The directory `dir`, in which `name` may be given to a node.
+    fn free_name(&self, dir: &Node, name: &OsStr) -> Answer<u64> {
+        check_name(name)?;
+        let dir = self.directory_with_a_name(dir)?;
+        match self.directory_of(dir)?.get(name) {
+            Some(_) => Err(ErrorKind::Exists.into()),
+            None => Ok(dir),
+        }
+    }
+
+    fn check_rename(
+        &self,
+        (ino, from_dir): (u64, u64),
+        (replaced, to_dir): (Option<u64>, u64),
+        mode: RenameMode,
+    ) -> Answer<()> {
+        if self.is_within(to_dir, ino) {
+            return Err(ErrorKind::Invalid.into());
+        }
+        let body = |ino: u64| &self.live[&ino].node.body;
+        let is_directory = body(ino).kind() == NodeKind::Directory;
+        match (mode, replaced) {
+            (RenameMode::Exchange, None) => Err(ErrorKind::NotFound.into()),
+            (RenameMode::Exchange, Some(other)) if self.is_within(from_dir, other) => Err(ErrorKind::Invalid.into()),
+            (RenameMode::NoReplace, Some(_)) => Err(ErrorKind::Exists.into()),
+            (RenameMode::Replace, Some(other)) if other != ino => match body(other) {
+                Body::Directory(_) if !is_directory => Err(ErrorKind::IsDirectory.into()),
+                Body::Directory(entries) if !entries.is_empty() => Err(ErrorKind::NotEmpty.into()),
+                Body::File(_) | Body::Symlink(_) if is_directory => Err(ErrorKind::NotDirectory.into()),
+                Body::Directory(_) | Body::File(_) | Body::Symlink(_) => Ok(()),
+            },
+            (RenameMode::Exchange | RenameMode::NoReplace | RenameMode::Replace, _) => Ok(()),
+        }
+    }
+
+    /// Whether the directory `inner` is `outer` or somewhere below it.
+    fn is_within(&self, mut inner: u64, outer: u64) -> bool {
+        while inner != outer {
+            match self.live[&inner].names.first() {
+                Some((parent, _)) => inner = *parent,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn node_mut(&mut self, ino: u64) -> &mut MemNode {
+        &mut self.live.get_mut(&ino).expect("the number was looked up").node
+    }
+
+    fn add(&mut self, body: Body, mode: u32, owner: Option<(u32, u32)>) -> u64 {
+        self.reap();
+        let now = self.tick();
+        let ino = self.free.pop().unwrap_or_else(|| {
+            self.last_ino += 1;
+            self.last_ino
+        });
+        self.last_generation += 1;
+        let (uid, gid) = owner.unwrap_or((0, 0));
+        let attrs = Attrs { permissions: mode & 0o7777, uid, gid, atime: now, mtime: now, ctime: now };
+        let node = MemNode { generation: self.last_generation, attrs, body };
+        self.live.insert(ino, Live { node, names: Vec::new(), pin: Arc::new(()) });
+        ino
+    }
+
+    fn give_name(&mut self, ino: u64, dir: u64, name: &OsStr) {
+        let live = self.live.get_mut(&ino).expect("the number was looked up");
+        live.names.push((dir, name.into()));
+        let kind = live.node.body.kind();
+        self.change_entries(ino, dir, |entries| entries.insert(name, ino, kind));
+    }
+
+    fn take_name(&mut self, ino: u64, dir: u64, name: &OsStr) {
+        let live = self.live.get_mut(&ino).expect("an entry leads to a node");
+        live.names.retain(|(other_dir, other)| *other_dir != dir || other != name);
+        if live.names.is_empty() {
+            self.nameless.push(ino);
+        }
+        self.change_entries(ino, dir, |entries| entries.remove(name));
+    }
+
+    fn change_entries(&mut self, ino: u64, dir: u64, change: impl FnOnce(&mut Entries)) {
+        let now = self.tick();
+        self.node_mut(ino).attrs.ctime = now;
+        let dir = self.node_mut(dir);
+        (dir.attrs.mtime, dir.attrs.ctime) = (now, now);
+        if let Body::Directory(entries) = &mut dir.body {
+            change(entries);
+        }
+    }
+
+    /// Forgets nodes that have neither a name nor anyone who has them open.
+    pub(super) fn reap(&mut self) {
+        let (live, durable, lost, free) = (&mut self.live, &self.durable, &mut self.lost, &mut self.free);
+        self.nameless.retain(|ino| {
+            let Some(node) = live.get(ino) else { return false };
+            let is_open = Arc::strong_count(&node.pin) > 1;
+            if node.names.is_empty() && !is_open {
+                live.remove(ino);
+                lost.remove(ino);
+                // The number of a node that a crash would bring back must not lead to another node.
+                if !durable.contains_key(ino) {
+                    free.push(*ino);
+                }
+            }
+            is_open && live[ino].names.is_empty()
+        });
+    }
+
+    fn tick(&mut self) -> Timestamp {
+        self.changes += 1;
+        Timestamp(self.changes)
+    }
+}
+
+/// Checks that `name` is a single component.
+fn check_name(name: &OsStr) -> Answer<()> {
+    let bytes = name.as_bytes();
+    match bytes {
+        b"" | b"." | b".." => Err(ErrorKind::Invalid.into()),
+        _ if bytes.contains(&b'/') || bytes.contains(&0) => Err(ErrorKind::Invalid.into()),
+        _ if bytes.len() > NAME_MAX => Err(ErrorKind::NameTooLong.into()),
+        _ => Ok(()),
+    }
+}
+
+fn blocks_mut(body: &mut Body) -> Answer<&mut Blocks> {
+    match body {
+        Body::File(blocks) => Ok(blocks),
+        Body::Directory(_) => Err(ErrorKind::IsDirectory.into()),
+        Body::Symlink(_) => Err(ErrorKind::Invalid.into()),
+    }
+}
+
+fn allocated_bytes(body: &Body) -> u64 {
+    match body {
+        Body::File(blocks) => blocks.allocated_bytes(),
+        Body::Directory(_) => PAGE_BYTES,
+        Body::Symlink(_) => 0,
+    }
+}

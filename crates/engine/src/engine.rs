@@ -1,0 +1,251 @@
+//! The engine: one arena, one clock, a few flusher threads, and the volumes mounted on them.
+//!
+//! # Lifetime
+//! [`Engine`] is a handle; clones share one engine. The last one to go stops the flusher threads. Volumes
+//! should be unmounted first: what was not, stays in the arena as it would after a crash.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use slackwater_arena::{Arena, Survivors};
+use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::shim::{Arc, Weak, thread};
+
+use crate::backend::{Backend, Call, Done};
+use crate::clock::Clock;
+use crate::error::{BackendError, ErrorKind, MountError};
+use crate::lock_order::LEAVES;
+use crate::page_cache::WaitTable;
+use crate::super_block::SuperBlock;
+use crate::tunables::Tunables;
+use crate::units::Tick;
+use crate::writeback::{DeviceGate, FlusherPool};
+
+/// What all volumes of an engine share.
+pub(crate) struct Shared {
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tunables: Tunables,
+    pub(crate) pool: Arc<FlusherPool>,
+    pub(crate) waits: WaitTable,
+    pub(crate) room: Room,
+    pub(crate) survivors: Mutex<Survivors>,
+    volumes: Mutex<Volumes>,
+    gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
+}
+
+#[derive(Default)]
+struct Volumes {
+    mounted: Vec<Arc<SuperBlock>>,
+    /// Names of volumes whose root is being opened.
+    mounting: Vec<String>,
+}
+
+/// A page cache with writeback, shared by any number of volumes.
+#[derive(Clone)]
+pub struct Engine(Arc<Owner>);
+
+struct Owner {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// An engine on a new, empty arena.
+    pub fn new(arena: Arc<Arena>, clock: Arc<dyn Clock>, tunables: Tunables) -> Self {
+        Self::recover(arena, Survivors::default(), clock, tunables)
+    }
+
+    /// An engine on an arena that an earlier process left behind. What survived of a volume is taken over
+    /// when a volume of the same name is mounted, and stays in the arena until then.
+    pub fn recover(arena: Arc<Arena>, survivors: Survivors, clock: Arc<dyn Clock>, tunables: Tunables) -> Self {
+        let frames = u64::from(arena.frames());
+        let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames);
+        let threads = pool.start();
+        let shared = Shared {
+            arena,
+            clock,
+            tunables,
+            pool,
+            waits: WaitTable::new(),
+            room: Room::new(),
+            survivors: Mutex::new(LEAVES, survivors),
+            volumes: Mutex::new(LEAVES, Volumes::default()),
+            gates: Mutex::new(LEAVES, HashMap::new()),
+        };
+        Self(Arc::new(Owner { shared: Arc::new(shared), threads: Mutex::new(LEAVES, threads) }))
+    }
+
+    /// Mounts `backend` under `name`, 1 to 128 bytes that identify the volume in the arena.
+    ///
+    /// # Errors
+    /// The name is taken or unusable, the backend's root cannot be opened, or an inode whose data survived
+    /// cannot be opened again (nothing is lost then; mounting may be tried again).
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn mount(&self, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<SuperBlock>, MountError> {
+        let shared = &self.0.shared;
+        {
+            let mut volumes = shared.volumes.lock();
+            if volumes.mounted.iter().any(|sb| sb.name() == name) || volumes.mounting.iter().any(|other| other == name) {
+                return Err(MountError::NameTaken(name.into()));
+            }
+            volumes.mounting.push(name.into());
+        }
+        // The backend may take for ever: others can be mounted meanwhile.
+        let mounted = SuperBlock::mount(shared, name, backend);
+        let mut volumes = shared.volumes.lock();
+        volumes.mounting.retain(|other| other != name);
+        volumes.mounted.extend(mounted.iter().cloned());
+        mounted
+    }
+
+    /// The mounted volumes.
+    pub fn volumes(&self) -> Vec<Arc<SuperBlock>> {
+        self.0.shared.super_blocks()
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.0.shared.arena
+    }
+
+    /// Names of volumes whose data survived in the arena and that have not been mounted since.
+    pub fn surviving_volumes(&self) -> Vec<String> {
+        let survivors = self.0.shared.survivors.lock();
+        survivors.volumes.iter().map(|volume| String::from_utf8_lossy(volume.record.id.as_slice()).into()).collect()
+    }
+
+    /// Runs every flusher that is due, on this thread; returns when the next is. For engines without flusher
+    /// threads ([`Tunables::flusher_threads`] 0).
+    pub fn step(&self) -> Option<Tick> {
+        self.0.shared.pool.run_due()
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.pool.stop();
+        for thread in self.threads.get_mut().drain(..) {
+            // A flusher that panicked has said so; there is nothing to add.
+            let _ = thread.join();
+        }
+        for sb in self.shared.super_blocks() {
+            sb.abandon();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
+        self.volumes.lock().mounted.clone()
+    }
+
+    /// Takes a volume off the list; it cannot be found any more.
+    pub(crate) fn detach(&self, sb: &Arc<SuperBlock>) {
+        self.volumes.lock().mounted.retain(|other| !Arc::ptr_eq(other, sb));
+    }
+
+    /// The gate of a device, shared by its volumes.
+    pub(crate) fn gate(&self, device: Option<u64>) -> Arc<DeviceGate> {
+        let Some(device) = device else { return DeviceGate::new() };
+        let mut gates = self.gates.lock();
+        gates.retain(|_, gate| gate.strong_count() != 0);
+        if let Some(gate) = gates.get(&device).and_then(Weak::upgrade) {
+            return gate;
+        }
+        let gate = DeviceGate::new();
+        gates.insert(device, Arc::downgrade(&gate));
+        gate
+    }
+
+    /// Makes a call and waits for its answer. `make` gets the [`Done`] to put into it.
+    ///
+    /// # Errors
+    /// The answer's, or `TimedOut` when `deadline` came first; the call goes on then.
+    ///
+    /// # Blocking
+    /// For the backend, until `deadline` at most.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        backend: &dyn Backend,
+        deadline: Option<Tick>,
+        make: impl FnOnce(Done<T>) -> Call,
+    ) -> Result<T, BackendError> {
+        struct Answer<T> {
+            slot: Mutex<Option<Result<T, BackendError>>>,
+            arrived: Condvar,
+        }
+        let answer = Arc::new(Answer { slot: Mutex::new(LEAVES, None), arrived: Condvar::new() });
+        let sender = Arc::clone(&answer);
+        backend.submit(make(Done::new(move |result| {
+            *sender.slot.lock() = Some(result);
+            sender.arrived.notify_one();
+        })));
+        let mut slot = answer.slot.lock();
+        loop {
+            if let Some(result) = slot.take() {
+                return result;
+            }
+            match deadline {
+                None => answer.arrived.wait(&mut slot),
+                Some(deadline) => {
+                    let left = deadline.since(self.clock.now());
+                    if left == Duration::ZERO {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                    let _ = answer.arrived.wait_timeout(&mut slot, left);
+                }
+            }
+        }
+    }
+
+    /// In an engine without flusher threads, runs what is due.
+    pub(crate) fn run_by_hand(&self) {
+        if self.tunables.flusher_threads == 0 {
+            self.pool.run_due();
+        }
+    }
+}
+
+/// Where writers wait for frames: a count of the times that some came free.
+pub(crate) struct Room {
+    given: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self { given: Mutex::new(LEAVES, 0), changed: Condvar::new() }
+    }
+
+    /// Read before the attempt whose failure is to be waited for.
+    pub(crate) fn given(&self) -> u64 {
+        *self.given.lock()
+    }
+
+    /// Frames came free, or may be evicted now.
+    pub(crate) fn give(&self) {
+        *self.given.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until room was given after `seen` was read; false when `deadline` came first.
+    pub(crate) fn wait(&self, seen: u64, clock: &dyn Clock, deadline: Option<Tick>) -> bool {
+        let mut given = self.given.lock();
+        while *given == seen {
+            match deadline {
+                None => self.changed.wait(&mut given),
+                Some(deadline) => {
+                    let left = deadline.since(clock.now());
+                    if left == Duration::ZERO {
+                        return false;
+                    }
+                    let _ = self.changed.wait_timeout(&mut given, left);
+                }
+            }
+        }
+        true
+    }
+}

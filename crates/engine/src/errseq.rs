@@ -1,0 +1,137 @@
+//! Errors that happened while nobody was waiting, kept until everybody has heard of them.
+//!
+//! An [`ErrSeq`] is one word: the last error and a count that moves on only when somebody has looked. Each
+//! observer keeps a cursor, a past value of the word; an error is news to it when word and cursor differ.
+//! So every observer hears of an error exactly once, and a million errors between two looks cost one step.
+//!
+//! ```text
+//!  31                     13  12  11           0
+//! +-------------------------+----+--------------+
+//! |        counter          |seen|  error code  |      0: never an error
+//! +-------------------------+----+--------------+
+//! ```
+//!
+//! # Invariants
+//! E1. The counter moves only if the previous error was seen, hence it wraps only after 2^19 reported errors.
+//! E2. A cursor taken while the last error is unseen is 0, so that error is still news to its owner.
+//!
+//! # Memory ordering
+//! The word carries no other data: whoever reports an error has it from the word itself. `SeqCst` is not
+//! needed; the compare-and-swap is `AcqRel` so that what the failing thread did is visible to who reports it.
+//!
+//! # Kernel counterpart
+//! `errseq_t`, `lib/errseq.c`; sem. 8.1.
+
+use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+
+use crate::error::ErrorKind;
+
+const CODE_MASK: u32 = 0xfff;
+const SEEN: u32 = 1 << 12;
+const COUNT_ONE: u32 = 1 << 13;
+
+/// The last error of something, and how many have been seen. See the [module documentation](self).
+#[derive(Debug, Default)]
+pub struct ErrSeq(AtomicU32);
+
+/// A past value of an [`ErrSeq`]: what its owner has heard of. The owner serialises access to it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct ErrCursor(u32);
+
+impl ErrSeq {
+    /// A word without an error.
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Records an error.
+    pub fn set(&self, error: ErrorKind) {
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let mut new = (old & !(CODE_MASK | SEEN)) | u32::from(error.code());
+            if old & SEEN != 0 {
+                new = new.wrapping_add(COUNT_ONE);
+            }
+            if new == old {
+                return;
+            }
+            match self.0.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// A cursor for a new observer: news to it is every later error, and the last one if nobody saw it yet.
+    pub fn sample(&self) -> ErrCursor {
+        let word = self.0.load(Ordering::Acquire);
+        ErrCursor(if word & SEEN == 0 { 0 } else { word })
+    }
+
+    /// The error that is news to `since`, without marking it as heard.
+    pub fn check(&self, since: ErrCursor) -> Option<ErrorKind> {
+        let word = self.0.load(Ordering::Acquire);
+        (word != since.0).then(|| kind_of(word))
+    }
+
+    /// The error that is news to `since`, which has heard of it from now on.
+    pub fn check_and_advance(&self, since: &mut ErrCursor) -> Option<ErrorKind> {
+        let word = self.0.load(Ordering::Acquire);
+        if word == since.0 {
+            return None;
+        }
+        // One attempt is enough: if it fails, a newer error is there and stays unseen, which is the truth.
+        let seen = word | SEEN;
+        if seen != word {
+            let _ = self.0.compare_exchange(word, seen, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        since.0 = seen;
+        Some(kind_of(word))
+    }
+}
+
+fn kind_of(word: u32) -> ErrorKind {
+    ErrorKind::from_code((word & CODE_MASK) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_observer_hears_of_an_error_exactly_once() {
+        let word = ErrSeq::new();
+        let (mut first, mut second) = (word.sample(), word.sample());
+        word.set(ErrorKind::Io);
+        for cursor in [&mut first, &mut second] {
+            assert_eq!(word.check_and_advance(cursor), Some(ErrorKind::Io));
+            assert_eq!(word.check_and_advance(cursor), None);
+        }
+        word.set(ErrorKind::Io);
+        assert_eq!(word.check_and_advance(&mut first), Some(ErrorKind::Io), "the same error again is news");
+    }
+
+    #[test]
+    fn a_newcomer_hears_only_of_an_error_nobody_has_seen() {
+        let word = ErrSeq::new();
+        let mut early = word.sample();
+        word.set(ErrorKind::NoSpace);
+        let mut unseen = word.sample();
+        assert_eq!(word.check_and_advance(&mut unseen), Some(ErrorKind::NoSpace));
+        let mut late = word.sample();
+        assert_eq!(word.check_and_advance(&mut late), None);
+        assert_eq!(word.check_and_advance(&mut early), Some(ErrorKind::NoSpace));
+    }
+
+    #[test]
+    fn unseen_errors_do_not_move_the_counter() {
+        let word = ErrSeq::new();
+        for _ in 0..1000 {
+            word.set(ErrorKind::Io);
+        }
+        assert_eq!(word.0.load(Ordering::Relaxed), u32::from(ErrorKind::Io.code()));
+        word.set(ErrorKind::NoSpace);
+        let mut cursor = ErrCursor::default();
+        assert_eq!(word.check_and_advance(&mut cursor), Some(ErrorKind::NoSpace), "the last one wins");
+    }
+}

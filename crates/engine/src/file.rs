@@ -1,0 +1,67 @@
+//! An open file description.
+//!
+//! Its methods that move data are in [`crate::filemap`]; here is what it carries: a reference to the inode,
+//! how far it has heard of write-back errors, and how it has been read.
+//!
+//! # Kernel counterpart
+//! `struct file` with `f_wb_err` and `f_ra`.
+
+use std::fmt;
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::NodeKind;
+use crate::error::FileError;
+use crate::errseq::ErrCursor;
+use crate::filemap::Readahead;
+use crate::inode::InodeRef;
+use crate::lock_order::F_LOCK;
+
+/// An open regular file. While it exists its volume is busy.
+pub struct File {
+    pub(crate) inode: InodeRef,
+    /// What this description has heard of; serialises its reporting.
+    pub(crate) heard: Mutex<ErrCursor>,
+    pub(crate) readahead: Readahead,
+}
+
+impl File {
+    /// Opens `inode`.
+    ///
+    /// # Errors
+    /// It is not a regular file, the volume is frozen or gone, or the backend cannot open it.
+    ///
+    /// # Blocking
+    /// For the backend, if the node has to be opened again.
+    pub fn open(inode: &InodeRef) -> Result<Self, FileError> {
+        if inode.kind() != NodeKind::File {
+            return Err(FileError::NotAFile(inode.id()));
+        }
+        let sb = inode.super_block();
+        let file =
+            Self { inode: inode.clone(), heard: Mutex::new(F_LOCK, inode.errseq.sample()), readahead: Readahead::new() };
+        // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
+        sb.open_files.fetch_add(1, Ordering::SeqCst);
+        sb.writable()?;
+        inode.node()?;
+        Ok(file)
+    }
+
+    /// The file.
+    pub fn inode(&self) -> &InodeRef {
+        &self.inode
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.inode.super_block().open_files.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({:?})", *self.inode)
+    }
+}

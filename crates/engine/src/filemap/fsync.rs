@@ -1,0 +1,50 @@
+//! Making a file durable, and hearing of what went wrong.
+//!
+//! # Kernel counterpart
+//! `vfs_fsync_range`, `file_check_and_advance_wb_err`; sem. 8.3.
+
+use crate::backend::SyncScope;
+use crate::error::FileError;
+use crate::file::File;
+use crate::writeback::sync::sync_inode;
+
+impl File {
+    /// Makes the file's data and metadata durable. It always makes an attempt, at once, and returns 0 errors
+    /// only when the data is durable (P1, P2).
+    ///
+    /// # Errors
+    /// What this attempt met, or a write-back error of earlier that this description has not heard of. The
+    /// data is kept and retried in either case.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn fsync(&self) -> Result<(), FileError> {
+        self.sync(SyncScope::All)
+    }
+
+    /// The same for the data and what is needed to read it, leaving out its times.
+    ///
+    /// # Errors
+    /// As [`File::fsync`].
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn fdatasync(&self) -> Result<(), FileError> {
+        self.sync(SyncScope::Data)
+    }
+
+    fn sync(&self, scope: SyncScope) -> Result<(), FileError> {
+        self.inode.super_block().alive()?;
+        let attempt = sync_inode(self.inode.arc(), scope, None);
+        let news = self.write_error();
+        attempt?;
+        news.map_or(Ok(()), |kind| Err(FileError::Writeback(kind)))
+    }
+
+    /// A write-back error that this description has not heard of, if there is one. It has from now on. What
+    /// `close` reports.
+    pub fn write_error(&self) -> Option<crate::error::ErrorKind> {
+        let mut heard = self.heard.lock();
+        self.inode.errseq.check_and_advance(&mut heard)
+    }
+}

@@ -1,0 +1,24 @@
+//! What calls on an open file do: [`read`], [`write`], [`truncate`], [`fsync`].
+
+mod fsync;
+mod read;
+mod readahead;
+mod truncate;
+mod write;
+
+pub(crate) use readahead::Readahead;
+pub(crate) use truncate::{remove_pages, truncate, zero_tail};
+pub use write::Written;
+pub(crate) use write::list_leaf;
+
+use crate::error::FileError;
+use crate::inode::Inode;
+
+/// The bytes `offset_bytes..offset_bytes + len_bytes` if the backend can hold them.
+fn check_range(inode: &Inode, offset_bytes: u64, len_bytes: u64) -> Result<u64, FileError> {
+    let max_file_bytes = inode.super_block().bdi().limits().max_file_bytes;
+    offset_bytes
+        .checked_add(len_bytes)
+        .filter(|end| *end <= max_file_bytes)
+        .ok_or(FileError::TooLarge { offset_bytes, len_bytes, max_file_bytes })
+}

@@ -1,0 +1,107 @@
+//! How far to read ahead of a reader.
+//!
+//! A reader that goes on where it stopped is sequential: the window doubles with each miss up to the
+//! tunable, and the next window is fetched when the reader gets to the last quarter of this one. Any other
+//! reader gets what it asked for.
+//!
+//! # Memory ordering
+//! The words are hints. Two threads that share a description spoil each other's guess and nothing else.
+//!
+//! # Kernel counterpart
+//! `struct file_ra_state`, `page_cache_sync_ra`, `page_cache_async_ra`.
+
+use std::ops::Range;
+
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+
+use crate::units::PageIndex;
+
+/// Window of the first sequential miss, in pages.
+const FIRST_WINDOW: u64 = 16;
+
+/// See the [module documentation](self).
+pub(crate) struct Readahead {
+    /// Page after the last one read.
+    next: AtomicU64,
+    /// Pages fetched by the last window.
+    window: AtomicU64,
+    /// Reaching this page fetches the next window.
+    trigger: AtomicU64,
+    /// Page after the last one fetched.
+    end: AtomicU64,
+}
+
+impl Readahead {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero() }
+    }
+
+    /// Notes that `pages` are being read and were all cached; returns what to fetch behind them, if anything.
+    pub(crate) fn hit(&self, pages: &Range<PageIndex>, max_pages: u64) -> Option<Range<PageIndex>> {
+        self.next.store(pages.end.0, Ordering::Relaxed);
+        if pages.end.0 <= self.trigger.load(Ordering::Relaxed) {
+            return None;
+        }
+        let start = self.end.load(Ordering::Relaxed).max(pages.end.0);
+        Some(self.window(start, max_pages))
+    }
+
+    /// Notes that `pages` are being read and one is missing; returns what to fetch from the first missing
+    /// one on, at least what is being read.
+    pub(crate) fn miss(&self, missing: PageIndex, pages: &Range<PageIndex>, max_pages: u64) -> Range<PageIndex> {
+        // The reader may begin inside the page where it stopped, hence the slack of one.
+        let expected = self.next.swap(pages.end.0, Ordering::Relaxed);
+        let sequential = pages.start.0 == expected || pages.start.0 + 1 == expected;
+        if !sequential || max_pages == 0 {
+            self.window.store(0, Ordering::Relaxed);
+            self.trigger.store(u64::MAX, Ordering::Relaxed);
+            return missing..pages.end;
+        }
+        let window = self.window(missing.0, max_pages);
+        missing..window.end.max(pages.end)
+    }
+
+    fn window(&self, start: u64, max_pages: u64) -> Range<PageIndex> {
+        let window = (self.window.load(Ordering::Relaxed) * 2).clamp(FIRST_WINDOW.min(max_pages), max_pages);
+        let end = start + window;
+        self.window.store(window, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        self.trigger.store(end - window / 4, Ordering::Relaxed);
+        PageIndex(start)..PageIndex(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(from: u64, to: u64) -> Range<PageIndex> {
+        PageIndex(from)..PageIndex(to)
+    }
+
+    #[test]
+    fn a_sequential_reader_gets_growing_windows_before_it_needs_them() {
+        let ahead = Readahead::new();
+        assert_eq!(ahead.miss(PageIndex(0), &pages(0, 1), 256), pages(0, 16));
+        let mut fetched_to = 16;
+        let mut windows = Vec::new();
+        for at in 1..2000 {
+            assert!(at < fetched_to, "page {at} was not fetched in time");
+            if let Some(window) = ahead.hit(&pages(at, at + 1), 256) {
+                assert_eq!(window.start.0, fetched_to);
+                fetched_to = window.end.0;
+                windows.push(window.end.0 - window.start.0);
+            }
+        }
+        assert_eq!(windows[..5], [32, 64, 128, 256, 256]);
+    }
+
+    #[test]
+    fn a_random_reader_gets_what_it_asked_for() {
+        let ahead = Readahead::new();
+        assert_eq!(ahead.miss(PageIndex(77), &pages(77, 79), 256), pages(77, 79));
+        assert_eq!(ahead.miss(PageIndex(5), &pages(5, 6), 256), pages(5, 6));
+        assert_eq!(ahead.hit(&pages(5, 6), 256), None);
+    }
+}

@@ -1,0 +1,399 @@
+//! Writing to a file: bytes into frames, frames marked dirty.
+//!
+//! # Invariants
+//! R1. A page's bytes change only under its frame's exclusive lock, in a frame that no unit reads. A page
+//!     under write-back gets a fresh frame instead, so a write never waits for the device.
+//! R2. A fresh frame carries the page's earlier bytes or zeroes wherever the payload does not cover it, before
+//!     it is published to the arena or to readers. No byte of another file is ever visible.
+//! R3. The mtime is set before the first page is touched, so whoever flushes the page carries it.
+//! R4. The size grows page by page, before the page can be taken for a unit: with the frame locked, or with
+//!     the leaf locked under which a fresh frame appears. A unit that ends at the size misses no byte.
+//! R5. When write returns, every byte is in a frame whose record says dirty, in a file whose record has the
+//!     size: a killed process loses nothing (P9).
+//!
+//! # Lock order
+//! `rwsem`, for reading while the write stays inside the file and for writing when it extends it; then per
+//! page the leaf, under which the frame is taken by trying.
+//!
+//! # Kernel counterpart
+//! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
+
+use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, Pool};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::error::FileError;
+use crate::file::File;
+use crate::filemap::check_range;
+use crate::inode::{Inode, meta};
+use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
+use crate::reclaim;
+use crate::super_block::LeafRef;
+use crate::units::{PAGE_BYTES, PageIndex, Tick};
+
+/// What became of a write.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Written {
+    /// This many bytes were taken; fewer than given when room ran out on the way.
+    Bytes(usize),
+    /// Nothing was taken: no frame is free, or the volume has used up its share. Write-back has been
+    /// started; try again when it got on, or let [`File::write_at`] wait.
+    NoRoom,
+}
+
+/// What a page is to the write that wants it; found under the leaf's lock.
+enum Grip<'a> {
+    /// The frame is here and locked, its mark is set: copy.
+    InPlace(FrameWrite<'a>),
+    /// Under write-back: copy into a fresh frame; these are the page's bytes.
+    Rewrite(FrameId, FrameRead<'a>),
+    /// Nothing is here.
+    Absent,
+    /// Being filled, or somebody copies: look again when that is over.
+    Wait(FrameId),
+    /// The share is used up.
+    NoRoom,
+}
+
+/// The part of a page that a write covers.
+#[derive(Copy, Clone)]
+struct Span {
+    index: PageIndex,
+    from: usize,
+    to: usize,
+}
+
+impl Span {
+    /// R4: the file reaches at least to the end of the span.
+    fn grow(self, inode: &Inode) {
+        let end = self.index.offset_bytes() + self.to as u64;
+        if end > inode.size_bytes() {
+            inode.set_size(end);
+        }
+    }
+}
+
+impl File {
+    /// Writes `bytes` at `offset_bytes` without ever waiting for room.
+    ///
+    /// # Errors
+    /// The range is beyond what the backend can hold, or the volume is frozen or gone; nothing was written.
+    /// A backend error when a page that is covered in part could not be read.
+    ///
+    /// # Blocking
+    /// For the backend, if a page outside the cache is covered in part; for other writers and truncates of
+    /// this file. Never for write-back.
+    pub fn try_write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        let inode = self.inode.arc();
+        let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(Written::Bytes(0));
+        }
+        {
+            let _shared = inode.rwsem.read();
+            if end <= inode.size_bytes() {
+                return write_locked(inode, offset_bytes, bytes);
+            }
+        }
+        let _exclusive = inode.rwsem.write();
+        write_locked(inode, offset_bytes, bytes)
+    }
+
+    /// Writes all of `bytes` at the end of the file, without ever waiting for room. Returns where they went.
+    ///
+    /// # Errors
+    /// As [`File::try_write_at`].
+    ///
+    /// # Blocking
+    /// As [`File::try_write_at`].
+    pub fn try_append(&self, bytes: &[u8]) -> Result<(u64, Written), FileError> {
+        let inode = self.inode.arc();
+        let _exclusive = inode.rwsem.write();
+        let offset_bytes = inode.size_bytes();
+        check_range(inode, offset_bytes, bytes.len() as u64)?;
+        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes)?))
+    }
+
+    /// Writes all of `bytes` at `offset_bytes`, waiting for room as long as it takes.
+    ///
+    /// # Errors
+    /// As [`File::try_write_at`]; what came before the error was written.
+    ///
+    /// # Blocking
+    /// Until write-back has made room, which is for ever on a dead backend.
+    pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.write_at_until(offset_bytes, bytes, None).map(|_| ())
+    }
+
+    /// Writes `bytes` at `offset_bytes`, waiting for room until `deadline`. Returns how many were written.
+    ///
+    /// # Errors
+    /// As [`File::try_write_at`]; [`FileError::NoRoom`] when nothing was written by the deadline.
+    ///
+    /// # Blocking
+    /// Until write-back has made room, or `deadline`.
+    pub fn write_at_until(
+        &self,
+        offset_bytes: u64,
+        bytes: &[u8],
+        deadline: Option<Tick>,
+    ) -> Result<usize, FileError> {
+        let engine = self.inode.super_block().engine();
+        let mut done = 0;
+        while done < bytes.len() {
+            let seen = engine.room.given();
+            match self.try_write_at(offset_bytes + done as u64, &bytes[done..])? {
+                Written::Bytes(taken) => done += taken,
+                Written::NoRoom => {
+                    engine.run_by_hand();
+                    if !engine.room.wait(seen, &*engine.clock, deadline) {
+                        return if done == 0 { Err(FileError::NoRoom) } else { Ok(done) };
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// The write itself; the caller holds `rwsem` as the range requires.
+fn write_locked(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+    let sb = inode.super_block();
+    sb.writable()?;
+    if inode.slot().is_none() && !begin_dirtying(inode)? {
+        return Ok(Written::NoRoom);
+    }
+    inode.set_mtime(sb.engine().clock.wall()); // R3
+    let size_before = inode.size_bytes();
+    let mut done = 0;
+    let mut dirtied = 0;
+    let mut failed = None;
+    while done < bytes.len() {
+        let at = offset_bytes + done as u64;
+        let from = (at % PAGE_BYTES) as usize;
+        let to = (from + bytes.len() - done).min(FRAME_BYTES);
+        let span = Span { index: PageIndex::of(at), from, to };
+        match write_page(inode, span, &bytes[done..done + to - from]) {
+            Ok(Some(newly)) => dirtied += i64::from(newly),
+            Ok(None) => break,
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+        done += to - from;
+    }
+    let grew = inode.size_bytes() > size_before;
+    if dirtied != 0 || grew {
+        account(inode, dirtied, grew);
+    }
+    match failed {
+        Some(error) if done == 0 => Err(error),
+        None if done == 0 => {
+            sb.make_room();
+            Ok(Written::NoRoom)
+        }
+        Some(_) | None => Ok(Written::Bytes(done)),
+    }
+}
+
+/// N2: takes the record and the node that a dirty inode holds. False when there is no room for either.
+fn begin_dirtying(inode: &Arc<Inode>) -> Result<bool, FileError> {
+    inode.node()?;
+    let bdi = inode.super_block().bdi();
+    if !bdi.try_pin_node() {
+        inode.super_block().make_room();
+        return Ok(false);
+    }
+    match inode.ensure_slot() {
+        Some(true) => {}
+        // Somebody else was first, with a pin of his own.
+        Some(false) => bdi.node_unpinned(),
+        None => {
+            bdi.node_unpinned();
+            inode.super_block().make_room();
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
+    let wb = inode.wb();
+    if dirtied != 0 {
+        wb.stat.reclaimable.add(dirtied);
+        wb.stat.dirtied.add(dirtied);
+        wb.pool.nr_dirty.add(dirtied);
+    }
+    wb.mark_inode_dirty(inode, if grew { meta::DIRTY_SYNC | meta::DIRTY_DATASYNC } else { meta::DIRTY_SYNC });
+    if wb.pool.over_background() || wb.bdi.nodes_are_short() {
+        wb.start_background();
+    }
+}
+
+/// Writes one page or part of it. `None`: no room. `Some(true)`: the page was not dirty before.
+fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<bool>, FileError> {
+    loop {
+        let mut newly = false;
+        let grip = inode
+            .mapping
+            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, &mut newly))
+            .unwrap_or(Grip::Absent);
+        match grip {
+            Grip::InPlace(mut frame) => {
+                frame[span.from..span.to].copy_from_slice(bytes);
+                span.grow(inode);
+                return Ok(Some(newly));
+            }
+            Grip::NoRoom => return Ok(None),
+            Grip::Wait(frame) => wait_for_frame(inode, span.index, frame),
+            Grip::Rewrite(old, earlier) => {
+                let Some(fresh) = take_frame(inode) else { return Ok(None) };
+                fill_frame(inode, fresh, span, bytes, Some(&earlier));
+                if install(inode, span, fresh, Some(old)) {
+                    return Ok(Some(true));
+                }
+            }
+            Grip::Absent => {
+                if needs_read(inode, span) {
+                    super::read::read_page(inode, span.index)?;
+                    continue;
+                }
+                let Some(fresh) = take_frame(inode) else { return Ok(None) };
+                fill_frame(inode, fresh, span, bytes, None);
+                if install(inode, span, fresh, None) {
+                    return Ok(Some(true));
+                }
+            }
+        }
+        // Somebody else changed the page meanwhile: look again.
+    }
+}
+
+/// Takes hold of the page for writing, under the leaf's lock. A page that is not dirty becomes so here.
+fn grip<'a>(inode: &'a Inode, leaf: &mut LeafState, slot: usize, index: PageIndex, newly: &mut bool) -> Grip<'a> {
+    let sb = inode.super_block();
+    let arena = &sb.engine().arena;
+    let Some(frame) = leaf.frame(slot) else { return Grip::Absent };
+    if !leaf.has(Mark::Uptodate, slot) {
+        return Grip::Wait(frame);
+    }
+    if leaf.has(Mark::Writeback, slot) && !leaf.has(Mark::Dirty, slot) {
+        return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
+    }
+    let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
+    if !leaf.has(Mark::Dirty, slot) {
+        let unclean = leaf.unclean() >> slot & 1 != 0;
+        if !unclean {
+            if !sb.bdi().try_pin() {
+                return Grip::NoRoom;
+            }
+            inode.mapping.add_unclean(1);
+            let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
+            arena.publish_dirty(frame, record, index.0, arena.version(frame));
+        }
+        leaf.set(Mark::Dirty, slot);
+        inode.mapping.add(Mark::Dirty, 1);
+        *newly = true;
+    }
+    Grip::InPlace(guard)
+}
+
+/// Whether the page's earlier bytes matter and are on the backend.
+fn needs_read(inode: &Inode, span: Span) -> bool {
+    let start = span.index.offset_bytes();
+    if start >= inode.backing_bytes.load(Ordering::Acquire) {
+        return false;
+    }
+    let covers_rest = start + span.to as u64 >= inode.size_bytes();
+    !(span.from == 0 && (span.to == FRAME_BYTES || covers_rest))
+}
+
+/// A frame for a page that becomes dirty: pinned, evicting clean pages for it if need be.
+fn take_frame(inode: &Inode) -> Option<FrameId> {
+    let sb = inode.super_block();
+    if !sb.bdi().try_pin() {
+        return None;
+    }
+    let frame = reclaim::alloc_frame(sb.engine(), Pool::Normal);
+    if frame.is_none() {
+        sb.bdi().unpin(1);
+    }
+    frame
+}
+
+/// R2. Nobody else knows the frame yet.
+fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: Option<&FrameRead<'_>>) {
+    let mut frame = inode.super_block().engine().arena.write(fresh);
+    match earlier {
+        Some(earlier) => {
+            frame[..span.from].copy_from_slice(&earlier[..span.from]);
+            frame[span.to..].copy_from_slice(&earlier[span.to..]);
+        }
+        None => {
+            frame[..span.from].fill(0);
+            frame[span.to..].fill(0);
+        }
+    }
+    frame[span.from..span.to].copy_from_slice(bytes);
+}
+
+/// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile.
+fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>) -> bool {
+    let sb = inode.super_block();
+    let arena = &sb.engine().arena;
+    let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
+    let index = span.index;
+    let (installed, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+        if leaf.frame(slot) != old {
+            return false;
+        }
+        match old {
+            None => {
+                arena.publish_dirty(fresh, record, index.0, 0);
+                leaf.insert(slot, fresh);
+                leaf.set(Mark::Uptodate, slot);
+                inode.mapping.add_unclean(1);
+            }
+            // The old frame's lock is held, so it is the same page still; its unit may have ended.
+            Some(old) if leaf.has(Mark::Writeback, slot) => {
+                arena.publish_dirty(fresh, record, index.0, arena.version(old) + 1);
+                let _ = leaf.replace(slot, fresh);
+            }
+            Some(_) => return false,
+        }
+        leaf.set(Mark::Dirty, slot);
+        inode.mapping.add(Mark::Dirty, 1);
+        span.grow(inode);
+        true
+    });
+    if !installed {
+        arena.free(fresh);
+        sb.bdi().unpin(1);
+    }
+    if new_leaf {
+        list_leaf(inode, index);
+    }
+    installed
+}
+
+/// Puts a new leaf on the volume's eviction list.
+pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
+    let first = PageIndex(index.0 / LEAF_PAGES * LEAF_PAGES);
+    inode.super_block().lru.lock().push_back(LeafRef { inode: Arc::downgrade(inode), first });
+}
+
+/// Waits until the page's frame is neither being filled nor copied to.
+pub(super) fn wait_for_frame(inode: &Inode, index: PageIndex, frame: FrameId) {
+    let engine = inode.super_block().engine();
+    let filled = || {
+        let uptodate = inode.mapping.with_page(index, |leaf, slot| {
+            leaf.frame(slot) != Some(frame) || leaf.has(Mark::Uptodate, slot)
+        });
+        uptodate.unwrap_or(true).then_some(())
+    };
+    let _ = engine.waits.wait(inode.id(), &*engine.clock, None, filled);
+    // Only for a copy, a fraction of a microsecond. It may be another page's frame by now: the caller looks.
+    drop(engine.arena.read(frame));
+}

@@ -1,0 +1,373 @@
+//! A file, directory or link of a mounted volume, and what the cache knows of it.
+//!
+//! # Invariants
+//! N1. `dirtied_when` is set exactly while the inode is dirty and no flusher has taken it since; that is
+//!     its age for the lists of its wb.
+//! N2. A dirty inode holds an open backend node and a record in the arena: both are taken before its first
+//!     page is dirtied, and given back when nothing of it is dirty or unstable and nobody has it open.
+//! N3. `meta` bits are set under the inode lock, and cleared when a call that carries their values has been
+//!     submitted; a failed call sets them again.
+//! N4. `size_bytes` changes only with `rwsem` held for writing; everybody may read it.
+//!
+//! # Lock order
+//! `rwsem` (`I_RWSEM`), then the wb's `LIST_LOCK`, then `state` (`I_LOCK`), then the mapping.
+//!
+//! # Lifetime
+//! Counted references keep the memory: the inode hash, its wb's list and every I/O in flight have one.
+//! `users` counts those who use it as a file: [`InodeRef`]s. An inode without users stays cached while it
+//! has pages.
+//!
+//! # Kernel counterpart
+//! `struct inode`; sem. 1.2.
+
+use std::fmt;
+use std::ops::Deref;
+
+use slackwater_arena::{InodeRecord, InodeSlot, ShortBytes};
+use slackwater_sync::lock::{Mutex, RwLock};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use crate::backend::{Attr, Call, FileHandle, Node, NodeKind};
+use crate::error::BackendError;
+use crate::errseq::ErrSeq;
+use crate::lock_order::{I_LOCK, I_RWSEM};
+use crate::page_cache::{AddressSpace, Mark};
+use crate::super_block::SuperBlock;
+use crate::units::{NodeId, Tick, Timestamp};
+use crate::writeback::BdiWriteback;
+
+/// Metadata that a flush still has to carry to the backend.
+pub(crate) mod meta {
+    /// Times: fdatasync need not write them. Kernel: `I_DIRTY_SYNC`.
+    pub(crate) const DIRTY_SYNC: u8 = 1;
+    /// Needed to read the data back. Kernel: `I_DIRTY_DATASYNC`.
+    pub(crate) const DIRTY_DATASYNC: u8 = 2;
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// See the [module documentation](self).
+pub struct Inode {
+    id: NodeId,
+    kind: NodeKind,
+    handle: FileHandle,
+    sb: Arc<SuperBlock>,
+    wb: Arc<BdiWriteback>,
+    /// Held for writing by whatever changes the size, for reading by overwrites.
+    pub(crate) rwsem: RwLock<()>,
+    pub(crate) mapping: AddressSpace,
+    pub(crate) errseq: ErrSeq,
+    /// Failed write-back attempts; a sync that sees it move has failed.
+    pub(crate) write_failures: AtomicU32,
+    pub(crate) state: Mutex<InodeState>,
+    size_bytes: AtomicU64,
+    /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
+    pub(crate) backing_bytes: AtomicU64,
+    mtime_ns: AtomicI64,
+    users: AtomicU32,
+    slot: AtomicU32,
+    /// Place in the wb's lists; belongs to its `LIST_LOCK`.
+    list_slot: AtomicU32,
+}
+
+/// What `Inode::state` protects.
+pub(crate) struct InodeState {
+    /// Attributes as of the last answer of the backend; size and mtime live in the inode.
+    pub(crate) attr: Attr,
+    pub(crate) node: Option<Node>,
+    pub(crate) dirtied_when: Option<Tick>,
+    /// Bits of [`meta`].
+    pub(crate) meta: u8,
+    pub(crate) meta_in_flight: bool,
+    /// A commit of this inode is running: alone, or with the volume's.
+    pub(crate) committing: bool,
+    /// On the super block's list of inodes with unstable pages.
+    pub(crate) unstable_listed: bool,
+    /// A write-back attempt failed since the inode was last settled.
+    pub(crate) failed: bool,
+    /// Failed attempts in a row, and when the next is due.
+    pub(crate) failures: u32,
+    pub(crate) retry_at: Option<Tick>,
+    /// No name and no user is left: pages are dropped, not written.
+    pub(crate) doomed: bool,
+}
+
+impl Inode {
+    pub(crate) fn new(
+        sb: Arc<SuperBlock>,
+        wb: Arc<BdiWriteback>,
+        attr: Attr,
+        handle: FileHandle,
+        node: Option<Node>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id: attr.id,
+            kind: attr.kind,
+            handle,
+            sb,
+            wb,
+            rwsem: RwLock::new(I_RWSEM, ()),
+            mapping: AddressSpace::new(),
+            errseq: ErrSeq::new(),
+            write_failures: AtomicU32::new(0),
+            size_bytes: AtomicU64::new(attr.size_bytes),
+            backing_bytes: AtomicU64::new(attr.size_bytes),
+            mtime_ns: AtomicI64::new(attr.mtime.0),
+            users: AtomicU32::new(0),
+            slot: AtomicU32::new(NO_SLOT),
+            list_slot: AtomicU32::new(NO_SLOT),
+            state: Mutex::new(
+                I_LOCK,
+                InodeState {
+                    attr,
+                    node,
+                    dirtied_when: None,
+                    meta: 0,
+                    meta_in_flight: false,
+                    committing: false,
+                    unstable_listed: false,
+                    failed: false,
+                    failures: 0,
+                    retry_at: None,
+                    doomed: false,
+                },
+            ),
+        })
+    }
+
+    /// Which file this is.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// File, directory, link.
+    pub fn kind(&self) -> NodeKind {
+        self.kind
+    }
+
+    /// The handle by which the backend finds it again.
+    pub fn handle(&self) -> &FileHandle {
+        &self.handle
+    }
+
+    /// The volume it belongs to.
+    pub fn super_block(&self) -> &Arc<SuperBlock> {
+        &self.sb
+    }
+
+    /// Size as programs see it, cached writes included.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Time of the last write, cached writes included.
+    pub fn mtime(&self) -> Timestamp {
+        Timestamp(self.mtime_ns.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that would be lost if the cache vanished: dirty, under write-back or not yet durable.
+    pub fn unclean_bytes(&self) -> u64 {
+        self.mapping.count_unclean() * crate::units::PAGE_BYTES
+    }
+
+    /// The wb that writes this inode back. One root wb per bdi for now; an inode keeps it for life.
+    pub(crate) fn wb(&self) -> &Arc<BdiWriteback> {
+        &self.wb
+    }
+
+    pub(crate) fn set_size(&self, size_bytes: u64) {
+        self.size_bytes.store(size_bytes, Ordering::Release);
+        if let Some(slot) = self.slot() {
+            self.sb.engine().arena.set_size(slot, size_bytes);
+        }
+    }
+
+    pub(crate) fn set_mtime(&self, mtime: Timestamp) {
+        self.mtime_ns.store(mtime.0, Ordering::Relaxed);
+        if let Some(slot) = self.slot() {
+            self.sb.engine().arena.set_mtime_ns(slot, mtime.0);
+        }
+    }
+
+    /// Takes over attributes that the backend has just answered, but for those the cache knows better.
+    pub(crate) fn refresh(&self, attr: &Attr) {
+        let mut state = self.state.lock();
+        state.attr = *attr;
+    }
+
+    /// Attributes as programs see them, cached writes included.
+    pub fn attr(&self) -> Attr {
+        let mut attr = self.state.lock().attr;
+        if self.kind == NodeKind::File {
+            attr.size_bytes = self.size_bytes();
+            attr.mtime = self.mtime();
+            attr.ctime = attr.ctime.max(attr.mtime);
+        }
+        attr
+    }
+
+    /// The open backend node, opened again if it was let go.
+    ///
+    /// # Errors
+    /// `Stale` when the file is gone, or what the backend answers.
+    ///
+    /// # Blocking
+    /// For the backend, if it has to be opened.
+    pub(crate) fn node(&self) -> Result<Node, BackendError> {
+        if let Some(node) = self.state.lock().node.clone() {
+            return Ok(node);
+        }
+        let (handle, id) = (self.handle.clone(), self.id);
+        let found = self.sb.call(None, |done| Call::Reopen { handle, id, done })?;
+        let mut state = self.state.lock();
+        Ok(state.node.get_or_insert(found.node).clone())
+    }
+
+    /// The record in the arena that this inode's dirty frames name.
+    pub(crate) fn slot(&self) -> Option<InodeSlot> {
+        match self.slot.load(Ordering::Acquire) {
+            NO_SLOT => None,
+            number => self.sb.engine().arena.inode_slot(number),
+        }
+    }
+
+    /// The record's copy of the handle.
+    fn short_handle(&self) -> ShortBytes {
+        ShortBytes::new(self.handle.as_bytes()).unwrap_or_else(|| unreachable!("both are at most 128 bytes"))
+    }
+
+    /// Takes a record in the arena if there is none yet. `Some(true)`: it is new; `None`: the table is full.
+    ///
+    /// The caller holds `rwsem`: [`Inode::release_if_clean`] gives the record back only with it held for
+    /// writing.
+    pub(crate) fn ensure_slot(&self) -> Option<bool> {
+        let state = self.state.lock();
+        if self.slot.load(Ordering::Acquire) != NO_SLOT {
+            return Some(false);
+        }
+        let record = InodeRecord {
+            volume: self.sb.volume_slot(),
+            dev: self.id.dev,
+            ino: self.id.ino,
+            generation: self.id.generation,
+            handle: self.short_handle(),
+            size_bytes: self.size_bytes(),
+            mtime_ns: self.mtime().0,
+            ctime_ns: state.attr.ctime.0,
+            mode: state.attr.mode,
+            uid: state.attr.uid,
+            gid: state.attr.gid,
+            flags: 0,
+        };
+        let slot = self.sb.engine().arena.alloc_inode(&record)?;
+        self.slot.store(slot.as_u32(), Ordering::Release);
+        Some(true)
+    }
+
+    /// Adopts the record of an inode that survived in the arena.
+    pub(crate) fn adopt_slot(&self, slot: InodeSlot) {
+        self.slot.store(slot.as_u32(), Ordering::Release);
+    }
+
+    pub(crate) fn list_slot(&self) -> Option<u32> {
+        match self.list_slot.load(Ordering::Relaxed) {
+            NO_SLOT => None,
+            slot => Some(slot),
+        }
+    }
+
+    pub(crate) fn set_list_slot(&self, slot: Option<u32>) {
+        self.list_slot.store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);
+    }
+
+    /// Whether nothing of it has to reach the backend any more, and nothing is on its way.
+    pub(crate) fn is_clean(&self, state: &InodeState) -> bool {
+        self.mapping.count_unclean() == 0 && state.meta == 0 && !state.meta_in_flight && !state.committing
+    }
+
+    /// Whether I/O of this inode is in flight.
+    pub(crate) fn has_io(&self, state: &InodeState) -> bool {
+        self.mapping.count(Mark::Writeback) != 0 || state.meta_in_flight
+    }
+
+    /// Gives back what a dirty inode holds (N2), if it is clean and nobody is writing or has it open.
+    pub(crate) fn release_if_clean(&self) {
+        let Some(_exclusive) = self.rwsem.try_write() else { return };
+        let mut state = self.state.lock();
+        if !self.is_clean(&state) {
+            return;
+        }
+        if let Some(slot) = self.slot() {
+            self.slot.store(NO_SLOT, Ordering::Release);
+            self.sb.engine().arena.free_inode(slot);
+            self.sb.bdi().node_unpinned();
+        }
+        let idle = if self.users.load(Ordering::Acquire) == 0 { state.node.take() } else { None };
+        drop(state);
+        // Closing a descriptor may enter the kernel: not under the inode lock.
+        drop(idle);
+    }
+
+    pub(crate) fn users(&self) -> u32 {
+        self.users.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One user less; true if it was the last.
+    pub(crate) fn drop_user(&self) -> bool {
+        self.users.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+impl fmt::Debug for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inode({} {:?} {} bytes)", self.id, self.kind, self.size_bytes())
+    }
+}
+
+/// A user's reference to an inode. While one exists the volume is busy, and the inode stays what it is even
+/// when its last name is removed. Kernel: `i_count` with `iget` and `iput`.
+pub struct InodeRef(Arc<Inode>);
+
+impl InodeRef {
+    /// Takes a reference of its own. The caller's makes sure that the inode is alive.
+    pub(crate) fn new(inode: &Arc<Inode>) -> Self {
+        inode.add_user();
+        Self(Arc::clone(inode))
+    }
+
+    pub(crate) fn arc(&self) -> &Arc<Inode> {
+        &self.0
+    }
+}
+
+impl Clone for InodeRef {
+    fn clone(&self) -> Self {
+        Self::new(&self.0)
+    }
+}
+
+impl Deref for InodeRef {
+    type Target = Inode;
+    fn deref(&self) -> &Inode {
+        &self.0
+    }
+}
+
+impl Drop for InodeRef {
+    fn drop(&mut self) {
+        if self.0.drop_user() {
+            self.0.sb.last_user_gone(&self.0);
+        }
+    }
+}
+
+impl fmt::Debug for InodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,29 @@
+//! The one table of lock ranks. Locks are taken in ascending rank; test builds check it on every lock.
+//!
+//! | Rank | Class | Edge that fixes it |
+//! |---|---|---|
+//! | 10 | `S_UMOUNT` | unmount holds it while it flushes and evicts; nobody else waits for it |
+//! | 30 | `I_RWSEM` | write and truncate hold it across everything below |
+//! | 40 | `INODE_HASH` | inode lookup takes references under it |
+//! | 42 | `FOLIO` | a frame's own lock; taken by trying only while a lock from 45 up is held |
+//! | 50 | `LIST_LOCK` | a wb's lists; inodes are marked and moved under it |
+//! | 60 | `I_LOCK` | an inode's state; to go from inode to list: drop it, take the list lock, check again |
+//! | 70 | `I_PAGES` | the shape of a page tree |
+//! | 72 | `LEAF` | 64 pages and their marks |
+//! | 80 | leaves | work queues, wait tables, slots, gates: nothing is taken under them |
+//!
+//! `FOLIO` is a word lock without rank checking, since it may be released by another thread. Ranks below 45
+//! may be held across a wait; from 45 up nobody sleeps or calls a backend.
+
+use slackwater_sync::lock::Rank;
+
+pub(crate) const S_UMOUNT: Rank = Rank::new(10, "S_UMOUNT");
+pub(crate) const I_RWSEM: Rank = Rank::new(30, "I_RWSEM");
+pub(crate) const INODE_HASH: Rank = Rank::new(40, "INODE_HASH");
+pub(crate) const F_LOCK: Rank = Rank::new(43, "F_LOCK");
+pub(crate) const LIST_LOCK: Rank = Rank::new(50, "LIST_LOCK");
+pub(crate) const I_LOCK: Rank = Rank::new(60, "I_LOCK");
+pub(crate) const I_PAGES: Rank = Rank::new(70, "I_PAGES");
+pub(crate) const LEAF: Rank = Rank::new(72, "LEAF");
+pub(crate) const WAIT_TABLE: Rank = Rank::new(48, "WAIT_TABLE");
+pub(crate) const LEAVES: Rank = Rank::new(80, "leaf lock");

@@ -1,0 +1,171 @@
+//! Operations on names and attributes. They go straight to the backend: the engine caches no names.
+//!
+//! # Blocking
+//! Every method here waits for the backend.
+//!
+//! # Kernel counterpart
+//! `inode_operations`, without a dentry cache; that belongs to whoever serves the names.
+
+use std::ffi::{OsStr, OsString};
+
+use slackwater_sync::shim::Arc;
+
+use crate::backend::{AttrChange, Call, DirEntry, Found, NewNode, Removal, RenameMode};
+use crate::error::FileError;
+use crate::filemap;
+use crate::inode::{Inode, InodeRef};
+use crate::super_block::SuperBlock;
+
+impl SuperBlock {
+    /// Finds `name` in `dir`.
+    ///
+    /// # Errors
+    /// The backend's; `NotFound` if there is no such name.
+    pub fn lookup(self: &Arc<Self>, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
+        self.alive()?;
+        let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
+        Ok(self.iget(self.call(None, |done| Call::Lookup { dir, name, done })?))
+    }
+
+    /// Walks `path`, names separated by slashes, from the root. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn walk(self: &Arc<Self>, path: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
+        let mut at = self.root()?;
+        for name in path.as_ref().as_encoded_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            // A slash is ASCII, so splitting at it keeps the parts well formed.
+            let name = String::from_utf8(name.to_vec()).map_or_else(
+                |_| Err(FileError::from(crate::error::BackendError::from(crate::error::ErrorKind::Invalid))),
+                Ok,
+            )?;
+            at = self.lookup(&at, name)?;
+        }
+        Ok(at)
+    }
+
+    /// Makes a file, directory or symbolic link that must not exist. `mode` is taken as it is.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn make(
+        self: &Arc<Self>,
+        dir: &InodeRef,
+        name: impl AsRef<OsStr>,
+        what: NewNode,
+        mode: u32,
+    ) -> Result<InodeRef, FileError> {
+        self.writable()?;
+        let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
+        let found: Found =
+            self.call(None, |done| Call::Make { dir, name, what, mode, owner: None, done })?;
+        Ok(self.iget(found))
+    }
+
+    /// Gives `inode` another name.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
+        self.writable()?;
+        let (node, dir, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
+        let attr = self.call(None, |done| Call::Link { node, dir, name, done })?;
+        inode.refresh(&attr);
+        Ok(())
+    }
+
+    /// Removes a name. A file without names left lives on while somebody has it, and then its dirty pages
+    /// are dropped.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn remove(
+        self: &Arc<Self>,
+        dir: &InodeRef,
+        name: impl AsRef<OsStr>,
+        removal: Removal,
+    ) -> Result<(), FileError> {
+        self.writable()?;
+        // Found first, so that its pages can go with its last name.
+        let victim = self.lookup(dir, name.as_ref())?;
+        let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
+        self.call(None, |done| Call::Remove { dir, name, removal, done })?;
+        victim.fetch_attr()
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn rename(
+        self: &Arc<Self>,
+        from_dir: &InodeRef,
+        from: impl AsRef<OsStr>,
+        to_dir: &InodeRef,
+        to: impl AsRef<OsStr>,
+        mode: RenameMode,
+    ) -> Result<(), FileError> {
+        self.writable()?;
+        let replaced = match mode {
+            RenameMode::Replace => self.lookup(to_dir, to.as_ref()).ok(),
+            RenameMode::NoReplace | RenameMode::Exchange => None,
+        };
+        let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
+        let (from, to) = (from.as_ref().to_os_string(), to.as_ref().to_os_string());
+        self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done })?;
+        replaced.map_or(Ok(()), |inode| inode.fetch_attr())
+    }
+
+    /// Reads some entries of a directory behind `cookie`; none at the end. Start with 0.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn readdir(&self, dir: &InodeRef, cookie: u64) -> Result<Vec<DirEntry>, FileError> {
+        self.alive()?;
+        let node = dir.node()?;
+        Ok(self.call(None, |done| Call::Readdir { node, cookie, done })?)
+    }
+
+    /// Reads the target of a symbolic link.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn readlink(&self, link: &InodeRef) -> Result<OsString, FileError> {
+        self.alive()?;
+        let node = link.node()?;
+        Ok(self.call(None, |done| Call::Readlink { node, done })?)
+    }
+
+    /// Changes attributes. A size goes the way of [`File::set_len`](crate::File::set_len); times set here
+    /// are what a later flush leaves in the backend.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn setattr(&self, inode: &InodeRef, change: AttrChange) -> Result<(), FileError> {
+        self.writable()?;
+        if let Some(size_bytes) = change.size_bytes {
+            filemap::truncate(inode.arc(), size_bytes)?;
+        }
+        let change = AttrChange { size_bytes: None, ..change };
+        if change == AttrChange::default() {
+            return Ok(());
+        }
+        let node = inode.node()?;
+        let attr = self.call(None, |done| Call::Setattr { node, change, done })?;
+        if let Some(mtime) = change.mtime {
+            inode.set_mtime(mtime);
+        }
+        inode.refresh(&attr);
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Asks the backend for attributes: how many names are left, above all.
+    fn fetch_attr(&self) -> Result<(), FileError> {
+        let node = self.node()?;
+        let attr = self.super_block().call(None, |done| Call::Getattr { node, done })?;
+        self.refresh(&attr);
+        Ok(())
+    }
+}

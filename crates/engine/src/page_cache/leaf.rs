@@ -1,0 +1,178 @@
+//! Sixty-four consecutive pages of one file: their frames and their marks.
+//!
+//! # States of a page
+//! | present | uptodate | dirty | writeback | unstable | what it is | who leaves the state |
+//! |---|---|---|---|---|---|---|
+//! | - | | | | | not cached, or a hole | read, write |
+//! | x | - | | | | being filled; the unit holds the frame | read completion |
+//! | x | x | - | - | - | clean: the backend has it durably | write; eviction |
+//! | x | x | x | - | | dirty: newer than the backend | write-back; truncate |
+//! | x | x | - | x | | under write-back; the unit reads the frame | write completion |
+//! | x | x | x | x | | rewritten meanwhile: a fresh frame is here, the unit has the old one | write completion |
+//! | x | x | | - | x | written, not yet known to be durable | commit; write |
+//!
+//! # Invariants
+//! L1. A mark is set only on a present page.
+//! L2. A page with `WRITEBACK` and without `DIRTY` holds the very frame that its unit reads.
+//! L3. A frame is taken out of a slot only by who holds the frame's lock exclusively, or, under write-back,
+//!     by a writer that puts a fresh one there; the unit then owns the old one.
+//! L4. `COMMITTING` pages were `UNSTABLE` when the running commit began and have not been taken for
+//!     write-back since.
+
+use slackwater_arena::FrameId;
+
+/// Pages per leaf.
+pub(crate) const LEAF_PAGES: u64 = 64;
+
+/// What is remembered of a page. The first [`Mark::INDEXED`] are also indexed in the tree above the leaf.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(usize)]
+pub(crate) enum Mark {
+    /// Newer than the backend.
+    Dirty = 0,
+    /// Chosen by a running sync.
+    ToWrite = 1,
+    /// A unit with it is in flight.
+    Writeback = 2,
+    /// Written, and not known to be durable.
+    Unstable = 3,
+    /// Unstable when the running commit began.
+    Committing = 4,
+    /// The frame holds the page's bytes.
+    Uptodate = 5,
+    /// Used since the last look of eviction.
+    Referenced = 6,
+}
+
+impl Mark {
+    /// Number of marks.
+    pub(crate) const COUNT: usize = 7;
+    /// Number of marks that inner nodes index.
+    pub(crate) const INDEXED: usize = 5;
+}
+
+/// See the [module documentation](self). Lives behind the leaf's lock.
+#[derive(Debug)]
+pub(crate) struct LeafState {
+    present: u64,
+    marks: [u64; Mark::COUNT],
+    frames: [Option<FrameId>; LEAF_PAGES as usize],
+}
+
+impl LeafState {
+    pub(crate) fn new() -> Self {
+        Self { present: 0, marks: [0; Mark::COUNT], frames: [None; LEAF_PAGES as usize] }
+    }
+
+    /// The frame in `slot`, whatever its state.
+    pub(crate) fn frame(&self, slot: usize) -> Option<FrameId> {
+        self.frames[slot]
+    }
+
+    /// Whether the page in `slot` has `mark`.
+    pub(crate) fn has(&self, mark: Mark, slot: usize) -> bool {
+        self.marks[mark as usize] >> slot & 1 != 0
+    }
+
+    /// All pages with `mark`, one bit each.
+    pub(crate) fn bits(&self, mark: Mark) -> u64 {
+        self.marks[mark as usize]
+    }
+
+    /// All pages that are present.
+    pub(crate) fn present(&self) -> u64 {
+        self.present
+    }
+
+    pub(crate) fn set(&mut self, mark: Mark, slot: usize) {
+        debug_assert!(self.present >> slot & 1 != 0, "L1");
+        self.marks[mark as usize] |= 1 << slot;
+    }
+
+    pub(crate) fn set_bits(&mut self, mark: Mark, bits: u64) {
+        debug_assert!(bits & !self.present == 0, "L1");
+        self.marks[mark as usize] |= bits;
+    }
+
+    pub(crate) fn clear(&mut self, mark: Mark, slot: usize) {
+        self.marks[mark as usize] &= !(1 << slot);
+    }
+
+    pub(crate) fn clear_bits(&mut self, mark: Mark, bits: u64) {
+        self.marks[mark as usize] &= !bits;
+    }
+
+    /// Puts `frame` into an empty slot, without marks.
+    pub(crate) fn insert(&mut self, slot: usize, frame: FrameId) {
+        debug_assert!(self.frames[slot].is_none(), "slot taken");
+        self.frames[slot] = Some(frame);
+        self.present |= 1 << slot;
+    }
+
+    /// Puts `frame` in the place of the one that is there; marks stay.
+    pub(crate) fn replace(&mut self, slot: usize, frame: FrameId) -> Option<FrameId> {
+        debug_assert!(self.has(Mark::Writeback, slot), "L3");
+        self.frames[slot].replace(frame)
+    }
+
+    /// Takes the page out of `slot` with all its marks.
+    pub(crate) fn remove(&mut self, slot: usize) -> Option<FrameId> {
+        self.present &= !(1 << slot);
+        for marks in &mut self.marks {
+            *marks &= !(1 << slot);
+        }
+        self.frames[slot].take()
+    }
+
+    /// Pages that are newer than what the backend has durably: dirty, under write-back or unstable.
+    pub(crate) fn unclean(&self) -> u64 {
+        [Mark::Dirty, Mark::Writeback, Mark::Unstable, Mark::Committing]
+            .into_iter()
+            .fold(0, |unclean, mark| unclean | self.bits(mark))
+    }
+
+    /// Pages that can be dropped without loss: filled, and not unclean.
+    pub(crate) fn clean(&self) -> u64 {
+        self.present & self.bits(Mark::Uptodate) & !self.unclean()
+    }
+
+    /// One bit for each indexed mark that some page has.
+    pub(crate) fn indexed(&self) -> u32 {
+        (0..Mark::INDEXED).fold(0, |set, mark| set | u32::from(self.marks[mark] != 0) << mark)
+    }
+}
+
+/// The slots of a bit set, ascending.
+pub(crate) fn slots(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        (bits != 0).then(|| {
+            let slot = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            slot
+        })
+    })
+}
+
+/// The bits of slots `from..to`, clamped to a leaf.
+pub(crate) fn range_bits(from: u64, to: u64) -> u64 {
+    if from >= to || from >= LEAF_PAGES {
+        return 0;
+    }
+    let above = if to >= LEAF_PAGES { u64::MAX } else { (1 << to) - 1 };
+    above & (u64::MAX << from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_slots_is_clamped_to_the_leaf() {
+        assert_eq!(range_bits(0, 64), u64::MAX);
+        assert_eq!(range_bits(0, 1000), u64::MAX);
+        assert_eq!(range_bits(63, 64), 1 << 63);
+        assert_eq!(range_bits(5, 5), 0);
+        assert_eq!(range_bits(64, 65), 0);
+        assert_eq!(slots(0b1010).collect::<Vec<_>>(), [1, 3]);
+    }
+}

@@ -1,0 +1,262 @@
+//! The radix tree that finds a page of a file: 64 children a node, leaves of 64 pages.
+//!
+//! Each inner node also says, mark by mark, which children may have a page with it, so that a scan for
+//! dirty pages of a sparse terabyte touches only what is dirty.
+//!
+//! # Invariants
+//! T1. An inner node's bit for a mark is set whenever a page below has the mark. It may be set without
+//!     one: bits are set as soon as a leaf gets its first such page, and cleared when somebody looks.
+//! T2. Nodes are added and removed, and index bits cleared, only with the tree's lock held for writing.
+//! T3. Index bits are set with the tree's lock held for reading and the leaf's lock held. So no set can
+//!     run between the look and the clear of T2, and no set can be overtaken by another.
+//!
+//! # Lock order
+//! `I_PAGES` (the tree), then `LEAF`.
+//!
+//! # Kernel counterpart
+//! `struct xarray` as used for `address_space::i_pages`, with its tags. Differs: one lock per 64 pages and
+//! index bits that lag behind.
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+
+use crate::lock_order::LEAF;
+use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark};
+
+const FANOUT_SHIFT: u32 = 6;
+const FANOUT: usize = 1 << FANOUT_SHIFT;
+const LEAF_SHIFT: u32 = LEAF_PAGES.trailing_zeros();
+/// A page index has 52 bits: six for the leaf and six for each of at most eight levels above.
+const LEVELS_MAX: usize = 8;
+
+pub(crate) type Leaf = Mutex<LeafState>;
+
+#[derive(Default)]
+enum Child {
+    #[default]
+    Empty,
+    Inner(Box<Inner>),
+    Leaf(Box<Leaf>),
+}
+
+struct Inner {
+    children: [Child; FANOUT],
+    marks: [AtomicU64; Mark::INDEXED],
+}
+
+impl Inner {
+    fn new() -> Box<Self> {
+        Box::new(Self { children: std::array::from_fn(|_| Child::Empty), marks: Default::default() })
+    }
+}
+
+/// The nodes from the root to a leaf, for setting index bits.
+#[derive(Default)]
+struct Path<'a> {
+    steps: [Option<(&'a Inner, usize)>; LEVELS_MAX],
+    len: usize,
+}
+
+impl<'a> Path<'a> {
+    fn push(&mut self, inner: &'a Inner, slot: usize) {
+        self.steps[self.len] = Some((inner, slot));
+        self.len += 1;
+    }
+
+    /// T1 for the marks in `marks`, one bit each.
+    fn index(&self, marks: u32) {
+        for (inner, slot) in self.steps[..self.len].iter().flatten() {
+            for mark in (0..Mark::INDEXED).filter(|mark| marks >> mark & 1 != 0) {
+                // Relaxed: read under the same locks (T3), or as a hint.
+                inner.marks[mark].fetch_or(1 << slot, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// See the [module documentation](self). Lives behind the mapping's lock.
+#[derive(Default)]
+pub(crate) struct Tree {
+    root: Child,
+    /// Inner levels above the leaves.
+    levels: u32,
+}
+
+impl Tree {
+    /// Whether no page was ever put here, or all were taken out and the tree pruned.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.root, Child::Empty)
+    }
+
+    fn covers(&self, index: u64) -> bool {
+        index >> LEAF_SHIFT >> (FANOUT_SHIFT * self.levels) == 0
+    }
+
+    /// Runs `f` on the leaf that holds `index`; `None` if there is no such leaf.
+    pub(crate) fn with_leaf<R>(&self, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> Option<R> {
+        if !self.covers(index) {
+            return None;
+        }
+        let mut path = Path::default();
+        let mut child = &self.root;
+        let mut level = self.levels;
+        loop {
+            match child {
+                Child::Empty => return None,
+                Child::Leaf(leaf) => return Some(visit(leaf, &path, f)),
+                Child::Inner(inner) => {
+                    level -= 1;
+                    let slot = slot_at(index, level);
+                    path.push(inner, slot);
+                    child = &inner.children[slot];
+                }
+            }
+        }
+    }
+
+    /// Runs `f` on the first leaf at or behind `from` that may have a page with `mark` (any page, for
+    /// `None`) and returns its first index with the result.
+    pub(crate) fn with_next<R>(
+        &self,
+        from: u64,
+        mark: Option<Mark>,
+        f: impl FnOnce(u64, &mut LeafState) -> R,
+    ) -> Option<(u64, R)> {
+        if !self.covers(from) {
+            return None;
+        }
+        let mut path = Path::default();
+        let (leaf, base) = find(&self.root, self.levels, from, 0, mark, &mut path)?;
+        Some((base, visit(leaf, &path, |state| f(base, state))))
+    }
+
+    /// Makes sure that there is a leaf for `index`; says whether it is new.
+    pub(crate) fn grow(&mut self, index: u64) -> bool {
+        while !self.covers(index) {
+            self.raise();
+        }
+        let mut child = &mut self.root;
+        let mut level = self.levels;
+        loop {
+            if level == 0 {
+                if matches!(child, Child::Leaf(_)) {
+                    return false;
+                }
+                *child = Child::Leaf(Box::new(Mutex::new(LEAF, LeafState::new())));
+                return true;
+            }
+            if matches!(child, Child::Empty) {
+                *child = Child::Inner(Inner::new());
+            }
+            let Child::Inner(inner) = child else { unreachable!("leaves are at level 0 only") };
+            level -= 1;
+            child = &mut inner.children[slot_at(index, level)];
+        }
+    }
+
+    /// Adds a level at the root. The old root's index bits move up.
+    fn raise(&mut self) {
+        let old = std::mem::take(&mut self.root);
+        self.levels += 1;
+        if matches!(old, Child::Empty) {
+            return;
+        }
+        let mut top = Inner::new();
+        top.children[0] = old;
+        reindex(&mut top);
+        self.root = Child::Inner(top);
+    }
+
+    /// Removes empty leaves and the inner nodes that become empty, and clears index bits without a page.
+    pub(crate) fn prune(&mut self) {
+        if !tidy(&mut self.root) {
+            *self = Self::default();
+        }
+    }
+}
+
+fn slot_at(index: u64, level: u32) -> usize {
+    (index >> (LEAF_SHIFT + FANOUT_SHIFT * level)) as usize & (FANOUT - 1)
+}
+
+/// Locks the leaf, runs `f`, and indexes the marks that the leaf did not have before.
+fn visit<R>(leaf: &Leaf, path: &Path<'_>, f: impl FnOnce(&mut LeafState) -> R) -> R {
+    let mut state = leaf.lock();
+    let before = state.indexed();
+    let result = f(&mut state);
+    let new = state.indexed() & !before;
+    if new != 0 {
+        path.index(new);
+    }
+    result
+}
+
+/// Depth-first search for the first leaf at or behind `from`. `base` is the first index below `child`.
+fn find<'a>(
+    child: &'a Child,
+    level: u32,
+    from: u64,
+    base: u64,
+    mark: Option<Mark>,
+    path: &mut Path<'a>,
+) -> Option<(&'a Leaf, u64)> {
+    match child {
+        Child::Empty => None,
+        Child::Leaf(leaf) => Some((leaf, base)),
+        Child::Inner(inner) => {
+            let level = level - 1;
+            let first = if from > base { slot_at(from, level) } else { 0 };
+            for slot in first..FANOUT {
+                if mark.is_some_and(|mark| inner.marks[mark as usize].load(Ordering::Relaxed) >> slot & 1 == 0) {
+                    continue;
+                }
+                let below = base + ((slot as u64) << (LEAF_SHIFT + FANOUT_SHIFT * level));
+                path.push(inner, slot);
+                if let Some(found) = find(&inner.children[slot], level, from.max(below), below, mark, path) {
+                    return Some(found);
+                }
+                path.len -= 1;
+            }
+            None
+        }
+    }
+}
+
+/// Prunes below `child`; false if nothing is left there.
+fn tidy(child: &mut Child) -> bool {
+    let keep = match child {
+        Child::Empty => false,
+        Child::Leaf(leaf) => leaf.get_mut().present() != 0,
+        Child::Inner(inner) => {
+            let mut any = false;
+            for below in &mut inner.children {
+                any |= tidy(below);
+            }
+            if any {
+                reindex(inner);
+            }
+            any
+        }
+    };
+    if !keep {
+        *child = Child::Empty;
+    }
+    keep
+}
+
+/// Sets the index bits of `inner` to what its children have.
+fn reindex(inner: &mut Inner) {
+    let mut marks = [0_u64; Mark::INDEXED];
+    for (slot, child) in inner.children.iter_mut().enumerate() {
+        let below = match child {
+            Child::Empty => 0,
+            Child::Leaf(leaf) => leaf.get_mut().indexed(),
+            Child::Inner(inner) => (0..Mark::INDEXED)
+                .fold(0, |set, mark| set | u32::from(*inner.marks[mark].get_mut() != 0) << mark),
+        };
+        for (mark, bits) in marks.iter_mut().enumerate() {
+            *bits |= u64::from(below >> mark & 1) << slot;
+        }
+    }
+    inner.marks = marks.map(AtomicU64::new);
+}

@@ -1,0 +1,124 @@
+//! Taking over what a dead engine left in the arena.
+//!
+//! The frames stay where they are: an inode is opened again by its handle, its dirty frames become its dirty
+//! pages, and write-back goes on as if nothing had happened. Writing a page again that had reached the
+//! backend already does no harm.
+//!
+//! # Errors
+//! An inode whose file is gone for good (`Stale`) had no name left when the process died, and its data goes.
+//! One that cannot be opened for another reason fails the mount, and everything of the volume stays in the
+//! arena.
+
+use slackwater_arena::{SurvivingInode, SurvivingVolume};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::{AttrChange, Call, FileHandle, Found};
+use crate::engine::Shared;
+use crate::error::{BackendError, ErrorKind, MountError};
+use crate::filemap;
+use crate::inode::meta;
+use crate::page_cache::Mark;
+use crate::super_block::SuperBlock;
+use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
+
+impl Shared {
+    /// What survived of the volume called `name`.
+    pub(crate) fn take_survivors(&self, name: &str) -> Option<SurvivingVolume> {
+        let mut survivors = self.survivors.lock();
+        let at = survivors.volumes.iter().position(|volume| volume.record.id.as_slice() == name.as_bytes())?;
+        Some(survivors.volumes.swap_remove(at))
+    }
+
+    /// Puts back what could not be taken over.
+    pub(crate) fn return_survivors(&self, survivors: SurvivingVolume) {
+        self.survivors.lock().volumes.push(survivors);
+    }
+}
+
+impl SuperBlock {
+    /// Adopts every surviving inode, or none. Returns the survivors with the error.
+    pub(crate) fn adopt(self: &Arc<Self>, survivors: &SurvivingVolume) -> Result<(), MountError> {
+        let mut opened = Vec::with_capacity(survivors.inodes.len());
+        for survivor in &survivors.inodes {
+            match self.reopen(survivor) {
+                Ok(found) => opened.push((survivor, Some(found))),
+                Err(error) if error.kind() == ErrorKind::Stale => opened.push((survivor, None)),
+                Err(source) => {
+                    let dirty_bytes = survivor.pages.len() as u64 * PAGE_BYTES;
+                    return Err(MountError::Survivor { id: id_of(survivor), dirty_bytes, source });
+                }
+            }
+        }
+        for (survivor, found) in opened {
+            match found {
+                Some(found) => self.adopt_inode(survivor, found),
+                None => self.drop_survivor(survivor),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a survivor and brings its file to the size it had for the programs that used it.
+    fn reopen(&self, survivor: &SurvivingInode) -> Result<Found, BackendError> {
+        let handle = FileHandle::new(survivor.record.handle.as_slice()).ok_or(ErrorKind::Stale)?;
+        let id = id_of(survivor);
+        let mut found: Found = self.call(None, |done| Call::Reopen { handle, id, done })?;
+        let size_bytes = survivor.record.size_bytes;
+        if found.attr.size_bytes > size_bytes {
+            // The process died inside a truncate, whose intent was recorded first.
+            let change = AttrChange { size_bytes: Some(size_bytes), ..AttrChange::default() };
+            let node = found.node.clone();
+            found.attr = self.call(None, |done| Call::Setattr { node, change, done })?;
+        }
+        Ok(found)
+    }
+
+    fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, found: Found) {
+        let backing_bytes = found.attr.size_bytes;
+        let inode = self.iget(found);
+        inode.adopt_slot(survivor.slot);
+        self.bdi().pin_adopted_node();
+        inode.set_size(survivor.record.size_bytes);
+        inode.backing_bytes.store(backing_bytes, Ordering::Release);
+        inode.set_mtime(Timestamp(survivor.record.mtime_ns));
+        let mut pages = 0;
+        for (index, frame) in survivor.pages.iter().map(|(index, frame)| (PageIndex(*index), *frame)) {
+            if index >= PageIndex::end_of(survivor.record.size_bytes) {
+                // Copied beyond the end by a write that never returned.
+                self.engine().arena.free(frame);
+                continue;
+            }
+            let ((), new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+                leaf.insert(slot, frame);
+                leaf.set(Mark::Uptodate, slot);
+                leaf.set(Mark::Dirty, slot);
+            });
+            if new_leaf {
+                filemap::list_leaf(inode.arc(), index);
+            }
+            pages += 1;
+        }
+        filemap::zero_tail(&inode, survivor.record.size_bytes);
+        inode.mapping.add(Mark::Dirty, pages);
+        inode.mapping.add_unclean(pages);
+        let wb = inode.wb();
+        wb.stat.reclaimable.add(pages);
+        wb.pool.nr_dirty.add(pages);
+        wb.bdi.pin_adopted(pages as u64);
+        wb.mark_inode_dirty(inode.arc(), meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
+    }
+
+    fn drop_survivor(&self, survivor: &SurvivingInode) {
+        let arena = &self.engine().arena;
+        tracing::info!(target: "slackwater::recovery", volume = self.name(), id = %id_of(survivor),
+            pages = survivor.pages.len(), "the file of a surviving inode is gone: its data had no name left");
+        survivor.pages.iter().for_each(|(_, frame)| arena.free(*frame));
+        arena.free_inode(survivor.slot);
+    }
+}
+
+fn id_of(survivor: &SurvivingInode) -> NodeId {
+    let record = &survivor.record;
+    NodeId { dev: record.dev, ino: record.ino, generation: record.generation }
+}

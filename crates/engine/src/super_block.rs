@@ -1,0 +1,403 @@
+//! A mounted volume: its inodes, its write-back, and the state it is in.
+//!
+//! # States
+//! | state | what holds | who leaves it |
+//! |---|---|---|
+//! | `Mounted` | everything works | umount freezes |
+//! | `Frozen` | reads and syncs work, changes are refused | umount: thaws at its deadline, or goes on |
+//! | `Dead` | 0 dirty, 0 in flight, no new references; never left | - |
+//!
+//! # Invariants
+//! S1. `Dead` is final. It is set by umount when nothing is dirty, and then `in_flight` is drained: what is
+//!     in flight by then holds a pin, what pins later looks at the state after pinning and backs off.
+//! S2. Every inode with users, pages or dirty metadata is in `inodes`, once.
+//!
+//! # Lock order
+//! `umount_lock` first; `inodes` before any inode's locks.
+//!
+//! # Kernel counterpart
+//! `struct super_block`; sem. 1.1.
+
+use std::collections::{HashMap, VecDeque};
+
+use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
+use slackwater_sync::InFlight;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::{Arc, Weak};
+
+use crate::backend::{Backend, Call, Found, Node, NodeKind, Statfs};
+use crate::engine::Shared;
+use crate::error::{BackendError, ErrorKind, FileError, MountError};
+use crate::errseq::{ErrCursor, ErrSeq};
+use crate::inode::{Inode, InodeRef};
+use crate::lock_order::{INODE_HASH, LEAVES, S_UMOUNT};
+use crate::units::{NodeId, PAGE_BYTES, PageIndex, Tick};
+use crate::writeback::commit::Commits;
+use crate::writeback::{BackingDevInfo, BdiWriteback};
+
+const MOUNTED: u8 = 0;
+const FROZEN: u8 = 1;
+const DEAD: u8 = 2;
+
+/// Shards of the inode hash: enough that two threads seldom meet.
+const INODE_SHARDS: usize = 16;
+
+/// A leaf of cached pages, for eviction's clock hand.
+pub(crate) struct LeafRef {
+    pub(crate) inode: Weak<Inode>,
+    pub(crate) first: PageIndex,
+}
+
+/// See the [module documentation](self).
+pub struct SuperBlock {
+    name: String,
+    engine: Arc<Shared>,
+    bdi: Arc<BackingDevInfo>,
+    root_wb: Arc<BdiWriteback>,
+    volume_slot: VolumeSlot,
+    root_id: NodeId,
+    /// The volume's own reference to its root; umount puts it. Kernel: `s_root`.
+    pub(crate) root: Mutex<Option<InodeRef>>,
+    state: AtomicU8,
+    in_flight: InFlight,
+    errseq: ErrSeq,
+    write_failures: AtomicU64,
+    progress_at_ns: AtomicU64,
+    pub(crate) open_files: AtomicU32,
+    pub(crate) umount_lock: Mutex<()>,
+    commits: Commits,
+    inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
+    pub(crate) lru: Mutex<VecDeque<LeafRef>>,
+}
+
+/// How much of a volume is not in the backend yet, and how fast it gets there.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct VolumeStatus {
+    /// Bytes in dirty pages.
+    pub dirty_bytes: u64,
+    /// Bytes under write-back.
+    pub writeback_bytes: u64,
+    /// Bytes written and not yet known to be durable.
+    pub unstable_bytes: u64,
+    /// Bytes written back since the mount; the rate is the difference of two looks.
+    pub written_bytes: u64,
+    /// Open file descriptions.
+    pub open_files: u64,
+    /// Inodes in memory.
+    pub inodes: u64,
+    /// The last write-back error, if the last attempt failed.
+    pub failing: Option<ErrorKind>,
+}
+
+impl VolumeStatus {
+    /// Bytes that an unmount still has to bring to the backend.
+    pub fn bytes_left(&self) -> u64 {
+        self.dirty_bytes + self.writeback_bytes + self.unstable_bytes
+    }
+}
+
+impl SuperBlock {
+    pub(crate) fn mount(engine: &Arc<Shared>, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<Self>, MountError> {
+        let bad_name = || MountError::BadName(name.into());
+        let id = ShortBytes::new(name.as_bytes()).filter(|_| !name.is_empty()).ok_or_else(bad_name)?;
+        let root: Found =
+            engine.call(&*backend, None, |done| Call::Root { done }).map_err(MountError::Root)?;
+        let gate = engine.gate(backend.limits().device);
+        let frames = u64::from(engine.arena.frames());
+        let bdi = Arc::new(BackingDevInfo::new(backend, gate, &engine.tunables, frames));
+        let root_wb = BdiWriteback::new(Arc::clone(&bdi), Arc::clone(&engine.pool));
+        let survivors = engine.take_survivors(name);
+        let volume_slot = match &survivors {
+            Some(survivors) => survivors.slot,
+            None => engine.arena.alloc_volume(&VolumeRecord { id }).ok_or(MountError::TooManyVolumes)?,
+        };
+        let sb = Arc::new(Self {
+            name: name.into(),
+            engine: Arc::clone(engine),
+            bdi,
+            root_wb,
+            volume_slot,
+            root_id: root.attr.id,
+            root: Mutex::new(INODE_HASH, None),
+            state: AtomicU8::new(MOUNTED),
+            in_flight: InFlight::new(),
+            errseq: ErrSeq::new(),
+            write_failures: AtomicU64::new(0),
+            progress_at_ns: AtomicU64::new(engine.clock.now().0),
+            open_files: AtomicU32::new(0),
+            umount_lock: Mutex::new(S_UMOUNT, ()),
+            commits: Commits::new(),
+            inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
+            lru: Mutex::new(LEAVES, VecDeque::new()),
+        });
+        sb.root_wb.set_super_block(&sb);
+        let root = sb.iget(root);
+        *sb.root.lock() = Some(root);
+        if let Some(survivors) = survivors
+            && let Err(error) = sb.adopt(&survivors)
+        {
+            sb.abandon();
+            engine.return_survivors(survivors);
+            return Err(error);
+        }
+        Ok(sb)
+    }
+
+    /// The name it was mounted under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What write-back knows of the device.
+    pub fn bdi(&self) -> &Arc<BackingDevInfo> {
+        &self.bdi
+    }
+
+    /// How much is not in the backend yet. Counts are approximate while writers run.
+    pub fn status(&self) -> VolumeStatus {
+        let stat = &self.root_wb.stat;
+        let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
+        VolumeStatus {
+            dirty_bytes: stat.reclaimable.sum() * PAGE_BYTES,
+            writeback_bytes: stat.writeback.sum() * PAGE_BYTES,
+            unstable_bytes: stat.unstable.sum() * PAGE_BYTES,
+            written_bytes: self.bdi.written_bytes(),
+            open_files: u64::from(self.open_files.load(Ordering::Acquire)),
+            inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
+            failing,
+        }
+    }
+
+    /// Makes everything durable that was written before the call.
+    ///
+    /// # Errors
+    /// The first failure; what failed stays dirty and is retried.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn sync(self: &Arc<Self>) -> Result<(), FileError> {
+        self.alive()?;
+        Ok(crate::writeback::sync::sync_volume(self, None)?)
+    }
+
+    /// Space on the backend.
+    ///
+    /// # Errors
+    /// The backend's.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn statfs(&self) -> Result<Statfs, FileError> {
+        self.alive()?;
+        Ok(self.call(None, |done| Call::Statfs { done })?)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Shared> {
+        &self.engine
+    }
+
+    pub(crate) fn root_wb(&self) -> &Arc<BdiWriteback> {
+        &self.root_wb
+    }
+
+    pub(crate) fn root_id(&self) -> NodeId {
+        self.root_id
+    }
+
+    pub(crate) fn volume_slot(&self) -> VolumeSlot {
+        self.volume_slot
+    }
+
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    pub(crate) fn commits(&self) -> &Commits {
+        &self.commits
+    }
+
+    pub(crate) fn errseq(&self) -> &ErrSeq {
+        &self.errseq
+    }
+
+    /// Latches a failed write-back attempt for the volume.
+    pub(crate) fn note_failure(&self, kind: ErrorKind) {
+        self.errseq.set(kind);
+        self.write_failures.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Something of this volume moved: waiters for room look again.
+    pub(crate) fn note_progress(&self) {
+        self.progress_at_ns.store(self.engine.clock.now().0, Ordering::Relaxed);
+        self.engine.room.give();
+    }
+
+    pub(crate) fn progress_at(&self) -> Tick {
+        Tick(self.progress_at_ns.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn unstable_pages(&self) -> u64 {
+        self.root_wb.stat.unstable.read()
+    }
+
+    /// Whether nothing is dirty, in flight or unstable: there is no room to be made here.
+    pub(crate) fn is_idle(&self) -> bool {
+        let stat = &self.root_wb.stat;
+        stat.reclaimable.sum() + stat.writeback.sum() + stat.unstable.sum() == 0
+    }
+
+    /// Refuses when the volume is gone.
+    pub(crate) fn alive(&self) -> Result<(), FileError> {
+        if self.state.load(Ordering::Acquire) == DEAD { Err(FileError::NotMounted) } else { Ok(()) }
+    }
+
+    /// Refuses changes when the volume is frozen or gone.
+    pub(crate) fn writable(&self) -> Result<(), FileError> {
+        if self.state.load(Ordering::Acquire) == MOUNTED { Ok(()) } else { Err(FileError::NotMounted) }
+    }
+
+    /// Refuses changes from now on, and waits for those that are running: each holds its inode's `rwsem`,
+    /// under which it looked at the state.
+    pub(crate) fn freeze(&self) {
+        self.state.store(FROZEN, Ordering::Release);
+        for inode in self.all_inodes() {
+            drop(inode.rwsem.write());
+        }
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.state.store(MOUNTED, Ordering::Release);
+    }
+
+    /// S1: no way back.
+    pub(crate) fn clear_active(&self) {
+        self.state.store(DEAD, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.state.load(Ordering::Acquire) == MOUNTED
+    }
+
+    /// Makes a call to this volume's backend and waits for the answer.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        deadline: Option<Tick>,
+        make: impl FnOnce(crate::backend::Done<T>) -> Call,
+    ) -> Result<T, BackendError> {
+        self.engine.call(&*self.bdi.backend, deadline, make)
+    }
+
+    fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Arc<Inode>>> {
+        &self.inodes[id.ino as usize % INODE_SHARDS]
+    }
+
+    /// The inode of a node that the backend found, with a reference for the caller. An inode that is cached
+    /// keeps its own size and times: those of the backend may be older.
+    pub(crate) fn iget(self: &Arc<Self>, found: Found) -> InodeRef {
+        let Found { node, handle, attr } = found;
+        let mut shard = self.shard(attr.id).lock();
+        if let Some(inode) = shard.get(&attr.id) {
+            let inode = InodeRef::new(inode);
+            drop(shard);
+            inode.refresh(&attr);
+            return inode;
+        }
+        // The node is kept for what can be open; a file drops it when it is neither open nor dirty.
+        let node: Option<Node> = Some(node);
+        let inode = Inode::new(Arc::clone(self), Arc::clone(&self.root_wb), attr, handle, node);
+        let result = InodeRef::new(&inode);
+        shard.insert(attr.id, inode);
+        result
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// `NotMounted` after unmount.
+    pub fn root(&self) -> Result<InodeRef, FileError> {
+        self.root.lock().clone().ok_or(FileError::NotMounted)
+    }
+
+    /// The last user of an inode is gone. It stays cached while it has pages; without a name left its pages
+    /// are dropped.
+    pub(crate) fn last_user_gone(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.id()).lock();
+        if inode.users() != 0 {
+            return; // somebody found it again meanwhile
+        }
+        let unlinked = {
+            let mut state = inode.state.lock();
+            let unlinked = state.attr.nlink == 0 && inode.kind() == NodeKind::File;
+            state.doomed |= unlinked;
+            unlinked
+        };
+        let keep = !unlinked && (inode.mapping.count_unclean() != 0 || !inode.mapping.is_empty());
+        let metadata = {
+            let state = inode.state.lock();
+            !unlinked && !inode.is_clean(&state)
+        };
+        if !keep && !metadata {
+            shard.remove(&inode.id());
+        }
+        drop(shard);
+        if unlinked {
+            self.drop_pages(inode);
+            let _ = inode.wb().settle(inode, self.engine.clock.now(), false);
+        }
+        inode.release_if_clean();
+    }
+
+    /// Takes an inode without users and pages out of the hash.
+    pub(crate) fn forget_if_unused(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.id()).lock();
+        let clean = inode.is_clean(&inode.state.lock());
+        if inode.users() == 0 && clean && inode.mapping.is_empty() {
+            shard.remove(&inode.id());
+        }
+    }
+
+    /// Drops every page that no unit holds, whatever its marks. The inode is doomed, or nothing of it is
+    /// dirty.
+    pub(crate) fn drop_pages(&self, inode: &Inode) {
+        crate::filemap::remove_pages(inode, PageIndex(0));
+    }
+
+    /// All inodes in memory.
+    pub(crate) fn all_inodes(&self) -> Vec<Arc<Inode>> {
+        self.inodes.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The inodes of which something has still to reach the backend.
+    pub(crate) fn unclean_inodes(&self) -> Vec<Arc<Inode>> {
+        let mut inodes = self.all_inodes();
+        inodes.retain(|inode| !inode.is_clean(&inode.state.lock()));
+        inodes
+    }
+
+    /// Whether anything has still to reach the backend.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.inodes.iter().all(|shard| shard.lock().values().all(|inode| inode.is_clean(&inode.state.lock())))
+    }
+
+    /// Bytes that are not durably in the backend.
+    pub(crate) fn unclean_bytes(&self) -> u64 {
+        self.all_inodes().iter().map(|inode| inode.mapping.count_unclean() * PAGE_BYTES).sum()
+    }
+
+    /// Empties the inode hash; the references go with the result.
+    pub(crate) fn take_inodes(&self) -> Vec<Arc<Inode>> {
+        self.inodes.iter().flat_map(|shard| shard.lock().drain().map(|(_, inode)| inode).collect::<Vec<_>>()).collect()
+    }
+
+    /// The engine goes away with this volume mounted: breaks the references between volume and inodes and
+    /// leaves frames and records in the arena as they are.
+    pub(crate) fn abandon(&self) {
+        self.state.store(DEAD, Ordering::Release);
+        self.lru.lock().clear();
+        let root = self.root.lock().take();
+        drop(root);
+        drop(self.take_inodes());
+    }
+}

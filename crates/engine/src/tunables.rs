@@ -1,0 +1,73 @@
+//! Every knob of the engine, with its unit, default and range.
+
+use std::time::Duration;
+
+/// What can be set when an engine is built. [`Tunables::default`] is right for most.
+#[derive(Clone, Debug)]
+pub struct Tunables {
+    /// Time between two looks for old data (kernel: `dirty_writeback_centisecs`). Zero turns periodic
+    /// write-back off. Default 5 s.
+    pub dirty_writeback: Duration,
+    /// Age at which dirty data is written back (kernel: `dirty_expire_centisecs`). Default 30 s.
+    pub dirty_expire: Duration,
+    /// Longest time that written pages wait for the backend to make them durable, which is when their
+    /// frames come free. Default 5 s.
+    pub commit_interval: Duration,
+    /// Percent of the arena that may be dirty before write-back starts without being asked (kernel:
+    /// `dirty_background_ratio`). Default 10; 0 starts at the first page, 100 never starts.
+    pub dirty_background_percent: u32,
+    /// Percent of the arena that one volume may fill with pages that cannot be dropped: dirty, under
+    /// write-back or not yet durable. Default 50, range 1 to 100.
+    pub volume_share_percent: u32,
+    /// The same while the volume's last write-back failed. Default 12, range 1 to `volume_share_percent`.
+    pub failed_share_percent: u32,
+    /// Wait before an inode whose write-back failed is tried again; doubles with each failure.
+    /// Default 100 ms.
+    pub retry_min: Duration,
+    /// Longest such wait. Default 30 s.
+    pub retry_max: Duration,
+    /// Most pages read ahead of a sequential reader (kernel: `read_ahead_kb`). Default 256 (1 MiB);
+    /// 0 reads only what is asked for.
+    pub readahead_pages: u32,
+    /// Open backend nodes one volume may hold for inodes that are dirty or not durable yet. Write-back and
+    /// commit start at half of it, and writes to further files wait at all of it. Default 2048.
+    pub pinned_nodes: u32,
+    /// Threads that run flushers, for all volumes together. They never wait for a backend. Default 2,
+    /// range 1 to 64. With 0 nobody flushes but [`Engine::step`](crate::Engine::step), as tests want it.
+    pub flusher_threads: u32,
+    /// Longest time that background units are held back by syncs on the same device, so that a stream of
+    /// syncs cannot starve write-back. Default 100 ms.
+    pub gate_hold: Duration,
+    /// Whether syncs hold other volumes' background units back at all. Default true.
+    pub gate: bool,
+    /// Longest time a deadline-less wait goes without progress before it is logged. Default 120 s.
+    pub hung_wait: Duration,
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Self {
+            dirty_writeback: Duration::from_secs(5),
+            dirty_expire: Duration::from_secs(30),
+            commit_interval: Duration::from_secs(5),
+            dirty_background_percent: 10,
+            volume_share_percent: 50,
+            failed_share_percent: 12,
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(30),
+            readahead_pages: 256,
+            pinned_nodes: 2048,
+            flusher_threads: 2,
+            gate_hold: Duration::from_millis(100),
+            gate: true,
+            hung_wait: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Tunables {
+    /// Percent `percent` of `frames`, at least one.
+    pub(crate) fn frames_of(percent: u32, frames: u64) -> u64 {
+        (frames * u64::from(percent.min(100)) / 100).max(1)
+    }
+}

@@ -1,0 +1,186 @@
+//! Taking a volume away: everything in the backend, every reference gone, or nothing changed.
+//!
+//! # Steps
+//! 1. Busy check: open files and referenced inodes end it at once.
+//! 2. Flush, while the volume works as before. Writers may go on meanwhile.
+//! 3. Freeze: changes are refused from here on, those that run are waited for.
+//! 4. Flush the rest, which is what was written during step 2.
+//! 5. Busy check again, then detach: the volume cannot be found any more.
+//! 6. Clear `ACTIVE`: nothing is dirty and nothing new begins. There is no way back from here, and nothing
+//!    from here on waits for the backend.
+//! 7. Drain: what is in flight of this volume, and of no other, lets go of its inodes.
+//! 8. Evict every inode.
+//! 9. An inode that is still referenced is a bug, and said so.
+//! 10. The arena's records are given back and the backend is closed.
+//!
+//! The deadline can end it in steps 2 to 4 only; then writes thaw and the volume is as it was (P3).
+//!
+//! # Kernel counterpart
+//! `generic_shutdown_super`; sem. 6.1. Differs: it flushes before it detaches, and fails rather than lose.
+
+use std::time::Duration;
+
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::NodeKind;
+use crate::error::{ErrorKind, UmountError};
+use crate::errseq::ErrCursor;
+use crate::inode::Inode;
+use crate::super_block::SuperBlock;
+use crate::units::{NodeId, Tick};
+use crate::writeback::Settled;
+use crate::writeback::sync::sync_volume;
+
+/// Wait between two attempts to flush to a backend that fails.
+const FLUSH_RETRY: Duration = Duration::from_millis(50);
+
+/// How to unmount.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct UmountOptions {
+    /// Give up, with nothing changed, when this much time has passed. `None` waits as long as it takes.
+    pub deadline: Option<Duration>,
+    /// Throw away what is not in the backend: the only way to lose data. [`SuperBlock::would_lose`] names
+    /// it. Without open files only.
+    pub discard: bool,
+}
+
+/// A file that has bytes which are not durably in the backend.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct UncleanFile {
+    /// Which file.
+    pub id: NodeId,
+    /// Bytes in pages that are dirty, under write-back or not yet durable.
+    pub bytes: u64,
+}
+
+impl SuperBlock {
+    /// Unmounts the volume; the steps are in the module documentation of `umount`. Its progress can be
+    /// followed with [`SuperBlock::status`].
+    ///
+    /// # Errors
+    /// The volume is mounted and writable as before, and nothing is lost: `Busy`, `Deadline`, `NotMounted`,
+    /// `InProgress`. Only `BusyInodes` is different: the volume is gone, its data is in the backend, and
+    /// somebody kept a reference that he should not have.
+    ///
+    /// # Blocking
+    /// For the backend, until the deadline at most.
+    pub fn umount(self: &Arc<Self>, options: UmountOptions) -> Result<(), UmountError> {
+        let _only = self.umount_lock.try_lock().ok_or(UmountError::InProgress)?;
+        if !self.is_mounted() {
+            return Err(UmountError::NotMounted);
+        }
+        self.check_busy()?;
+        let deadline = options.deadline.map(|within| self.engine().clock.now() + within);
+        if !options.discard {
+            self.flush(deadline)?;
+        }
+        self.freeze();
+        let flushed = self.check_busy().and_then(|()| if options.discard { Ok(()) } else { self.flush(deadline) });
+        if let Err(error) = flushed {
+            self.thaw();
+            return Err(error);
+        }
+        self.engine().detach(self);
+        self.clear_active();
+        if options.discard {
+            self.doom_all();
+        } else {
+            debug_assert!(self.is_clean(), "dirty after the flush");
+            self.in_flight().drain();
+        }
+        let busy = self.evict_inodes(options.discard);
+        self.engine().arena.free_volume(self.volume_slot());
+        if busy != 0 {
+            tracing::error!(target: "slackwater::umount", volume = self.name(), busy, "busy inodes after unmount");
+            return Err(UmountError::BusyInodes(busy));
+        }
+        Ok(())
+    }
+
+    /// The files that have bytes which are not durably in the backend, and how many. What a discarding
+    /// unmount would lose.
+    pub fn would_lose(&self) -> Vec<UncleanFile> {
+        let mut files: Vec<_> = self
+            .all_inodes()
+            .iter()
+            .map(|inode| UncleanFile { id: inode.id(), bytes: inode.unclean_bytes() })
+            .filter(|file| file.bytes != 0)
+            .collect();
+        files.sort_by_key(|file| file.id);
+        files
+    }
+
+    fn check_busy(&self) -> Result<(), UmountError> {
+        let open_files = u64::from(self.open_files.load(Ordering::SeqCst));
+        let used = |inode: &Arc<Inode>| inode.users() > u32::from(inode.id() == self.root_id());
+        let open_inodes = self.all_inodes().iter().filter(|inode| used(inode)).count() as u64;
+        if open_files == 0 && open_inodes == 0 {
+            return Ok(());
+        }
+        Err(UmountError::Busy { open_files, open_inodes })
+    }
+
+    /// Syncs until nothing is left to sync, over the backend's failures, until `deadline`.
+    fn flush(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
+        let clock = &*self.engine().clock;
+        loop {
+            let result = sync_volume(self, deadline);
+            if result.is_ok() && self.is_clean() {
+                return Ok(());
+            }
+            let now = clock.now();
+            let over = deadline.is_some_and(|deadline| deadline <= now);
+            let timed_out = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
+            if over || timed_out {
+                return Err(self.deadline_error());
+            }
+            if result.is_err() {
+                let retry = deadline.map_or(now + FLUSH_RETRY, |deadline| deadline.min(now + FLUSH_RETRY));
+                let _ = self.engine().waits.wait(self.root_id(), clock, Some(retry), || None::<()>);
+                if self.engine().tunables.flusher_threads == 0 && deadline.is_none() {
+                    // Driven by hand: nobody else moves the clock, so failing is the only answer.
+                    return Err(self.deadline_error());
+                }
+            }
+        }
+    }
+
+    fn deadline_error(&self) -> UmountError {
+        let cause = self.bdi().has_failed().then(|| self.errseq().check(ErrCursor::default())).flatten();
+        UmountError::Deadline { dirty_bytes: self.unclean_bytes(), cause }
+    }
+
+    /// Discard: whatever is still dirty is dropped, now or when its unit comes back.
+    fn doom_all(&self) {
+        for inode in self.all_inodes() {
+            {
+                let mut state = inode.state.lock();
+                state.doomed = true;
+                state.meta = 0;
+            }
+            self.drop_pages(&inode);
+            let settled = inode.wb().settle(&inode, self.engine().clock.now(), false);
+            debug_assert_ne!(settled, Settled::WriteMeta, "doomed");
+        }
+    }
+
+    /// Takes every inode out of memory. Returns how many somebody still holds.
+    fn evict_inodes(self: &Arc<Self>, discard: bool) -> u64 {
+        self.lru.lock().clear();
+        let root = self.root.lock().take();
+        drop(root);
+        let mut busy = 0;
+        for inode in self.take_inodes() {
+            if inode.kind() == NodeKind::File {
+                self.drop_pages(&inode);
+            }
+            inode.release_if_clean();
+            busy += u64::from(inode.users() != 0);
+            if !discard {
+                debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
+            }
+        }
+        busy
+    }
+}

@@ -1,0 +1,231 @@
+//! What write-back knows of the device behind a volume.
+//!
+//! # Invariants
+//! B1. `pinned_frames` counts the frames of this volume that cannot be dropped: dirty, under write-back,
+//!     replaced while under write-back, or not yet durable. It never exceeds the volume's share (P6), but
+//!     for frames adopted from a dead engine.
+//! B2. A slot is held from before a unit is gathered until its completion has run. Background units and
+//!     those of syncs have slots of their own, so neither waits for the other.
+//!
+//! # Memory ordering
+//! `pinned_frames` and `failed` stand alone: no other data is read because of them.
+//!
+//! # Kernel counterpart
+//! `struct backing_dev_info`; sem. 1.4.
+
+use std::time::Duration;
+
+use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::backend::{Backend, Limits, MAX_UNIT_BYTES};
+use crate::clock::Clock;
+use crate::lock_order::LEAVES;
+use crate::tunables::Tunables;
+use crate::units::{PAGE_BYTES, Tick};
+use crate::writeback::gate::DeviceGate;
+use crate::writeback::wb::BdiWriteback;
+
+/// Who a unit is written for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum UnitClass {
+    /// Nobody waits for it.
+    Background,
+    /// A sync waits for it.
+    Sync,
+}
+
+#[derive(Default)]
+struct Slots {
+    background: u32,
+    sync: u32,
+    blocked: Vec<Arc<BdiWriteback>>,
+}
+
+/// See the [module documentation](self).
+pub struct BackingDevInfo {
+    pub(crate) backend: Arc<dyn Backend>,
+    limits: Limits,
+    pub(crate) gate: Arc<DeviceGate>,
+    slots: Mutex<Slots>,
+    sync_slot_freed: Condvar,
+    pinned_frames: AtomicU64,
+    share_frames: u64,
+    failed_share_frames: u64,
+    failed: AtomicBool,
+    pinned_nodes: AtomicU32,
+    max_pinned_nodes: u32,
+    /// A writer found no room: flush and commit whatever the thresholds say.
+    want_room: AtomicBool,
+    written_bytes: AtomicU64,
+}
+
+impl BackingDevInfo {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        gate: Arc<DeviceGate>,
+        tunables: &Tunables,
+        arena_frames: u64,
+    ) -> Self {
+        let mut limits = backend.limits();
+        limits.unit_bytes = limits.unit_bytes.clamp(PAGE_BYTES as u32, MAX_UNIT_BYTES) & !(PAGE_BYTES as u32 - 1);
+        limits.units_in_flight = limits.units_in_flight.max(1);
+        let share_frames = Tunables::frames_of(tunables.volume_share_percent, arena_frames);
+        Self {
+            backend,
+            limits,
+            gate,
+            slots: Mutex::new(LEAVES, Slots::default()),
+            sync_slot_freed: Condvar::new(),
+            pinned_frames: AtomicU64::new(0),
+            share_frames,
+            failed_share_frames: Tunables::frames_of(tunables.failed_share_percent, arena_frames).min(share_frames),
+            failed: AtomicBool::new(false),
+            pinned_nodes: AtomicU32::new(0),
+            max_pinned_nodes: tunables.pinned_nodes.max(2),
+            want_room: AtomicBool::new(false),
+            written_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// What the backend can take.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Frames of this volume that cannot be dropped (B1).
+    pub fn pinned_frames(&self) -> u64 {
+        self.pinned_frames.load(Ordering::Relaxed)
+    }
+
+    /// Most frames this volume may pin now: its share, less while its last write-back failed.
+    pub fn share_frames(&self) -> u64 {
+        if self.failed.load(Ordering::Relaxed) { self.failed_share_frames } else { self.share_frames }
+    }
+
+    /// Bytes written back since the volume was mounted.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last write-back failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Pins one more frame, unless the share is used up.
+    pub(crate) fn try_pin(&self) -> bool {
+        if self.pinned_frames.fetch_add(1, Ordering::Relaxed) < self.share_frames() {
+            return true;
+        }
+        self.pinned_frames.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Pins frames that survived in the arena, whatever the share.
+    pub(crate) fn pin_adopted(&self, frames: u64) {
+        self.pinned_frames.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unpin(&self, frames: u64) {
+        let before = self.pinned_frames.fetch_sub(frames, Ordering::Relaxed);
+        debug_assert!(before >= frames, "B1");
+    }
+
+    pub(crate) fn try_pin_node(&self) -> bool {
+        if self.pinned_nodes.fetch_add(1, Ordering::Relaxed) < self.max_pinned_nodes {
+            return true;
+        }
+        self.pinned_nodes.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Pins the node of an inode that survived in the arena, whatever the limit.
+    pub(crate) fn pin_adopted_node(&self) {
+        self.pinned_nodes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn node_unpinned(&self) {
+        self.pinned_nodes.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether so many nodes are pinned that write-back and commit should start.
+    pub(crate) fn nodes_are_short(&self) -> bool {
+        self.pinned_nodes.load(Ordering::Relaxed) > self.max_pinned_nodes / 2
+    }
+
+    /// Asks for room; true for the first who asks since it was last given.
+    pub(crate) fn ask_for_room(&self) -> bool {
+        !self.want_room.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn wants_room(&self) -> bool {
+        self.want_room.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn room_given(&self) {
+        self.want_room.store(false, Ordering::Release);
+    }
+
+    /// Takes a background slot; without one, `wb` is woken when one comes free.
+    pub(crate) fn try_slot(&self, wb: &Arc<BdiWriteback>) -> bool {
+        let mut slots = self.slots.lock();
+        if slots.background < self.limits.units_in_flight {
+            slots.background += 1;
+            return true;
+        }
+        if !slots.blocked.iter().any(|blocked| Arc::ptr_eq(blocked, wb)) {
+            slots.blocked.push(Arc::clone(wb));
+        }
+        false
+    }
+
+    /// Waits for a slot of a sync; false when `deadline` came first.
+    ///
+    /// # Blocking
+    /// Until the backend completes a unit.
+    pub(crate) fn sync_slot(&self, clock: &dyn Clock, deadline: Option<Tick>) -> bool {
+        let mut slots = self.slots.lock();
+        while slots.sync >= self.limits.units_in_flight {
+            match deadline {
+                None => self.sync_slot_freed.wait(&mut slots),
+                Some(deadline) => {
+                    let left = deadline.since(clock.now());
+                    if left == Duration::ZERO {
+                        return false;
+                    }
+                    let _ = self.sync_slot_freed.wait_timeout(&mut slots, left);
+                }
+            }
+        }
+        slots.sync += 1;
+        true
+    }
+
+    pub(crate) fn release_slot(&self, class: UnitClass) {
+        let blocked = {
+            let mut slots = self.slots.lock();
+            match class {
+                UnitClass::Background => {
+                    slots.background -= 1;
+                    std::mem::take(&mut slots.blocked)
+                }
+                UnitClass::Sync => {
+                    slots.sync -= 1;
+                    self.sync_slot_freed.notify_one();
+                    return;
+                }
+            }
+        };
+        blocked.iter().for_each(BdiWriteback::wake);
+    }
+
+    /// Notes how a unit ended.
+    pub(crate) fn unit_ended(&self, written_bytes: u64, failed: bool) {
+        self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+        if self.failed.load(Ordering::Relaxed) != failed {
+            self.failed.store(failed, Ordering::Relaxed);
+        }
+    }
+}

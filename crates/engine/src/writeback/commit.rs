@@ -1,0 +1,274 @@
+//! From written to durable: pages whose write was answered stay in memory until the backend has confirmed
+//! that they would survive it.
+//!
+//! A write-back that the backend answered may still be lost: a kernel's page cache fails later, a server
+//! restarts. So written pages are *unstable*: they cannot be dropped, and a commit (one `Sync` for an inode
+//! that is fsynced, one `SyncVolume` for everything else) makes them clean. If it fails they are dirty again.
+//! That is what lets fsync return 0 only when the data is durable, whoever asks and however late.
+//!
+//! # Invariants
+//! C1. At most one commit runs for an inode (`committing`), be it its own or the volume's: the page marks
+//!     belong to it.
+//! C2. A page is made clean only by a commit that was submitted after its write was answered.
+//! C3. An inode with unstable pages is on the super block's list, or in a running volume commit.
+//!
+//! # Lock order
+//! The list is a leaf; the inode lock is never taken under it.
+//!
+//! # Kernel counterpart
+//! NFS: unstable writes and COMMIT (`nfs_commit_inode`). Local file systems drop the page as soon as the
+//! write is answered; sem. 8.4.
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+
+use crate::backend::{Call, Done, SyncScope};
+use crate::error::{BackendError, ErrorKind};
+use crate::inode::Inode;
+use crate::lock_order::LEAVES;
+use crate::page_cache::{Mark, Scan, slots};
+use crate::super_block::SuperBlock;
+use crate::units::{PageIndex, Tick};
+use crate::writeback::writepages::note_failure;
+
+/// Part of the volume's share that may be unstable before a commit starts: 1/this.
+const UNSTABLE_PART: u64 = 4;
+
+#[derive(Default)]
+struct State {
+    inodes: Vec<Arc<Inode>>,
+    /// When the oldest of them was listed.
+    since: Option<Tick>,
+    /// Volume commits begun and ended: one runs while they differ.
+    begun: u64,
+    ended: u64,
+    /// The last one that failed.
+    failed: Option<(u64, ErrorKind)>,
+}
+
+impl State {
+    fn is_running(&self) -> bool {
+        self.begun != self.ended
+    }
+}
+
+/// The inodes of a volume that have unstable pages.
+pub(crate) struct Commits(Mutex<State>);
+
+impl Commits {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(LEAVES, State::default()))
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.lock().is_running()
+    }
+
+    /// How volume commit `number` ended, once it has. A failure of a later one counts as well.
+    pub(crate) fn result_of(&self, number: u64) -> Option<Result<(), ErrorKind>> {
+        let state = self.0.lock();
+        let failed = state.failed.filter(|(at, _)| *at >= number);
+        (state.ended >= number).then_some(failed.map_or(Ok(()), |(_, kind)| Err(kind)))
+    }
+}
+
+/// Lists `inode`, which has unstable pages (C3).
+pub(crate) fn note_unstable(inode: &Arc<Inode>) {
+    let sb = inode.super_block();
+    let first = {
+        let mut state = inode.state.lock();
+        !std::mem::replace(&mut state.unstable_listed, true)
+    };
+    if first {
+        let now = sb.engine().clock.now();
+        let oldest = {
+            let mut commits = sb.commits().0.lock();
+            commits.inodes.push(Arc::clone(inode));
+            commits.since.replace(commits.since.unwrap_or(now)).is_none()
+        };
+        if oldest {
+            let pool = &inode.wb().pool;
+            pool.arm(inode.wb(), now + pool.tunables.commit_interval);
+        }
+    }
+    if is_short(sb) {
+        inode.wb().wake();
+    }
+}
+
+/// Whether unstable pages or their nodes stand in somebody's way.
+fn is_short(sb: &SuperBlock) -> bool {
+    let bdi = sb.bdi();
+    let much = sb.unstable_pages() > bdi.share_frames() / UNSTABLE_PART;
+    much || bdi.wants_room() || bdi.nodes_are_short()
+}
+
+/// Starts a volume commit if one is due: by age, because much is unstable, or because a writer waits for
+/// room. Returns when the next is due by age.
+pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
+    let tunables = &sb.engine().tunables;
+    let bdi = sb.bdi();
+    let (since, running) = {
+        let commits = sb.commits().0.lock();
+        (commits.since, commits.is_running())
+    };
+    let Some(since) = since else {
+        if bdi.wants_room() && !running && sb.is_idle() {
+            bdi.room_given();
+        }
+        return None;
+    };
+    let due = since + tunables.commit_interval;
+    if !running && (now >= due || is_short(sb)) {
+        let _ = start_volume(sb);
+        return None;
+    }
+    (!running).then_some(due)
+}
+
+/// Starts a commit of everything that is unstable now and returns its number; `None` if one is running.
+///
+/// # Blocking
+/// Never, but the answer may come before it returns: the caller holds nothing that [`end`] needs.
+pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
+    let (listed, number) = {
+        let mut commits = sb.commits().0.lock();
+        if commits.is_running() {
+            return None;
+        }
+        commits.begun += 1;
+        commits.since = None;
+        (std::mem::take(&mut commits.inodes), commits.begun)
+    };
+    let mut inodes = Vec::with_capacity(listed.len());
+    for inode in listed {
+        let began = {
+            let mut state = inode.state.lock();
+            state.unstable_listed = false;
+            !std::mem::replace(&mut state.committing, true)
+        };
+        if began {
+            begin(&inode);
+            inodes.push(inode);
+        }
+        // Else its own commit is running, which lists it again if it leaves something unstable.
+    }
+    tracing::trace!(target: "slackwater::writeback", volume = sb.name(), inodes = inodes.len(), "commit_start");
+    sb.in_flight().pin();
+    let owner = Arc::clone(sb);
+    let done = Done::new(move |answer: Result<(), BackendError>| {
+        let result = answer.map_err(|error| error.kind());
+        for inode in inodes {
+            end(&inode, result);
+        }
+        {
+            let mut commits = owner.commits().0.lock();
+            commits.ended = number;
+            commits.failed = result.err().map(|kind| (number, kind)).or(commits.failed);
+        }
+        owner.bdi().room_given();
+        owner.engine().waits.wake(owner.root_id());
+        owner.note_progress();
+        owner.root_wb().wake();
+        owner.in_flight().unpin();
+    });
+    sb.bdi().backend.submit(Call::SyncVolume { done });
+    Some(number)
+}
+
+/// Makes `inode` durable by itself. Waits until its data, as far as it is written, has been confirmed.
+///
+/// # Errors
+/// What the backend answered. The pages are dirty again then.
+///
+/// # Blocking
+/// Until a running commit of the inode has ended, and for the backend's answer; until `deadline` at most.
+pub(crate) fn commit_inode(
+    inode: &Arc<Inode>,
+    scope: SyncScope,
+    deadline: Option<Tick>,
+) -> Result<(), BackendError> {
+    let sb = inode.super_block();
+    let engine = sb.engine();
+    let begin_own = || {
+        let mut state = inode.state.lock();
+        (!std::mem::replace(&mut state.committing, true)).then(|| state.node.clone())
+    };
+    let node = engine
+        .waits
+        .wait(inode.id(), &*engine.clock, deadline, begin_own)
+        .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+    let Some(node) = node else { unreachable!("N2: whoever syncs an inode has it open") };
+    begin(inode);
+    sb.in_flight().pin();
+    let owner = Arc::clone(inode);
+    sb.call(deadline, move |reply| Call::Sync {
+        node,
+        scope,
+        done: Done::new(move |answer: Result<(), BackendError>| {
+            let sb = Arc::clone(owner.super_block());
+            end(&owner, answer.as_ref().map(|()| ()).map_err(BackendError::kind));
+            sb.note_progress();
+            drop(owner);
+            reply.complete(answer);
+            sb.in_flight().unpin();
+        }),
+    })
+}
+
+/// C2: what is unstable now belongs to the commit that is about to be submitted.
+fn begin(inode: &Inode) {
+    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Unstable), |_, leaf| {
+        let bits = leaf.bits(Mark::Unstable);
+        leaf.clear_bits(Mark::Unstable, bits);
+        leaf.set_bits(Mark::Committing, bits);
+        Scan::On
+    });
+}
+
+/// A commit was answered: its pages are clean, or dirty again.
+fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
+    let sb = inode.super_block();
+    let arena = &sb.engine().arena;
+    let (mut ended, mut cleaned, mut redirtied) = (0_i64, 0_u64, 0_i64);
+    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |_, leaf| {
+        let bits = leaf.bits(Mark::Committing);
+        let dirty = leaf.bits(Mark::Dirty);
+        ended += i64::from(bits.count_ones());
+        leaf.clear_bits(Mark::Committing, bits);
+        if result.is_ok() {
+            for frame in slots(bits & !dirty).filter_map(|slot| leaf.frame(slot)) {
+                arena.mark_clean(frame);
+                cleaned += 1;
+            }
+            inode.mapping.add_unclean(-i64::from((bits & !dirty).count_ones()));
+        } else {
+            leaf.set_bits(Mark::Dirty, bits & !dirty);
+            redirtied += i64::from((bits & !dirty).count_ones());
+        }
+        Scan::On
+    });
+    let wb = inode.wb();
+    inode.mapping.add(Mark::Dirty, redirtied);
+    inode.mapping.add(Mark::Unstable, -ended);
+    wb.stat.reclaimable.add(redirtied);
+    wb.stat.unstable.add(-ended);
+    wb.pool.nr_dirty.add(redirtied);
+    sb.bdi().unpin(cleaned);
+    let failed = result.err().filter(|_| redirtied != 0 || ended != 0);
+    if let Some(kind) = failed {
+        tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, %kind, pages = redirtied,
+            "written data did not become durable; it will be written again");
+        note_failure(inode, kind);
+    }
+    inode.state.lock().committing = false;
+    if redirtied != 0 {
+        wb.mark_inode_dirty(inode, 0);
+        let _ = wb.settle(inode, sb.engine().clock.now(), false);
+    }
+    if inode.mapping.count(Mark::Unstable) != 0 {
+        note_unstable(inode);
+    }
+    sb.engine().waits.wake(inode.id());
+    inode.release_if_clean();
+}

@@ -1,0 +1,392 @@
+//! Flushers: who runs a [`BdiWriteback`], and what one run does.
+//!
+//! [`BdiWriteback::step`] is the whole policy and never waits: it submits what it may and says when it wants
+//! to run again. A [`FlusherPool`] has a few threads that call it for all wbs that are due; a test calls it
+//! by hand, with a clock of its own. A wb with nothing dirty has no timer.
+//!
+//! # Invariants
+//! F1. At most one thread runs a wb, which makes its pass state and its `Io` list private to that thread.
+//! F2. A wake-up during a run leads to another run.
+//! F3. Every wb with dirty inodes on a waiting list is queued, running, blocked on a slot or a gate that will
+//!     wake it, or has a timer.
+//!
+//! # Lock order
+//! `pass`, then what the parts take. The pool's lock is a leaf: nothing is called under it.
+//!
+//! # Kernel counterpart
+//! `wb_workfn`, `wb_do_writeback`, `wb_writeback`; sem. 3.2, 3.3. Differs: submission never blocks, so one
+//! thread serves any number of devices; what a pass could not submit goes on when a slot comes free.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use slackwater_sync::PercpuCounter;
+use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::thread;
+
+use crate::clock::Clock;
+use crate::inode::Inode;
+use crate::lock_order::LEAVES;
+use crate::page_cache::Mark;
+use crate::tunables::Tunables;
+use crate::units::{PageIndex, Tick};
+use crate::writeback::gate::Pass;
+use crate::writeback::io_lists::ListName;
+use crate::writeback::wb::{BdiWriteback, Settled};
+use crate::writeback::work::WbReason;
+use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
+use crate::writeback::{UnitClass, commit};
+
+/// Inodes visited before other wbs get their turn.
+const INODES_PER_STEP: usize = 64;
+/// Pages submitted of one inode before the next gets its turn; sem. 3.4's least chunk of 4 MiB.
+const CHUNK_PAGES: u64 = 1024;
+
+/// When a wb wants to run again.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Next {
+    /// At once: there is more to do.
+    Again,
+    /// At this time.
+    At(Tick),
+    /// When woken.
+    Idle,
+}
+
+/// What a flusher remembers between two steps of a wb.
+#[derive(Default)]
+pub(crate) struct PassState {
+    last_old_flush: Option<Tick>,
+    /// A periodic pass is running.
+    periodic: bool,
+    /// The front work item has been begun.
+    work_begun: bool,
+}
+
+/// What a step works on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+struct Plan {
+    reason: WbReason,
+    /// Inodes dirtied up to here belong to it.
+    cutoff: Tick,
+}
+
+enum Visit {
+    On,
+    Blocked,
+    HeldUntil(Tick),
+}
+
+impl BdiWriteback {
+    /// Submits what is due at `now`.
+    ///
+    /// # Blocking
+    /// Never, and no lock that a waiter on I/O holds is needed.
+    pub(crate) fn step(self: &Arc<Self>, now: Tick) -> Next {
+        let Some(sb) = self.super_block() else { return Next::Idle };
+        let mut pass = self.pass.lock();
+        self.blocked.store(false, Ordering::Release);
+        self.lists.lock().queue_retries(Some(now));
+        let commit_at = commit::start_if_due(&sb, now);
+        for _ in 0..INODES_PER_STEP {
+            let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, now, commit_at) };
+            let Some(inode) = self.next_inode(plan) else {
+                self.plan_done(&mut pass, plan, now);
+                continue;
+            };
+            match self.visit(&inode, now) {
+                Visit::On => {}
+                Visit::Blocked => {
+                    self.blocked.store(true, Ordering::Release);
+                    return commit_at.map_or(Next::Idle, Next::At);
+                }
+                Visit::HeldUntil(at) => {
+                    self.blocked.store(true, Ordering::Release);
+                    return Next::At(commit_at.map_or(at, |commit| commit.min(at)));
+                }
+            }
+        }
+        Next::Again
+    }
+
+    /// What to work on: queued work first, then old data, then too much data. A later kind stops as soon
+    /// as an earlier one appears and is taken up again afterwards.
+    fn plan(&self, pass: &mut PassState, now: Tick) -> Option<Plan> {
+        let queued = self.work.lock().front().map(|work| Plan { reason: work.reason, cutoff: work.dirtied_before });
+        if let Some(plan) = queued {
+            if !std::mem::replace(&mut pass.work_begun, true) {
+                // A sync is an attempt at once: back-off is for those nobody waits for.
+                self.lists.lock().queue_retries(None);
+            }
+            return Some(plan);
+        }
+        let tunables = &self.pool.tunables;
+        let period = tunables.dirty_writeback;
+        if period > Duration::ZERO {
+            let last = *pass.last_old_flush.get_or_insert(now);
+            if now.since(last) >= period {
+                pass.periodic = true;
+            }
+            if pass.periodic {
+                return Some(Plan { reason: WbReason::Periodic, cutoff: now - tunables.dirty_expire });
+            }
+        }
+        let over = self.pool.over_background() || self.bdi.wants_room() || self.bdi.nodes_are_short();
+        (over && self.lists.lock().has_untried()).then_some(Plan { reason: WbReason::Background, cutoff: Tick::MAX })
+    }
+
+    fn next_inode(&self, plan: Plan) -> Option<Arc<Inode>> {
+        let mut lists = self.lists.lock();
+        if lists.len(ListName::Io) == 0 {
+            lists.queue_io(plan.cutoff);
+        }
+        lists.take_io()
+    }
+
+    fn plan_done(&self, pass: &mut PassState, plan: Plan, now: Tick) {
+        match plan.reason {
+            WbReason::Periodic => {
+                pass.periodic = false;
+                pass.last_old_flush = Some(now);
+            }
+            WbReason::Background => {}
+            WbReason::Sync | WbReason::Vmscan => {
+                pass.work_begun = false;
+                let done = self.work.lock().pop_front();
+                // Its token wakes the waiter: outside the queue's lock.
+                drop(done);
+            }
+        }
+    }
+
+    fn next(&self, pass: &PassState, now: Tick, commit_at: Option<Tick>) -> Next {
+        let lists = self.lists.lock();
+        let period = self.pool.tunables.dirty_writeback;
+        let old = (period > Duration::ZERO && lists.has_dirty_io())
+            .then(|| pass.last_old_flush.unwrap_or(now) + period);
+        let retry = lists.first(ListName::Retry);
+        [old, retry, commit_at].into_iter().flatten().min().map_or(Next::Idle, Next::At)
+    }
+
+    /// Submits one chunk of `inode`, which the flusher holds on `Busy`.
+    fn visit(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick) -> Visit {
+        let pass = self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, self.bdi.limits().unit_bytes);
+        let unit_bytes = match pass {
+            Pass::Open(unit_bytes) => unit_bytes,
+            Pass::Held(until) => {
+                self.put_back(inode, now);
+                return Visit::HeldUntil(until);
+            }
+        };
+        let age = {
+            let mut state = inode.state.lock();
+            state.dirtied_when.take()
+        };
+        let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: UnitClass::Background };
+        let whole = PageIndex(0)..PageIndex(u64::MAX);
+        let stop = writepages(inode, Mark::Dirty, whole, limit);
+        if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
+            inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
+            self.lists.lock().place(inode, ListName::MoreIo, now);
+            return if stop == Stop::Slots { Visit::Blocked } else { Visit::On };
+        }
+        match self.settle(inode, now, true) {
+            Settled::WriteMeta => submit_meta(inode),
+            Settled::Clean => inode.release_if_clean(),
+            Settled::Waiting => {}
+        }
+        Visit::On
+    }
+
+    /// Returns an inode that was taken and not touched.
+    fn put_back(&self, inode: &Arc<Inode>, now: Tick) {
+        self.lists.lock().place(inode, ListName::MoreIo, now);
+    }
+}
+
+const IDLE: u8 = 0;
+const QUEUED: u8 = 1;
+const RUNNING: u8 = 2;
+const AGAIN: u8 = 3;
+
+/// A wb to run at a time; ordered by time, then by arrival.
+struct Timer {
+    at: Tick,
+    number: u64,
+    wb: Arc<BdiWriteback>,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+impl Eq for Timer {}
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+#[derive(Default)]
+struct PoolState {
+    queue: VecDeque<Arc<BdiWriteback>>,
+    timers: BinaryHeap<Reverse<Timer>>,
+    timers_made: u64,
+    stop: bool,
+}
+
+/// Runs wbs, with threads or by hand. One per engine.
+pub(crate) struct FlusherPool {
+    state: Mutex<PoolState>,
+    changed: Condvar,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tunables: Tunables,
+    /// Dirty pages of all volumes, not counting those under write-back.
+    pub(crate) nr_dirty: PercpuCounter,
+    background_frames: u64,
+}
+
+impl FlusherPool {
+    pub(crate) fn new(clock: Arc<dyn Clock>, tunables: Tunables, arena_frames: u64) -> Arc<Self> {
+        let background_frames = arena_frames * u64::from(tunables.dirty_background_percent.min(100)) / 100;
+        Arc::new(Self {
+            state: Mutex::new(LEAVES, PoolState::default()),
+            changed: Condvar::new(),
+            clock,
+            tunables,
+            nr_dirty: PercpuCounter::new(),
+            background_frames,
+        })
+    }
+
+    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`].
+    pub(crate) fn start(self: &Arc<Self>) -> Vec<thread::JoinHandle<()>> {
+        let run = |number| {
+            let pool = Arc::clone(self);
+            thread::spawn_named(&format!("sw-flush-{number}"), move || pool.run())
+        };
+        (0..self.tunables.flusher_threads).map(run).collect()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether so much is dirty that write-back starts without being asked. Approximate.
+    pub(crate) fn over_background(&self) -> bool {
+        self.nr_dirty.read() > self.background_frames
+    }
+
+    /// Runs `wb` soon. F2: during a run it leads to another.
+    pub(crate) fn queue(&self, wb: &Arc<BdiWriteback>) {
+        let mut state = self.state.lock();
+        match wb.run.load(Ordering::Relaxed) {
+            IDLE => {
+                wb.run.store(QUEUED, Ordering::Relaxed);
+                state.queue.push_back(Arc::clone(wb));
+                drop(state);
+                self.changed.notify_one();
+            }
+            RUNNING => wb.run.store(AGAIN, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    /// Runs `wb` at `at`, unless it has a timer that is due earlier.
+    pub(crate) fn arm(&self, wb: &Arc<BdiWriteback>, at: Tick) {
+        let mut state = self.state.lock();
+        let armed = wb.timer_at.load(Ordering::Relaxed);
+        if armed <= at.0 {
+            return;
+        }
+        wb.timer_at.store(at.0, Ordering::Relaxed);
+        state.timers_made += 1;
+        let timer = Timer { at, number: state.timers_made, wb: Arc::clone(wb) };
+        let first = state.timers.peek().is_none_or(|Reverse(first)| at < first.at);
+        state.timers.push(Reverse(timer));
+        drop(state);
+        if first {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Runs everything that is due, until nothing is; returns when the next timer is.
+    pub(crate) fn run_due(&self) -> Option<Tick> {
+        loop {
+            let now = self.clock.now();
+            let mut state = self.state.lock();
+            let Some(wb) = take_due(&mut state, now) else {
+                return state.timers.peek().map(|Reverse(timer)| timer.at);
+            };
+            drop(state);
+            self.run_one(&wb, now);
+        }
+    }
+
+    fn run(&self) {
+        let mut state = self.state.lock();
+        while !state.stop {
+            let now = self.clock.now();
+            if let Some(wb) = take_due(&mut state, now) {
+                drop(state);
+                self.run_one(&wb, now);
+                state = self.state.lock();
+                continue;
+            }
+            match state.timers.peek() {
+                None => self.changed.wait(&mut state),
+                Some(Reverse(timer)) => {
+                    let sleep = timer.at.since(now);
+                    let _ = self.changed.wait_timeout(&mut state, sleep);
+                }
+            }
+        }
+    }
+
+    fn run_one(&self, wb: &Arc<BdiWriteback>, now: Tick) {
+        let next = wb.step(now);
+        let mut state = self.state.lock();
+        let again = wb.run.load(Ordering::Relaxed) == AGAIN || next == Next::Again;
+        if again {
+            wb.run.store(QUEUED, Ordering::Relaxed);
+            state.queue.push_back(Arc::clone(wb));
+        } else {
+            wb.run.store(IDLE, Ordering::Relaxed);
+        }
+        drop(state);
+        if let Next::At(at) = next {
+            self.arm(wb, at);
+        }
+    }
+}
+
+/// The next wb to run, which is running from now on. Due timers join the queue first.
+fn take_due(state: &mut PoolState, now: Tick) -> Option<Arc<BdiWriteback>> {
+    while state.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
+        let Some(Reverse(timer)) = state.timers.pop() else { break };
+        if timer.wb.timer_at.load(Ordering::Relaxed) == timer.at.0 {
+            timer.wb.timer_at.store(u64::MAX, Ordering::Relaxed);
+        }
+        match timer.wb.run.load(Ordering::Relaxed) {
+            IDLE => {
+                timer.wb.run.store(QUEUED, Ordering::Relaxed);
+                state.queue.push_back(timer.wb);
+            }
+            RUNNING => timer.wb.run.store(AGAIN, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+    let wb = state.queue.pop_front()?;
+    wb.run.store(RUNNING, Ordering::Relaxed);
+    Some(wb)
+}

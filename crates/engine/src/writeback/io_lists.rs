@@ -1,0 +1,225 @@
+//! Where a dirty inode waits for write-back: the lists of one [`BdiWriteback`](super::BdiWriteback).
+//!
+//! ```text
+//!   mark dirty --> Dirty (by age) --expired--> Io --taken--> Busy --all written--> off every list
+//!                    ^   ^                     ^  ^            |
+//!                    |   '--dirty again--------|--|------------+--slots used up--> MoreIo --.
+//!                    |                         |  '----------------------------------------'
+//!                    '-------------------------'---due-- Retry <--failed------'
+//! ```
+//!
+//! # Invariants
+//! I1. An inode is on at most one list. A list owns a counted reference to each of its inodes, so a dirty
+//!     inode cannot vanish.
+//! I2. `Dirty` is ordered by `dirtied_when`, oldest first: an inode enters where its age belongs and is
+//!     never moved because it was dirtied again.
+//! I3. Only the flusher takes from `Io`. Only the last completion of an inode's I/O takes it from `Busy`.
+//!
+//! # Lock order
+//! All of it lives behind the wb's `LIST_LOCK`; `Inode::list_slot` is read and written under it only.
+//!
+//! # Kernel counterpart
+//! `b_dirty`, `b_io`, `b_more_io`; sem. 2.3. Differs: I/O is asynchronous, so inodes with I/O in flight have
+//! a list of their own, and so have those whose write-back failed.
+
+use slackwater_sync::shim::Arc;
+
+use crate::inode::Inode;
+use crate::units::Tick;
+
+/// The lists.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(usize)]
+pub(crate) enum ListName {
+    /// Dirty, waiting for its age. Kernel: `b_dirty`.
+    Dirty = 0,
+    /// Chosen by the running pass. Kernel: `b_io`.
+    Io = 1,
+    /// Visited by the running pass and not finished. Kernel: `b_more_io`.
+    MoreIo = 2,
+    /// Its last write-back failed; waits for its time.
+    Retry = 3,
+    /// Its I/O is being submitted or in flight.
+    Busy = 4,
+}
+
+const LISTS: usize = 5;
+/// End of a list, and the free list's.
+const NIL: u32 = u32::MAX;
+
+struct Entry {
+    inode: Option<Arc<Inode>>,
+    list: ListName,
+    prev: u32,
+    next: u32,
+    /// For `Dirty`: when the inode became dirty. For `Retry`: when it is due.
+    when: Tick,
+}
+
+#[derive(Copy, Clone)]
+struct Ends {
+    oldest: u32,
+    newest: u32,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct IoLists {
+    entries: Vec<Entry>,
+    free: u32,
+    ends: [Ends; LISTS],
+    len: [usize; LISTS],
+}
+
+impl IoLists {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: NIL,
+            ends: [Ends { oldest: NIL, newest: NIL }; LISTS],
+            len: [0; LISTS],
+        }
+    }
+
+    /// Inodes on `list`.
+    pub(crate) fn len(&self, list: ListName) -> usize {
+        self.len[list as usize]
+    }
+
+    /// Whether something waits for the flusher: what the kernel calls `WB_has_dirty_io`, and arms a timer.
+    pub(crate) fn has_dirty_io(&self) -> bool {
+        [ListName::Dirty, ListName::Io, ListName::MoreIo, ListName::Retry].into_iter().any(|list| self.len(list) != 0)
+    }
+
+    /// Whether a pass without a cut-off by age would find an inode that has not just failed.
+    pub(crate) fn has_untried(&self) -> bool {
+        [ListName::Dirty, ListName::Io, ListName::MoreIo].into_iter().any(|list| self.len(list) != 0)
+    }
+
+    /// The list `inode` is on.
+    pub(crate) fn list_of(&self, inode: &Inode) -> Option<ListName> {
+        inode.list_slot().map(|slot| self.entries[slot as usize].list)
+    }
+
+    /// Puts `inode` on `list` at the place of `when`, from wherever it is.
+    pub(crate) fn place(&mut self, inode: &Arc<Inode>, list: ListName, when: Tick) {
+        let slot = match inode.list_slot() {
+            Some(slot) => {
+                self.unlink(slot);
+                slot
+            }
+            None => {
+                let slot = self.new_entry(inode);
+                inode.set_list_slot(Some(slot));
+                slot
+            }
+        };
+        self.entries[slot as usize].when = when;
+        self.link(slot, list);
+    }
+
+    /// Takes `inode` off its list.
+    pub(crate) fn remove(&mut self, inode: &Inode) {
+        if let Some(slot) = inode.list_slot() {
+            self.unlink(slot);
+            inode.set_list_slot(None);
+            let entry = &mut self.entries[slot as usize];
+            entry.next = self.free;
+            self.free = slot;
+            // The caller holds a reference of its own: this is never the last one, nothing runs here.
+            entry.inode = None;
+        }
+    }
+
+    /// Fills `Io`: what was left of the last pass first, then what became dirty at or before `cutoff`,
+    /// oldest first. Kernel: `queue_io`. Returns how many inodes were moved.
+    pub(crate) fn queue_io(&mut self, cutoff: Tick) -> usize {
+        let mut moved = self.splice(ListName::MoreIo, ListName::Io, None);
+        moved += self.splice(ListName::Dirty, ListName::Io, Some(cutoff));
+        moved
+    }
+
+    /// Moves the inodes whose retry is due at `now` (all, for `None`) to `Io`.
+    pub(crate) fn queue_retries(&mut self, now: Option<Tick>) -> usize {
+        self.splice(ListName::Retry, ListName::Io, now)
+    }
+
+    /// When the oldest inode on `list` became dirty, or the first retry is due.
+    pub(crate) fn first(&self, list: ListName) -> Option<Tick> {
+        let oldest = self.ends[list as usize].oldest;
+        (oldest != NIL).then(|| self.entries[oldest as usize].when)
+    }
+
+    /// Takes the oldest inode of `Io` for the flusher and puts it on `Busy`.
+    pub(crate) fn take_io(&mut self) -> Option<Arc<Inode>> {
+        let slot = self.ends[ListName::Io as usize].oldest;
+        if slot == NIL {
+            return None;
+        }
+        self.unlink(slot);
+        self.link(slot, ListName::Busy);
+        self.entries[slot as usize].inode.clone()
+    }
+
+    /// Moves entries from the old end of `from` to the new end of `to`, those up to `cutoff` if there is one.
+    fn splice(&mut self, from: ListName, to: ListName, cutoff: Option<Tick>) -> usize {
+        let mut moved = 0;
+        loop {
+            let slot = self.ends[from as usize].oldest;
+            if slot == NIL || cutoff.is_some_and(|cutoff| self.entries[slot as usize].when > cutoff) {
+                return moved;
+            }
+            self.unlink(slot);
+            self.link(slot, to);
+            moved += 1;
+        }
+    }
+
+    fn new_entry(&mut self, inode: &Arc<Inode>) -> u32 {
+        let entry =
+            Entry { inode: Some(Arc::clone(inode)), list: ListName::Dirty, prev: NIL, next: NIL, when: Tick(0) };
+        if self.free == NIL {
+            self.entries.push(entry);
+            return (self.entries.len() - 1) as u32;
+        }
+        let slot = self.free;
+        self.free = self.entries[slot as usize].next;
+        self.entries[slot as usize] = entry;
+        slot
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Entry { list, prev, next, .. } = self.entries[slot as usize];
+        let ends = &mut self.ends[list as usize];
+        match prev {
+            NIL => ends.oldest = next,
+            prev => self.entries[prev as usize].next = next,
+        }
+        match next {
+            NIL => ends.newest = prev,
+            next => self.entries[next as usize].prev = prev,
+        }
+        self.len[list as usize] -= 1;
+    }
+
+    /// Links `slot` into `list`: the two lists that are ordered by time get it at its place, looked for from
+    /// the newest end, where it almost always belongs; the others at their newest end.
+    fn link(&mut self, slot: u32, list: ListName) {
+        let when = self.entries[slot as usize].when;
+        let ordered = matches!(list, ListName::Dirty | ListName::Retry);
+        let mut prev = self.ends[list as usize].newest;
+        while ordered && prev != NIL && self.entries[prev as usize].when > when {
+            prev = self.entries[prev as usize].prev;
+        }
+        let next = match prev {
+            NIL => std::mem::replace(&mut self.ends[list as usize].oldest, slot),
+            prev => std::mem::replace(&mut self.entries[prev as usize].next, slot),
+        };
+        match next {
+            NIL => self.ends[list as usize].newest = slot,
+            next => self.entries[next as usize].prev = slot,
+        }
+        let entry = &mut self.entries[slot as usize];
+        (entry.list, entry.prev, entry.next) = (list, prev, next);
+        self.len[list as usize] += 1;
+    }
+}

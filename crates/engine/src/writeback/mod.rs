@@ -1,0 +1,27 @@
+//! Write-back: how dirty pages get to the backend, and how anybody knows.
+//!
+//! ```text
+//!  mark_inode_dirty           step(now)                 unit of <= 1 MiB             Sync / SyncVolume
+//!  write --> wb's lists --> [`flusher`] --> [`writepages`] --> backend --> unstable --> [`commit`] --> clean
+//!              [`io_lists`]      ^   |                            |                        |
+//!                                |   '--- [`gate`], slots of      '------ failed: dirty again, backed off
+//!   [`work`]: sync, umount ------'        [`bdi`]                         error latched (errseq)
+//! ```
+//! [`wb`] ties lists, counters and state of one writer together; [`sync`] waits for the right-hand end.
+
+mod bdi;
+pub(crate) mod commit;
+mod flusher;
+mod gate;
+mod io_lists;
+pub(crate) mod sync;
+mod wb;
+mod work;
+pub(crate) mod writepages;
+
+pub use bdi::BackingDevInfo;
+pub(crate) use bdi::UnitClass;
+pub(crate) use flusher::FlusherPool;
+pub(crate) use gate::DeviceGate;
+pub(crate) use wb::{BdiWriteback, Settled};
+pub use work::WbReason;

@@ -1,0 +1,241 @@
+//! Waiting until things have reached the backend: an inode for fsync, a volume for sync and umount.
+//!
+//! # Livelock
+//! What must be written is fixed at the start: an inode's dirty pages get the `TOWRITE` mark and only those
+//! are written and waited for; a volume's inodes are listed once. A program that keeps dirtying pages
+//! cannot keep a sync busy.
+//!
+//! # Kernel counterpart
+//! `file_write_and_wait_range`, `sync_inodes_sb`, `sync_filesystem` with its two passes; sem. 3.7, 3.8.
+
+use std::ops::Range;
+
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::SyncScope;
+use crate::error::{BackendError, ErrorKind};
+use crate::inode::{Inode, meta};
+use crate::page_cache::{LEAF_PAGES, Mark, Scan, range_bits, slots};
+use crate::super_block::SuperBlock;
+use crate::units::{PageIndex, Tick};
+use crate::writeback::work::{WbCompletion, WbReason, WbWork};
+use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
+use crate::writeback::{UnitClass, commit};
+
+/// Makes one inode durable, at once and whatever its back-off says.
+///
+/// # Errors
+/// What the attempt met; the data stays dirty then. `TimedOut` when `deadline` came first.
+///
+/// # Blocking
+/// For the backend, until `deadline` at most.
+pub(crate) fn sync_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<Tick>) -> Result<(), BackendError> {
+    let sb = inode.super_block();
+    let engine = sb.engine();
+    let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));
+    let failures = inode.write_failures.load(Ordering::Acquire);
+    write_and_wait(inode, deadline)?;
+    let meta = match scope {
+        SyncScope::Data => meta::DIRTY_DATASYNC,
+        SyncScope::All => meta::DIRTY_SYNC | meta::DIRTY_DATASYNC,
+    };
+    write_meta_and_wait(inode, meta, deadline)?;
+    if inode.write_failures.load(Ordering::Acquire) != failures {
+        return Err(last_error(inode));
+    }
+    commit::commit_inode(inode, scope, deadline)
+}
+
+/// Writes back all that is dirty now, and waits for it.
+///
+/// # Errors
+/// `TimedOut`. A failed attempt is seen in `Inode::write_failures`.
+pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Result<(), BackendError> {
+    let sb = inode.super_block();
+    let engine = sb.engine();
+    let whole = PageIndex(0)..PageIndex(u64::MAX);
+    let failures = inode.write_failures.load(Ordering::Acquire);
+    inode.mapping.scan(whole.start, whole.end, Some(Mark::Dirty), |_, leaf| {
+        leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
+        Scan::On
+    });
+    let limit = Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: UnitClass::Sync };
+    loop {
+        if !sb.bdi().sync_slot(&*engine.clock, deadline) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        if writepages(inode, Mark::ToWrite, whole.clone(), limit) != Stop::End {
+            continue;
+        }
+        // What is left is being copied to, is under write-back with older bytes, or lies beyond the end.
+        let Some(index) = first_marked(inode, Mark::ToWrite) else { break };
+        if inode.write_failures.load(Ordering::Acquire) != failures {
+            clear_towrite(inode);
+            break;
+        }
+        wait_for_page(inode, index, deadline)?;
+    }
+    wait_for_writeback(inode, whole, deadline)
+}
+
+/// Waits for the units with pages of `range` that are in flight now.
+///
+/// # Errors
+/// `TimedOut`.
+pub(crate) fn wait_for_writeback(
+    inode: &Inode,
+    range: Range<PageIndex>,
+    deadline: Option<Tick>,
+) -> Result<(), BackendError> {
+    let mut at = range.start;
+    while let Some((base, bits)) = next_bits(inode, Mark::Writeback, at..range.end) {
+        // Each leaf is waited for once: a page that goes into write-back again has newer bytes.
+        let still = || {
+            let now = inode.mapping.with_page(base, |leaf, _| leaf.bits(Mark::Writeback)).unwrap_or(0);
+            (now & bits == 0).then_some(())
+        };
+        let engine = inode.super_block().engine();
+        engine
+            .waits
+            .wait(inode.id(), &*engine.clock, deadline, still)
+            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+        at = base.plus(LEAF_PAGES);
+    }
+    Ok(())
+}
+
+fn next_bits(inode: &Inode, mark: Mark, range: Range<PageIndex>) -> Option<(PageIndex, u64)> {
+    let mut found = None;
+    inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
+        let clip = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
+        let bits = leaf.bits(mark) & clip;
+        if bits == 0 {
+            return Scan::On;
+        }
+        found = Some((base, bits));
+        Scan::Stop
+    });
+    found
+}
+
+fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
+    let end = PageIndex::end_of(inode.size_bytes());
+    next_bits(inode, mark, PageIndex(0)..end).and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
+}
+
+/// Takes the marks off again: the attempt has failed, a later one marks anew.
+fn clear_towrite(inode: &Inode) {
+    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::ToWrite), |_, leaf| {
+        leaf.clear_bits(Mark::ToWrite, u64::MAX);
+        Scan::On
+    });
+}
+
+/// Waits until the page at `index` can be taken for a unit, if it still has to.
+fn wait_for_page(inode: &Inode, index: PageIndex, deadline: Option<Tick>) -> Result<(), BackendError> {
+    let engine = inode.super_block().engine();
+    let mut copying = None;
+    let takeable = || {
+        inode
+            .mapping
+            .with_page(index, |leaf, slot| {
+                copying = leaf.frame(slot);
+                !leaf.has(Mark::Writeback, slot) || !leaf.has(Mark::ToWrite, slot)
+            })
+            .unwrap_or(true)
+            .then_some(())
+    };
+    engine
+        .waits
+        .wait(inode.id(), &*engine.clock, deadline, takeable)
+        .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+    if let Some(frame) = copying {
+        // A writer may be copying to it; that takes a fraction of a microsecond.
+        drop(engine.arena.read(frame));
+    }
+    Ok(())
+}
+
+/// Sends the metadata in `bits` if it is dirty, and waits for the answer.
+fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> Result<(), BackendError> {
+    let engine = inode.super_block().engine();
+    let failures = inode.write_failures.load(Ordering::Acquire);
+    loop {
+        // Sends nothing while data is in flight again; then the last completion of it does.
+        submit_meta(inode);
+        let idle = || (!inode.has_io(&inode.state.lock())).then_some(());
+        engine
+            .waits
+            .wait(inode.id(), &*engine.clock, deadline, idle)
+            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+        let done = inode.state.lock().meta & bits == 0;
+        if done || inode.write_failures.load(Ordering::Acquire) != failures {
+            return Ok(());
+        }
+    }
+}
+
+fn last_error(inode: &Inode) -> BackendError {
+    inode.errseq.check(Default::default()).unwrap_or(ErrorKind::Io).into()
+}
+
+/// Writes back all that is dirty now on the volume and makes it durable.
+///
+/// # Errors
+/// The first failure; what failed stays dirty. `TimedOut` when `deadline` came first.
+///
+/// # Blocking
+/// For the backend, until `deadline` at most.
+pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
+    let engine = sb.engine();
+    let clock = &*engine.clock;
+    let start = clock.now();
+
+    // First pass: everything is on its way, in parallel, before anything is waited for.
+    let completion = WbCompletion::new(start);
+    let work = WbWork { reason: WbReason::Sync, dirtied_before: start, done: Some(completion.token()) };
+    sb.root_wb().queue_work(work);
+    engine.run_by_hand();
+    let hung = |waited, stuck| {
+        tracing::warn!(target: "slackwater::writeback", volume = sb.name(), ?waited, ?stuck, "sync makes no progress");
+    };
+    let submitted = completion.wait(clock, deadline, engine.tunables.hung_wait, || sb.progress_at(), hung);
+    if !submitted {
+        return Err(ErrorKind::TimedOut.into());
+    }
+
+    // Second pass: inode by inode, what the first did not get or could not take.
+    let mut first_error = None;
+    for inode in sb.unclean_inodes() {
+        let failures = inode.write_failures.load(Ordering::Acquire);
+        write_and_wait(&inode, deadline)?;
+        write_meta_and_wait(&inode, meta::DIRTY_SYNC | meta::DIRTY_DATASYNC, deadline)?;
+        if inode.write_failures.load(Ordering::Acquire) != failures {
+            first_error.get_or_insert_with(|| last_error(&inode));
+        }
+    }
+    commit_volume(sb, deadline)?;
+    first_error.map_or(Ok(()), Err)
+}
+
+/// Runs a commit that begins now, and waits for it and for the inodes that commit themselves.
+fn commit_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
+    let engine = sb.engine();
+    let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));
+    let timed_out = || BackendError::from(ErrorKind::TimedOut);
+    let number = loop {
+        if let Some(number) = commit::start_volume(sb) {
+            break number;
+        }
+        let idle = || (!sb.commits().is_running()).then_some(());
+        engine.waits.wait(sb.root_id(), &*engine.clock, deadline, idle).ok_or_else(timed_out)?;
+    };
+    let answered = || sb.commits().result_of(number);
+    let result = engine.waits.wait(sb.root_id(), &*engine.clock, deadline, answered).ok_or_else(timed_out)?;
+    for inode in sb.unclean_inodes() {
+        let idle = || (!inode.state.lock().committing).then_some(());
+        engine.waits.wait(inode.id(), &*engine.clock, deadline, idle).ok_or_else(timed_out)?;
+    }
+    result.map_err(BackendError::from)
+}

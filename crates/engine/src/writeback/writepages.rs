@@ -1,0 +1,329 @@
+//! One inode's dirty pages on their way to the backend, and its metadata behind them.
+//!
+//! # Invariants
+//! W1. A page is in at most one unit: it is taken under its leaf's lock, and only without `WRITEBACK`. So a
+//!     rewritten page waits for its old unit, and the backend never sees the two out of order.
+//! W2. A unit ends at the file's size as read under the lock of its last page's leaf. Truncate lowers the
+//!     size first and then waits for `WRITEBACK` marks, so it sees this unit or the unit sees the new size.
+//! W3. Metadata is submitted only while no page is dirty or under write-back, so that the times the backend
+//!     ends up with are those the cache promised.
+//! W4. Whatever is in flight pins the super block, from before it is submitted until its completion has let
+//!     go of the inode.
+//!
+//! # Kernel counterpart
+//! `write_cache_pages`, `folio_end_writeback`, `__writeback_single_inode`; sem. 2.2, 3.5, 3.7.
+
+use std::ops::Range;
+
+use slackwater_arena::{FrameId, Gather};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::{AttrChange, Call, Done, WriteUnit};
+use crate::error::{BackendError, ErrorKind};
+use crate::inode::Inode;
+use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
+use crate::units::{PAGE_BYTES, PageIndex};
+use crate::writeback::{Settled, UnitClass, commit};
+
+/// How much one call submits.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Limit {
+    pub(crate) pages: u64,
+    pub(crate) unit_bytes: u32,
+    pub(crate) class: UnitClass,
+}
+
+/// Why it stopped.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Stop {
+    /// Nothing is left in the range that can be submitted now. Pages being copied to or under write-back
+    /// may be left.
+    End,
+    /// The page limit is reached.
+    Pages,
+    /// No slot is free; the wb is woken when one is.
+    Slots,
+}
+
+/// A unit being put together.
+struct Gathering {
+    first: PageIndex,
+    frames: Gather,
+    size_bytes: u64,
+}
+
+impl Gathering {
+    fn next(&self) -> PageIndex {
+        self.first.plus(self.frames.frames().len() as u64)
+    }
+}
+
+/// Submits pages of `range` that have `mark` (dirty, or chosen by a sync) in units of consecutive pages.
+///
+/// The caller of the `Sync` class has taken a slot for the first unit and gets `Stop::Pages` after it.
+///
+/// # Blocking
+/// Never.
+pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: Range<PageIndex>, limit: Limit) -> Stop {
+    let bdi = inode.super_block().bdi();
+    let mut at = range.start;
+    let mut pages = 0;
+    while pages < limit.pages {
+        if limit.class == UnitClass::Background && !bdi.try_slot(inode.wb()) {
+            return Stop::Slots;
+        }
+        let Some(unit) = gather(inode, mark, at..range.end, limit.unit_bytes) else {
+            bdi.release_slot(limit.class);
+            return Stop::End;
+        };
+        at = unit.next();
+        pages += unit.frames.frames().len() as u64;
+        submit(inode, unit, limit.class);
+        if limit.class == UnitClass::Sync {
+            break;
+        }
+    }
+    Stop::Pages
+}
+
+/// Takes the next run of consecutive pages, at most `unit_bytes` of it (W1).
+fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -> Option<Gathering> {
+    let max_pages = u64::from(unit_bytes) / PAGE_BYTES;
+    let arena = &inode.super_block().engine().arena;
+    let mut unit: Option<Gathering> = None;
+    inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
+        let size_bytes = inode.size_bytes();
+        let end = range.end.min(PageIndex::end_of(size_bytes));
+        let in_range = range_bits(range.start.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
+        for slot in slots(leaf.bits(mark) & in_range) {
+            let index = base.plus(slot as u64);
+            if unit.as_ref().is_some_and(|unit| unit.next() != index) {
+                return Scan::Stop;
+            }
+            let frame = leaf.frame(slot).filter(|_| !leaf.has(Mark::Writeback, slot));
+            let frames = unit.as_mut().map(|unit| &mut unit.frames);
+            let taken = match (frame, frames) {
+                (None, _) => false,
+                (Some(frame), Some(frames)) => frames.push(frame),
+                (Some(frame), None) => {
+                    let mut frames = Gather::new(Arc::clone(arena), max_pages as usize);
+                    let taken = frames.push(frame);
+                    if taken {
+                        unit = Some(Gathering { first: index, frames, size_bytes });
+                    }
+                    taken
+                }
+            };
+            match (&mut unit, taken) {
+                (Some(_), false) => return Scan::Stop,
+                (None, _) => continue, // under write-back, or being copied to: not this time
+                (Some(unit), true) => {
+                    unit.size_bytes = size_bytes;
+                    start_writeback(inode, leaf, slot);
+                    if unit.frames.frames().len() as u64 == max_pages {
+                        return Scan::Stop;
+                    }
+                }
+            }
+        }
+        Scan::On
+    });
+    unit
+}
+
+/// The page's bytes are about to be read by a unit. Kernel: `folio_clear_dirty_for_io` and
+/// `folio_start_writeback` in one, since both happen under the leaf's lock here.
+fn start_writeback(inode: &Inode, leaf: &mut LeafState, slot: usize) {
+    leaf.set(Mark::Writeback, slot);
+    inode.mapping.add(Mark::Writeback, 1);
+    inode.wb().stat.writeback.add(1);
+    leaf.clear(Mark::ToWrite, slot);
+    if leaf.has(Mark::Dirty, slot) {
+        leaf.clear(Mark::Dirty, slot);
+        inode.mapping.add(Mark::Dirty, -1);
+        inode.wb().stat.reclaimable.add(-1);
+        inode.wb().pool.nr_dirty.add(-1);
+    }
+    if leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot) {
+        leaf.clear(Mark::Unstable, slot);
+        leaf.clear(Mark::Committing, slot);
+        inode.mapping.add(Mark::Unstable, -1);
+        inode.wb().stat.unstable.add(-1);
+    }
+}
+
+fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
+    let sb = inode.super_block();
+    let bdi = sb.bdi();
+    let offset_bytes = unit.first.offset_bytes();
+    let end_bytes = unit.next().offset_bytes().min(unit.size_bytes);
+    let len_bytes = (end_bytes - offset_bytes) as usize;
+    let Some(node) = inode.state.lock().node.clone() else { unreachable!("N2: a dirty inode has its node") };
+    let gate_bytes = (class == UnitClass::Background).then_some(len_bytes as u64);
+    if let Some(bytes) = gate_bytes {
+        bdi.gate.unit_started(bytes);
+    }
+    tracing::trace!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes, len_bytes, "wbc_writepage");
+    sb.in_flight().pin();
+    let owner = Arc::clone(inode);
+    let first = unit.first;
+    let done = move |frames: Gather, written: Result<usize, BackendError>| {
+        let sb = Arc::clone(owner.super_block());
+        end_writeback(&owner, first, frames, len_bytes, written);
+        if let Some(bytes) = gate_bytes {
+            sb.bdi().gate.unit_ended(bytes);
+        }
+        sb.bdi().release_slot(class);
+        drop(owner);
+        sb.in_flight().unpin(); // W4: after the inode
+    };
+    let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
+    bdi.backend.submit(Call::Write(unit));
+}
+
+/// A unit came back: its written pages wait to become durable, the others are dirty again.
+fn end_writeback(
+    inode: &Arc<Inode>,
+    first: PageIndex,
+    frames: Gather,
+    len_bytes: usize,
+    written: Result<usize, BackendError>,
+) {
+    let sb = inode.super_block();
+    let (good_bytes, error) = match written {
+        Ok(0) if len_bytes != 0 => (0, Some(BackendError::new(ErrorKind::Io, "nothing was written"))),
+        Ok(bytes) => (bytes.min(len_bytes), None),
+        Err(error) => (0, Some(error)),
+    };
+    let good_pages = if good_bytes == len_bytes { u64::MAX } else { good_bytes as u64 / PAGE_BYTES };
+    inode.backing_bytes.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
+
+    let unit_frames: Vec<FrameId> = frames.frames().to_vec();
+    drop(frames); // unlocks them: a writer may take one as soon as its mark is gone
+    let mut ended = Ended::default();
+    let end = first.plus(unit_frames.len() as u64);
+    inode.mapping.scan(first, end, Some(Mark::Writeback), |base, leaf| {
+        let bits = range_bits(first.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
+        for slot in slots(leaf.bits(Mark::Writeback) & bits) {
+            let nth = base.0 + slot as u64 - first.0;
+            ended.page(inode, leaf, slot, unit_frames[nth as usize], nth < good_pages);
+        }
+        Scan::On
+    });
+    ended.account(inode);
+    sb.bdi().unit_ended(good_bytes as u64, error.is_some());
+    if let Some(error) = &error {
+        tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes = first.offset_bytes(), %error,
+            "write-back failed; the data is kept and will be retried");
+        note_failure(inode, error.kind());
+    }
+    if ended.unstable != 0 {
+        commit::note_unstable(inode);
+    }
+    finish(inode);
+}
+
+/// What a completed unit changed.
+#[derive(Default)]
+struct Ended {
+    pages: i64,
+    unstable: i64,
+    redirtied: i64,
+    unpinned: u64,
+}
+
+impl Ended {
+    fn page(&mut self, inode: &Inode, leaf: &mut LeafState, slot: usize, frame: FrameId, good: bool) {
+        let arena = &inode.super_block().engine().arena;
+        leaf.clear(Mark::Writeback, slot);
+        self.pages += 1;
+        if leaf.frame(slot) != Some(frame) {
+            // Rewritten meanwhile: the fresh frame is dirty, this one is history.
+            arena.free(frame);
+            self.unpinned += 1;
+        } else if good {
+            leaf.set(Mark::Unstable, slot);
+            self.unstable += 1;
+        } else {
+            leaf.set(Mark::Dirty, slot);
+            self.redirtied += 1;
+        }
+    }
+
+    fn account(&self, inode: &Inode) {
+        let wb = inode.wb();
+        inode.mapping.add(Mark::Dirty, self.redirtied);
+        inode.mapping.add(Mark::Unstable, self.unstable);
+        inode.mapping.add(Mark::Writeback, -self.pages);
+        wb.stat.unstable.add(self.unstable);
+        wb.stat.writeback.add(-self.pages);
+        wb.stat.written.add(self.pages - self.redirtied);
+        wb.stat.reclaimable.add(self.redirtied);
+        wb.pool.nr_dirty.add(self.redirtied);
+        wb.bdi.unpin(self.unpinned);
+    }
+}
+
+/// Latches a failed attempt where everybody looks for it (P2).
+pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
+    inode.errseq.set(kind);
+    inode.super_block().note_failure(kind);
+    inode.state.lock().failed = true;
+    inode.write_failures.fetch_add(1, Ordering::AcqRel);
+}
+
+/// The last part of every completion: lists, metadata, waiters.
+fn finish(inode: &Arc<Inode>) {
+    let sb = inode.super_block();
+    let now = sb.engine().clock.now();
+    if inode.state.lock().doomed {
+        sb.drop_pages(inode);
+    }
+    match inode.wb().settle(inode, now, false) {
+        Settled::WriteMeta => submit_meta(inode),
+        Settled::Clean | Settled::Waiting => {}
+    }
+    sb.engine().waits.wake(inode.id());
+    sb.note_progress();
+}
+
+/// Sends the inode's times (and its mode, where a write by the backend would change it) after its data.
+///
+/// # Blocking
+/// Never.
+pub(crate) fn submit_meta(inode: &Arc<Inode>) {
+    let sb = inode.super_block();
+    let (node, change, sent) = {
+        let mut state = inode.state.lock();
+        let busy = state.meta_in_flight || inode.mapping.count(Mark::Writeback) != 0;
+        let Some(node) = state.node.clone().filter(|_| !busy && state.meta != 0) else { return };
+        state.meta_in_flight = true;
+        let special = state.attr.mode & 0o6000 != 0;
+        let mode = special.then_some(state.attr.mode & 0o7777);
+        let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };
+        (node, change, std::mem::take(&mut state.meta))
+    };
+    sb.in_flight().pin();
+    let owner = Arc::clone(inode);
+    let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
+        let sb = Arc::clone(owner.super_block());
+        let mut state = owner.state.lock();
+        state.meta_in_flight = false;
+        match answer {
+            Ok(attr) => {
+                state.attr.ctime = attr.ctime;
+                drop(state);
+            }
+            Err(error) => {
+                state.meta |= sent;
+                drop(state);
+                note_failure(&owner, error.kind());
+            }
+        }
+        finish(&owner);
+        drop(owner);
+        sb.in_flight().unpin();
+    });
+    sb.bdi().backend.submit(Call::Setattr { node, change, done });
+}

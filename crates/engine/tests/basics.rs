@@ -1,0 +1,210 @@
+//! What a program sees of one volume: bytes written are bytes read, before and after write-back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackwater::backend::{AttrChange, MemBackend, NewNode, Removal};
+use slackwater::{Engine, File, FileError, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions, Written};
+use slackwater_arena::{Arena, ArenaConfig};
+
+struct Rig {
+    engine: Engine,
+    clock: Arc<ManualClock>,
+    backend: Arc<MemBackend>,
+    volume: Arc<SuperBlock>,
+}
+
+impl Rig {
+    fn new(arena_bytes: u64, tunables: Tunables) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+        let engine = Engine::new(arena, clock.clone(), tunables);
+        let backend = Arc::new(MemBackend::new());
+        let volume = engine.mount("rig", backend.clone()).unwrap();
+        Self { engine, clock, backend, volume }
+    }
+
+    fn by_hand() -> Self {
+        Self::new(16 << 20, Tunables { flusher_threads: 0, ..Tunables::default() })
+    }
+
+    fn create(&self, name: &str) -> File {
+        let root = self.volume.root().unwrap();
+        File::open(&self.volume.make(&root, name, NewNode::File, 0o644).unwrap()).unwrap()
+    }
+
+    fn stored(&self, file: &File) -> Vec<u8> {
+        self.backend.volatile_file(file.inode().id()).unwrap()
+    }
+
+    fn advance(&self, by: Duration) {
+        let end = by;
+        let step = Duration::from_millis(500);
+        let mut at = Duration::ZERO;
+        while at < end {
+            self.clock.advance(step);
+            at += step;
+            self.engine.step();
+        }
+    }
+}
+
+fn read_all(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0xee; file.inode().size_bytes() as usize + 10];
+    let read = file.read_at(0, &mut bytes).unwrap();
+    bytes.truncate(read);
+    bytes
+}
+
+#[test]
+fn written_bytes_are_read_back_and_reach_the_backend_at_fsync() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, b"hello").unwrap();
+    file.write_at(5000, b"world").unwrap();
+    assert_eq!(rig.stored(&file), b"", "nothing is written back yet");
+    let mut want = vec![0; 5005];
+    want[..5].copy_from_slice(b"hello");
+    want[5000..].copy_from_slice(b"world");
+    assert_eq!(read_all(&file), want);
+    file.fsync().unwrap();
+    assert_eq!(rig.stored(&file), want);
+    assert_eq!(rig.backend.durable_file(file.inode().id()).unwrap(), want);
+    assert_eq!(rig.volume.status().bytes_left(), 0);
+    assert_eq!(rig.volume.bdi().pinned_frames(), 0);
+    drop(file);
+    rig.volume.umount(UmountOptions::default()).unwrap();
+    assert_eq!(rig.engine.arena().free_frames(), u64::from(rig.engine.arena().frames()));
+}
+
+#[test]
+fn old_data_is_written_back_after_its_age_and_one_period() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, &[7; 10_000]).unwrap();
+    rig.advance(Duration::from_secs(29));
+    assert_eq!(rig.stored(&file), b"");
+    rig.advance(Duration::from_secs(7));
+    assert_eq!(rig.stored(&file), [7; 10_000]);
+    rig.advance(Duration::from_secs(6));
+    assert_eq!(rig.volume.status().bytes_left(), 0, "and committed");
+    assert_eq!(rig.engine.step(), None, "a clean engine has no timer");
+}
+
+#[test]
+fn a_cut_and_extended_file_has_zeroes_where_bytes_were() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, &[7; 10_000]).unwrap();
+    file.set_len(100).unwrap();
+    file.set_len(9000).unwrap();
+    let mut want = vec![0; 9000];
+    want[..100].fill(7);
+    assert_eq!(read_all(&file), want);
+    file.fsync().unwrap();
+    assert_eq!(rig.stored(&file), want);
+    file.set_len(5000).unwrap();
+    file.write_at(8000, b"x").unwrap();
+    want[8000..].copy_from_slice(&{
+        let mut tail = vec![0; 1000];
+        tail[0] = b'x';
+        tail
+    });
+    want.truncate(8001);
+    assert_eq!(read_all(&file), want);
+    file.fsync().unwrap();
+    assert_eq!(rig.stored(&file), want);
+}
+
+#[test]
+fn evicted_pages_are_read_again() {
+    let rig = Rig::new(16 << 20, Tunables::default());
+    let file = rig.create("big");
+    let chunk: Vec<u8> = (0..1_000_003_u32).map(|at| (at * 7 % 251) as u8).collect();
+    for nth in 0..40 {
+        file.write_at(nth * chunk.len() as u64, &chunk).unwrap();
+    }
+    for nth in 0..40 {
+        let mut bytes = vec![0; chunk.len()];
+        assert_eq!(file.read_at(nth * chunk.len() as u64, &mut bytes).unwrap(), chunk.len());
+        assert!(bytes == chunk, "chunk {nth}");
+    }
+    file.fsync().unwrap();
+    drop(file);
+    rig.volume.umount(UmountOptions::default()).unwrap();
+}
+
+#[test]
+fn an_open_file_makes_the_volume_busy_and_a_second_umount_finds_nothing() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    assert!(matches!(rig.volume.umount(UmountOptions::default()), Err(UmountError::Busy { open_files: 1, .. })));
+    file.write_at(0, b"still works").unwrap();
+    drop(file);
+    rig.volume.umount(UmountOptions::default()).unwrap();
+    assert!(matches!(rig.volume.umount(UmountOptions::default()), Err(UmountError::NotMounted)));
+    assert!(matches!(rig.volume.root(), Err(FileError::NotMounted)));
+    assert!(matches!(rig.volume.sync(), Err(FileError::NotMounted)));
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_open_and_its_dirty_pages_go_with_it() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, &[1; 9000]).unwrap();
+    let root = rig.volume.root().unwrap();
+    rig.volume.remove(&root, "a", Removal::File).unwrap();
+    drop(root);
+    file.write_at(9000, &[2; 9000]).unwrap();
+    assert_eq!(read_all(&file).len(), 18_000);
+    drop(file);
+    assert_eq!(rig.volume.bdi().pinned_frames(), 0);
+    assert_eq!(rig.volume.status().bytes_left(), 0);
+    rig.volume.umount(UmountOptions::default()).unwrap();
+    assert_eq!(rig.engine.arena().free_frames(), u64::from(rig.engine.arena().frames()));
+}
+
+#[test]
+fn offsets_beyond_the_backends_limit_are_refused_before_anything_is_cached() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    assert!(matches!(file.write_at(u64::MAX - 3, b"12345"), Err(FileError::TooLarge { .. })));
+    assert!(matches!(file.set_len(u64::MAX), Err(FileError::TooLarge { .. })));
+    assert_eq!(file.read_at(u64::MAX - 3, &mut [0; 10]).unwrap(), 0);
+    assert_eq!(rig.volume.status().bytes_left(), 0);
+}
+
+#[test]
+fn a_time_that_was_set_is_what_a_flush_leaves() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, b"x").unwrap();
+    let change = AttrChange { mtime: Some(Timestamp(42)), ..AttrChange::default() };
+    rig.volume.setattr(file.inode(), change).unwrap();
+    rig.clock.advance(Duration::from_secs(5));
+    file.fsync().unwrap();
+    assert_eq!(file.inode().attr().mtime, Timestamp(42));
+    let inode = file.inode().clone();
+    drop(file);
+    assert_eq!(inode.attr().mtime, Timestamp(42));
+}
+
+#[test]
+fn a_full_arena_says_no_room_and_goes_on_after_write_back() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    let share = rig.volume.bdi().share_frames();
+    let mut written = 0;
+    loop {
+        match file.try_write_at(written, &[3; 4096]).unwrap() {
+            Written::Bytes(bytes) => written += bytes as u64,
+            Written::NoRoom => break,
+            _ => unreachable!(),
+        }
+    }
+    assert_eq!(written / 4096, share);
+    rig.engine.step();
+    assert!(matches!(file.try_write_at(written, &[3; 4096]).unwrap(), Written::Bytes(4096)));
+    file.fsync().unwrap();
+    assert_eq!(rig.stored(&file).len() as u64, written + 4096);
+}

@@ -1,0 +1,1 @@
+//! Experiments on the engine, beside the running kernel.

@@ -1,0 +1,147 @@
+//! A counter that many CPUs change and few read.
+//!
+//! Each CPU has a shard for its recent changes; a shard that reaches the batch is folded into the shared value. Reading
+//! the shared value is cheap and off by at most one batch per shard; summing is exact and visits every shard.
+//!
+//! # Invariants
+//! P1. A change is in exactly one place: its shard, or the shared value. It moves under the lock that `sum` takes, so a
+//!     sum counts it once.
+//! P2. When no `add` is running, every shard is below the batch.
+//!
+//! # Memory ordering
+//! None: a sum that is to be exact is ordered after the changes by whatever told the caller that they are over.
+//!
+//! # Kernel counterpart
+//! `percpu_counter`, with the batch of writeback statistics (sem. 2.4). Differs: preemption cannot be switched off, so
+//! the CPU number only chooses the shard, and the change itself is atomic.
+
+use crate::shim::atomic::{AtomicI64, Ordering};
+use crate::shim::{cpu_hint, nr_cpus, raw};
+
+/// The number of the CPU that this thread ran on a moment ago. A hint: use it to choose a shard, never to own one.
+#[inline]
+pub fn shard_hint() -> usize {
+    cpu_hint()
+}
+
+/// A shard has its cache lines to itself; prefetchers fetch them in pairs.
+#[repr(align(128))]
+struct Shard(AtomicI64);
+
+/// A sharded counter; see the module's head.
+pub struct PercpuCounter {
+    shards: Box<[Shard]>,
+    batch: u64,
+    shared: AtomicI64,
+    fold: raw::Mutex<()>,
+}
+
+impl PercpuCounter {
+    /// Zero, with a shard for each CPU that this process may use.
+    pub fn new() -> Self {
+        Self::with_shards(nr_cpus())
+    }
+
+    /// Zero, with `shards` shards, at least one. The batch follows from their number.
+    ///
+    /// # Panics
+    /// If `shards` is zero.
+    pub fn with_shards(shards: usize) -> Self {
+        Self {
+            batch: 8 * (1 + u64::from(shards.ilog2())),
+            shards: (0..shards).map(|_| Shard(AtomicI64::new(0))).collect(),
+            shared: AtomicI64::new(0),
+            fold: raw::Mutex::new(()),
+        }
+    }
+
+    /// Adds `delta`.
+    #[inline]
+    pub fn add(&self, delta: i64) {
+        let shard = &self.shards[shard_hint() % self.shards.len()];
+        let old = shard.0.fetch_add(delta, Ordering::Relaxed);
+        if old.wrapping_add(delta).unsigned_abs() >= self.batch {
+            self.fold(shard);
+        }
+    }
+
+    /// The value, off by at most [`PercpuCounter::max_error`] and never below zero.
+    #[inline]
+    pub fn read(&self) -> u64 {
+        clamp(self.shared.load(Ordering::Relaxed))
+    }
+
+    /// The exact value, never below zero. Changes made meanwhile are in it or not, each as a whole.
+    pub fn sum(&self) -> u64 {
+        let _fold = self.fold.lock();
+        let shared = self.shared.load(Ordering::Relaxed);
+        clamp(self.shards.iter().fold(shared, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed))))
+    }
+
+    /// How far [`PercpuCounter::read`] may be from [`PercpuCounter::sum`] while nobody adds.
+    pub fn max_error(&self) -> u64 {
+        self.batch * self.shards.len() as u64
+    }
+
+    /// Moves a shard's part into the shared value (P1).
+    #[cold]
+    fn fold(&self, shard: &Shard) {
+        let _fold = self.fold.lock();
+        let part = shard.0.swap(0, Ordering::Relaxed);
+        self.shared.store(self.shared.load(Ordering::Relaxed).wrapping_add(part), Ordering::Relaxed);
+    }
+}
+
+impl Default for PercpuCounter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn clamp(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+#[cfg(all(test, not(any(slackwater_loom, slackwater_shuttle))))]
+mod tests {
+    use super::*;
+    use crate::shim::{Arc, thread};
+
+    #[test]
+    fn the_error_grows_with_the_number_of_cpus() {
+        let errors = [1, 4, 16, 24, 64].map(|cpus| PercpuCounter::with_shards(cpus).max_error());
+        assert_eq!(errors, [8, 96, 640, 960, 3584]);
+    }
+
+    #[test]
+    fn a_small_change_is_in_the_sum_and_not_yet_in_the_value() {
+        let counter = PercpuCounter::with_shards(1);
+        counter.add(7);
+        assert_eq!((counter.read(), counter.sum()), (0, 7));
+        counter.add(1);
+        assert_eq!((counter.read(), counter.sum()), (8, 8));
+        counter.add(-20);
+        assert_eq!((counter.read(), counter.sum()), (0, 0));
+        counter.add(13);
+        assert_eq!(counter.sum(), 1);
+    }
+
+    #[test]
+    fn racing_changes_are_all_counted() {
+        for shards in [1, nr_cpus()] {
+            let counter = Arc::new(PercpuCounter::with_shards(shards));
+            let adders: Vec<_> = [3, -1, 5, 1]
+                .map(|delta| {
+                    let counter = Arc::clone(&counter);
+                    thread::spawn(move || (0..50_000).for_each(|_| counter.add(delta)))
+                })
+                .into();
+            for _ in 0..100 {
+                assert!(counter.sum() <= 9 * 50_000);
+            }
+            adders.into_iter().for_each(|adder| adder.join().unwrap());
+            assert_eq!(counter.sum(), 8 * 50_000);
+            assert!(counter.sum().abs_diff(counter.read()) < counter.max_error());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Named points where a test holds a thread.
+//!
+//! A known race has a window. The code marks it with [`pass`]; a test opens the window on purpose, drives the other side
+//! through it, and lets go:
+//!
+//! ```
+//! # #[cfg(debug_assertions)] {
+//! use slackwater_sync::{gate, shim::thread};
+//!
+//! let hold = gate::hold("doc.prepared");
+//! let mover = thread::spawn(|| gate::pass("doc.prepared"));
+//! hold.wait_reached(); // the mover is inside the window
+//! // ... drive the other side ...
+//! drop(hold); // the mover goes on
+//! mover.join().unwrap();
+//! # }
+//! ```
+//!
+//! [`pass`] is empty unless `debug_assertions` are on, and [`hold`] does not exist: such tests carry
+//! `#[cfg(debug_assertions)]`. Every thread of the process stops at a held gate, so two tests that lead through one gate
+//! belong into two test targets, or take turns by holding it first. Model checkers need no gates and have none.
+
+/// Marks the point `name`. Stops here while a test holds it.
+#[cfg(not(all(debug_assertions, not(any(slackwater_loom, slackwater_shuttle)))))]
+#[inline(always)]
+pub fn pass(_name: &'static str) {}
+
+#[cfg(all(debug_assertions, not(any(slackwater_loom, slackwater_shuttle))))]
+pub use held::{Hold, hold, pass};
+
+#[cfg(all(debug_assertions, not(any(slackwater_loom, slackwater_shuttle))))]
+mod held {
+    use std::time::Duration;
+
+    use crate::shim::atomic::{AtomicUsize, Ordering};
+    use crate::shim::raw::{Condvar, Mutex};
+
+    /// A thread that has not come by then will not come.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    struct Gate {
+        name: &'static str,
+        arrived: usize,
+    }
+
+    /// How many gates are held: usually none, and a pass costs one load.
+    static HELD: AtomicUsize = AtomicUsize::new(0);
+    static GATES: Mutex<Vec<Gate>> = Mutex::new(Vec::new());
+    static CHANGED: Condvar = Condvar::new();
+
+    /// A gate that is held until this is dropped.
+    pub struct Hold {
+        name: &'static str,
+    }
+
+    /// Marks the point `name`. Stops here while a test holds it.
+    pub fn pass(name: &'static str) {
+        if HELD.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut gates = GATES.lock();
+        if let Some(gate) = gates.iter_mut().find(|gate| gate.name == name) {
+            gate.arrived += 1;
+            CHANGED.notify_all();
+            while gates.iter().any(|gate| gate.name == name) {
+                CHANGED.wait(&mut gates);
+            }
+        }
+    }
+
+    /// Holds the gate `name`: whoever comes to it stays until the result is dropped. Waits for an earlier holder.
+    pub fn hold(name: &'static str) -> Hold {
+        let mut gates = GATES.lock();
+        while gates.iter().any(|gate| gate.name == name) {
+            CHANGED.wait(&mut gates);
+        }
+        gates.push(Gate { name, arrived: 0 });
+        HELD.store(gates.len(), Ordering::Relaxed);
+        Hold { name }
+    }
+
+    impl Hold {
+        /// Waits until a thread stands at the gate.
+        ///
+        /// # Panics
+        /// If none comes within ten seconds.
+        pub fn wait_reached(&self) {
+            let mut gates = GATES.lock();
+            while gates.iter().all(|gate| gate.name != self.name || gate.arrived == 0) {
+                assert!(!CHANGED.wait_timeout(&mut gates, PATIENCE), "nobody came to the gate {}", self.name);
+            }
+        }
+    }
+
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            let mut gates = GATES.lock();
+            gates.retain(|gate| gate.name != self.name);
+            HELD.store(gates.len(), Ordering::Relaxed);
+            CHANGED.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, debug_assertions, not(any(slackwater_loom, slackwater_shuttle))))]
+mod tests {
+    use super::*;
+    use crate::shim::atomic::{AtomicBool, Ordering};
+    use crate::shim::{Arc, thread};
+
+    #[test]
+    fn a_thread_stays_at_a_held_gate() {
+        let hold = hold("gate.test");
+        let has_passed = Arc::new(AtomicBool::new(false));
+        let passer = thread::spawn({
+            let has_passed = Arc::clone(&has_passed);
+            move || {
+                pass("gate.elsewhere");
+                pass("gate.test");
+                has_passed.store(true, Ordering::Release);
+            }
+        });
+        hold.wait_reached();
+        assert!(!has_passed.load(Ordering::Acquire));
+        drop(hold);
+        passer.join().unwrap();
+        assert!(has_passed.load(Ordering::Acquire));
+    }
+}

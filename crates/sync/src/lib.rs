@@ -1,0 +1,28 @@
+//! Concurrency primitives that a kernel gives for free.
+//!
+//! Everything above this crate takes its locks, threads, reference counts and grace periods from here, so that one
+//! build flag can replace the operating system by a model checker:
+//!
+//! | build | flag | threads and atomics are |
+//! |---|---|---|
+//! | ordinary | none | the machine's |
+//! | exhaustive | `--cfg slackwater_loom` | every interleaving and every allowed stale read, for tests of this crate |
+//! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
+//!
+//! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
+//! then [`InFlight`], [`Completion`], [`PercpuCounter`] and [`gate`], a file each.
+
+mod completion;
+mod counter;
+pub mod gate;
+mod in_flight;
+pub mod lock;
+pub mod rcu;
+pub mod shim;
+
+pub use completion::Completion;
+pub use counter::{PercpuCounter, shard_hint};
+pub use in_flight::InFlight;
+pub use lock::{
+    Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
+};

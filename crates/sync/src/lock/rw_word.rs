@@ -1,0 +1,175 @@
+//! A reader/writer lock in four bytes, without a payload and without an owner.
+//!
+//! It guards page frames: there is one per frame, and the thread that unlocks a frame at the end of its I/O is seldom the
+//! one that locked it. The order of frame locks is the caller's concern.
+//!
+//! ```text
+//!   31      30       29 ... 0
+//! +--------+---------+----------+
+//! | WRITER | WAITING | readers  |
+//! +--------+---------+----------+
+//! ```
+//!
+//! # Invariants
+//! W1. WRITER and a reader count above zero exclude each other.
+//! W2. WAITING is set only by a thread that saw the lock held, in the same step. So a lock that is held and waited for
+//!     stays so until its last holder leaves, and that holder wakes everybody.
+//! W3. While WAITING is set no new reader enters: a stream of readers cannot keep a writer out.
+//! W4. Whoever finds the lock free but WAITING may take it and then owes the wake.
+//!
+//! # Memory ordering
+//! O1. Writer's release ([`Site::RwWordWriteRelease`]) with any acquire: the next holder sees what was written.
+//! O2. Reader's release ([`Site::RwWordReadRelease`]) with the writer's acquire: the writer overwrites nothing that is
+//!     still being read. Every step in between is a read-modify-write and so keeps O2 for all readers at once.
+//!
+//! # Lifetime
+//! The last reader touches the word once more after releasing it, to clear WAITING. The word outlives its unlocks.
+//!
+//! # Kernel counterpart
+//! The folio lock bit with `PG_waiters`. Differs: it can be shared, and never passes from owner to owner by hand.
+
+use crate::shim::atomic::{AtomicU32, Ordering};
+use crate::shim::{SPIN_LIMIT, Site, const_unless_loom, futex_wait, futex_wake_all, spin_loop};
+
+const WRITER: u32 = 1 << 31;
+const WAITING: u32 = 1 << 30;
+const READERS: u32 = WAITING - 1;
+
+/// A reader/writer lock in one word; see the module's head.
+#[repr(transparent)]
+pub struct RwWord {
+    word: AtomicU32,
+}
+
+impl RwWord {
+    const_unless_loom! {
+        /// A free lock.
+        pub const fn new() -> Self {
+            Self { word: AtomicU32::new(0) }
+        }
+    }
+
+    /// Takes the lock to read if that needs no waiting.
+    #[inline]
+    #[must_use]
+    pub fn try_read(&self) -> bool {
+        let mut now = self.word.load(Ordering::Relaxed);
+        while now & (WRITER | WAITING) == 0 {
+            match self.replace(now, now + 1, Site::RwWordReadAcquire) {
+                Ok(_) => return true,
+                Err(newer) => now = newer,
+            }
+        }
+        false
+    }
+
+    /// Takes the lock to read.
+    ///
+    /// # Blocking
+    /// While a writer holds the lock, or anybody waits for it: a thread that reads already must not read again.
+    #[inline]
+    pub fn read(&self) {
+        if !self.try_read() {
+            self.acquire_slow(WRITER, 1, Site::RwWordReadAcquire);
+        }
+    }
+
+    /// Takes the lock to write if it is free.
+    #[inline]
+    #[must_use]
+    pub fn try_write(&self) -> bool {
+        self.replace(0, WRITER, Site::RwWordWriteAcquire).is_ok()
+    }
+
+    /// Takes the lock to write.
+    ///
+    /// # Blocking
+    /// While anybody holds the lock.
+    #[inline]
+    pub fn write(&self) {
+        if !self.try_write() {
+            self.acquire_slow(WRITER | READERS, WRITER, Site::RwWordWriteAcquire);
+        }
+    }
+
+    /// Gives up one reader's share, taken by any thread.
+    #[inline]
+    pub fn read_unlock(&self) {
+        // O2.
+        let old = self.word.fetch_sub(1, Site::RwWordReadRelease.order(Ordering::Release));
+        debug_assert!(old & READERS != 0 && old & WRITER == 0, "read_unlock of a lock that nobody reads: {old:#x}");
+        if old == WAITING | 1 {
+            self.wake();
+        }
+    }
+
+    /// Gives up the writer's lock, taken by any thread.
+    #[inline]
+    pub fn write_unlock(&self) {
+        // O1.
+        let old = self.word.swap(0, Site::RwWordWriteRelease.order(Ordering::Release));
+        debug_assert!(old & WRITER != 0, "write_unlock of a lock that nobody writes under: {old:#x}");
+        if old & WAITING != 0 {
+            futex_wake_all(&self.word);
+        }
+    }
+
+    /// Whether anybody holds the lock at this moment.
+    pub fn is_locked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & (WRITER | READERS) != 0
+    }
+
+    /// Waits until none of `excluded` is set, then adds `share`.
+    #[cold]
+    fn acquire_slow(&self, excluded: u32, share: u32, site: Site) {
+        let mut spins = 0;
+        let mut now = self.word.load(Ordering::Relaxed);
+        loop {
+            // Whoever has waited may pass over WAITING: it stands for the waiters, and this is one of them (W4).
+            let is_free = now & excluded == 0 && (now & WAITING == 0 || now & (WRITER | READERS) == 0);
+            if is_free {
+                match self.replace(now, now + share, site) {
+                    Ok(_) => return,
+                    Err(newer) => now = newer,
+                }
+            } else if spins < SPIN_LIMIT {
+                spins += 1;
+                spin_loop();
+                now = self.word.load(Ordering::Relaxed);
+            } else {
+                self.sleep(now);
+                now = self.word.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Sleeps until the holders of a lock seen as `now` have left.
+    fn sleep(&self, now: u32) {
+        let waiting = now | WAITING;
+        let is_marked =
+            now == waiting || self.word.compare_exchange(now, waiting, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_marked {
+            futex_wait(&self.word, waiting, None);
+        }
+    }
+
+    /// After the last reader of a lock that is waited for.
+    #[cold]
+    fn wake(&self) {
+        // Failure means that somebody took the lock and WAITING with it (W4).
+        if self.word.compare_exchange(WAITING, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            futex_wake_all(&self.word);
+        }
+    }
+
+    #[inline]
+    fn replace(&self, old: u32, new: u32, site: Site) -> Result<u32, u32> {
+        self.word.compare_exchange(old, new, site.order(Ordering::Acquire), Ordering::Relaxed)
+    }
+}
+
+impl Default for RwWord {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,86 @@
+//! Asymmetric fences: almost free on the frequent side, expensive on the rare one.
+//!
+//! `light` and `heavy` are full barriers *towards each other*: two threads that write one word, pass their side and read
+//! the other's word cannot both read the old value. Two light sides order nothing.
+//!
+//! # Memory ordering
+//! On the machine `heavy` is a membarrier system call, which runs a full barrier on every CPU that runs a thread of this
+//! process; `light` then only has to keep the compiler from moving accesses. Without membarrier both sides are full
+//! barriers. Under loom two models run, because neither tells everything:
+//! - *full*: both sides are sequentially consistent fences. This is exactly the mode without membarrier.
+//! - *tokens*: each reader owns one word; `light` is an acquire-release operation on it, `heavy` one on every reader's.
+//!   This orders a light side with heavy sides only, as membarrier does, and shows where code leans on more.
+
+#[cfg(not(any(slackwater_loom, slackwater_shuttle)))]
+pub use self::native::{Asym, Token};
+#[cfg(any(slackwater_loom, slackwater_shuttle))]
+pub use super::build::{Asym, Token};
+
+/// Which pair of fences a domain uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fences {
+    /// Light side free, heavy side a system call.
+    Membarrier,
+    /// Both sides full barriers: no system call, and no CPU is interrupted.
+    Full,
+}
+
+#[cfg(not(any(slackwater_loom, slackwater_shuttle)))]
+mod native {
+    use std::sync::atomic::{Ordering, compiler_fence};
+
+    use super::super::syscall::{Membarrier, membarrier};
+    use super::super::{Site, smp_mb};
+    use super::Fences;
+
+    /// What one reader brings to the model of a fence; nothing on the machine.
+    #[derive(Default)]
+    pub struct Token;
+
+    /// A pair of asymmetric fences.
+    #[derive(Clone, Copy)]
+    pub struct Asym(Fences);
+
+    impl Asym {
+        /// Fences of the kind asked for, or full ones where the kernel lacks membarrier. The first call for membarrier
+        /// takes a microsecond while the process has one thread and milliseconds later.
+        pub fn new(wanted: Fences) -> Self {
+            match wanted {
+                Fences::Membarrier if membarrier(Membarrier::RegisterPrivateExpedited) => Self(Fences::Membarrier),
+                Fences::Membarrier | Fences::Full => Self(Fences::Full),
+            }
+        }
+
+        /// The kind in use.
+        pub fn fences(self) -> Fences {
+            self.0
+        }
+
+        /// The frequent side.
+        #[inline]
+        pub fn light(self, _site: Site, _token: &Token) {
+            match self.0 {
+                Fences::Membarrier => compiler_fence(Ordering::SeqCst),
+                Fences::Full => smp_mb(),
+            }
+        }
+
+        /// The rare side, at once: interrupts the CPUs that run threads of this process.
+        pub fn heavy<'t>(self, _site: Site, _tokens: impl Iterator<Item = &'t Token>) {
+            match self.0 {
+                Fences::Membarrier => {
+                    assert!(membarrier(Membarrier::PrivateExpedited), "a registered membarrier does not fail");
+                }
+                Fences::Full => smp_mb(),
+            }
+        }
+
+        /// The rare side, in milliseconds, without interrupting anybody. Falls back to [`Asym::heavy`] where the kernel
+        /// refuses (CPUs set aside by `nohz_full`).
+        pub fn heavy_patient<'t>(self, site: Site, tokens: impl Iterator<Item = &'t Token>) {
+            if self.0 == Fences::Full || !membarrier(Membarrier::Global) {
+                self.heavy(site, tokens);
+            }
+        }
+    }
+}

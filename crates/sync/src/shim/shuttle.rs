@@ -1,0 +1,84 @@
+//! The random build: schedules drawn at random, memory strong.
+//!
+//! Every access is sequentially consistent whatever it asks for, so a pass says nothing of orderings.
+
+use super::Site;
+use super::asym::Fences;
+
+pub(crate) use super::modelled::{cpu_hint, nr_cpus, raw};
+pub use crate::modelled_thread_local as thread_local;
+pub use ::shuttle::hint::spin_loop;
+
+/// Atomic types and orderings.
+pub mod atomic {
+    pub use ::shuttle::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    };
+}
+
+/// Threads.
+pub mod thread {
+    pub use ::shuttle::thread::{Builder, JoinHandle, current, panicking, spawn, yield_now};
+
+    /// Starts a thread called `name`.
+    ///
+    /// # Panics
+    /// Never; the signature is that of the ordinary build.
+    pub fn spawn_named<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        Builder::new().name(name.to_owned()).spawn(f).expect("the model can create a thread")
+    }
+
+    /// The name of the calling thread, if it has one.
+    pub fn current_name() -> Option<String> {
+        current().name().map(str::to_owned)
+    }
+}
+
+/// Spinning is one more schedule of the same loop.
+pub(crate) const SPIN_LIMIT: u32 = 0;
+
+/// No watchdog: a wake that is lost must show as a deadlock.
+pub(crate) const STALL_PERIOD: Option<std::time::Duration> = None;
+
+/// A full memory barrier: nothing to do.
+pub fn smp_mb() {}
+
+/// What one reader brings to the model of a fence: nothing here.
+#[derive(Default)]
+pub struct Token;
+
+/// A pair of asymmetric fences, both empty here.
+#[derive(Clone, Copy)]
+pub struct Asym(Fences);
+
+impl Asym {
+    /// Fences of the kind asked for.
+    pub fn new(wanted: Fences) -> Self {
+        Self(wanted)
+    }
+
+    /// The kind in use.
+    pub fn fences(self) -> Fences {
+        self.0
+    }
+
+    /// The frequent side.
+    pub fn light(self, _site: Site, _token: &Token) {}
+
+    /// The rare side.
+    pub fn heavy<'t>(self, _site: Site, _tokens: impl Iterator<Item = &'t Token>) {}
+
+    /// The rare side.
+    pub fn heavy_patient<'t>(self, _site: Site, _tokens: impl Iterator<Item = &'t Token>) {}
+}
+
+/// Running a scenario under shuttle.
+pub mod model {
+    pub use ::shuttle::thread_local as model_thread_local;
+
+    /// Runs `scenario` under `executions` random schedules and as many that favour few but unlucky switches.
+    pub fn check(executions: usize, scenario: fn()) {
+        ::shuttle::check_random(scenario, executions);
+        ::shuttle::check_pct(scenario, executions, 3);
+    }
+}

@@ -1,0 +1,41 @@
+//! `PercpuCounter`.
+
+use slackwater_sync::PercpuCounter;
+use slackwater_sync::shim::{Arc, thread};
+
+use super::{PLAIN, Scenario};
+
+pub(crate) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "a_sum_counts_each_change_once",
+        preemptions: None,
+        asym: PLAIN,
+        body: || {
+            // More than a batch: both changes are folded, perhaps while they are being summed.
+            let counter = Arc::new(PercpuCounter::with_shards(2));
+            let adder = start_adder(&counter, 100);
+            assert!([0, 100].contains(&counter.sum()));
+            adder.join().unwrap();
+            assert_eq!(counter.sum(), 100);
+        },
+    },
+    Scenario {
+        name: "a_sum_after_the_adders_is_exact",
+        preemptions: Some(3),
+        asym: PLAIN,
+        body: || {
+            // One shard for all, and each of two changes reaches the batch only together with another.
+            let counter = Arc::new(PercpuCounter::with_shards(1));
+            let adders = [start_adder(&counter, 5), start_adder(&counter, 5)];
+            counter.add(-3);
+            adders.into_iter().for_each(|adder| adder.join().unwrap());
+            assert_eq!(counter.sum(), 7);
+            assert!(counter.sum().abs_diff(counter.read()) < counter.max_error());
+        },
+    },
+];
+
+fn start_adder(counter: &Arc<PercpuCounter>, delta: i64) -> thread::JoinHandle<()> {
+    let counter = Arc::clone(counter);
+    thread::spawn(move || counter.add(delta))
+}

@@ -1,0 +1,75 @@
+//! Scenarios for loom: each a few lines in two or three threads, with one property.
+//!
+//! The `loom_*` targets run them as they are; `loom_mutants` runs them with one barrier missing.
+#![allow(dead_code, reason = "each test target uses a part")]
+
+pub(crate) mod completion;
+pub(crate) mod counter;
+pub(crate) mod in_flight;
+pub(crate) mod lock;
+pub(crate) mod rcu;
+pub(crate) mod rw_word;
+
+use std::time::Instant;
+
+use slackwater_sync::shim::model;
+pub(crate) use slackwater_sync::shim::model::AsymModel;
+
+/// One property, checked over every execution within a bound.
+pub(crate) struct Scenario {
+    /// The property, as the test that checks it is called.
+    pub(crate) name: &'static str,
+    /// Involuntary switches per execution; none for no bound.
+    pub(crate) preemptions: Option<usize>,
+    /// The models of the asymmetric fence that make a difference here.
+    pub(crate) asym: &'static [AsymModel],
+    pub(crate) body: fn(),
+}
+
+/// For scenarios without asymmetric fences.
+pub(crate) const PLAIN: &[AsymModel] = &[AsymModel::Full];
+/// For scenarios with asymmetric fences.
+pub(crate) const BOTH: &[AsymModel] = &[AsymModel::Full, AsymModel::Tokens];
+
+impl Scenario {
+    /// Runs the scenario to the end in each of its models, or in the one that `SLACKWATER_ASYM` names.
+    pub(crate) fn check(&self) {
+        let wanted = std::env::var("SLACKWATER_ASYM").ok();
+        for asym in self.asym.iter().filter(|asym| wanted.as_ref().is_none_or(|w| *w == title(**asym))) {
+            let start = Instant::now();
+            let executions = model::check(*asym, self.preemptions, self.body);
+            let bound = self.preemptions.map_or("any number of".to_owned(), |n| format!("at most {n}"));
+            let (asym, seconds) = (title(*asym), start.elapsed().as_secs_f64());
+            println!("{}: all {executions} executions, {bound} preemptions, {asym} fences, {seconds:.1} s", self.name);
+        }
+    }
+}
+
+/// The name of a model in the environment and in reports.
+pub(crate) fn title(asym: AsymModel) -> &'static str {
+    match asym {
+        AsymModel::Full => "full",
+        AsymModel::Tokens => "tokens",
+    }
+}
+
+/// Every scenario.
+pub(crate) const ALL: &[&[Scenario]] =
+    &[completion::ALL, counter::ALL, in_flight::ALL, lock::ALL, rcu::ALL, rw_word::ALL];
+
+/// The scenario with this name.
+pub(crate) fn find(name: &str) -> &'static Scenario {
+    let found = ALL.iter().flat_map(|part| part.iter()).find(|scenario| scenario.name == name);
+    found.unwrap_or_else(|| panic!("no scenario is called {name}"))
+}
+
+/// Declares the tests of a target: each runs the scenario of its own name.
+#[macro_export]
+macro_rules! scenario_tests {
+    ($($name:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            model::find(stringify!($name)).check();
+        })*
+    };
+}

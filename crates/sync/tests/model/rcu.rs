@@ -1,0 +1,205 @@
+//! RCU.
+
+use std::time::Duration;
+
+use slackwater_sync::rcu::{Domain, Options};
+use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
+use slackwater_sync::shim::model::RaceCell;
+use slackwater_sync::shim::{Arc, smp_mb, thread};
+
+use super::{BOTH, PLAIN, Scenario};
+
+pub(crate) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "a_section_keeps_what_it_found",
+        preemptions: None,
+        asym: BOTH,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let reader = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.read()
+            });
+            shared.replace(Domain::synchronize_expedited);
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "a_later_section_does_not_hide_an_earlier_one",
+        preemptions: Some(4),
+        asym: BOTH,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let reader = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    shared.read();
+                    let _section = shared.domain.read_lock();
+                }
+            });
+            shared.replace(Domain::synchronize_expedited);
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "an_inner_section_leaves_the_outer_one_open",
+        preemptions: Some(4),
+        asym: BOTH,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let reader = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    let outer = shared.domain.read_lock();
+                    let inner = shared.domain.read_lock();
+                    drop(outer);
+                    shared.read();
+                    drop(inner);
+                }
+            });
+            shared.replace(Domain::synchronize_expedited);
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "the_order_of_a_grace_period_reaches_a_third_thread",
+        preemptions: Some(4),
+        asym: BOTH,
+        body: || {
+            let domain = Arc::new(domain());
+            let words: Arc<[AtomicUsize; 3]> = Arc::new([0; 3].map(AtomicUsize::new));
+            let reader = thread::spawn({
+                let (domain, words) = (Arc::clone(&domain), Arc::clone(&words));
+                move || {
+                    let _section = domain.read_lock();
+                    let is_before = words[0].load(Ordering::Relaxed) == 0;
+                    words[1].store(1, Ordering::Relaxed);
+                    is_before
+                }
+            });
+            let third = thread::spawn({
+                let words = Arc::clone(&words);
+                move || {
+                    words[2].store(1, Ordering::Relaxed);
+                    smp_mb();
+                    words[1].load(Ordering::Relaxed) == 0
+                }
+            });
+            words[0].store(1, Ordering::Relaxed);
+            domain.synchronize_expedited();
+            let is_third_later = words[2].load(Ordering::Relaxed) == 0;
+            let is_before = reader.join().unwrap();
+            let has_missed = third.join().unwrap();
+            assert!(!(is_before && is_third_later && has_missed), "the section came before, yet is not seen");
+        },
+    },
+    Scenario {
+        name: "both_kinds_of_grace_period_wait_for_one_reader",
+        preemptions: Some(3),
+        asym: BOTH,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let reader = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.read()
+            });
+            let other = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.domain.synchronize()
+            });
+            shared.replace(Domain::synchronize_expedited);
+            other.join().unwrap();
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "a_shared_grace_period_serves_each_caller",
+        preemptions: Some(3),
+        asym: BOTH,
+        body: || {
+            let shared = [Arc::new(Shared::new()), Arc::new(Shared::new())];
+            let reader = thread::spawn({
+                let shared = shared.clone();
+                move || {
+                    let _section = shared[0].domain.read_lock();
+                    shared.iter().for_each(|shared| shared.look());
+                }
+            });
+            let other = thread::spawn({
+                let shared = shared.clone();
+                move || shared[1].replace(|_| shared[0].domain.synchronize())
+            });
+            shared[0].replace(Domain::synchronize);
+            other.join().unwrap();
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "the_worker_sees_what_callbacks_captured",
+        preemptions: Some(2),
+        asym: PLAIN,
+        body: || {
+            let domain = Arc::new(domain());
+            let other = thread::spawn({
+                let domain = Arc::clone(&domain);
+                move || call(&domain)
+            });
+            call(&domain);
+            other.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "barrier_runs_every_earlier_callback",
+        preemptions: Some(3),
+        asym: PLAIN,
+        body: || {
+            let domain = domain();
+            let has_run = Arc::new(RaceCell::new(false));
+            domain.call({
+                let has_run = Arc::clone(&has_run);
+                move || has_run.set(true)
+            });
+            domain.barrier();
+            assert!(has_run.get());
+        },
+    },
+];
+
+fn domain() -> Domain {
+    Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() })
+}
+
+/// A callback that uses what its caller wrote just before.
+fn call(domain: &Domain) {
+    let captured = Arc::new(RaceCell::new(0));
+    captured.set(1);
+    domain.call(move || assert_eq!(captured.get(), 1));
+}
+
+/// Two objects, of which one is current; the other is not there yet, or gone.
+struct Shared {
+    domain: Domain,
+    current: AtomicUsize,
+    objects: [RaceCell<bool>; 2],
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { domain: domain(), current: AtomicUsize::new(0), objects: [true; 2].map(RaceCell::new) }
+    }
+
+    fn read(&self) {
+        let _section = self.domain.read_lock();
+        self.look();
+    }
+
+    fn look(&self) {
+        assert!(self.objects[self.current.load(Ordering::Relaxed)].get(), "used after it was freed");
+    }
+
+    fn replace(&self, wait: impl FnOnce(&Domain)) {
+        self.current.store(1, Ordering::Relaxed);
+        wait(&self.domain);
+        self.objects[0].set(false);
+    }
+}

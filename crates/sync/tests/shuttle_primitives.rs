@@ -1,0 +1,138 @@
+//! The primitives under random schedules: deadlocks and lost wakes, with more threads than loom can take.
+#![cfg(slackwater_shuttle)]
+
+use std::time::Duration;
+
+use slackwater_sync::rcu::{Domain, Options};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
+use slackwater_sync::shim::{Arc, model, thread};
+use slackwater_sync::{InFlight, Mutex, Rank, RwWord, lock_two};
+
+const EXECUTIONS: usize = 2000;
+
+/// Runs the closures on a thread each, and waits for all.
+fn run(threads: Vec<Box<dyn FnOnce() + Send>>) {
+    let threads: Vec<_> = threads.into_iter().map(thread::spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn readers_and_writers_of_a_word_all_get_their_turn() {
+    model::check(EXECUTIONS, || {
+        let word = Arc::new(RwWord::new());
+        let readers = (0..3).map(|_| {
+            let word = Arc::clone(&word);
+            Box::new(move || {
+                word.read();
+                word.read_unlock();
+            }) as Box<dyn FnOnce() + Send>
+        });
+        let writers = (0..3).map(|_| {
+            let word = Arc::clone(&word);
+            Box::new(move || {
+                word.write();
+                word.write_unlock();
+            }) as Box<dyn FnOnce() + Send>
+        });
+        run(readers.chain(writers).collect());
+        assert!(!word.is_locked());
+    });
+}
+
+#[test]
+fn lock_two_is_free_of_deadlock_in_any_order() {
+    const LIST: Rank = Rank::new(50, "LIST");
+    model::check(EXECUTIONS, || {
+        let locks: Arc<[Mutex<u32>; 3]> = Arc::new([1, 2, 3].map(|key| Mutex::keyed(LIST, key, 0)));
+        let movers = [(0, 1), (1, 2), (2, 0), (1, 0)].map(|(from, to)| {
+            let locks = Arc::clone(&locks);
+            Box::new(move || {
+                let (mut from, mut to) = lock_two(&locks[from], &locks[to]);
+                *from += 1;
+                *to += 1;
+            }) as Box<dyn FnOnce() + Send>
+        });
+        // By key, as a thread does that takes the two one after the other.
+        let nested = {
+            let locks = Arc::clone(&locks);
+            Box::new(move || {
+                let _first = locks[0].lock();
+                let _second = locks[2].lock();
+            }) as Box<dyn FnOnce() + Send>
+        };
+        run(movers.into_iter().chain([nested]).collect());
+        assert_eq!(locks.iter().map(|lock| *lock.lock()).sum::<u32>(), 8);
+    });
+}
+
+#[test]
+fn grace_periods_of_both_kinds_end_and_keep_their_word() {
+    model::check(EXECUTIONS, || {
+        let domain = Arc::new(Domain::with(Options { coalesce: Duration::from_millis(1), ..Options::default() }));
+        let is_freed: Arc<[AtomicBool; 4]> = Arc::new([const { AtomicBool::new(false) }; 4]);
+        let current = Arc::new(AtomicUsize::new(0));
+        let readers = (0..3).map(|_| {
+            let (domain, is_freed, current) = (Arc::clone(&domain), Arc::clone(&is_freed), Arc::clone(&current));
+            Box::new(move || {
+                for _ in 0..2 {
+                    let _section = domain.read_lock();
+                    let object = current.load(Ordering::Acquire);
+                    assert!(!is_freed[object].load(Ordering::Relaxed), "used after it was freed");
+                }
+            }) as Box<dyn FnOnce() + Send>
+        });
+        let writers = [Domain::synchronize, Domain::synchronize_expedited, Domain::synchronize].into_iter().zip(1..);
+        let writers = writers.map(|(wait, new)| {
+            let (domain, is_freed, current) = (Arc::clone(&domain), Arc::clone(&is_freed), Arc::clone(&current));
+            Box::new(move || {
+                let old = current.swap(new, Ordering::AcqRel);
+                wait(&domain);
+                is_freed[old].store(true, Ordering::Relaxed);
+            }) as Box<dyn FnOnce() + Send>
+        });
+        run(readers.chain(writers).collect());
+    });
+}
+
+#[test]
+fn barrier_runs_the_callbacks_of_every_thread() {
+    model::check(EXECUTIONS, || {
+        let domain = Arc::new(Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() }));
+        let count = Arc::new(AtomicUsize::new(0));
+        let callers = (0..3).map(|_| {
+            let (domain, count) = (Arc::clone(&domain), Arc::clone(&count));
+            Box::new(move || {
+                domain.call(move || _ = count.fetch_add(1, Ordering::Relaxed));
+            }) as Box<dyn FnOnce() + Send>
+        });
+        run(callers.collect());
+        domain.barrier();
+        assert_eq!(count.load(Ordering::Relaxed), 3);
+    });
+}
+
+#[test]
+fn several_drains_outlast_several_workers() {
+    model::check(EXECUTIONS, || {
+        let owner = Arc::new((InFlight::new(), AtomicBool::new(true), AtomicBool::new(false)));
+        let workers = (0..3).map(|_| {
+            let owner = Arc::clone(&owner);
+            Box::new(move || {
+                let (in_flight, is_open, is_freed) = &*owner;
+                in_flight.pin();
+                assert!(!is_open.load(Ordering::Relaxed) || !is_freed.load(Ordering::Relaxed));
+                in_flight.unpin();
+            }) as Box<dyn FnOnce() + Send>
+        });
+        let drains = (0..2).map(|_| {
+            let owner = Arc::clone(&owner);
+            Box::new(move || {
+                let (in_flight, is_open, is_freed) = &*owner;
+                is_open.store(false, Ordering::Relaxed);
+                in_flight.drain();
+                is_freed.store(true, Ordering::Relaxed);
+            }) as Box<dyn FnOnce() + Send>
+        });
+        run(workers.chain(drains).collect());
+    });
+}

@@ -1,0 +1,141 @@
+//! One call of cargo, which can be run and can be printed so that a reader repeats it in a shell.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::AddAssign;
+use std::process::{Command, Stdio};
+
+/// A cargo command line with the environment it needs.
+pub(crate) struct Cargo {
+    environment: Vec<(&'static str, String)>,
+    arguments: Vec<String>,
+}
+
+impl Cargo {
+    /// Cargo with the words of `line` as arguments.
+    pub(crate) fn new(line: &str) -> Cargo {
+        Cargo { environment: Vec::new(), arguments: line.split_whitespace().map(str::to_owned).collect() }
+    }
+
+    /// Adds one environment variable.
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Cargo {
+        self.environment.push((name, value.to_owned()));
+        self
+    }
+
+    /// Adds the words of `line` as further arguments.
+    pub(crate) fn args(mut self, line: &str) -> Cargo {
+        self.arguments.extend(line.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Runs to the end and passes the output on. An error is the command to repeat.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        println!("$ {self}");
+        let status = self.command().status().map_err(|error| format!("{self}: {error}"))?;
+        if status.success() { Ok(()) } else { Err(self.to_string()) }
+    }
+
+    /// Like [`Cargo::run`] for `cargo test`; also adds up what the test programs report.
+    pub(crate) fn run_tests(&self) -> Result<TestCount, String> {
+        println!("$ {self}");
+        let cannot = |error: std::io::Error| format!("{self}: {error}");
+        let mut child = self.command().stdout(Stdio::piped()).spawn().map_err(cannot)?;
+        let mut count = TestCount::default();
+        let mut output = BufReader::new(child.stdout.take().expect("stdout was piped one line above"));
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line).map_err(cannot)? > 0 {
+            std::io::stdout().write_all(&line).map_err(cannot)?;
+            count += TestCount::of_line(&String::from_utf8_lossy(&line));
+            line.clear();
+        }
+        let status = child.wait().map_err(cannot)?;
+        if status.success() { Ok(count) } else { Err(self.to_string()) }
+    }
+
+    /// Runs to the end and returns what was written to standard output.
+    pub(crate) fn output(&self) -> Result<Vec<u8>, String> {
+        let output = self.command().stderr(Stdio::inherit()).output().map_err(|error| format!("{self}: {error}"))?;
+        if output.status.success() { Ok(output.stdout) } else { Err(self.to_string()) }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+impl fmt::Display for Cargo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            write!(f, "{name}='{value}' ")?;
+        }
+        write!(f, "cargo {}", self.arguments.join(" "))
+    }
+}
+
+/// Sum of the `test result:` lines of test programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestCount {
+    passed: u32,
+    failed: u32,
+    ignored: u32,
+}
+
+impl TestCount {
+    fn of_line(line: &str) -> TestCount {
+        let mut count = TestCount::default();
+        let Some(result) = line.strip_prefix("test result: ") else { return count };
+        let words: Vec<&str> = result.split([' ', ';']).filter(|word| !word.is_empty()).collect();
+        for pair in words.windows(2) {
+            let Ok(number) = pair[0].parse() else { continue };
+            match pair[1] {
+                "passed" => count.passed = number,
+                "failed" => count.failed = number,
+                "ignored" => count.ignored = number,
+                _ => {}
+            }
+        }
+        count
+    }
+}
+
+impl AddAssign for TestCount {
+    fn add_assign(&mut self, other: TestCount) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+impl fmt::Display for TestCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.failed == 0 { "ok" } else { "FAILED" };
+        write!(f, "{verdict}. {} passed; {} failed; {} ignored", self.passed, self.failed, self.ignored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_prints_as_a_shell_reads_it() {
+        let command = Cargo::new("test --release").env("RUSTFLAGS", "--cfg x").args("--test loom_cell");
+        assert_eq!(command.to_string(), "RUSTFLAGS='--cfg x' cargo test --release --test loom_cell");
+    }
+
+    #[test]
+    fn result_lines_add_up_and_other_lines_count_nothing() {
+        let mut sum = TestCount::default();
+        for line in [
+            "test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.10s\n",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s\n",
+            "test units::tests::pages_round_up ... ok\n",
+        ] {
+            sum += TestCount::of_line(line);
+        }
+        assert_eq!(sum.to_string(), "ok. 13 passed; 0 failed; 2 ignored");
+    }
+}

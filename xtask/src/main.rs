@@ -1,0 +1,41 @@
+//! All checks of the project in one command: `cargo xtask ci`, the same on a laptop and in CI.
+//!
+//! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`licences`] and [`tidy`] are the two checks
+//! that no standard tool makes. Warnings are errors here and nowhere else.
+
+mod cargo;
+mod licences;
+mod steps;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies below the workspace root");
+    if let Err(error) = std::env::set_current_dir(root) {
+        eprintln!("xtask: cannot enter {}: {error}", root.display());
+        return ExitCode::FAILURE;
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments[..] {
+        ["--help" | "-h" | "help"] => {
+            println!("{}", steps::help());
+            return ExitCode::SUCCESS;
+        }
+        ["ci"] => steps::run(steps::STEPS.iter()),
+        ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),
+        [name] if steps::STEPS.iter().any(|step| step.name == name) => {
+            steps::run(steps::STEPS.iter().filter(|step| step.name == name))
+        }
+        _ => Err(format!("unknown arguments: {}\n\n{}", arguments.join(" "), steps::help())),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("\nxtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The checks in their order, and how they are run, timed and reported.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::cargo::{Cargo, TestCount};
+use crate::{licences, tidy};
+
+/// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    about: &'static str,
+    /// Left out by `ci --quick`.
+    pub(crate) is_slow: bool,
+    run: fn() -> Result<TestCount, String>,
+}
+
+/// All checks, in the order of `cargo xtask ci`.
+#[rustfmt::skip]
+pub(crate) const STEPS: [Step; 9] = [
+    Step { name: "fmt", about: "formatting", is_slow: false, run: fmt },
+    Step { name: "clippy", about: "lints of all targets, warnings refused", is_slow: false, run: clippy },
+    Step { name: "test", about: "unit, integration and doc tests; every example is run", is_slow: false, run: test },
+    Step { name: "heavy", about: "the long tests, in release mode", is_slow: true, run: heavy },
+    Step { name: "tidy", about: "rules of the project that no standard tool knows", is_slow: false, run: tidy },
+    Step { name: "docs", about: "rustdoc of all items, broken links refused", is_slow: false, run: docs },
+    Step { name: "loom", about: "exhaustive model checks of the primitives", is_slow: true, run: loom },
+    Step { name: "shuttle", about: "random schedules of the protocols", is_slow: true, run: shuttle },
+    Step { name: "licences", about: "licences of all dependencies", is_slow: false, run: licences },
+];
+
+/// What `--help` prints.
+pub(crate) fn help() -> String {
+    let mut text = String::from(
+        "cargo xtask ci           all checks, in this order; stops at the first failure\n\
+         cargo xtask ci --quick   all but those marked *\n\
+         cargo xtask <check>      one check:\n",
+    );
+    for step in &STEPS {
+        text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
+    }
+    text
+}
+
+/// Runs `steps` up to the first failure and prints the time of each.
+pub(crate) fn run<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<(), String> {
+    let mut times = Vec::new();
+    let mut tests = TestCount::default();
+    for step in steps {
+        println!("\n== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let outcome = (step.run)();
+        let seconds = start.elapsed().as_secs_f64();
+        println!("== {}: {seconds:.1} s", step.name);
+        times.push((step.name, seconds));
+        match outcome {
+            Ok(count) => tests += count,
+            Err(what) => return Err(format!("{0} failed: {what}\nrepeat: cargo xtask {0}", step.name)),
+        }
+    }
+    println!("\n== passed");
+    for (name, seconds) in &times {
+        println!("{name:<9}{seconds:8.1} s");
+    }
+    println!("{:<9}{:8.1} s", "total", times.iter().map(|(_, seconds)| seconds).sum::<f64>());
+    if tests != TestCount::default() {
+        println!("test result: {tests} (all test programs)");
+    }
+    Ok(())
+}
+
+fn no_tests(result: Result<(), String>) -> Result<TestCount, String> {
+    result.map(|()| TestCount::default())
+}
+
+fn fmt() -> Result<TestCount, String> {
+    no_tests(Cargo::new("fmt --all --check").run())
+}
+
+fn clippy() -> Result<TestCount, String> {
+    no_tests(Cargo::new("clippy --workspace --all-targets -- -D warnings").run())
+}
+
+fn test() -> Result<TestCount, String> {
+    let count = Cargo::new("test --workspace").run_tests()?;
+    // The lab's programs are experiments, not examples: they run by hand.
+    for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
+        for example in package.targets("examples", "")? {
+            Cargo::new(&format!("run --quiet --package {} --example {example}", package.name)).run()?;
+        }
+    }
+    Ok(count)
+}
+
+/// Tests marked `#[ignore = "long: ..."]`. `--tests` keeps out doc tests, where `ignore` means something else.
+fn heavy() -> Result<TestCount, String> {
+    Cargo::new("test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored")
+        .run_tests()
+}
+
+fn tidy() -> Result<TestCount, String> {
+    no_tests(tidy::run())
+}
+
+fn docs() -> Result<TestCount, String> {
+    let doc = Cargo::new("doc --workspace --no-deps --document-private-items").env("RUSTDOCFLAGS", "-D warnings");
+    no_tests(doc.run())
+}
+
+fn loom() -> Result<TestCount, String> {
+    model_check("loom", &["slackwater-sync"])
+}
+
+fn shuttle() -> Result<TestCount, String> {
+    model_check("shuttle", &[])
+}
+
+fn licences() -> Result<TestCount, String> {
+    no_tests(licences::run())
+}
+
+/// Runs the test targets `<tool>_*` of every package under the tool's cfg, each tool with its own target folder.
+/// A package in `required` without such a target is an error: its checks would vanish unnoticed.
+fn model_check(tool: &str, required: &[&str]) -> Result<TestCount, String> {
+    let mut count = TestCount::default();
+    let mut found = false;
+    for package in packages()? {
+        let targets = package.targets("tests", &format!("{tool}_"))?;
+        if targets.is_empty() {
+            if required.contains(&package.name.as_str()) {
+                return Err(format!("no tests/{tool}_*.rs in {}", package.name));
+            }
+            continue;
+        }
+        found = true;
+        let names: String = targets.iter().map(|target| format!("--test {target} ")).collect();
+        count += Cargo::new(&format!("test --release --package {}", package.name))
+            .env("CARGO_TARGET_DIR", &format!("target/{tool}"))
+            .env("RUSTFLAGS", &format!("--cfg slackwater_{tool}"))
+            .args(&names)
+            .args("-- --nocapture")
+            .run_tests()?;
+    }
+    if !found {
+        println!("none");
+    }
+    Ok(count)
+}
+
+/// One of our packages: its name for cargo and its folder.
+struct Package {
+    name: String,
+    folder: PathBuf,
+}
+
+impl Package {
+    /// Targets of one kind whose names start with `prefix`, sorted.
+    fn targets(&self, kind: &str, prefix: &str) -> Result<Vec<String>, String> {
+        let folder = self.folder.join(kind);
+        if !folder.is_dir() {
+            return Ok(Vec::new());
+        }
+        let names = children(&folder)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
+        let stems = names.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+        Ok(stems.filter(|stem| stem.starts_with(prefix)).collect())
+    }
+}
+
+/// The packages below `crates`, sorted by folder.
+fn packages() -> Result<Vec<Package>, String> {
+    let mut packages = Vec::new();
+    for folder in children(Path::new("crates"))?.into_iter().filter(|path| path.is_dir()) {
+        let manifest = folder.join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
+        let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let name = name.ok_or_else(|| format!("{}: no name", manifest.display()))?.to_owned();
+        packages.push(Package { name, folder });
+    }
+    Ok(packages)
+}
+
+fn children(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let cannot = |error| format!("{}: {error}", folder.display());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(cannot)? {
+        paths.push(entry.map_err(cannot)?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_every_check() {
+        let help = help();
+        assert!(STEPS.iter().all(|step| help.contains(step.name)), "{help}");
+    }
+
+    #[test]
+    fn the_run_stops_at_the_first_failure_and_names_it() {
+        let fails = Step { name: "bad", about: "", is_slow: false, run: || Err("cargo bad".into()) };
+        let unreached = Step { name: "after", about: "", is_slow: false, run: || panic!("ran after a failure") };
+        let message = run([&fails, &unreached].into_iter()).unwrap_err();
+        assert_eq!(message, "bad failed: cargo bad\nrepeat: cargo xtask bad");
+    }
+}
