@@ -84,7 +84,9 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
         let oldest = {
             let mut commits = sb.commits().0.lock();
             commits.inodes.push(Arc::clone(inode));
-            commits.since.replace(commits.since.unwrap_or(now)).is_none()
+            let oldest = commits.since.is_none();
+            commits.since.get_or_insert(now);
+            oldest
         };
         if oldest {
             let pool = &inode.wb().pool;
