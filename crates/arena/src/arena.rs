@@ -10,7 +10,8 @@
 //! F4. Of two DIRTY frames of one page the one with the higher version counts. The caller clears the
 //!     older before it marks the newer clean: the other way round a crash between the two would bring old
 //!     bytes back.
-//! F5. Records name inode slots, inode records name volume slots. The caller frees the named one last.
+//! F5. Calls that change one frame's record come one after another: whoever owns the frame sees to it.
+//! F6. Records name inode slots, inode records name volume slots. The caller frees the named one last.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -73,7 +74,7 @@ impl Arena {
     /// memory there; [`ArenaError::Os`] otherwise, also if the file exists.
     ///
     /// # Blocking
-    /// Until all memory is there, about a second for 4 GiB.
+    /// Until all memory is there: up to a second per GiB.
     pub fn create(config: &ArenaConfig) -> Result<Arc<Self>, ArenaError> {
         config.layout(1)?; // Before a file is touched.
         let (fd, file_system, block_bytes) = source::make(&config.source)?;
@@ -167,7 +168,7 @@ impl Arena {
         self.pools.free_count(pool)
     }
 
-    /// The bytes of a frame, unless someone is writing into it.
+    /// The bytes of a frame, unless someone is writing into it or waits to.
     ///
     /// # Panics
     /// If the frame is of a larger arena; so do all calls that take an id.
@@ -179,7 +180,8 @@ impl Arena {
     /// The bytes of a frame.
     ///
     /// # Blocking
-    /// While someone writes into it. The caller holds no [`FrameWrite`] of this frame.
+    /// While someone writes into it or waits to. The caller holds neither a [`FrameRead`] nor a
+    /// [`FrameWrite`] of this frame.
     #[must_use]
     pub fn read(&self, frame: FrameId) -> FrameRead<'_> {
         self.mapping.read(frame)
@@ -216,7 +218,7 @@ impl Arena {
             assert!(record.key() == key, "F2: {frame:?} is dirty as {:?}, not as {key:?}", record.key());
             return;
         }
-        assert!(self.mapping.inodes()[inode.index()].state.get() == LIVE, "F5: {inode:?} is not in use");
+        assert!(self.mapping.inodes()[inode.index()].state.get() == LIVE, "F6: {inode:?} is not in use");
         record.publish_dirty(frame.as_u32(), key);
     }
 
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "F5")]
+    #[should_panic(expected = "F6")]
     fn a_dirty_frame_names_an_inode_in_use() {
         let (arena, inode) = arena_and_inode(1 << 20);
         arena.free_inode(inode);

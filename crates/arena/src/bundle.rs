@@ -27,8 +27,8 @@ impl Gather {
         Self(LockedFrames::new(arena, capacity))
     }
 
-    /// Adds a frame. False if someone is writing into it, or if the capacity is used up; then the bundle
-    /// is as before.
+    /// Adds a frame. False if someone is writing into it or waits to, or if the capacity is used up; then
+    /// the bundle is as before.
     ///
     /// # Panics
     /// If the frame is of a larger arena.

@@ -13,7 +13,7 @@ const DEFAULT_INODES_MIN: u32 = 1024;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ArenaConfig {
     /// Bytes for page data, rounded down to whole frames: 64 KiB to 8 TiB. The tables come on top, about
-    /// 2.5 % with the default number of inodes.
+    /// 2.4 % with the default number of inodes.
     pub frames_bytes: u64,
     /// Where the memory comes from.
     pub source: ArenaSource,

@@ -5,6 +5,7 @@
 //!     range here; then its use panics.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// Longest file handle or volume id, in bytes. Linux's `MAX_HANDLE_SZ` is the same number.
 pub const SHORT_BYTES_MAX: usize = 128;
@@ -14,7 +15,7 @@ pub const SHORT_BYTES_MAX: usize = 128;
 ///
 /// Kernel counterpart: a page frame number.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
-pub struct FrameId(u32);
+pub struct FrameId(NonZeroU32);
 
 /// Number of one record in the inode table.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
@@ -44,7 +45,26 @@ macro_rules! table_index {
     };
 }
 
-table_index!(FrameId);
+impl FrameId {
+    /// Kept one higher, so that an `Option<FrameId>` takes no more room: page trees are full of them.
+    pub(crate) const fn new(index: u32) -> Self {
+        match NonZeroU32::new(index.wrapping_add(1)) {
+            Some(number) => Self(number),
+            None => panic!("an arena has fewer than 2^32 - 1 frames"),
+        }
+    }
+
+    /// The number itself, from 0.
+    #[must_use]
+    pub const fn as_u32(self) -> u32 {
+        self.0.get() - 1
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.as_u32() as usize
+    }
+}
+
 table_index!(InodeSlot);
 table_index!(VolumeSlot);
 

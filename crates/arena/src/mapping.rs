@@ -17,7 +17,7 @@
 //! # Lifetime
 //! References borrow from the mapping, bundles hold the arena; the mapping goes with the last of them.
 
-#![allow(unsafe_code, reason = "mapped memory has no safe access; this file is the boundary (ADR 1)")]
+#![allow(unsafe_code, reason = "mapped memory has no safe access; this file is the boundary")]
 
 use std::ffi::c_void;
 use std::marker::PhantomData;

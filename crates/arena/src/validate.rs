@@ -4,7 +4,7 @@
 //! records, and anything in the fields of a FREE one. All else is damage and is named.
 //!
 //! # Invariants
-//! C1. What passes obeys R2 of [`crate::record`] and F5 of [`crate::arena`]: whole records that name used
+//! C1. What passes obeys R2 of [`crate::record`] and F6 of [`crate::arena`]: whole records that name used
 //!     slots.
 
 use crate::error::ArenaError;

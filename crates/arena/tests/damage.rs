@@ -185,7 +185,7 @@ fn is_unguarded(at: usize) -> bool {
         }
         FRAME_TABLE_AT.. => {
             let (frame, offset) = within(FRAME_TABLE_AT, 32);
-            frame >= FRAMES || (frame < FRAMES && offset >= 4 && valid()[at - offset] != b'd')
+            frame >= FRAMES || (offset >= 4 && valid()[at - offset] != b'd')
         }
     }
 }

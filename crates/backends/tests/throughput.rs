@@ -14,6 +14,7 @@ use std::time::Instant;
 use fixture::{TempDir, Volume};
 use rustix::fs::{CWD, Mode, OFlags, fdatasync, openat};
 use rustix::io::{ReadWriteFlags, pwritev2};
+use slackwater::BackendError;
 use slackwater::backend::{Backend, Call, Done, SyncScope, WriteUnit};
 use slackwater_arena::{Arena, ArenaConfig, FrameId, Gather, Pool};
 use slackwater_backends::DirBackend;
@@ -34,7 +35,7 @@ fn through_calls(path: &Path, arena: &Arc<Arena>, frames: &[FrameId], in_flight:
     let backend = Arc::new(DirBackend::open(path).expect("a directory can be opened"));
     let volume = Volume::new(backend.clone());
     let file = volume.file(&volume.root(), format!("{in_flight} in flight"));
-    let (send, answers) = mpsc::channel();
+    let (send, answers) = mpsc::channel::<Result<usize, BackendError>>();
     let start = Instant::now();
     for unit in 0..UNITS + in_flight {
         if unit >= in_flight {
@@ -75,7 +76,7 @@ fn per_second(start: Instant) -> u64 {
 
 #[test]
 #[ignore = "long: writes 512 MiB sixteen times"]
-fn units_in_flight_are_worth_their_threads() {
+fn throughput_by_units_in_flight_is_printed() {
     let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).expect("memory for an arena");
     let mut frames = Vec::new();
     assert_eq!(arena.alloc_many(Pool::Normal, FRAMES, &mut frames), FRAMES);

@@ -88,7 +88,8 @@ impl Engine {
         let shared = &self.0.shared;
         {
             let mut volumes = shared.volumes.lock();
-            if volumes.mounted.iter().any(|sb| sb.name() == name) || volumes.mounting.iter().any(|other| other == name) {
+            if volumes.mounted.iter().any(|sb| sb.name() == name) || volumes.mounting.iter().any(|other| other == name)
+            {
                 return Err(MountError::NameTaken(name.into()));
             }
             volumes.mounting.push(name.into());
@@ -131,7 +132,8 @@ impl Drop for Owner {
             // A flusher that panicked has said so; there is nothing to add.
             let _ = thread.join();
         }
-        for sb in self.shared.super_blocks() {
+        let abandoned = std::mem::take(&mut self.shared.volumes.lock().mounted);
+        for sb in &abandoned {
             sb.abandon();
         }
     }

@@ -39,8 +39,11 @@ impl File {
             return Err(FileError::NotAFile(inode.id()));
         }
         let sb = inode.super_block();
-        let file =
-            Self { inode: inode.clone(), heard: Mutex::new(F_LOCK, inode.errseq.sample()), readahead: Readahead::new() };
+        let file = Self {
+            inode: inode.clone(),
+            heard: Mutex::new(F_LOCK, inode.errseq.sample()),
+            readahead: Readahead::new(),
+        };
         // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
         sb.open_files.fetch_add(1, Ordering::SeqCst);
         sb.writable()?;

@@ -57,8 +57,7 @@ impl SuperBlock {
     ) -> Result<InodeRef, FileError> {
         self.writable()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
-        let found: Found =
-            self.call(None, |done| Call::Make { dir, name, what, mode, owner: None, done })?;
+        let found: Found = self.call(None, |done| Call::Make { dir, name, what, mode, owner: None, done })?;
         Ok(self.iget(found))
     }
 

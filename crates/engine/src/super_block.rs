@@ -102,8 +102,7 @@ impl SuperBlock {
     pub(crate) fn mount(engine: &Arc<Shared>, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<Self>, MountError> {
         let bad_name = || MountError::BadName(name.into());
         let id = ShortBytes::new(name.as_bytes()).filter(|_| !name.is_empty()).ok_or_else(bad_name)?;
-        let root: Found =
-            engine.call(&*backend, None, |done| Call::Root { done }).map_err(MountError::Root)?;
+        let root: Found = engine.call(&*backend, None, |done| Call::Root { done }).map_err(MountError::Root)?;
         let gate = engine.gate(backend.limits().device);
         let frames = u64::from(engine.arena.frames());
         let bdi = Arc::new(BackingDevInfo::new(backend, gate, &engine.tunables, frames));
@@ -330,7 +329,10 @@ impl SuperBlock {
         let unlinked = {
             let mut state = inode.state.lock();
             let unlinked = state.attr.nlink == 0 && inode.kind() == NodeKind::File;
-            state.doomed |= unlinked;
+            if unlinked {
+                state.doomed = true;
+                state.meta = 0;
+            }
             unlinked
         };
         let keep = !unlinked && (inode.mapping.count_unclean() != 0 || !inode.mapping.is_empty());
@@ -399,5 +401,7 @@ impl SuperBlock {
         let root = self.root.lock().take();
         drop(root);
         drop(self.take_inodes());
+        drop(self.commits.take());
+        self.root_wb.abandon();
     }
 }

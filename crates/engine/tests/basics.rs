@@ -1,10 +1,14 @@
 //! What a program sees of one volume: bytes written are bytes read, before and after write-back.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, MemBackend, NewNode, Removal};
-use slackwater::{Engine, File, FileError, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions, Written};
+use slackwater::{
+    Engine, File, FileError, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions, Written,
+};
 use slackwater_arena::{Arena, ArenaConfig};
 
 struct Rig {

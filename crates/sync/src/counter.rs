@@ -28,12 +28,19 @@ pub fn shard_hint() -> usize {
 #[repr(align(128))]
 struct Shard(AtomicI64);
 
+/// What all shards have been folded into so far. Apart from what `add` only reads.
+#[repr(align(128))]
+struct Shared {
+    value: AtomicI64,
+    /// Held to move a part from a shard into the value, and to sum.
+    fold: raw::Mutex<()>,
+}
+
 /// A sharded counter; see the module's head.
 pub struct PercpuCounter {
     shards: Box<[Shard]>,
     batch: u64,
-    shared: AtomicI64,
-    fold: raw::Mutex<()>,
+    shared: Shared,
 }
 
 impl PercpuCounter {
@@ -50,8 +57,7 @@ impl PercpuCounter {
         Self {
             batch: 8 * (1 + u64::from(shards.ilog2())),
             shards: (0..shards).map(|_| Shard(AtomicI64::new(0))).collect(),
-            shared: AtomicI64::new(0),
-            fold: raw::Mutex::new(()),
+            shared: Shared { value: AtomicI64::new(0), fold: raw::Mutex::new(()) },
         }
     }
 
@@ -68,13 +74,13 @@ impl PercpuCounter {
     /// The value, off by at most [`PercpuCounter::max_error`] and never below zero.
     #[inline]
     pub fn read(&self) -> u64 {
-        clamp(self.shared.load(Ordering::Relaxed))
+        clamp(self.shared.value.load(Ordering::Relaxed))
     }
 
     /// The exact value, never below zero. Changes made meanwhile are in it or not, each as a whole.
     pub fn sum(&self) -> u64 {
-        let _fold = self.fold.lock();
-        let shared = self.shared.load(Ordering::Relaxed);
+        let _fold = self.shared.fold.lock();
+        let shared = self.shared.value.load(Ordering::Relaxed);
         clamp(self.shards.iter().fold(shared, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed))))
     }
 
@@ -86,9 +92,10 @@ impl PercpuCounter {
     /// Moves a shard's part into the shared value (P1).
     #[cold]
     fn fold(&self, shard: &Shard) {
-        let _fold = self.fold.lock();
+        let Shared { value, fold } = &self.shared;
+        let _fold = fold.lock();
         let part = shard.0.swap(0, Ordering::Relaxed);
-        self.shared.store(self.shared.load(Ordering::Relaxed).wrapping_add(part), Ordering::Relaxed);
+        value.store(value.load(Ordering::Relaxed).wrapping_add(part), Ordering::Relaxed);
     }
 }
 

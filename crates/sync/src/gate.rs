@@ -3,17 +3,13 @@
 //! A known race has a window. The code marks it with [`pass`]; a test opens the window on purpose, drives the other side
 //! through it, and lets go:
 //!
-//! ```
-//! # #[cfg(debug_assertions)] {
-//! use slackwater_sync::{gate, shim::thread};
-//!
-//! let hold = gate::hold("doc.prepared");
-//! let mover = thread::spawn(|| gate::pass("doc.prepared"));
+//! ```ignore
+//! let hold = gate::hold("switch.prepared");
+//! let mover = thread::spawn(|| gate::pass("switch.prepared"));
 //! hold.wait_reached(); // the mover is inside the window
 //! // ... drive the other side ...
 //! drop(hold); // the mover goes on
 //! mover.join().unwrap();
-//! # }
 //! ```
 //!
 //! [`pass`] is empty unless `debug_assertions` are on, and [`hold`] does not exist: such tests carry

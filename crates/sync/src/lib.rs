@@ -12,6 +12,8 @@
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
 //! then [`InFlight`], [`Completion`], [`PercpuCounter`] and [`gate`], a file each.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
+
 mod completion;
 mod counter;
 pub mod gate;

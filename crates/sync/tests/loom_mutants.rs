@@ -3,6 +3,7 @@
 //! Each mutant runs in a process of its own, since loom ends a deadlock by aborting. A mutant counts as found when the
 //! scenario fails by a panic of its own or of loom; running into the time limit does not count.
 #![cfg(slackwater_loom)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod model;
 

@@ -1,5 +1,6 @@
 //! The primitives under random schedules: deadlocks and lost wakes, with more threads than loom can take.
 #![cfg(slackwater_shuttle)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 

@@ -13,8 +13,9 @@
 //!     back is setting it; nothing else decides who has it.
 //! A2. Summaries and shards are hints: whoever follows one looks at the bits, and a lost one costs a
 //!     search of all chunks, never a number.
-//! A3. `None` means that at one instant during the call every number was taken. Either the counters say
-//!     so (O2), or all bits were seen clear while no `free` began.
+//! A3. `None` means that at one instant during the call every number was taken, or was being given back by
+//!     a call still under way. Either the counters say so (O2), or all bits were seen clear while no `free`
+//!     began.
 //!
 //! # Memory ordering
 //! O1. `free` sets the bit with Release, taking clears it with Acquire: what the old owner did comes first.

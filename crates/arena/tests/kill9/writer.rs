@@ -105,7 +105,7 @@ impl Writer {
         let Some(ino) = self.any_inode() else { return };
         let slot = self.inodes[&ino].slot;
         let value = self.random.below(1 << 31) << 20 | self.random.below(1 << 20);
-        if value % 2 == 0 {
+        if value.is_multiple_of(2) {
             told(Step::SetSize { ino, size_bytes: value }, || self.arena.set_size(slot, value));
         } else {
             told(Step::SetMtime { ino, mtime_ns: value }, || self.arena.set_mtime_ns(slot, value as i64));

@@ -128,11 +128,7 @@ impl Pins {
     }
 
     fn get(&self, ino: u64) -> io::Result<OwnedFd> {
-        let fd = self.fds.get(&ino).ok_or(Errno::STALE)?;
-        if fstat(fd)?.st_nlink == 0 {
-            return Err(Errno::STALE);
-        }
-        fcntl_dupfd_cloexec(fd, 0)
+        fcntl_dupfd_cloexec(self.fds.get(&ino).ok_or(Errno::STALE)?, 0)
     }
 
     fn unpin_if_nameless(&mut self, ino: u64) -> Option<OwnedFd> {

@@ -9,12 +9,12 @@
 //!     (`CrossDevice`): a sync of this volume would not cover them.
 //! R2. Before the first write to a node its data descriptor is open, and stays open while the node is. The
 //!     kernel reports an asynchronous write error to descriptors that were open at the time, so whoever
-//!     wants B4 of the port keeps the [`Node`] from the first write to the sync. The engine does.
+//!     wants B4 of the port keeps the node open from the first write to the sync. The engine does.
 //! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
 //!
 //! # Identity and handles
 //! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's
-//! generation; where the file system has no handles the generation is 0. [`Call::Reopen`] goes through
+//! generation; where the file system has no handles the generation is 0. `Call::Reopen` goes through
 //! `open_by_handle_at`. Where that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), each node
 //! that was found stays open instead, up to half of the descriptor limit: handles are then good in this
 //! process only, and the oldest turn `Stale` first.
@@ -45,14 +45,25 @@ use self::handles::Reopening;
 use self::volume::Volume;
 use crate::workers::{Lane, Workers};
 
-/// Threads of one volume. More units in flight gained nothing on a local disk; see [`limits`].
+/// Threads of one volume.
 const THREADS_MAX: usize = 8;
-/// Threads that data never takes: a lookup is not behind a volume's worth of slow writes.
+/// Threads that data and syncs never take: a lookup is not behind a volume's worth of slow writes. What is
+/// left lets two syncs run beside the units in flight of [`limits`].
 const THREADS_RESERVED: usize = 2;
 
-/// Files under a root directory. See the [module documentation](self).
+/// A volume in a directory of a mounted file system.
 ///
-/// Dropping it lets running calls end and answers queued ones as abandoned.
+/// No call leaves the directory: names are single components, links are not followed, and mount points
+/// below it are refused as [`CrossDevice`](slackwater::ErrorKind::CrossDevice). Every call runs on the
+/// volume's own few threads, so that a file system that hangs takes nothing else with it. Data bypasses the
+/// kernel's page cache where the file system allows it.
+///
+/// A write error that the kernel meets later is reported to descriptors that were open at the time: keep a
+/// node from the first write to its sync. A sync of the volume covers the file system's every write error
+/// since the volume was opened.
+///
+/// Dropping it answers queued calls as abandoned and lets running ones end; the last of them closes the
+/// root.
 pub struct DirBackend {
     volume: Arc<Volume>,
     workers: Workers,

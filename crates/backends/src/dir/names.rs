@@ -9,7 +9,7 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, RawDirEntry, RenameFlags, SeekFrom, fchmod, linkat, mkdirat, openat,
     readlinkat, renameat, renameat_with, seek, statat, symlinkat, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use slackwater::ErrorKind;
 use slackwater::backend::{Attr, DirEntry, Found, NewNode, Node, NodeKind, Removal, RenameMode};
 
@@ -53,7 +53,7 @@ impl Volume {
         if made.is_err() {
             let flags = if *what == NewNode::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // The failure is what is reported; a name that cannot be removed either is left behind.
-            unlinkat(dir, name, flags).ok();
+            self.unlink(dir, name, flags).ok();
         }
         made
     }
@@ -103,14 +103,11 @@ impl Volume {
 
     pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<()> {
         let dir = self.dir_and_name(dir, name)?;
-        let ino = self.ino_if_pinned(dir, name);
         let flags = match removal {
             Removal::File => AtFlags::empty(),
             Removal::Directory => AtFlags::REMOVEDIR,
         };
-        unlinkat(dir, name, flags).map_err(failed("unlinkat"))?;
-        self.unpin(ino);
-        Ok(())
+        self.unlink(dir, name, flags).map_err(failed("unlinkat"))
     }
 
     pub(super) fn rename(
@@ -164,6 +161,13 @@ impl Volume {
     /// A descriptor that reads or syncs a directory.
     pub(super) fn open_directory(&self, node: &DirNode) -> Answer<OwnedFd> {
         self.fds.reopen(&node.path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("openat"))
+    }
+
+    fn unlink(&self, dir: &OwnedFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+        let ino = self.ino_if_pinned(dir, name);
+        unlinkat(dir, name, flags)?;
+        self.unpin(ino);
+        Ok(())
     }
 
     fn ino_if_pinned(&self, dir: &OwnedFd, name: &OsStr) -> Option<u64> {

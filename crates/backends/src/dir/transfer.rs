@@ -214,7 +214,44 @@ fn window_mut<'a>(slices: impl Iterator<Item = &'a mut [u8]>, mut skip: usize) -
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use slackwater::backend::{Done, NewNode};
+    use slackwater_arena::{Arena, ArenaConfig, Gather, Pool};
+
     use super::*;
+    use crate::dir::handles::Reopening;
+
+    /// A refusal stands for a file system that has neither of the first two roads.
+    #[test]
+    fn a_unit_takes_the_next_road_where_one_is_refused() {
+        let path = std::env::temp_dir().join(format!("slackwater-roads-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        let volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
+        let root = volume.open_root().expect("a volume has a root").node;
+        let file = volume.make(&root, "file".as_ref(), &NewNode::File, 0o644, None).expect("the name is free").node;
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
+        let mut frames = Vec::new();
+        assert_eq!(arena.alloc_many(Pool::Normal, 32, &mut frames), 32);
+        let write = || {
+            let mut gather = Gather::new(Arc::clone(&arena), 32);
+            assert!(frames.iter().all(|frame| gather.push(*frame)));
+            let unit = WriteUnit::detached(file.clone(), 0, gather, 100_001, Done::new(|_| ()));
+            assert_eq!(volume.write(&unit).ok(), Some(100_001));
+        };
+        assert!(volume.roads.remember(&Road::Direct(&volume.root), Errno::INVAL));
+        write();
+        let first = volume.stats();
+        assert_eq!((first.direct_writes, first.dontcache_writes + first.plain_writes), (0, 1));
+        assert!(volume.roads.remember(&Road::Dontcache(&volume.root), Errno::OPNOTSUPP));
+        write();
+        let second = volume.stats();
+        assert_eq!(second, DirStats { plain_writes: first.plain_writes + 1, ..first });
+        assert!(!volume.roads.remember(&Road::Plain(&volume.root), Errno::INVAL));
+        let attr = volume.getattr(&file).expect("it is open");
+        assert_eq!(attr.size_bytes, 100_001);
+        std::fs::remove_dir_all(&path).expect("ours to remove");
+    }
 
     #[test]
     fn a_window_starts_and_ends_within_slices() {

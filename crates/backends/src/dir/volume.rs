@@ -154,7 +154,7 @@ impl Volume {
         Ok(Found { node: Node::new(id, DirNode::new(path, attr.kind)), handle, attr })
     }
 
-    fn open_root(&self) -> Answer<Found> {
+    pub(super) fn open_root(&self) -> Answer<Found> {
         let flags = PATH_ONLY | OFlags::DIRECTORY;
         self.found(openat(&self.root, c".", flags, Mode::empty()).map_err(failed("openat"))?)
     }
@@ -166,7 +166,8 @@ impl Volume {
             other => failed("open_by_handle_at")(other),
         };
         let found = self.found(self.handles.open(&self.root, handle).map_err(gone)?)?;
-        match found.node.id() == id {
+        // A node without a name may be there for a moment more, since the kernel holds it while it syncs.
+        match found.attr.id == id && found.attr.nlink > 0 {
             true => Ok(found),
             false => Err(ErrorKind::Stale.into()),
         }

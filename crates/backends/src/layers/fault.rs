@@ -22,7 +22,8 @@ pub struct Fault {
     shared: Arc<Shared>,
 }
 
-/// Chooses the faults of a [`Fault`] while it works. Clones control the same layer.
+/// Chooses the faults of a [`Fault`] while it works. Clones control the same layer, and keep the backend
+/// below it.
 #[derive(Clone)]
 pub struct FaultControl {
     shared: Arc<Shared>,

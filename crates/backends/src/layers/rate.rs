@@ -2,7 +2,7 @@
 //!
 //! Reads and writes share one bucket of tokens. A unit is passed on once its bytes have been paid for: the
 //! bucket refills at the rate, and holds a burst that may be spent at once after a pause. A fixed latency
-//! comes on top, for every call. The order of units is kept.
+//! comes on top, for every call.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ impl Timer {
         self.shared.changed.notify_one();
         if !has_thread {
             let shared = self.shared.clone();
-            if thread::Builder::new().name("slackwater-timer".to_owned()).spawn(move || shared.run()).is_err() {
+            if thread::Builder::new().name("slack-timer".to_owned()).spawn(move || shared.run()).is_err() {
                 let mut state = self.shared.state.lock();
                 state.has_thread = false;
                 let abandoned = std::mem::take(&mut state.jobs);

@@ -8,7 +8,9 @@ use crate::error::{BackendError, ErrorKind};
 use crate::units::{NodeId, Timestamp};
 
 /// Where the answer to a call goes. Dropping it answers [`ErrorKind::Abandoned`].
-pub struct Done<T>(Option<Box<dyn FnOnce(Result<T, BackendError>) + Send>>);
+pub struct Done<T>(Option<Then<T>>);
+
+type Then<T> = Box<dyn FnOnce(Result<T, BackendError>) + Send>;
 
 impl<T> Done<T> {
     /// Calls `then` with the answer, on whatever thread completes the call.
@@ -62,7 +64,7 @@ pub enum Call {
         handle: FileHandle,
         /// Identity it must still have.
         id: NodeId,
-        /// The node, or `Stale`.
+        /// The node, or `Stale` when it is gone or has no name left.
         done: Done<Found>,
     },
     /// Reads attributes.

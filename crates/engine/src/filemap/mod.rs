@@ -17,8 +17,9 @@ use crate::inode::Inode;
 /// The bytes `offset_bytes..offset_bytes + len_bytes` if the backend can hold them.
 fn check_range(inode: &Inode, offset_bytes: u64, len_bytes: u64) -> Result<u64, FileError> {
     let max_file_bytes = inode.super_block().bdi().limits().max_file_bytes;
-    offset_bytes
-        .checked_add(len_bytes)
-        .filter(|end| *end <= max_file_bytes)
-        .ok_or(FileError::TooLarge { offset_bytes, len_bytes, max_file_bytes })
+    offset_bytes.checked_add(len_bytes).filter(|end| *end <= max_file_bytes).ok_or(FileError::TooLarge {
+        offset_bytes,
+        len_bytes,
+        max_file_bytes,
+    })
 }

@@ -198,12 +198,7 @@ fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> O
 }
 
 /// Puts a locked frame in the page's place. `None`: no frame is to be had (and nothing is claimed yet).
-fn insert_for_fill(
-    inode: &Arc<Inode>,
-    index: PageIndex,
-    claim: &mut Option<Claim>,
-    max_pages: u64,
-) -> Option<bool> {
+fn insert_for_fill(inode: &Arc<Inode>, index: PageIndex, claim: &mut Option<Claim>, max_pages: u64) -> Option<bool> {
     let engine = inode.super_block().engine();
     let Some(frame) = reclaim::alloc_frame(engine, Pool::Normal) else {
         return claim.is_some().then_some(false);

@@ -133,12 +133,7 @@ impl File {
     ///
     /// # Blocking
     /// Until write-back has made room, or `deadline`.
-    pub fn write_at_until(
-        &self,
-        offset_bytes: u64,
-        bytes: &[u8],
-        deadline: Option<Tick>,
-    ) -> Result<usize, FileError> {
+    pub fn write_at_until(&self, offset_bytes: u64, bytes: &[u8], deadline: Option<Tick>) -> Result<usize, FileError> {
         let engine = self.inode.super_block().engine();
         let mut done = 0;
         while done < bytes.len() {
@@ -388,9 +383,9 @@ pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
 pub(super) fn wait_for_frame(inode: &Inode, index: PageIndex, frame: FrameId) {
     let engine = inode.super_block().engine();
     let filled = || {
-        let uptodate = inode.mapping.with_page(index, |leaf, slot| {
-            leaf.frame(slot) != Some(frame) || leaf.has(Mark::Uptodate, slot)
-        });
+        let uptodate = inode
+            .mapping
+            .with_page(index, |leaf, slot| leaf.frame(slot) != Some(frame) || leaf.has(Mark::Uptodate, slot));
         uptodate.unwrap_or(true).then_some(())
     };
     let _ = engine.waits.wait(inode.id(), &*engine.clock, None, filled);

@@ -251,8 +251,9 @@ fn reindex(inner: &mut Inner) {
         let below = match child {
             Child::Empty => 0,
             Child::Leaf(leaf) => leaf.get_mut().indexed(),
-            Child::Inner(inner) => (0..Mark::INDEXED)
-                .fold(0, |set, mark| set | u32::from(*inner.marks[mark].get_mut() != 0) << mark),
+            Child::Inner(inner) => {
+                (0..Mark::INDEXED).fold(0, |set, mark| set | u32::from(*inner.marks[mark].get_mut() != 0) << mark)
+            }
         };
         for (mark, bits) in marks.iter_mut().enumerate() {
             *bits |= u64::from(below >> mark & 1) << slot;

@@ -35,6 +35,9 @@ use crate::writeback::sync::sync_volume;
 /// Wait between two attempts to flush to a backend that fails.
 const FLUSH_RETRY: Duration = Duration::from_millis(50);
 
+/// Attempts in an engine that is driven by hand, where waiting for time to pass would be for ever.
+const ATTEMPTS_BY_HAND: u32 = 4;
+
 /// How to unmount.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct UmountOptions {
@@ -124,26 +127,24 @@ impl SuperBlock {
     /// Syncs until nothing is left to sync, over the backend's failures, until `deadline`.
     fn flush(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
         let clock = &*self.engine().clock;
-        loop {
+        for attempt in 1_u32.. {
             let result = sync_volume(self, deadline);
             if result.is_ok() && self.is_clean() {
-                return Ok(());
+                break;
             }
             let now = clock.now();
-            let over = deadline.is_some_and(|deadline| deadline <= now);
-            let timed_out = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
-            if over || timed_out {
+            let timed_out = result.is_err_and(|error| error.kind() == ErrorKind::TimedOut);
+            if timed_out || deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(self.deadline_error());
             }
-            if result.is_err() {
+            if self.engine().tunables.flusher_threads != 0 {
                 let retry = deadline.map_or(now + FLUSH_RETRY, |deadline| deadline.min(now + FLUSH_RETRY));
                 let _ = self.engine().waits.wait(self.root_id(), clock, Some(retry), || None::<()>);
-                if self.engine().tunables.flusher_threads == 0 && deadline.is_none() {
-                    // Driven by hand: nobody else moves the clock, so failing is the only answer.
-                    return Err(self.deadline_error());
-                }
+            } else if attempt == ATTEMPTS_BY_HAND {
+                return Err(self.deadline_error());
             }
         }
+        Ok(())
     }
 
     fn deadline_error(&self) -> UmountError {

@@ -221,6 +221,12 @@ impl BackingDevInfo {
         blocked.iter().for_each(BdiWriteback::wake);
     }
 
+    /// Forgets who waits for a slot.
+    pub(crate) fn unblock(&self) {
+        let blocked = std::mem::take(&mut self.slots.lock().blocked);
+        drop(blocked);
+    }
+
     /// Notes how a unit ended.
     pub(crate) fn unit_ended(&self, written_bytes: u64, failed: bool) {
         self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);

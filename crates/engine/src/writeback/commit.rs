@@ -64,6 +64,11 @@ impl Commits {
         self.0.lock().is_running()
     }
 
+    /// Empties the list; the engine goes away.
+    pub(crate) fn take(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut self.0.lock().inodes)
+    }
+
     /// How volume commit `number` ended, once it has. A failure of a later one counts as well.
     pub(crate) fn result_of(&self, number: u64) -> Option<Result<(), ErrorKind>> {
         let state = self.0.lock();
@@ -185,11 +190,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
 ///
 /// # Blocking
 /// Until a running commit of the inode has ended, and for the backend's answer; until `deadline` at most.
-pub(crate) fn commit_inode(
-    inode: &Arc<Inode>,
-    scope: SyncScope,
-    deadline: Option<Tick>,
-) -> Result<(), BackendError> {
+pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<Tick>) -> Result<(), BackendError> {
     let sb = inode.super_block();
     let engine = sb.engine();
     let begin_own = || {
@@ -209,7 +210,7 @@ pub(crate) fn commit_inode(
         scope,
         done: Done::new(move |answer: Result<(), BackendError>| {
             let sb = Arc::clone(owner.super_block());
-            end(&owner, answer.as_ref().map(|()| ()).map_err(BackendError::kind));
+            end(&owner, answer.as_ref().copied().map_err(BackendError::kind));
             sb.note_progress();
             drop(owner);
             reply.complete(answer);

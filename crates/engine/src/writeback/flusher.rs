@@ -165,8 +165,8 @@ impl BdiWriteback {
     fn next(&self, pass: &PassState, now: Tick, commit_at: Option<Tick>) -> Next {
         let lists = self.lists.lock();
         let period = self.pool.tunables.dirty_writeback;
-        let old = (period > Duration::ZERO && lists.has_dirty_io())
-            .then(|| pass.last_old_flush.unwrap_or(now) + period);
+        let old =
+            (period > Duration::ZERO && lists.has_dirty_io()).then(|| pass.last_old_flush.unwrap_or(now) + period);
         let retry = lists.first(ListName::Retry);
         [old, retry, commit_at].into_iter().flatten().min().map_or(Next::Idle, Next::At)
     }
@@ -277,9 +277,11 @@ impl FlusherPool {
         (0..self.tunables.flusher_threads).map(run).collect()
     }
 
+    /// Ends the threads and forgets what was due.
     pub(crate) fn stop(&self) {
-        self.state.lock().stop = true;
+        let due = std::mem::replace(&mut *self.state.lock(), PoolState { stop: true, ..PoolState::default() });
         self.changed.notify_all();
+        drop(due);
     }
 
     /// Whether so much is dirty that write-back starts without being asked. Approximate.
@@ -290,6 +292,9 @@ impl FlusherPool {
     /// Runs `wb` soon. F2: during a run it leads to another.
     pub(crate) fn queue(&self, wb: &Arc<BdiWriteback>) {
         let mut state = self.state.lock();
+        if state.stop {
+            return;
+        }
         match wb.run.load(Ordering::Relaxed) {
             IDLE => {
                 wb.run.store(QUEUED, Ordering::Relaxed);
@@ -305,6 +310,9 @@ impl FlusherPool {
     /// Runs `wb` at `at`, unless it has a timer that is due earlier.
     pub(crate) fn arm(&self, wb: &Arc<BdiWriteback>, at: Tick) {
         let mut state = self.state.lock();
+        if state.stop {
+            return;
+        }
         let armed = wb.timer_at.load(Ordering::Relaxed);
         if armed <= at.0 {
             return;
@@ -357,7 +365,7 @@ impl FlusherPool {
         let next = wb.step(now);
         let mut state = self.state.lock();
         let again = wb.run.load(Ordering::Relaxed) == AGAIN || next == Next::Again;
-        if again {
+        if again && !state.stop {
             wb.run.store(QUEUED, Ordering::Relaxed);
             state.queue.push_back(Arc::clone(wb));
         } else {

@@ -10,7 +10,10 @@
 use std::time::Duration;
 
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::{Arc, atomic::{AtomicU32, Ordering}};
+use slackwater_sync::shim::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use crate::lock_order::LEAVES;
 use crate::units::Tick;
@@ -50,8 +53,7 @@ pub(crate) enum Pass {
 
 impl DeviceGate {
     pub(crate) fn new() -> Arc<Self> {
-        let state =
-            State { syncs: 0, last_sync: None, held_since: None, background_bytes: 0, held: Vec::new() };
+        let state = State { syncs: 0, last_sync: None, held_since: None, background_bytes: 0, held: Vec::new() };
         Arc::new(Self { state: Mutex::new(LEAVES, state), recent: AtomicU32::new(0) })
     }
 

@@ -72,12 +72,7 @@ pub(crate) struct IoLists {
 
 impl IoLists {
     pub(crate) fn new() -> Self {
-        Self {
-            entries: Vec::new(),
-            free: NIL,
-            ends: [Ends { oldest: NIL, newest: NIL }; LISTS],
-            len: [0; LISTS],
-        }
+        Self { entries: Vec::new(), free: NIL, ends: [Ends { oldest: NIL, newest: NIL }; LISTS], len: [0; LISTS] }
     }
 
     /// Inodes on `list`.
@@ -128,6 +123,14 @@ impl IoLists {
             // The caller holds a reference of its own: this is never the last one, nothing runs here.
             entry.inode = None;
         }
+    }
+
+    /// Takes everything off every list.
+    pub(crate) fn clear(&mut self) -> Vec<Arc<Inode>> {
+        let entries = std::mem::replace(self, Self::new()).entries;
+        let inodes: Vec<_> = entries.into_iter().filter_map(|entry| entry.inode).collect();
+        inodes.iter().for_each(|inode| inode.set_list_slot(None));
+        inodes
     }
 
     /// Fills `Io`: what was left of the last pass first, then what became dirty at or before `cutoff`,

@@ -68,15 +68,15 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         if writepages(inode, Mark::ToWrite, whole.clone(), limit) != Stop::End {
             continue;
         }
-        // What is left is being copied to, is under write-back with older bytes, or lies beyond the end.
-        let Some(index) = first_marked(inode, Mark::ToWrite) else { break };
+        wait_for_writeback(inode, whole.clone(), deadline)?;
+        // What is left was being copied to, was under write-back with older bytes, or was cut short.
+        let Some(index) = first_marked(inode, Mark::ToWrite) else { return Ok(()) };
         if inode.write_failures.load(Ordering::Acquire) != failures {
             clear_towrite(inode);
-            break;
+            return Ok(());
         }
-        wait_for_page(inode, index, deadline)?;
+        wait_for_copy(inode, index);
     }
-    wait_for_writeback(inode, whole, deadline)
 }
 
 /// Waits for the units with pages of `range` that are in flight now.
@@ -121,7 +121,8 @@ fn next_bits(inode: &Inode, mark: Mark, range: Range<PageIndex>) -> Option<(Page
 
 fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
     let end = PageIndex::end_of(inode.size_bytes());
-    next_bits(inode, mark, PageIndex(0)..end).and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
+    next_bits(inode, mark, PageIndex(0)..end)
+        .and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
 }
 
 /// Takes the marks off again: the attempt has failed, a later one marks anew.
@@ -132,29 +133,12 @@ fn clear_towrite(inode: &Inode) {
     });
 }
 
-/// Waits until the page at `index` can be taken for a unit, if it still has to.
-fn wait_for_page(inode: &Inode, index: PageIndex, deadline: Option<Tick>) -> Result<(), BackendError> {
-    let engine = inode.super_block().engine();
-    let mut copying = None;
-    let takeable = || {
-        inode
-            .mapping
-            .with_page(index, |leaf, slot| {
-                copying = leaf.frame(slot);
-                !leaf.has(Mark::Writeback, slot) || !leaf.has(Mark::ToWrite, slot)
-            })
-            .unwrap_or(true)
-            .then_some(())
-    };
-    engine
-        .waits
-        .wait(inode.id(), &*engine.clock, deadline, takeable)
-        .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
-    if let Some(frame) = copying {
-        // A writer may be copying to it; that takes a fraction of a microsecond.
-        drop(engine.arena.read(frame));
+/// Waits until nobody copies to the page at `index`: a fraction of a microsecond.
+fn wait_for_copy(inode: &Inode, index: PageIndex) {
+    let frame = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot)).flatten();
+    if let Some(frame) = frame {
+        drop(inode.super_block().engine().arena.read(frame));
     }
-    Ok(())
 }
 
 /// Sends the metadata in `bits` if it is dirty, and waits for the answer.

@@ -102,6 +102,14 @@ impl BdiWriteback {
         *self.sb.lock() = Arc::downgrade(sb);
     }
 
+    /// The engine goes away with dirty inodes: breaks the references between them, their lists and the pool.
+    pub(crate) fn abandon(&self) {
+        let inodes = self.lists.lock().clear();
+        let work = std::mem::take(&mut *self.work.lock());
+        self.bdi.unblock();
+        drop((inodes, work));
+    }
+
     /// Arms the timer of a wb that has dirty inodes since `when`.
     fn arm_periodic(self: &Arc<Self>, when: Tick) {
         let period = self.pool.tunables.dirty_writeback;
@@ -136,14 +144,17 @@ impl BdiWriteback {
     pub(crate) fn mark_inode_dirty(self: &Arc<Self>, inode: &Arc<Inode>, meta: u8) {
         let when = {
             let mut state = inode.state.lock();
+            if state.doomed {
+                return;
+            }
             state.meta |= meta;
-            if state.dirtied_when.is_some() || state.doomed {
+            if state.dirtied_when.is_some() {
                 return;
             }
             *state.dirtied_when.insert(self.pool.clock.now())
         };
         let mut lists = self.lists.lock();
-        if lists.list_of(inode).is_some() {
+        if lists.list_of(inode).is_some() || inode.super_block().alive().is_err() {
             return;
         }
         let idle = !lists.has_dirty_io();
@@ -168,7 +179,8 @@ impl BdiWriteback {
         }
         let dirty = inode.mapping.count(Mark::Dirty) != 0;
         self.note_failure(&mut state, now);
-        if (!dirty && state.meta == 0) || state.doomed {
+        let dead = state.doomed || inode.super_block().alive().is_err();
+        if dead || (!dirty && state.meta == 0) {
             (state.dirtied_when, state.failures, state.retry_at) = (None, 0, None);
             drop(state);
             lists.remove(inode);

@@ -192,11 +192,18 @@ fn end_writeback(
 ) {
     let sb = inode.super_block();
     let (good_bytes, error) = match written {
-        Ok(0) if len_bytes != 0 => (0, Some(BackendError::new(ErrorKind::Io, "nothing was written"))),
+        Ok(bytes) if bytes < len_bytes.min(PAGE_BYTES as usize) => {
+            (0, Some(BackendError::new(ErrorKind::Io, "not even a page was written")))
+        }
         Ok(bytes) => (bytes.min(len_bytes), None),
         Err(error) => (0, Some(error)),
     };
     let good_pages = if good_bytes == len_bytes { u64::MAX } else { good_bytes as u64 / PAGE_BYTES };
+    let fate = |nth| match (nth < good_pages, &error) {
+        (true, _) => Fate::Written,
+        (false, None) => Fate::CutShort,
+        (false, Some(_)) => Fate::Failed,
+    };
     inode.backing_bytes.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
 
     let unit_frames: Vec<FrameId> = frames.frames().to_vec();
@@ -207,7 +214,7 @@ fn end_writeback(
         let bits = range_bits(first.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(Mark::Writeback) & bits) {
             let nth = base.0 + slot as u64 - first.0;
-            ended.page(inode, leaf, slot, unit_frames[nth as usize], nth < good_pages);
+            ended.page(inode, leaf, slot, unit_frames[nth as usize], fate(nth));
         }
         Scan::On
     });
@@ -224,6 +231,15 @@ fn end_writeback(
     finish(inode);
 }
 
+/// How a page of a unit came back.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Fate {
+    Written,
+    /// Behind the end of a short write.
+    CutShort,
+    Failed,
+}
+
 /// What a completed unit changed.
 #[derive(Default)]
 struct Ended {
@@ -234,7 +250,7 @@ struct Ended {
 }
 
 impl Ended {
-    fn page(&mut self, inode: &Inode, leaf: &mut LeafState, slot: usize, frame: FrameId, good: bool) {
+    fn page(&mut self, inode: &Inode, leaf: &mut LeafState, slot: usize, frame: FrameId, fate: Fate) {
         let arena = &inode.super_block().engine().arena;
         leaf.clear(Mark::Writeback, slot);
         self.pages += 1;
@@ -242,12 +258,16 @@ impl Ended {
             // Rewritten meanwhile: the fresh frame is dirty, this one is history.
             arena.free(frame);
             self.unpinned += 1;
-        } else if good {
+        } else if fate == Fate::Written {
             leaf.set(Mark::Unstable, slot);
             self.unstable += 1;
         } else {
             leaf.set(Mark::Dirty, slot);
             self.redirtied += 1;
+            if fate == Fate::CutShort {
+                // No error that a waiting sync would see: it has to find the page still chosen.
+                leaf.set(Mark::ToWrite, slot);
+            }
         }
     }
 
@@ -277,11 +297,13 @@ pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
 fn finish(inode: &Arc<Inode>) {
     let sb = inode.super_block();
     let now = sb.engine().clock.now();
-    if inode.state.lock().doomed {
+    let doomed = inode.state.lock().doomed;
+    if doomed {
         sb.drop_pages(inode);
     }
     match inode.wb().settle(inode, now, false) {
         Settled::WriteMeta => submit_meta(inode),
+        Settled::Clean if doomed => inode.release_if_clean(),
         Settled::Clean | Settled::Waiting => {}
     }
     sb.engine().waits.wake(inode.id());
@@ -316,7 +338,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) {
                 drop(state);
             }
             Err(error) => {
-                state.meta |= sent;
+                state.meta |= if state.doomed { 0 } else { sent };
                 drop(state);
                 note_failure(&owner, error.kind());
             }

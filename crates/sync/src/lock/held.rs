@@ -7,6 +7,7 @@ pub(crate) use imp::{Class, Entry, check_sleep, enter_read_section, exit_read_se
 #[cfg(debug_assertions)]
 mod imp {
     use std::cell::{Cell, RefCell};
+    use std::fmt;
 
     use super::super::SPIN_RANK;
     use super::Rank;
@@ -43,27 +44,18 @@ mod imp {
         /// Panics unless this thread may block on the lock now (L1, L3).
         #[track_caller]
         pub(crate) fn check_order(self) {
-            with_held(|held| {
-                for other in held {
-                    self.check_after(other.class, "taken");
-                }
-            });
-            if self.rank.order < SPIN_RANK {
-                check_no_read_section(self.rank);
+            if let Some(held) = find_held(|held| !self.may_follow(held.class)) {
+                panic!("lock order: {self} taken while {held} is held");
             }
+            let is_sleeping_lock = self.rank.order < SPIN_RANK;
+            assert!(!is_sleeping_lock || !is_reading(), "sleeping lock {self} taken inside an RCU read section");
         }
 
         /// Panics unless the two may be held together, in either order.
         #[track_caller]
         pub(crate) fn check_pair(self, other: Self) {
-            assert!(
-                self.rank == other.rank && self.key.is_some() && self.key != other.key,
-                "lock_two: {} key {:?} and {} key {:?} are not two locks of one rank with different keys",
-                self.rank,
-                self.key,
-                other.rank,
-                other.key
-            );
+            let is_pair = self.rank == other.rank && self.key.is_some() && self.key != other.key;
+            assert!(is_pair, "lock_two: {self} and {other} are not two locks of one rank with different keys");
         }
 
         /// Notes that the lock is held now.
@@ -74,18 +66,19 @@ mod imp {
             Entry { serial }
         }
 
-        #[track_caller]
-        fn check_after(self, held: Self, done: &str) {
-            let is_later = self.rank.order > held.rank.order;
-            let is_next_key = self.rank == held.rank && self.key.is_some() && self.key > held.key && held.key.is_some();
-            assert!(
-                is_later || is_next_key,
-                "lock order: {} key {:?} {done} while {} key {:?} is held",
-                self.rank,
-                self.key,
-                held.rank,
-                held.key
-            );
+        /// L1.
+        fn may_follow(self, held: Self) -> bool {
+            let is_next_key = self.rank == held.rank && held.key.is_some() && self.key > held.key;
+            self.rank.order > held.rank.order || is_next_key
+        }
+    }
+
+    impl fmt::Display for Class {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.key {
+                Some(key) => write!(f, "{} with key {key}", self.rank),
+                None => self.rank.fmt(f),
+            }
         }
     }
 
@@ -93,14 +86,12 @@ mod imp {
         /// Panics unless this thread may sleep until the lock, given up meanwhile, can be retaken (L3, L4).
         #[track_caller]
         pub(crate) fn check_wait(&self) {
-            with_held(|held| {
-                let own = held.iter().find(|h| h.serial == self.serial).map(|h| h.class);
-                for other in held.iter().filter(|h| h.serial != self.serial) {
-                    if let Some(own) = own {
-                        own.check_after(other.class, "awaited");
-                    }
-                }
-            });
+            let own = find_held(|held| held.serial == self.serial);
+            let is_in_the_way =
+                |held: &Held| held.serial != self.serial && own.is_some_and(|own| !own.may_follow(held.class));
+            if let (Some(own), Some(held)) = (own, find_held(is_in_the_way)) {
+                panic!("lock order: a wait retakes {own} while {held} is held");
+            }
             check_sleep(Some(self));
         }
     }
@@ -109,7 +100,7 @@ mod imp {
         fn drop(&mut self) {
             let _ = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
-                if let Some(at) = held.iter().rposition(|h| h.serial == self.serial) {
+                if let Some(at) = held.iter().rposition(|held| held.serial == self.serial) {
                     held.remove(at);
                 }
             });
@@ -119,13 +110,11 @@ mod imp {
     /// See [`super::super::might_sleep`]; `except` is a lock that will be given up before sleeping.
     #[track_caller]
     pub(crate) fn check_sleep(except: Option<&Entry>) {
-        with_held(|held| {
-            for other in held.iter().filter(|h| except.is_none_or(|e| e.serial != h.serial)) {
-                let rank = other.class.rank;
-                assert!(rank.order < SPIN_RANK, "might sleep while {rank} is held");
-            }
-        });
-        assert!(read_sections() == 0, "might sleep inside an RCU read section");
+        let is_kept = |held: &Held| except.is_none_or(|entry| entry.serial != held.serial);
+        if let Some(held) = find_held(|held| is_kept(held) && held.class.rank.order >= SPIN_RANK) {
+            panic!("might sleep while {held} is held");
+        }
+        assert!(!is_reading(), "might sleep inside an RCU read section");
     }
 
     /// Notes that an RCU read section of this thread began.
@@ -138,19 +127,15 @@ mod imp {
         let _ = READ_SECTIONS.try_with(|n| n.set(n.get() - 1));
     }
 
-    #[track_caller]
-    fn check_no_read_section(rank: Rank) {
-        assert!(read_sections() == 0, "sleeping lock {rank} taken inside an RCU read section");
+    fn is_reading() -> bool {
+        READ_SECTIONS.try_with(|sections| sections.get() > 0).unwrap_or(false)
     }
 
-    fn read_sections() -> u32 {
-        READ_SECTIONS.try_with(Cell::get).unwrap_or(0)
-    }
-
-    // Not a closure passed to `try_with`: `#[track_caller]` does not reach through one, and a panic should name the lock.
-    #[track_caller]
-    fn with_held(check: impl FnOnce(&[Held])) {
-        let _ = HELD.try_with(|held| check(&held.borrow()));
+    /// The first lock held by this thread of which `is_wanted` is true. The caller panics, not a closure in here, so that
+    /// the panic names the place where the lock was asked for.
+    fn find_held(is_wanted: impl Fn(&Held) -> bool) -> Option<Class> {
+        let find = |held: &RefCell<Vec<Held>>| held.borrow().iter().find(|held| is_wanted(held)).map(|held| held.class);
+        HELD.try_with(find).ok().flatten()
     }
 }
 

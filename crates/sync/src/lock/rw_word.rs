@@ -29,7 +29,7 @@
 //! The folio lock bit with `PG_waiters`. Differs: it can be shared, and never passes from owner to owner by hand.
 
 use crate::shim::atomic::{AtomicU32, Ordering};
-use crate::shim::{SPIN_LIMIT, Site, const_unless_loom, futex_wait, futex_wake_all, spin_loop};
+use crate::shim::{Site, const_unless_loom, futex_wait, futex_wake_all, spin_until};
 
 const WRITER: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
@@ -122,23 +122,15 @@ impl RwWord {
     /// Waits until none of `excluded` is set, then adds `share`.
     #[cold]
     fn acquire_slow(&self, excluded: u32, share: u32, site: Site) {
-        let mut spins = 0;
-        let mut now = self.word.load(Ordering::Relaxed);
+        // Whoever has waited may take a free lock that is marked as waited for: the mark is its own as well (W4).
+        let is_open = |now: u32| now & excluded == 0 && (now & WAITING == 0 || now & (WRITER | READERS) == 0);
+        spin_until(|| is_open(self.word.load(Ordering::Relaxed)));
         loop {
-            // Whoever has waited may pass over WAITING: it stands for the waiters, and this is one of them (W4).
-            let is_free = now & excluded == 0 && (now & WAITING == 0 || now & (WRITER | READERS) == 0);
-            if is_free {
-                match self.replace(now, now + share, site) {
-                    Ok(_) => return,
-                    Err(newer) => now = newer,
-                }
-            } else if spins < SPIN_LIMIT {
-                spins += 1;
-                spin_loop();
-                now = self.word.load(Ordering::Relaxed);
-            } else {
+            let now = self.word.load(Ordering::Relaxed);
+            if !is_open(now) {
                 self.sleep(now);
-                now = self.word.load(Ordering::Relaxed);
+            } else if self.replace(now, now + share, site).is_ok() {
+                return;
             }
         }
     }

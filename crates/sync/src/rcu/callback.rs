@@ -32,7 +32,8 @@ struct Node {
     next: UnsafeCell<*mut Node>,
 }
 
-/// Callbacks that wait for the worker.
+/// Callbacks that wait for the worker. Kept off the cache lines that readers use.
+#[repr(align(128))]
 pub(super) struct Callbacks {
     /// The node pushed last.
     head: AtomicPtr<Node>,

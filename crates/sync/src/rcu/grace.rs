@@ -15,7 +15,7 @@ use super::record::Record;
 use super::{Core, STEP, Stall};
 use crate::lock::might_sleep;
 use crate::shim::atomic::Ordering;
-use crate::shim::{Arc, SPIN_LIMIT, STALL_PERIOD, Site, futex_wait, raw, spin_loop};
+use crate::shim::{Arc, STALL_PERIOD, Site, futex_wait, raw, spin_until};
 
 /// The two kinds of grace period.
 #[derive(Clone, Copy)]
@@ -36,7 +36,8 @@ impl Kind {
     }
 }
 
-/// How far the grace periods of a domain are.
+/// How far the grace periods of a domain are. Writers only: kept off the cache lines that readers use.
+#[repr(align(128))]
 pub(super) struct Progress {
     state: raw::Mutex<State>,
     changed: raw::Condvar,
@@ -97,7 +98,8 @@ impl Core {
         // O1: pairs with the light side of a reader that enters.
         self.heavy(kind, Site::RcuGraceHeavy, &records);
         let mut waited = Duration::ZERO;
-        let mut open: Vec<&Record> = records.iter().map(Arc::as_ref).filter(|r| !spin_for(r, number)).collect();
+        let mut open: Vec<&Record> =
+            records.iter().map(Arc::as_ref).filter(|r| !spin_until(|| r.has_passed(number))).collect();
         while !open.is_empty() {
             for record in &open {
                 record.sleepers.fetch_or(kind.bit(), Ordering::Relaxed);
@@ -142,15 +144,4 @@ impl Core {
             (self.options.on_stall)(&Stall { reader: &record.owner(), waited: *waited });
         }
     }
-}
-
-/// Looks a few times whether the reader has passed. Bounded: it may be preempted on this very CPU.
-fn spin_for(record: &Record, number: u64) -> bool {
-    for _ in 0..SPIN_LIMIT {
-        if record.has_passed(number) {
-            return true;
-        }
-        spin_loop();
-    }
-    record.has_passed(number)
 }

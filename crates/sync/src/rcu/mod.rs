@@ -8,7 +8,7 @@
 //! delayed so that more may join, and disturbs no running thread. An *expedited* one starts at once and interrupts the
 //! CPUs that run threads of this process.
 //!
-//! Reading order: this file (reader), [`record`] (what a thread leaves for writers), [`grace`] (writer), [`callback`].
+//! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`.
 //!
 //! # Invariants
 //! R1. A domain has one record per reading thread. Records are added and reused, and freed only with the domain.
@@ -71,7 +71,7 @@ pub struct Options {
 pub struct Stall<'a> {
     /// The name of the reader's thread.
     pub reader: &'a str,
-    /// How long this grace period has slept for it.
+    /// How long this grace period has slept, for this reader and others.
     pub waited: Duration,
 }
 

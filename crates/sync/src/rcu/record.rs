@@ -118,7 +118,7 @@ impl Records {
         let record = Arc::new(Record {
             section: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
-            token: Token::default(),
+            token: Token::new(),
             owner: raw::Mutex::new(name),
         });
         lists.all = lists.all.iter().cloned().chain([Arc::clone(&record)]).collect();

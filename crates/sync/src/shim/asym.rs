@@ -34,8 +34,15 @@ mod native {
     use super::Fences;
 
     /// What one reader brings to the model of a fence; nothing on the machine.
-    #[derive(Default)]
-    pub struct Token;
+    pub struct Token(());
+
+    impl Token {
+        /// The token of one reader.
+        #[allow(clippy::new_without_default, reason = "one way to make a token is enough")]
+        pub fn new() -> Self {
+            Self(())
+        }
+    }
 
     /// A pair of asymmetric fences.
     #[derive(Clone, Copy)]
@@ -66,6 +73,9 @@ mod native {
         }
 
         /// The rare side, at once: interrupts the CPUs that run threads of this process.
+        ///
+        /// # Panics
+        /// Never: a membarrier that is registered does not fail.
         pub fn heavy<'t>(self, _site: Site, _tokens: impl Iterator<Item = &'t Token>) {
             match self.0 {
                 Fences::Membarrier => {

@@ -12,7 +12,7 @@ use super::Site;
 use super::asym::Fences;
 use super::atomic::Ordering;
 
-pub(crate) use super::modelled::{cpu_hint, nr_cpus, raw};
+pub(crate) use super::modelled::{cpu_hint, nr_cpus, raw, spin_until};
 pub use crate::modelled_thread_local as thread_local;
 pub use ::loom::hint::spin_loop;
 
@@ -46,9 +46,6 @@ pub mod thread {
     }
 }
 
-/// Spinning is one more schedule of the same loop; loom need not see it.
-pub(crate) const SPIN_LIMIT: u32 = 0;
-
 /// No watchdog: a wake that is lost must show as a deadlock.
 pub(crate) const STALL_PERIOD: Option<std::time::Duration> = None;
 
@@ -68,8 +65,10 @@ pub fn smp_mb() {
 /// One reader's word in the model of tokens.
 pub struct Token(AtomicUsize);
 
-impl Default for Token {
-    fn default() -> Self {
+impl Token {
+    /// The token of one reader.
+    #[allow(clippy::new_without_default, reason = "one way to make a token is enough")]
+    pub fn new() -> Self {
         Self(AtomicUsize::new(0))
     }
 }

@@ -51,7 +51,7 @@ pub use self::site::Site;
 pub use self::syscall::{futex_wait, futex_wake_all, futex_wake_one};
 pub use ::std::sync::{Arc, OnceLock, Weak};
 
-pub(crate) use self::build::{SPIN_LIMIT, STALL_PERIOD, cpu_hint, nr_cpus, raw};
+pub(crate) use self::build::{STALL_PERIOD, cpu_hint, nr_cpus, raw, spin_until};
 
 /// A number that no other call in this process gets. Never zero, and not modelled.
 pub(crate) fn unique_id() -> u64 {

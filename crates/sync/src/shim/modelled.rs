@@ -75,6 +75,11 @@ pub(crate) fn cpu_hint() -> usize {
     id.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
 }
 
+/// Looks once: more turns would only be more schedules of the same loop.
+pub(crate) fn spin_until(mut condition: impl FnMut() -> bool) -> bool {
+    condition()
+}
+
 /// Two shards are the fewest with a choice between them.
 pub(crate) fn nr_cpus() -> usize {
     2

@@ -60,9 +60,18 @@ pub(crate) mod raw {
     }
 }
 
-/// How often a waiter looks again before it sleeps: about the time of a short critical section, far below that of a
-/// futex call. The holder may be preempted on this very CPU, so the limit is small.
-pub(crate) const SPIN_LIMIT: u32 = 64;
+/// Looks again for about the time of a short critical section, far less than a futex call takes. Returns whether the
+/// condition came true. Bounded, since whoever will make it true may be preempted on this very CPU.
+pub(crate) fn spin_until(mut condition: impl FnMut() -> bool) -> bool {
+    const LIMIT: u32 = 64;
+    for _ in 0..LIMIT {
+        if condition() {
+            return true;
+        }
+        spin_loop();
+    }
+    condition()
+}
 
 /// How long a grace period waits for one reader before it reports a stall, and between reports.
 pub(crate) const STALL_PERIOD: Option<std::time::Duration> = Some(std::time::Duration::from_secs(1));

@@ -5,7 +5,7 @@
 use super::Site;
 use super::asym::Fences;
 
-pub(crate) use super::modelled::{cpu_hint, nr_cpus, raw};
+pub(crate) use super::modelled::{cpu_hint, nr_cpus, raw, spin_until};
 pub use crate::modelled_thread_local as thread_local;
 pub use ::shuttle::hint::spin_loop;
 
@@ -34,9 +34,6 @@ pub mod thread {
     }
 }
 
-/// Spinning is one more schedule of the same loop.
-pub(crate) const SPIN_LIMIT: u32 = 0;
-
 /// No watchdog: a wake that is lost must show as a deadlock.
 pub(crate) const STALL_PERIOD: Option<std::time::Duration> = None;
 
@@ -44,8 +41,15 @@ pub(crate) const STALL_PERIOD: Option<std::time::Duration> = None;
 pub fn smp_mb() {}
 
 /// What one reader brings to the model of a fence: nothing here.
-#[derive(Default)]
-pub struct Token;
+pub struct Token(());
+
+impl Token {
+    /// The token of one reader.
+    #[allow(clippy::new_without_default, reason = "one way to make a token is enough")]
+    pub fn new() -> Self {
+        Self(())
+    }
+}
 
 /// A pair of asymmetric fences, both empty here.
 #[derive(Clone, Copy)]

@@ -87,6 +87,9 @@ impl Site {
 #[cfg(slackwater_loom)]
 impl Site {
     /// The site that `SLACKWATER_MUTANT` switches off in this process.
+    ///
+    /// # Panics
+    /// If there is no site of that name.
     pub fn mutant() -> Option<Self> {
         static MUTANT: super::OnceLock<Option<Site>> = super::OnceLock::new();
         *MUTANT.get_or_init(|| {

@@ -2,6 +2,7 @@
 //!
 //! The `loom_*` targets run them as they are; `loom_mutants` runs them with one barrier missing.
 #![allow(dead_code, reason = "each test target uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 pub(crate) mod completion;
 pub(crate) mod counter;

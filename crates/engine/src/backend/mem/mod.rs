@@ -1,35 +1,11 @@
 //! A backend in memory: the reference for the storage port, and the disk of the engine's tests.
 //!
-//! It shows what a backend has to do and no more: [`submit`](Backend::submit) takes the call apart, asks
-//! the volume, and answers. Nothing here waits, so every call completes inside `submit`; delays, failures
-//! and other orders are put around it by layers.
+//! It shows what a backend has to do and no more: `submit` takes the call apart, asks the volume, and
+//! answers. Nothing here waits, so every call completes inside `submit`; delays, failures and other orders
+//! are put around it by layers.
 //!
-//! Like a disk with a volatile cache it knows two states. Calls act on one; [`Call::Sync`] and
-//! [`Call::SyncVolume`] copy into the other, and [`MemBackend::crash`] goes back to it. Nodes that never
-//! became durable are `Stale` afterwards, and the next sync of whatever lost something says `Lost`, once.
-//!
-//! Times are counted in changes, not read from a clock: two runs of a test see the same times.
-//!
-//! # Examples
-//! ```
-//! use std::sync::mpsc;
-//! use slackwater::backend::{Backend, Call, Done, MemBackend, NewNode};
-//!
-//! let backend = MemBackend::new();
-//! let (send, answers) = mpsc::channel();
-//! let then = move |found| send.send(found).expect("the receiver lives");
-//! backend.submit(Call::Root { done: Done::new(then.clone()) });
-//! let root = answers.recv()?.expect("a volume has a root").node;
-//!
-//! let what = NewNode::File;
-//! backend.submit(Call::Make { dir: root, name: "log".into(), what, mode: 0o644, owner: None, done: Done::new(then) });
-//! assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
-//! assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
-//!
-//! backend.crash(); // nobody asked for the name to be durable
-//! assert_eq!(backend.volatile_file("log"), None);
-//! # Ok::<(), mpsc::RecvError>(())
-//! ```
+//! Reading order: this file, `volume` (what each call does), `durability` (what a crash leaves), and the
+//! two things a node is made of, `node` and `blocks`.
 
 mod blocks;
 mod durability;
@@ -45,8 +21,36 @@ use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
 use crate::lock_order::LEAVES;
 use crate::units::NodeId;
 
-/// Files in memory that survive [`MemBackend::crash`] as far as they were synced. See the
-/// [module documentation](self).
+/// Files in memory that survive [`MemBackend::crash`] as far as they were synced.
+///
+/// Like a disk with a volatile cache it knows two states. Calls act on one; [`Call::Sync`] and
+/// [`Call::SyncVolume`] copy into the other, and a crash goes back to it. A sync of a file makes its bytes
+/// durable, and its name if the file is new; a sync of a directory its names. Nodes that never became
+/// durable are `Stale` after a crash, and the next sync of whatever lost something says `Lost`, once.
+///
+/// Calls complete inside `submit`. Times are counted in changes, not read from a clock: two runs of a test
+/// see the same times.
+///
+/// # Examples
+/// ```
+/// use std::sync::mpsc;
+/// use slackwater::backend::{Backend, Call, Done, MemBackend, NewNode};
+///
+/// let backend = MemBackend::new();
+/// let (send, answers) = mpsc::channel();
+/// let then = move |found| send.send(found).expect("the receiver lives");
+/// backend.submit(Call::Root { done: Done::new(then.clone()) });
+/// let root = answers.recv()?.expect("a volume has a root").node;
+///
+/// let (name, what, done) = ("log".into(), NewNode::File, Done::new(then));
+/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, owner: None, done });
+/// assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
+/// assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
+///
+/// backend.crash(); // nobody asked for the name to be durable
+/// assert_eq!(backend.volatile_file("log"), None);
+/// # Ok::<(), mpsc::RecvError>(())
+/// ```
 pub struct MemBackend {
     volume: Mutex<Volume>,
     limits: Limits,

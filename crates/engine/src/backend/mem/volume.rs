@@ -109,8 +109,8 @@ impl Volume {
         let handle: &[u8; 16] = handle.as_bytes().try_into().map_err(|_| ErrorKind::Stale)?;
         let (ino, generation) = (u64::from_le_bytes(handle[..8].try_into().expect("8 bytes")), &handle[8..]);
         let live = self.live.get(&ino).ok_or(ErrorKind::Stale)?;
-        let is_reachable = ino == ROOT || !live.names.is_empty() || Arc::strong_count(&live.pin) > 1;
-        if !is_reachable || generation != live.node.generation.to_le_bytes() || id != self.id(ino) {
+        let has_name = ino == ROOT || !live.names.is_empty();
+        if !has_name || generation != live.node.generation.to_le_bytes() || id != self.id(ino) {
             return Err(ErrorKind::Stale.into());
         }
         self.found(ino)

@@ -1,0 +1,44 @@
+//! Random histories against a plain model: whatever happens, a read returns what was written, and a backend
+//! that crashes has every byte that an fsync has returned 0 for.
+//!
+//! A history is a few dozen operations on a few files: writes, appends, cuts, reads, syncs, clock steps,
+//! failing and short and held units, failing commits, death of the process, crash of the machine, a backend
+//! that forgets, unlinks and remounts. Everything runs on one thread with a clock that is moved by hand, so a
+//! history is its seed: `SLACKWATER_SEED=n` runs that one alone, `SLACKWATER_HISTORIES=n` that many.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod history;
+mod world;
+
+use history::run;
+
+/// Histories of the ordinary run.
+const HISTORIES: u64 = 10_000;
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+}
+
+#[test]
+fn ten_thousand_random_histories_lose_no_byte() {
+    if let Some(seed) = variable("SLACKWATER_SEED") {
+        println!("{:#?}", run(seed));
+        return;
+    }
+    let count = variable("SLACKWATER_HISTORIES").unwrap_or(HISTORIES);
+    let first = 0x5eed_0000;
+    println!("model: histories {count}, seeds {first:#x}..{:#x}", first + count);
+    let mut total = history::Tally::default();
+    for seed in first..first + count {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok(tally) => total.add(&tally),
+            Err(panic) => {
+                eprintln!("model: history failed; repeat it with SLACKWATER_SEED={seed}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("model: {total:?}");
+    assert!(count < 1000 || total.is_varied(), "some operation never ran: {total:?}");
+}

@@ -1,0 +1,351 @@
+//! An engine over a memory backend with faults on command, and what its tests share.
+//!
+//! Most tests drive the engine by hand: a clock that stands still, no flusher threads, [`Engine::step`].
+//! Calls are held by the fault layer, so that "in flight" is a state a test can stay in. What may hang is
+//! run by [`spawn`] or [`within`], which fail a test instead of hanging it.
+
+use std::fs::File as OsFile;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use slackwater::backend::{Limits, MAX_UNIT_BYTES, MemBackend, NewNode, Removal};
+use slackwater::{
+    Clock, Engine, File, ManualClock, MountError, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, Written,
+};
+use slackwater_arena::{Arena, ArenaConfig, Survivors};
+use slackwater_backends::{Fault, FaultControl, SystemClock};
+
+/// Far beyond what anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) const PAGE: usize = PAGE_BYTES as usize;
+
+/// The size of most arenas here: half of it is a volume's share.
+pub(crate) const ARENA_BYTES: u64 = 16 << 20;
+
+/// A memory backend behind a fault layer.
+pub(crate) struct Disk {
+    pub(crate) mem: Arc<MemBackend>,
+    pub(crate) faults: FaultControl,
+    pub(crate) backend: Arc<Fault>,
+}
+
+impl Disk {
+    pub(crate) fn new() -> Self {
+        Self::with_limits(limits())
+    }
+
+    pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self::over(Arc::new(MemBackend::with_limits(limits)))
+    }
+
+    /// Another layer around the same memory: what a restarted process would see.
+    pub(crate) fn over(mem: Arc<MemBackend>) -> Self {
+        let (backend, faults) = Fault::new(mem.clone());
+        Self { mem, faults, backend: Arc::new(backend) }
+    }
+}
+
+/// Those of [`MemBackend::new`].
+pub(crate) fn limits() -> Limits {
+    Limits { max_file_bytes: 1 << 44, unit_bytes: MAX_UNIT_BYTES, units_in_flight: 8, device: None }
+}
+
+/// An engine with one volume.
+pub(crate) struct Rig {
+    pub(crate) engine: Engine,
+    /// Stands still, and unused by an engine that is live.
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) disk: Disk,
+    pub(crate) volume: Arc<SuperBlock>,
+}
+
+/// Tunables of an engine without flusher threads.
+pub(crate) fn by_hand() -> Tunables {
+    Tunables { flusher_threads: 0, ..Tunables::default() }
+}
+
+/// Tunables of a live engine that is always at work.
+pub(crate) fn busy() -> Tunables {
+    Tunables {
+        dirty_writeback: Duration::from_millis(20),
+        dirty_expire: Duration::from_millis(40),
+        commit_interval: Duration::from_millis(20),
+        retry_min: Duration::from_millis(5),
+        retry_max: Duration::from_millis(50),
+        ..Tunables::default()
+    }
+}
+
+impl Rig {
+    /// Driven by [`Engine::step`] alone.
+    pub(crate) fn by_hand() -> Self {
+        Self::with(Disk::new(), by_hand())
+    }
+
+    pub(crate) fn with(disk: Disk, tunables: Tunables) -> Self {
+        Self::on(Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap(), disk, tunables)
+    }
+
+    fn on(arena: Arc<Arena>, disk: Disk, tunables: Tunables) -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+        Self::assemble(Engine::new(arena, clock.clone(), tunables), clock, disk)
+    }
+
+    /// With flusher threads and the machine's clock.
+    pub(crate) fn live(disk: Disk, tunables: Tunables) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+        Self::assemble(Engine::new(arena, Arc::new(SystemClock), tunables), clock, disk)
+    }
+
+    fn assemble(engine: Engine, clock: Arc<ManualClock>, disk: Disk) -> Self {
+        let volume = engine.mount("rig", disk.backend.clone()).unwrap();
+        Self { engine, clock, disk, volume }
+    }
+
+    /// Another volume of the same engine.
+    pub(crate) fn mount(&self, name: &str) -> (Disk, Arc<SuperBlock>) {
+        let disk = Disk::new();
+        let volume = self.engine.mount(name, disk.backend.clone()).unwrap();
+        (disk, volume)
+    }
+
+    pub(crate) fn create(&self, name: &str) -> File {
+        create(&self.volume, name)
+    }
+
+    pub(crate) fn open(&self, name: &str) -> File {
+        open(&self.volume, name)
+    }
+
+    pub(crate) fn unlink(&self, name: &str) {
+        let root = self.volume.root().unwrap();
+        self.volume.remove(&root, name, Removal::File).unwrap();
+    }
+
+    /// Moves time on in small steps and runs what is due.
+    pub(crate) fn advance(&self, by: Duration) {
+        let step = Duration::from_millis(100);
+        let mut at = Duration::ZERO;
+        while at < by {
+            self.clock.advance(step);
+            at += step;
+            self.engine.step();
+        }
+    }
+
+    /// Submits everything that is dirty, as a shortage would, without waiting for any of it.
+    pub(crate) fn flush_without_waiting(&self) {
+        let tunables = Tunables::default();
+        self.advance(tunables.dirty_expire + 2 * tunables.dirty_writeback);
+    }
+
+    pub(crate) fn durable(&self, name: &str) -> Option<Vec<u8>> {
+        self.disk.mem.durable_file(name)
+    }
+
+    pub(crate) fn stored(&self, name: &str) -> Option<Vec<u8>> {
+        self.disk.mem.volatile_file(name)
+    }
+
+    /// Nothing is pinned, nothing is left, and every frame and record has come back.
+    #[track_caller]
+    pub(crate) fn unmount_and_find_nothing_left(self) {
+        self.volume.umount(UmountOptions::default()).unwrap();
+        assert_idle(&self.engine, &self.volume);
+    }
+}
+
+/// Nothing of the engine's only volume, which is unmounted, is left.
+#[track_caller]
+pub(crate) fn assert_idle(engine: &Engine, volume: &Arc<SuperBlock>) {
+    let arena = engine.arena();
+    assert_eq!(volume.bdi().pinned_frames(), 0, "pinned frames");
+    assert_eq!(volume.status().bytes_left(), 0, "bytes left");
+    assert_eq!(volume.status().open_files, 0, "open files");
+    assert_eq!(arena.free_frames(), u64::from(arena.frames()), "free frames");
+    assert_eq!(arena.free_inodes(), inodes_of(arena), "free inode records");
+}
+
+/// How many inode records an arena of this size has, by default.
+pub(crate) fn inodes_of(arena: &Arena) -> u64 {
+    u64::from(arena.frames() / 4).max(1024)
+}
+
+pub(crate) fn create(volume: &Arc<SuperBlock>, name: &str) -> File {
+    let root = volume.root().unwrap();
+    File::open(&volume.make(&root, name, NewNode::File, 0o644).unwrap()).unwrap()
+}
+
+pub(crate) fn open(volume: &Arc<SuperBlock>, name: &str) -> File {
+    File::open(&volume.walk(name).unwrap()).unwrap()
+}
+
+/// All bytes of a file, and a look beyond its end.
+pub(crate) fn read_all(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0xee; file.inode().size_bytes() as usize + 10];
+    let read = file.read_at(0, &mut bytes).unwrap();
+    bytes.truncate(read);
+    bytes
+}
+
+/// Bytes that tell where they belong; never zero.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend((random.next() | 0x0101_0101_0101_0101).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Compares without printing megabytes.
+#[track_caller]
+pub(crate) fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
+    let first = found.iter().zip(wanted).position(|(a, b)| a != b);
+    let lengths = (found.len(), wanted.len());
+    assert!(
+        first.is_none() && found.len() == wanted.len(),
+        "{what}: first difference at {first:?}, lengths {lengths:?}"
+    );
+}
+
+/// Fills the volume's share of the arena with pages of `file`, and returns how many bytes went in.
+pub(crate) fn fill(file: &File, from: u64) -> u64 {
+    let chunk = pattern(7, 16 * PAGE);
+    let mut at = from;
+    loop {
+        match file.try_write_at(at, &chunk).unwrap() {
+            Written::Bytes(taken) => at += taken as u64,
+            _ => return at - from,
+        }
+    }
+}
+
+/// SplitMix64.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// Something that runs on a thread of its own.
+pub(crate) struct Running<T> {
+    what: &'static str,
+    result: mpsc::Receiver<T>,
+}
+
+impl<T> Running<T> {
+    /// Its result, or a failed test.
+    #[track_caller]
+    pub(crate) fn wait(self) -> T {
+        let patience = PATIENCE;
+        match self.result.recv_timeout(patience) {
+            Ok(result) => result,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("{} did not end within {patience:?}", self.what),
+            Err(mpsc::RecvTimeoutError::Disconnected) => panic!("{} panicked", self.what),
+        }
+    }
+
+    /// Whether it has not ended after `time`: for what must not end, so a slow machine cannot fail it.
+    pub(crate) fn is_running_after(&self, time: Duration) -> bool {
+        matches!(self.result.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout))
+    }
+}
+
+pub(crate) fn spawn<T: Send + 'static>(what: &'static str, run: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+    let (send, result) = mpsc::channel();
+    std::thread::spawn(move || drop(send.send(run())));
+    Running { what, result }
+}
+
+/// Runs what might hang.
+#[track_caller]
+pub(crate) fn within<T: Send + 'static>(what: &'static str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn(what, run).wait()
+}
+
+/// Waits for something that other threads bring about.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a process that is killed now would leave: a copy of the arena, at this instant if nobody writes.
+pub(crate) fn snapshot(engine: &Engine) -> OwnedFd {
+    let from = OsFile::from(engine.arena().try_clone_fd().unwrap());
+    let to = OsFile::from(memfd_create("snapshot", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+    let len = from.metadata().unwrap().len();
+    to.set_len(len).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let part = &mut bytes[..(len - at).min(1 << 20) as usize];
+        from.read_exact_at(part, at).unwrap();
+        to.write_all_at(part, at).unwrap();
+        at += part.len() as u64;
+    }
+    to.into()
+}
+
+/// An engine on what a killed one left.
+pub(crate) fn recover(left: OwnedFd) -> (Engine, Arc<ManualClock>) {
+    let (arena, survivors): (Arc<Arena>, Survivors) = Arena::open_fd(left).unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(2_000_000_000)));
+    let shared: Arc<dyn Clock> = clock.clone();
+    (Engine::recover(arena, survivors, shared, by_hand()), clock)
+}
+
+/// Mounts what survived, with the backend as it is and no fault in front of it.
+pub(crate) fn remount(engine: &Engine, mem: &Arc<MemBackend>) -> Result<Arc<SuperBlock>, MountError> {
+    engine.mount("rig", mem.clone())
+}
+
+/// A directory below the build's own, on whatever file system that is on.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new(name: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let own = format!("{name}-{}-{number}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(own);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Overwriting and reading cached pages, and the first write of a file.
+//!
+//! A subject's turn in a round: every page is written once, then come the two orders of writing, then
+//! everything is settled, then come the two orders of reading. So writes meet dirty pages with write-back
+//! going on as it does by default, and reads meet clean ones.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use slackwater::Tunables;
+
+use super::pattern::{Order, PAGE, Pattern};
+use super::series::Series;
+use super::subject::{Cached, Kernel, Memory, Operation, Sharing, Subject};
+use crate::options::Options;
+use crate::{lanes, rounds};
+
+/// Size of each file.
+pub(crate) const FILE_BYTES: u64 = 256 << 20;
+const ARENA_BYTES: u64 = 1 << 30;
+/// Files that two threads need to have one each.
+const FILES: usize = 2;
+
+/// Threads, and what they share.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Setting {
+    pub(crate) threads: usize,
+    pub(crate) sharing: Sharing,
+}
+
+impl Setting {
+    pub(crate) const ONE: Self = Self { threads: 1, sharing: Sharing::Own };
+    pub(crate) const TWO_OWN: Self = Self { threads: 2, sharing: Sharing::Own };
+    pub(crate) const TWO_SHARED: Self = Self { threads: 2, sharing: Sharing::Shared };
+    pub(crate) const ALL: [Self; 3] = [Self::ONE, Self::TWO_OWN, Self::TWO_SHARED];
+}
+
+/// `write random, 2 threads, own files`.
+pub(crate) fn row(operation: Operation, order: Order, setting: Setting) -> String {
+    let threads = match (setting.threads, setting.sharing) {
+        (1, _) => "1 thread".to_owned(),
+        (threads, Sharing::Own) => format!("{threads} threads, own"),
+        (threads, Sharing::Shared) => format!("{threads} threads, shared"),
+    };
+    format!("{} {}, {threads}", operation.name(), order.name())
+}
+
+/// Name of the rows of first writes.
+pub(crate) const FIRST_WRITE: &str = "first write sequential, 1 thread";
+
+/// What the engine is told: as by default, but that two files may be dirty in full.
+fn tunables() -> Tunables {
+    Tunables { volume_share_percent: 75, ..Tunables::default() }
+}
+
+/// All that is compared, ready. The kernel's disk is the file system of `dir`.
+fn subjects(dir: &Path, files: usize) -> Result<Vec<Box<dyn Subject>>> {
+    let mut subjects: Vec<Box<dyn Subject>> = vec![
+        Box::new(Memory::new(files, FILE_BYTES)),
+        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, FILE_BYTES)?),
+        Box::new(Kernel::new(super::DISK, dir, files, FILE_BYTES, true)?),
+    ];
+    let shared_memory = Path::new("/dev/shm");
+    if shared_memory.is_dir() {
+        subjects.push(Box::new(Kernel::new(super::TMPFS, shared_memory, files, FILE_BYTES, false)?));
+    }
+    Ok(subjects)
+}
+
+/// Measures overwriting and reading: ns per page and thread.
+pub(crate) fn overwrite_and_read(options: &Options, series: &mut Series) -> Result<()> {
+    let count = options.pick(65_536, 16_384);
+    let mut subjects = subjects(&options.dir, FILES)?;
+    for subject in &mut subjects {
+        for setting in [Setting::TWO_OWN, Setting::TWO_SHARED] {
+            touch(&mut **subject, setting)?;
+        }
+        subject.settle()?;
+    }
+    // Every setting of a round follows directly on the one before: they are compared too.
+    let turns = Setting::ALL.len() * subjects.len();
+    rounds::run("access", options.rounds(), turns, |round, turn| {
+        let (setting, number) = (Setting::ALL[turn / subjects.len()], turn % subjects.len());
+        let (subject, seed) = (&mut *subjects[number], options.seed.wrapping_add(u64::from(round)));
+        touch(subject, setting)?;
+        for operation in Operation::ALL {
+            for order in Order::ALL {
+                let time = batch(subject, operation, order, setting, count, seed)?;
+                let ns = time.as_nanos() as f64 / count as f64;
+                series.add(&row(operation, order, setting), subject.name(), ns);
+            }
+            subject.settle()?;
+        }
+        Ok(())
+    })
+}
+
+/// Measures writes that make a file grow.
+pub(crate) fn first_write(options: &Options, series: &mut Series) -> Result<()> {
+    let mut subjects = subjects(&options.dir, 1)?;
+    let count = FILE_BYTES / PAGE as u64;
+    rounds::run("first write", options.rounds(), subjects.len(), |_, turn| {
+        let subject = &mut *subjects[turn];
+        subject.empty()?;
+        let time = batch(subject, Operation::Write, Order::Sequential, Setting::ONE, count, 0)?;
+        series.add(FIRST_WRITE, subject.name(), time.as_nanos() as f64 / count as f64);
+        subject.empty()?;
+        subject.settle()
+    })
+}
+
+/// Writes every page once.
+fn touch(subject: &mut dyn Subject, setting: Setting) -> Result<()> {
+    let pages = FILE_BYTES / PAGE as u64;
+    let each = if setting.sharing == Sharing::Shared { pages / setting.threads as u64 } else { pages };
+    batch(subject, Operation::Write, Order::Sequential, setting, each, 0).map(drop)
+}
+
+/// Has each thread do `count` operations at once with the others; the time it took.
+fn batch(
+    subject: &mut dyn Subject,
+    operation: Operation,
+    order: Order,
+    setting: Setting,
+    count: u64,
+    seed: u64,
+) -> Result<Duration> {
+    let lanes = subject.lanes(setting.threads, setting.sharing).into_iter().enumerate();
+    let lanes = lanes.map(|(number, lane)| {
+        let (start, pages) = match setting.sharing {
+            Sharing::Own => lane.pages(0.0),
+            Sharing::Shared => lane.pages(number as f64 / setting.threads as f64),
+        };
+        (lane, Pattern::new(order, start, pages, seed + number as u64))
+    });
+    lanes::run(lanes.collect(), |(lane, pattern)| lane.batch(operation, pattern, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        let all = Operation::ALL
+            .map(|operation| Order::ALL.map(|order| Setting::ALL.map(|setting| row(operation, order, setting))));
+        let names: std::collections::BTreeSet<_> = all.into_iter().flatten().flatten().collect();
+        assert_eq!(names.len(), 12);
+        assert!(names.contains("write random, 2 threads, own"));
+    }
+}

@@ -1,0 +1,165 @@
+//! `cache`: what it costs to write and read 4 KiB that are cached, and how fast a cache is flushed.
+//!
+//! Beside the engine: `memcpy` over as much memory in the same order, which no cache can beat by copying;
+//! and the kernel's page cache through `pwrite` and `pread`, on the disk's file system and on tmpfs.
+
+mod access;
+mod flush;
+mod pattern;
+mod series;
+mod subject;
+
+use anyhow::{Context, Result};
+
+use self::access::{FIRST_WRITE, Setting, row};
+use self::pattern::Order;
+use self::series::Series;
+use self::subject::Operation;
+use crate::options::Options;
+use crate::quantity::figure;
+use crate::report::Report;
+use crate::statistics::{median, median_estimate, ratios};
+use crate::table::{Align, Table};
+use crate::targets::{Bound, Target};
+
+const MEMCPY: &str = "memcpy";
+const ENGINE: &str = "engine";
+const TMPFS: &str = "tmpfs";
+/// The file system of `--dir`; the facts of the machine say which.
+const DISK: &str = "disk";
+
+/// Most that an operation may cost beside `memcpy`.
+const BY_MEMCPY: f64 = 1.6;
+/// Least by which it beats the kernel's.
+const BY_KERNEL: f64 = 2.0;
+/// Least of the speed-up by a second thread that `memcpy` has.
+const BY_SCALING: f64 = 0.9;
+/// Least of the plain loop's throughput that a flush reaches.
+const BY_DIRECT: f64 = 0.9;
+
+/// Runs the experiment; false when a target is to be checked and missed.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    std::fs::create_dir_all(&options.dir).with_context(|| format!("cannot make {}", options.dir.display()))?;
+    let mut report = Report::new("cache", &options.dir, options.seed, Some(options.rounds()));
+    let (mut times, mut rates) = (Series::default(), Series::default());
+    access::overwrite_and_read(options, &mut times)?;
+    access::first_write(options, &mut times)?;
+    flush::measure(options, &mut rates)?;
+
+    report.table(access_table(&times));
+    report.table(flush_table(&rates));
+    report.note("ns: of one thread. Engine by memcpy: less is better; kernel by engine: more is better, the faster");
+    report.note("of disk and tmpfs. Ratios are medians of the rounds' ratios, with the 95 % interval.");
+    report.figure("access_ns", times.json());
+    report.figure("flush_mb_per_s", rates.json());
+    single_thread_targets(&times).into_iter().for_each(|target| report.target(target));
+    two_thread_targets(&times).into_iter().for_each(|target| report.target(target));
+    report.target(Target::new(
+        "sequential flush by the plain direct loop",
+        Bound::AtLeast(BY_DIRECT),
+        median_estimate(&flush_ratios(&rates, flush::NEW)),
+    ));
+    report.publish(options)
+}
+
+fn all_rows() -> Vec<String> {
+    let mut rows = vec![FIRST_WRITE.to_owned()];
+    for setting in Setting::ALL {
+        for operation in Operation::ALL {
+            rows.extend(Order::ALL.map(|order| row(operation, order, setting)));
+        }
+    }
+    rows
+}
+
+fn access_table(times: &Series) -> Table {
+    let columns = [
+        ("ns per 4 KiB", Align::Left),
+        (MEMCPY, Align::Right),
+        (ENGINE, Align::Right),
+        (TMPFS, Align::Right),
+        (DISK, Align::Right),
+        ("engine by memcpy", Align::Right),
+        ("kernel by engine", Align::Right),
+    ];
+    let mut table = Table::new("Cached access, 256 MiB files", &columns);
+    for row in all_rows() {
+        let ns = |subject| times.median(&row, subject).map_or_else(String::new, |ns| format!("{ns:.0}"));
+        let kernel = median_estimate(&kernel_by_engine(times, &row));
+        let by_memcpy = times.ratio(&row, ENGINE, MEMCPY).text();
+        table.row([row.clone(), ns(MEMCPY), ns(ENGINE), ns(TMPFS), ns(DISK), by_memcpy, kernel.text()]);
+    }
+    table
+}
+
+fn flush_table(rates: &Series) -> Table {
+    let names = [flush::DIRECT_1, flush::DIRECT_4, flush::ENGINE];
+    let columns = [
+        ("MB/s", Align::Left),
+        (names[0], Align::Right),
+        (names[1], Align::Right),
+        (names[2], Align::Right),
+        ("engine by faster", Align::Right),
+    ];
+    let mut table = Table::new("Flushing what is cached until it is durable", &columns);
+    for row in [flush::NEW, flush::AGAIN] {
+        let rate = |subject| rates.median(row, subject).map_or_else(String::new, figure);
+        let by_direct = median_estimate(&flush_ratios(rates, row));
+        table.row([row.to_owned(), rate(names[0]), rate(names[1]), rate(names[2]), by_direct.text()]);
+    }
+    table
+}
+
+/// The faster kernel file by the engine, round by round.
+fn kernel_by_engine(times: &Series, row: &str) -> Vec<f64> {
+    let kernel: &[&str] = if times.of(row, TMPFS).is_empty() { &[DISK] } else { &[DISK, TMPFS] };
+    ratios(&times.least(row, kernel), times.of(row, ENGINE))
+}
+
+fn flush_ratios(rates: &Series, row: &str) -> Vec<f64> {
+    let direct = rates.of(row, flush::DIRECT_1).iter().zip(rates.of(row, flush::DIRECT_4));
+    let faster: Vec<f64> = direct.map(|(one, four)| one.max(*four)).collect();
+    ratios(rates.of(row, flush::ENGINE), &faster)
+}
+
+fn single_thread_targets(times: &Series) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for operation in Operation::ALL {
+        for order in Order::ALL {
+            let row = row(operation, order, Setting::ONE);
+            let name = format!("{} {}", operation.name(), order.name());
+            let by_memcpy = times.ratio(&row, ENGINE, MEMCPY);
+            targets.push(Target::new(format!("{name}: engine by memcpy"), Bound::AtMost(BY_MEMCPY), by_memcpy));
+            let by_kernel = median_estimate(&kernel_by_engine(times, &row));
+            targets.push(Target::new(format!("{name}: kernel by engine"), Bound::AtLeast(BY_KERNEL), by_kernel));
+        }
+    }
+    targets
+}
+
+fn two_thread_targets(times: &Series) -> Vec<Target> {
+    let mut targets = Vec::new();
+    // A thread's time for a page with one thread by that with two: 1 is perfect scaling, 1/2 is none.
+    let scaling = |operation, order, setting, subject| {
+        ratios(
+            times.of(&row(operation, order, Setting::ONE), subject),
+            times.of(&row(operation, order, setting), subject),
+        )
+    };
+    for operation in Operation::ALL {
+        for order in Order::ALL {
+            let of = |subject| scaling(operation, order, Setting::TWO_OWN, subject);
+            let reached = median_estimate(&ratios(&of(ENGINE), &of(MEMCPY)));
+            let name = format!("{} {}: scaling to 2 threads by memcpy's", operation.name(), order.name());
+            targets.push(Target::new(name, Bound::AtLeast(BY_SCALING), reached));
+        }
+    }
+    for order in Order::ALL {
+        let shared = scaling(Operation::Write, order, Setting::TWO_SHARED, ENGINE);
+        let throughput: Vec<f64> = shared.iter().map(|scaling| scaling * 2.0).collect();
+        debug_assert!(median(&throughput) > 0.0, "a time is positive");
+        let name = format!("write {}: two writers of one file by one", order.name());
+        targets.push(Target::new(name, Bound::AtLeast(1.0), median_estimate(&throughput)));
+    }
+    targets
+}

@@ -1,0 +1,282 @@
+//! What is compared: memory, the engine, and files of the kernel; all read and written a page at a time.
+//!
+//! A subject gives out *lanes*, one for each thread, and each lane has a file of its own or all share one.
+//! The loop over pages is compiled once for each kind of lane, so nothing but the operation differs.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{fdatasync, ftruncate};
+use rustix::io::{pread, pwrite};
+use slackwater::{Engine, File, SuperBlock, Tunables};
+
+use super::pattern::{PAGE, PageBuffer, Pattern};
+use crate::rig;
+use crate::scratch::{self, Scratch};
+
+/// What a batch does with each page.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Operation {
+    Write,
+    Read,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Self; 2] = [Self::Write, Self::Read];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// Which file the threads use.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Sharing {
+    /// Each its own.
+    Own,
+    /// All the first.
+    Shared,
+}
+
+/// What one thread works on.
+pub(crate) trait Lane: Send {
+    /// Does `operation` to the next `count` pages of `pattern`.
+    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()>;
+
+    /// The page that `share` of the way into the lane's file begins at, and its pages.
+    fn pages(&self, share: f64) -> (u64, u64);
+}
+
+/// Something to measure.
+pub(crate) trait Subject {
+    fn name(&self) -> &'static str;
+
+    /// A lane for each of `threads`.
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>>;
+
+    /// Ends what is going on behind the operations, so that the next subject has the machine to itself.
+    fn settle(&mut self) -> Result<()>;
+
+    /// Makes the first file empty.
+    fn empty(&mut self) -> Result<()>;
+}
+
+/// Buffers of memory, for `memcpy`. A shared buffer is divided among the lanes: which thread copies which of
+/// its pages makes no difference to memory.
+pub(crate) struct Memory {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(files: usize, bytes: u64) -> Self {
+        let bytes = bytes as usize;
+        // Written once: untouched memory is one page of zeroes, to the kernel.
+        Self { buffers: (0..files).map(|_| vec![1; bytes]).collect(), bytes }
+    }
+}
+
+impl Subject for Memory {
+    fn name(&self) -> &'static str {
+        "memcpy"
+    }
+
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
+        let lane = |bytes| Box::new(MemoryLane { bytes, is_shared: sharing == Sharing::Shared }) as Box<dyn Lane>;
+        match sharing {
+            Sharing::Own => self.buffers.iter_mut().take(threads).map(|buffer| lane(&mut buffer[..])).collect(),
+            Sharing::Shared => self.buffers[0].chunks_exact_mut(self.bytes / threads).map(lane).collect(),
+        }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Result<()> {
+        // Given back first, so that the next use finds fresh pages.
+        self.buffers[0] = Vec::new();
+        self.buffers[0] = vec![0; self.bytes];
+        Ok(())
+    }
+}
+
+struct MemoryLane<'a> {
+    bytes: &'a mut [u8],
+    is_shared: bool,
+}
+
+impl Lane for MemoryLane<'_> {
+    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
+        let mut page = Box::new(PageBuffer([7; PAGE]));
+        for _ in 0..count {
+            let at = pattern.next() as usize * PAGE;
+            let bytes = &mut self.bytes[at..at + PAGE];
+            match operation {
+                Operation::Write => bytes.copy_from_slice(black_box(&page.0)),
+                Operation::Read => black_box(&mut page.0).copy_from_slice(bytes),
+            }
+        }
+        black_box(&page.0);
+        Ok(())
+    }
+
+    fn pages(&self, share: f64) -> (u64, u64) {
+        let pages = (self.bytes.len() / PAGE) as u64;
+        (if self.is_shared { 0 } else { (share * pages as f64) as u64 }, pages)
+    }
+}
+
+/// Files of the engine, on a directory.
+pub(crate) struct Cached {
+    files: Vec<File>,
+    volume: Arc<SuperBlock>,
+    bytes: u64,
+    _engine: Engine,
+    _scratch: Scratch,
+}
+
+impl Cached {
+    /// `files` files of `bytes` each are to be read and written.
+    pub(crate) fn new(folder: &Path, arena_bytes: u64, tunables: Tunables, files: usize, bytes: u64) -> Result<Self> {
+        let scratch = Scratch::in_folder(folder)?;
+        let engine = rig::engine(arena_bytes, tunables)?;
+        let (volume, _) = rig::mount_dir(&engine, "cache", scratch.path())?;
+        let files = (0..files).map(|number| rig::new_file(&volume, &format!("{number}"))).collect::<Result<_>>()?;
+        Ok(Self { files, volume, bytes, _engine: engine, _scratch: scratch })
+    }
+
+    pub(crate) fn volume(&self) -> &Arc<SuperBlock> {
+        &self.volume
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        self.files.clear();
+        if let Err(error) = rig::discard(&self.volume) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+impl Subject for Cached {
+    fn name(&self) -> &'static str {
+        "engine"
+    }
+
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
+        let pages = self.bytes / PAGE as u64;
+        let lane = |number| {
+            let file = &self.files[if sharing == Sharing::Own { number } else { 0 }];
+            Box::new(CachedLane { file, pages }) as Box<dyn Lane>
+        };
+        (0..threads).map(lane).collect()
+    }
+
+    /// Everything clean: nothing is left for the flushers to do.
+    fn settle(&mut self) -> Result<()> {
+        Ok(self.volume.sync()?)
+    }
+
+    fn empty(&mut self) -> Result<()> {
+        Ok(self.files[0].set_len(0)?)
+    }
+}
+
+struct CachedLane<'a> {
+    file: &'a File,
+    pages: u64,
+}
+
+impl Lane for CachedLane<'_> {
+    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
+        let mut page = Box::new(PageBuffer([7; PAGE]));
+        for _ in 0..count {
+            let at = pattern.next() * PAGE as u64;
+            match operation {
+                Operation::Write => self.file.write_at(at, black_box(&page.0))?,
+                Operation::Read => ensure!(self.file.read_at(at, &mut page.0)? == PAGE, "a short read"),
+            }
+        }
+        black_box(&page.0);
+        Ok(())
+    }
+
+    fn pages(&self, share: f64) -> (u64, u64) {
+        ((share * self.pages as f64) as u64, self.pages)
+    }
+}
+
+/// Files of the kernel.
+pub(crate) struct Kernel {
+    name: &'static str,
+    files: Vec<std::fs::File>,
+    bytes: u64,
+    is_on_disk: bool,
+}
+
+impl Kernel {
+    /// `files` files of `bytes` each on the file system of `folder`.
+    pub(crate) fn new(name: &'static str, folder: &Path, files: usize, bytes: u64, is_on_disk: bool) -> Result<Self> {
+        let files = (0..files).map(|_| scratch::nameless_file(folder)).collect::<Result<_>>()?;
+        Ok(Self { name, files, bytes, is_on_disk })
+    }
+}
+
+impl Subject for Kernel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
+        let pages = self.bytes / PAGE as u64;
+        let lane = |number| {
+            let file = &self.files[if sharing == Sharing::Own { number } else { 0 }];
+            Box::new(KernelLane { file, pages }) as Box<dyn Lane>
+        };
+        (0..threads).map(lane).collect()
+    }
+
+    /// Everything written: the engine syncs the whole file system, and must not pay for this.
+    fn settle(&mut self) -> Result<()> {
+        if self.is_on_disk {
+            self.files.iter().try_for_each(|file| fdatasync(file).context("fdatasync"))?;
+        }
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Result<()> {
+        ftruncate(&self.files[0], 0).context("ftruncate")
+    }
+}
+
+struct KernelLane<'a> {
+    file: &'a std::fs::File,
+    pages: u64,
+}
+
+impl Lane for KernelLane<'_> {
+    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
+        let mut page = Box::new(PageBuffer([7; PAGE]));
+        for _ in 0..count {
+            let at = pattern.next() * PAGE as u64;
+            let moved = match operation {
+                Operation::Write => pwrite(self.file, black_box(&page.0), at)?,
+                Operation::Read => pread(self.file, &mut page.0[..], at)?,
+            };
+            ensure!(moved == PAGE, "a short transfer");
+        }
+        black_box(&page.0);
+        Ok(())
+    }
+
+    fn pages(&self, share: f64) -> (u64, u64) {
+        ((share * self.pages as f64) as u64, self.pages)
+    }
+}

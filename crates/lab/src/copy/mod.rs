@@ -1,0 +1,293 @@
+//! `copy`: a tree of real files through the cache into a directory, unmounted, and compared with its source.
+
+mod compare;
+mod places;
+mod plain;
+mod plan;
+mod through;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use slackwater::{SuperBlock, Tunables, UmountOptions, VolumeStatus};
+use slackwater_backends::{DirBackend, DirStats};
+
+use self::places::Destination;
+use self::plan::Plan;
+use self::through::Progress;
+use crate::options::Options;
+use crate::quantity::{self, mb_per_s};
+use crate::report::Report;
+use crate::scratch::{self, Scratch};
+use crate::table::{Align, Table};
+use crate::{interrupt, rig};
+
+/// Time between two looks at the engine.
+const LOOK: Duration = Duration::from_millis(20);
+/// Smaller than this the cache is all in flight.
+const CACHE_BYTES_MIN: u64 = 8 << 20;
+/// Differences that are printed.
+const SHOWN: usize = 10;
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Directory to copy [default: the Rust toolchain's documentation, or /usr/share]
+    source: Option<PathBuf>,
+
+    /// Empty directory to copy to; made if it is not there [default: a temporary one in --dir]
+    #[arg(value_name = "DEST")]
+    destination: Option<PathBuf>,
+
+    /// Size of the engine's cache
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = quantity::parse_bytes)]
+    cache: u64,
+
+    /// Threads that copy files
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+
+    /// Keep the copy where it is a temporary one
+    #[arg(long)]
+    keep: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What the copy through the engine took.
+struct Measured {
+    copying: Duration,
+    unmounting: Duration,
+    left_bytes: u64,
+    written_bytes: u64,
+    pinned_frames_max: u64,
+    stats: DirStats,
+}
+
+/// Runs the copy; false when it differs from its source.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let (options, threads) = (&arguments.options, usize::from(arguments.threads));
+    if arguments.cache < CACHE_BYTES_MIN {
+        let (cache, least) = (quantity::bytes(arguments.cache), quantity::bytes(CACHE_BYTES_MIN));
+        bail!("a cache of {cache} is too small to work with: give --cache at least {least}");
+    }
+    rig::raise_file_limit();
+    let source = places::source(arguments.source.as_deref())?;
+    let engine = rig::engine(arguments.cache, Tunables::default())?;
+    let destination = places::destination(arguments.destination.as_deref(), &options.dir, &source)?;
+    let plan = list(&source)?;
+    let copies = options.pick(2, 1);
+    places::refuse_too_much(&plan, destination.path(), copies)?;
+    println!("from  {}", source.display());
+    println!("to    {}\n", destination.path().display());
+
+    let mut report = Report::new("copy", destination.path(), options.seed, None);
+    if !options.quick {
+        warm(&plan)?;
+    }
+    let (volume, backend) = rig::mount_dir(&engine, "copy", destination.path())?;
+    let measured = through_engine(&plan, &volume, &backend, threads)?;
+    drop((volume, backend, engine));
+    let differences = compared(&plan, destination.path(), threads)?;
+    let plain = if options.quick { None } else { plainly(&plan, destination.path(), threads)? };
+    tell(&mut report, &plan, &measured, plain);
+
+    let is_same = differences.is_empty();
+    for difference in differences.iter().take(SHOWN) {
+        eprintln!("DIFFERS  {} {}", difference.path.display(), difference.what);
+    }
+    if differences.len() > SHOWN {
+        eprintln!("DIFFERS  and {} more", differences.len() - SHOWN);
+    }
+    let verdict = match is_same {
+        true => "every type, mode, time, link and byte is the same".to_owned(),
+        false => format!("{} paths differ", differences.len()),
+    };
+    report.note(format!("Compared with its source by plain reads: {verdict}."));
+    report.note(settle(destination, arguments.keep));
+    report.figure("differences", differences.len());
+    Ok(report.publish(options)? && is_same)
+}
+
+/// What becomes of the copy.
+fn settle(destination: Destination, keep: bool) -> String {
+    match destination {
+        Destination::Named(path) => format!("The copy is in {}.", path.display()),
+        Destination::Temporary(scratch) if keep => format!("The copy is kept in {}.", scratch.keep().display()),
+        Destination::Temporary(_) => "The copy was temporary and is removed; --keep keeps it.".into(),
+    }
+}
+
+fn spinner(template: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn bar(bytes: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(bytes).with_prefix(what);
+    let template = "{prefix:>11} [{bar:24}] {bytes}/{total_bytes}  {msg}";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style.progress_chars("=> "))
+}
+
+fn list(source: &Path) -> Result<Plan> {
+    let spinner = spinner("    listing {spinner} {elapsed}");
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let plan = Plan::of(source);
+    spinner.finish_and_clear();
+    plan
+}
+
+/// Reads the source once, so that both copies find it in the kernel's cache.
+fn warm(plan: &Plan) -> Result<()> {
+    let bar = bar(plan.bytes, "reading");
+    for entry in &plan.entries {
+        interrupt::check()?;
+        if let plan::Kind::File { size_bytes } = entry.kind {
+            let path = plan.source.join(&entry.path);
+            let read = std::fs::File::open(&path).and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
+            read.with_context(|| format!("cannot read {}", path.display()))?;
+            bar.inc(size_bytes);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Runs `work` beside a thread that calls `look` now and then until it is over.
+fn watched<T>(look: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let (is_over, mut look) = (AtomicBool::new(false), look);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                look();
+                std::thread::sleep(LOOK);
+            }
+        });
+        let _end = End(&is_over);
+        work()
+    })
+}
+
+fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, threads: usize) -> Result<Measured> {
+    let (progress, mut pinned_frames_max) = (Progress::default(), 0);
+    let bar_copying = bar(plan.bytes, "copying");
+    let start = Instant::now();
+    let look = || {
+        pinned_frames_max = pinned_frames_max.max(volume.bdi().pinned_frames());
+        let bytes = progress.bytes.load(Ordering::Relaxed);
+        bar_copying.set_position(bytes);
+        let (files, rate) = (progress.files.load(Ordering::Relaxed), mb_per_s(bytes, start.elapsed()));
+        let dirty = quantity::bytes(volume.status().dirty_bytes);
+        bar_copying.set_message(format!("{files}/{} files  {rate:.0} MB/s  {dirty} dirty", plan.files));
+    };
+    let copied = watched(look, || through::copy(plan, volume, threads, &progress));
+    let copying = start.elapsed();
+    bar_copying.finish_and_clear();
+    if let Err(error) = copied {
+        // What is not in the directory yet is of no use to anybody.
+        let _ = rig::discard(volume);
+        return Err(error);
+    }
+
+    let left_bytes = volume.status().bytes_left();
+    let bar_unmounting = bar(left_bytes, "unmounting");
+    let start = Instant::now();
+    let look = || {
+        let left = VolumeStatus::bytes_left(&volume.status());
+        let done = left_bytes.saturating_sub(left);
+        bar_unmounting.set_position(done);
+        let rate = mb_per_s(done, start.elapsed());
+        bar_unmounting.set_message(format!("{} left  {rate:.0} MB/s", quantity::bytes(left)));
+    };
+    watched(look, || volume.umount(UmountOptions::default())).context("cannot unmount")?;
+    let unmounting = start.elapsed();
+    bar_unmounting.finish_and_clear();
+    let written_bytes = volume.bdi().written_bytes();
+    Ok(Measured { copying, unmounting, left_bytes, written_bytes, pinned_frames_max, stats: backend.stats() })
+}
+
+fn compared(plan: &Plan, destination: &Path, threads: usize) -> Result<Vec<compare::Difference>> {
+    let (bar, bytes) = (bar(plan.bytes, "comparing"), AtomicU64::new(0));
+    let look = || bar.set_position(bytes.load(Ordering::Relaxed));
+    let differences = watched(look, || compare::compare(plan, destination, threads, &bytes));
+    bar.finish_and_clear();
+    differences
+}
+
+/// The same without the engine, in a directory beside `destination`, if one can be made there.
+fn plainly(plan: &Plan, destination: &Path, threads: usize) -> Result<Option<plain::PlainTimes>> {
+    let beside = destination.parent().map(Scratch::in_folder).and_then(Result::ok);
+    let Some(beside) = beside.filter(|beside| scratch::same_file_system(beside.path(), destination)) else {
+        return Ok(None);
+    };
+    let spinner = spinner("copying once more without the engine {spinner} {elapsed}");
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let times = plain::copy(plan, beside.path(), threads)?;
+    drop(beside);
+    spinner.finish_and_clear();
+    Ok(Some(times))
+}
+
+fn tell(report: &mut Report, plan: &Plan, measured: &Measured, plain: Option<plain::PlainTimes>) {
+    let columns = [("", Align::Left), ("engine", Align::Right), ("std::fs::copy + syncfs", Align::Right)];
+    let title = format!(
+        "{} files, {} names, {} ({} sockets, FIFOs and devices left out)",
+        plan.files,
+        plan.entries.len(),
+        quantity::bytes(plan.bytes),
+        plan.skipped
+    );
+    let mut table = Table::new(title, &columns);
+    let whole = measured.copying + measured.unmounting;
+    let plain_text = |of: &dyn Fn(plain::PlainTimes) -> String| plain.map_or_else(String::new, of);
+    let mut row = |name: &str, engine: String, plain: String| table.row([name.to_owned(), engine, plain]);
+    row("copying", quantity::seconds(measured.copying), plain_text(&|times| quantity::seconds(times.copying)));
+    row(
+        "unmounting, syncfs",
+        quantity::seconds(measured.unmounting),
+        plain_text(&|times| quantity::seconds(times.syncing)),
+    );
+    row("together", quantity::seconds(whole), plain_text(&|times| quantity::seconds(times.copying + times.syncing)));
+    let rate = |time: Duration| format!("{:.0} MB/s", mb_per_s(plan.bytes, time));
+    row("rate", rate(whole), plain_text(&|times| rate(times.copying + times.syncing)));
+    row("left for the unmount", quantity::bytes(measured.left_bytes), String::new());
+    let pinned = measured.pinned_frames_max * slackwater::PAGE_BYTES;
+    row("most pinned in the cache", quantity::bytes(pinned), String::new());
+    let stats = measured.stats;
+    let writes = stats.direct_writes + stats.dontcache_writes + stats.plain_writes;
+    let average = measured.written_bytes.checked_div(writes).unwrap_or(0);
+    row("write calls, average", format!("{writes}, {}", quantity::bytes(average)), String::new());
+    let direct = format!("{}/{}/{}", stats.direct_writes, stats.dontcache_writes, stats.plain_writes);
+    row("direct/dontcache/plain", direct, String::new());
+    report.table(table);
+
+    report.figure("files", plan.files);
+    report.figure("names", plan.entries.len());
+    report.figure("bytes", plan.bytes);
+    report.figure("skipped", plan.skipped);
+    report.figure("copying_s", measured.copying.as_secs_f64());
+    report.figure("unmounting_s", measured.unmounting.as_secs_f64());
+    report.figure("left_bytes", measured.left_bytes);
+    report.figure("pinned_bytes_max", pinned);
+    report.figure("written_bytes", measured.written_bytes);
+    report.figure("write_calls", writes);
+    if let Some(times) = plain {
+        report.figure("plain_copying_s", times.copying.as_secs_f64());
+        report.figure("plain_syncing_s", times.syncing.as_secs_f64());
+    }
+}

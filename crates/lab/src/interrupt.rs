@@ -1,0 +1,40 @@
+//! Ctrl-C as a question that long work asks now and then.
+//!
+//! The first interrupt lets the running step end, so that everything temporary goes the ordinary way. The
+//! second removes it at once and ends the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+use crate::scratch;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// What the shell expects of a process that ended by an interrupt.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+/// Takes over Ctrl-C and SIGTERM.
+pub(crate) fn install() -> Result<()> {
+    let on_signal = || {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            scratch::remove_all();
+            std::process::exit(EXIT_CODE.into());
+        }
+        eprintln!("\nstopping and cleaning up; once more to stop at once");
+    };
+    ctrlc::set_handler(on_signal).context("cannot take over Ctrl-C")
+}
+
+/// Whether an interrupt came.
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Fails when an interrupt came.
+pub(crate) fn check() -> Result<()> {
+    if is_interrupted() {
+        bail!("interrupted");
+    }
+    Ok(())
+}

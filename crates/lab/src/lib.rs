@@ -1,1 +1,0 @@
-//! Experiments on the engine, beside the running kernel.

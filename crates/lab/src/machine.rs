@@ -1,0 +1,101 @@
+//! What the figures were taken on.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::quantity;
+use crate::table::{Align, Table};
+
+/// Facts that a reader needs to compare figures.
+pub(crate) struct Machine {
+    cpu: String,
+    cores: usize,
+    kernel: String,
+    memory_bytes: u64,
+    load: String,
+    huge_pages: String,
+    dir: String,
+    file_system: String,
+}
+
+impl Machine {
+    /// Looks around; `dir` is where the experiment's files are.
+    pub(crate) fn of(dir: &Path) -> Self {
+        let unknown = || "unknown".to_owned();
+        let uname = rustix::system::uname();
+        let load = read("/proc/loadavg").split_whitespace().next().map_or_else(unknown, str::to_owned);
+        Self {
+            cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(unknown),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            memory_bytes: field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)).unwrap_or(0),
+            load,
+            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").trim().to_owned(),
+            dir: dir.display().to_string(),
+            file_system: file_system_of(dir).unwrap_or_else(unknown),
+        }
+    }
+
+    pub(crate) fn table(&self, experiment: &str, seed: u64, rounds: Option<u32>) -> Table {
+        let title = format!("slackwater-lab {experiment}");
+        let mut table = Table::new(title, &[("", Align::Left), ("", Align::Left)]);
+        let mut row = |name: &str, text: String| table.row([format!("  {name}"), text]);
+        row("machine", format!("{}, {} cores, {} memory", self.cpu, self.cores, quantity::bytes(self.memory_bytes)));
+        row("kernel", format!("{}, huge pages {}, load {}", self.kernel, self.huge_pages, self.load));
+        row("files in", format!("{} ({})", self.dir, self.file_system));
+        match rounds {
+            Some(rounds) => row("rounds", format!("{rounds}, seed {seed}")),
+            None => row("seed", seed.to_string()),
+        }
+        table
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "cpu": self.cpu, "cores": self.cores, "kernel": self.kernel, "memory_bytes": self.memory_bytes,
+            "load": self.load, "huge_pages": self.huge_pages, "dir": self.dir, "file_system": self.file_system,
+        })
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn field(path: &str, name: &str) -> Option<String> {
+    read(path).lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().to_owned())
+    })
+}
+
+fn kib(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// The type of the file system that `path` is on: that of the deepest mount point above it.
+pub(crate) fn file_system_of(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let mounts = read("/proc/self/mountinfo");
+    let above = mounts.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        // Blanks in a mount point are written in octal.
+        let point = before.split(' ').nth(4)?.replace("\\040", " ");
+        let kind = after.split(' ').next()?;
+        path.starts_with(&point).then(|| (point.len(), kind.to_owned()))
+    });
+    // Of several at one point the last covers the others.
+    above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_system_of_proc_is_known() {
+        assert_eq!(file_system_of(Path::new("/proc/self")).as_deref(), Some("proc"));
+    }
+}

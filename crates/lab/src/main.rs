@@ -1,0 +1,91 @@
+//! Experiments on Slackwater, beside the running kernel.
+//!
+//! ```text
+//! options, main    arguments            copy/    a tree of real files, there and compared
+//! rounds, lanes    how it is measured   cache/   reading and writing, and flushing
+//! statistics       what it means        gate     fsync beside other tenants' streams
+//! targets          what was promised    idle     ten thousand clean inodes left alone
+//! table, report, machine, quantity      what is printed
+//! rig, scratch, interrupt               what is set up and taken away again
+//! ```
+
+mod cache;
+mod copy;
+mod gate;
+mod idle;
+mod interrupt;
+mod lanes;
+mod machine;
+mod options;
+mod quantity;
+mod random;
+mod report;
+mod rig;
+mod rounds;
+mod scratch;
+mod statistics;
+mod table;
+mod targets;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::options::Options;
+
+const EXAMPLES: &str = "\
+Examples:
+  slackwater-lab copy                          copy some documentation through the cache and compare
+  slackwater-lab copy ~/src /mnt/disk/src --cache 1GiB
+  slackwater-lab cache --quick                 what a cached read and write cost, within a minute
+  slackwater-lab cache --check --json a.json   all of it, against the targets
+  slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
+  slackwater-lab idle --quick --check          what an idle engine costs
+
+Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
+130 interrupted.";
+
+/// Experiments on Slackwater, beside the running kernel.
+#[derive(Parser, Debug)]
+#[command(name = "slackwater-lab", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand, Debug)]
+enum Experiment {
+    /// Copy a directory tree through the cache, unmount, and compare byte for byte
+    Copy(copy::Arguments),
+    /// Cost of cached reads and writes of 4 KiB, and of flushing, beside memcpy and the kernel
+    Cache(Options),
+    /// Latency of fsync beside four overwriting streams, with the device gate and without
+    Gate(gate::Arguments),
+    /// Wake-ups and CPU time of an engine with ten thousand clean inodes
+    Idle(idle::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = interrupt::install().and_then(|()| run(&arguments.experiment));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(_) if interrupt::is_interrupted() => ExitCode::from(interrupt::EXIT_CODE),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs an experiment; false when a target is missed or a copy differs.
+fn run(experiment: &Experiment) -> Result<bool> {
+    match experiment {
+        Experiment::Copy(arguments) => copy::run(arguments),
+        Experiment::Cache(options) => cache::run(options),
+        Experiment::Gate(arguments) => gate::run(arguments),
+        Experiment::Idle(arguments) => idle::run(arguments),
+    }
+}

@@ -1,0 +1,42 @@
+//! A small generator, so that a seed repeats a run.
+
+/// SplitMix64: passes the usual tests, costs a nanosecond, and any seed will do.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, each as likely as the other up to one part in 2^64 / `end`.
+    #[inline]
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_its_numbers_and_they_fill_the_range() {
+        let draw = |seed| {
+            let mut random = Random::new(seed);
+            (0..1000).map(|_| random.below(10)).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        assert!((0..10).all(|number| (60..140).contains(&draw(7).iter().filter(|drawn| **drawn == number).count())));
+    }
+}

@@ -1,0 +1,49 @@
+//! An engine with volumes, as experiments need it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use slackwater::backend::{Backend, NewNode};
+use slackwater::{Engine, File, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::{DirBackend, SystemClock};
+
+/// An engine with an arena of `arena_bytes` in memory, on the machine's clock.
+pub(crate) fn engine(arena_bytes: u64, tunables: Tunables) -> Result<Engine> {
+    let arena = Arena::create(&ArenaConfig::memfd(arena_bytes))
+        .with_context(|| format!("cannot make a cache of {}", crate::quantity::bytes(arena_bytes)))?;
+    Ok(Engine::new(arena, Arc::new(SystemClock), tunables))
+}
+
+/// Mounts the directory `path` as `name`.
+pub(crate) fn mount_dir(engine: &Engine, name: &str, path: &Path) -> Result<(Arc<SuperBlock>, Arc<DirBackend>)> {
+    let backend = Arc::new(DirBackend::open(path)?);
+    let volume = mount(engine, name, backend.clone())?;
+    Ok((volume, backend))
+}
+
+/// Mounts `backend` as `name`.
+pub(crate) fn mount(engine: &Engine, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<SuperBlock>> {
+    engine.mount(name, backend).with_context(|| format!("cannot mount {name}"))
+}
+
+/// A new file in the root of `volume`, open.
+pub(crate) fn new_file(volume: &Arc<SuperBlock>, name: &str) -> Result<File> {
+    let inode = volume.make(&volume.root()?, name, NewNode::File, 0o600)?;
+    Ok(File::open(&inode)?)
+}
+
+/// Unmounts a volume of an experiment without keeping what is still dirty.
+pub(crate) fn discard(volume: &Arc<SuperBlock>) -> Result<()> {
+    volume.umount(UmountOptions { discard: true, ..UmountOptions::default() }).context("cannot unmount")
+}
+
+/// Raises the limit of open files to what this process may have: a dirty file keeps descriptors.
+pub(crate) fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it there are fewer, and the engine says so if they do not suffice.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

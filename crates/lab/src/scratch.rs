@@ -1,0 +1,130 @@
+//! Directories and files that are gone when the program is.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+
+/// What exists now, for those who end the process without unwinding.
+static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A new directory, removed with everything in it when dropped. The folder it is in stays if it was there
+/// before, or if something else is in it.
+pub(crate) struct Scratch {
+    path: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Scratch {
+    /// A directory in `folder`, which is made if it is not there.
+    pub(crate) fn in_folder(folder: &Path) -> Result<Self> {
+        let made = missing_ancestors(folder);
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
+        let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
+        let pid = std::process::id();
+        for number in 0_u32.. {
+            let path = folder.join(format!("slackwater-lab-{pid}-{number}"));
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    live().push(path.clone());
+                    return Ok(Self { path, made });
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error).with_context(|| format!("cannot make {}", path.display())),
+            }
+        }
+        unreachable!("there are fewer directories than numbers")
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new directory in it.
+    pub(crate) fn subdirectory(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Lets it stay.
+    pub(crate) fn keep(mut self) -> PathBuf {
+        let path = std::mem::take(&mut self.path);
+        live().retain(|live| *live != path);
+        self.made.clear();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty() {
+            if let Err(error) = fs::remove_dir_all(&self.path) {
+                eprintln!("cannot remove {}: {error}", self.path.display());
+            }
+            live().retain(|live| *live != self.path);
+        }
+        for folder in &self.made {
+            // Fails when it is not empty, which is right.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// An open file without a name, on the file system of `folder`.
+pub(crate) fn nameless_file(folder: &Path) -> Result<File> {
+    nameless(folder, OpenOptions::new().read(true).write(true).create_new(true))
+}
+
+/// The same with further options, which create the file.
+pub(crate) fn nameless(folder: &Path, options: &OpenOptions) -> Result<File> {
+    let scratch = Scratch::in_folder(folder)?;
+    options.open(scratch.path().join("file")).with_context(|| format!("cannot make a file in {}", folder.display()))
+}
+
+/// Removes everything that exists now. For the way out that drops nothing.
+pub(crate) fn remove_all() {
+    for path in live().drain(..) {
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
+/// Whether the two are on one file system.
+pub(crate) fn same_file_system(one: &Path, other: &Path) -> bool {
+    matches!((fs::metadata(one), fs::metadata(other)), (Ok(one), Ok(other)) if one.dev() == other.dev())
+}
+
+fn live() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The directories that making `folder` makes, deepest first.
+fn missing_ancestors(folder: &Path) -> Vec<PathBuf> {
+    let ancestors = folder.ancestors().filter(|path| !path.as_os_str().is_empty());
+    ancestors.take_while(|path| !path.exists()).map(Path::to_path_buf).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_goes_and_what_was_there_stays() {
+        let outer = Scratch::in_folder(&std::env::temp_dir()).unwrap();
+        let inner = Scratch::in_folder(&outer.path().join("a/b")).unwrap();
+        let path = inner.path().to_path_buf();
+        fs::write(path.join("file"), "x").unwrap();
+        drop(inner);
+        assert!(!path.exists() && !outer.path().join("a").exists() && outer.path().exists());
+    }
+
+    #[test]
+    fn a_kept_directory_stays() {
+        let outer = Scratch::in_folder(&std::env::temp_dir()).unwrap();
+        let kept = Scratch::in_folder(&outer.path().join("a")).unwrap().keep();
+        assert!(kept.exists());
+    }
+}

@@ -1,0 +1,129 @@
+//! From figures of single rounds to one figure and how far it can be trusted.
+
+use crate::quantity::figure;
+use crate::random::Random;
+
+/// A figure with the interval that holds the true one in 95 of 100 runs.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) struct Estimate {
+    pub(crate) value: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Estimate {
+    /// `1.23 [1.20, 1.31]`.
+    pub(crate) fn text(&self) -> String {
+        format!("{} [{}, {}]", figure(self.value), figure(self.low), figure(self.high))
+    }
+}
+
+/// The middle of the samples.
+///
+/// # Panics
+/// Without samples.
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    let sorted = sorted(samples);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
+}
+
+/// The median with its 95 % interval between two of the samples, which supposes nothing of how they are
+/// distributed. With fewer than six samples the interval is all of them, and less than 95 %.
+///
+/// # Panics
+/// Without samples.
+pub(crate) fn median_estimate(samples: &[f64]) -> Estimate {
+    let sorted = sorted(samples);
+    let skip = skipped_ends(sorted.len());
+    Estimate { value: median(samples), low: sorted[skip], high: sorted[sorted.len() - 1 - skip] }
+}
+
+/// The mean with its 95 % bootstrap interval.
+///
+/// # Panics
+/// Without samples.
+pub(crate) fn mean_estimate(samples: &[f64], seed: u64) -> Estimate {
+    const RESAMPLES: usize = 2000;
+    let mut random = Random::new(seed);
+    let count = samples.len() as u64;
+    let mean = |pick: &mut dyn FnMut() -> f64| (0..count).map(|_| pick()).sum::<f64>() / count as f64;
+    let mut means: Vec<f64> = (0..RESAMPLES).map(|_| mean(&mut || samples[random.below(count) as usize])).collect();
+    means.sort_by(f64::total_cmp);
+    let mut all = samples.iter().copied();
+    Estimate {
+        value: mean(&mut || all.next().unwrap_or(f64::NAN)),
+        low: means[RESAMPLES * 25 / 1000],
+        high: means[RESAMPLES * 975 / 1000],
+    }
+}
+
+/// One ratio a round, top by bottom.
+pub(crate) fn ratios(top: &[f64], bottom: &[f64]) -> Vec<f64> {
+    top.iter().zip(bottom).map(|(top, bottom)| top / bottom).collect()
+}
+
+/// How many samples may be left out at each end: the most for which the median lies outside the rest in at
+/// most 2.5 of 100 cases on either side. A sample is below the median with the chance of a coin.
+fn skipped_ends(count: usize) -> usize {
+    let mut chance = 0.5_f64.powi(count as i32);
+    let (mut below, mut skip) = (0.0, 0);
+    for candidate in 0..count / 2 {
+        below += chance;
+        if below > 0.025 {
+            break;
+        }
+        skip = candidate;
+        chance *= (count - candidate) as f64 / (candidate + 1) as f64;
+    }
+    skip
+}
+
+fn sorted(samples: &[f64]) -> Vec<f64> {
+    assert!(!samples.is_empty(), "a figure needs samples");
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn up_to(count: u32) -> Vec<f64> {
+        (1..=count).rev().map(f64::from).collect()
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    /// Ranks from the tables of the sign test.
+    #[test]
+    fn the_interval_of_the_median_has_the_textbook_ranks() {
+        for (count, low, high) in
+            [(1, 1.0, 1.0), (5, 1.0, 5.0), (6, 1.0, 6.0), (10, 2.0, 9.0), (20, 6.0, 15.0), (40, 14.0, 27.0)]
+        {
+            let estimate = median_estimate(&up_to(count));
+            assert_eq!((estimate.low, estimate.high), (low, high), "{count} samples");
+        }
+    }
+
+    #[test]
+    fn the_interval_of_the_mean_holds_it_and_shrinks_with_more_samples() {
+        let few = mean_estimate(&up_to(10), 1);
+        assert_eq!(few.value, 5.5);
+        assert!(few.low < 5.5 && 5.5 < few.high);
+        let many: Vec<f64> = up_to(10).into_iter().cycle().take(1000).collect();
+        let many = mean_estimate(&many, 1);
+        assert!(many.high - many.low < (few.high - few.low) / 5.0);
+        assert_eq!(mean_estimate(&[0.0; 10], 1), Estimate { value: 0.0, low: 0.0, high: 0.0 });
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        assert_eq!(ratios(&[2.0, 9.0], &[1.0, 3.0]), [2.0, 3.0]);
+    }
+}
