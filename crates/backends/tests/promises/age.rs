@@ -1,1 +1,171 @@
-//! To be written.
+//! P5: dirty data does not grow older than its expiry and one period, and one inode delays no other.
+
+use std::time::Duration;
+
+use slackwater::backend::{Call, Limits};
+use slackwater::{ErrorKind, File, Tunables};
+use slackwater_backends::Rule;
+
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, pattern};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Expiry and one period, and a step of the clock.
+fn age_limit() -> Duration {
+    let tunables = Tunables::default();
+    tunables.dirty_expire + tunables.dirty_writeback + 100 * MS
+}
+
+#[test]
+fn p05_dirty_data_reaches_the_backend_after_its_expiry_and_one_period() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    for round in 0..5_u64 {
+        // Not in step with the period.
+        rig.advance(1700 * MS);
+        let bytes = pattern(round, 1000);
+        file.write_at(round * 1000, &bytes).unwrap();
+        let early = Tunables::default().dirty_expire - 100 * MS;
+        rig.advance(early);
+        assert_eq!(rig.stored("a").unwrap().len() as u64, round * 1000, "not before");
+        rig.advance(age_limit() - early);
+        assert_same(&rig.stored("a").unwrap()[round as usize * 1000..], &bytes, "by now");
+    }
+}
+
+#[test]
+fn p05_rewriting_a_page_does_not_make_it_younger() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    let mut age = Duration::ZERO;
+    while rig.stored("a").unwrap().is_empty() {
+        file.write_at(0, &age.as_millis().to_le_bytes()).unwrap();
+        rig.advance(500 * MS);
+        age += 500 * MS;
+        assert!(age <= age_limit() + 500 * MS, "rewritten for ever");
+    }
+}
+
+#[test]
+fn p05_written_data_becomes_durable_after_the_commit_interval() {
+    let rig = Rig::by_hand();
+    rig.create("a").write_at(0, &[1; 10_000]).unwrap();
+    rig.advance(age_limit() + Tunables::default().commit_interval);
+    assert_same(&rig.durable("a").unwrap(), &[1; 10_000], "a");
+    assert_eq!(rig.volume.status().bytes_left(), 0);
+    assert_eq!(rig.engine.step(), None, "a clean engine has no timer");
+    rig.unmount_and_find_nothing_left();
+}
+
+#[test]
+fn p05_the_oldest_is_written_first() {
+    let rig = Rig::by_hand();
+    let hold = Rule::hold().on("write");
+    let mut ids = Vec::new();
+    for nth in 0..20 {
+        // Created in another order than written.
+        let _ = rig.create(&format!("f{}", (nth * 7) % 20));
+    }
+    for nth in 0..20 {
+        let file = rig.open(&format!("f{nth}"));
+        file.write_at(0, &[1; 100]).unwrap();
+        ids.push(file.inode().id());
+        rig.clock.advance(10 * MS);
+    }
+    // The first becomes dirty again and stays where it is.
+    rig.open("f0").write_at(0, &[2; 100]).unwrap();
+    rig.disk.faults.add(hold);
+    let mut order = Vec::new();
+    rig.clock.advance(age_limit());
+    while order.len() < 20 {
+        rig.engine.step();
+        let held = rig.disk.faults.held();
+        assert!(!held.is_empty(), "{} written", order.len());
+        order.extend(held.iter().filter_map(|held| held.node));
+        // Not their metadata: that is held by nothing.
+        held.iter().for_each(|held| assert!(rig.disk.faults.release(held.ticket)));
+    }
+    assert_eq!(order, ids);
+}
+
+/// What all the others have to hold while one file does not get on.
+#[track_caller]
+fn others_arrive(rig: &Rig, what: &str) {
+    let mut others: Vec<(String, File)> = Vec::new();
+    for round in 0..3_u64 {
+        for nth in 0..10 {
+            let name = format!("{what}{round}.{nth}");
+            let file = rig.create(&name);
+            file.write_at(0, &pattern(nth, 20_000)).unwrap();
+            others.push((name, file));
+            rig.advance(100 * MS);
+        }
+        rig.advance(age_limit());
+        for (nth, (name, _)) in others.iter().enumerate() {
+            assert_same(&rig.stored(name).unwrap(), &pattern(nth as u64 % 10, 20_000), name);
+        }
+    }
+}
+
+#[test]
+fn p05_a_failing_inode_delays_no_other() {
+    let rig = Rig::by_hand();
+    let bad = rig.create("bad");
+    bad.write_at(0, &pattern(1, 300_000)).unwrap();
+    let rule = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write").of(bad.inode().id()));
+    others_arrive(&rig, "other");
+    assert!(rig.disk.faults.strikes(rule) > 1);
+    rig.disk.faults.remove(rule);
+    bad.fsync().unwrap_err();
+    bad.fsync().unwrap();
+    assert_same(&rig.durable("bad").unwrap(), &pattern(1, 300_000), "bad");
+}
+
+#[test]
+fn p05_a_hanging_inode_delays_no_other() {
+    for kind in ["write", "setattr"] {
+        let rig = Rig::by_hand();
+        let bad = rig.create("bad");
+        bad.write_at(0, &pattern(1, 300_000)).unwrap();
+        let rule = rig.disk.faults.add(Rule::hold().on(kind).of(bad.inode().id()));
+        others_arrive(&rig, kind);
+        assert!(rig.disk.faults.strikes(rule) > 0);
+        rig.disk.faults.remove(rule);
+        rig.disk.faults.release_all();
+        rig.advance(age_limit());
+        assert_same(&rig.stored("bad").unwrap(), &pattern(1, 300_000), "bad");
+        drop(bad);
+        rig.unmount_and_find_nothing_left();
+    }
+}
+
+/// It has more units than the backend takes at once, so it must not have all of the slots.
+#[test]
+fn p05_a_large_hanging_file_leaves_slots_for_others() {
+    let small = Limits { unit_bytes: 64 << 10, ..limits() };
+    let rig = Rig::with(Disk::with_limits(small), by_hand());
+    let bad = rig.create("bad");
+    bad.write_at(0, &pattern(1, 1 << 20)).unwrap();
+    rig.disk.faults.add(Rule::hold().on("write").of(bad.inode().id()));
+    rig.advance(age_limit());
+    assert!(rig.disk.faults.held().len() > 1);
+    others_arrive(&rig, "other");
+}
+
+#[test]
+fn p05_one_stuck_commit_of_a_file_delays_no_other() {
+    let rig = Rig::by_hand();
+    let bad = std::sync::Arc::new(rig.create("bad"));
+    bad.write_at(0, &[1; 100]).unwrap();
+    rig.disk.faults.add(Rule::hold().matching(|call| matches!(call, Call::Sync { .. })));
+    let own = bad.clone();
+    let fsync = crate::rig::spawn("fsync", move || own.fsync());
+    rig.disk.faults.wait_held(1, crate::rig::PATIENCE);
+    others_arrive(&rig, "other");
+    let other = rig.create("one more");
+    other.write_at(0, &[1; PAGE]).unwrap();
+    rig.volume.status();
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    fsync.wait().unwrap();
+}

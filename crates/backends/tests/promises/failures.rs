@@ -74,7 +74,8 @@ fn p02_fsync_reports_its_own_attempt_and_succeeds_only_when_the_data_is_durable(
 
 #[test]
 fn p02_the_periodic_flusher_retries_after_backing_off_and_fsync_at_once() {
-    let tunables = Tunables { retry_min: 1000 * MS, ..by_hand() };
+    // The flusher looks every 100 ms, so a retry comes that much late at most.
+    let tunables = Tunables { retry_min: 1000 * MS, dirty_writeback: 100 * MS, ..by_hand() };
     let rig = Rig::with(Disk::new(), tunables);
     let file = rig.create("a");
     file.write_at(0, b"kept").unwrap();
@@ -83,15 +84,33 @@ fn p02_the_periodic_flusher_retries_after_backing_off_and_fsync_at_once() {
         rig.advance(100 * MS);
     }
     // 1 s, 2 s, 4 s behind each other.
-    for (wait_ms, strikes) in [(700, 1), (300, 2), (1800, 2), (200, 3), (3700, 3), (300, 4)] {
-        rig.advance(wait_ms * MS);
-        assert_eq!(rig.disk.faults.strikes(rule), strikes, "after {wait_ms} ms more");
+    for (nth, (early_ms, late_ms)) in (1..).zip([(900, 300), (1600, 500), (3400, 900)]) {
+        rig.advance(early_ms * MS);
+        assert_eq!(rig.disk.faults.strikes(rule), nth, "too early");
+        rig.advance(late_ms * MS);
+        assert_eq!(rig.disk.faults.strikes(rule), nth + 1, "too late");
     }
     assert_eq!(file.fsync().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(rig.disk.faults.strikes(rule), 5, "at once");
     rig.disk.faults.remove(rule);
     file.fsync().unwrap();
     assert_eq!(rig.durable("a").unwrap(), b"kept");
+}
+
+/// The timer of a retry wakes the flusher, which has to work on what is due and not leave it to the next
+/// period; without periods there is no next one.
+#[test]
+fn p02_a_retry_comes_after_its_back_off_whatever_the_period() {
+    for period_ms in [5000, 0] {
+        let tunables = Tunables { retry_min: 300 * MS, dirty_writeback: period_ms * MS, ..by_hand() };
+        let rig = Rig::with(Disk::new(), tunables);
+        let file = rig.create("a");
+        file.write_at(0, b"kept").unwrap();
+        rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write").next(1));
+        file.fsync().unwrap_err();
+        rig.advance(600 * MS);
+        assert_eq!(rig.stored("a").unwrap(), b"kept", "with a period of {period_ms} ms");
+    }
 }
 
 #[test]

@@ -1,0 +1,239 @@
+//! Writers, flushers, syncs, cuts and unmounts of one volume in random schedules.
+//!
+//! The backend answers from a thread of its own, so completions run against everything else. Limits are
+//! small: a few frames, units of two pages.
+
+#![cfg(slackwater_shuttle)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::collections::VecDeque;
+
+use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
+use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_sync::lock::{Condvar, Mutex, Rank};
+use slackwater_sync::shim::{Arc, model, thread};
+
+const EXECUTIONS: usize = 2000;
+const QUEUE: Rank = Rank::new(90, "test queue");
+
+/// Answers calls from a thread of its own.
+struct Elsewhere {
+    queue: Arc<(Mutex<(VecDeque<Call>, bool)>, Condvar)>,
+    limits: Limits,
+}
+
+impl Elsewhere {
+    fn new(inner: Arc<MemBackend>) -> (Self, thread::JoinHandle<()>) {
+        let queue = Arc::new((Mutex::new(QUEUE, (VecDeque::new(), false)), Condvar::new()));
+        let limits = inner.limits();
+        let calls = Arc::clone(&queue);
+        let worker = thread::spawn(move || {
+            loop {
+                let call = {
+                    let mut state = calls.0.lock();
+                    while state.0.is_empty() && !state.1 {
+                        calls.1.wait(&mut state);
+                    }
+                    let Some(call) = state.0.pop_front() else { return };
+                    call
+                };
+                inner.submit(call);
+            }
+        });
+        (Self { queue, limits }, worker)
+    }
+}
+
+impl Backend for Elsewhere {
+    fn submit(&self, call: Call) {
+        self.queue.0.lock().0.push_back(call);
+        self.queue.1.notify_one();
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.queue.0.lock().1 = true;
+        self.queue.1.notify_one();
+    }
+}
+
+struct Rig {
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+    backend: Arc<MemBackend>,
+    worker: thread::JoinHandle<()>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(16 * PAGE_BYTES).with_inodes(4).with_volumes(1)).unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let tunables = Tunables {
+            flusher_threads: 1,
+            dirty_writeback: std::time::Duration::ZERO,
+            dirty_background_percent: 10,
+            readahead_pages: 2,
+            ..Tunables::default()
+        };
+        let engine = Engine::new(arena, clock, tunables);
+        let limits = Limits {
+            unit_bytes: 2 * PAGE_BYTES as u32,
+            units_in_flight: 2,
+            max_file_bytes: 1 << 30,
+            device: Some(1),
+        };
+        let backend = Arc::new(MemBackend::with_limits(limits));
+        let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend));
+        let volume = engine.mount("rig", Arc::new(elsewhere)).unwrap();
+        Self { engine, volume, backend, worker }
+    }
+
+    fn create(&self, name: &str) -> Arc<File> {
+        let root = self.volume.root().unwrap();
+        Arc::new(File::open(&self.volume.make(&root, name, NewNode::File, 0o644).unwrap()).unwrap())
+    }
+
+    /// Every frame comes back and nothing is left anywhere.
+    fn finish(self) {
+        self.volume.umount(UmountOptions::default()).unwrap();
+        assert_eq!(self.volume.bdi().pinned_frames(), 0);
+        assert_eq!(self.engine.arena().free_frames(), 16);
+        drop((self.volume, self.engine));
+        self.worker.join().unwrap();
+    }
+}
+
+fn page(byte: u8) -> Vec<u8> {
+    vec![byte; PAGE_BYTES as usize]
+}
+
+#[test]
+fn rewrites_during_write_back_are_written_back_too() {
+    model::check(EXECUTIONS, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        let writer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || {
+                for byte in 1..4 {
+                    file.write_at(0, &page(byte)).unwrap();
+                    file.write_at(PAGE_BYTES, &page(byte + 10)[..100]).unwrap();
+                }
+            })
+        };
+        file.fsync().unwrap();
+        writer.join().unwrap();
+        file.fsync().unwrap();
+        let mut want = page(3);
+        want.extend_from_slice(&page(13)[..100]);
+        assert!(rig.backend.durable_file("a").unwrap() == want);
+        drop(file);
+        rig.finish();
+    });
+}
+
+#[test]
+fn a_cut_and_a_flush_never_leave_the_backing_file_longer() {
+    model::check(EXECUTIONS, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        for at in 0..4 {
+            file.write_at(at * PAGE_BYTES, &page(7)).unwrap();
+        }
+        let syncer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || file.fsync().unwrap())
+        };
+        file.set_len(PAGE_BYTES + 5).unwrap();
+        assert!(rig.backend.volatile_file("a").unwrap().len() as u64 <= PAGE_BYTES + 5);
+        syncer.join().unwrap();
+        file.fsync().unwrap();
+        assert_eq!(rig.backend.durable_file("a").unwrap().len() as u64, PAGE_BYTES + 5);
+        drop(file);
+        rig.finish();
+    });
+}
+
+#[test]
+fn a_writer_that_finds_no_room_gets_it() {
+    model::check(EXECUTIONS / 3, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        let other = rig.create("b");
+        let writer = {
+            let other = Arc::clone(&other);
+            thread::spawn(move || {
+                for at in 0..6 {
+                    other.write_at(at * PAGE_BYTES, &page(2)).unwrap();
+                }
+            })
+        };
+        for at in 0..6 {
+            file.write_at(at * PAGE_BYTES, &page(1)).unwrap();
+        }
+        writer.join().unwrap();
+        drop((file, other));
+        rig.finish();
+    });
+}
+
+#[test]
+fn umount_beside_a_reader_and_a_writer_ends_and_loses_nothing() {
+    model::check(EXECUTIONS, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        let user = thread::spawn(move || {
+            file.write_at(0, &page(9)).unwrap();
+            let mut bytes = page(0);
+            assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+            assert!(bytes == page(9));
+        });
+        let early = rig.volume.umount(UmountOptions::default());
+        user.join().unwrap();
+        match early {
+            // The file was open, or the handle went while the inode was still in use.
+            Err(UmountError::Busy { .. }) => rig.volume.umount(UmountOptions::default()).unwrap(),
+            other => other.unwrap(),
+        }
+        assert!(rig.backend.durable_file("a").unwrap() == page(9));
+        assert_eq!(rig.volume.bdi().pinned_frames(), 0);
+        assert_eq!(rig.engine.arena().free_frames(), 16);
+        drop((rig.volume, rig.engine));
+        rig.worker.join().unwrap();
+    });
+}
+
+#[test]
+fn eviction_takes_no_page_from_under_a_reader() {
+    model::check(EXECUTIONS / 3, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        for at in 0..4 {
+            file.write_at(at * PAGE_BYTES, &page(at as u8 + 1)).unwrap();
+        }
+        file.fsync().unwrap();
+        let reader = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || {
+                for at in 0..4_u64 {
+                    let mut bytes = page(0);
+                    file.read_at(at * PAGE_BYTES, &mut bytes).unwrap();
+                    assert!(bytes == page(at as u8 + 1));
+                }
+            })
+        };
+        let other = rig.create("b");
+        for at in 0..6 {
+            other.write_at(at * PAGE_BYTES, &page(50)).unwrap();
+        }
+        reader.join().unwrap();
+        drop((file, other));
+        rig.finish();
+    });
+}
