@@ -363,7 +363,7 @@ impl SuperBlock {
     /// Drops every page that no unit holds, whatever its marks. The inode is doomed, or nothing of it is
     /// dirty.
     pub(crate) fn drop_pages(&self, inode: &Inode) {
-        crate::filemap::remove_pages(inode, PageIndex(0));
+        crate::writeback::cancel_pages(inode, PageIndex(0));
     }
 
     /// All inodes in memory.

@@ -135,9 +135,21 @@ fn p06_a_read_ends_with_few_frames_to_go_round() {
     let file = rig.create("a");
     file.write_at(0, &wanted).unwrap();
     file.fsync().unwrap();
-    let (_full_disk, full) = rig.mount("full");
+    let (full_disk, full) = rig.mount("full");
+    for disk in [&full_disk, &rig.disk] {
+        disk.faults.add(Rule::hold().on("write"));
+    }
     fill(&create(&full, "b"), 0);
-    fill(&rig.create("c"), 0);
+    let other = rig.create("c");
+    let mut at = 0;
+    let evictable = |rig: &Rig| {
+        let pinned = rig.volume.bdi().pinned_frames() + full.bdi().pinned_frames();
+        u64::from(rig.engine.arena().frames() - rig.engine.arena().reserve_frames()) - pinned
+    };
+    while evictable(&rig) > 64 {
+        assert_eq!(other.try_write_at(at, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
+        at += PAGE as u64;
+    }
     let found = within("a read", move || {
         let mut bytes = vec![0; 1_000_000];
         for _ in 0..3 {
@@ -193,10 +205,12 @@ fn p06_a_failing_volume_that_is_over_its_smaller_share_pins_nothing_more() {
 fn p06_a_dead_backend_does_not_stop_another_volume() {
     for effect in ["fails", "hangs"] {
         let rig = Rig::live(Disk::new(), busy());
-        let rule = if effect == "fails" { Rule::fail(ErrorKind::Io) } else { Rule::hold() };
+        let rule = || if effect == "fails" { Rule::fail(ErrorKind::Io) } else { Rule::hold() };
         let (dead_disk, dead) = rig.mount("dead");
         let file = Arc::new(create(&dead, "a"));
-        dead_disk.faults.add(rule);
+        for kind in ["write", "sync_volume", "setattr"] {
+            dead_disk.faults.add(rule().on(kind));
+        }
         // Writers that wait for room on the dead one for as long as the test runs.
         let stuck: Vec<_> = (0..3)
             .map(|nth| {

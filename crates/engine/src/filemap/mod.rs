@@ -7,7 +7,7 @@ mod truncate;
 mod write;
 
 pub(crate) use readahead::Readahead;
-pub(crate) use truncate::{remove_pages, truncate, zero_tail};
+pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;
 pub(crate) use write::list_leaf;
 

@@ -13,7 +13,6 @@
 //! # Kernel counterpart
 //! `truncate_setsize`, `truncate_inode_pages_range`.
 
-use slackwater_arena::FrameId;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -22,8 +21,9 @@ use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::inode::Inode;
-use crate::page_cache::{Mark, Scan, range_bits, slots};
+use crate::page_cache::{LEAF_PAGES, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
+use crate::writeback::cancel_pages;
 use crate::writeback::sync::wait_for_writeback;
 
 impl File {
@@ -67,7 +67,7 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     inode.set_mtime(now);
     inode.refresh(&attr);
     if size_bytes < old_bytes {
-        remove_pages(inode, PageIndex::end_of(size_bytes));
+        drop_pages_from(inode, PageIndex::end_of(size_bytes));
         zero_tail(inode, size_bytes);
     }
     inode.backing_bytes.store(size_bytes, Ordering::Release);
@@ -76,6 +76,22 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     }
     sb.note_progress();
     Ok(())
+}
+
+/// Drops the pages from `from` on, waiting for those that are being filled with bytes from before the cut. A
+/// fill that begins later meets the cut file and brings zeroes.
+fn drop_pages_from(inode: &Inode, from: PageIndex) {
+    loop {
+        cancel_pages(inode, from);
+        let mut filling = None;
+        inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
+            let left = leaf.present() & range_bits(from.0.saturating_sub(base.0), LEAF_PAGES);
+            filling = slots(left).find_map(|slot| Some((base.plus(slot as u64), leaf.frame(slot)?)));
+            if filling.is_some() { Scan::Stop } else { Scan::On }
+        });
+        let Some((index, frame)) = filling else { return };
+        super::write::wait_for_frame(inode, index, frame);
+    }
 }
 
 /// Zeroes the cached bytes of the last page behind `size_bytes`. They are beyond the end of the file, so the
@@ -105,54 +121,5 @@ pub(crate) fn zero_tail(inode: &Inode, size_bytes: u64) {
             bytes[from..].fill(0);
             return;
         }
-    }
-}
-
-/// Drops the pages from `from` on, whatever their marks. Pages that are being filled are waited for where
-/// the caller may sleep; those under write-back belong to their unit, which drops them if the inode is
-/// doomed.
-pub(crate) fn remove_pages(inode: &Inode, from: PageIndex) {
-    let mut dropped = Dropped::default();
-    let arena = &inode.super_block().engine().arena;
-    inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
-        let bits = range_bits(from.0.saturating_sub(base.0), u64::MAX);
-        for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
-            let Some(frame) = leaf.frame(slot) else { continue };
-            // A reader may be copying: it holds the frame, not the page. It is freed when that is over.
-            let unclean = leaf.unclean() >> slot & 1 != 0;
-            dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
-            dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
-            dropped.unclean += i64::from(unclean);
-            inode.mapping.add_unclean(-i64::from(unclean));
-            let _ = leaf.remove(slot);
-            dropped.frames.push(frame);
-        }
-        Scan::On
-    });
-    dropped.account(inode);
-    for frame in dropped.frames {
-        drop(arena.write(frame));
-        arena.free(frame);
-    }
-    inode.mapping.prune();
-}
-
-#[derive(Default)]
-struct Dropped {
-    dirty: i64,
-    unstable: i64,
-    unclean: i64,
-    frames: Vec<FrameId>,
-}
-
-impl Dropped {
-    fn account(&self, inode: &Inode) {
-        let wb = inode.wb();
-        inode.mapping.add(Mark::Dirty, -self.dirty);
-        inode.mapping.add(Mark::Unstable, -self.unstable);
-        wb.stat.reclaimable.add(-self.dirty);
-        wb.stat.unstable.add(-self.unstable);
-        wb.pool.nr_dirty.add(-self.dirty);
-        wb.bdi.unpin(self.unclean as u64);
     }
 }

@@ -10,6 +10,7 @@
 //! [`wb`] ties lists, counters and state of one writer together; [`sync`] waits for the right-hand end.
 
 mod bdi;
+mod cancel;
 pub(crate) mod commit;
 mod flusher;
 mod gate;
@@ -21,6 +22,7 @@ pub(crate) mod writepages;
 
 pub use bdi::BackingDevInfo;
 pub(crate) use bdi::UnitClass;
+pub(crate) use cancel::cancel_pages;
 pub(crate) use flusher::FlusherPool;
 pub(crate) use gate::DeviceGate;
 pub(crate) use wb::{BdiWriteback, Settled};

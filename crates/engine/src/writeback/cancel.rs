@@ -1,0 +1,61 @@
+//! Dropping pages that will not be written: the file was cut, or nobody can ever read it again.
+//!
+//! A cut waits for units with pages beyond it before it comes here. The pages of a doomed inode that are in a
+//! unit are dropped by the unit's completion.
+//!
+//! # Kernel counterpart
+//! `truncate_inode_pages_range`, `folio_account_cleaned`; sem. 2.2.
+
+use slackwater_arena::FrameId;
+
+use crate::inode::Inode;
+use crate::page_cache::{Mark, Scan, range_bits, slots};
+use crate::units::PageIndex;
+
+/// Drops the pages from `from` on. A page that is being filled or is under write-back belongs to its unit and
+/// stays.
+pub(crate) fn cancel_pages(inode: &Inode, from: PageIndex) {
+    let mut dropped = Dropped::default();
+    let arena = &inode.super_block().engine().arena;
+    inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
+        let bits = range_bits(from.0.saturating_sub(base.0), u64::MAX);
+        for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
+            let Some(frame) = leaf.frame(slot) else { continue };
+            // A reader may be copying: it holds the frame, not the page. It is freed when that is over.
+            let unclean = leaf.unclean() >> slot & 1 != 0;
+            dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
+            dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
+            dropped.unclean += i64::from(unclean);
+            inode.mapping.add_unclean(-i64::from(unclean));
+            let _ = leaf.remove(slot);
+            dropped.frames.push(frame);
+        }
+        Scan::On
+    });
+    dropped.account(inode);
+    for frame in dropped.frames {
+        drop(arena.write(frame));
+        arena.free(frame);
+    }
+    inode.mapping.prune();
+}
+
+#[derive(Default)]
+struct Dropped {
+    dirty: i64,
+    unstable: i64,
+    unclean: i64,
+    frames: Vec<FrameId>,
+}
+
+impl Dropped {
+    fn account(&self, inode: &Inode) {
+        let wb = inode.wb();
+        inode.mapping.add(Mark::Dirty, -self.dirty);
+        inode.mapping.add(Mark::Unstable, -self.unstable);
+        wb.stat.reclaimable.add(-self.dirty);
+        wb.stat.unstable.add(-self.unstable);
+        wb.pool.nr_dirty.add(-self.dirty);
+        wb.bdi.unpin(self.unclean as u64);
+    }
+}

@@ -1,0 +1,119 @@
+//! `gate`: how long a tenant's fsync takes beside others' streams on the same disk.
+//!
+//! Two engines that differ in [`Tunables::gate`](slackwater::Tunables::gate) alone take turns. In each, four
+//! tenants overwrite their files as fast as the cache takes it, so that background write-back never ends,
+//! and a fifth writes 64 KiB and syncs, again and again.
+
+mod streams;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use hdrhistogram::Histogram;
+
+use self::streams::{Seen, Tenants};
+use crate::options::Options;
+use crate::quantity::{figure, mb_per_s};
+use crate::report::Report;
+use crate::rounds;
+use crate::statistics::{median, median_estimate, ratios};
+use crate::table::{Align, Table};
+use crate::targets::{Bound, Target};
+
+/// Most of the ungated 99th percentile that is left with the gate.
+const LATENCY_LEFT: f64 = 1.0 / 3.0;
+/// Least of the streams' throughput that is left with it.
+const THROUGHPUT_LEFT: f64 = 0.9;
+/// Time for the streams to fill their shares.
+const WARM_UP: Duration = Duration::from_millis(700);
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Pause between two syncs
+    #[arg(long, value_name = "MS", default_value_t = 5)]
+    pause_ms: u64,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What is kept of all rounds with one setting of the gate.
+struct Side {
+    name: &'static str,
+    all: Histogram<u64>,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+    max_us: Vec<f64>,
+    mb_per_s: Vec<f64>,
+}
+
+impl Side {
+    fn new(name: &'static str) -> Result<Self> {
+        let all = Histogram::new_with_bounds(1_000, 60_000_000_000, 3)?;
+        let (p50_us, p99_us, max_us, mb_per_s) = Default::default();
+        Ok(Self { name, all, p50_us, p99_us, max_us, mb_per_s })
+    }
+
+    fn add(&mut self, seen: &Seen) -> Result<()> {
+        let at = |quantile| seen.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        self.p50_us.push(at(0.5));
+        self.p99_us.push(at(0.99));
+        self.max_us.push(at(1.0));
+        self.mb_per_s.push(mb_per_s(seen.stream_bytes, seen.time));
+        Ok(self.all.add(&seen.latency_ns)?)
+    }
+
+    fn row(&self) -> [String; 6] {
+        let at = |quantile| figure(self.all.value_at_quantile(quantile) as f64 / 1e6);
+        let rate = figure(median(&self.mb_per_s));
+        [self.name.to_owned(), self.all.len().to_string(), at(0.5), at(0.99), at(1.0), rate]
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "syncs": self.all.len(), "p50_us": self.p50_us, "p99_us": self.p99_us, "max_us": self.max_us,
+            "stream_mb_per_s": self.mb_per_s,
+        })
+    }
+}
+
+/// Runs the experiment; false when a target is to be checked and missed.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let options = &arguments.options;
+    let (time, pause) = (Duration::from_millis(options.pick(4000, 1500)), Duration::from_millis(arguments.pause_ms));
+    let mut tenants = [Tenants::new(&options.dir, true)?, Tenants::new(&options.dir, false)?];
+    let mut report = Report::new("gate", &options.dir, options.seed, Some(options.rounds()));
+    let mut sides = [Side::new("with the gate")?, Side::new("without")?];
+    rounds::run("gate", options.rounds(), 2, |_, turn| {
+        let seen = tenants[turn].observe(WARM_UP, time, pause)?;
+        sides[turn].add(&seen)
+    })?;
+
+    let [gated, ungated] = &sides;
+    report.table(table(&sides));
+    let p99 = median_estimate(&ratios(&gated.p99_us, &ungated.p99_us));
+    let p50 = median_estimate(&ratios(&gated.p50_us, &ungated.p50_us));
+    let rate = median_estimate(&ratios(&gated.mb_per_s, &ungated.mb_per_s));
+    report.note(format!("With the gate by without, medians of the rounds' ratios: p50 {}, p99 {},", p50.text(), p99.text()));
+    report.note(format!("throughput of the streams {}.", rate.text()));
+    report.figure("gated", gated.json());
+    report.figure("ungated", ungated.json());
+    report.target(Target::new("fsync p99: with the gate by without", Bound::AtMost(LATENCY_LEFT), p99));
+    report.target(Target::new("throughput of the streams: with by without", Bound::AtLeast(THROUGHPUT_LEFT), rate));
+    report.publish(options)
+}
+
+fn table(sides: &[Side]) -> Table {
+    let columns = [
+        ("", Align::Left),
+        ("syncs", Align::Right),
+        ("p50 ms", Align::Right),
+        ("p99 ms", Align::Right),
+        ("max ms", Align::Right),
+        ("streams MB/s", Align::Right),
+    ];
+    let mut table = Table::new("Write of 64 KiB and fsync, beside four overwriting streams; all rounds", &columns);
+    sides.iter().for_each(|side| table.row(side.row()));
+    table
+}

@@ -1,0 +1,147 @@
+//! Tenants that overwrite their files as fast as the cache takes it, and one that syncs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use slackwater::{Engine, File, SuperBlock, Tunables};
+
+use crate::scratch::Scratch;
+use crate::{interrupt, rig};
+
+/// Tenants that stream.
+pub(crate) const STREAMS: usize = 4;
+/// Size of each stream's file.
+pub(crate) const STREAM_BYTES: u64 = 256 << 20;
+/// What a stream writes at a time.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Size of the file that is synced, and what is written to it before each sync.
+const SYNCED_BYTES: u64 = 64 << 20;
+const SYNC_BYTES: usize = 64 << 10;
+
+/// Less than the streams' files together: whatever they write has to reach the disk soon.
+pub(crate) const ARENA_BYTES: u64 = 640 << 20;
+
+/// Write-back is always going on, and no tenant can take another's room: five shares make an arena.
+fn tunables(gate: bool) -> Tunables {
+    Tunables { dirty_background_percent: 5, volume_share_percent: 20, gate, ..Tunables::default() }
+}
+
+/// An engine with its tenants, all in directories of one file system.
+pub(crate) struct Tenants {
+    streams: Vec<File>,
+    synced: Option<File>,
+    volumes: Vec<Arc<SuperBlock>>,
+    next_sync: u64,
+    _engine: Engine,
+    _scratch: Scratch,
+}
+
+/// What was seen of a stretch of time.
+pub(crate) struct Seen {
+    /// Nanoseconds that writing and syncing took together.
+    pub(crate) latency_ns: Histogram<u64>,
+    /// What the streams got to the disk.
+    pub(crate) stream_bytes: u64,
+    pub(crate) time: Duration,
+}
+
+impl Tenants {
+    /// Makes volumes and files in `folder`; every file has its blocks.
+    pub(crate) fn new(folder: &PathBuf, gate: bool) -> Result<Self> {
+        let scratch = Scratch::in_folder(folder)?;
+        let engine = rig::engine(ARENA_BYTES, tunables(gate))?;
+        let (mut files, mut volumes) = (Vec::new(), Vec::new());
+        for number in 0..=STREAMS {
+            let name = format!("tenant-{number}");
+            let (volume, _) = rig::mount_dir(&engine, &name, &scratch.subdirectory(&name)?)?;
+            let file = rig::new_file(&volume, "file")?;
+            let bytes = if number < STREAMS { STREAM_BYTES } else { SYNCED_BYTES };
+            fill(&file, bytes).with_context(|| format!("cannot fill the file of {name}"))?;
+            file.fsync()?;
+            volumes.push(volume);
+            files.push(file);
+        }
+        let synced = files.pop();
+        Ok(Self { streams: files, synced, volumes, next_sync: 0, _engine: engine, _scratch: scratch })
+    }
+
+    /// Runs the streams; when they have run for `warm_up`, syncs every `pause` for `time` and looks.
+    pub(crate) fn observe(&mut self, warm_up: Duration, time: Duration, pause: Duration) -> Result<Seen> {
+        let stop = AtomicBool::new(false);
+        let (streams, volumes) = (&self.streams, &self.volumes[..STREAMS]);
+        let synced = self.synced.as_ref().context("the file to sync is open")?;
+        let next_sync = &mut self.next_sync;
+        let seen = std::thread::scope(|scope| {
+            let writers: Vec<_> = streams.iter().map(|file| scope.spawn(|| stream(file, &stop))).collect();
+            std::thread::sleep(warm_up);
+            let (written, start) = (written_bytes(volumes), Instant::now());
+            let latency_ns = sync_often(synced, next_sync, start + time, pause);
+            let (stream_bytes, time) = (written_bytes(volumes) - written, start.elapsed());
+            stop.store(true, Ordering::Relaxed);
+            for writer in writers {
+                writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            Ok::<_, anyhow::Error>(Seen { latency_ns: latency_ns?, stream_bytes, time })
+        })?;
+        // Nothing of it is left for the other engine's turn.
+        self.volumes.iter().try_for_each(|volume| volume.sync())?;
+        Ok(seen)
+    }
+}
+
+impl Drop for Tenants {
+    fn drop(&mut self) {
+        self.streams.clear();
+        self.synced = None;
+        for volume in &self.volumes {
+            if let Err(error) = rig::discard(volume) {
+                eprintln!("{error:#}");
+            }
+        }
+    }
+}
+
+fn written_bytes(volumes: &[Arc<SuperBlock>]) -> u64 {
+    volumes.iter().map(|volume| volume.bdi().written_bytes()).sum()
+}
+
+fn fill(file: &File, bytes: u64) -> Result<()> {
+    let block = vec![1; BLOCK_BYTES];
+    for offset_bytes in (0..bytes).step_by(BLOCK_BYTES) {
+        interrupt::check()?;
+        file.write_at(offset_bytes, &block)?;
+    }
+    Ok(())
+}
+
+/// Overwrites the file from end to end, again and again.
+fn stream(file: &File, stop: &AtomicBool) -> Result<()> {
+    let block = vec![2; BLOCK_BYTES];
+    for offset_bytes in (0..STREAM_BYTES).step_by(BLOCK_BYTES).cycle() {
+        if stop.load(Ordering::Relaxed) || interrupt::is_interrupted() {
+            break;
+        }
+        file.write_at(offset_bytes, &block)?;
+    }
+    Ok(())
+}
+
+fn sync_often(file: &File, next: &mut u64, end: Instant, pause: Duration) -> Result<Histogram<u64>> {
+    // A microsecond to a minute, to three digits.
+    let mut latency_ns = Histogram::new_with_bounds(1_000, 60_000_000_000, 3)?;
+    let bytes = vec![3; SYNC_BYTES];
+    while Instant::now() < end {
+        interrupt::check()?;
+        let start = Instant::now();
+        file.write_at(*next * SYNC_BYTES as u64 % SYNCED_BYTES, &bytes)?;
+        file.fsync()?;
+        latency_ns.saturating_record(start.elapsed().as_nanos() as u64);
+        *next += 1;
+        std::thread::sleep(pause);
+    }
+    Ok(latency_ns)
+}

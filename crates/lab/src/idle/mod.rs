@@ -1,0 +1,124 @@
+//! `idle`: what an engine costs that has ten thousand clean inodes and nothing to do.
+
+mod flushers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use slackwater::backend::MemBackend;
+use slackwater::{Engine, File, SuperBlock, Tunables, UmountOptions};
+
+use self::flushers::Activity;
+use crate::options::Options;
+use crate::quantity::figure;
+use crate::report::Report;
+use crate::statistics::mean_estimate;
+use crate::table::{Align, Table};
+use crate::targets::{Bound, Target};
+use crate::{interrupt, rig, rounds};
+
+const VOLUMES: usize = 4;
+const INODES: usize = 10_000;
+const FILE_BYTES: usize = 4096;
+const ARENA_BYTES: u64 = 256 << 20;
+/// Wake-ups are counted by this time: the period of the kernel's flusher.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Less than this is printed as 0 ms.
+const CPU_MS_MAX: f64 = 0.5;
+/// Longest sleep between two looks for an interrupt.
+const LOOK: Duration = Duration::from_millis(200);
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Seconds to leave it alone [default: 60, quick 15]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    seconds: Option<u16>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs the experiment; false when a target is to be checked and missed.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let options = &arguments.options;
+    let seconds = arguments.seconds.unwrap_or(options.pick(60, 15));
+    let mut report = Report::new("idle", std::path::Path::new("/proc"), options.seed, Some(options.rounds()));
+    let engine = rig::engine(ARENA_BYTES, Tunables::default())?;
+    let volumes = (0..VOLUMES).map(|number| read_volume(&engine, number)).collect::<Result<Vec<_>>>()?;
+    let inodes: u64 = volumes.iter().map(|volume| volume.status().inodes).sum();
+    ensure!(inodes >= INODES as u64, "only {inodes} inodes are cached");
+
+    let window = Duration::from_secs(seconds.into()) / options.rounds();
+    let (mut wake_ups, mut cpu_ms) = (Vec::new(), Vec::new());
+    let start = Activity::now()?;
+    let mut before = start;
+    rounds::run("idle", options.rounds(), 1, |_, _| {
+        sleep(window)?;
+        let now = Activity::now()?;
+        let seen = now - before;
+        before = now;
+        wake_ups.push(seen.wake_ups as f64 / VOLUMES as f64 * PERIOD.as_secs_f64() / window.as_secs_f64());
+        cpu_ms.push(seen.cpu_ns as f64 / 1e6);
+        Ok(())
+    })?;
+    let whole = before - start;
+    volumes.iter().try_for_each(|volume| volume.umount(UmountOptions::default()))?;
+
+    let title = format!("{inodes} clean inodes on {VOLUMES} volumes, {} flusher threads, {seconds} s", whole.threads);
+    let mut table = Table::new(title, &[("", Align::Left), ("", Align::Right)]);
+    let whole_ms = whole.cpu_ns as f64 / 1e6;
+    table.row(["wake-ups of all flushers".to_owned(), whole.wake_ups.to_string()]);
+    table.row(["their CPU time, ms".to_owned(), figure(whole_ms)]);
+    report.table(table);
+    report.figure("inodes", inodes);
+    report.figure("seconds", seconds);
+    report.figure("wake_ups", whole.wake_ups);
+    report.figure("cpu_ms", whole_ms);
+    let per_wb = mean_estimate(&wake_ups, options.seed);
+    report.target(Target::new("wake-ups per wb in 5 s", Bound::AtMost(1.0), per_wb));
+    let mut cpu = mean_estimate(&cpu_ms, options.seed);
+    for end in [&mut cpu.value, &mut cpu.low, &mut cpu.high] {
+        *end *= f64::from(options.rounds());
+    }
+    report.target(Target::new("CPU time of the flushers, ms", Bound::AtMost(CPU_MS_MAX), cpu));
+    report.publish(options)
+}
+
+/// A volume with its part of the inodes, each read once from a backend that has them already.
+fn read_volume(engine: &Engine, number: usize) -> Result<Arc<SuperBlock>> {
+    let (name, backend) = (format!("idle-{number}"), Arc::new(MemBackend::new()));
+    let files = INODES / VOLUMES;
+    let volume = rig::mount(engine, &name, backend.clone())?;
+    for file in 0..files {
+        interrupt::check()?;
+        rig::new_file(&volume, &file.to_string())?.write_at(0, &[1; FILE_BYTES])?;
+    }
+    volume.umount(UmountOptions::default())?;
+
+    let volume = rig::mount(engine, &name, backend)?;
+    let root = volume.root()?;
+    let mut page = [0; FILE_BYTES];
+    for file in 0..files {
+        interrupt::check()?;
+        let read = File::open(&volume.lookup(&root, file.to_string())?)?.read_at(0, &mut page)?;
+        ensure!(read == FILE_BYTES, "a short read of file {file}");
+    }
+    drop(root);
+    ensure!(volume.status().bytes_left() == 0, "something is dirty after reading alone");
+    Ok(volume)
+}
+
+/// Sleeps for `time` in pieces.
+fn sleep(time: Duration) -> Result<()> {
+    let end = Instant::now() + time;
+    loop {
+        interrupt::check()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+}
