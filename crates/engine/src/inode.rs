@@ -60,6 +60,8 @@ pub struct Inode {
     pub(crate) errseq: ErrSeq,
     /// Failed write-back attempts; a sync that sees it move has failed.
     pub(crate) write_failures: AtomicU32,
+    /// Background units in flight.
+    pub(crate) units: AtomicU32,
     pub(crate) state: Mutex<InodeState>,
     size_bytes: AtomicU64,
     /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
@@ -111,6 +113,7 @@ impl Inode {
             mapping: AddressSpace::new(),
             errseq: ErrSeq::new(),
             write_failures: AtomicU32::new(0),
+            units: AtomicU32::new(0),
             size_bytes: AtomicU64::new(attr.size_bytes),
             backing_bytes: AtomicU64::new(attr.size_bytes),
             mtime_ns: AtomicI64::new(attr.mtime.0),

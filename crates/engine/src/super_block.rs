@@ -19,6 +19,7 @@
 //! `struct super_block`; sem. 1.1.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
@@ -258,12 +259,35 @@ impl SuperBlock {
     }
 
     /// Refuses changes from now on, and waits for those that are running: each holds its inode's `rwsem`,
-    /// under which it looked at the state.
-    pub(crate) fn freeze(&self) {
+    /// under which it looked at the state. False if one still runs at `deadline`; the caller thaws.
+    ///
+    /// # Blocking
+    /// For changes that wait for the backend, until `deadline` at most.
+    pub(crate) fn freeze(&self, deadline: Option<Tick>) -> bool {
         self.state.store(FROZEN, Ordering::Release);
         for inode in self.all_inodes() {
-            drop(inode.rwsem.write());
+            while inode.rwsem.try_write().is_none() {
+                if !self.pause(deadline) {
+                    return false;
+                }
+            }
         }
+        true
+    }
+
+    /// Waits a moment, or until something of this volume ends, for who polls what has no wake-up of its own.
+    /// False at the deadline, and in an engine that is driven by hand, where nothing would change.
+    pub(crate) fn pause(&self, deadline: Option<Tick>) -> bool {
+        const MOMENT: Duration = Duration::from_millis(5);
+        let clock = &*self.engine.clock;
+        let now = clock.now();
+        if deadline.is_some_and(|deadline| deadline <= now) || self.engine.tunables.flusher_threads == 0 {
+            return false;
+        }
+        let until = deadline.map_or(now + MOMENT, |deadline| deadline.min(now + MOMENT));
+        let seen = self.engine.room.given();
+        let _ = self.engine.room.wait(seen, clock, Some(until));
+        true
     }
 
     pub(crate) fn thaw(&self) {

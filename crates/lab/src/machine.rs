@@ -16,13 +16,13 @@ pub(crate) struct Machine {
     memory_bytes: u64,
     load: String,
     huge_pages: String,
-    dir: String,
-    file_system: String,
+    /// Where files are made, and the type of the file system there.
+    files: Option<(String, String)>,
 }
 
 impl Machine {
-    /// Looks around; `dir` is where the experiment's files are.
-    pub(crate) fn of(dir: &Path) -> Self {
+    /// Looks around; `dir` is where the experiment's files are, if it has any.
+    pub(crate) fn of(dir: Option<&Path>) -> Self {
         let unknown = || "unknown".to_owned();
         let uname = rustix::system::uname();
         let load = read("/proc/loadavg").split_whitespace().next().map_or_else(unknown, str::to_owned);
@@ -33,8 +33,7 @@ impl Machine {
             memory_bytes: field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)).unwrap_or(0),
             load,
             huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").trim().to_owned(),
-            dir: dir.display().to_string(),
-            file_system: file_system_of(dir).unwrap_or_else(unknown),
+            files: dir.map(|dir| (dir.display().to_string(), file_system_of(dir).unwrap_or_else(unknown))),
         }
     }
 
@@ -44,7 +43,9 @@ impl Machine {
         let mut row = |name: &str, text: String| table.row([format!("  {name}"), text]);
         row("machine", format!("{}, {} cores, {} memory", self.cpu, self.cores, quantity::bytes(self.memory_bytes)));
         row("kernel", format!("{}, huge pages {}, load {}", self.kernel, self.huge_pages, self.load));
-        row("files in", format!("{} ({})", self.dir, self.file_system));
+        if let Some((dir, file_system)) = &self.files {
+            row("files in", format!("{dir} ({file_system})"));
+        }
         match rounds {
             Some(rounds) => row("rounds", format!("{rounds}, seed {seed}")),
             None => row("seed", seed.to_string()),
@@ -55,7 +56,9 @@ impl Machine {
     pub(crate) fn json(&self) -> Value {
         json!({
             "cpu": self.cpu, "cores": self.cores, "kernel": self.kernel, "memory_bytes": self.memory_bytes,
-            "load": self.load, "huge_pages": self.huge_pages, "dir": self.dir, "file_system": self.file_system,
+            "load": self.load, "huge_pages": self.huge_pages,
+            "dir": self.files.as_ref().map(|(dir, _)| dir),
+            "file_system": self.files.as_ref().map(|(_, file_system)| file_system),
         })
     }
 }

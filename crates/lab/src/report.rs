@@ -23,8 +23,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report, with the facts of the machine as they are now.
-    pub(crate) fn new(experiment: &'static str, dir: &Path, seed: u64, rounds: Option<u32>) -> Self {
+    /// An empty report, with the facts of the machine as they are now; `dir` is where files are made, if any.
+    pub(crate) fn new(experiment: &'static str, dir: Option<&Path>, seed: u64, rounds: Option<u32>) -> Self {
         Self {
             experiment,
             machine: Machine::of(dir),

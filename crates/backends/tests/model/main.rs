@@ -13,22 +13,18 @@ mod world;
 
 use history::run;
 
-/// Histories of the ordinary run.
-const HISTORIES: u64 = 10_000;
-
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
-#[test]
-fn ten_thousand_random_histories_lose_no_byte() {
+fn run_many(count: u64) {
     if let Some(seed) = variable("SLACKWATER_SEED") {
         println!("{:#?}", run(seed));
         return;
     }
-    let count = variable("SLACKWATER_HISTORIES").unwrap_or(HISTORIES);
+    let count = variable("SLACKWATER_HISTORIES").unwrap_or(count);
     let first = 0x5eed_0000;
-    println!("model: histories {count}, seeds {first:#x}..{:#x}", first + count);
+    println!("model: histories {count}, seeds {first}..{}", first + count);
     let mut total = history::Tally::default();
     for seed in first..first + count {
         match std::panic::catch_unwind(|| run(seed)) {
@@ -41,4 +37,15 @@ fn ten_thousand_random_histories_lose_no_byte() {
     }
     println!("model: {total:?}");
     assert!(count < 1000 || total.is_varied(), "some operation never ran: {total:?}");
+}
+
+#[test]
+fn a_thousand_random_histories_lose_no_byte() {
+    run_many(1_000);
+}
+
+#[test]
+#[ignore = "long: ten times as many, for a release build"]
+fn ten_thousand_random_histories_lose_no_byte() {
+    run_many(10_000);
 }

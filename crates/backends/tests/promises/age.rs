@@ -75,6 +75,7 @@ fn p05_the_oldest_is_written_first() {
     // The first becomes dirty again and stays where it is.
     rig.open("f0").write_at(0, &[2; 100]).unwrap();
     rig.disk.faults.add(hold);
+    rig.engine.step();
     let mut order = Vec::new();
     rig.clock.advance(age_limit());
     while order.len() < 20 {

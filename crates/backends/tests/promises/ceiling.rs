@@ -171,7 +171,11 @@ fn p06_the_share_is_an_eighth_after_a_failure_and_whole_after_a_success() {
     for kind in ["write", "sync", "sync_volume", "setattr"] {
         let rule = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on(kind));
         file.write_at(0, &[2; PAGE]).unwrap();
-        if kind == "sync_volume" { rig.volume.sync().unwrap_err() } else { file.fsync().unwrap_err() };
+        if kind == "sync_volume" {
+            rig.volume.sync().unwrap_err()
+        } else {
+            file.fsync().unwrap_err()
+        };
         assert_eq!(bdi.share_frames(), frames * 12 / 100, "{kind} failed");
         assert_eq!(fill(&file, 0) / PAGE as u64, frames * 12 / 100, "{kind} failed");
         rig.disk.faults.remove(rule);

@@ -174,7 +174,7 @@ fn p09_a_survivor_that_cannot_be_opened_fails_the_mount_and_waits_in_the_arena()
             slackwater::backend::Call::Reopen { id: wanted, .. } => *wanted == id,
             _ => false,
         }));
-        match engine.mount("rig", disk.backend.clone()).unwrap_err() {
+        match engine.mount("rig", disk.backend.clone()).err().unwrap() {
             MountError::Survivor { id: found, dirty_bytes, source } => {
                 assert_eq!((found, source.kind()), (id, kind));
                 assert!(dirty_bytes >= 50_000);

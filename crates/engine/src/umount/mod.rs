@@ -32,9 +32,6 @@ use crate::units::{NodeId, Tick};
 use crate::writeback::Settled;
 use crate::writeback::sync::sync_volume;
 
-/// Wait between two attempts to flush to a backend that fails.
-const FLUSH_RETRY: Duration = Duration::from_millis(50);
-
 /// Attempts in an engine that is driven by hand, where waiting for time to pass would be for ever.
 const ATTEMPTS_BY_HAND: u32 = 4;
 
@@ -78,8 +75,8 @@ impl SuperBlock {
         if !options.discard {
             self.flush(deadline)?;
         }
-        self.freeze();
-        let flushed = self.check_busy().and_then(|()| if options.discard { Ok(()) } else { self.flush(deadline) });
+        let frozen = self.freeze(deadline);
+        let flushed = if frozen { self.flush_the_rest(options, deadline) } else { Err(self.deadline_error()) };
         if let Err(error) = flushed {
             self.thaw();
             return Err(error);
@@ -126,25 +123,35 @@ impl SuperBlock {
 
     /// Syncs until nothing is left to sync, over the backend's failures, until `deadline`.
     fn flush(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
-        let clock = &*self.engine().clock;
         for attempt in 1_u32.. {
             let result = sync_volume(self, deadline);
             if result.is_ok() && self.is_clean() {
                 break;
             }
-            let now = clock.now();
             let timed_out = result.is_err_and(|error| error.kind() == ErrorKind::TimedOut);
-            if timed_out || deadline.is_some_and(|deadline| deadline <= now) {
-                return Err(self.deadline_error());
-            }
-            if self.engine().tunables.flusher_threads != 0 {
-                let retry = deadline.map_or(now + FLUSH_RETRY, |deadline| deadline.min(now + FLUSH_RETRY));
-                let _ = self.engine().waits.wait(self.root_id(), clock, Some(retry), || None::<()>);
-            } else if attempt == ATTEMPTS_BY_HAND {
+            // Driven by hand nothing changes by waiting, but an attempt may report what failed before it.
+            let by_hand = self.engine().tunables.flusher_threads == 0 && attempt < ATTEMPTS_BY_HAND;
+            if timed_out || !(by_hand || self.pause(deadline)) {
                 return Err(self.deadline_error());
             }
         }
         Ok(())
+    }
+
+    /// Step 4, and step 5's busy check. Afterwards nothing is in flight, reads ahead among it: what comes next
+    /// must not wait for the backend.
+    fn flush_the_rest(self: &Arc<Self>, options: UmountOptions, deadline: Option<Tick>) -> Result<(), UmountError> {
+        self.check_busy()?;
+        if options.discard {
+            return Ok(());
+        }
+        self.flush(deadline)?;
+        while self.in_flight().count() != 0 {
+            if !self.pause(deadline) {
+                return Err(self.deadline_error());
+            }
+        }
+        self.check_busy()
     }
 
     fn deadline_error(&self) -> UmountError {

@@ -43,6 +43,14 @@ struct Slots {
     blocked: Vec<Arc<BdiWriteback>>,
 }
 
+impl Slots {
+    fn block(&mut self, wb: &Arc<BdiWriteback>) {
+        if !self.blocked.iter().any(|blocked| Arc::ptr_eq(blocked, wb)) {
+            self.blocked.push(Arc::clone(wb));
+        }
+    }
+}
+
 /// See the [module documentation](self).
 pub struct BackingDevInfo {
     pub(crate) backend: Arc<dyn Backend>,
@@ -168,6 +176,21 @@ impl BackingDevInfo {
         self.want_room.store(false, Ordering::Release);
     }
 
+    /// Background units one inode may have in flight: all but one, so that a stuck file leaves a slot.
+    pub(crate) fn units_per_inode(&self) -> u32 {
+        (self.limits.units_in_flight - 1).max(1)
+    }
+
+    /// Has `wb` woken when a background slot comes free. False if all are free already.
+    pub(crate) fn wake_on_slot(&self, wb: &Arc<BdiWriteback>) -> bool {
+        let mut slots = self.slots.lock();
+        if slots.background == 0 {
+            return false;
+        }
+        slots.block(wb);
+        true
+    }
+
     /// Takes a background slot; without one, `wb` is woken when one comes free.
     pub(crate) fn try_slot(&self, wb: &Arc<BdiWriteback>) -> bool {
         let mut slots = self.slots.lock();
@@ -175,9 +198,7 @@ impl BackingDevInfo {
             slots.background += 1;
             return true;
         }
-        if !slots.blocked.iter().any(|blocked| Arc::ptr_eq(blocked, wb)) {
-            slots.blocked.push(Arc::clone(wb));
-        }
+        slots.block(wb);
         false
     }
 

@@ -76,6 +76,8 @@ struct Plan {
 
 enum Visit {
     On,
+    /// The inode has its share in flight; others may go on.
+    HadShare,
     Blocked,
     HeldUntil(Tick),
 }
@@ -91,14 +93,24 @@ impl BdiWriteback {
         self.blocked.store(false, Ordering::Release);
         self.lists.lock().queue_retries(Some(now));
         let commit_at = commit::start_if_due(&sb, now);
+        let mut full = false;
         for _ in 0..INODES_PER_STEP {
             let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, now, commit_at) };
-            let Some(inode) = self.next_inode(plan) else {
-                self.plan_done(&mut pass, plan, now);
-                continue;
+            let visit = match self.next_inode(plan, full) {
+                Some(inode) => self.visit(&inode, now),
+                None if full && self.bdi.wake_on_slot(self) => Visit::Blocked,
+                None if full => {
+                    full = false;
+                    Visit::On
+                }
+                None => {
+                    self.plan_done(&mut pass, plan, now);
+                    continue;
+                }
             };
-            match self.visit(&inode, now) {
+            match visit {
                 Visit::On => {}
+                Visit::HadShare => full = true,
                 Visit::Blocked => {
                     self.blocked.store(true, Ordering::Release);
                     return commit_at.map_or(Next::Idle, Next::At);
@@ -138,10 +150,11 @@ impl BdiWriteback {
         (over && self.lists.lock().has_untried()).then_some(Plan { reason: WbReason::Background, cutoff: Tick::MAX })
     }
 
-    fn next_inode(&self, plan: Plan) -> Option<Arc<Inode>> {
+    /// The next inode of the pass. `full`: those on `MoreIo` have their share in flight and are left there.
+    fn next_inode(&self, plan: Plan, full: bool) -> Option<Arc<Inode>> {
         let mut lists = self.lists.lock();
         if lists.len(ListName::Io) == 0 {
-            lists.queue_io(plan.cutoff);
+            lists.queue_io(plan.cutoff, !full);
         }
         lists.take_io()
     }
@@ -191,7 +204,11 @@ impl BdiWriteback {
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
             self.lists.lock().place(inode, ListName::MoreIo, now);
-            return if stop == Stop::Slots { Visit::Blocked } else { Visit::On };
+            return match stop {
+                Stop::Slots => Visit::Blocked,
+                Stop::Share => Visit::HadShare,
+                Stop::Pages | Stop::End => Visit::On,
+            };
         }
         match self.settle(inode, now, true) {
             Settled::WriteMeta => submit_meta(inode),

@@ -134,9 +134,9 @@ impl IoLists {
     }
 
     /// Fills `Io`: what was left of the last pass first, then what became dirty at or before `cutoff`,
-    /// oldest first. Kernel: `queue_io`. Returns how many inodes were moved.
-    pub(crate) fn queue_io(&mut self, cutoff: Tick) -> usize {
-        let mut moved = self.splice(ListName::MoreIo, ListName::Io, None);
+    /// oldest first. `more` says whether those left over are wanted. Kernel: `queue_io`. Returns how many inodes were moved.
+    pub(crate) fn queue_io(&mut self, cutoff: Tick, more: bool) -> usize {
+        let mut moved = if more { self.splice(ListName::MoreIo, ListName::Io, None) } else { 0 };
         moved += self.splice(ListName::Dirty, ListName::Io, Some(cutoff));
         moved
     }

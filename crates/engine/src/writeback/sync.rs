@@ -41,10 +41,13 @@ pub(crate) fn sync_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<
         SyncScope::All => meta::DIRTY_SYNC | meta::DIRTY_DATASYNC,
     };
     write_meta_and_wait(inode, meta, deadline)?;
-    if inode.write_failures.load(Ordering::Acquire) != failures {
+    let failed = || inode.write_failures.load(Ordering::Acquire) != failures;
+    if failed() {
         return Err(last_error(inode));
     }
-    commit::commit_inode(inode, scope, deadline)
+    commit::commit_inode(inode, scope, deadline)?;
+    // A commit of somebody else that failed meanwhile had pages of this attempt, and says so here.
+    if failed() { Err(last_error(inode)) } else { Ok(()) }
 }
 
 /// Writes back all that is dirty now, and waits for it.
@@ -72,7 +75,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         // What is left was being copied to, was under write-back with older bytes, or was cut short.
         let Some(index) = first_marked(inode, Mark::ToWrite) else { return Ok(()) };
         if inode.write_failures.load(Ordering::Acquire) != failures {
-            clear_towrite(inode);
+            // The marks stay: another sync may have chosen the same pages, and the next attempt wants them.
             return Ok(());
         }
         wait_for_copy(inode, index);
@@ -123,14 +126,6 @@ fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
     let end = PageIndex::end_of(inode.size_bytes());
     next_bits(inode, mark, PageIndex(0)..end)
         .and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
-}
-
-/// Takes the marks off again: the attempt has failed, a later one marks anew.
-fn clear_towrite(inode: &Inode) {
-    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::ToWrite), |_, leaf| {
-        leaf.clear_bits(Mark::ToWrite, u64::MAX);
-        Scan::On
-    });
 }
 
 /// Waits until nobody copies to the page at `index`: a fraction of a microsecond.

@@ -44,6 +44,8 @@ pub(crate) enum Stop {
     Pages,
     /// No slot is free; the wb is woken when one is.
     Slots,
+    /// The inode has as many background units in flight as it may.
+    Share,
 }
 
 /// A unit being put together.
@@ -70,8 +72,13 @@ pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: Range<PageIndex>
     let mut at = range.start;
     let mut pages = 0;
     while pages < limit.pages {
-        if limit.class == UnitClass::Background && !bdi.try_slot(inode.wb()) {
-            return Stop::Slots;
+        if limit.class == UnitClass::Background {
+            if inode.units.load(Ordering::Acquire) >= bdi.units_per_inode() {
+                return Stop::Share;
+            }
+            if !bdi.try_slot(inode.wb()) {
+                return Stop::Slots;
+            }
         }
         let Some(unit) = gather(inode, mark, at..range.end, limit.unit_bytes) else {
             bdi.release_slot(limit.class);
@@ -162,6 +169,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     let Some(node) = inode.state.lock().node.clone() else { unreachable!("N2: a dirty inode has its node") };
     let gate_bytes = (class == UnitClass::Background).then_some(len_bytes as u64);
     if let Some(bytes) = gate_bytes {
+        inode.units.fetch_add(1, Ordering::AcqRel);
         bdi.gate.unit_started(bytes);
     }
     tracing::trace!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes, len_bytes, "wbc_writepage");
@@ -172,6 +180,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         let sb = Arc::clone(owner.super_block());
         end_writeback(&owner, first, frames, len_bytes, written);
         if let Some(bytes) = gate_bytes {
+            owner.units.fetch_sub(1, Ordering::AcqRel);
             sb.bdi().gate.unit_ended(bytes);
         }
         sb.bdi().release_slot(class);

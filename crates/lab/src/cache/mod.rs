@@ -40,7 +40,7 @@ const BY_DIRECT: f64 = 0.9;
 /// Runs the experiment; false when a target is to be checked and missed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     std::fs::create_dir_all(&options.dir).with_context(|| format!("cannot make {}", options.dir.display()))?;
-    let mut report = Report::new("cache", &options.dir, options.seed, Some(options.rounds()));
+    let mut report = Report::new("cache", Some(&options.dir), options.seed, Some(options.rounds()));
     let (mut times, mut rates) = (Series::default(), Series::default());
     access::overwrite_and_read(options, &mut times)?;
     access::first_write(options, &mut times)?;

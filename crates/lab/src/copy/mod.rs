@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     println!("from  {}", source.display());
     println!("to    {}\n", destination.path().display());
 
-    let mut report = Report::new("copy", destination.path(), options.seed, None);
+    let mut report = Report::new("copy", Some(destination.path()), options.seed, None);
     if !options.quick {
         warm(&plan)?;
     }

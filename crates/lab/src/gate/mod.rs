@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use hdrhistogram::Histogram;
 
-use self::streams::{Seen, Tenants};
+use self::streams::{Latencies, Seen, Tenants};
 use crate::options::Options;
 use crate::quantity::{figure, mb_per_s};
 use crate::report::Report;
@@ -41,7 +40,7 @@ pub(crate) struct Arguments {
 /// What is kept of all rounds with one setting of the gate.
 struct Side {
     name: &'static str,
-    all: Histogram<u64>,
+    all: Latencies,
     p50_us: Vec<f64>,
     p99_us: Vec<f64>,
     max_us: Vec<f64>,
@@ -50,29 +49,31 @@ struct Side {
 
 impl Side {
     fn new(name: &'static str) -> Result<Self> {
-        let all = Histogram::new_with_bounds(1_000, 60_000_000_000, 3)?;
+        let all = Latencies::new()?;
         let (p50_us, p99_us, max_us, mb_per_s) = Default::default();
         Ok(Self { name, all, p50_us, p99_us, max_us, mb_per_s })
     }
 
     fn add(&mut self, seen: &Seen) -> Result<()> {
-        let at = |quantile| seen.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let at = |quantile| seen.latencies.whole.value_at_quantile(quantile) as f64 / 1e3;
         self.p50_us.push(at(0.5));
         self.p99_us.push(at(0.99));
         self.max_us.push(at(1.0));
         self.mb_per_s.push(mb_per_s(seen.stream_bytes, seen.time));
-        Ok(self.all.add(&seen.latency_ns)?)
+        self.all.whole.add(&seen.latencies.whole)?;
+        Ok(self.all.write.add(&seen.latencies.write)?)
     }
 
-    fn row(&self) -> [String; 6] {
-        let at = |quantile| figure(self.all.value_at_quantile(quantile) as f64 / 1e6);
-        let rate = figure(median(&self.mb_per_s));
-        [self.name.to_owned(), self.all.len().to_string(), at(0.5), at(0.99), at(1.0), rate]
+    fn row(&self) -> [String; 7] {
+        let whole = |quantile| figure(self.all.whole.value_at_quantile(quantile) as f64 / 1e6);
+        let write = figure(self.all.write.value_at_quantile(0.99) as f64 / 1e6);
+        let (count, rate) = (self.all.whole.len().to_string(), figure(median(&self.mb_per_s)));
+        [self.name.to_owned(), count, whole(0.5), whole(0.99), whole(1.0), write, rate]
     }
 
     fn json(&self) -> serde_json::Value {
         serde_json::json!({
-            "syncs": self.all.len(), "p50_us": self.p50_us, "p99_us": self.p99_us, "max_us": self.max_us,
+            "syncs": self.all.whole.len(), "p50_us": self.p50_us, "p99_us": self.p99_us, "max_us": self.max_us,
             "stream_mb_per_s": self.mb_per_s,
         })
     }
@@ -83,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let options = &arguments.options;
     let (time, pause) = (Duration::from_millis(options.pick(4000, 1500)), Duration::from_millis(arguments.pause_ms));
     let mut tenants = [Tenants::new(&options.dir, true)?, Tenants::new(&options.dir, false)?];
-    let mut report = Report::new("gate", &options.dir, options.seed, Some(options.rounds()));
+    let mut report = Report::new("gate", Some(&options.dir), options.seed, Some(options.rounds()));
     let mut sides = [Side::new("with the gate")?, Side::new("without")?];
     rounds::run("gate", options.rounds(), 2, |_, turn| {
         let seen = tenants[turn].observe(WARM_UP, time, pause)?;
@@ -95,7 +96,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let p99 = median_estimate(&ratios(&gated.p99_us, &ungated.p99_us));
     let p50 = median_estimate(&ratios(&gated.p50_us, &ungated.p50_us));
     let rate = median_estimate(&ratios(&gated.mb_per_s, &ungated.mb_per_s));
-    report.note(format!("With the gate by without, medians of the rounds' ratios: p50 {}, p99 {},", p50.text(), p99.text()));
+    report.note(format!(
+        "With the gate by without, medians of the rounds' ratios: p50 {}, p99 {},",
+        p50.text(),
+        p99.text()
+    ));
     report.note(format!("throughput of the streams {}.", rate.text()));
     report.figure("gated", gated.json());
     report.figure("ungated", ungated.json());
@@ -111,6 +116,7 @@ fn table(sides: &[Side]) -> Table {
         ("p50 ms", Align::Right),
         ("p99 ms", Align::Right),
         ("max ms", Align::Right),
+        ("write p99 ms", Align::Right),
         ("streams MB/s", Align::Right),
     ];
     let mut table = Table::new("Write of 64 KiB and fsync, beside four overwriting streams; all rounds", &columns);

@@ -1,6 +1,6 @@
 //! Tenants that overwrite their files as fast as the cache takes it, and one that syncs.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -42,16 +42,31 @@ pub(crate) struct Tenants {
 
 /// What was seen of a stretch of time.
 pub(crate) struct Seen {
-    /// Nanoseconds that writing and syncing took together.
-    pub(crate) latency_ns: Histogram<u64>,
+    pub(crate) latencies: Latencies,
     /// What the streams got to the disk.
     pub(crate) stream_bytes: u64,
     pub(crate) time: Duration,
 }
 
+/// Nanoseconds.
+pub(crate) struct Latencies {
+    /// Writing and syncing together.
+    pub(crate) whole: Histogram<u64>,
+    /// Writing alone.
+    pub(crate) write: Histogram<u64>,
+}
+
+impl Latencies {
+    /// None yet; from a microsecond to a minute, to three digits.
+    pub(crate) fn new() -> Result<Self> {
+        let empty = || Histogram::new_with_bounds(1_000, 60_000_000_000, 3);
+        Ok(Self { whole: empty()?, write: empty()? })
+    }
+}
+
 impl Tenants {
     /// Makes volumes and files in `folder`; every file has its blocks.
-    pub(crate) fn new(folder: &PathBuf, gate: bool) -> Result<Self> {
+    pub(crate) fn new(folder: &Path, gate: bool) -> Result<Self> {
         let scratch = Scratch::in_folder(folder)?;
         let engine = rig::engine(ARENA_BYTES, tunables(gate))?;
         let (mut files, mut volumes) = (Vec::new(), Vec::new());
@@ -79,13 +94,13 @@ impl Tenants {
             let writers: Vec<_> = streams.iter().map(|file| scope.spawn(|| stream(file, &stop))).collect();
             std::thread::sleep(warm_up);
             let (written, start) = (written_bytes(volumes), Instant::now());
-            let latency_ns = sync_often(synced, next_sync, start + time, pause);
+            let latencies = sync_often(synced, next_sync, start + time, pause);
             let (stream_bytes, time) = (written_bytes(volumes) - written, start.elapsed());
             stop.store(true, Ordering::Relaxed);
             for writer in writers {
                 writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
-            Ok::<_, anyhow::Error>(Seen { latency_ns: latency_ns?, stream_bytes, time })
+            Ok::<_, anyhow::Error>(Seen { latencies: latencies?, stream_bytes, time })
         })?;
         // Nothing of it is left for the other engine's turn.
         self.volumes.iter().try_for_each(|volume| volume.sync())?;
@@ -130,18 +145,18 @@ fn stream(file: &File, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-fn sync_often(file: &File, next: &mut u64, end: Instant, pause: Duration) -> Result<Histogram<u64>> {
-    // A microsecond to a minute, to three digits.
-    let mut latency_ns = Histogram::new_with_bounds(1_000, 60_000_000_000, 3)?;
+fn sync_often(file: &File, next: &mut u64, end: Instant, pause: Duration) -> Result<Latencies> {
+    let mut latencies = Latencies::new()?;
     let bytes = vec![3; SYNC_BYTES];
     while Instant::now() < end {
         interrupt::check()?;
         let start = Instant::now();
         file.write_at(*next * SYNC_BYTES as u64 % SYNCED_BYTES, &bytes)?;
+        latencies.write.saturating_record(start.elapsed().as_nanos() as u64);
         file.fsync()?;
-        latency_ns.saturating_record(start.elapsed().as_nanos() as u64);
+        latencies.whole.saturating_record(start.elapsed().as_nanos() as u64);
         *next += 1;
         std::thread::sleep(pause);
     }
-    Ok(latency_ns)
+    Ok(latencies)
 }
