@@ -35,7 +35,7 @@ const PLACE_VARIABLE: &str = "SLACKWATER_KILL9_PLACE";
 
 const RUNS: u64 = 200;
 /// A child works for up to this long.
-const LIFE: Duration = Duration::from_millis(250);
+const LIFE: Duration = Duration::from_millis(200);
 /// A new directory now and then, so that the beginning is hit too.
 const RUNS_PER_DIRECTORY: u64 = 20;
 
@@ -143,7 +143,7 @@ fn spawn(place: &Place, seed: u64) -> Child {
 fn compare_and_unmount(place: &Place, model: &mut Model, seed: u64) -> u64 {
     let (arena, survivors) = Arena::open(&place.arena).expect("a killed process leaves a sound arena");
     let survived = survivors.volumes.iter().map(|volume| volume.inodes.len() as u64).sum();
-    let frames = u64::from(arena.frames());
+    let (frames, inodes) = (u64::from(arena.frames()), child::INODES);
     let engine = Engine::recover(arena, survivors, Arc::new(SystemClock), child::tunables());
     let backend = Arc::new(DirBackend::open(&place.dir).unwrap());
     let volume = engine.mount("volume", backend).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -154,6 +154,7 @@ fn compare_and_unmount(place: &Place, model: &mut Model, seed: u64) -> u64 {
     let unmount = UmountOptions { deadline: Some(Duration::from_secs(30)), ..UmountOptions::default() };
     volume.umount(unmount).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert_eq!(engine.arena().free_frames(), frames, "seed {seed}: frames");
+    assert_eq!(engine.arena().free_inodes(), inodes, "seed {seed}: records");
     drop((volume, engine));
     std::fs::remove_file(&place.arena).unwrap();
     for name in model::names() {

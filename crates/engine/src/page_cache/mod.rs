@@ -5,6 +5,8 @@
 
 mod address_space;
 mod leaf;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod wait;
 

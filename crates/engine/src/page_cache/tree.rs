@@ -26,8 +26,6 @@ use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark};
 const FANOUT_SHIFT: u32 = 6;
 const FANOUT: usize = 1 << FANOUT_SHIFT;
 const LEAF_SHIFT: u32 = LEAF_PAGES.trailing_zeros();
-/// A page index has 52 bits: six for the leaf and six for each of at most eight levels above.
-const LEVELS_MAX: usize = 8;
 
 pub(crate) type Leaf = Mutex<LeafState>;
 
@@ -47,30 +45,6 @@ struct Inner {
 impl Inner {
     fn new() -> Box<Self> {
         Box::new(Self { children: std::array::from_fn(|_| Child::Empty), marks: Default::default() })
-    }
-}
-
-/// The nodes from the root to a leaf, for setting index bits.
-#[derive(Default)]
-struct Path<'a> {
-    steps: [Option<(&'a Inner, usize)>; LEVELS_MAX],
-    len: usize,
-}
-
-impl<'a> Path<'a> {
-    fn push(&mut self, inner: &'a Inner, slot: usize) {
-        self.steps[self.len] = Some((inner, slot));
-        self.len += 1;
-    }
-
-    /// T1 for the marks in `marks`, one bit each.
-    fn index(&self, marks: u32) {
-        for (inner, slot) in self.steps[..self.len].iter().flatten() {
-            for mark in (0..Mark::INDEXED).filter(|mark| marks >> mark & 1 != 0) {
-                // Relaxed: read under the same locks (T3), or as a hint.
-                inner.marks[mark].fetch_or(1 << slot, Ordering::Relaxed);
-            }
-        }
     }
 }
 
@@ -97,18 +71,15 @@ impl Tree {
         if !self.covers(index) {
             return None;
         }
-        let mut path = Path::default();
         let mut child = &self.root;
         let mut level = self.levels;
         loop {
             match child {
                 Child::Empty => return None,
-                Child::Leaf(leaf) => return Some(visit(leaf, &path, f)),
+                Child::Leaf(leaf) => return Some(self.visit(leaf, index, f)),
                 Child::Inner(inner) => {
                     level -= 1;
-                    let slot = slot_at(index, level);
-                    path.push(inner, slot);
-                    child = &inner.children[slot];
+                    child = &inner.children[slot_at(index, level)];
                 }
             }
         }
@@ -125,9 +96,35 @@ impl Tree {
         if !self.covers(from) {
             return None;
         }
-        let mut path = Path::default();
-        let (leaf, base) = find(&self.root, self.levels, from, 0, mark, &mut path)?;
-        Some((base, visit(leaf, &path, |state| f(base, state))))
+        let (leaf, base) = find(&self.root, self.levels, from, 0, mark)?;
+        Some((base, self.visit(leaf, base, |state| f(base, state))))
+    }
+
+    /// Locks the leaf of `index`, runs `f`, and indexes the marks that the leaf did not have before (T3).
+    fn visit<R>(&self, leaf: &Leaf, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> R {
+        let mut state = leaf.lock();
+        let before = state.indexed();
+        let result = f(&mut state);
+        let new = state.indexed() & !before;
+        if new != 0 {
+            self.index(index, new);
+        }
+        result
+    }
+
+    /// T1 for the marks in `new`, one bit each: on every node from the root to the leaf of `index`.
+    fn index(&self, index: u64, new: u32) {
+        let mut child = &self.root;
+        let mut level = self.levels;
+        while let Child::Inner(inner) = child {
+            level -= 1;
+            let slot = slot_at(index, level);
+            for mark in (0..Mark::INDEXED).filter(|mark| new >> mark & 1 != 0) {
+                // Relaxed: read under the same locks (T3), or as a hint.
+                inner.marks[mark].fetch_or(1 << slot, Ordering::Relaxed);
+            }
+            child = &inner.children[slot];
+        }
     }
 
     /// Makes sure that there is a leaf for `index`; says whether it is new.
@@ -179,45 +176,19 @@ fn slot_at(index: u64, level: u32) -> usize {
     (index >> (LEAF_SHIFT + FANOUT_SHIFT * level)) as usize & (FANOUT - 1)
 }
 
-/// Locks the leaf, runs `f`, and indexes the marks that the leaf did not have before.
-fn visit<R>(leaf: &Leaf, path: &Path<'_>, f: impl FnOnce(&mut LeafState) -> R) -> R {
-    let mut state = leaf.lock();
-    let before = state.indexed();
-    let result = f(&mut state);
-    let new = state.indexed() & !before;
-    if new != 0 {
-        path.index(new);
-    }
-    result
-}
-
 /// Depth-first search for the first leaf at or behind `from`. `base` is the first index below `child`.
-fn find<'a>(
-    child: &'a Child,
-    level: u32,
-    from: u64,
-    base: u64,
-    mark: Option<Mark>,
-    path: &mut Path<'a>,
-) -> Option<(&'a Leaf, u64)> {
+fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> Option<(&Leaf, u64)> {
     match child {
         Child::Empty => None,
         Child::Leaf(leaf) => Some((leaf, base)),
         Child::Inner(inner) => {
             let level = level - 1;
             let first = if from > base { slot_at(from, level) } else { 0 };
-            for slot in first..FANOUT {
-                if mark.is_some_and(|mark| inner.marks[mark as usize].load(Ordering::Relaxed) >> slot & 1 == 0) {
-                    continue;
-                }
+            let may_have = mark.map_or(u64::MAX, |mark| inner.marks[mark as usize].load(Ordering::Relaxed));
+            (first..FANOUT).filter(|slot| may_have >> slot & 1 != 0).find_map(|slot| {
                 let below = base + ((slot as u64) << (LEAF_SHIFT + FANOUT_SHIFT * level));
-                path.push(inner, slot);
-                if let Some(found) = find(&inner.children[slot], level, from.max(below), below, mark, path) {
-                    return Some(found);
-                }
-                path.len -= 1;
-            }
-            None
+                find(&inner.children[slot], level, from.max(below), below, mark)
+            })
         }
     }
 }

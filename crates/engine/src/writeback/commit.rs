@@ -31,7 +31,7 @@ use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::writepages::note_failure;
 
-/// Part of the volume's share that may be unstable before a commit starts: 1/this.
+/// A commit starts when this part of the volume's share is unstable and no more than this is left of it: 1/this.
 const UNSTABLE_PART: u64 = 4;
 
 #[derive(Default)]
@@ -106,7 +106,8 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
 /// Whether unstable pages or their nodes stand in somebody's way.
 fn is_short(sb: &SuperBlock) -> bool {
     let bdi = sb.bdi();
-    let much = sb.unstable_pages() > bdi.share_frames() / UNSTABLE_PART;
+    let share = bdi.share_frames();
+    let much = sb.unstable_pages() > share / UNSTABLE_PART && bdi.pinned_frames() > share - share / UNSTABLE_PART;
     much || bdi.wants_room() || bdi.nodes_are_short()
 }
 

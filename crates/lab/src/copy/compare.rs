@@ -201,6 +201,7 @@ mod tests {
         symlink("b", other.join("target")).unwrap();
         fs::remove_file(other.join("type")).unwrap();
         fs::create_dir(other.join("type")).unwrap();
+        File::open(other.join("time")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         fs::write(other.join("zurplus"), "").unwrap();
         let found = compare(&plan, &other, 2, &bytes).unwrap();
         let of = |path: &str| {

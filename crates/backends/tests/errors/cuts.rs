@@ -1,0 +1,158 @@
+//! Truncates that meet units in flight, refusals and hangs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::gettid;
+use slackwater::backend::{AttrChange, Call};
+use slackwater::{Engine, ErrorKind, Tunables};
+use slackwater_backends::Rule;
+
+use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, by_hand, pattern, read_all, spawn, within};
+
+const A_WHILE: Duration = Duration::from_millis(50);
+
+fn sizes(call: &Call) -> bool {
+    matches!(call, Call::Setattr { change: AttrChange { size_bytes: Some(_), .. }, .. })
+}
+
+/// Flushes on a thread of its own, since a flusher that never ends would take the test with it.
+fn step(engine: &Engine) {
+    let engine = engine.clone();
+    within("a step of the flusher", move || engine.step());
+}
+
+#[test]
+fn a_file_never_becomes_longer_than_it_is_cut_to() {
+    for cut in [0, 1, PAGE as u64 - 1, PAGE as u64, 3 * PAGE as u64 + 5] {
+        let rig = Rig::by_hand();
+        let file = Arc::new(rig.create("a"));
+        let wanted = pattern(1, 10 * PAGE + 50);
+        file.write_at(0, &wanted).unwrap();
+        let hold = rig.disk.faults.add(Rule::hold().on("write"));
+        rig.flush_without_waiting();
+        file.write_at(8 * PAGE as u64, &[9; 100]).unwrap(); // rewritten under write-back
+        assert_eq!(rig.disk.faults.held().len(), 1);
+        let own = file.clone();
+        let truncate = spawn("truncate", move || own.set_len(cut));
+        assert!(truncate.is_running_after(A_WHILE), "a unit beyond the cut is in flight");
+        rig.disk.faults.remove(hold);
+        rig.disk.faults.release_all();
+        let size = rig.stored("a").unwrap().len() as u64;
+        assert!(size <= 10 * PAGE as u64 + 50);
+        let own = file.clone();
+        // The truncate has ended by then, and nothing lengthens the file afterwards.
+        within("fsync", move || own.fsync()).unwrap();
+        rig.flush_without_waiting();
+        rig.volume.sync().unwrap();
+        assert_same(&rig.durable("a").unwrap(), &wanted[..cut as usize], "durable");
+        assert_same(&read_all(&file), &wanted[..cut as usize], "cached");
+    }
+}
+
+/// While the cut is on its way to the backend the file is short for the flusher, which writes the last page
+/// up to the cut only. If the backend then refuses, the rest of that page is still to be written.
+#[test]
+fn a_refused_cut_loses_no_byte_of_a_page_written_meanwhile() {
+    let rig = Rig::by_hand();
+    let file = Arc::new(rig.create("a"));
+    let wanted = pattern(1, 3 * PAGE);
+    file.write_at(0, &wanted).unwrap();
+    let rule = rig.disk.faults.add(Rule::hold().matching(sizes));
+    let own = file.clone();
+    let truncate = spawn("truncate", move || own.set_len(PAGE as u64 + 100));
+    let held = rig.disk.faults.wait_held(1, PATIENCE);
+    rig.disk.faults.remove(rule);
+    for _ in 0..80 {
+        rig.clock.advance(Duration::from_millis(500));
+        step(&rig.engine);
+    }
+    assert!(rig.disk.faults.fail(held[0].ticket, ErrorKind::Io));
+    assert_eq!(truncate.wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_same(&read_all(&file), &wanted, "the file is as before");
+    file.fsync().unwrap();
+    assert_same(&rig.durable("a").unwrap(), &wanted, "durable");
+    drop(file);
+    rig.unmount_and_find_nothing_left();
+}
+
+/// Pages beyond the cut are dirty and cannot be submitted: a flusher finds them and has to leave them.
+#[test]
+fn a_hanging_cut_does_not_keep_a_flusher_busy() {
+    let rig = Rig::with(Disk::new(), Tunables { dirty_background_percent: 0, ..by_hand() });
+    let file = Arc::new(rig.create("a"));
+    let rule = rig.disk.faults.add(Rule::hold().matching(sizes));
+    file.write_at(0, &[1; 3 * PAGE]).unwrap();
+    let own = file.clone();
+    let truncate = spawn("truncate", move || own.set_len(100));
+    rig.disk.faults.wait_held(1, PATIENCE);
+    for _ in 0..10 {
+        rig.clock.advance(Duration::from_secs(5));
+        step(&rig.engine);
+    }
+    rig.disk.faults.remove(rule);
+    rig.disk.faults.release_all();
+    truncate.wait().unwrap();
+    file.fsync().unwrap();
+    assert_eq!(rig.durable("a").unwrap(), [1; 100]);
+}
+
+#[test]
+fn a_cut_whose_last_page_is_under_write_back_waits_without_spinning() {
+    let rig = Rig::by_hand();
+    let file = Arc::new(rig.create("a"));
+    file.write_at(0, &[1; PAGE]).unwrap();
+    let rule = rig.disk.faults.add(Rule::hold().matching(sizes));
+    let own = file.clone();
+    let truncate = spawn("truncate", move || {
+        TRUNCATING.store(gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+        own.set_len(100)
+    });
+    let size = rig.disk.faults.wait_held(1, PATIENCE)[0];
+    rig.disk.faults.remove(rule);
+    rig.disk.faults.add(Rule::hold().on("write"));
+    for _ in 0..80 {
+        rig.clock.advance(Duration::from_millis(500));
+        step(&rig.engine);
+    }
+    assert_eq!(rig.disk.faults.held().len(), 2, "the last page");
+    rig.disk.faults.release(size.ticket);
+    std::thread::sleep(A_WHILE);
+    let spun = {
+        let before = processor_ms();
+        assert!(truncate.is_running_after(Duration::from_millis(400)));
+        processor_ms() - before
+    };
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    truncate.wait().unwrap();
+    assert!(spun < 200, "{spun} ms of processor time in 400 ms of waiting");
+    file.set_len(PAGE as u64).unwrap();
+    let mut wanted = vec![1; 100];
+    wanted.resize(PAGE, 0);
+    assert_same(&read_all(&file), &wanted, "zeroes behind the cut");
+}
+
+static TRUNCATING: AtomicI32 = AtomicI32::new(0);
+
+/// Processor time of the thread that truncates, in ticks of 10 ms.
+fn processor_ms() -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", TRUNCATING.load(Ordering::SeqCst))).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+}
+
+#[test]
+fn a_refused_extension_leaves_the_file_as_it_was() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, b"as it was").unwrap();
+    rig.disk.faults.add(Rule::fail(ErrorKind::NoSpace).matching(sizes).next(1));
+    assert_eq!(file.set_len(100_000).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(file.inode().size_bytes(), 9);
+    assert_eq!(read_all(&file), b"as it was");
+    file.set_len(100).unwrap();
+    file.fsync().unwrap();
+    assert_eq!(rig.durable("a").unwrap().len(), 100);
+}

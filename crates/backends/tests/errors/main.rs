@@ -1,0 +1,13 @@
+//! What goes wrong below and around a volume: a typed error each time, no panic, and no byte lost.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod backends_that_fail;
+mod cuts;
+mod limits;
+mod names;
+mod other_files_bytes;
+#[path = "../rig/mod.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use the rest")]
+mod rig;
+mod torture;
