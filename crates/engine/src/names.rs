@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 
 use slackwater_sync::shim::Arc;
 
-use crate::backend::{AttrChange, Call, DirEntry, Found, NewNode, Removal, RenameMode};
+use crate::backend::{AttrChange, Call, DirEntry, Found, NewNode, Node, Removal, RenameMode};
 use crate::error::FileError;
 use crate::filemap;
 use crate::inode::{Inode, InodeRef};
@@ -87,9 +87,10 @@ impl SuperBlock {
         self.writable()?;
         // Found first, so that its pages can go with its last name.
         let victim = self.lookup(dir, name.as_ref())?;
+        let victim_node = victim.node()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
         self.call(None, |done| Call::Remove { dir, name, removal, done })?;
-        victim.fetch_attr()
+        victim.lost_a_name(victim_node)
     }
 
     /// Moves a name.
@@ -106,13 +107,17 @@ impl SuperBlock {
     ) -> Result<(), FileError> {
         self.writable()?;
         let replaced = match mode {
-            RenameMode::Replace => self.lookup(to_dir, to.as_ref()).ok(),
+            RenameMode::Replace => self
+                .lookup(to_dir, to.as_ref())
+                .ok()
+                .map(|inode| Ok::<_, FileError>((inode.node()?, inode)))
+                .transpose()?,
             RenameMode::NoReplace | RenameMode::Exchange => None,
         };
         let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
         let (from, to) = (from.as_ref().to_os_string(), to.as_ref().to_os_string());
         self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done })?;
-        replaced.map_or(Ok(()), |inode| inode.fetch_attr())
+        replaced.map_or(Ok(()), |(node, inode)| inode.lost_a_name(node))
     }
 
     /// Reads some entries of a directory behind `cookie`; none at the end. Start with 0.
@@ -160,9 +165,9 @@ impl SuperBlock {
 }
 
 impl Inode {
-    /// Asks the backend for attributes: how many names are left, above all.
-    fn fetch_attr(&self) -> Result<(), FileError> {
-        let node = self.node()?;
+    /// Asks the backend how many names are left. `node` was opened while it had one: without a name it could
+    /// not be opened again.
+    fn lost_a_name(&self, node: Node) -> Result<(), FileError> {
         let attr = self.super_block().call(None, |done| Call::Getattr { node, done })?;
         self.refresh(&attr);
         Ok(())

@@ -62,6 +62,8 @@ pub struct SuperBlock {
     pub(crate) root: Mutex<Option<InodeRef>>,
     state: AtomicU8,
     in_flight: InFlight,
+    /// Unmounted, and its record in the arena not given back yet.
+    gone: Mutex<bool>,
     errseq: ErrSeq,
     write_failures: AtomicU64,
     progress_at_ns: AtomicU64,
@@ -123,6 +125,7 @@ impl SuperBlock {
             root: Mutex::new(INODE_HASH, None),
             state: AtomicU8::new(MOUNTED),
             in_flight: InFlight::new(),
+            gone: Mutex::new(LEAVES, false),
             errseq: ErrSeq::new(),
             write_failures: AtomicU64::new(0),
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
@@ -212,6 +215,34 @@ impl SuperBlock {
 
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
+    }
+
+    /// Something of this volume is in flight: it may hold inodes until it is unpinned.
+    pub(crate) fn pin(&self) {
+        self.in_flight.pin();
+    }
+
+    /// What was in flight has let go of its inodes.
+    pub(crate) fn unpin(&self) {
+        self.in_flight.unpin();
+        self.release_volume();
+    }
+
+    /// Gives the volume's record in the arena back, once the volume is gone and nothing of it is in flight:
+    /// after a discarding unmount units may still be. Whoever comes second, the last unpin or the unmount,
+    /// finds both under the lock.
+    fn release_volume(&self) {
+        let mut gone = self.gone.lock();
+        if *gone && self.in_flight.count() == 0 {
+            *gone = false;
+            self.engine.arena.free_volume(self.volume_slot);
+        }
+    }
+
+    /// Every inode has been evicted: the last who lets go gives the record back.
+    pub(crate) fn set_gone(&self) {
+        *self.gone.lock() = true;
+        self.release_volume();
     }
 
     pub(crate) fn commits(&self) -> &Commits {
@@ -417,6 +448,12 @@ impl SuperBlock {
         self.inodes.iter().flat_map(|shard| shard.lock().drain().map(|(_, inode)| inode).collect::<Vec<_>>()).collect()
     }
 
+    /// Forgets what waits for write-back and commit.
+    pub(crate) fn forget_dirty(&self) {
+        drop(self.commits.take());
+        self.root_wb.abandon();
+    }
+
     /// The engine goes away with this volume mounted: breaks the references between volume and inodes and
     /// leaves frames and records in the arena as they are.
     pub(crate) fn abandon(&self) {
@@ -425,7 +462,6 @@ impl SuperBlock {
         let root = self.root.lock().take();
         drop(root);
         drop(self.take_inodes());
-        drop(self.commits.take());
-        self.root_wb.abandon();
+        self.forget_dirty();
     }
 }

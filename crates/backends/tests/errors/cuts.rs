@@ -80,10 +80,11 @@ fn a_refused_cut_loses_no_byte_of_a_page_written_meanwhile() {
 /// Pages beyond the cut are dirty and cannot be submitted: a flusher finds them and has to leave them.
 #[test]
 fn a_hanging_cut_does_not_keep_a_flusher_busy() {
-    let rig = Rig::with(Disk::new(), Tunables { dirty_background_percent: 0, ..by_hand() });
+    // More than may be dirty before write-back starts by itself.
+    let rig = Rig::with(Disk::new(), Tunables { dirty_background_percent: 1, ..by_hand() });
     let file = Arc::new(rig.create("a"));
     let rule = rig.disk.faults.add(Rule::hold().matching(sizes));
-    file.write_at(0, &[1; 3 * PAGE]).unwrap();
+    file.write_at(0, &vec![1; 1500 * PAGE]).unwrap();
     let own = file.clone();
     let truncate = spawn("truncate", move || own.set_len(100));
     rig.disk.faults.wait_held(1, PATIENCE);

@@ -17,12 +17,9 @@ fn writes_beyond_the_largest_file_are_refused_whole() {
     let file = rig.create("a");
     for (at, len) in [(MAX, 1), (MAX - 1, 2), (0, MAX + 1), (u64::MAX, 1), (u64::MAX - 5, 6), (i64::MAX as u64, 9)] {
         let bytes = vec![7; len as usize];
-        match file.write_at(at, &bytes).unwrap_err() {
-            FileError::TooLarge { offset_bytes, len_bytes, max_file_bytes } => {
-                assert_eq!((offset_bytes, len_bytes, max_file_bytes), (at, len, MAX));
-            }
-            error => panic!("{error}"),
-        }
+        let error = file.write_at(at, &bytes).unwrap_err();
+        let FileError::TooLarge { offset_bytes, len_bytes, max_file_bytes } = error else { panic!("{error}") };
+        assert_eq!((offset_bytes, len_bytes, max_file_bytes), (at, len, MAX));
         assert_eq!(file.try_write_at(at, &bytes).unwrap_err().kind(), ErrorKind::TooLarge);
     }
     assert_eq!(file.inode().size_bytes(), 0);

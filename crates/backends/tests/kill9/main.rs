@@ -116,7 +116,7 @@ fn run_and_kill(place: &Place, seed: u64) -> [u64; THREADS] {
         // One byte for each operation: the thread.
         reports.iter().for_each(|thread| match returned.get_mut(usize::from(*thread)) {
             Some(count) => *count += 1,
-            None => panic!("the child failed: {}", String::from_utf8_lossy(&reports[reports.len().min(4000)..])),
+            None => panic!("the child failed: {}", String::from_utf8_lossy(&reports[reports.len().saturating_sub(4000)..])),
         });
         returned
     });

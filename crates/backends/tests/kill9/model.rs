@@ -111,7 +111,9 @@ impl Model {
             Step::Unlink => drop(self.files.remove(&name)),
             Step::Fsync | Step::SyncVolume | Step::Read { .. } => {}
             Step::Truncate { len } => self.files.get_mut(&name).unwrap().resize(len as usize, 0),
-            Step::Write { at, len, seed } => write(self.files.get_mut(&name).unwrap(), at as usize, &payload(seed, len)),
+            Step::Write { at, len, seed } => {
+                write(self.files.get_mut(&name).unwrap(), at as usize, &payload(seed, len))
+            }
             Step::Append { len, seed } => self.files.get_mut(&name).unwrap().extend(payload(seed, len)),
         }
     }

@@ -178,24 +178,6 @@ fn p02_a_commit_that_says_lost_makes_its_pages_dirty_again() {
 }
 
 #[test]
-fn p02_a_size_that_a_crash_of_the_backend_lost_is_set_again() {
-    for (before, after) in [(0, 10_000), (10_000, 100)] {
-        let rig = Rig::by_hand();
-        let file = rig.create("a");
-        file.write_at(0, &pattern(4, before)).unwrap();
-        file.fsync().unwrap();
-        file.set_len(after).unwrap();
-        rig.disk.mem.crash();
-        while let Err(error) = file.fsync() {
-            assert_eq!(error.kind(), ErrorKind::Lost);
-        }
-        assert_eq!(file.inode().size_bytes(), after);
-        let durable = rig.durable("a").unwrap().len() as u64;
-        assert_eq!(durable, after, "fsync said that it is durable; it was {before}");
-    }
-}
-
-#[test]
 fn p02_a_failed_sync_call_has_the_data_written_again() {
     for name in ["sync", "sync_volume"] {
         let rig = Rig::by_hand();

@@ -3,7 +3,7 @@
 //! A kill is a copy of the arena at a moment of the test's choosing, with the old engine's calls held: none
 //! of them reaches the backend any more. The kill of a real process is in `kill9`.
 
-use slackwater::backend::{AttrChange, MemBackend, Removal};
+use slackwater::backend::{AttrChange, Call, MemBackend, Removal};
 use slackwater::{Engine, ErrorKind, File, MountError, SuperBlock, Timestamp, UmountOptions};
 use slackwater_arena::Arena;
 use slackwater_backends::{DirBackend, Rule, SystemClock};
@@ -170,17 +170,11 @@ fn p09_a_survivor_that_cannot_be_opened_fails_the_mount_and_waits_in_the_arena()
     let disk = Disk::over(mem);
     for kind in [ErrorKind::Io, ErrorKind::Permission, ErrorKind::NotFound] {
         disk.faults.clear();
-        disk.faults.add(Rule::fail(kind).on("reopen").matching(move |call| match call {
-            slackwater::backend::Call::Reopen { id: wanted, .. } => *wanted == id,
-            _ => false,
-        }));
-        match engine.mount("rig", disk.backend.clone()).err().unwrap() {
-            MountError::Survivor { id: found, dirty_bytes, source } => {
-                assert_eq!((found, source.kind()), (id, kind));
-                assert!(dirty_bytes >= 50_000);
-            }
-            error => panic!("{error}"),
-        }
+        disk.faults.add(Rule::fail(kind).matching(move |call| matches!(call, Call::Reopen { id: of, .. } if *of == id)));
+        let error = engine.mount("rig", disk.backend.clone()).err().unwrap();
+        let MountError::Survivor { id: found, dirty_bytes, source } = error else { panic!("{error}") };
+        assert_eq!((found, source.kind()), (id, kind));
+        assert!(dirty_bytes >= 50_000);
         assert_eq!(engine.surviving_volumes(), ["rig"], "kept");
         assert!(engine.volumes().is_empty());
     }

@@ -21,9 +21,10 @@ fn p03_open_files_and_held_references_make_a_volume_busy() {
     let rig = Rig::by_hand();
     let (first, second, other) = (rig.create("a"), rig.open("a"), rig.create("b"));
     first.write_at(0, b"still here").unwrap();
-    let busy = |files, inodes| match rig.volume.umount(UmountOptions::default()).unwrap_err() {
-        UmountError::Busy { open_files, open_inodes } => assert_eq!((open_files, open_inodes), (files, inodes)),
-        error => panic!("{error}"),
+    let busy = |files, inodes| {
+        let error = rig.volume.umount(UmountOptions::default()).unwrap_err();
+        let UmountError::Busy { open_files, open_inodes } = error else { panic!("{error}") };
+        assert_eq!((open_files, open_inodes), (files, inodes));
     };
     busy(3, 2);
     drop(second);
@@ -157,16 +158,15 @@ fn p03_unmounting_one_volume_leaves_writers_of_others_alone() {
 fn p03_a_failing_backend_keeps_the_volume_mounted_and_names_the_cause() {
     let rig = Rig::live(Disk::new(), busy());
     let wanted = pattern(5, 200_000);
-    rig.create("a").write_at(0, &wanted).unwrap();
+    let file = rig.create("a");
     rig.disk.faults.add(Rule::fail(ErrorKind::NoSpace).on("write"));
+    file.write_at(0, &wanted).unwrap();
+    drop(file);
     let deadline = UmountOptions { deadline: Some(Duration::from_millis(200)), ..UmountOptions::default() };
-    match rig.volume.umount(deadline).unwrap_err() {
-        UmountError::Deadline { dirty_bytes, cause } => {
-            assert!(dirty_bytes >= 200_000);
-            assert_eq!(cause, Some(ErrorKind::NoSpace));
-        }
-        error => panic!("{error}"),
-    }
+    let error = rig.volume.umount(deadline).unwrap_err();
+    let UmountError::Deadline { dirty_bytes, cause } = error else { panic!("{error}") };
+    assert!(dirty_bytes >= 200_000);
+    assert_eq!(cause, Some(ErrorKind::NoSpace));
     rig.open("a").write_at(0, b"writable").unwrap();
     rig.disk.faults.clear();
     let mem = rig.disk.mem.clone();

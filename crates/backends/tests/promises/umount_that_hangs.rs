@@ -22,10 +22,9 @@ fn umount_in_vain(volume: &Arc<SuperBlock>, options: UmountOptions) -> u64 {
     let volume = volume.clone();
     let outcome = within("umount", move || volume.umount(options));
     assert!(started.elapsed() < DEADLINE + SLACK, "{:?}", started.elapsed());
-    match outcome.unwrap_err() {
-        UmountError::Deadline { dirty_bytes, .. } => dirty_bytes,
-        error => panic!("{error}"),
-    }
+    let error = outcome.unwrap_err();
+    let UmountError::Deadline { dirty_bytes, .. } = error else { panic!("{error}") };
+    dirty_bytes
 }
 
 fn soon() -> UmountOptions {
@@ -37,8 +36,10 @@ fn p03_past_its_deadline_a_hanging_volume_is_still_mounted_and_loses_nothing() {
     for kind in ["write", "sync_volume", "setattr"] {
         let rig = Rig::live(Disk::new(), busy());
         let mut wanted = pattern(5, 3_000_000);
-        rig.create("a").write_at(0, &wanted).unwrap();
+        let file = rig.create("a");
         rig.disk.faults.add(Rule::hold().on(kind));
+        file.write_at(0, &wanted).unwrap();
+        drop(file);
         let left = umount_in_vain(&rig.volume, soon());
         assert!(kind == "setattr" || left > 0, "{kind}: {left} bytes left");
         let file = rig.open("a");

@@ -225,12 +225,10 @@ pub(crate) fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
 pub(crate) fn fill(file: &File, from: u64) -> u64 {
     let chunk = pattern(7, 16 * PAGE);
     let mut at = from;
-    loop {
-        match file.try_write_at(at, &chunk).unwrap() {
-            Written::Bytes(taken) => at += taken as u64,
-            _ => return at - from,
-        }
+    while let Written::Bytes(taken) = file.try_write_at(at, &chunk).unwrap() {
+        at += taken as u64;
     }
+    at - from
 }
 
 /// SplitMix64.

@@ -50,8 +50,9 @@ impl File {
             return Ok(0);
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
+        let sequential = self.readahead.begin(&pages);
         let mut done = 0;
-        let mut missed = false;
+        let mut fetched = None;
         while done < len {
             let at = offset_bytes + done as u64;
             let index = PageIndex::of(at);
@@ -68,27 +69,30 @@ impl File {
                     target.fill(0); // D3
                 }
                 Look::Absent => {
-                    missed = true;
-                    self.fetch_missing(index, &pages)?;
+                    // Fetched before and gone again: frames are that short, so it is fetched alone.
+                    let alone = fetched.replace(index) == Some(index);
+                    let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
+                    fetch_and_wait(inode, index, ahead)?;
                     continue;
                 }
             }
             done += to - from;
         }
-        if !missed {
+        if fetched.is_none() {
             let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
-            if let Some(ahead) = self.readahead.hit(&pages, max_pages) {
-                fetch(inode, ahead, |_| None);
+            if let Some(ahead) = self.readahead.hit(&pages, max_pages)
+                && let Ok(node) = inode.node()
+            {
+                fetch(inode, &node, ahead, |_| None);
             }
         }
         Ok(len)
     }
 
-    /// Fetches the page at `index` and what belongs with it, and waits for `index`.
-    fn fetch_missing(&self, index: PageIndex, pages: &Range<PageIndex>) -> Result<(), FileError> {
+    /// What to fetch with the missing page at `index` of a read that ends at `end`.
+    fn ahead(&self, index: PageIndex, end: PageIndex, sequential: bool) -> Range<PageIndex> {
         let max_pages = u64::from(self.inode.super_block().engine().tunables.readahead_pages);
-        let ahead = self.readahead.miss(index, pages, max_pages);
-        fetch_and_wait(self.inode.arc(), index, ahead)
+        self.readahead.miss(index, end, sequential, max_pages)
     }
 }
 
@@ -124,10 +128,11 @@ pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex) -> Result<(), File
 fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>) -> Result<(), FileError> {
     let sb = inode.super_block();
     let engine = sb.engine();
+    let node = inode.node()?;
     let seen = engine.room.given();
     let answer = Arc::new(slackwater_sync::lock::Mutex::new(crate::lock_order::LEAVES, None));
     let mut taken = false;
-    let started = fetch(inode, ahead, |unit| {
+    let started = fetch(inode, &node, ahead, |unit| {
         let wanted = unit.start <= index && index < unit.end;
         taken |= wanted;
         let answer = Arc::clone(&answer);
@@ -138,7 +143,7 @@ fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>)
         let result = engine.waits.wait(inode.id(), &*engine.clock, None, answered);
         return Ok(result.unwrap_or(Ok(()))?);
     }
-    if !started && matches!(look(inode, index), Look::Absent) && inode.node().is_ok() {
+    if !started && matches!(look(inode, index), Look::Absent) {
         // No frame for it: everything is pinned. Write-back makes room.
         sb.make_room();
         engine.run_by_hand();
@@ -151,10 +156,10 @@ fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>)
 /// unit who is to be told. Returns whether anything was started.
 fn fetch(
     inode: &Arc<Inode>,
+    node: &Node,
     range: Range<PageIndex>,
     mut wants: impl FnMut(&Range<PageIndex>) -> Option<Done<()>>,
 ) -> bool {
-    let Ok(node) = inode.node() else { return false };
     let sb = inode.super_block();
     let backed = PageIndex::end_of(inode.backing_bytes.load(Ordering::Acquire).min(inode.size_bytes()));
     let unit_pages = u64::from(sb.bdi().limits().unit_bytes) / PAGE_BYTES;
@@ -166,8 +171,12 @@ fn fetch(
         let pages = unit.first..unit.first.plus(unit.frames.frames().len() as u64);
         at = pages.end;
         let done = wants(&pages);
-        submit(inode, &node, unit, done);
+        let short = unit.short;
+        submit(inode, node, unit, done);
         started = true;
+        if short {
+            break; // going on would evict what has just been fetched
+        }
     }
     started
 }
@@ -176,6 +185,8 @@ fn fetch(
 struct Claim {
     first: PageIndex,
     frames: Scatter,
+    /// It ended because no more frames were to be had.
+    short: bool,
 }
 
 /// Claims the next run of missing pages from `at` on.
@@ -201,11 +212,14 @@ fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> O
 fn insert_for_fill(inode: &Arc<Inode>, index: PageIndex, claim: &mut Option<Claim>, max_pages: u64) -> Option<bool> {
     let engine = inode.super_block().engine();
     let Some(frame) = reclaim::alloc_frame(engine, Pool::Normal) else {
-        return claim.is_some().then_some(false);
+        let claim = claim.as_mut()?;
+        claim.short = true;
+        return Some(false);
     };
     let unit = claim.get_or_insert_with(|| Claim {
         first: index,
         frames: Scatter::new(Arc::clone(&engine.arena), max_pages as usize),
+        short: false,
     });
     let (inserted, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
         if leaf.frame(slot).is_some() || !unit.frames.push(frame) {
@@ -228,20 +242,23 @@ fn insert_for_fill(inode: &Arc<Inode>, index: PageIndex, claim: &mut Option<Clai
 
 fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, done: Option<Done<()>>) {
     let sb = inode.super_block();
-    let Claim { first, frames } = claim;
+    let Claim { first, frames, .. } = claim;
     let len_bytes = frames.frames().len() * FRAME_BYTES;
-    sb.in_flight().pin();
+    sb.pin();
     let owner = Arc::clone(inode);
     let finish = move |frames: Scatter, read: Result<usize, BackendError>| {
         let sb = Arc::clone(owner.super_block());
         let result = end_fill(&owner, first, frames, read);
+        if owner.state.lock().doomed {
+            sb.drop_pages(&owner); // nobody else will
+        }
         if let Some(done) = done {
             done.complete(result);
         }
         sb.engine().waits.wake(owner.id());
         sb.note_progress();
         drop(owner);
-        sb.in_flight().unpin();
+        sb.unpin();
     };
     let unit = ReadUnit::new(node.clone(), first.offset_bytes(), len_bytes, frames, Box::new(finish));
     sb.bdi().backend.submit(Call::Read(unit));
@@ -267,6 +284,8 @@ fn end_fill(
             }
             if result.is_ok() {
                 leaf.set(Mark::Uptodate, slot);
+                // Eviction passes it by once, so that whoever waits for it gets it.
+                leaf.set(Mark::Referenced, slot);
             } else {
                 dropped.extend(leaf.remove(slot));
             }

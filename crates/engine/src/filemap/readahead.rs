@@ -37,9 +37,15 @@ impl Readahead {
         Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero() }
     }
 
-    /// Notes that `pages` are being read and were all cached; returns what to fetch behind them, if anything.
+    /// Notes that `pages` are being read; says whether that goes on where the last read stopped.
+    pub(crate) fn begin(&self, pages: &Range<PageIndex>) -> bool {
+        // The reader may begin inside the page where it stopped, hence the slack of one.
+        let expected = self.next.swap(pages.end.0, Ordering::Relaxed);
+        pages.start.0 == expected || pages.start.0 + 1 == expected
+    }
+
+    /// What to fetch behind a read of `pages` that found all of them cached, if anything.
     pub(crate) fn hit(&self, pages: &Range<PageIndex>, max_pages: u64) -> Option<Range<PageIndex>> {
-        self.next.store(pages.end.0, Ordering::Relaxed);
         if pages.end.0 <= self.trigger.load(Ordering::Relaxed) {
             return None;
         }
@@ -47,19 +53,25 @@ impl Readahead {
         Some(self.window(start, max_pages))
     }
 
-    /// Notes that `pages` are being read and one is missing; returns what to fetch from the first missing
-    /// one on, at least what is being read.
-    pub(crate) fn miss(&self, missing: PageIndex, pages: &Range<PageIndex>, max_pages: u64) -> Range<PageIndex> {
-        // The reader may begin inside the page where it stopped, hence the slack of one.
-        let expected = self.next.swap(pages.end.0, Ordering::Relaxed);
-        let sequential = pages.start.0 == expected || pages.start.0 + 1 == expected;
-        if !sequential || max_pages == 0 {
+    /// What to fetch for a read that reaches to `end` and misses the page at `missing`: at least that page, and
+    /// no more than `max_pages` unless that is 0, which fetches what is being read.
+    pub(crate) fn miss(
+        &self,
+        missing: PageIndex,
+        end: PageIndex,
+        sequential: bool,
+        max_pages: u64,
+    ) -> Range<PageIndex> {
+        if max_pages == 0 {
+            return missing..end;
+        }
+        let wanted = end.min(missing.plus(max_pages));
+        if !sequential {
             self.window.store(0, Ordering::Relaxed);
             self.trigger.store(u64::MAX, Ordering::Relaxed);
-            return missing..pages.end;
+            return missing..wanted;
         }
-        let window = self.window(missing.0, max_pages);
-        missing..window.end.max(pages.end)
+        missing..self.window(missing.0, max_pages).end.max(wanted)
     }
 
     fn window(&self, start: u64, max_pages: u64) -> Range<PageIndex> {
@@ -83,11 +95,13 @@ mod tests {
     #[test]
     fn a_sequential_reader_gets_growing_windows_before_it_needs_them() {
         let ahead = Readahead::new();
-        assert_eq!(ahead.miss(PageIndex(0), &pages(0, 1), 256), pages(0, 16));
+        assert!(ahead.begin(&pages(0, 1)));
+        assert_eq!(ahead.miss(PageIndex(0), PageIndex(1), true, 256), pages(0, 16));
         let mut fetched_to = 16;
         let mut windows = Vec::new();
         for at in 1..2000 {
             assert!(at < fetched_to, "page {at} was not fetched in time");
+            assert!(ahead.begin(&pages(at, at + 1)));
             if let Some(window) = ahead.hit(&pages(at, at + 1), 256) {
                 assert_eq!(window.start.0, fetched_to);
                 fetched_to = window.end.0;
@@ -100,8 +114,10 @@ mod tests {
     #[test]
     fn a_random_reader_gets_what_it_asked_for() {
         let ahead = Readahead::new();
-        assert_eq!(ahead.miss(PageIndex(77), &pages(77, 79), 256), pages(77, 79));
-        assert_eq!(ahead.miss(PageIndex(5), &pages(5, 6), 256), pages(5, 6));
+        assert!(!ahead.begin(&pages(77, 79)));
+        assert_eq!(ahead.miss(PageIndex(77), PageIndex(79), false, 256), pages(77, 79));
+        assert!(!ahead.begin(&pages(5, 6)));
+        assert_eq!(ahead.miss(PageIndex(5), PageIndex(6), false, 256), pages(5, 6));
         assert_eq!(ahead.hit(&pages(5, 6), 256), None);
     }
 }

@@ -90,7 +90,8 @@ impl SuperBlock {
             self.in_flight().drain();
         }
         let busy = self.evict_inodes(options.discard);
-        self.engine().arena.free_volume(self.volume_slot());
+        self.forget_dirty();
+        self.set_gone();
         if busy != 0 {
             tracing::error!(target: "slackwater::umount", volume = self.name(), busy, "busy inodes after unmount");
             return Err(UmountError::BusyInodes(busy));

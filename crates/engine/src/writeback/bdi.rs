@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::backend::{Backend, Limits, MAX_UNIT_BYTES};
 use crate::clock::Clock;
@@ -34,6 +34,18 @@ pub(crate) enum UnitClass {
     Background,
     /// A sync waits for it.
     Sync,
+}
+
+/// Kinds of write-back attempts.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(u8)]
+pub(crate) enum Attempt {
+    /// A unit.
+    Write = 1,
+    /// Times and mode.
+    Meta = 2,
+    /// Making written pages durable.
+    Commit = 4,
 }
 
 #[derive(Default)]
@@ -61,7 +73,8 @@ pub struct BackingDevInfo {
     pinned_frames: AtomicU64,
     share_frames: u64,
     failed_share_frames: u64,
-    failed: AtomicBool,
+    /// One bit for each kind of [`Attempt`] whose last one failed.
+    failed: AtomicU8,
     pinned_nodes: AtomicU32,
     max_pinned_nodes: u32,
     /// A writer found no room: flush and commit whatever the thresholds say.
@@ -89,7 +102,7 @@ impl BackingDevInfo {
             pinned_frames: AtomicU64::new(0),
             share_frames,
             failed_share_frames: Tunables::frames_of(tunables.failed_share_percent, arena_frames).min(share_frames),
-            failed: AtomicBool::new(false),
+            failed: AtomicU8::new(0),
             pinned_nodes: AtomicU32::new(0),
             max_pinned_nodes: tunables.pinned_nodes.max(2),
             want_room: AtomicBool::new(false),
@@ -109,7 +122,7 @@ impl BackingDevInfo {
 
     /// Most frames this volume may pin now: its share, less while its last write-back failed.
     pub fn share_frames(&self) -> u64 {
-        if self.failed.load(Ordering::Relaxed) { self.failed_share_frames } else { self.share_frames }
+        if self.has_failed() { self.failed_share_frames } else { self.share_frames }
     }
 
     /// Bytes written back since the volume was mounted.
@@ -117,17 +130,21 @@ impl BackingDevInfo {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the last write-back failed.
+    /// Whether the last write-back of some kind failed: of data, of metadata, or making it durable.
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        self.failed.load(Ordering::Relaxed) != 0
     }
 
     /// Pins one more frame, unless the share is used up.
     pub(crate) fn try_pin(&self) -> bool {
-        if self.pinned_frames.fetch_add(1, Ordering::Relaxed) < self.share_frames() {
-            return true;
+        let share = self.share_frames();
+        let mut pinned = self.pinned_frames.load(Ordering::Relaxed);
+        while pinned < share {
+            match self.pinned_frames.compare_exchange_weak(pinned, pinned + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => pinned = now,
+            }
         }
-        self.pinned_frames.fetch_sub(1, Ordering::Relaxed);
         false
     }
 
@@ -248,11 +265,22 @@ impl BackingDevInfo {
         drop(blocked);
     }
 
-    /// Notes how a unit ended.
-    pub(crate) fn unit_ended(&self, written_bytes: u64, failed: bool) {
+    /// Notes how many bytes of a unit were written.
+    pub(crate) fn unit_ended(&self, written_bytes: u64) {
         self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
-        if self.failed.load(Ordering::Relaxed) != failed {
-            self.failed.store(failed, Ordering::Relaxed);
+    }
+
+    /// Notes how an attempt ended: the share depends on it.
+    pub(crate) fn note_attempt(&self, attempt: Attempt, succeeded: bool) {
+        let bit = attempt as u8;
+        match (self.failed.load(Ordering::Relaxed) & bit != 0, succeeded) {
+            (true, true) => {
+                self.failed.fetch_and(!bit, Ordering::Relaxed);
+            }
+            (false, false) => {
+                self.failed.fetch_or(bit, Ordering::Relaxed);
+            }
+            (true, false) | (false, true) => {}
         }
     }
 }

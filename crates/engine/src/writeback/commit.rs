@@ -29,6 +29,7 @@ use crate::lock_order::LEAVES;
 use crate::page_cache::{Mark, Scan, slots};
 use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
+use crate::writeback::Attempt;
 use crate::writeback::writepages::note_failure;
 
 /// A commit starts when this part of the volume's share is unstable and no more than this is left of it: 1/this.
@@ -162,10 +163,11 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         // Else its own commit is running, which lists it again if it leaves something unstable.
     }
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), inodes = inodes.len(), "commit_start");
-    sb.in_flight().pin();
+    sb.pin();
     let owner = Arc::clone(sb);
     let done = Done::new(move |answer: Result<(), BackendError>| {
         let result = answer.map_err(|error| error.kind());
+        owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
         for inode in inodes {
             end(&inode, result);
         }
@@ -178,7 +180,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         owner.engine().waits.wake(owner.root_id());
         owner.note_progress();
         owner.root_wb().wake();
-        owner.in_flight().unpin();
+        owner.unpin();
     });
     sb.bdi().backend.submit(Call::SyncVolume { done });
     Some(number)
@@ -204,18 +206,19 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
         .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
     let Some(node) = node else { unreachable!("N2: whoever syncs an inode has it open") };
     begin(inode);
-    sb.in_flight().pin();
+    sb.pin();
     let owner = Arc::clone(inode);
     sb.call(deadline, move |reply| Call::Sync {
         node,
         scope,
         done: Done::new(move |answer: Result<(), BackendError>| {
             let sb = Arc::clone(owner.super_block());
+            sb.bdi().note_attempt(Attempt::Commit, answer.is_ok());
             end(&owner, answer.as_ref().copied().map_err(BackendError::kind));
             sb.note_progress();
             drop(owner);
             reply.complete(answer);
-            sb.in_flight().unpin();
+            sb.unpin();
         }),
     })
 }

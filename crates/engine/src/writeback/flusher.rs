@@ -57,13 +57,18 @@ pub(crate) enum Next {
 }
 
 /// What a flusher remembers between two steps of a wb.
-#[derive(Default)]
 pub(crate) struct PassState {
-    last_old_flush: Option<Tick>,
+    last_old_flush: Tick,
     /// A periodic pass is running.
     periodic: bool,
     /// The front work item has been begun.
     work_begun: bool,
+}
+
+impl PassState {
+    pub(crate) fn new(now: Tick) -> Self {
+        Self { last_old_flush: now, periodic: false, work_begun: false }
+    }
 }
 
 /// What a step works on.
@@ -95,10 +100,15 @@ impl BdiWriteback {
         let commit_at = commit::start_if_due(&sb, now);
         let mut full = false;
         for _ in 0..INODES_PER_STEP {
-            let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, now, commit_at) };
+            let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
             let visit = match self.next_inode(plan, full) {
                 Some(inode) => self.visit(&inode, now),
-                None if full && self.bdi.wake_on_slot(self) => Visit::Blocked,
+                None if full && self.bdi.wake_on_slot(self) => {
+                    // Only slots of who has his share are taken: what becomes old meanwhile is looked for.
+                    self.blocked.store(true, Ordering::Release);
+                    let again = now + self.pool.tunables.dirty_writeback.max(Duration::from_secs(1));
+                    return Next::At(commit_at.map_or(again, |commit| commit.min(again)));
+                }
                 None if full => {
                     full = false;
                     Visit::On
@@ -138,8 +148,7 @@ impl BdiWriteback {
         let tunables = &self.pool.tunables;
         let period = tunables.dirty_writeback;
         if period > Duration::ZERO {
-            let last = *pass.last_old_flush.get_or_insert(now);
-            if now.since(last) >= period {
+            if now.since(pass.last_old_flush) >= period {
                 pass.periodic = true;
             }
             if pass.periodic {
@@ -147,7 +156,12 @@ impl BdiWriteback {
             }
         }
         let over = self.pool.over_background() || self.bdi.wants_room() || self.bdi.nodes_are_short();
-        (over && self.lists.lock().has_untried()).then_some(Plan { reason: WbReason::Background, cutoff: Tick::MAX })
+        let lists = self.lists.lock();
+        if over && lists.has_untried() {
+            return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
+        }
+        // What a pass has chosen and left, and what was due for another attempt.
+        (lists.len(ListName::Io) != 0).then_some(Plan { reason: WbReason::Retry, cutoff: Tick(0) })
     }
 
     /// The next inode of the pass. `full`: those on `MoreIo` have their share in flight and are left there.
@@ -163,9 +177,9 @@ impl BdiWriteback {
         match plan.reason {
             WbReason::Periodic => {
                 pass.periodic = false;
-                pass.last_old_flush = Some(now);
+                pass.last_old_flush = now;
             }
-            WbReason::Background => {}
+            WbReason::Background | WbReason::Retry => {}
             WbReason::Sync | WbReason::Vmscan => {
                 pass.work_begun = false;
                 let done = self.work.lock().pop_front();
@@ -175,11 +189,10 @@ impl BdiWriteback {
         }
     }
 
-    fn next(&self, pass: &PassState, now: Tick, commit_at: Option<Tick>) -> Next {
+    fn next(&self, pass: &PassState, commit_at: Option<Tick>) -> Next {
         let lists = self.lists.lock();
         let period = self.pool.tunables.dirty_writeback;
-        let old =
-            (period > Duration::ZERO && lists.has_dirty_io()).then(|| pass.last_old_flush.unwrap_or(now) + period);
+        let old = (period > Duration::ZERO && lists.has_dirty_io()).then(|| pass.last_old_flush + period);
         let retry = lists.first(ListName::Retry);
         [old, retry, commit_at].into_iter().flatten().min().map_or(Next::Idle, Next::At)
     }
@@ -190,7 +203,7 @@ impl BdiWriteback {
         let unit_bytes = match pass {
             Pass::Open(unit_bytes) => unit_bytes,
             Pass::Held(until) => {
-                self.put_back(inode, now);
+                self.lists.lock().put_back(inode);
                 return Visit::HeldUntil(until);
             }
         };
@@ -203,11 +216,16 @@ impl BdiWriteback {
         let stop = writepages(inode, Mark::Dirty, whole, limit);
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
-            self.lists.lock().place(inode, ListName::MoreIo, now);
+            let mut lists = self.lists.lock();
             return match stop {
-                Stop::Slots => Visit::Blocked,
-                Stop::Share => Visit::HadShare,
-                Stop::Pages | Stop::End => Visit::On,
+                Stop::Slots => {
+                    lists.put_back(inode);
+                    Visit::Blocked
+                }
+                Stop::Share | Stop::Pages | Stop::End => {
+                    lists.place(inode, ListName::MoreIo, now);
+                    if stop == Stop::Share { Visit::HadShare } else { Visit::On }
+                }
             };
         }
         match self.settle(inode, now, true) {
@@ -216,11 +234,6 @@ impl BdiWriteback {
             Settled::Waiting => {}
         }
         Visit::On
-    }
-
-    /// Returns an inode that was taken and not touched.
-    fn put_back(&self, inode: &Arc<Inode>, now: Tick) {
-        self.lists.lock().place(inode, ListName::MoreIo, now);
     }
 }
 
@@ -322,6 +335,14 @@ impl FlusherPool {
             RUNNING => wb.run.store(AGAIN, Ordering::Relaxed),
             _ => {}
         }
+    }
+
+    /// Forgets `wb`, whose volume is gone.
+    pub(crate) fn forget(&self, wb: &Arc<BdiWriteback>) {
+        let mut state = self.state.lock();
+        state.queue.retain(|queued| !Arc::ptr_eq(queued, wb));
+        state.timers.retain(|Reverse(timer)| !Arc::ptr_eq(&timer.wb, wb));
+        wb.timer_at.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Runs `wb` at `at`, unless it has a timer that is due earlier.

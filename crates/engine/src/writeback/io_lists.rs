@@ -163,6 +163,21 @@ impl IoLists {
         self.entries[slot as usize].inode.clone()
     }
 
+    /// Returns an inode that [`IoLists::take_io`] gave and that could not be submitted: it stays the first.
+    pub(crate) fn put_back(&mut self, inode: &Inode) {
+        let Some(slot) = inode.list_slot() else { return };
+        self.unlink(slot);
+        let ends = &mut self.ends[ListName::Io as usize];
+        let next = std::mem::replace(&mut ends.oldest, slot);
+        match next {
+            NIL => ends.newest = slot,
+            next => self.entries[next as usize].prev = slot,
+        }
+        let entry = &mut self.entries[slot as usize];
+        (entry.list, entry.prev, entry.next) = (ListName::Io, NIL, next);
+        self.len[ListName::Io as usize] += 1;
+    }
+
     /// Moves entries from the old end of `from` to the new end of `to`, those up to `cutoff` if there is one.
     fn splice(&mut self, from: ListName, to: ListName, cutoff: Option<Tick>) -> usize {
         let mut moved = 0;

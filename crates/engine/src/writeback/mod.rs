@@ -21,7 +21,7 @@ mod work;
 pub(crate) mod writepages;
 
 pub use bdi::BackingDevInfo;
-pub(crate) use bdi::UnitClass;
+pub(crate) use bdi::{Attempt, UnitClass};
 pub(crate) use cancel::cancel_pages;
 pub(crate) use flusher::FlusherPool;
 pub(crate) use gate::DeviceGate;

@@ -79,13 +79,14 @@ impl BdiWriteback {
             dirtied: PercpuCounter::new(),
             written: PercpuCounter::new(),
         };
+        let now = pool.clock.now();
         Arc::new(Self {
             bdi,
             pool,
             lists: Mutex::new(LIST_LOCK, IoLists::new()),
             work: Mutex::new(LEAVES, VecDeque::new()),
             stat,
-            pass: Mutex::new(WB_PASS, PassState::default()),
+            pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
             run: AtomicU8::new(0),
             timer_at: AtomicU64::new(u64::MAX),
@@ -102,8 +103,10 @@ impl BdiWriteback {
         *self.sb.lock() = Arc::downgrade(sb);
     }
 
-    /// The engine goes away with dirty inodes: breaks the references between them, their lists and the pool.
-    pub(crate) fn abandon(&self) {
+    /// The volume is gone, or the engine goes away with dirty inodes: breaks the references between inodes,
+    /// lists and pool.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        self.pool.forget(self);
         let inodes = self.lists.lock().clear();
         let work = std::mem::take(&mut *self.work.lock());
         self.bdi.unblock();
@@ -162,6 +165,9 @@ impl BdiWriteback {
         drop(lists);
         if idle {
             self.arm_periodic(when);
+        } else if self.blocked.load(Ordering::Acquire) && self.pool.over_background() {
+            // Blocked for others: this one may have a slot.
+            self.wake();
         }
     }
 

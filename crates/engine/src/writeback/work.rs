@@ -26,6 +26,8 @@ pub enum WbReason {
     Sync,
     /// The dirty data is old enough.
     Periodic,
+    /// An earlier attempt failed, and the back-off is over. Ours: the kernel does not try again.
+    Retry,
 }
 
 impl fmt::Display for WbReason {
@@ -35,6 +37,7 @@ impl fmt::Display for WbReason {
             Self::Vmscan => "vmscan",
             Self::Sync => "sync",
             Self::Periodic => "periodic",
+            Self::Retry => "retry",
         })
     }
 }

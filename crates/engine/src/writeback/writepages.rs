@@ -24,7 +24,7 @@ use crate::error::{BackendError, ErrorKind};
 use crate::inode::Inode;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::{Settled, UnitClass, commit};
+use crate::writeback::{Attempt, Settled, UnitClass, commit};
 
 /// How much one call submits.
 #[derive(Copy, Clone, Debug)]
@@ -173,7 +173,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         bdi.gate.unit_started(bytes);
     }
     tracing::trace!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes, len_bytes, "wbc_writepage");
-    sb.in_flight().pin();
+    sb.pin();
     let owner = Arc::clone(inode);
     let first = unit.first;
     let done = move |frames: Gather, written: Result<usize, BackendError>| {
@@ -185,7 +185,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         }
         sb.bdi().release_slot(class);
         drop(owner);
-        sb.in_flight().unpin(); // W4: after the inode
+        sb.unpin(); // W4: after the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
     bdi.backend.submit(Call::Write(unit));
@@ -228,7 +228,8 @@ fn end_writeback(
         Scan::On
     });
     ended.account(inode);
-    sb.bdi().unit_ended(good_bytes as u64, error.is_some());
+    sb.bdi().unit_ended(good_bytes as u64);
+    sb.bdi().note_attempt(Attempt::Write, error.is_none());
     if let Some(error) = &error {
         tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes = first.offset_bytes(), %error,
             "write-back failed; the data is kept and will be retried");
@@ -312,8 +313,8 @@ fn finish(inode: &Arc<Inode>) {
     }
     match inode.wb().settle(inode, now, false) {
         Settled::WriteMeta => submit_meta(inode),
-        Settled::Clean if doomed => inode.release_if_clean(),
-        Settled::Clean | Settled::Waiting => {}
+        Settled::Clean => inode.release_if_clean(),
+        Settled::Waiting => {}
     }
     sb.engine().waits.wake(inode.id());
     sb.note_progress();
@@ -335,12 +336,13 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) {
         let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };
         (node, change, std::mem::take(&mut state.meta))
     };
-    sb.in_flight().pin();
+    sb.pin();
     let owner = Arc::clone(inode);
     let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
         let sb = Arc::clone(owner.super_block());
         let mut state = owner.state.lock();
         state.meta_in_flight = false;
+        sb.bdi().note_attempt(Attempt::Meta, answer.is_ok());
         match answer {
             Ok(attr) => {
                 state.attr.ctime = attr.ctime;
@@ -354,7 +356,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) {
         }
         finish(&owner);
         drop(owner);
-        sb.in_flight().unpin();
+        sb.unpin();
     });
     sb.bdi().backend.submit(Call::Setattr { node, change, done });
 }
