@@ -46,6 +46,8 @@ pub(crate) mod meta {
 }
 
 const NO_SLOT: u32 = u32::MAX;
+/// Value of `Inode::cut_from` while nothing is being cut.
+pub(crate) const NO_CUT: u64 = u64::MAX;
 
 /// See the [module documentation](self).
 pub struct Inode {
@@ -66,6 +68,8 @@ pub struct Inode {
     size_bytes: AtomicU64,
     /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
     pub(crate) backing_bytes: AtomicU64,
+    /// Pages from this index on are being cut off and are not written back; [`NO_CUT`] otherwise.
+    pub(crate) cut_from: AtomicU64,
     mtime_ns: AtomicI64,
     users: AtomicU32,
     slot: AtomicU32,
@@ -116,6 +120,7 @@ impl Inode {
             units: AtomicU32::new(0),
             size_bytes: AtomicU64::new(attr.size_bytes),
             backing_bytes: AtomicU64::new(attr.size_bytes),
+            cut_from: AtomicU64::new(NO_CUT),
             mtime_ns: AtomicI64::new(attr.mtime.0),
             users: AtomicU32::new(0),
             slot: AtomicU32::new(NO_SLOT),
@@ -181,9 +186,19 @@ impl Inode {
 
     pub(crate) fn set_size(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Release);
+        self.record_size(size_bytes);
+    }
+
+    /// The size with which a killed process is recovered.
+    pub(crate) fn record_size(&self, size_bytes: u64) {
         if let Some(slot) = self.slot() {
             self.sb.engine().arena.set_size(slot, size_bytes);
         }
+    }
+
+    /// Whether a cut is under way: its pages wait for the end of it.
+    pub(crate) fn is_being_cut(&self) -> bool {
+        self.cut_from.load(Ordering::Acquire) != NO_CUT
     }
 
     pub(crate) fn set_mtime(&self, mtime: Timestamp) {

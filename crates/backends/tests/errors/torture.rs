@@ -10,8 +10,8 @@ use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, Rule, SystemClock};
 
 use crate::rig::{
-    Disk, PAGE, Random, Rig, Running, TempDir, assert_idle, assert_same, busy, create, eventually, limits, open,
-    pattern, spawn, within,
+    Disk, PAGE, Random, Rig, Running, TempDir, assert_idle, assert_same, busy, count_engine_panics, create, eventually,
+    limits, open, pattern, spawn, within,
 };
 
 const TIME: Duration = Duration::from_secs(3);
@@ -155,6 +155,7 @@ impl Worker {
 }
 
 fn torture(volume: &Arc<SuperBlock>, seed: u64, calm: impl FnOnce()) -> Vec<Vec<u8>> {
+    count_engine_panics();
     println!("seed {seed}");
     for nth in 0..SHARED {
         drop(create(volume, &format!("shared{nth}")));

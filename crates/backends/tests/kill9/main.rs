@@ -74,6 +74,7 @@ fn acknowledged_bytes_survive_a_kill_at_any_moment() {
     let first_seed = number(SEED_VARIABLE).unwrap_or_else(|| u64::from(std::process::id()) << 16);
     let runs = number(RUNS_VARIABLE).unwrap_or(RUNS);
     let Some(place) = Place::new() else { return };
+    fail_on_panics_of_the_engine();
     let started = Instant::now();
     let (mut model, mut acknowledged, mut survived) = (Model::default(), 0, 0);
     for seed in first_seed..first_seed + runs {
@@ -92,6 +93,18 @@ fn acknowledged_bytes_survive_a_kill_at_any_moment() {
     println!("{acknowledged} operations and {survived} surviving files in {runs} runs, {elapsed:?}");
     assert!(acknowledged > runs, "the children got nothing done");
     assert!(runs < RUNS || survived > runs, "nothing was left to recover");
+}
+
+/// Nobody waits for a flusher or a worker, so nobody else would notice.
+fn fail_on_panics_of_the_engine() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        let thread = std::thread::current();
+        if thread.name().is_some_and(|name| name.starts_with("sw-") || name.starts_with("slack")) {
+            std::process::exit(101);
+        }
+    }));
 }
 
 /// Not a test of its own: what the child runs.
@@ -116,7 +129,9 @@ fn run_and_kill(place: &Place, seed: u64) -> [u64; THREADS] {
         // One byte for each operation: the thread.
         reports.iter().for_each(|thread| match returned.get_mut(usize::from(*thread)) {
             Some(count) => *count += 1,
-            None => panic!("the child failed: {}", String::from_utf8_lossy(&reports[reports.len().saturating_sub(4000)..])),
+            None => {
+                panic!("the child failed: {}", String::from_utf8_lossy(&reports[reports.len().saturating_sub(4000)..]))
+            }
         });
         returned
     });

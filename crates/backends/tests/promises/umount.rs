@@ -64,8 +64,10 @@ fn p03_after_an_unmount_nothing_works_and_the_name_is_free() {
 #[test]
 fn p03_a_second_unmount_at_the_same_time_is_refused() {
     let rig = Rig::live(Disk::new(), busy());
-    rig.create("a").write_at(0, b"x").unwrap();
+    let file = rig.create("a");
     rig.disk.faults.add(Rule::hold());
+    file.write_at(0, b"x").unwrap();
+    drop(file);
     let volume = rig.volume.clone();
     let first = spawn("umount", move || volume.umount(UmountOptions::default()));
     rig.disk.faults.wait_held(1, PATIENCE);
@@ -193,6 +195,24 @@ fn p03_the_backend_is_closed_when_unmount_returns() {
         assert_eq!(Arc::strong_count(&disk.backend), 1, "discard: {}", options.discard);
         drop(engine);
     }
+}
+
+/// Whoever lets go of a volume last closes its backend, which may take locks and time: a flusher holds none
+/// of its own by then.
+#[test]
+fn p03_a_flusher_may_be_the_last_to_let_go_of_a_backend() {
+    let rig = Rig::live(Disk::new(), busy());
+    for round in 0..500 {
+        let (disk, volume) = rig.mount("brief");
+        if round % 2 == 0 {
+            create(&volume, "a").write_at(0, b"x").unwrap();
+        }
+        drop(disk.backend);
+        let unmounted = volume.clone();
+        within("umount", move || unmounted.umount(UmountOptions::default())).unwrap();
+        drop(volume);
+    }
+    rig.unmount_and_find_nothing_left();
 }
 
 #[test]

@@ -64,8 +64,10 @@ fn p03_past_its_deadline_a_hanging_volume_is_still_mounted_and_loses_nothing() {
 fn p03_other_volumes_work_and_unmount_while_one_hangs() {
     let rig = Rig::live(Disk::new(), busy());
     let (other_disk, other) = rig.mount("other");
-    rig.create("a").write_at(0, &pattern(1, 2_000_000)).unwrap();
+    let file = rig.create("a");
     rig.disk.faults.add(Rule::hold());
+    file.write_at(0, &pattern(1, 2_000_000)).unwrap();
+    drop(file);
     let hanging = rig.volume.clone();
     let umount = spawn("umount", move || hanging.umount(UmountOptions::default()));
     rig.disk.faults.wait_held(1, PATIENCE);
@@ -96,8 +98,8 @@ fn p03_other_volumes_work_and_unmount_while_one_hangs() {
 fn p03_the_deadline_holds_with_a_unit_of_an_unlinked_file_in_flight() {
     let rig = Rig::live(Disk::new(), busy());
     let file = rig.create("a");
-    file.write_at(0, &[1; 100_000]).unwrap();
     rig.disk.faults.add(Rule::hold().on("write"));
+    file.write_at(0, &[1; 100_000]).unwrap();
     rig.disk.faults.wait_held(1, PATIENCE);
     rig.unlink("a");
     drop(file);
@@ -138,9 +140,9 @@ fn p03_the_deadline_holds_with_a_read_ahead_in_flight() {
 #[test]
 fn p03_the_deadline_holds_against_a_truncate_that_hangs() {
     let rig = Rig::live(Disk::new(), busy());
-    rig.create("a").write_at(0, b"x").unwrap();
     rig.create("b").set_len(10).unwrap();
     rig.disk.faults.add(Rule::hold().on("write"));
+    rig.create("a").write_at(0, b"x").unwrap();
     let started = Instant::now();
     let volume = rig.volume.clone();
     let umount = spawn("umount", move || volume.umount(UmountOptions { deadline: Some(2 * SLACK), discard: false }));
@@ -169,8 +171,10 @@ fn p03_the_deadline_holds_against_a_truncate_that_hangs() {
 fn p03_discard_of_a_hanging_volume_waits_for_nothing_and_frees_all_when_it_answers() {
     let rig = Rig::live(Disk::new(), busy());
     let (other_disk, other) = rig.mount("other");
-    rig.create("a").write_at(0, &[1; 1_000_000]).unwrap();
+    let file = rig.create("a");
     rig.disk.faults.add(Rule::hold());
+    file.write_at(0, &[1; 1_000_000]).unwrap();
+    drop(file);
     rig.disk.faults.wait_held(1, PATIENCE);
     let volume = rig.volume.clone();
     let options = UmountOptions { discard: true, ..UmountOptions::default() };

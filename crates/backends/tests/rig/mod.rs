@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Once, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -105,6 +105,7 @@ impl Rig {
     }
 
     fn assemble(engine: Engine, clock: Arc<ManualClock>, disk: Disk) -> Self {
+        count_engine_panics();
         let volume = engine.mount("rig", disk.backend.clone()).unwrap();
         Self { engine, clock, disk, volume }
     }
@@ -171,6 +172,29 @@ pub(crate) fn assert_idle(engine: &Engine, volume: &Arc<SuperBlock>) {
     assert_eq!(volume.status().open_files, 0, "open files");
     assert_eq!(arena.free_frames(), u64::from(arena.frames()), "free frames");
     assert_eq!(arena.free_inodes(), inodes_of(arena), "free inode records");
+    assert_eq!(engine_panics(), 0, "threads of an engine in this process have panicked");
+}
+
+static ENGINE_PANICS: AtomicU32 = AtomicU32::new(0);
+
+/// Has panics of threads counted that no test waits for: flushers and workers.
+pub(crate) fn count_engine_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            report(panic);
+            let thread = std::thread::current();
+            if thread.name().is_some_and(|name| name.starts_with("sw-") || name.starts_with("slack")) {
+                ENGINE_PANICS.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    });
+}
+
+/// How many threads of engines of this process have panicked.
+pub(crate) fn engine_panics() -> u32 {
+    ENGINE_PANICS.load(Ordering::SeqCst)
 }
 
 /// How many inode records an arena of this size has, by default.

@@ -1,11 +1,14 @@
 //! Changing a file's size, and dropping pages.
 //!
 //! # Order of a cut
-//! 1. The new size is set, in the arena too: from now on no unit takes a page beyond it, and a killed
-//!    process is recovered with the cut made, never with a hole where acknowledged bytes were.
-//! 2. Units in flight with bytes beyond it are waited for: the backend must not extend the file afterwards.
-//! 3. The backend cuts the file. If it refuses, the old size is put back and nothing is lost.
-//! 4. Pages beyond are dropped, dirty or not, and the rest of the last page is zeroed.
+//! 1. The arena gets the new size: a killed process is recovered with the cut made, never with a hole where
+//!    acknowledged bytes were.
+//! 2. From the page of the new end on, nothing is taken for write-back until the cut is over: the backend must
+//!    not extend the file behind it, and a refused cut must find its bytes dirty.
+//! 3. Units in flight from that page on are waited for.
+//! 4. The backend cuts the file. If it refuses, the old size goes back into the arena and nothing is lost.
+//! 5. The file has the new size. Pages beyond are dropped, dirty or not, and the rest of the last page is
+//!    zeroed.
 //!
 //! `rwsem` is held for writing throughout. Extending sends the size to the backend at once as well, so that
 //! its limits and its space answer here and not at a flush that nobody waits for.
@@ -20,11 +23,12 @@ use crate::backend::{AttrChange, Call};
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
-use crate::inode::Inode;
+use crate::inode::{Inode, NO_CUT};
 use crate::page_cache::{LEAF_PAGES, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::cancel_pages;
 use crate::writeback::sync::wait_for_writeback;
+use crate::writeback::writepages::settle_now;
 
 impl File {
     /// Sets the size: cuts the file, or extends it with zeroes.
@@ -48,34 +52,55 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     let _exclusive = inode.rwsem.write();
     sb.writable()?;
     let old_bytes = inode.size_bytes();
-    let cut = PageIndex::of(size_bytes)..PageIndex(u64::MAX);
-    if size_bytes < old_bytes {
-        inode.set_size(size_bytes);
-        wait_for_writeback(inode, cut, None)?;
-        // The last page may hold bytes beyond the old end of the backing file: its unit must see the new
-        // end, hence the wait from its own index on.
-    }
     let now = sb.engine().clock.wall();
     let change = AttrChange { size_bytes: Some(size_bytes), mtime: Some(now), ..AttrChange::default() };
-    let attr = match sb.call(None, |done| Call::Setattr { node, change, done }) {
-        Ok(attr) => attr,
-        Err(error) => {
-            inode.set_size(old_bytes);
-            return Err(error.into());
-        }
+    let resize = || sb.call(None, |done| Call::Setattr { node, change, done });
+    let attr = if size_bytes < old_bytes {
+        let cut = Cut::begin(inode, size_bytes);
+        wait_for_writeback(inode, PageIndex::of(size_bytes)..PageIndex(u64::MAX), None)?;
+        let attr = resize()?;
+        cut.made();
+        attr
+    } else {
+        let attr = resize()?;
+        inode.set_size(size_bytes);
+        attr
     };
+    inode.backing_bytes.store(size_bytes, Ordering::Release);
     inode.set_mtime(now);
     inode.refresh(&attr);
-    if size_bytes < old_bytes {
-        drop_pages_from(inode, PageIndex::end_of(size_bytes));
-        zero_tail(inode, size_bytes);
-    }
-    inode.backing_bytes.store(size_bytes, Ordering::Release);
-    if size_bytes > old_bytes {
-        inode.set_size(size_bytes);
-    }
     sb.note_progress();
     Ok(())
+}
+
+/// A cut that is under way. Unless it is made, dropping it puts everything back.
+struct Cut<'a> {
+    inode: &'a Arc<Inode>,
+    size_bytes: u64,
+}
+
+impl<'a> Cut<'a> {
+    fn begin(inode: &'a Arc<Inode>, size_bytes: u64) -> Self {
+        inode.record_size(size_bytes);
+        inode.cut_from.store(PageIndex::of(size_bytes).0, Ordering::Release);
+        Self { inode, size_bytes }
+    }
+
+    /// The backend has made it.
+    fn made(&self) {
+        self.inode.set_size(self.size_bytes);
+        drop_pages_from(self.inode, PageIndex::end_of(self.size_bytes));
+        zero_tail(self.inode, self.size_bytes);
+    }
+}
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        let inode = self.inode;
+        inode.record_size(inode.size_bytes());
+        inode.cut_from.store(NO_CUT, Ordering::Release);
+        settle_now(inode);
+    }
 }
 
 /// Drops the pages from `from` on, waiting for those that are being filled with bytes from before the cut. A

@@ -78,6 +78,11 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
             // The marks stay: another sync may have chosen the same pages, and the next attempt wants them.
             return Ok(());
         }
+        let cut = || (!inode.is_being_cut()).then_some(());
+        engine
+            .waits
+            .wait(inode.id(), &*engine.clock, deadline, cut)
+            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
         wait_for_copy(inode, index);
     }
 }

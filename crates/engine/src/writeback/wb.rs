@@ -180,8 +180,8 @@ impl BdiWriteback {
         if !flusher && matches!(list, Some(ListName::Io | ListName::MoreIo)) {
             return Settled::Waiting; // I3: the flusher looks at it soon.
         }
-        if inode.has_io(&state) {
-            return Settled::Waiting;
+        if inode.has_io(&state) || inode.is_being_cut() {
+            return Settled::Waiting; // whoever ends it settles
         }
         let dirty = inode.mapping.count(Mark::Dirty) != 0;
         self.note_failure(&mut state, now);

@@ -3,8 +3,8 @@
 //! # Invariants
 //! W1. A page is in at most one unit: it is taken under its leaf's lock, and only without `WRITEBACK`. So a
 //!     rewritten page waits for its old unit, and the backend never sees the two out of order.
-//! W2. A unit ends at the file's size as read under the lock of its last page's leaf. Truncate lowers the
-//!     size first and then waits for `WRITEBACK` marks, so it sees this unit or the unit sees the new size.
+//! W2. A unit ends at the file's size, and before `cut_from`, as read under the lock of its last page's leaf.
+//!     A cut sets `cut_from` first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it.
 //! W3. Metadata is submitted only while no page is dirty or under write-back, so that the times the backend
 //!     ends up with are those the cache promised.
 //! W4. Whatever is in flight pins the super block, from before it is submitted until its completion has let
@@ -101,7 +101,8 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
     let mut unit: Option<Gathering> = None;
     inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
         let size_bytes = inode.size_bytes();
-        let end = range.end.min(PageIndex::end_of(size_bytes));
+        let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
+        let end = range.end.min(PageIndex::end_of(size_bytes)).min(cut_from);
         let in_range = range_bits(range.start.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(mark) & in_range) {
             let index = base.plus(slot as u64);
@@ -306,18 +307,23 @@ pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
 /// The last part of every completion: lists, metadata, waiters.
 fn finish(inode: &Arc<Inode>) {
     let sb = inode.super_block();
-    let now = sb.engine().clock.now();
     let doomed = inode.state.lock().doomed;
     if doomed {
         sb.drop_pages(inode);
     }
+    settle_now(inode);
+    sb.note_progress();
+}
+
+/// Puts an inode where it belongs, does what is due, and lets everybody who waits for it look again.
+pub(crate) fn settle_now(inode: &Arc<Inode>) {
+    let now = inode.super_block().engine().clock.now();
     match inode.wb().settle(inode, now, false) {
         Settled::WriteMeta => submit_meta(inode),
         Settled::Clean => inode.release_if_clean(),
         Settled::Waiting => {}
     }
-    sb.engine().waits.wake(inode.id());
-    sb.note_progress();
+    inode.super_block().engine().waits.wake(inode.id());
 }
 
 /// Sends the inode's times (and its mode, where a write by the backend would change it) after its data.

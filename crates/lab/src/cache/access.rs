@@ -16,8 +16,8 @@ use super::subject::{Cached, Kernel, Memory, Operation, Sharing, Subject};
 use crate::options::Options;
 use crate::{lanes, rounds};
 
-/// Size of each file.
-pub(crate) const FILE_BYTES: u64 = 256 << 20;
+/// Size of each file in a full and in a quick run: far more than any processor's cache.
+const FILE_BYTES: (u64, u64) = (256 << 20, 128 << 20);
 const ARENA_BYTES: u64 = 1 << 30;
 /// Files that two threads need to have one each.
 const FILES: usize = 2;
@@ -36,12 +36,12 @@ impl Setting {
     pub(crate) const ALL: [Self; 3] = [Self::ONE, Self::TWO_OWN, Self::TWO_SHARED];
 }
 
-/// `write random, 2 threads, own files`.
+/// `write random, 2 on own files`.
 pub(crate) fn row(operation: Operation, order: Order, setting: Setting) -> String {
     let threads = match (setting.threads, setting.sharing) {
         (1, _) => "1 thread".to_owned(),
-        (threads, Sharing::Own) => format!("{threads} threads, own"),
-        (threads, Sharing::Shared) => format!("{threads} threads, shared"),
+        (threads, Sharing::Own) => format!("{threads} on own files"),
+        (threads, Sharing::Shared) => format!("{threads} on one file"),
     };
     format!("{} {}, {threads}", operation.name(), order.name())
 }
@@ -54,27 +54,33 @@ fn tunables() -> Tunables {
     Tunables { volume_share_percent: 75, ..Tunables::default() }
 }
 
-/// All that is compared, ready. The kernel's disk is the file system of `dir`.
-fn subjects(dir: &Path, files: usize) -> Result<Vec<Box<dyn Subject>>> {
+/// Size of each file.
+pub(crate) fn file_bytes(options: &Options) -> u64 {
+    options.pick(FILE_BYTES.0, FILE_BYTES.1)
+}
+
+/// All that is compared, ready. The kernel's disk is the file system of `--dir`.
+fn subjects(options: &Options, files: usize) -> Result<Vec<Box<dyn Subject>>> {
+    let (dir, bytes) = (options.dir.as_path(), file_bytes(options));
     let mut subjects: Vec<Box<dyn Subject>> = vec![
-        Box::new(Memory::new(files, FILE_BYTES)),
-        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, FILE_BYTES)?),
-        Box::new(Kernel::new(super::DISK, dir, files, FILE_BYTES, true)?),
+        Box::new(Memory::new(files, bytes)),
+        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes)?),
+        Box::new(Kernel::new(super::DISK, dir, files, bytes, true)?),
     ];
     let shared_memory = Path::new("/dev/shm");
     if shared_memory.is_dir() {
-        subjects.push(Box::new(Kernel::new(super::TMPFS, shared_memory, files, FILE_BYTES, false)?));
+        subjects.push(Box::new(Kernel::new(super::TMPFS, shared_memory, files, bytes, false)?));
     }
     Ok(subjects)
 }
 
 /// Measures overwriting and reading: ns per page and thread.
 pub(crate) fn overwrite_and_read(options: &Options, series: &mut Series) -> Result<()> {
-    let count = options.pick(65_536, 16_384);
-    let mut subjects = subjects(&options.dir, FILES)?;
+    let (count, pages) = (options.pick(65_536, 16_384), file_bytes(options) / PAGE as u64);
+    let mut subjects = subjects(options, FILES)?;
     for subject in &mut subjects {
         for setting in [Setting::TWO_OWN, Setting::TWO_SHARED] {
-            touch(&mut **subject, setting)?;
+            touch(&mut **subject, setting, pages)?;
         }
         subject.settle()?;
     }
@@ -83,7 +89,7 @@ pub(crate) fn overwrite_and_read(options: &Options, series: &mut Series) -> Resu
     rounds::run("access", options.rounds(), turns, |round, turn| {
         let (setting, number) = (Setting::ALL[turn / subjects.len()], turn % subjects.len());
         let (subject, seed) = (&mut *subjects[number], options.seed.wrapping_add(u64::from(round)));
-        touch(subject, setting)?;
+        touch(subject, setting, pages)?;
         for operation in Operation::ALL {
             for order in Order::ALL {
                 let time = batch(subject, operation, order, setting, count, seed)?;
@@ -98,8 +104,8 @@ pub(crate) fn overwrite_and_read(options: &Options, series: &mut Series) -> Resu
 
 /// Measures writes that make a file grow.
 pub(crate) fn first_write(options: &Options, series: &mut Series) -> Result<()> {
-    let mut subjects = subjects(&options.dir, 1)?;
-    let count = FILE_BYTES / PAGE as u64;
+    let mut subjects = subjects(options, 1)?;
+    let count = file_bytes(options) / PAGE as u64;
     rounds::run("first write", options.rounds(), subjects.len(), |_, turn| {
         let subject = &mut *subjects[turn];
         subject.empty()?;
@@ -111,8 +117,7 @@ pub(crate) fn first_write(options: &Options, series: &mut Series) -> Result<()> 
 }
 
 /// Writes every page once.
-fn touch(subject: &mut dyn Subject, setting: Setting) -> Result<()> {
-    let pages = FILE_BYTES / PAGE as u64;
+fn touch(subject: &mut dyn Subject, setting: Setting, pages: u64) -> Result<()> {
     let each = if setting.sharing == Sharing::Shared { pages / setting.threads as u64 } else { pages };
     batch(subject, Operation::Write, Order::Sequential, setting, each, 0).map(drop)
 }
@@ -147,6 +152,6 @@ mod tests {
             .map(|operation| Order::ALL.map(|order| Setting::ALL.map(|setting| row(operation, order, setting))));
         let names: std::collections::BTreeSet<_> = all.into_iter().flatten().flatten().collect();
         assert_eq!(names.len(), 12);
-        assert!(names.contains("write random, 2 threads, own"));
+        assert!(names.contains("write random, 2 on own files"));
     }
 }

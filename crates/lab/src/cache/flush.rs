@@ -29,7 +29,12 @@ pub(crate) const ENGINE: &str = "engine";
 pub(crate) const DIRECT_1: &str = "direct, 1 thread";
 pub(crate) const DIRECT_4: &str = "direct, 4 threads";
 pub(crate) const NEW: &str = "flush 512 MiB, new file";
-pub(crate) const AGAIN: &str = "flush 512 MiB, overwritten";
+const AGAIN: &str = "flush 512 MiB, overwritten";
+
+/// What is measured: in a quick run new files alone.
+pub(crate) fn rows(options: &Options) -> &'static [&'static str] {
+    options.pick(&[NEW, AGAIN], &[NEW])
+}
 
 /// Nothing is flushed before it is asked for.
 fn tunables() -> Tunables {
@@ -45,11 +50,12 @@ fn tunables() -> Tunables {
 pub(crate) fn measure(options: &Options, series: &mut Series) -> Result<()> {
     let mut cached = Cached::new(&options.dir, ARENA_BYTES, tunables(), 1, BYTES)?;
     let mut direct = open_direct(&options.dir)?;
+    let rows = rows(options);
     rounds::run("flush", options.rounds(), 3, |_, turn| match turn {
         0 => {
             cached.empty()?;
             quieten(&direct)?;
-            for row in [NEW, AGAIN] {
+            for row in rows {
                 series.add(row, ENGINE, flush(&mut cached)?);
             }
             Ok(())
@@ -58,7 +64,7 @@ pub(crate) fn measure(options: &Options, series: &mut Series) -> Result<()> {
             let (threads, name) = if turn == 1 { (1, DIRECT_1) } else { (4, DIRECT_4) };
             ftruncate(&direct, 0).context("ftruncate")?;
             quieten(&direct)?;
-            for row in [NEW, AGAIN] {
+            for row in rows {
                 series.add(row, name, write_directly(&mut direct, threads)?);
             }
             Ok(())

@@ -46,10 +46,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     access::first_write(options, &mut times)?;
     flush::measure(options, &mut rates)?;
 
-    report.table(access_table(&times));
-    report.table(flush_table(&rates));
-    report.note("ns: of one thread. Engine by memcpy: less is better; kernel by engine: more is better, the faster");
-    report.note("of disk and tmpfs. Ratios are medians of the rounds' ratios, with the 95 % interval.");
+    report.table(access_table(&times, options));
+    report.table(flush_table(&rates, flush::rows(options)));
+    report.note("Each thread's time. By memcpy: the engine's time by memcpy's, less is better. Kernel by it: the time");
+    report.note("of the faster of disk and tmpfs by the engine's, more is better. Ratios: medians, 95 % intervals.");
     report.figure("access_ns", times.json());
     report.figure("flush_mb_per_s", rates.json());
     single_thread_targets(&times).into_iter().for_each(|target| report.target(target));
@@ -72,17 +72,18 @@ fn all_rows() -> Vec<String> {
     rows
 }
 
-fn access_table(times: &Series) -> Table {
+fn access_table(times: &Series, options: &Options) -> Table {
     let columns = [
         ("ns per 4 KiB", Align::Left),
         (MEMCPY, Align::Right),
         (ENGINE, Align::Right),
         (TMPFS, Align::Right),
         (DISK, Align::Right),
-        ("engine by memcpy", Align::Right),
-        ("kernel by engine", Align::Right),
+        ("by memcpy", Align::Right),
+        ("kernel by it", Align::Right),
     ];
-    let mut table = Table::new("Cached access, 256 MiB files", &columns);
+    let size = crate::quantity::bytes(access::file_bytes(options));
+    let mut table = Table::new(format!("Cached access, files of {size}"), &columns);
     for row in all_rows() {
         let ns = |subject| times.median(&row, subject).map_or_else(String::new, |ns| format!("{ns:.0}"));
         let kernel = median_estimate(&kernel_by_engine(times, &row));
@@ -92,20 +93,20 @@ fn access_table(times: &Series) -> Table {
     table
 }
 
-fn flush_table(rates: &Series) -> Table {
+fn flush_table(rates: &Series, rows: &[&str]) -> Table {
     let names = [flush::DIRECT_1, flush::DIRECT_4, flush::ENGINE];
     let columns = [
         ("MB/s", Align::Left),
         (names[0], Align::Right),
         (names[1], Align::Right),
         (names[2], Align::Right),
-        ("engine by faster", Align::Right),
+        ("engine by the faster", Align::Right),
     ];
     let mut table = Table::new("Flushing what is cached until it is durable", &columns);
-    for row in [flush::NEW, flush::AGAIN] {
+    for row in rows {
         let rate = |subject| rates.median(row, subject).map_or_else(String::new, figure);
         let by_direct = median_estimate(&flush_ratios(rates, row));
-        table.row([row.to_owned(), rate(names[0]), rate(names[1]), rate(names[2]), by_direct.text()]);
+        table.row([(*row).to_owned(), rate(names[0]), rate(names[1]), rate(names[2]), by_direct.text()]);
     }
     table
 }
