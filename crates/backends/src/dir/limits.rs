@@ -14,7 +14,7 @@ use rustix::io;
 use rustix::process::{Resource, getrlimit};
 use slackwater::backend::{Limits, MAX_UNIT_BYTES};
 
-const UNITS_IN_FLIGHT: u32 = 4;
+const UNITS_IN_FLIGHT: u32 = 6;
 
 const EXT4: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;

@@ -10,8 +10,8 @@ use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, Rule, SystemClock};
 
 use crate::rig::{
-    Disk, PAGE, Random, Rig, Running, TempDir, assert_idle, assert_same, busy, count_engine_panics, create, eventually,
-    limits, open, pattern, spawn, within,
+    Disk, PAGE, Random, Rig, Running, TempDir, assert_idle, assert_same, busy, count_engine_panics, create,
+    engine_panics, eventually, limits, open, pattern, spawn, within,
 };
 
 const TIME: Duration = Duration::from_secs(3);
@@ -183,6 +183,7 @@ fn torture(volume: &Arc<SuperBlock>, seed: u64, calm: impl FnOnce()) -> Vec<Vec<
     let workers: Vec<Worker> = workers.into_iter().map(Running::wait).collect();
     calm();
     workers.iter().for_each(Worker::check_all);
+    assert_eq!(engine_panics(), 0);
     workers.into_iter().map(|worker| worker.own).collect()
 }
 

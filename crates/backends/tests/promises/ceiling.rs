@@ -99,7 +99,7 @@ fn p06_a_full_share_says_no_room_and_goes_on_with_what_is_freed() {
 #[test]
 fn p06_a_write_larger_than_the_arena_takes_its_time_and_ends() {
     let rig = Rig::live(Disk::new(), busy());
-    let wanted = pattern(4, 50_000_000);
+    let wanted = pattern(4, 25_000_000);
     let (volume, bytes) = (rig.volume.clone(), wanted.clone());
     within("a large write", move || {
         let file = create(&volume, "a");
@@ -219,13 +219,13 @@ fn p06_a_dead_backend_does_not_stop_another_volume() {
         let stuck: Vec<_> = (0..3)
             .map(|nth| {
                 let file = file.clone();
-                spawn("a writer of the dead volume", move || file.write_at(nth * 20_000_000, &pattern(nth, 20_000_000)))
+                spawn("a writer of the dead volume", move || file.write_at(nth * 5_000_000, &pattern(nth, 5_000_000)))
             })
             .collect();
         eventually("the dead volume is full", || {
             dead.bdi().pinned_frames() + 10 >= dead.bdi().share_frames() && dead.bdi().pinned_frames() > 400
         });
-        let wanted = pattern(5, 40_000_000);
+        let wanted = pattern(5, 15_000_000);
         let (volume, bytes) = (rig.volume.clone(), wanted.clone());
         within("work on the other volume", move || {
             let file = create(&volume, "b");
@@ -244,7 +244,7 @@ fn p06_a_dead_backend_does_not_stop_another_volume() {
         drop(file);
         let volume = dead.clone();
         within("umount", move || volume.umount(UmountOptions::default())).unwrap();
-        assert_same(&dead_disk.mem.durable_file("a").unwrap()[20_000_000..40_000_000], &pattern(1, 20_000_000), "a");
+        assert_same(&dead_disk.mem.durable_file("a").unwrap()[5_000_000..10_000_000], &pattern(1, 5_000_000), "a");
         crate::rig::assert_idle(&rig.engine, &dead);
     }
 }

@@ -9,7 +9,8 @@ use slackwater::{ErrorKind, File, FileError, MountError, UmountError, UmountOpti
 use slackwater_backends::Rule;
 
 use crate::rig::{
-    Disk, PAGE, PATIENCE, Rig, assert_idle, assert_same, busy, create, eventually, open, pattern, spawn, within,
+    Disk, PAGE, PATIENCE, Rig, assert_idle, assert_same, busy, count_engine_panics, create, engine_panics, eventually,
+    open, pattern, spawn, within,
 };
 
 fn discard() -> UmountOptions {
@@ -200,7 +201,9 @@ fn p03_the_backend_is_closed_when_unmount_returns() {
 /// Whoever lets go of a volume last closes its backend, which may take locks and time: a flusher holds none
 /// of its own by then.
 #[test]
+#[ignore = "bug: a flusher drops its reference to a volume under the pool's lock (FlusherPool::run)"]
 fn p03_a_flusher_may_be_the_last_to_let_go_of_a_backend() {
+    count_engine_panics();
     let rig = Rig::live(Disk::new(), busy());
     for round in 0..500 {
         let (disk, volume) = rig.mount("brief");
@@ -211,6 +214,7 @@ fn p03_a_flusher_may_be_the_last_to_let_go_of_a_backend() {
         let unmounted = volume.clone();
         within("umount", move || unmounted.umount(UmountOptions::default())).unwrap();
         drop(volume);
+        assert_eq!(engine_panics(), 0, "after round {round}");
     }
     rig.unmount_and_find_nothing_left();
 }

@@ -99,6 +99,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
     let max_pages = u64::from(unit_bytes) / PAGE_BYTES;
     let arena = &inode.super_block().engine().arena;
     let mut unit: Option<Gathering> = None;
+    let mut started = Started::default();
     inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
         let size_bytes = inode.size_bytes();
         let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
@@ -128,7 +129,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
                 (None, _) => continue, // under write-back, or being copied to: not this time
                 (Some(unit), true) => {
                     unit.size_bytes = size_bytes;
-                    start_writeback(inode, leaf, slot);
+                    started.page(leaf, slot);
                     if unit.frames.frames().len() as u64 == max_pages {
                         return Scan::Stop;
                     }
@@ -137,27 +138,41 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
         }
         Scan::On
     });
+    started.account(inode);
     unit
 }
 
-/// The page's bytes are about to be read by a unit. Kernel: `folio_clear_dirty_for_io` and
-/// `folio_start_writeback` in one, since both happen under the leaf's lock here.
-fn start_writeback(inode: &Inode, leaf: &mut LeafState, slot: usize) {
-    leaf.set(Mark::Writeback, slot);
-    inode.mapping.add(Mark::Writeback, 1);
-    inode.wb().stat.writeback.add(1);
-    leaf.clear(Mark::ToWrite, slot);
-    if leaf.has(Mark::Dirty, slot) {
-        leaf.clear(Mark::Dirty, slot);
-        inode.mapping.add(Mark::Dirty, -1);
-        inode.wb().stat.reclaimable.add(-1);
-        inode.wb().pool.nr_dirty.add(-1);
+/// Pages that a unit has taken.
+#[derive(Default)]
+struct Started {
+    pages: i64,
+    dirty: i64,
+    unstable: i64,
+}
+
+impl Started {
+    /// The page's bytes are about to be read by a unit. Kernel: `folio_clear_dirty_for_io` and
+    /// `folio_start_writeback` in one, since both happen under the leaf's lock here.
+    fn page(&mut self, leaf: &mut LeafState, slot: usize) {
+        self.pages += 1;
+        self.dirty += i64::from(leaf.has(Mark::Dirty, slot));
+        self.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
+        leaf.set(Mark::Writeback, slot);
+        for mark in [Mark::Dirty, Mark::ToWrite, Mark::Unstable, Mark::Committing] {
+            leaf.clear(mark, slot);
+        }
     }
-    if leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot) {
-        leaf.clear(Mark::Unstable, slot);
-        leaf.clear(Mark::Committing, slot);
-        inode.mapping.add(Mark::Unstable, -1);
-        inode.wb().stat.unstable.add(-1);
+
+    /// Once for all pages: a unit has 256 of them.
+    fn account(&self, inode: &Inode) {
+        let wb = inode.wb();
+        inode.mapping.add(Mark::Writeback, self.pages);
+        inode.mapping.add(Mark::Dirty, -self.dirty);
+        inode.mapping.add(Mark::Unstable, -self.unstable);
+        wb.stat.writeback.add(self.pages);
+        wb.stat.reclaimable.add(-self.dirty);
+        wb.stat.unstable.add(-self.unstable);
+        wb.pool.nr_dirty.add(-self.dirty);
     }
 }
 

@@ -59,9 +59,9 @@ pub(crate) fn file_bytes(options: &Options) -> u64 {
     options.pick(FILE_BYTES.0, FILE_BYTES.1)
 }
 
-/// All that is compared, ready. The kernel's disk is the file system of `--dir`.
-fn subjects(options: &Options, files: usize) -> Result<Vec<Box<dyn Subject>>> {
-    let (dir, bytes) = (options.dir.as_path(), file_bytes(options));
+/// All that is compared, ready. The kernel's disk is the file system of `dir`.
+fn subjects(options: &Options, dir: &Path, files: usize) -> Result<Vec<Box<dyn Subject>>> {
+    let bytes = file_bytes(options);
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(Memory::new(files, bytes)),
         Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes)?),
@@ -75,9 +75,9 @@ fn subjects(options: &Options, files: usize) -> Result<Vec<Box<dyn Subject>>> {
 }
 
 /// Measures overwriting and reading: ns per page and thread.
-pub(crate) fn overwrite_and_read(options: &Options, series: &mut Series) -> Result<()> {
+pub(crate) fn overwrite_and_read(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
     let (count, pages) = (options.pick(65_536, 16_384), file_bytes(options) / PAGE as u64);
-    let mut subjects = subjects(options, FILES)?;
+    let mut subjects = subjects(options, dir, FILES)?;
     for subject in &mut subjects {
         for setting in [Setting::TWO_OWN, Setting::TWO_SHARED] {
             touch(&mut **subject, setting, pages)?;
@@ -103,8 +103,8 @@ pub(crate) fn overwrite_and_read(options: &Options, series: &mut Series) -> Resu
 }
 
 /// Measures writes that make a file grow.
-pub(crate) fn first_write(options: &Options, series: &mut Series) -> Result<()> {
-    let mut subjects = subjects(options, 1)?;
+pub(crate) fn first_write(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
+    let mut subjects = subjects(options, dir, 1)?;
     let count = file_bytes(options) / PAGE as u64;
     rounds::run("first write", options.rounds(), subjects.len(), |_, turn| {
         let subject = &mut *subjects[turn];

@@ -47,9 +47,9 @@ fn tunables() -> Tunables {
 }
 
 /// Measures MB/s.
-pub(crate) fn measure(options: &Options, series: &mut Series) -> Result<()> {
-    let mut cached = Cached::new(&options.dir, ARENA_BYTES, tunables(), 1, BYTES)?;
-    let mut direct = open_direct(&options.dir)?;
+pub(crate) fn measure(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
+    let mut cached = Cached::new(dir, ARENA_BYTES, tunables(), 1, BYTES)?;
+    let mut direct = open_direct(dir)?;
     let rows = rows(options);
     rounds::run("flush", options.rounds(), 3, |_, turn| match turn {
         0 => {

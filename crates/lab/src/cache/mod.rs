@@ -9,7 +9,7 @@ mod pattern;
 mod series;
 mod subject;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use self::access::{FIRST_WRITE, Setting, row};
 use self::pattern::Order;
@@ -18,6 +18,7 @@ use self::subject::Operation;
 use crate::options::Options;
 use crate::quantity::figure;
 use crate::report::Report;
+use crate::scratch::Scratch;
 use crate::statistics::{median, median_estimate, ratios};
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};
@@ -39,12 +40,12 @@ const BY_DIRECT: f64 = 0.9;
 
 /// Runs the experiment; false when a target is to be checked and missed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    std::fs::create_dir_all(&options.dir).with_context(|| format!("cannot make {}", options.dir.display()))?;
+    let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("cache", Some(&options.dir), options.seed, Some(options.rounds()));
     let (mut times, mut rates) = (Series::default(), Series::default());
-    access::overwrite_and_read(options, &mut times)?;
-    access::first_write(options, &mut times)?;
-    flush::measure(options, &mut rates)?;
+    access::overwrite_and_read(options, home.path(), &mut times)?;
+    access::first_write(options, home.path(), &mut times)?;
+    flush::measure(options, home.path(), &mut rates)?;
 
     report.table(access_table(&times, options));
     report.table(flush_table(&rates, flush::rows(options)));

@@ -16,6 +16,7 @@ use crate::options::Options;
 use crate::quantity::{figure, mb_per_s};
 use crate::report::Report;
 use crate::rounds;
+use crate::scratch::Scratch;
 use crate::statistics::{median, median_estimate, ratios};
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};
@@ -83,7 +84,8 @@ impl Side {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let options = &arguments.options;
     let (time, pause) = (Duration::from_millis(options.pick(4000, 1500)), Duration::from_millis(arguments.pause_ms));
-    let mut tenants = [Tenants::new(&options.dir, true)?, Tenants::new(&options.dir, false)?];
+    let home = Scratch::in_folder(&options.dir)?;
+    let mut tenants = [Tenants::new(home.path(), true)?, Tenants::new(home.path(), false)?];
     let mut report = Report::new("gate", Some(&options.dir), options.seed, Some(options.rounds()));
     let mut sides = [Side::new("with the gate")?, Side::new("without")?];
     rounds::run("gate", options.rounds(), 2, |_, turn| {
