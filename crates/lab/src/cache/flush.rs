@@ -50,6 +50,7 @@ fn tunables() -> Tunables {
 pub(crate) fn measure(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
     let mut cached = Cached::new(dir, ARENA_BYTES, tunables(), 1, BYTES)?;
     let mut direct = open_direct(dir)?;
+    let mut source = vec![0; BYTES as usize + PAGE];
     let rows = rows(options);
     rounds::run("flush", options.rounds(), 3, |_, turn| match turn {
         0 => {
@@ -65,7 +66,7 @@ pub(crate) fn measure(options: &Options, dir: &Path, series: &mut Series) -> Res
             ftruncate(&direct, 0).context("ftruncate")?;
             quieten(&direct)?;
             for row in rows {
-                series.add(row, name, write_directly(&mut direct, threads)?);
+                series.add(row, name, write_directly(&mut direct, &mut source, threads)?);
             }
             Ok(())
         }
@@ -96,15 +97,18 @@ fn open_direct(dir: &Path) -> Result<File> {
     scratch::nameless(dir, &options).context("the file system of --dir takes no direct I/O")
 }
 
-/// The plain loop: each thread takes every `threads`th unit.
-fn write_directly(file: &mut File, threads: u64) -> Result<f64> {
+/// The plain loop: each thread takes every `threads`th unit. Like the cache, it writes bytes that have just
+/// been put into as much memory as the file is large: a single buffer, written again and again, would come
+/// out of the processor's cache.
+fn write_directly(file: &mut File, source: &mut [u8], threads: u64) -> Result<f64> {
     let file = &*file;
+    source.fill(threads as u8);
+    let source = &*source;
+    let skip = source.as_ptr().align_offset(PAGE);
     let start = Instant::now();
     lanes::run((0..threads).collect(), |first: &mut u64| {
-        let bytes = vec![7; UNIT + PAGE];
-        let skip = bytes.as_ptr().align_offset(PAGE);
-        let unit = &bytes[skip..skip + UNIT];
         for number in (*first..BYTES / UNIT as u64).step_by(threads as usize) {
+            let unit = &source[skip + number as usize * UNIT..][..UNIT];
             let slices = [std::io::IoSlice::new(unit)];
             let written = pwritev2(file, &slices, number * UNIT as u64, ReadWriteFlags::empty()).context("pwritev2")?;
             ensure!(written == UNIT, "a short write of {written} bytes");
