@@ -311,20 +311,26 @@ impl Inode {
 
     /// Gives back what a dirty inode holds (N2), if it is clean and nobody is writing or has it open.
     pub(crate) fn release_if_clean(&self) {
-        let Some(_exclusive) = self.rwsem.try_write() else { return };
+        let idle = self.take_if_clean();
+        // Closing a descriptor may enter the kernel: under no lock.
+        drop(idle);
+    }
+
+    fn take_if_clean(&self) -> Option<Node> {
+        // One at a time, or two who end the last two things at once could both find the other in the way. A
+        // writer in the way is a user, and the last user comes here again.
+        let _one = self.sb.releasing.lock();
+        let _exclusive = self.rwsem.try_write()?;
         let mut state = self.state.lock();
         if !self.is_clean(&state) {
-            return;
+            return None;
         }
         if let Some(slot) = self.slot() {
             self.slot.store(NO_SLOT, Ordering::Release);
             self.sb.engine().arena.free_inode(slot);
             self.sb.bdi().node_unpinned();
         }
-        let idle = if self.users.load(Ordering::Acquire) == 0 { state.node.take() } else { None };
-        drop(state);
-        // Closing a descriptor may enter the kernel: not under the inode lock.
-        drop(idle);
+        if self.users() == 0 { state.node.take() } else { None }
     }
 
     pub(crate) fn users(&self) -> u32 {

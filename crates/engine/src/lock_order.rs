@@ -4,8 +4,12 @@
 //! |---|---|---|
 //! | 10 | `S_UMOUNT` | unmount holds it while it flushes and evicts; nobody else waits for it |
 //! | 30 | `I_RWSEM` | write and truncate hold it across everything below |
+//! | 35 | `WB_PASS` | the one thread that runs a wb, across submissions |
 //! | 40 | `INODE_HASH` | inode lookup takes references under it |
 //! | 42 | `FOLIO` | a frame's own lock; taken by trying only while a lock from 45 up is held |
+//! | 43 | `F_LOCK` | what an open file has heard of |
+//! | 44 | `RELEASING` | giving back what a dirty inode held |
+//! | 48 | `WAIT_TABLE` | a waiter checks its condition, with what is below, under its bucket |
 //! | 50 | `LIST_LOCK` | a wb's lists; inodes are marked and moved under it |
 //! | 60 | `I_LOCK` | an inode's state; to go from inode to list: drop it, take the list lock, check again |
 //! | 70 | `I_PAGES` | the shape of a page tree |
@@ -20,6 +24,7 @@ use slackwater_sync::lock::Rank;
 pub(crate) const S_UMOUNT: Rank = Rank::new(10, "S_UMOUNT");
 pub(crate) const I_RWSEM: Rank = Rank::new(30, "I_RWSEM");
 pub(crate) const INODE_HASH: Rank = Rank::new(40, "INODE_HASH");
+pub(crate) const RELEASING: Rank = Rank::new(44, "RELEASING");
 pub(crate) const F_LOCK: Rank = Rank::new(43, "F_LOCK");
 pub(crate) const LIST_LOCK: Rank = Rank::new(50, "LIST_LOCK");
 pub(crate) const I_LOCK: Rank = Rank::new(60, "I_LOCK");

@@ -32,7 +32,7 @@ use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::{ErrCursor, ErrSeq};
 use crate::inode::{Inode, InodeRef};
-use crate::lock_order::{INODE_HASH, LEAVES, S_UMOUNT};
+use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback};
@@ -69,6 +69,8 @@ pub struct SuperBlock {
     progress_at_ns: AtomicU64,
     pub(crate) open_files: AtomicU32,
     pub(crate) umount_lock: Mutex<()>,
+    /// See [`Inode::release_if_clean`].
+    pub(crate) releasing: Mutex<()>,
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
     pub(crate) lru: Mutex<VecDeque<LeafRef>>,
@@ -131,6 +133,7 @@ impl SuperBlock {
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
             open_files: AtomicU32::new(0),
             umount_lock: Mutex::new(S_UMOUNT, ()),
+            releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
             lru: Mutex::new(LEAVES, VecDeque::new()),

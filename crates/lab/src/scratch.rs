@@ -7,8 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
-/// What exists now, for those who end the process without unwinding.
-static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// What exists now, with the folders that were made for it, for those who end the process without unwinding.
+static LIVE: Mutex<Vec<(PathBuf, Vec<PathBuf>)>> = Mutex::new(Vec::new());
+
+/// How often a directory is removed in which threads may still be making files.
+const ATTEMPTS: u32 = 5;
 
 /// A new directory, removed with everything in it when dropped. The folder it is in stays if it was there
 /// before, or if something else is in it.
@@ -28,7 +31,7 @@ impl Scratch {
             let path = folder.join(format!("slackwater-lab-{pid}-{number}"));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    live().push(path.clone());
+                    live().push((path.clone(), made.clone()));
                     return Ok(Self { path, made });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -53,7 +56,7 @@ impl Scratch {
     /// Lets it stay.
     pub(crate) fn keep(mut self) -> PathBuf {
         let path = std::mem::take(&mut self.path);
-        live().retain(|live| *live != path);
+        live().retain(|(live, _)| *live != path);
         self.made.clear();
         path
     }
@@ -65,12 +68,9 @@ impl Drop for Scratch {
             if let Err(error) = fs::remove_dir_all(&self.path) {
                 eprintln!("cannot remove {}: {error}", self.path.display());
             }
-            live().retain(|live| *live != self.path);
+            live().retain(|(live, _)| *live != self.path);
         }
-        for folder in &self.made {
-            // Fails when it is not empty, which is right.
-            let _ = fs::remove_dir(folder);
-        }
+        remove_if_empty(&self.made);
     }
 }
 
@@ -87,8 +87,16 @@ pub(crate) fn nameless(folder: &Path, options: &OpenOptions) -> Result<File> {
 
 /// Removes everything that exists now. For the way out that drops nothing.
 pub(crate) fn remove_all() {
-    for path in live().drain(..) {
-        let _ = fs::remove_dir_all(path);
+    for (path, made) in live().drain(..).rev() {
+        let _ = (0..ATTEMPTS).map(|_| fs::remove_dir_all(&path)).find(Result::is_ok);
+        remove_if_empty(&made);
+    }
+}
+
+fn remove_if_empty(folders: &[PathBuf]) {
+    for folder in folders {
+        // Fails when it is not empty, which is right.
+        let _ = fs::remove_dir(folder);
     }
 }
 
@@ -97,7 +105,7 @@ pub(crate) fn same_file_system(one: &Path, other: &Path) -> bool {
     matches!((fs::metadata(one), fs::metadata(other)), (Ok(one), Ok(other)) if one.dev() == other.dev())
 }
 
-fn live() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+fn live() -> std::sync::MutexGuard<'static, Vec<(PathBuf, Vec<PathBuf>)>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

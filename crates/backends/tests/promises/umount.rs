@@ -201,7 +201,6 @@ fn p03_the_backend_is_closed_when_unmount_returns() {
 /// Whoever lets go of a volume last closes its backend, which may take locks and time: a flusher holds none
 /// of its own by then.
 #[test]
-#[ignore = "bug: a flusher drops its reference to a volume under the pool's lock (FlusherPool::run)"]
 fn p03_a_flusher_may_be_the_last_to_let_go_of_a_backend() {
     count_engine_panics();
     let rig = Rig::live(Disk::new(), busy());

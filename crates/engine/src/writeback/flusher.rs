@@ -390,6 +390,8 @@ impl FlusherPool {
             if let Some(wb) = take_due(&mut state, now) {
                 drop(state);
                 self.run_one(&wb, now);
+                // It may be the last reference to a volume that is gone, and closes its backend.
+                drop(wb);
                 state = self.state.lock();
                 continue;
             }

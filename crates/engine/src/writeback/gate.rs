@@ -2,7 +2,8 @@
 //!
 //! While a sync is in flight on the device, no background unit of any of its volumes is started. For a
 //! second after one, background units are small, so that the next sync finds at most 1 MiB before it.
-//! A stream of syncs without a gap cannot starve write-back: a unit held for `gate_hold` goes.
+//! A stream of syncs without a gap cannot starve write-back: a unit held for `gate_hold` goes. Nor can a sync
+//! that hangs: after a second it counts no more.
 //!
 //! # Kernel counterpart
 //! None; the nearest is `wbt`, which does this below the file system by measured latency.
@@ -73,8 +74,11 @@ impl DeviceGate {
         }
         let mut state = self.state.lock();
         let quiet = state.last_sync.is_none_or(|last| now.since(last) >= QUIET_AFTER);
-        if state.syncs == 0 && quiet {
-            self.recent.store(0, Ordering::Relaxed);
+        if quiet {
+            // One that has been in flight for so long is not helped by waiting, and may hang for good.
+            if state.syncs == 0 {
+                self.recent.store(0, Ordering::Relaxed);
+            }
             return Pass::Open(unit_bytes);
         }
         let small = unit_bytes.min(SMALL_UNIT_BYTES);

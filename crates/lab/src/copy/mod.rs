@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use slackwater::{SuperBlock, Tunables, UmountOptions, VolumeStatus};
+use slackwater::{SuperBlock, Tunables, UmountError, UmountOptions};
 use slackwater_backends::{DirBackend, DirStats};
 
 use self::places::Destination;
@@ -31,6 +31,10 @@ use crate::{interrupt, rig};
 const LOOK: Duration = Duration::from_millis(20);
 /// Smaller than this the cache is all in flight.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
+/// How long an unmount tries before it is asked whether it gets anywhere.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// Attempts without a byte written after which a failing backend is given up.
+const VAIN_MAX: u32 = 3;
 /// Differences that are printed.
 const SHOWN: usize = 10;
 
@@ -208,17 +212,43 @@ fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, t
     let bar_unmounting = bar(left_bytes, "unmounting");
     let start = Instant::now();
     let look = || {
-        let left = VolumeStatus::bytes_left(&volume.status());
+        let left = volume.status().bytes_left();
         let done = left_bytes.saturating_sub(left);
         bar_unmounting.set_position(done);
         let rate = mb_per_s(done, start.elapsed());
-        bar_unmounting.set_message(format!("{} left  {rate:.0} MB/s", quantity::bytes(left)));
+        let failing = volume.status().failing.map_or_else(String::new, |kind| format!("  failing: {kind}"));
+        bar_unmounting.set_message(format!("{} left  {rate:.0} MB/s{failing}", quantity::bytes(left)));
     };
-    watched(look, || volume.umount(UmountOptions::default())).context("cannot unmount")?;
+    watched(look, || unmount(volume))?;
     let unmounting = start.elapsed();
     bar_unmounting.finish_and_clear();
     let written_bytes = volume.bdi().written_bytes();
     Ok(Measured { copying, unmounting, left_bytes, written_bytes, pinned_frames_max, stats: backend.stats() })
+}
+
+/// Unmounts, however long it takes, unless it gets nowhere or an interrupt comes.
+fn unmount(volume: &Arc<SuperBlock>) -> Result<()> {
+    let options = UmountOptions { deadline: Some(ATTEMPT), ..UmountOptions::default() };
+    let (mut least_bytes, mut vain) = (u64::MAX, 0);
+    loop {
+        let error = match volume.umount(options) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let UmountError::Deadline { dirty_bytes, cause } = &error else {
+            return Err(error).context("cannot unmount");
+        };
+        vain = if *dirty_bytes < least_bytes { 0 } else { vain + 1 };
+        least_bytes = least_bytes.min(*dirty_bytes);
+        let is_over = match cause {
+            Some(kind) if vain >= VAIN_MAX => Some(format!("write-back fails for good: {kind}")),
+            Some(_) | None => interrupt::is_interrupted().then(|| "interrupted".to_owned()),
+        };
+        if let Some(why) = is_over {
+            let _ = rig::discard(volume);
+            bail!("cannot unmount: {why}; {} did not arrive", quantity::bytes(*dirty_bytes));
+        }
+    }
 }
 
 fn compared(plan: &Plan, destination: &Path, threads: usize) -> Result<Vec<compare::Difference>> {

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::geteuid;
 use slackwater::backend::{AttrChange, NewNode};
 use slackwater::{File, InodeRef, SuperBlock, Timestamp};
 
@@ -177,6 +178,10 @@ impl<'a> Copier<'a> {
             self.progress.bytes.fetch_add(count as u64, Ordering::Relaxed);
         }
         let mode = (entry.mode & 0o600 != 0o600).then_some(entry.mode);
+        if mode.is_some() && !geteuid().is_root() {
+            // A backend opens files when it writes to them, and only root may then open a read-only one.
+            to.fsync()?;
+        }
         self.volume.setattr(&inode, AttrChange { mode, mtime: Some(entry.mtime), ..AttrChange::default() })?;
         self.progress.files.fetch_add(1, Ordering::Relaxed);
         Ok(())
