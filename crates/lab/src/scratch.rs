@@ -1,7 +1,7 @@
 //! Directories and files that are gone when the program is.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -65,7 +65,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.path.as_os_str().is_empty() {
-            if let Err(error) = fs::remove_dir_all(&self.path) {
+            if let Err(error) = remove(&self.path) {
                 eprintln!("cannot remove {}: {error}", self.path.display());
             }
             live().retain(|(live, _)| *live != self.path);
@@ -88,9 +88,31 @@ pub(crate) fn nameless(folder: &Path, options: &OpenOptions) -> Result<File> {
 /// Removes everything that exists now. For the way out that drops nothing.
 pub(crate) fn remove_all() {
     for (path, made) in live().drain(..).rev() {
-        let _ = (0..ATTEMPTS).map(|_| fs::remove_dir_all(&path)).find(Result::is_ok);
+        let _ = (0..ATTEMPTS).map(|_| remove(&path)).find(Result::is_ok);
         remove_if_empty(&made);
     }
+}
+
+/// Removes a tree, also directories of ours that we may not write in.
+fn remove(path: &Path) -> std::io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            permit(path)?;
+            fs::remove_dir_all(path)
+        }
+        outcome => outcome,
+    }
+}
+
+fn permit(directory: &Path) -> std::io::Result<()> {
+    fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            permit(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_if_empty(folders: &[PathBuf]) {
