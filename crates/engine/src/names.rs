@@ -13,8 +13,9 @@ use slackwater_sync::shim::Arc;
 use crate::backend::{AttrChange, Call, DirEntry, Found, NewNode, Node, Removal, RenameMode};
 use crate::error::FileError;
 use crate::filemap;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::{Inode, InodeRef, meta};
 use crate::super_block::SuperBlock;
+use crate::units::Timestamp;
 
 impl SuperBlock {
     /// Finds `name` in `dir`.
@@ -155,16 +156,35 @@ impl SuperBlock {
             return Ok(());
         }
         let node = inode.node()?;
-        let attr = self.call(None, |done| Call::Setattr { node, change, done })?;
+        let earlier = inode.mtime();
         if let Some(mtime) = change.mtime {
-            inode.set_mtime(mtime);
+            inode.promise_mtime(mtime);
         }
-        inode.refresh(&attr);
+        let result = self.call(None, |done| Call::Setattr { node, change, done });
+        match result {
+            Ok(attr) => inode.refresh(&attr),
+            Err(error) => {
+                if change.mtime.is_some() {
+                    inode.promise_mtime(earlier);
+                }
+                return Err(error.into());
+            }
+        }
         Ok(())
     }
 }
 
 impl Inode {
+    /// Sets the mtime that the backend is to end up with. A flush may be carrying an older one just now and
+    /// may arrive last: then it is sent again.
+    fn promise_mtime(&self, mtime: Timestamp) {
+        self.set_mtime(mtime);
+        let mut state = self.state.lock();
+        if state.meta_in_flight {
+            state.meta |= meta::DIRTY_SYNC;
+        }
+    }
+
     /// Asks the backend how many names are left. `node` was opened while it had one: without a name it could
     /// not be opened again.
     fn lost_a_name(&self, node: Node) -> Result<(), FileError> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 /// What exists now, with the folders that were made for it, for those who end the process without unwinding.
 static LIVE: Mutex<Vec<(PathBuf, Vec<PathBuf>)>> = Mutex::new(Vec::new());
@@ -46,6 +47,21 @@ impl Scratch {
         &self.path
     }
 
+    /// A new directory in it for a tree of many files, far away on the disk from those of earlier runs.
+    ///
+    /// ext4 puts the first directories below one that is marked as a top apart, by their names. That matters
+    /// to repeated runs: for some minutes it leaves alone the inodes that were freed, and looks at each of
+    /// them whenever a file is made near by.
+    pub(crate) fn tree(&self, name: &str) -> Result<PathBuf> {
+        if let Ok(directory) = File::open(&self.path)
+            && let Ok(flags) = ioctl_getflags(&directory)
+        {
+            // Other file systems need not know of it.
+            let _ = ioctl_setflags(&directory, flags | IFlags::TOPDIR);
+        }
+        self.subdirectory(&format!("{name}-{}", std::process::id()))
+    }
+
     /// A new directory in it.
     pub(crate) fn subdirectory(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
@@ -54,11 +70,10 @@ impl Scratch {
     }
 
     /// Lets it stay.
-    pub(crate) fn keep(mut self) -> PathBuf {
+    pub(crate) fn keep(mut self) {
         let path = std::mem::take(&mut self.path);
         live().retain(|(live, _)| *live != path);
         self.made.clear();
-        path
     }
 }
 
@@ -154,7 +169,9 @@ mod tests {
     #[test]
     fn a_kept_directory_stays() {
         let outer = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        let kept = Scratch::in_folder(&outer.path().join("a")).unwrap().keep();
-        assert!(kept.exists());
+        let kept = Scratch::in_folder(&outer.path().join("a")).unwrap();
+        let path = kept.path().to_path_buf();
+        kept.keep();
+        assert!(path.exists());
     }
 }

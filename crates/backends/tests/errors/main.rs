@@ -10,4 +10,5 @@ mod other_files_bytes;
 #[path = "../rig/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;
+mod times;
 mod torture;

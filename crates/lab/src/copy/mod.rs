@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let measured = through_engine(&plan, &volume, &backend, threads)?;
     drop((volume, backend, engine));
     let differences = compared(&plan, destination.path(), threads)?;
-    let plain = if options.quick { None } else { plainly(&plan, destination.path(), threads)? };
+    let plain = if options.quick { None } else { plainly(&plan, &destination, threads)? };
     tell(&mut report, &plan, &measured, plain);
 
     let is_same = differences.is_empty();
@@ -122,8 +122,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 fn settle(destination: Destination, keep: bool) -> String {
     match destination {
         Destination::Named(path) => format!("The copy is in {}.", path.display()),
-        Destination::Temporary(scratch) if keep => format!("The copy is kept in {}.", scratch.keep().display()),
-        Destination::Temporary(_) => "The copy was temporary and is removed; --keep keeps it.".into(),
+        Destination::Temporary(scratch, path) if keep => {
+            scratch.keep();
+            format!("The copy is kept in {}.", path.display())
+        }
+        Destination::Temporary(..) => "The copy was temporary and is removed; --keep keeps it.".into(),
     }
 }
 
@@ -259,15 +262,20 @@ fn compared(plan: &Plan, destination: &Path, threads: usize) -> Result<Vec<compa
     differences
 }
 
-/// The same without the engine, in a directory beside `destination`, if one can be made there.
-fn plainly(plan: &Plan, destination: &Path, threads: usize) -> Result<Option<plain::PlainTimes>> {
-    let beside = destination.parent().map(Scratch::in_folder).and_then(Result::ok);
+/// The same without the engine, in a temporary directory beside `destination`, if one can be made there.
+fn plainly(plan: &Plan, destination: &Destination, threads: usize) -> Result<Option<plain::PlainTimes>> {
+    let folder = match destination {
+        Destination::Named(path) => path.parent(),
+        Destination::Temporary(scratch, _) => scratch.path().parent(),
+    };
+    let destination = destination.path();
+    let beside = folder.map(Scratch::in_folder).and_then(Result::ok);
     let Some(beside) = beside.filter(|beside| scratch::same_file_system(beside.path(), destination)) else {
         return Ok(None);
     };
     let spinner = spinner("copying once more without the engine {spinner} {elapsed}");
     spinner.enable_steady_tick(Duration::from_millis(100));
-    let times = plain::copy(plan, beside.path(), threads)?;
+    let times = plain::copy(plan, &beside.tree("plain")?, threads)?;
     drop(beside);
     spinner.finish_and_clear();
     Ok(Some(times))

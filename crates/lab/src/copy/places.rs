@@ -15,14 +15,13 @@ pub(crate) enum Destination {
     /// A directory that the user named; it stays.
     Named(PathBuf),
     /// A directory of ours; it goes, unless it is to be kept.
-    Temporary(Scratch),
+    Temporary(Scratch, PathBuf),
 }
 
 impl Destination {
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Self::Named(path) => path,
-            Self::Temporary(scratch) => scratch.path(),
+            Self::Named(path) | Self::Temporary(_, path) => path,
         }
     }
 }
@@ -56,7 +55,11 @@ fn toolchain_documentation() -> Option<PathBuf> {
 /// It is not empty, is no directory, or lies inside `source`.
 pub(crate) fn destination(wanted: Option<&Path>, folder: &Path, source: &Path) -> Result<Destination> {
     let destination = match wanted {
-        None => Destination::Temporary(Scratch::in_folder(folder)?),
+        None => {
+            let scratch = Scratch::in_folder(folder)?;
+            let path = scratch.tree("copy")?;
+            Destination::Temporary(scratch, path)
+        }
         Some(wanted) => {
             refuse_inside(source, wanted)?;
             fs::create_dir_all(wanted).with_context(|| format!("cannot make DEST {}", wanted.display()))?;
