@@ -136,6 +136,7 @@ impl Drop for Owner {
         for sb in &abandoned {
             sb.abandon();
         }
+        self.shared.room.give(); // who waits for room finds that the volume is gone
     }
 }
 

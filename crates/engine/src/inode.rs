@@ -23,18 +23,18 @@
 use std::fmt;
 use std::ops::Deref;
 
-use slackwater_arena::{InodeRecord, InodeSlot, ShortBytes};
+use slackwater_arena::{FrameId, InodeRecord, InodeSlot, ShortBytes};
 use slackwater_sync::lock::{Mutex, RwLock};
-use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::{Arc, thread};
 
 use crate::backend::{Attr, Call, FileHandle, Node, NodeKind};
 use crate::error::BackendError;
 use crate::errseq::ErrSeq;
 use crate::lock_order::{I_LOCK, I_RWSEM};
-use crate::page_cache::{AddressSpace, Mark};
+use crate::page_cache::{AddressSpace, LeafState, Mark};
 use crate::super_block::SuperBlock;
-use crate::units::{NodeId, Tick, Timestamp};
+use crate::units::{NodeId, PageIndex, Tick, Timestamp};
 use crate::writeback::BdiWriteback;
 
 /// Metadata that a flush still has to carry to the backend.
@@ -46,6 +46,8 @@ pub(crate) mod meta {
 }
 
 const NO_SLOT: u32 = u32::MAX;
+/// Flag of a record in the arena: its data was discarded by an unmount.
+pub(crate) const DOOMED: u32 = 1;
 /// Value of `Inode::cut_from` while nothing is being cut.
 pub(crate) const NO_CUT: u64 = u64::MAX;
 
@@ -86,6 +88,8 @@ pub(crate) struct InodeState {
     /// Bits of [`meta`].
     pub(crate) meta: u8,
     pub(crate) meta_in_flight: bool,
+    /// Calls that carried metadata and were answered.
+    pub(crate) meta_answered: u64,
     /// A commit of this inode is running: alone, or with the volume's.
     pub(crate) committing: bool,
     /// On the super block's list of inodes with unstable pages.
@@ -133,6 +137,7 @@ impl Inode {
                     dirtied_when: None,
                     meta: 0,
                     meta_in_flight: false,
+                    meta_answered: 0,
                     committing: false,
                     unstable_listed: false,
                     failed: false,
@@ -214,6 +219,21 @@ impl Inode {
         state.attr = *attr;
     }
 
+    /// The same for attributes that a lookup brought, which may be older than those of a change since.
+    pub(crate) fn refresh_from_lookup(&self, attr: &Attr) {
+        let mut state = self.state.lock();
+        if attr.ctime >= state.attr.ctime && !state.meta_in_flight {
+            state.attr = *attr;
+        }
+    }
+
+    /// Marks the record as one whose data was thrown away on purpose: nobody is to recover it.
+    pub(crate) fn record_doom(&self) {
+        if let Some(slot) = self.slot() {
+            self.sb.engine().arena.set_flags(slot, DOOMED);
+        }
+    }
+
     /// Attributes as programs see them, cached writes included.
     pub fn attr(&self) -> Attr {
         let mut attr = self.state.lock().attr;
@@ -239,7 +259,12 @@ impl Inode {
         let (handle, id) = (self.handle.clone(), self.id);
         let found = self.sb.call(None, |done| Call::Reopen { handle, id, done })?;
         let mut state = self.state.lock();
-        Ok(state.node.get_or_insert(found.node).clone())
+        if let Some(node) = state.node.clone() {
+            drop(state); // before ours is closed
+            return Ok(node);
+        }
+        state.node = Some(found.node.clone());
+        Ok(found.node)
     }
 
     /// The record in the arena that this inode's dirty frames name.
@@ -331,6 +356,21 @@ impl Inode {
             self.sb.bdi().node_unpinned();
         }
         if self.users() == 0 { state.node.take() } else { None }
+    }
+
+    /// Waits until nobody copies to or from the page's frame: a fraction of a microsecond. The frame itself is not
+    /// waited for, since it may be another page's by now, and be filled by a backend that hangs.
+    pub(crate) fn wait_for_copy(&self, index: PageIndex, frame: FrameId) {
+        let arena = &self.sb.engine().arena;
+        let copying = |leaf: &mut LeafState, slot: usize| {
+            leaf.frame(slot) == Some(frame) && leaf.has(Mark::Uptodate, slot) && arena.try_read(frame).is_none()
+        };
+        loop {
+            thread::yield_now();
+            if self.mapping.with_page(index, copying) != Some(true) {
+                return;
+            }
+        }
     }
 
     pub(crate) fn users(&self) -> u32 {

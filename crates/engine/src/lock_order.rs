@@ -14,7 +14,7 @@
 //! | 60 | `I_LOCK` | an inode's state; to go from inode to list: drop it, take the list lock, check again |
 //! | 70 | `I_PAGES` | the shape of a page tree |
 //! | 72 | `LEAF` | 64 pages and their marks |
-//! | 80 | leaves | work queues, wait tables, slots, gates: nothing is taken under them |
+//! | 80 | leaves | work queues, slots, gates, commit lists: nothing is taken under them |
 //!
 //! `FOLIO` is a word lock without rank checking, since it may be released by another thread. Ranks below 45
 //! may be held across a wait; from 45 up nobody sleeps or calls a backend.
@@ -23,6 +23,7 @@ use slackwater_sync::lock::Rank;
 
 pub(crate) const S_UMOUNT: Rank = Rank::new(10, "S_UMOUNT");
 pub(crate) const I_RWSEM: Rank = Rank::new(30, "I_RWSEM");
+pub(crate) const WB_PASS: Rank = Rank::new(35, "WB_PASS");
 pub(crate) const INODE_HASH: Rank = Rank::new(40, "INODE_HASH");
 pub(crate) const RELEASING: Rank = Rank::new(44, "RELEASING");
 pub(crate) const F_LOCK: Rank = Rank::new(43, "F_LOCK");

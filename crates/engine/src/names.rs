@@ -156,17 +156,13 @@ impl SuperBlock {
             return Ok(());
         }
         let node = inode.node()?;
-        let earlier = inode.mtime();
-        if let Some(mtime) = change.mtime {
-            inode.promise_mtime(mtime);
-        }
+        let earlier = inode.attr();
+        inode.promise(change.mtime, change.mode);
         let result = self.call(None, |done| Call::Setattr { node, change, done });
         match result {
             Ok(attr) => inode.refresh(&attr),
             Err(error) => {
-                if change.mtime.is_some() {
-                    inode.promise_mtime(earlier);
-                }
+                inode.promise(change.mtime.map(|_| earlier.mtime), change.mode.map(|_| earlier.mode));
                 return Err(error.into());
             }
         }
@@ -175,12 +171,17 @@ impl SuperBlock {
 }
 
 impl Inode {
-    /// Sets the mtime that the backend is to end up with. A flush may be carrying an older one just now and
-    /// may arrive last: then it is sent again.
-    fn promise_mtime(&self, mtime: Timestamp) {
-        self.set_mtime(mtime);
+    /// Sets the mtime and permission bits that the backend is to end up with. A flush may be carrying older ones
+    /// just now and may arrive last: then they are sent again.
+    fn promise(&self, mtime: Option<Timestamp>, mode: Option<u32>) {
+        if let Some(mtime) = mtime {
+            self.set_mtime(mtime);
+        }
         let mut state = self.state.lock();
-        if state.meta_in_flight {
+        if let Some(mode) = mode {
+            state.attr.mode = (state.attr.mode & !0o7777) | (mode & 0o7777);
+        }
+        if state.meta_in_flight && (mtime.is_some() || mode.is_some()) {
             state.meta |= meta::DIRTY_SYNC;
         }
     }

@@ -17,7 +17,7 @@ use crate::backend::{AttrChange, Call, FileHandle, Found};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::filemap;
-use crate::inode::meta;
+use crate::inode::{DOOMED, meta};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
@@ -26,8 +26,24 @@ impl Shared {
     /// What survived of the volume called `name`.
     pub(crate) fn take_survivors(&self, name: &str) -> Option<SurvivingVolume> {
         let mut survivors = self.survivors.lock();
-        let at = survivors.volumes.iter().position(|volume| volume.record.id.as_slice() == name.as_bytes())?;
-        Some(survivors.volumes.swap_remove(at))
+        let named = |volume: &SurvivingVolume| volume.record.id.as_slice() == name.as_bytes();
+        let mut mine: Vec<_> = survivors.volumes.extract_if(.., |volume| named(volume)).collect();
+        drop(survivors);
+        // What was discarded by an unmount and still in flight when the process died.
+        for volume in &mut mine {
+            let doomed = volume.inodes.extract_if(.., |inode| inode.record.flags & DOOMED != 0);
+            doomed.for_each(|inode| self.drop_survivor(&inode));
+        }
+        let newest = mine.iter().rposition(|volume| !volume.inodes.is_empty()).unwrap_or(mine.len().checked_sub(1)?);
+        let newest = mine.swap_remove(newest);
+        mine.iter().filter(|volume| volume.inodes.is_empty()).for_each(|volume| self.arena.free_volume(volume.slot));
+        Some(newest)
+    }
+
+    /// Gives back what an inode has that nobody will ever read.
+    fn drop_survivor(&self, survivor: &SurvivingInode) {
+        survivor.pages.iter().for_each(|(_, frame)| self.arena.free(*frame));
+        self.arena.free_inode(survivor.slot);
     }
 
     /// Puts back what could not be taken over.
@@ -53,7 +69,11 @@ impl SuperBlock {
         for (survivor, found) in opened {
             match found {
                 Some(found) => self.adopt_inode(survivor, found),
-                None => self.drop_survivor(survivor),
+                None => {
+                    tracing::info!(target: "slackwater::recovery", volume = self.name(), id = %id_of(survivor),
+                        pages = survivor.pages.len(), "the file of a surviving inode is gone: its data had no name left");
+                    self.engine().drop_survivor(survivor);
+                }
             }
         }
         Ok(())
@@ -107,14 +127,6 @@ impl SuperBlock {
         wb.pool.nr_dirty.add(pages);
         wb.bdi.pin_adopted(pages as u64);
         wb.mark_inode_dirty(inode.arc(), meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
-    }
-
-    fn drop_survivor(&self, survivor: &SurvivingInode) {
-        let arena = &self.engine().arena;
-        tracing::info!(target: "slackwater::recovery", volume = self.name(), id = %id_of(survivor),
-            pages = survivor.pages.len(), "the file of a surviving inode is gone: its data had no name left");
-        survivor.pages.iter().for_each(|(_, frame)| arena.free(*frame));
-        arena.free_inode(survivor.slot);
     }
 }
 

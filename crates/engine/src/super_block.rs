@@ -8,8 +8,8 @@
 //! | `Dead` | 0 dirty, 0 in flight, no new references; never left | - |
 //!
 //! # Invariants
-//! S1. `Dead` is final. It is set by umount when nothing is dirty, and then `in_flight` is drained: what is
-//!     in flight by then holds a pin, what pins later looks at the state after pinning and backs off.
+//! S1. `Dead` is final. It is set by umount when nothing is dirty and nothing is in flight. Whatever could pin
+//!     later has a user's reference or is counted in `syncs`, and both were seen to be gone after the freeze.
 //! S2. Every inode with users, pages or dirty metadata is in `inodes`, once.
 //!
 //! # Lock order
@@ -68,6 +68,8 @@ pub struct SuperBlock {
     write_failures: AtomicU64,
     progress_at_ns: AtomicU64,
     pub(crate) open_files: AtomicU32,
+    /// Calls of [`SuperBlock::sync`] that are running.
+    syncs: AtomicU32,
     pub(crate) umount_lock: Mutex<()>,
     /// See [`Inode::release_if_clean`].
     pub(crate) releasing: Mutex<()>,
@@ -132,6 +134,7 @@ impl SuperBlock {
             write_failures: AtomicU64::new(0),
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
             open_files: AtomicU32::new(0),
+            syncs: AtomicU32::new(0),
             umount_lock: Mutex::new(S_UMOUNT, ()),
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
@@ -184,8 +187,15 @@ impl SuperBlock {
     /// # Blocking
     /// For the backend.
     pub fn sync(self: &Arc<Self>) -> Result<(), FileError> {
-        self.alive()?;
-        Ok(crate::writeback::sync::sync_volume(self, None)?)
+        // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        let result = match self.writable() {
+            Ok(()) => crate::writeback::sync::sync_volume(self, None).map_err(FileError::from),
+            Err(error) => Err(error),
+        };
+        self.syncs.fetch_sub(1, Ordering::SeqCst);
+        self.engine.room.give();
+        result
     }
 
     /// Space on the backend.
@@ -218,6 +228,16 @@ impl SuperBlock {
 
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
+    }
+
+    /// Whether anything of this volume is in flight, or may put something there without an inode in use.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.syncs.load(Ordering::SeqCst) == 0 && self.in_flight.count() == 0
+    }
+
+    /// Failed attempts so far; a sync that sees it move has failed.
+    pub(crate) fn write_failures(&self) -> u64 {
+        self.write_failures.load(Ordering::Acquire)
     }
 
     /// Something of this volume is in flight: it may hold inodes until it is unpinned.
@@ -289,7 +309,7 @@ impl SuperBlock {
 
     /// Refuses changes when the volume is frozen or gone.
     pub(crate) fn writable(&self) -> Result<(), FileError> {
-        if self.state.load(Ordering::Acquire) == MOUNTED { Ok(()) } else { Err(FileError::NotMounted) }
+        if self.state.load(Ordering::SeqCst) == MOUNTED { Ok(()) } else { Err(FileError::NotMounted) }
     }
 
     /// Refuses changes from now on, and waits for those that are running: each holds its inode's `rwsem`,
@@ -298,7 +318,7 @@ impl SuperBlock {
     /// # Blocking
     /// For changes that wait for the backend, until `deadline` at most.
     pub(crate) fn freeze(&self, deadline: Option<Tick>) -> bool {
-        self.state.store(FROZEN, Ordering::Release);
+        self.state.store(FROZEN, Ordering::SeqCst);
         for inode in self.all_inodes() {
             while inode.rwsem.try_write().is_none() {
                 if !self.pause(deadline) {
@@ -358,7 +378,7 @@ impl SuperBlock {
         if let Some(inode) = shard.get(&attr.id) {
             let inode = InodeRef::new(inode);
             drop(shard);
-            inode.refresh(&attr);
+            inode.refresh_from_lookup(&attr);
             return inode;
         }
         // The node is kept for what can be open; a file drops it when it is neither open nor dirty.
@@ -399,7 +419,7 @@ impl SuperBlock {
             !unlinked && !inode.is_clean(&state)
         };
         if !keep && !metadata {
-            shard.remove(&inode.id());
+            remove_same(&mut shard, inode);
         }
         drop(shard);
         if unlinked {
@@ -407,6 +427,9 @@ impl SuperBlock {
             let _ = inode.wb().settle(inode, self.engine.clock.now(), false);
         }
         inode.release_if_clean();
+        if unlinked {
+            self.note_progress(); // its frames may be what a writer waits for
+        }
     }
 
     /// Takes an inode without users and pages out of the hash.
@@ -414,7 +437,7 @@ impl SuperBlock {
         let mut shard = self.shard(inode.id()).lock();
         let clean = inode.is_clean(&inode.state.lock());
         if inode.users() == 0 && clean && inode.mapping.is_empty() {
-            shard.remove(&inode.id());
+            remove_same(&mut shard, inode);
         }
     }
 
@@ -466,5 +489,12 @@ impl SuperBlock {
         drop(root);
         drop(self.take_inodes());
         self.forget_dirty();
+    }
+}
+
+/// Takes `inode` out of its shard, unless another inode is there under its id by now.
+fn remove_same(shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
+    if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
+        shard.remove(&inode.id());
     }
 }

@@ -1,4 +1,4 @@
-//! What calls on an open file do: [`read`], [`write`], [`truncate`], [`fsync`].
+//! What calls on an open file do: [`read`], [`write`], [`mod@truncate`], [`fsync`].
 
 mod fsync;
 mod read;

@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, Pool, Scatter};
+use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -21,6 +22,7 @@ use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::write::{list_leaf, wait_for_frame};
 use crate::inode::Inode;
+use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::reclaim;
 use crate::units::{PAGE_BYTES, PageIndex};
@@ -50,6 +52,7 @@ impl File {
             return Ok(0);
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
+        let engine = inode.super_block().engine();
         let sequential = self.readahead.begin(&pages);
         let mut done = 0;
         let mut fetched = None;
@@ -72,7 +75,12 @@ impl File {
                     // Fetched before and gone again: frames are that short, so it is fetched alone.
                     let alone = fetched.replace(index) == Some(index);
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
-                    fetch_and_wait(inode, index, ahead)?;
+                    let seen = engine.room.given();
+                    if fetch_and_wait(inode, index, ahead)? == Fetched::NoFrame {
+                        inode.super_block().make_room();
+                        engine.run_by_hand();
+                        engine.room.wait(seen, &*engine.clock, None);
+                    }
                     continue;
                 }
             }
@@ -114,25 +122,32 @@ fn look<'a>(inode: &'a Inode, index: PageIndex) -> Look<'a> {
     inode.mapping.with_page(index, look).unwrap_or(Look::Absent)
 }
 
+/// What became of an attempt to bring a page into the cache.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Fetched {
+    /// It was read, or has changed meanwhile: look again.
+    Tried,
+    /// No frame is to be had for it.
+    NoFrame,
+}
+
 /// Brings one page into the cache.
 ///
 /// # Errors
 /// The backend's.
 ///
 /// # Blocking
-/// For the backend, and for a frame.
-pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex) -> Result<(), FileError> {
+/// For the backend; not for a frame.
+pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex) -> Result<Fetched, FileError> {
     fetch_and_wait(inode, index, index..index.plus(1))
 }
 
-fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>) -> Result<(), FileError> {
-    let sb = inode.super_block();
-    let engine = sb.engine();
+fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>) -> Result<Fetched, FileError> {
+    let engine = inode.super_block().engine();
     let node = inode.node()?;
-    let seen = engine.room.given();
-    let answer = Arc::new(slackwater_sync::lock::Mutex::new(crate::lock_order::LEAVES, None));
+    let answer = Arc::new(Mutex::new(LEAVES, None));
     let mut taken = false;
-    let started = fetch(inode, &node, ahead, |unit| {
+    let fetched = fetch(inode, &node, ahead, |unit| {
         let wanted = unit.start <= index && index < unit.end;
         taken |= wanted;
         let answer = Arc::clone(&answer);
@@ -141,44 +156,54 @@ fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>)
     if taken {
         let answered = || answer.lock().take();
         let result = engine.waits.wait(inode.id(), &*engine.clock, None, answered);
-        return Ok(result.unwrap_or(Ok(()))?);
+        result.unwrap_or(Ok(()))?;
+        return Ok(Fetched::Tried);
     }
-    if !started && matches!(look(inode, index), Look::Absent) {
-        // No frame for it: everything is pinned. Write-back makes room.
-        sb.make_room();
-        engine.run_by_hand();
-        engine.room.wait(seen, &*engine.clock, None);
-    }
-    Ok(())
+    Ok(fetched)
 }
 
 /// Starts reading the pages of `range` that are missing and that the backing file has. `wants` says for each
-/// unit who is to be told. Returns whether anything was started.
+/// unit who is to be told. `NoFrame`: there was none for the first that is missing.
 fn fetch(
     inode: &Arc<Inode>,
     node: &Node,
     range: Range<PageIndex>,
     mut wants: impl FnMut(&Range<PageIndex>) -> Option<Done<()>>,
-) -> bool {
+) -> Fetched {
     let sb = inode.super_block();
     let backed = PageIndex::end_of(inode.backing_bytes.load(Ordering::Acquire).min(inode.size_bytes()));
     let unit_pages = u64::from(sb.bdi().limits().unit_bytes) / PAGE_BYTES;
     let end = range.end.min(backed);
     let mut at = range.start;
-    let mut started = false;
+    let mut fetched = Fetched::Tried;
     while at < end {
-        let Some(unit) = claim(inode, at, end, unit_pages) else { break };
+        let unit = match claim(inode, at, end, unit_pages) {
+            Claimed::Pages(unit) => unit,
+            Claimed::Nothing => break,
+            Claimed::NoFrame => {
+                if at == range.start {
+                    fetched = Fetched::NoFrame;
+                }
+                break;
+            }
+        };
         let pages = unit.first..unit.first.plus(unit.frames.frames().len() as u64);
         at = pages.end;
         let done = wants(&pages);
         let short = unit.short;
         submit(inode, node, unit, done);
-        started = true;
         if short {
             break; // going on would evict what has just been fetched
         }
     }
-    started
+    fetched
+}
+
+enum Claimed {
+    Pages(Claim),
+    /// Every page is there, or somebody else was first.
+    Nothing,
+    NoFrame,
 }
 
 /// Missing pages with frames put in their place, to be filled by one unit (D2).
@@ -190,7 +215,7 @@ struct Claim {
 }
 
 /// Claims the next run of missing pages from `at` on.
-fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> Option<Claim> {
+fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> Claimed {
     let mut claim: Option<Claim> = None;
     let mut index = at;
     while index < end {
@@ -199,26 +224,34 @@ fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> O
             break;
         }
         let present = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot).is_some()).unwrap_or(false);
-        let inserted = !present && insert_for_fill(inode, index, &mut claim, max_pages)?;
+        let inserted = !present && {
+            let Some(frame) = reclaim::alloc_frame(inode.super_block().engine(), Pool::Normal) else {
+                let Some(mut claim) = claim else { return Claimed::NoFrame };
+                claim.short = true;
+                return Claimed::Pages(claim);
+            };
+            insert_for_fill(inode, index, frame, &mut claim, max_pages)
+        };
         match (&claim, inserted) {
             (Some(_), false) => break,
             (_, true) | (None, false) => index = index.plus(1),
         }
     }
-    claim
+    claim.map_or(Claimed::Nothing, Claimed::Pages)
 }
 
-/// Puts a locked frame in the page's place. `None`: no frame is to be had (and nothing is claimed yet).
-fn insert_for_fill(inode: &Arc<Inode>, index: PageIndex, claim: &mut Option<Claim>, max_pages: u64) -> Option<bool> {
-    let engine = inode.super_block().engine();
-    let Some(frame) = reclaim::alloc_frame(engine, Pool::Normal) else {
-        let claim = claim.as_mut()?;
-        claim.short = true;
-        return Some(false);
-    };
+/// Puts `frame`, locked for the unit, in the page's place; gives it back if somebody else was first.
+fn insert_for_fill(
+    inode: &Arc<Inode>,
+    index: PageIndex,
+    frame: FrameId,
+    claim: &mut Option<Claim>,
+    max_pages: u64,
+) -> bool {
+    let arena = &inode.super_block().engine().arena;
     let unit = claim.get_or_insert_with(|| Claim {
         first: index,
-        frames: Scatter::new(Arc::clone(&engine.arena), max_pages as usize),
+        frames: Scatter::new(Arc::clone(arena), max_pages as usize),
         short: false,
     });
     let (inserted, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
@@ -229,7 +262,7 @@ fn insert_for_fill(inode: &Arc<Inode>, index: PageIndex, claim: &mut Option<Clai
         true
     });
     if !inserted {
-        engine.arena.free(frame);
+        arena.free(frame);
         if unit.frames.frames().is_empty() {
             *claim = None;
         }
@@ -237,7 +270,7 @@ fn insert_for_fill(inode: &Arc<Inode>, index: PageIndex, claim: &mut Option<Clai
     if new_leaf {
         list_leaf(inode, index);
     }
-    Some(inserted)
+    inserted
 }
 
 fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, done: Option<Done<()>>) {

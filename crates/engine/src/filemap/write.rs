@@ -25,6 +25,7 @@ use slackwater_sync::shim::atomic::Ordering;
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
+use crate::filemap::read::Fetched;
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
 use crate::reclaim;
@@ -252,8 +253,10 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<boo
             }
             Grip::Absent => {
                 if needs_read(inode, span) {
-                    super::read::read_page(inode, span.index)?;
-                    continue;
+                    match super::read::read_page(inode, span.index)? {
+                        Fetched::Tried => continue,
+                        Fetched::NoFrame => return Ok(None),
+                    }
                 }
                 let Some(fresh) = take_frame(inode) else { return Ok(None) };
                 fill_frame(inode, fresh, span, bytes, None);
@@ -345,6 +348,8 @@ fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>)
             return false;
         }
         match old {
+            // Written by another, written back and evicted since we looked: its bytes are on the backend.
+            None if needs_read(inode, span) => return false,
             None => {
                 arena.publish_dirty(fresh, record, index.0, 0);
                 leaf.insert(slot, fresh);
@@ -389,6 +394,5 @@ pub(super) fn wait_for_frame(inode: &Inode, index: PageIndex, frame: FrameId) {
         uptodate.unwrap_or(true).then_some(())
     };
     let _ = engine.waits.wait(inode.id(), &*engine.clock, None, filled);
-    // Only for a copy, a fraction of a microsecond. It may be another page's frame by now: the caller looks.
-    drop(engine.arena.read(frame));
+    inode.wait_for_copy(index, frame);
 }

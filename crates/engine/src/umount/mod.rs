@@ -24,7 +24,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeKind;
-use crate::error::{ErrorKind, UmountError};
+use crate::error::UmountError;
 use crate::errseq::ErrCursor;
 use crate::inode::Inode;
 use crate::super_block::SuperBlock;
@@ -92,6 +92,7 @@ impl SuperBlock {
         let busy = self.evict_inodes(options.discard);
         self.forget_dirty();
         self.set_gone();
+        self.note_progress();
         if busy != 0 {
             tracing::error!(target: "slackwater::umount", volume = self.name(), busy, "busy inodes after unmount");
             return Err(UmountError::BusyInodes(busy));
@@ -129,10 +130,9 @@ impl SuperBlock {
             if result.is_ok() && self.is_clean() {
                 break;
             }
-            let timed_out = result.is_err_and(|error| error.kind() == ErrorKind::TimedOut);
             // Driven by hand nothing changes by waiting, but an attempt may report what failed before it.
             let by_hand = self.engine().tunables.flusher_threads == 0 && attempt < ATTEMPTS_BY_HAND;
-            if timed_out || !(by_hand || self.pause(deadline)) {
+            if !(by_hand || self.pause(deadline)) {
                 return Err(self.deadline_error());
             }
         }
@@ -147,7 +147,7 @@ impl SuperBlock {
             return Ok(());
         }
         self.flush(deadline)?;
-        while self.in_flight().count() != 0 {
+        while !self.is_quiet() {
             if !self.pause(deadline) {
                 return Err(self.deadline_error());
             }
@@ -168,6 +168,7 @@ impl SuperBlock {
                 state.doomed = true;
                 state.meta = 0;
             }
+            inode.record_doom();
             self.drop_pages(&inode);
             let settled = inode.wb().settle(&inode, self.engine().clock.now(), false);
             debug_assert_ne!(settled, Settled::WriteMeta, "doomed");

@@ -26,6 +26,8 @@ pub(crate) fn cancel_pages(inode: &Inode, from: PageIndex) {
             dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
             dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
             dropped.unclean += i64::from(unclean);
+            // Before the inode counts as clean and its record may go: no dirty frame names a free record.
+            inode.super_block().engine().arena.mark_clean(frame);
             inode.mapping.add_unclean(-i64::from(unclean));
             let _ = leaf.remove(slot);
             dropped.frames.push(frame);

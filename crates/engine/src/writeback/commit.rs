@@ -24,7 +24,7 @@ use slackwater_sync::shim::Arc;
 
 use crate::backend::{Call, Done, SyncScope};
 use crate::error::{BackendError, ErrorKind};
-use crate::inode::Inode;
+use crate::inode::{Inode, meta};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{Mark, Scan, slots};
 use crate::super_block::SuperBlock;
@@ -89,6 +89,9 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
         let now = sb.engine().clock.now();
         let oldest = {
             let mut commits = sb.commits().0.lock();
+            if sb.alive().is_err() {
+                return; // the list has been emptied for good
+            }
             commits.inodes.push(Arc::clone(inode));
             let oldest = commits.since.is_none();
             commits.since.get_or_insert(now);
@@ -270,7 +273,7 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     }
     inode.state.lock().committing = false;
     if redirtied != 0 {
-        wb.mark_inode_dirty(inode, 0);
+        wb.mark_inode_dirty(inode, meta::DIRTY_SYNC);
         let _ = wb.settle(inode, sb.engine().clock.now(), false);
     }
     if inode.mapping.count(Mark::Unstable) != 0 {
@@ -278,4 +281,5 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     }
     sb.engine().waits.wake(inode.id());
     inode.release_if_clean();
+    sb.forget_if_unused(inode);
 }

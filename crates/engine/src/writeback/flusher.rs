@@ -63,11 +63,14 @@ pub(crate) struct PassState {
     periodic: bool,
     /// The front work item has been begun.
     work_begun: bool,
+    /// Visits it has left: a program that keeps dirtying a file must not keep it for ever. Its issuer looks
+    /// at every inode afterwards.
+    work_visits: u64,
 }
 
 impl PassState {
     pub(crate) fn new(now: Tick) -> Self {
-        Self { last_old_flush: now, periodic: false, work_begun: false }
+        Self { last_old_flush: now, periodic: false, work_begun: false, work_visits: 0 }
     }
 }
 
@@ -101,7 +104,7 @@ impl BdiWriteback {
         let mut full = false;
         for _ in 0..INODES_PER_STEP {
             let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
-            let visit = match self.next_inode(plan, full) {
+            let visit = match self.next_inode(&mut pass, plan, full) {
                 Some(inode) => self.visit(&inode, now),
                 None if full && self.bdi.wake_on_slot(self) => {
                     // Only slots of who has his share are taken: what becomes old meanwhile is looked for.
@@ -141,7 +144,10 @@ impl BdiWriteback {
         if let Some(plan) = queued {
             if !std::mem::replace(&mut pass.work_begun, true) {
                 // A sync is an attempt at once: back-off is for those nobody waits for.
-                self.lists.lock().queue_retries(None);
+                let mut lists = self.lists.lock();
+                lists.queue_retries(None);
+                let chunks = self.stat.reclaimable.sum() / CHUNK_PAGES;
+                pass.work_visits = chunks + 2 * lists.total() + INODES_PER_STEP as u64;
             }
             return Some(plan);
         }
@@ -165,7 +171,10 @@ impl BdiWriteback {
     }
 
     /// The next inode of the pass. `full`: those on `MoreIo` have their share in flight and are left there.
-    fn next_inode(&self, plan: Plan, full: bool) -> Option<Arc<Inode>> {
+    fn next_inode(&self, pass: &mut PassState, plan: Plan, full: bool) -> Option<Arc<Inode>> {
+        if plan.reason == WbReason::Sync {
+            pass.work_visits = pass.work_visits.checked_sub(1)?;
+        }
         let mut lists = self.lists.lock();
         if lists.len(ListName::Io) == 0 {
             lists.queue_io(plan.cutoff, !full);
@@ -180,7 +189,7 @@ impl BdiWriteback {
                 pass.last_old_flush = now;
             }
             WbReason::Background | WbReason::Retry => {}
-            WbReason::Sync | WbReason::Vmscan => {
+            WbReason::Sync => {
                 pass.work_begun = false;
                 let done = self.work.lock().pop_front();
                 // Its token wakes the waiter: outside the queue's lock.
@@ -233,7 +242,9 @@ impl BdiWriteback {
             };
         }
         match self.settle(inode, now, true) {
-            Settled::WriteMeta => submit_meta(inode),
+            Settled::WriteMeta => {
+                let _ = submit_meta(inode);
+            }
             Settled::Clean => inode.release_if_clean(),
             Settled::Waiting => {}
         }

@@ -80,6 +80,11 @@ impl IoLists {
         self.len[list as usize]
     }
 
+    /// Inodes on all lists.
+    pub(crate) fn total(&self) -> u64 {
+        self.len.iter().sum::<usize>() as u64
+    }
+
     /// Whether something waits for the flusher: what the kernel calls `WB_has_dirty_io`, and arms a timer.
     pub(crate) fn has_dirty_io(&self) -> bool {
         [ListName::Dirty, ListName::Io, ListName::MoreIo, ListName::Retry].into_iter().any(|list| self.len(list) != 0)

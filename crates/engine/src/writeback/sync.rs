@@ -83,7 +83,9 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
             .waits
             .wait(inode.id(), &*engine.clock, deadline, cut)
             .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
-        wait_for_copy(inode, index);
+        if let Some(frame) = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot)).flatten() {
+            inode.wait_for_copy(index, frame);
+        }
     }
 }
 
@@ -97,11 +99,11 @@ pub(crate) fn wait_for_writeback(
     deadline: Option<Tick>,
 ) -> Result<(), BackendError> {
     let mut at = range.start;
-    while let Some((base, bits)) = next_bits(inode, Mark::Writeback, at..range.end) {
-        // Each leaf is waited for once: a page that goes into write-back again has newer bytes.
+    while let Some((base, mut bits)) = next_bits(inode, Mark::Writeback, at..range.end) {
+        // Each page is waited for once: if it goes into write-back again it has newer bytes.
         let still = || {
-            let now = inode.mapping.with_page(base, |leaf, _| leaf.bits(Mark::Writeback)).unwrap_or(0);
-            (now & bits == 0).then_some(())
+            bits &= inode.mapping.with_page(base, |leaf, _| leaf.bits(Mark::Writeback)).unwrap_or(0);
+            (bits == 0).then_some(())
         };
         let engine = inode.super_block().engine();
         engine
@@ -133,29 +135,23 @@ fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
         .and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
 }
 
-/// Waits until nobody copies to the page at `index`: a fraction of a microsecond.
-fn wait_for_copy(inode: &Inode, index: PageIndex) {
-    let frame = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot)).flatten();
-    if let Some(frame) = frame {
-        drop(inode.super_block().engine().arena.read(frame));
-    }
-}
-
-/// Sends the metadata in `bits` if it is dirty, and waits for the answer.
+/// Sends the metadata in `bits` if it is dirty, and waits for the answer to a call that carries it. What a
+/// writer dirties meanwhile is the next sync's.
 fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = inode.super_block().engine();
-    let failures = inode.write_failures.load(Ordering::Acquire);
-    loop {
-        // Sends nothing while data is in flight again; then the last completion of it does.
-        submit_meta(inode);
-        let idle = || (!inode.has_io(&inode.state.lock())).then_some(());
+    let wait = |ready: &dyn Fn() -> bool| {
         engine
             .waits
-            .wait(inode.id(), &*engine.clock, deadline, idle)
-            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
-        let done = inode.state.lock().meta & bits == 0;
-        if done || inode.write_failures.load(Ordering::Acquire) != failures {
+            .wait(inode.id(), &*engine.clock, deadline, || ready().then_some(()))
+            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))
+    };
+    loop {
+        wait(&|| !inode.state.lock().meta_in_flight)?;
+        if inode.state.lock().meta & bits == 0 {
             return Ok(());
+        }
+        if let Some(call) = submit_meta(inode) {
+            return wait(&|| inode.state.lock().meta_answered >= call);
         }
     }
 }
@@ -175,6 +171,7 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     let engine = sb.engine();
     let clock = &*engine.clock;
     let start = clock.now();
+    let failures = sb.write_failures();
 
     // First pass: everything is on its way, in parallel, before anything is waited for.
     let completion = WbCompletion::new(start);
@@ -200,6 +197,10 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
         }
     }
     commit_volume(sb, deadline)?;
+    // A commit that was running when this began and failed had pages of what is synced here.
+    if first_error.is_none() && sb.write_failures() != failures {
+        first_error = Some(sb.errseq().check(Default::default()).unwrap_or(ErrorKind::Io).into());
+    }
     first_error.map_or(Ok(()), Err)
 }
 

@@ -13,12 +13,12 @@
 use std::collections::VecDeque;
 
 use slackwater_sync::PercpuCounter;
-use slackwater_sync::lock::{Mutex, Rank};
+use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
 
 use crate::inode::{Inode, InodeState};
-use crate::lock_order::{LEAVES, LIST_LOCK};
+use crate::lock_order::{LEAVES, LIST_LOCK, WB_PASS};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::units::Tick;
@@ -26,8 +26,6 @@ use crate::writeback::bdi::BackingDevInfo;
 use crate::writeback::flusher::{FlusherPool, PassState};
 use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::work::WbWork;
-
-const WB_PASS: Rank = Rank::new(35, "WB_PASS");
 
 /// Page counts of a wb; sem. 2.4.
 pub(crate) struct WbStat {

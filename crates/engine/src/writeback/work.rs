@@ -20,8 +20,6 @@ use crate::units::Tick;
 pub enum WbReason {
     /// Too many dirty pages.
     Background,
-    /// Frames are needed.
-    Vmscan,
     /// sync, umount and the like.
     Sync,
     /// The dirty data is old enough.
@@ -34,7 +32,6 @@ impl fmt::Display for WbReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Background => "background",
-            Self::Vmscan => "vmscan",
             Self::Sync => "sync",
             Self::Periodic => "periodic",
             Self::Retry => "retry",

@@ -5,8 +5,8 @@
 //!     rewritten page waits for its old unit, and the backend never sees the two out of order.
 //! W2. A unit ends at the file's size, and before `cut_from`, as read under the lock of its last page's leaf.
 //!     A cut sets `cut_from` first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it.
-//! W3. Metadata is submitted only while no page is dirty or under write-back, so that the times the backend
-//!     ends up with are those the cache promised.
+//! W3. Metadata stays dirty until it has been sent with no page dirty or under write-back, so that the times
+//!     the backend ends up with are those the cache promised.
 //! W4. Whatever is in flight pins the super block, from before it is submitted until its completion has let
 //!     go of the inode.
 //!
@@ -21,7 +21,7 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{AttrChange, Call, Done, WriteUnit};
 use crate::error::{BackendError, ErrorKind};
-use crate::inode::Inode;
+use crate::inode::{Inode, meta};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::{Attempt, Settled, UnitClass, commit};
@@ -334,28 +334,40 @@ fn finish(inode: &Arc<Inode>) {
 pub(crate) fn settle_now(inode: &Arc<Inode>) {
     let now = inode.super_block().engine().clock.now();
     match inode.wb().settle(inode, now, false) {
-        Settled::WriteMeta => submit_meta(inode),
-        Settled::Clean => inode.release_if_clean(),
+        Settled::WriteMeta => {
+            let _ = submit_meta(inode);
+        }
+        Settled::Clean => {
+            inode.release_if_clean();
+            inode.super_block().forget_if_unused(inode);
+        }
         Settled::Waiting => {}
     }
     inode.super_block().engine().waits.wake(inode.id());
 }
 
-/// Sends the inode's times (and its mode, where a write by the backend would change it) after its data.
+/// Sends the inode's times (and its mode, where a write by the backend would change it). Returns the number
+/// of the call for `InodeState::meta_answered`; `None` if one is in flight or nothing is dirty.
+///
+/// A sync may send them while pages are still dirty or under write-back, whose write will change the times
+/// again: then they stay dirty and are sent once more behind the data (W3).
 ///
 /// # Blocking
 /// Never.
-pub(crate) fn submit_meta(inode: &Arc<Inode>) {
+pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
     let sb = inode.super_block();
-    let (node, change, sent) = {
+    let (node, change, sent, call) = {
         let mut state = inode.state.lock();
-        let busy = state.meta_in_flight || inode.mapping.count(Mark::Writeback) != 0;
-        let Some(node) = state.node.clone().filter(|_| !busy && state.meta != 0) else { return };
+        let node = state.node.clone().filter(|_| !state.meta_in_flight && state.meta != 0)?;
         state.meta_in_flight = true;
         let special = state.attr.mode & 0o6000 != 0;
         let mode = special.then_some(state.attr.mode & 0o7777);
         let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };
-        (node, change, std::mem::take(&mut state.meta))
+        let sent = std::mem::take(&mut state.meta);
+        if inode.mapping.count(Mark::Writeback) + inode.mapping.count(Mark::Dirty) != 0 {
+            state.meta = meta::DIRTY_SYNC;
+        }
+        (node, change, sent, state.meta_answered + 1)
     };
     sb.pin();
     let owner = Arc::clone(inode);
@@ -363,6 +375,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) {
         let sb = Arc::clone(owner.super_block());
         let mut state = owner.state.lock();
         state.meta_in_flight = false;
+        state.meta_answered += 1;
         sb.bdi().note_attempt(Attempt::Meta, answer.is_ok());
         match answer {
             Ok(attr) => {
@@ -380,4 +393,5 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) {
         sb.unpin();
     });
     sb.bdi().backend.submit(Call::Setattr { node, change, done });
+    Some(call)
 }
