@@ -30,7 +30,7 @@ const CODE_MASK: u32 = 0xfff;
 const SEEN: u32 = 1 << 12;
 const COUNT_ONE: u32 = 1 << 13;
 
-/// The last error of something, and how many have been seen. See the [module documentation](self).
+/// The last error of something, and how many have been seen.
 #[derive(Debug, Default)]
 pub struct ErrSeq(AtomicU32);
 

@@ -51,7 +51,7 @@ pub(crate) const DOOMED: u32 = 1;
 /// Value of `Inode::cut_from` while nothing is being cut.
 pub(crate) const NO_CUT: u64 = u64::MAX;
 
-/// See the [module documentation](self).
+/// A file, directory or link of a mounted volume. Kernel: `struct inode`.
 pub struct Inode {
     id: NodeId,
     kind: NodeKind,

@@ -50,7 +50,7 @@ pub(crate) struct LeafRef {
     pub(crate) first: PageIndex,
 }
 
-/// See the [module documentation](self).
+/// A mounted volume. Kernel: `struct super_block`.
 pub struct SuperBlock {
     name: String,
     engine: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! What calls on an open file do: [`read`], [`write`], [`mod@truncate`], [`fsync`].
+//! What calls on an open file do: reading, writing, cutting and making durable, one file each.
 
 mod fsync;
 mod read;

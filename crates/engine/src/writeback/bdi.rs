@@ -63,7 +63,7 @@ impl Slots {
     }
 }
 
-/// See the [module documentation](self).
+/// What write-back knows of the device behind a volume. Kernel: `struct backing_dev_info`.
 pub struct BackingDevInfo {
     pub(crate) backend: Arc<dyn Backend>,
     limits: Limits,
