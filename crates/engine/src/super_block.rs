@@ -24,7 +24,7 @@ use std::time::Duration;
 use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
 
 use crate::backend::{Backend, Call, Found, Node, NodeKind, Statfs};
@@ -76,6 +76,9 @@ pub struct SuperBlock {
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
     pub(crate) lru: Mutex<VecDeque<LeafRef>>,
+    /// Length of `lru` after it was last swept, and whether it is being swept.
+    pub(crate) lru_swept: AtomicUsize,
+    pub(crate) lru_sweeping: AtomicBool,
 }
 
 /// How much of a volume is not in the backend yet, and how fast it gets there.
@@ -140,6 +143,8 @@ impl SuperBlock {
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
             lru: Mutex::new(LEAVES, VecDeque::new()),
+            lru_swept: AtomicUsize::new(0),
+            lru_sweeping: AtomicBool::new(false),
         });
         sb.root_wb.set_super_block(&sb);
         let root = sb.iget(root);

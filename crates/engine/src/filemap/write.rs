@@ -381,7 +381,13 @@ fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>)
 /// Puts a new leaf on the volume's eviction list.
 pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
     let first = PageIndex(index.0 / LEAF_PAGES * LEAF_PAGES);
-    inode.super_block().lru.lock().push_back(LeafRef { inode: Arc::downgrade(inode), first });
+    let sb = inode.super_block();
+    let length = {
+        let mut lru = sb.lru.lock();
+        lru.push_back(LeafRef { inode: Arc::downgrade(inode), first });
+        lru.len()
+    };
+    reclaim::sweep_if_long(sb, length);
 }
 
 /// Waits until the page's frame is neither being filled nor copied to.

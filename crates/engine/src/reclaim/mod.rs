@@ -9,8 +9,11 @@
 //! # Kernel counterpart
 //! `shrink_folio_list`, in its simplest form; a scan-resistant policy is to replace it.
 
+use std::collections::HashSet;
+
 use slackwater_arena::{FrameId, Pool};
-use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::{Arc, thread};
 
 use crate::engine::Shared;
 use crate::inode::Inode;
@@ -42,6 +45,9 @@ pub(crate) fn evict(engine: &Arc<Shared>, target: usize) -> usize {
     let mut freed = 0;
     let volumes = engine.super_blocks();
     for sb in &volumes {
+        while sb.lru_sweeping.load(Ordering::Acquire) {
+            thread::yield_now(); // its queue is out for a moment
+        }
         // Twice: the first look takes the second chance from what was used.
         let leaves = sb.lru.lock().len();
         for _ in 0..(2 * leaves).min(SCAN_MAX.max(leaves)) {
@@ -84,6 +90,31 @@ fn evict_leaf(sb: &Arc<SuperBlock>, leaf: LeafRef) -> usize {
     count
 }
 
+/// Entries that a queue may have beyond twice what was alive at the last sweep.
+const SWEEP_SLACK: usize = 1024;
+
+/// Takes entries out of the queue whose inode or leaf is gone, and repeated ones: files that come and go would
+/// make it grow for ever where nothing has to be evicted. Each sweep is paid for by as many additions.
+pub(crate) fn sweep_if_long(sb: &SuperBlock, length: usize) {
+    let limit = SWEEP_SLACK + 2 * sb.lru_swept.load(Ordering::Relaxed);
+    if length <= limit || sb.lru_sweeping.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let mut queue = std::mem::take(&mut *sb.lru.lock());
+    let mut seen = HashSet::new();
+    queue.retain(|leaf| {
+        let Some(inode) = leaf.inode.upgrade() else { return false };
+        let present = inode.mapping.with_page(leaf.first, |state, _| state.present() != 0);
+        present == Some(true) && seen.insert((inode.id(), leaf.first))
+    });
+    let mut lru = sb.lru.lock();
+    queue.append(&mut lru);
+    sb.lru_swept.store(queue.len(), Ordering::Relaxed);
+    *lru = queue;
+    drop(lru);
+    sb.lru_sweeping.store(false, Ordering::Release);
+}
+
 /// The inode's tree has an empty leaf, which is not on the queue any more.
 fn drop_leaf(sb: &Arc<SuperBlock>, inode: &Arc<Inode>) {
     inode.mapping.prune();
@@ -100,5 +131,35 @@ impl SuperBlock {
                 sb.root_wb().wake();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater_arena::{Arena, ArenaConfig};
+
+    use super::*;
+    use crate::backend::{MemBackend, NewNode};
+    use crate::clock::ManualClock;
+    use crate::engine::Engine;
+    use crate::file::File;
+    use crate::tunables::Tunables;
+    use crate::units::Timestamp;
+
+    #[test]
+    fn files_that_come_and_go_leave_no_trace_in_the_queue() {
+        let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
+        let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
+        let sb = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
+        let kept = File::open(&sb.make(&sb.root().unwrap(), "kept", NewNode::File, 0o644).unwrap()).unwrap();
+        kept.write_at(0, b"kept").unwrap();
+        for _ in 0..5000 {
+            let file = File::open(&sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap()).unwrap();
+            file.write_at(0, b"x").unwrap();
+            sb.remove(&sb.root().unwrap(), "x", crate::backend::Removal::File).unwrap();
+        }
+        let length = sb.lru.lock().len();
+        assert!(length <= SWEEP_SLACK + 2, "{length} entries for one file");
     }
 }
