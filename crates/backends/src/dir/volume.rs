@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, o
 use rustix::io::{self, Errno};
 use slackwater::backend::{Call, FileHandle, Found, Limits, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind, NodeId};
+use slackwater_sync::shim::thread;
 use thiserror::Error;
 
 use super::attributes::{attr_of, device_of};
@@ -159,13 +160,26 @@ impl Volume {
         self.found(openat(&self.root, c".", flags, Mode::empty()).map_err(failed("openat"))?)
     }
 
+    /// Opens by handle. While a directory is being removed the kernel may answer that it is busy, which a moment
+    /// later is a plain no.
+    fn open_handle(&self, handle: &FileHandle) -> io::Result<OwnedFd> {
+        const TRIES: u32 = 50;
+        for _ in 1..TRIES {
+            match self.handles.open(&self.root, handle) {
+                Err(Errno::BUSY | Errno::AGAIN | Errno::NOMEM) => thread::yield_now(),
+                other => return other,
+            }
+        }
+        self.handles.open(&self.root, handle)
+    }
+
     fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
         // A handle of another or a reformatted file system may be malformed here: it is stale as well.
         let gone = |errno| match errno {
             Errno::STALE | Errno::NOENT | Errno::INVAL => ErrorKind::Stale.into(),
             other => failed("open_by_handle_at")(other),
         };
-        let found = self.found(self.handles.open(&self.root, handle).map_err(gone)?)?;
+        let found = self.found(self.open_handle(handle).map_err(gone)?)?;
         // A node without a name may be there for a moment more, since the kernel holds it while it syncs.
         match found.attr.id == id && found.attr.nlink > 0 {
             true => Ok(found),
