@@ -234,6 +234,14 @@ impl Room {
         self.changed.notify_all();
     }
 
+    /// Waits until room is given, or for `moment`.
+    pub(crate) fn pause(&self, moment: Duration) {
+        let mut given = self.given.lock();
+        let _ = self.changed.wait_timeout(&mut given, moment);
+        drop(given);
+        thread::yield_now();
+    }
+
     /// Waits until room was given after `seen` was read; false when `deadline` came first.
     pub(crate) fn wait(&self, seen: u64, clock: &dyn Clock, deadline: Option<Tick>) -> bool {
         let mut given = self.given.lock();

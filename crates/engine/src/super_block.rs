@@ -254,6 +254,9 @@ impl SuperBlock {
     pub(crate) fn unpin(&self) {
         self.in_flight.unpin();
         self.release_volume();
+        if !self.is_mounted() {
+            self.engine.room.give(); // an unmount may wait for it
+        }
     }
 
     /// Gives the volume's record in the arena back, once the volume is gone and nothing of it is in flight:
@@ -338,14 +341,11 @@ impl SuperBlock {
     /// False at the deadline, and in an engine that is driven by hand, where nothing would change.
     pub(crate) fn pause(&self, deadline: Option<Tick>) -> bool {
         const MOMENT: Duration = Duration::from_millis(5);
-        let clock = &*self.engine.clock;
-        let now = clock.now();
+        let now = self.engine.clock.now();
         if deadline.is_some_and(|deadline| deadline <= now) || self.engine.tunables.flusher_threads == 0 {
             return false;
         }
-        let until = deadline.map_or(now + MOMENT, |deadline| deadline.min(now + MOMENT));
-        let seen = self.engine.room.given();
-        let _ = self.engine.room.wait(seen, clock, Some(until));
+        self.engine.room.pause(deadline.map_or(MOMENT, |deadline| deadline.since(now).min(MOMENT)));
         true
     }
 
