@@ -18,6 +18,10 @@
 //! # Kernel counterpart
 //! `struct super_block`; sem. 1.1.
 
+mod status;
+
+pub use status::VolumeStatus;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -30,7 +34,7 @@ use slackwater_sync::shim::{Arc, Weak};
 use crate::backend::{Backend, Call, Found, Node, NodeKind, Statfs};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
-use crate::errseq::{ErrCursor, ErrSeq};
+use crate::errseq::ErrSeq;
 use crate::inode::{Inode, InodeRef};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Tick};
@@ -79,33 +83,6 @@ pub struct SuperBlock {
     /// Length of `lru` after it was last swept, and whether it is being swept.
     pub(crate) lru_swept: AtomicUsize,
     pub(crate) lru_sweeping: AtomicBool,
-}
-
-/// How much of a volume is not in the backend yet, and how fast it gets there.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct VolumeStatus {
-    /// Bytes in dirty pages.
-    pub dirty_bytes: u64,
-    /// Bytes under write-back.
-    pub writeback_bytes: u64,
-    /// Bytes written and not yet known to be durable.
-    pub unstable_bytes: u64,
-    /// Bytes written back since the mount; the rate is the difference of two looks.
-    pub written_bytes: u64,
-    /// Open file descriptions.
-    pub open_files: u64,
-    /// Inodes in memory.
-    pub inodes: u64,
-    /// The last write-back error, if the last attempt failed.
-    pub failing: Option<ErrorKind>,
-}
-
-impl VolumeStatus {
-    /// Bytes that an unmount still has to bring to the backend.
-    pub fn bytes_left(&self) -> u64 {
-        self.dirty_bytes + self.writeback_bytes + self.unstable_bytes
-    }
 }
 
 impl SuperBlock {
@@ -167,21 +144,6 @@ impl SuperBlock {
     /// What write-back knows of the device.
     pub fn bdi(&self) -> &Arc<BackingDevInfo> {
         &self.bdi
-    }
-
-    /// How much is not in the backend yet. Counts are approximate while writers run.
-    pub fn status(&self) -> VolumeStatus {
-        let stat = &self.root_wb.stat;
-        let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
-        VolumeStatus {
-            dirty_bytes: stat.reclaimable.sum() * PAGE_BYTES,
-            writeback_bytes: stat.writeback.sum() * PAGE_BYTES,
-            unstable_bytes: stat.unstable.sum() * PAGE_BYTES,
-            written_bytes: self.bdi.written_bytes(),
-            open_files: u64::from(self.open_files.load(Ordering::Acquire)),
-            inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
-            failing,
-        }
     }
 
     /// Makes everything durable that was written before the call.

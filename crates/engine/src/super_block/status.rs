@@ -1,0 +1,52 @@
+//! How far a volume's data has got.
+
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::error::ErrorKind;
+use crate::errseq::ErrCursor;
+use crate::super_block::SuperBlock;
+use crate::units::PAGE_BYTES;
+
+/// How much of a volume is not in the backend yet, and how fast it gets there.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct VolumeStatus {
+    /// Bytes in dirty pages.
+    pub dirty_bytes: u64,
+    /// Bytes under write-back.
+    pub writeback_bytes: u64,
+    /// Bytes written and not yet known to be durable.
+    pub unstable_bytes: u64,
+    /// Bytes written back since the mount; the rate is the difference of two looks.
+    pub written_bytes: u64,
+    /// Open file descriptions.
+    pub open_files: u64,
+    /// Inodes in memory.
+    pub inodes: u64,
+    /// The last write-back error, if the last attempt failed.
+    pub failing: Option<ErrorKind>,
+}
+
+impl VolumeStatus {
+    /// Bytes that an unmount still has to bring to the backend.
+    pub fn bytes_left(&self) -> u64 {
+        self.dirty_bytes + self.writeback_bytes + self.unstable_bytes
+    }
+}
+
+impl SuperBlock {
+    /// How much is not in the backend yet. Counts are approximate while writers run.
+    pub fn status(&self) -> VolumeStatus {
+        let stat = &self.root_wb.stat;
+        let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
+        VolumeStatus {
+            dirty_bytes: stat.reclaimable.sum() * PAGE_BYTES,
+            writeback_bytes: stat.writeback.sum() * PAGE_BYTES,
+            unstable_bytes: stat.unstable.sum() * PAGE_BYTES,
+            written_bytes: self.bdi.written_bytes(),
+            open_files: u64::from(self.open_files.load(Ordering::Acquire)),
+            inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
+            failing,
+        }
+    }
+}
