@@ -137,13 +137,16 @@ impl File {
     pub fn write_at_until(&self, offset_bytes: u64, bytes: &[u8], deadline: Option<Tick>) -> Result<usize, FileError> {
         let engine = self.inode.super_block().engine();
         let mut done = 0;
+        // What had been given before the attempt that is waited for. Read only once there was no room: it takes
+        // a lock that all volumes share.
+        let mut seen = None;
         while done < bytes.len() {
-            let seen = engine.room.given();
-            match self.try_write_at(offset_bytes + done as u64, &bytes[done..])? {
-                Written::Bytes(taken) => done += taken,
-                Written::NoRoom => {
+            match (self.try_write_at(offset_bytes + done as u64, &bytes[done..])?, seen.take()) {
+                (Written::Bytes(taken), _) => done += taken,
+                (Written::NoRoom, None) => seen = Some(engine.room.given()),
+                (Written::NoRoom, Some(given)) => {
                     engine.run_by_hand();
-                    if !engine.room.wait(seen, &*engine.clock, deadline) {
+                    if !engine.room.wait(given, &*engine.clock, deadline) {
                         return if done == 0 { Err(FileError::NoRoom) } else { Ok(done) };
                     }
                 }

@@ -105,7 +105,7 @@ impl BdiWriteback {
         for _ in 0..INODES_PER_STEP {
             let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
             let visit = match self.next_inode(&mut pass, plan, full) {
-                Some(inode) => self.visit(&inode, now),
+                Some(inode) => self.visit(&inode, plan.reason, now),
                 None if full && self.bdi.wake_on_slot(self) => {
                     // Only slots of who has his share are taken: what becomes old meanwhile is looked for.
                     self.blocked.store(true, Ordering::Release);
@@ -207,8 +207,14 @@ impl BdiWriteback {
     }
 
     /// Submits one chunk of `inode`, which the flusher holds on `Busy`.
-    fn visit(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick) -> Visit {
-        let pass = self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, self.bdi.limits().unit_bytes);
+    fn visit(self: &Arc<Self>, inode: &Arc<Inode>, reason: WbReason, now: Tick) -> Visit {
+        let unit_bytes = self.bdi.limits().unit_bytes;
+        let pass = match reason {
+            WbReason::Sync => Pass::Open(unit_bytes), // somebody waits for these: the gate is for the others
+            WbReason::Background | WbReason::Periodic | WbReason::Retry => {
+                self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes)
+            }
+        };
         let unit_bytes = match pass {
             Pass::Open(unit_bytes) => unit_bytes,
             Pass::Held(until) => {
