@@ -13,6 +13,8 @@
 
 mod child;
 mod model;
+#[path = "../rig/random.rs"]
+mod random;
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -27,7 +29,8 @@ use slackwater::{Engine, ErrorKind, File, SuperBlock, UmountOptions};
 use slackwater_arena::Arena;
 use slackwater_backends::{DirBackend, SystemClock};
 
-use model::{Model, Random, THREADS};
+use model::{Model, THREADS};
+use random::Random;
 
 const SEED_VARIABLE: &str = "SLACKWATER_KILL9_SEED";
 const RUNS_VARIABLE: &str = "SLACKWATER_KILL9_RUNS";

@@ -5,6 +5,7 @@ use std::time::Duration;
 use slackwater::ErrorKind;
 use slackwater_backends::Rule;
 
+use crate::random::Random;
 use crate::world::{FILES, World};
 
 /// Operations in a history.
@@ -12,20 +13,12 @@ const LENGTH: u64 = 40;
 /// Files stay below this: 24 pages.
 const SIZE_MAX: u64 = 96 << 10;
 
-/// SplitMix64: the seed is the whole state.
-pub(crate) struct Dice(u64);
+/// What a seed chooses.
+pub(crate) struct Dice(Random);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.below(end)
     }
 
     fn file(&mut self) -> usize {
@@ -49,7 +42,7 @@ impl Dice {
             _ => 1 + self.below(20_000),
         };
         let len = len.min(SIZE_MAX + 4096 - offset);
-        let first = self.next();
+        let first = self.0.next();
         (0..len).map(|at| (first.wrapping_add(at * 7) % 255 + 1) as u8).collect()
     }
 }
@@ -107,7 +100,7 @@ impl Tally {
 
 /// Runs the history of `seed` and checks it all the way.
 pub(crate) fn run(seed: u64) -> Tally {
-    let mut dice = Dice(seed);
+    let mut dice = Dice(Random::new(seed));
     let mut tally = Tally::default();
     let mut world = World::new();
     for _ in 0..LENGTH {

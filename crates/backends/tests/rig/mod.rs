@@ -4,6 +4,10 @@
 //! Calls are held by the fault layer, so that "in flight" is a state a test can stay in. What may hang is
 //! run by [`spawn`] or [`within`], which fail a test instead of hanging it.
 
+mod random;
+
+pub(crate) use random::Random;
+
 use std::fs::File as OsFile;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -253,27 +257,6 @@ pub(crate) fn fill(file: &File, from: u64) -> u64 {
         at += taken as u64;
     }
     at - from
-}
-
-/// SplitMix64.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
 }
 
 /// Something that runs on a thread of its own.

@@ -222,7 +222,6 @@ fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
     let wb = inode.wb();
     if dirtied != 0 {
         wb.stat.reclaimable.add(dirtied);
-        wb.stat.dirtied.add(dirtied);
         wb.pool.nr_dirty.add(dirtied);
     }
     wb.mark_inode_dirty(inode, if grew { meta::DIRTY_SYNC | meta::DIRTY_DATASYNC } else { meta::DIRTY_SYNC });

@@ -35,10 +35,6 @@ pub(crate) struct WbStat {
     pub(crate) writeback: PercpuCounter,
     /// Written, and not known to be durable.
     pub(crate) unstable: PercpuCounter,
-    /// Ever dirtied.
-    pub(crate) dirtied: PercpuCounter,
-    /// Ever written.
-    pub(crate) written: PercpuCounter,
 }
 
 /// See the [module documentation](self).
@@ -74,8 +70,6 @@ impl BdiWriteback {
             reclaimable: PercpuCounter::new(),
             writeback: PercpuCounter::new(),
             unstable: PercpuCounter::new(),
-            dirtied: PercpuCounter::new(),
-            written: PercpuCounter::new(),
         };
         let now = pool.clock.now();
         Arc::new(Self {

@@ -304,7 +304,6 @@ impl Ended {
         inode.mapping.add(Mark::Writeback, -self.pages);
         wb.stat.unstable.add(self.unstable);
         wb.stat.writeback.add(-self.pages);
-        wb.stat.written.add(self.pages - self.redirtied);
         wb.stat.reclaimable.add(self.redirtied);
         wb.pool.nr_dirty.add(self.redirtied);
         wb.bdi.unpin(self.unpinned);
