@@ -18,6 +18,7 @@ use slackwater_sync::lock::Mutex;
 
 use crate::backend::mem::volume::{ROOT, Volume};
 use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
+use crate::error::ErrorKind;
 use crate::lock_order::LEAVES;
 use crate::units::NodeId;
 
@@ -43,7 +44,7 @@ use crate::units::NodeId;
 /// let root = answers.recv()?.expect("a volume has a root").node;
 ///
 /// let (name, what, done) = ("log".into(), NewNode::File, Done::new(then));
-/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, owner: None, done });
+/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, creator: None, done });
 /// assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
 /// assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
 ///
@@ -117,8 +118,8 @@ impl Backend for MemBackend {
             Call::Reopen { handle, id, done } => done.complete(self.ask(|volume| volume.reopen(&handle, id))),
             Call::Getattr { node, done } => done.complete(self.ask(|volume| volume.getattr(&node))),
             Call::Setattr { node, change, done } => done.complete(self.ask(|volume| volume.setattr(&node, change))),
-            Call::Make { dir, name, what, mode, owner, done } => {
-                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, owner)));
+            Call::Make { dir, name, what, mode, creator, done } => {
+                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, creator)));
             }
             Call::Link { node, dir, name, done } => {
                 done.complete(self.ask(|volume| volume.link(&node, &dir, &name)));
@@ -144,6 +145,7 @@ impl Backend for MemBackend {
             Call::Sync { node, scope, done } => done.complete(self.ask(|volume| volume.sync(&node, scope))),
             Call::SyncVolume { done } => done.complete(self.ask(Volume::sync_volume)),
             Call::Statfs { done } => done.complete(self.ask(|volume| volume.statfs())),
+            other => other.fail(ErrorKind::Unsupported.into()),
         }
     }
 

@@ -9,8 +9,8 @@ use slackwater_sync::shim::Arc;
 use crate::backend::mem::blocks::Blocks;
 use crate::backend::mem::node::{Attrs, Body, Entries, MemNode};
 use crate::backend::{
-    Attr, AttrChange, DirEntry, FileHandle, Found, NewNode, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
-    WriteUnit,
+    Attr, AttrChange, Creator, DirEntry, FileHandle, Found, NewNode, Node, NodeKind, ReadUnit, Removal, RenameMode,
+    Statfs, WriteUnit,
 };
 use crate::error::{BackendError, ErrorKind};
 use crate::units::{NodeId, PAGE_BYTES, Timestamp};
@@ -152,13 +152,15 @@ impl Volume {
         name: &OsStr,
         what: NewNode,
         mode: u32,
-        owner: Option<(u32, u32)>,
+        creator: Option<Creator>,
     ) -> Answer<Found> {
+        let owner = creator.map(|creator| (creator.uid, creator.gid));
         let dir = self.free_name(dir, name)?;
         let ino = match what {
             NewNode::File => self.add(Body::File(Blocks::default()), mode, owner),
             NewNode::Directory => self.add(Body::Directory(Entries::default()), mode, owner),
             NewNode::Symlink(target) => self.add(Body::Symlink(target), 0o777, owner),
+            NewNode::Special { .. } => return Err(ErrorKind::Unsupported.into()),
         };
         self.give_name(ino, dir, name);
         self.found(ino)
@@ -168,7 +170,7 @@ impl Volume {
         let ino = self.ino(node)?;
         let dir = self.free_name(dir, name)?;
         if self.live[&ino].node.body.kind() == NodeKind::Directory {
-            return Err(ErrorKind::Permission.into());
+            return Err(ErrorKind::NotPermitted.into());
         }
         if self.live[&ino].names.is_empty() {
             return Err(ErrorKind::NotFound.into());
@@ -177,7 +179,7 @@ impl Volume {
         Ok(self.attr(ino))
     }
 
-    pub(super) fn remove(&mut self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<()> {
+    pub(super) fn remove(&mut self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<Found> {
         check_name(name)?;
         let (dir, entries) = self.directory(dir)?;
         let ino = entries.get(name).ok_or(ErrorKind::NotFound)?;
@@ -190,7 +192,7 @@ impl Volume {
             (Body::Directory(_), Removal::Directory) | (Body::File(_) | Body::Symlink(_), Removal::File) => {}
         }
         self.take_name(ino, dir, name);
-        Ok(())
+        self.found(ino)
     }
 
     pub(super) fn rename(
@@ -269,6 +271,7 @@ impl Volume {
         let blocks_free = VOLUME_BLOCKS.saturating_sub(used / PAGE_BYTES);
         Ok(Statfs {
             block_bytes: PAGE_BYTES,
+            fragment_bytes: PAGE_BYTES,
             blocks: VOLUME_BLOCKS,
             blocks_free,
             blocks_available: blocks_free,
