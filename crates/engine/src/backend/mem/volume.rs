@@ -9,8 +9,8 @@ use slackwater_sync::shim::Arc;
 use crate::backend::mem::blocks::Blocks;
 use crate::backend::mem::node::{Body, Entries, MemNode};
 use crate::backend::{
-    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode,
-    Statfs, WriteUnit,
+    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
+    WriteUnit,
 };
 use crate::error::{BackendError, ErrorKind};
 use crate::units::{NodeId, PAGE_BYTES, Timestamp};
