@@ -4,21 +4,24 @@
 //! answers. Nothing here waits, so every call completes inside `submit`; delays, failures and other orders
 //! are put around it by layers.
 //!
-//! Reading order: this file, `volume` (what each call does), `durability` (what a crash leaves), and the
-//! two things a node is made of, `node` and `blocks`.
+//! Reading order: this file, `volume` (what each call does; new nodes, extended attributes and ranges have
+//! files of their own), `durability` (what a crash leaves), and the two things a node is made of, `node` and
+//! `blocks`.
 
 mod blocks;
+mod create;
 mod durability;
 mod node;
+mod ranges;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod xattrs;
 
 use slackwater_sync::lock::Mutex;
 
 use crate::backend::mem::volume::{ROOT, Volume};
 use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
-use crate::error::ErrorKind;
 use crate::lock_order::LEAVES;
 use crate::units::NodeId;
 
@@ -121,6 +124,9 @@ impl Backend for MemBackend {
             Call::Make { dir, name, what, mode, creator, done } => {
                 done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, creator)));
             }
+            Call::Tmpfile { dir, mode, creator, done } => {
+                done.complete(self.ask(|volume| volume.tmpfile(&dir, mode, creator)));
+            }
             Call::Link { node, dir, name, done } => {
                 done.complete(self.ask(|volume| volume.link(&node, &dir, &name)));
             }
@@ -134,6 +140,23 @@ impl Backend for MemBackend {
             Call::Readdir { node, cookie, done } => {
                 done.complete(self.ask(|volume| volume.readdir(&node, cookie)));
             }
+            Call::ReaddirPlus { node, cookie, done } => {
+                done.complete(self.ask(|volume| volume.readdir_plus(&node, cookie)));
+            }
+            Call::Getxattr { node, name, done } => done.complete(self.ask(|volume| volume.getxattr(&node, &name))),
+            Call::Setxattr { node, name, value, mode, done } => {
+                done.complete(self.ask(|volume| volume.setxattr(&node, name, value, mode)));
+            }
+            Call::Listxattr { node, done } => done.complete(self.ask(|volume| volume.listxattr(&node))),
+            Call::Removexattr { node, name, done } => {
+                done.complete(self.ask(|volume| volume.removexattr(&node, &name)));
+            }
+            Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
+                done.complete(self.ask(|volume| volume.fallocate(&node, mode, offset_bytes, len_bytes)));
+            }
+            Call::Seek { node, offset_bytes, whence, done } => {
+                done.complete(self.ask(|volume| volume.seek(&node, offset_bytes, whence)));
+            }
             Call::Read(mut unit) => {
                 let read = self.ask(|volume| volume.read(&mut unit));
                 unit.complete(read);
@@ -145,7 +168,6 @@ impl Backend for MemBackend {
             Call::Sync { node, scope, done } => done.complete(self.ask(|volume| volume.sync(&node, scope))),
             Call::SyncVolume { done } => done.complete(self.ask(Volume::sync_volume)),
             Call::Statfs { done } => done.complete(self.ask(|volume| volume.statfs())),
-            other => other.fail(ErrorKind::Unsupported.into()),
         }
     }
 
