@@ -24,7 +24,7 @@ use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::truncate::{drop_pages, zero_in_page};
 use crate::inode::{Inode, NO_CUT};
-use crate::page_cache::{LeafState, Scan, range_bits, slots};
+use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::sync::wait_for_writeback;
 use crate::writeback::writepages::settle_now;
@@ -63,6 +63,12 @@ impl File {
             }
             inode.backing_bytes.fetch_max(end, Ordering::AcqRel);
         }
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                take_space(inode, PageIndex::of(offset_bytes)..PageIndex::end_of(end));
+            }
+            FallocateMode::Zero | FallocateMode::ZeroKeepSize | FallocateMode::PunchHole => {}
+        }
         let clean = inode.is_clean(&inode.state.lock());
         inode.set_mtime(if clean { attr.mtime } else { sb.engine().clock.wall() });
         sb.space.outdate();
@@ -92,6 +98,21 @@ impl File {
         };
         Ok(found)
     }
+}
+
+/// The backend has space for `range` now.
+fn take_space(inode: &Inode, range: Range<PageIndex>) {
+    let mut pages = 0;
+    inode.mapping.scan(range.start, range.end, None, |base, leaf| {
+        let range = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
+        // A unit counts those that it has.
+        let bits = leaf.bits(Mark::Delayed) & !leaf.bits(Mark::Writeback) & range;
+        leaf.clear_bits(Mark::Delayed, bits);
+        pages += u64::from(bits.count_ones());
+        Scan::On
+    });
+    inode.super_block().space.release(pages);
+    inode.allocated_to.fetch_max(range.end.offset_bytes(), Ordering::AcqRel);
 }
 
 /// Steps 1 to 3 of the [module documentation](self).

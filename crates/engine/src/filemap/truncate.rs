@@ -69,6 +69,7 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
         inode.set_size(size_bytes);
     }
     inode.backing_bytes.store(size_bytes, Ordering::Release);
+    inode.allocated_to.fetch_min(size_bytes, Ordering::AcqRel);
     inode.set_mtime(now);
     sb.note_progress();
     Ok(())

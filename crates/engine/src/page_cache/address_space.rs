@@ -142,7 +142,9 @@ impl AddressSpace {
             Mark::Dirty => &self.dirty,
             Mark::Writeback => &self.writeback,
             Mark::Unstable | Mark::Committing => &self.unstable,
-            Mark::ToWrite | Mark::Uptodate | Mark::Referenced => unreachable!("{mark:?} is not counted"),
+            Mark::ToWrite | Mark::Uptodate | Mark::Referenced | Mark::Delayed => {
+                unreachable!("{mark:?} is not counted")
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
         for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
             let Some(frame) = leaf.frame(slot) else { continue };
             // A reader may be copying: it holds the frame, not the page. It is freed when that is over.
+            dropped.delayed += u64::from(leaf.has(Mark::Delayed, slot));
             let unclean = leaf.unclean() >> slot & 1 != 0;
             dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
             dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
@@ -48,6 +49,7 @@ struct Dropped {
     dirty: i64,
     unstable: i64,
     unclean: i64,
+    delayed: u64,
     frames: Vec<FrameId>,
 }
 
@@ -60,5 +62,6 @@ impl Dropped {
         wb.stat.unstable.add(-self.unstable);
         wb.pool.nr_dirty.add(-self.dirty);
         wb.bdi.unpin(self.unclean as u64);
+        inode.super_block().space.release(self.delayed);
     }
 }

@@ -148,6 +148,7 @@ struct Started {
     pages: i64,
     dirty: i64,
     unstable: i64,
+    delayed: u64,
 }
 
 impl Started {
@@ -157,6 +158,7 @@ impl Started {
         self.pages += 1;
         self.dirty += i64::from(leaf.has(Mark::Dirty, slot));
         self.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
+        self.delayed += u64::from(leaf.has(Mark::Delayed, slot));
         leaf.set(Mark::Writeback, slot);
         for mark in [Mark::Dirty, Mark::ToWrite, Mark::Unstable, Mark::Committing] {
             leaf.clear(mark, slot);
@@ -173,6 +175,7 @@ impl Started {
         wb.stat.reclaimable.add(-self.dirty);
         wb.stat.unstable.add(-self.unstable);
         wb.pool.nr_dirty.add(-self.dirty);
+        inode.super_block().space.unit_sent(self.delayed);
     }
 }
 
@@ -232,6 +235,7 @@ fn end_writeback(
         (false, Some(_)) => Fate::Failed,
     };
     inode.backing_bytes.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
+    inode.allocated_to.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
 
     let unit_frames: Vec<FrameId> = frames.frames().to_vec();
     drop(frames); // unlocks them: a writer may take one as soon as its mark is gone
@@ -252,6 +256,9 @@ fn end_writeback(
         tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes = first.offset_bytes(), %error,
             "write-back failed; the data is kept and will be retried");
         note_failure(inode, error.kind());
+        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
+            sb.space.outdate();
+        }
     }
     if ended.unstable != 0 {
         commit::note_unstable(inode);
@@ -275,6 +282,8 @@ struct Ended {
     unstable: i64,
     redirtied: i64,
     unpinned: u64,
+    delayed: u64,
+    allocated: u64,
 }
 
 impl Ended {
@@ -282,6 +291,13 @@ impl Ended {
         let arena = &inode.super_block().engine().arena;
         leaf.clear(Mark::Writeback, slot);
         self.pages += 1;
+        if leaf.has(Mark::Delayed, slot) {
+            self.delayed += 1;
+            if fate == Fate::Written {
+                leaf.clear(Mark::Delayed, slot);
+                self.allocated += 1;
+            }
+        }
         if leaf.frame(slot) != Some(frame) {
             // Rewritten meanwhile: the fresh frame is dirty, this one is history.
             arena.free(frame);
@@ -309,6 +325,7 @@ impl Ended {
         wb.stat.reclaimable.add(self.redirtied);
         wb.pool.nr_dirty.add(self.redirtied);
         wb.bdi.unpin(self.unpinned);
+        inode.super_block().space.unit_ended(self.delayed, self.allocated);
     }
 }
 
