@@ -168,7 +168,7 @@ impl World {
                     return;
                 }
                 (_, Written::NoRoom) => self.make_room(attempt),
-                Written::NoSpace | _ => unreachable!("an outcome of its own"),
+                (_, Written::NoSpace | _) => unreachable!("an outcome of its own"),
             }
         }
     }
