@@ -16,6 +16,7 @@ use crate::units::PageIndex;
 /// stays.
 pub(crate) fn cancel_pages(inode: &Inode, from: PageIndex) {
     let mut dropped = Dropped::default();
+    let mut emptied = Vec::new();
     let arena = &inode.super_block().engine().arena;
     inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
         let bits = range_bits(from.0.saturating_sub(base.0), u64::MAX);
@@ -32,6 +33,9 @@ pub(crate) fn cancel_pages(inode: &Inode, from: PageIndex) {
             let _ = leaf.remove(slot);
             dropped.frames.push(frame);
         }
+        if leaf.present() == 0 {
+            emptied.push(base);
+        }
         Scan::On
     });
     dropped.account(inode);
@@ -39,7 +43,9 @@ pub(crate) fn cancel_pages(inode: &Inode, from: PageIndex) {
         drop(arena.write(frame));
         arena.free(frame);
     }
-    inode.mapping.prune();
+    for leaf in emptied {
+        let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+    }
 }
 
 #[derive(Default)]
