@@ -13,9 +13,10 @@ use slackwater_sync::shim::Arc;
 use crate::backend::{AttrChange, Call, DirEntry, Found, NewNode, Node, Removal, RenameMode};
 use crate::error::FileError;
 use crate::filemap;
-use crate::inode::{Inode, InodeRef, meta};
+use crate::inode::{Inode, InodeRef};
 use crate::super_block::SuperBlock;
 use crate::units::Timestamp;
+use crate::writeback::SetattrTurn;
 
 impl SuperBlock {
     /// Finds `name` in `dir`.
@@ -156,10 +157,10 @@ impl SuperBlock {
             return Ok(());
         }
         let node = inode.node()?;
+        let turn = SetattrTurn::wait(inode.arc());
         let earlier = inode.attr();
         inode.promise(change.mtime, change.mode);
-        let result = self.call(None, |done| Call::Setattr { node, change, done });
-        match result {
+        match turn.send(node, change) {
             Ok(attr) => inode.refresh(&attr),
             Err(error) => {
                 inode.promise(change.mtime.map(|_| earlier.mtime), change.mode.map(|_| earlier.mode));
@@ -171,18 +172,14 @@ impl SuperBlock {
 }
 
 impl Inode {
-    /// Sets the mtime and permission bits that the backend is to end up with. A flush may be carrying older ones
-    /// just now and may arrive last: then they are sent again.
+    /// Sets the mtime and permission bits that the backend is to end up with: a flush from now on sends them.
     fn promise(&self, mtime: Option<Timestamp>, mode: Option<u32>) {
         if let Some(mtime) = mtime {
             self.set_mtime(mtime);
         }
-        let mut state = self.state.lock();
         if let Some(mode) = mode {
+            let mut state = self.state.lock();
             state.attr.mode = (state.attr.mode & !0o7777) | (mode & 0o7777);
-        }
-        if state.meta_in_flight && (mtime.is_some() || mode.is_some()) {
-            state.meta |= meta::DIRTY_SYNC;
         }
     }
 
