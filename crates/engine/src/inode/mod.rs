@@ -106,6 +106,7 @@ pub(crate) struct InodeState {
     pub(crate) dirtied_when: Option<Tick>,
     /// Bits of [`meta`].
     pub(crate) meta: u8,
+    /// Somebody has the turn to change attributes; see `writeback::setattr_turn`.
     pub(crate) meta_in_flight: bool,
     /// Calls that carried metadata and were answered.
     pub(crate) meta_answered: u64,

@@ -17,6 +17,7 @@ use crate::units::PageIndex;
 /// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays.
 pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
     let mut dropped = Dropped::default();
+    let mut emptied = Vec::new();
     let arena = &inode.super_block().engine().arena;
     inode.mapping.scan(range.start, range.end, None, |base, leaf| {
         let bits = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
@@ -34,6 +35,9 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
             let _ = leaf.remove(slot);
             dropped.frames.push(frame);
         }
+        if leaf.present() == 0 {
+            emptied.push(base);
+        }
         Scan::On
     });
     dropped.account(inode);
@@ -41,7 +45,9 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
         drop(arena.write(frame));
         arena.free(frame);
     }
-    inode.mapping.prune();
+    for leaf in emptied {
+        let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+    }
 }
 
 #[derive(Default)]

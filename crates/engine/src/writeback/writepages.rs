@@ -3,8 +3,10 @@
 //! # Invariants
 //! W1. A page is in at most one unit: it is taken under its leaf's lock, and only without `WRITEBACK`. So a
 //!     rewritten page waits for its old unit, and the backend never sees the two out of order.
-//! W2. A unit ends at the file's size, and before `cut_from`, as read under the lock of its last page's leaf.
-//!     A cut sets `cut_from` first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it.
+//! W2. A unit ends before `cut_from`, as read under the lock of its last page's leaf. A cut sets `cut_from`
+//!     first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it. And it ends at the
+//!     file's size, as read with the last page's frame held: who lengthens the file inside that page does so
+//!     with the frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
 //! W3. Metadata stays dirty until it has been sent with no page dirty or under write-back, so that the times
 //!     the backend ends up with are those the cache promised.
 //! W4. Whatever is in flight pins the super block, from before it is submitted until its completion has let
@@ -101,9 +103,8 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
     let mut unit: Option<Gathering> = None;
     let mut started = Started::default();
     inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
-        let size_bytes = inode.size_bytes();
         let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
-        let end = range.end.min(PageIndex::end_of(size_bytes)).min(cut_from);
+        let end = range.end.min(PageIndex::end_of(inode.size_bytes())).min(cut_from);
         let in_range = range_bits(range.start.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(mark) & in_range) {
             let index = base.plus(slot as u64);
@@ -119,7 +120,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
                     let mut frames = Gather::new(Arc::clone(arena), max_pages as usize);
                     let taken = frames.push(frame);
                     if taken {
-                        unit = Some(Gathering { first: index, frames, size_bytes });
+                        unit = Some(Gathering { first: index, frames, size_bytes: 0 });
                     }
                     taken
                 }
@@ -128,7 +129,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
                 (Some(_), false) => return Scan::Stop,
                 (None, _) => continue, // under write-back, or being copied to: not this time
                 (Some(unit), true) => {
-                    unit.size_bytes = size_bytes;
+                    unit.size_bytes = inode.size_bytes(); // W2: not before the frame is held
                     started.page(leaf, slot);
                     if unit.frames.frames().len() as u64 == max_pages {
                         return Scan::Stop;
