@@ -18,7 +18,7 @@
 //! # Kernel counterpart
 //! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
 
-use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, Pool};
+use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, Pool, copy_bytes};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -240,7 +240,7 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<boo
             .unwrap_or(Grip::Absent);
         match grip {
             Grip::InPlace(mut frame) => {
-                frame[span.from..span.to].copy_from_slice(bytes);
+                copy_bytes(&mut frame[span.from..span.to], bytes);
                 span.grow(inode);
                 return Ok(Some(newly));
             }
@@ -336,7 +336,7 @@ fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: 
             frame[span.to..].fill(0);
         }
     }
-    frame[span.from..span.to].copy_from_slice(bytes);
+    copy_bytes(&mut frame[span.from..span.to], bytes);
 }
 
 /// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile.
