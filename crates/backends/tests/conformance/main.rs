@@ -111,7 +111,7 @@ fn a_directory_of_somebody_without_privileges_conforms() {
         return println!("skipped: the other tests are without privileges already");
     }
     // Not below the build, where nobody may look.
-    let dir = TempDir::new_in(std::env::temp_dir());
+    let dir = TempDir::new_in("/tmp");
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("ours to give away");
     let as_nobody = || {
         set_thread_groups(&[]).expect("root may");
