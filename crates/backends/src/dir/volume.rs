@@ -18,6 +18,7 @@ use super::handles::{Handles, Reopening};
 use super::limits::limits_of;
 use super::node::{DirNode, ProcFds};
 use super::transfer::Roads;
+use super::unsynced::Unsynced;
 
 pub(super) type Answer<T> = Result<T, BackendError>;
 
@@ -59,6 +60,8 @@ pub(super) struct Volume {
     pub(super) fds: ProcFds,
     pub(super) handles: Handles,
     pub(super) roads: Roads,
+    /// R4; `None` where `syncfs` sees to everything.
+    pub(super) unsynced: Option<Unsynced>,
     has_openat2: bool,
     limits: Limits,
     dev: u64,
@@ -76,6 +79,7 @@ impl Volume {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
             handles: Handles::probe(&root, reopening),
             roads: Roads::default(),
+            unsynced: Unsynced::for_root(&root).map_err(no_limits)?,
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: limits_of(&root, dev).map_err(no_limits)?,
             dev,
@@ -94,14 +98,21 @@ impl Volume {
             Call::Lookup { dir, name, done } => done.complete(self.lookup(&dir, &name)),
             Call::Reopen { handle, id, done } => done.complete(self.reopen(&handle, id)),
             Call::Getattr { node, done } => done.complete(self.getattr(&node)),
-            Call::Setattr { node, change, done } => done.complete(self.setattr(&node, change)),
-            Call::Make { dir, name, what, mode, owner, done } => {
-                done.complete(self.make(&dir, &name, &what, mode, owner));
+            Call::Setattr { node, change, done } => {
+                done.complete(self.changed(&[&node], self.setattr(&node, change)));
             }
-            Call::Link { node, dir, name, done } => done.complete(self.link(&node, &dir, &name)),
-            Call::Remove { dir, name, removal, done } => done.complete(self.remove(&dir, &name, removal)),
+            Call::Make { dir, name, what, mode, owner, done } => {
+                done.complete(self.changed(&[&dir], self.make(&dir, &name, &what, mode, owner)));
+            }
+            Call::Link { node, dir, name, done } => {
+                done.complete(self.changed(&[&node, &dir], self.link(&node, &dir, &name)));
+            }
+            Call::Remove { dir, name, removal, done } => {
+                done.complete(self.changed(&[&dir], self.remove(&dir, &name, removal)));
+            }
             Call::Rename { from_dir, from, to_dir, to, mode, done } => {
-                done.complete(self.rename((&from_dir, &from), (&to_dir, &to), mode));
+                let renamed = self.rename((&from_dir, &from), (&to_dir, &to), mode);
+                done.complete(self.changed(&[&from_dir, &to_dir], renamed));
             }
             Call::Readlink { node, done } => done.complete(self.readlink(&node)),
             Call::Readdir { node, cookie, done } => done.complete(self.readdir(&node, cookie)),
@@ -110,7 +121,7 @@ impl Volume {
                 unit.complete(read);
             }
             Call::Write(unit) => {
-                let written = self.write(&unit);
+                let written = self.changed(&[unit.node()], self.write(&unit));
                 unit.complete(written);
             }
             Call::Sync { node, scope, done } => done.complete(self.sync(&node, scope)),
