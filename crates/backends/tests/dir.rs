@@ -15,10 +15,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fixture::{TempDir, Volume, is_root, pattern};
+use rustix::fs::Uid;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
+use rustix::thread::set_thread_res_uid;
 use slackwater::ErrorKind;
 use slackwater::backend::{NewNode, NodeKind, Removal, SyncScope};
 use slackwater_backends::{DirBackend, DirStats, OpenError};
@@ -247,6 +249,32 @@ fn a_mount_point_below_the_root_is_refused() {
     let entries = volume.readdir_plus(&root, 0).expect("the root can be read");
     assert!(entries[0].entry.name == "below" && entries[0].found.is_none(), "{entries:?}");
     assert_eq!(volume.remove(&root, "below", Removal::Directory), Err(ErrorKind::Busy));
+}
+
+/// Who may not read as root does makes a file that nobody may write, and fills it: a copy of a read-only file. The
+/// thread alone changes its user; the volume's own threads are its children.
+#[test]
+fn a_file_without_write_permission_is_filled_through_the_descriptor_it_was_made_with() {
+    let dir = TempDir::new_in(std::env::temp_dir());
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("ours to change");
+    let path = dir.path().to_owned();
+    let unprivileged = std::thread::spawn(move || {
+        if is_root() {
+            let nobody = Uid::from_raw(65534);
+            set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
+        }
+        let (backend, volume) = open(&path);
+        let root = volume.root();
+        for (name, mode) in [("read-only", 0o444), ("secret", 0o000)] {
+            let file = volume.make(&root, name, NewNode::File, mode).expect("a file can be made").node;
+            volume.fill(&file, &pattern(3, (1 << 20) + 100));
+            assert_eq!(volume.read(&file, 0, 1 << 20), Ok(pattern(3, (1 << 20) + 100)[..1 << 20].to_vec()));
+            assert_eq!(volume.sync(&file, SyncScope::All), Ok(()));
+            assert_eq!(volume.attr(&file).mode & 0o7777, mode);
+        }
+        assert_eq!(backend.stats().direct_writes, 0);
+    });
+    unprivileged.join().expect("every call is permitted");
 }
 
 #[test]

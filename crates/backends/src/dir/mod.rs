@@ -11,6 +11,7 @@
 //!     kernel reports an asynchronous write error to descriptors that were open at the time, so whoever
 //!     wants B4 of the port keeps the node open from the first write to the sync. The engine does.
 //! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
+//! R4. Where `syncfs` does not reach the data, a sync of the volume syncs what has changed file by file (`unsynced`).
 //!
 //! # Identity and handles
 //! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's
@@ -35,6 +36,7 @@ mod readdir;
 mod serve;
 mod sys;
 mod transfer;
+mod unsynced;
 mod volume;
 mod xattrs;
 

@@ -16,7 +16,8 @@ pub(super) struct DirNode {
     pub(super) kind: NodeKind,
     reader: OnceLock<OwnedFd>,
     writer: OnceLock<OwnedFd>,
-    /// `None` inside: the file system does not take direct I/O in whole pages on this file.
+    /// `None` inside: the file system does not take direct I/O in whole pages on this file, or it cannot be opened
+    /// again with its mode: then what it was made with has to do.
     direct_reader: OnceLock<Option<OwnedFd>>,
     direct_writer: OnceLock<Option<OwnedFd>>,
 }
@@ -36,6 +37,11 @@ impl DirNode {
     /// Gives a node that was just made the descriptor it was made with.
     pub(super) fn set_writer(&self, writer: OwnedFd) {
         self.writer.set(writer).ok();
+    }
+
+    /// Whether data may have been written to it.
+    pub(super) fn has_writer(&self) -> bool {
+        self.writer.get().is_some()
     }
 
     /// A descriptor for reading: the writer if there is one.
@@ -64,7 +70,7 @@ impl DirNode {
 
     fn direct(&self, fds: &ProcFds, access: OFlags) -> io::Result<Option<OwnedFd>> {
         let file = match fds.reopen(self.file()?, access | OFlags::DIRECT) {
-            Err(Errno::INVAL) => return Ok(None),
+            Err(Errno::INVAL | Errno::ACCESS | Errno::PERM) => return Ok(None),
             opened => opened?,
         };
         Ok(takes_pages(&file)?.then_some(file))

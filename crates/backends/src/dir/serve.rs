@@ -13,14 +13,21 @@ impl Volume {
             Call::Lookup { dir, name, done } => done.complete(self.lookup(&dir, &name)),
             Call::Reopen { handle, id, done } => done.complete(self.reopen(&handle, id)),
             Call::Getattr { node, done } => done.complete(self.getattr(&node)),
-            Call::Setattr { node, change, done } => done.complete(self.setattr(&node, change)),
-            Call::Make { dir, name, what, mode, creator, done } => {
-                done.complete(self.make(&dir, &name, &what, mode, creator));
+            Call::Setattr { node, change, done } => {
+                done.complete(self.changed(&[&node], self.setattr(&node, change)));
             }
-            Call::Link { node, dir, name, done } => done.complete(self.link(&node, &dir, &name)),
-            Call::Remove { dir, name, removal, done } => done.complete(self.remove(&dir, &name, removal)),
+            Call::Make { dir, name, what, mode, creator, done } => {
+                done.complete(self.changed(&[&dir], self.make(&dir, &name, &what, mode, creator)));
+            }
+            Call::Link { node, dir, name, done } => {
+                done.complete(self.changed(&[&node, &dir], self.link(&node, &dir, &name)));
+            }
+            Call::Remove { dir, name, removal, done } => {
+                done.complete(self.changed(&[&dir], self.remove(&dir, &name, removal)));
+            }
             Call::Rename { from_dir, from, to_dir, to, mode, done } => {
-                done.complete(self.rename((&from_dir, &from), (&to_dir, &to), mode));
+                let renamed = self.rename((&from_dir, &from), (&to_dir, &to), mode);
+                done.complete(self.changed(&[&from_dir, &to_dir], renamed));
             }
             Call::Readlink { node, done } => done.complete(self.readlink(&node)),
             Call::Readdir { node, cookie, done } => done.complete(self.readdir(&node, cookie)),
@@ -29,7 +36,7 @@ impl Volume {
                 unit.complete(read);
             }
             Call::Write(unit) => {
-                let written = self.write(&unit);
+                let written = self.changed(&[unit.node()], self.write(&unit));
                 unit.complete(written);
             }
             Call::Sync { node, scope, done } => done.complete(self.sync(&node, scope)),
@@ -39,12 +46,15 @@ impl Volume {
             Call::ReaddirPlus { node, cookie, done } => done.complete(self.readdir_plus(&node, cookie)),
             Call::Getxattr { node, name, done } => done.complete(self.getxattr(&node, &name)),
             Call::Setxattr { node, name, value, mode, done } => {
-                done.complete(self.setxattr(&node, &name, &value, mode));
+                done.complete(self.changed(&[&node], self.setxattr(&node, &name, &value, mode)));
             }
             Call::Listxattr { node, done } => done.complete(self.listxattr(&node)),
-            Call::Removexattr { node, name, done } => done.complete(self.removexattr(&node, &name)),
+            Call::Removexattr { node, name, done } => {
+                done.complete(self.changed(&[&node], self.removexattr(&node, &name)));
+            }
             Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
-                done.complete(self.fallocate(&node, mode, offset_bytes, len_bytes));
+                let allocated = self.fallocate(&node, mode, offset_bytes, len_bytes);
+                done.complete(self.changed(&[&node], allocated));
             }
             Call::Seek { node, offset_bytes, whence, done } => done.complete(self.seek(&node, offset_bytes, whence)),
             other => other.fail(ErrorKind::Unsupported.into()),

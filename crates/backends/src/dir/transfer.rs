@@ -148,6 +148,14 @@ impl Volume {
 
     /// Makes a node durable. A link or a special file cannot be opened for that: the volume is synced.
     pub(super) fn sync(&self, node: &Node, scope: SyncScope) -> Answer<()> {
+        match self.node(node)?.kind {
+            NodeKind::File | NodeKind::Directory => self.sync_node(node, scope),
+            NodeKind::Symlink | NodeKind::Special => self.sync_volume(),
+        }
+    }
+
+    /// Makes a file or directory durable. For other nodes there is nothing to be done that way.
+    fn sync_node(&self, node: &Node, scope: SyncScope) -> Answer<()> {
         let node = self.node(node)?;
         let sync = |fd: &OwnedFd| match scope {
             SyncScope::Data => fdatasync(fd).map_err(failed("fdatasync")),
@@ -156,14 +164,41 @@ impl Volume {
         match node.kind {
             NodeKind::File => sync(node.reader(&self.fds).map_err(failed("open for syncing"))?), // R2
             NodeKind::Directory => sync(&self.open_directory(node)?),
-            NodeKind::Symlink | NodeKind::Special => self.sync_volume(),
+            NodeKind::Symlink | NodeKind::Special => Ok(()),
+        }
+    }
+
+    /// Has the next sync of the volume reach what a call that was answered with `answer` has changed (R4).
+    pub(super) fn changed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
+        if let (Some(unsynced), Ok(_)) = (&self.unsynced, &answer) {
+            for node in nodes.iter().filter(|node| !unsynced.note(node)) {
+                self.sync_node(node, SyncScope::All)?;
+            }
+        }
+        answer
+    }
+
+    /// A node that has changed, for a sync of the volume. One that was only changed in its attributes, and that may
+    /// not be opened, or a directory that cannot be synced or is gone, has nothing more to be done for it.
+    fn sync_changed(&self, node: &Node) -> Answer<()> {
+        match (self.node(node)?.has_writer(), self.sync_node(node, SyncScope::All)) {
+            (false, Err(error))
+                if matches!(error.kind(), ErrorKind::Permission | ErrorKind::NotFound | ErrorKind::Invalid) =>
+            {
+                Ok(())
+            }
+            (_, synced) => synced,
         }
     }
 
     /// Makes the whole file system durable, whoever else uses it. Any write error on it since the last call
     /// fails this one, since it may have been one of ours.
     pub(super) fn sync_volume(&self) -> Answer<()> {
-        syncfs(&self.root).map_err(failed("syncfs"))
+        let changed =
+            self.unsynced.as_ref().map_or(Ok(()), |unsynced| unsynced.sync_all(|node| self.sync_changed(node)));
+        // In any case: an error is reported to who asks, and once.
+        let file_system = syncfs(&self.root).map_err(failed("syncfs"));
+        changed.and(file_system)
     }
 
     pub(super) fn stats(&self) -> DirStats {
@@ -216,11 +251,12 @@ fn window_mut<'a>(slices: impl Iterator<Item = &'a mut [u8]>, mut skip: usize) -
 mod tests {
     use std::sync::Arc;
 
-    use slackwater::backend::{Done, NewNode};
+    use slackwater::backend::{AttrChange, Call, Done, NewNode};
     use slackwater_arena::{Arena, ArenaConfig, Gather, Pool};
 
     use super::*;
     use crate::dir::handles::Reopening;
+    use crate::dir::unsynced::Unsynced;
 
     /// A refusal stands for a file system that has neither of the first two roads.
     #[test]
@@ -250,6 +286,42 @@ mod tests {
         assert!(!volume.roads.remember(&Road::Plain(&volume.root), Errno::INVAL));
         let attr = volume.getattr(&file).expect("it is open");
         assert_eq!(attr.size_bytes, 100_001);
+        std::fs::remove_dir_all(&path).expect("ours to remove");
+    }
+
+    /// R4, on a file system that is told to be one where `syncfs` reaches nothing.
+    #[test]
+    fn what_a_call_changed_is_what_a_sync_goes_through() {
+        let path = std::env::temp_dir().join(format!("slackwater-unsynced-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        let mut volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
+        assert!(volume.unsynced.is_none(), "a local file system");
+        volume.unsynced = Some(Unsynced::new());
+        let noted = |volume: &Volume| {
+            let seen = std::cell::RefCell::new(Vec::new());
+            let note = |node: &Node| {
+                seen.borrow_mut().push(node.id());
+                Ok(())
+            };
+            volume.unsynced.as_ref().expect("just set").sync_all(note).expect("nothing fails");
+            seen.into_inner()
+        };
+        let root = volume.open_root().expect("a volume has a root").node;
+        let made = std::sync::mpsc::channel();
+        let done = Done::new(move |found| drop(made.0.send(found)));
+        let (dir, name) = (root.clone(), "file".into());
+        volume.serve(Call::Make { dir, name, what: NewNode::File, mode: 0o644, owner: None, done });
+        let file = made.1.recv().expect("answered").expect("the name is free").node;
+        assert_eq!(noted(&volume), [root.id()]);
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
+        let mut gather = Gather::new(Arc::clone(&arena), 1);
+        assert!(gather.push(arena.alloc(Pool::Normal).expect("all are free")));
+        volume.serve(Call::Write(WriteUnit::detached(file.clone(), 0, gather, 100, Done::new(|_| ()))));
+        assert_eq!(noted(&volume), [file.id()]);
+        let change = AttrChange { mode: Some(0o600), ..AttrChange::default() };
+        volume.serve(Call::Setattr { node: file.clone(), change, done: Done::new(|_| ()) });
+        volume.sync_volume().expect("local files can be synced");
+        assert_eq!(noted(&volume), []);
         std::fs::remove_dir_all(&path).expect("ours to remove");
     }
 

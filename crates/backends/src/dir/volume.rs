@@ -20,6 +20,7 @@ use super::limits::limits_of;
 use super::node::{DirNode, ProcFds};
 use super::sys::KernelHandle;
 use super::transfer::Roads;
+use super::unsynced::Unsynced;
 
 pub(super) type Answer<T> = Result<T, BackendError>;
 
@@ -69,6 +70,8 @@ pub(super) struct Volume {
     pub(super) handles: Handles,
     pub(super) roads: Roads,
     pub(super) acls: Acls,
+    /// R4; `None` where `syncfs` sees to everything.
+    pub(super) unsynced: Option<Unsynced>,
     has_openat2: bool,
     limits: Limits,
     dev: u64,
@@ -87,6 +90,7 @@ impl Volume {
             handles: Handles::probe(&root, reopening),
             roads: Roads::default(),
             acls: Acls::default(),
+            unsynced: Unsynced::for_root(&root).map_err(no_limits)?,
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: limits_of(&root, dev).map_err(no_limits)?,
             dev,

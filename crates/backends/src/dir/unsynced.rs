@@ -1,0 +1,120 @@
+//! What has changed since the volume was last synced, on file systems where `syncfs` does not see to it.
+//!
+//! `syncfs` asks a file system to make everything durable. FUSE, 9p and SMB have their data elsewhere, and hand a
+//! sync on only for a file that is asked for by itself. There every file that was written or changed since the
+//! last sync is remembered, and every directory whose names have changed, and a sync goes through them.
+//!
+//! # Invariants
+//! U1. A node is here from before its change is answered until a sync of it that began later has succeeded.
+//! U2. One sync of the volume at a time, or the second would answer while the first still has its nodes.
+//! U3. At most [`NODES_MAX`] nodes are kept, and so many descriptors: a change beyond is synced at once.
+//!
+//! # Lock order
+//! `syncing`, then `nodes`; the latter across no system call.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::fstatfs;
+use rustix::io;
+use slackwater::backend::Node;
+use slackwater::{BackendError, NodeId};
+use slackwater_sync::lock::{Mutex, Rank};
+
+const FUSE: u64 = 0x6573_5546;
+const V9FS: u64 = 0x0102_1997;
+const SMB: u64 = 0x517b;
+const CIFS: u64 = 0xff53_4d42;
+const SMB2: u64 = 0xfe53_4d42;
+
+/// Nodes that are kept open for the next sync.
+const NODES_MAX: usize = 4096;
+
+/// Held while files are synced: below every lock of the engine and of the backends.
+const SYNCING: Rank = Rank::new(5, "volume sync");
+
+/// See the [module documentation](self).
+pub(super) struct Unsynced {
+    syncing: Mutex<()>,
+    nodes: Mutex<HashMap<NodeId, Node>>,
+}
+
+impl Unsynced {
+    /// For the file system that `root` is on; `None` where `syncfs` reaches all of it.
+    pub(super) fn for_root(root: &OwnedFd) -> io::Result<Option<Self>> {
+        // The number is 32 bits wide, and sign-extended where the field is wider.
+        let magic = fstatfs(root)?.f_type as u64 & u64::from(u32::MAX);
+        Ok(matches!(magic, FUSE | V9FS | SMB | CIFS | SMB2).then(Self::new))
+    }
+
+    pub(super) fn new() -> Self {
+        Self { syncing: Mutex::new(SYNCING, ()), nodes: Mutex::new(crate::BACKEND, HashMap::new()) }
+    }
+
+    /// Remembers that `node` has changed (U1). False if there is no room: the caller syncs it (U3).
+    pub(super) fn note(&self, node: &Node) -> bool {
+        let mut nodes = self.nodes.lock();
+        let has_room = nodes.len() < NODES_MAX || nodes.contains_key(&node.id());
+        if has_room {
+            nodes.entry(node.id()).or_insert_with(|| node.clone());
+        }
+        has_room
+    }
+
+    /// Calls `sync` for every node that has changed since; those that fail are kept for the next time.
+    ///
+    /// # Errors
+    /// The first of `sync`.
+    pub(super) fn sync_all(&self, sync: impl Fn(&Node) -> Result<(), BackendError>) -> Result<(), BackendError> {
+        let _one = self.syncing.lock(); // U2
+        let changed = std::mem::take(&mut *self.nodes.lock());
+        let mut result = Ok(());
+        for node in changed.into_values() {
+            if let Err(error) = sync(&node) {
+                result = result.and(Err(error));
+                // Beyond U3, since it failed and must not be forgotten.
+                self.nodes.lock().insert(node.id(), node);
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use slackwater::ErrorKind;
+
+    use super::*;
+
+    fn node(ino: u64) -> Node {
+        Node::new(NodeId { dev: 1, ino, generation: 0 }, ())
+    }
+
+    #[test]
+    fn each_change_is_synced_once_and_until_it_succeeds() {
+        let unsynced = Unsynced::new();
+        assert!([1, 2, 1].iter().all(|ino| unsynced.note(&node(*ino))));
+        let seen = RefCell::new(Vec::new());
+        let sync = |fails: u64| {
+            seen.borrow_mut().clear();
+            let result = unsynced.sync_all(|node| {
+                seen.borrow_mut().push(node.id().ino);
+                if node.id().ino == fails { Err(ErrorKind::Io.into()) } else { Ok(()) }
+            });
+            seen.borrow_mut().sort_unstable();
+            (seen.borrow().clone(), result.map_err(|error| error.kind()))
+        };
+        assert_eq!(sync(2), (vec![1, 2], Err(ErrorKind::Io)));
+        assert_eq!(sync(0), (vec![2], Ok(())));
+        assert_eq!(sync(0), (vec![], Ok(())));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_not_taken() {
+        let unsynced = Unsynced::new();
+        assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino))));
+        assert!(!unsynced.note(&node(u64::MAX)) && unsynced.note(&node(0)));
+    }
+}
