@@ -115,8 +115,17 @@ impl Pool {
         self.core.options.max_write
     }
 
+    /// A place that is not taken yet.
     pub(crate) fn enrolment(&self) -> Enrolment {
         Enrolment { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }
+    }
+
+    /// From here on the pool serves the session.
+    pub(crate) fn enrol(&self, enrolment: &Enrolment, session: &Arc<Shared>) -> Result<(), PoolError> {
+        let token = self.core.table.insert(session);
+        enrolment.token.store(token, Ordering::Release);
+        let fd = session.connection.transport.fd();
+        epoll::add(&self.core.epoll, fd, epoll::EventData::new_u64(token), EDGE).map_err(PoolError::Epoll)
     }
 }
 
@@ -218,19 +227,7 @@ pub(crate) struct Enrolment {
 }
 
 impl Enrolment {
-    /// From here on the pool serves the session.
-    pub(crate) fn enrol(&self, session: &Arc<Shared>) -> Result<(), PoolError> {
-        let Some(core) = self.core.upgrade() else { return Err(PoolError::Full) };
-        let token = core.table.insert(session);
-        self.token.store(token, Ordering::Release);
-        let fd = session.connection.transport.fd();
-        epoll::add(&core.epoll, fd, epoll::EventData::new_u64(token), EDGE).map_err(|errno| {
-            core.table.remove(token);
-            PoolError::Epoll(errno)
-        })
-    }
-
-    /// From here on it does not. Threads that are inside read on until they notice.
+    /// From here on the pool does not serve the session. Threads that are inside read on until they notice.
     pub(crate) fn strike(&self, fd: BorrowedFd<'_>) {
         let Some(core) = self.core.upgrade() else { return };
         let _ = epoll::delete(&core.epoll, fd);
