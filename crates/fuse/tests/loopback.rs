@@ -292,7 +292,7 @@ fn the_end_is_told_how() {
     assert_eq!(session.ended(), Some(Ended::Unmounted));
     drop(pool);
 
-    let Rig { session, pool, .. } = rig();
+    let Rig { session, pool, peer: _peer, .. } = rig();
     drop(pool);
     assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Detached), "nobody serves it");
 }
