@@ -27,7 +27,6 @@ mod transport;
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;
-pub use landing::LandingPad;
 pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
 pub use parse::{Forgets, InitRequest, Operation, ParseError, Request, parse};
