@@ -310,7 +310,7 @@ mod tests {
         let made = std::sync::mpsc::channel();
         let done = Done::new(move |found| drop(made.0.send(found)));
         let (dir, name) = (root.clone(), "file".into());
-        volume.serve(Call::Make { dir, name, what: NewNode::File, mode: 0o644, owner: None, done });
+        volume.serve(Call::Make { dir, name, what: NewNode::File, mode: 0o644, creator: None, done });
         let file = made.1.recv().expect("answered").expect("the name is free").node;
         assert_eq!(noted(&volume), [root.id()]);
         let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
