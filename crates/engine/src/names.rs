@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 
 use slackwater_sync::shim::Arc;
 
-use crate::backend::{AttrChange, Call, DirEntry, Found, NewNode, Node, Removal, RenameMode};
+use crate::backend::{Attr, AttrChange, Call, DirEntry, Found, NewNode, Node, Removal, RenameMode};
 use crate::error::FileError;
 use crate::filemap;
 use crate::inode::{Inode, InodeRef, meta};
@@ -58,7 +58,7 @@ impl SuperBlock {
     ) -> Result<InodeRef, FileError> {
         self.writable()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
-        let found: Found = self.call(None, |done| Call::Make { dir, name, what, mode, owner: None, done })?;
+        let found: Found = self.call(None, |done| Call::Make { dir, name, what, mode, creator: None, done })?;
         Ok(self.iget(found))
     }
 
@@ -86,12 +86,11 @@ impl SuperBlock {
         removal: Removal,
     ) -> Result<(), FileError> {
         self.writable()?;
-        // Found first, so that its pages can go with its last name.
-        let victim = self.lookup(dir, name.as_ref())?;
-        let victim_node = victim.node()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
-        self.call(None, |done| Call::Remove { dir, name, removal, done })?;
-        victim.lost_a_name(victim_node)
+        let victim: Found = self.call(None, |done| Call::Remove { dir, name, removal, done })?;
+        let (node, attr) = (victim.node.clone(), victim.attr);
+        self.iget(victim).lost_a_name(node, &attr);
+        Ok(())
     }
 
     /// Moves a name.
@@ -118,7 +117,11 @@ impl SuperBlock {
         let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
         let (from, to) = (from.as_ref().to_os_string(), to.as_ref().to_os_string());
         self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done })?;
-        replaced.map_or(Ok(()), |(node, inode)| inode.lost_a_name(node))
+        let Some((node, inode)) = replaced else { return Ok(()) };
+        let asked = node.clone();
+        let attr = self.call(None, |done| Call::Getattr { node: asked, done })?;
+        inode.lost_a_name(node, &attr);
+        Ok(())
     }
 
     /// Reads some entries of a directory behind `cookie`; none at the end. Start with 0.
@@ -186,11 +189,16 @@ impl Inode {
         }
     }
 
-    /// Asks the backend how many names are left. `node` was opened while it had one: without a name it could
-    /// not be opened again.
-    fn lost_a_name(&self, node: Node) -> Result<(), FileError> {
-        let attr = self.super_block().call(None, |done| Call::Getattr { node, done })?;
-        self.refresh(&attr);
-        Ok(())
+    /// Takes the attributes that came with the loss of a name. `node` was opened while it had one: without a
+    /// name it could not be opened again.
+    fn lost_a_name(&self, node: Node, attr: &Attr) {
+        let mut state = self.state.lock();
+        state.attr = *attr;
+        let spare = match state.node {
+            Some(_) => Some(node),
+            None => state.node.replace(node),
+        };
+        drop(state); // before a spare one is closed
+        drop(spare);
     }
 }

@@ -100,10 +100,14 @@ impl DirBackend {
 
 impl Backend for DirBackend {
     fn submit(&self, call: Call) {
-        let is_sync = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. });
-        let lane = if is_sync || call.range_bytes().is_some() { Lane::Bulk } else { Lane::Quick };
+        let is_long = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. } | Call::Fallocate { .. });
+        let lane = if is_long || call.range_bytes().is_some() { Lane::Bulk } else { Lane::Quick };
         let volume = self.volume.clone();
         self.workers.run(lane, move || volume.serve(call));
+    }
+
+    fn submit_and_wait(&self, call: Call) {
+        self.volume.serve(call);
     }
 
     fn limits(&self) -> Limits {

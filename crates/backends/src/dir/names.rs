@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::{self, Errno};
 use slackwater::ErrorKind;
-use slackwater::backend::{Attr, DirEntry, Found, NewNode, Node, NodeKind, Removal, RenameMode};
+use slackwater::backend::{Attr, Creator, DirEntry, Found, NewNode, Node, NodeKind, Removal, RenameMode};
 
 use super::attributes::node_kind;
 use super::errno::failed;
@@ -35,8 +35,9 @@ impl Volume {
         name: &OsStr,
         what: &NewNode,
         mode: u32,
-        owner: Option<(u32, u32)>,
+        creator: Option<Creator>,
     ) -> Answer<Found> {
+        let owner = creator.map(|creator| (creator.uid, creator.gid));
         let dir = self.dir_and_name(dir, name)?;
         let permissions = Mode::from_raw_mode(mode & 0o7777);
         let mut writer = None;
@@ -101,13 +102,15 @@ impl Volume {
         self.getattr(node)
     }
 
-    pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<()> {
+    pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<Found> {
         let dir = self.dir_and_name(dir, name)?;
         let flags = match removal {
             Removal::File => AtFlags::empty(),
             Removal::Directory => AtFlags::REMOVEDIR,
         };
-        self.unlink(dir, name, flags).map_err(failed("unlinkat"))
+        let victim = self.open_name(dir, name).map_err(failed("openat2"))?;
+        unlinkat(dir, name, flags).map_err(failed("unlinkat"))?;
+        self.found(victim)
     }
 
     pub(super) fn rename(

@@ -95,8 +95,8 @@ impl Volume {
             Call::Reopen { handle, id, done } => done.complete(self.reopen(&handle, id)),
             Call::Getattr { node, done } => done.complete(self.getattr(&node)),
             Call::Setattr { node, change, done } => done.complete(self.setattr(&node, change)),
-            Call::Make { dir, name, what, mode, owner, done } => {
-                done.complete(self.make(&dir, &name, &what, mode, owner));
+            Call::Make { dir, name, what, mode, creator, done } => {
+                done.complete(self.make(&dir, &name, &what, mode, creator));
             }
             Call::Link { node, dir, name, done } => done.complete(self.link(&node, &dir, &name)),
             Call::Remove { dir, name, removal, done } => done.complete(self.remove(&dir, &name, removal)),

@@ -89,7 +89,7 @@ impl Volume {
 
     pub(crate) fn make(&self, dir: &Node, name: impl AsRef<OsStr>, what: NewNode, mode: u32) -> Answer<Found> {
         let (dir, name) = (dir.clone(), name.as_ref().into());
-        self.ask(|done| Call::Make { dir, name, what, mode, owner: None, done })
+        self.ask(|done| Call::Make { dir, name, what, mode, creator: None, done })
     }
 
     pub(crate) fn file(&self, dir: &Node, name: impl AsRef<OsStr>) -> Node {
@@ -106,6 +106,11 @@ impl Volume {
     }
 
     pub(crate) fn remove(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<()> {
+        self.removed(dir, name, removal).map(drop)
+    }
+
+    /// As `remove`, with the node that had the name.
+    pub(crate) fn removed(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<Found> {
         let (dir, name) = (dir.clone(), name.as_ref().into());
         self.ask(|done| Call::Remove { dir, name, removal, done })
     }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use slackwater::ErrorKind;
-use slackwater::backend::{Call, NewNode, NodeKind, Removal, RenameMode};
+use slackwater::backend::{Call, Creator, NewNode, NodeKind, Removal, RenameMode};
 
 use crate::fixture::{Volume, is_root};
 
@@ -45,7 +45,8 @@ fn a_node_is_made_with_its_owner(volume: &Volume) {
     let owner = if is_root() { (12, 34) } else { (volume.attr(&root).uid, volume.attr(&root).gid) };
     for what in [NewNode::File, NewNode::Directory, NewNode::Symlink("target".into())] {
         let (dir, name) = (root.clone(), OsString::from(format!("{what:?}")));
-        let call = |done| Call::Make { dir, name, what, mode: 0o2755, owner: Some(owner), done };
+        let creator = Some(Creator { uid: owner.0, gid: owner.1, umask: 0 });
+        let call = |done| Call::Make { dir, name, what, mode: 0o2755, creator, done };
         let made = volume.ask(call).expect("it can be made").attr;
         assert_eq!((made.uid, made.gid), owner);
         if made.kind != NodeKind::Symlink {
@@ -118,7 +119,7 @@ fn a_link_is_another_name_of_the_same_node(volume: &Volume) {
     volume.fill(&file, b"seen by both");
     assert_eq!(volume.read(&link, 0, 4096).as_deref(), Ok(&b"seen by both"[..]));
     assert_eq!(volume.link(&file, &root, "dir").err(), Some(ErrorKind::Exists));
-    assert_eq!(volume.link(&dir, &root, "other").err(), Some(ErrorKind::Permission));
+    assert_eq!(volume.link(&dir, &root, "other").err(), Some(ErrorKind::NotPermitted));
     assert_eq!(volume.remove(&root, "file", Removal::File), Ok(()));
     assert_eq!(volume.attr(&link).nlink, 1);
     // A symbolic link can have another name too; that name does not lead to its target.

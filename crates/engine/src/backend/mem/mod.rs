@@ -4,15 +4,19 @@
 //! answers. Nothing here waits, so every call completes inside `submit`; delays, failures and other orders
 //! are put around it by layers.
 //!
-//! Reading order: this file, `volume` (what each call does), `durability` (what a crash leaves), and the
-//! two things a node is made of, `node` and `blocks`.
+//! Reading order: this file, `volume` (what each call does; new nodes, extended attributes and ranges have
+//! files of their own), `durability` (what a crash leaves), and the two things a node is made of, `node` and
+//! `blocks`.
 
 mod blocks;
+mod create;
 mod durability;
 mod node;
+mod ranges;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod xattrs;
 
 use slackwater_sync::lock::Mutex;
 
@@ -43,7 +47,7 @@ use crate::units::NodeId;
 /// let root = answers.recv()?.expect("a volume has a root").node;
 ///
 /// let (name, what, done) = ("log".into(), NewNode::File, Done::new(then));
-/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, owner: None, done });
+/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, creator: None, done });
 /// assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
 /// assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
 ///
@@ -117,8 +121,11 @@ impl Backend for MemBackend {
             Call::Reopen { handle, id, done } => done.complete(self.ask(|volume| volume.reopen(&handle, id))),
             Call::Getattr { node, done } => done.complete(self.ask(|volume| volume.getattr(&node))),
             Call::Setattr { node, change, done } => done.complete(self.ask(|volume| volume.setattr(&node, change))),
-            Call::Make { dir, name, what, mode, owner, done } => {
-                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, owner)));
+            Call::Make { dir, name, what, mode, creator, done } => {
+                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, creator)));
+            }
+            Call::Tmpfile { dir, mode, creator, done } => {
+                done.complete(self.ask(|volume| volume.tmpfile(&dir, mode, creator)));
             }
             Call::Link { node, dir, name, done } => {
                 done.complete(self.ask(|volume| volume.link(&node, &dir, &name)));
@@ -132,6 +139,23 @@ impl Backend for MemBackend {
             Call::Readlink { node, done } => done.complete(self.ask(|volume| volume.readlink(&node))),
             Call::Readdir { node, cookie, done } => {
                 done.complete(self.ask(|volume| volume.readdir(&node, cookie)));
+            }
+            Call::ReaddirPlus { node, cookie, done } => {
+                done.complete(self.ask(|volume| volume.readdir_plus(&node, cookie)));
+            }
+            Call::Getxattr { node, name, done } => done.complete(self.ask(|volume| volume.getxattr(&node, &name))),
+            Call::Setxattr { node, name, value, mode, done } => {
+                done.complete(self.ask(|volume| volume.setxattr(&node, name, value, mode)));
+            }
+            Call::Listxattr { node, done } => done.complete(self.ask(|volume| volume.listxattr(&node))),
+            Call::Removexattr { node, name, done } => {
+                done.complete(self.ask(|volume| volume.removexattr(&node, &name)));
+            }
+            Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
+                done.complete(self.ask(|volume| volume.fallocate(&node, mode, offset_bytes, len_bytes)));
+            }
+            Call::Seek { node, offset_bytes, whence, done } => {
+                done.complete(self.ask(|volume| volume.seek(&node, offset_bytes, whence)));
             }
             Call::Read(mut unit) => {
                 let read = self.ask(|volume| volume.read(&mut unit));
