@@ -180,7 +180,7 @@ impl Session {
     /// As [`wait_ended`](Self::wait_ended), and no longer than `time`.
     #[must_use]
     pub fn wait_ended_timeout(&self, time: Duration) -> Option<Ended> {
-        self.shared.ended.wait_timeout(time).then(|| self.shared.how())
+        (!self.shared.ended.wait_timeout(time)).then(|| self.shared.how())
     }
 
     /// Stops serving without unmounting; requests wait for whoever adopts the connection, if a duplicate of its

@@ -82,16 +82,14 @@ pub fn parse(message: &[u8]) -> Result<Request<'_>, ParseError> {
     }
     let InHeader { opcode, unique, nodeid: node_id, uid, gid, pid, .. } = raw;
     let header = RequestHeader { unique, node_id, uid, gid, pid, opcode };
-    let mut payload = Payload::default();
     let operation = match Opcode::from_number(opcode) {
-        Some(Opcode::Write) => {
-            let args: abi::WriteIn = fields.record("write_in")?;
-            payload = Payload::new(fields.bytes("write payload", args.size)?);
-            Operation::Write(args)
-        }
         Some(opcode) => fields.operation(opcode, &header)?,
         None => Operation::Unknown(opcode),
     };
+    let mut payload = Payload::default();
+    if let Operation::Write(args) = operation {
+        payload = Payload::new(fields.bytes("write payload", args.size)?);
+    }
     Ok(Request { header, operation, payload })
 }
 
