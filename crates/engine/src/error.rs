@@ -233,6 +233,9 @@ pub enum FileError {
     /// An earlier write-back failed (reported once per open file); the data is kept and retried.
     #[error("an earlier write-back failed: {0}; the data is kept and will be retried")]
     Writeback(ErrorKind),
+    /// It would have to wait for the backend, and was told not to.
+    #[error("it would have to wait for the backend")]
+    WouldBlock,
     /// The wait for room outlasted the caller's patience.
     #[error("no frame came free within the deadline")]
     NoRoom,
@@ -247,6 +250,7 @@ impl FileError {
             Self::NotMounted => ErrorKind::NotMounted,
             Self::NotAFile(_) => ErrorKind::Invalid,
             Self::Writeback(kind) => *kind,
+            Self::WouldBlock => ErrorKind::WouldBlock,
             Self::NoRoom => ErrorKind::TimedOut,
         }
     }

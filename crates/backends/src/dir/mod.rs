@@ -24,14 +24,18 @@
 //! checked single names, and mount points are told by their device number.
 
 mod attributes;
+mod create;
 mod errno;
 mod handles;
 mod limits;
 mod names;
 mod node;
+mod ranges;
+mod readdir;
 mod sys;
 mod transfer;
 mod volume;
+mod xattrs;
 
 use std::path::Path;
 

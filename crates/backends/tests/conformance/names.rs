@@ -16,6 +16,7 @@ crate::properties! {
     names_have_up_to_255_bytes,
     a_link_is_another_name_of_the_same_node,
     removal_minds_the_kind,
+    removal_says_what_is_left,
     a_removed_directory_takes_no_names,
     a_symbolic_link_is_never_followed,
     a_rename_replaces_what_may_be_replaced,
@@ -143,6 +144,24 @@ fn removal_minds_the_kind(volume: &Volume) {
     assert_eq!(volume.remove(&root, "dir", Removal::Directory), Ok(()));
     assert_eq!(volume.lookup(&root, "dir").err(), Some(ErrorKind::NotFound));
     assert_eq!(volume.attr(&root).nlink, 2);
+}
+
+fn removal_says_what_is_left(volume: &Volume) {
+    let root = volume.root();
+    let made = volume.make(&root, "file", NewNode::File, 0o640).expect("it can be made");
+    volume.link(&made.node, &root, "link").expect("it can be linked");
+    let removed = volume.removed(&root, "file", Removal::File).expect("it can be removed");
+    assert_eq!((removed.attr.id, removed.attr.nlink, removed.attr.mode), (made.attr.id, 1, 0o100_640));
+    assert_eq!(removed.handle, made.handle);
+    drop((made, removed));
+    let removed = volume.removed(&root, "link", Removal::File).expect("it can be removed");
+    assert_eq!(removed.attr.nlink, 0);
+    assert_eq!(volume.write(&removed.node, 0, b"late"), Ok(4), "it is open");
+    assert_eq!(volume.attr(&removed.node).size_bytes, 4);
+    assert_eq!(volume.reopen(&removed.handle, removed.attr.id).err(), Some(ErrorKind::Stale));
+    let dir = volume.directory(&root, "dir");
+    let removed = volume.removed(&root, "dir", Removal::Directory).expect("it can be removed");
+    assert_eq!((removed.attr.id, removed.attr.kind, removed.attr.nlink), (dir.id(), NodeKind::Directory, 0));
 }
 
 fn a_removed_directory_takes_no_names(volume: &Volume) {

@@ -27,6 +27,12 @@ impl Blocks {
         self.blocks.len() as u64 * PAGE_BYTES
     }
 
+    /// Bytes that writing `len_bytes` at `offset_bytes` would allocate.
+    pub(super) fn missing_bytes(&self, offset_bytes: u64, len_bytes: u64) -> u64 {
+        let (first, end) = (offset_bytes / PAGE_BYTES, (offset_bytes + len_bytes).div_ceil(PAGE_BYTES));
+        (end - first - self.blocks.range(first..end).count() as u64) * PAGE_BYTES
+    }
+
     /// Cuts the run to `size_bytes`, or extends it with a hole.
     pub(super) fn resize(&mut self, size_bytes: u64) {
         if size_bytes < self.size_bytes {

@@ -20,10 +20,10 @@ mod xattrs;
 
 use slackwater_sync::lock::Mutex;
 
-use crate::backend::mem::volume::{ROOT, Volume};
+use crate::backend::mem::volume::{ROOT, VOLUME_BLOCKS, Volume};
 use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
 use crate::lock_order::LEAVES;
-use crate::units::NodeId;
+use crate::units::{NodeId, PAGE_BYTES};
 
 /// Files in memory that survive [`MemBackend::crash`] as far as they were synced.
 ///
@@ -73,7 +73,12 @@ impl MemBackend {
 
     /// An empty volume with these limits. `limits.device`, or else 0, is the device number of its nodes.
     pub fn with_limits(limits: Limits) -> Self {
-        let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes);
+        Self::with_space(limits, VOLUME_BLOCKS * PAGE_BYTES)
+    }
+
+    /// The same with space for this many bytes, in whole pages; [`MemBackend::new`] has 1 TiB.
+    pub fn with_space(limits: Limits, space_bytes: u64) -> Self {
+        let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes, space_bytes / PAGE_BYTES);
         Self { volume: Mutex::new(LEAVES, volume), limits }
     }
 

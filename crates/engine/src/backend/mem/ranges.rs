@@ -25,8 +25,8 @@ impl Volume {
         if end > max_file_bytes {
             return Err(ErrorKind::TooLarge.into());
         }
-        // The count of what is there already is not worth the walk: a reference may be stricter.
-        if mode != FallocateMode::PunchHole && len_bytes.div_ceil(PAGE_BYTES) > blocks_free {
+        let missing_bytes = blocks.missing_bytes(offset_bytes, len_bytes);
+        if mode != FallocateMode::PunchHole && missing_bytes > blocks_free * PAGE_BYTES {
             return Err(ErrorKind::NoSpace.into());
         }
         match mode {

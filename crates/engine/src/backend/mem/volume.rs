@@ -9,8 +9,8 @@ use slackwater_sync::shim::Arc;
 use crate::backend::mem::blocks::Blocks;
 use crate::backend::mem::node::{Body, Entries, MemNode};
 use crate::backend::{
-    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode,
-    Statfs, WriteUnit,
+    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
+    WriteUnit,
 };
 use crate::error::{BackendError, ErrorKind};
 use crate::units::{NodeId, PAGE_BYTES, Timestamp};
@@ -21,8 +21,8 @@ pub(super) const ROOT: u64 = 1;
 const NAME_MAX: usize = 255;
 /// Most entries of one answer: small, so that readers learn to come again.
 const ENTRIES_PER_CALL: usize = 128;
-/// Size that `Statfs` reports, in blocks of a page: 1 TiB.
-const VOLUME_BLOCKS: u64 = 1 << 28;
+/// Size of a volume that is not told another, in blocks of a page: 1 TiB.
+pub(super) const VOLUME_BLOCKS: u64 = 1 << 28;
 /// Node slots that `Statfs` reports.
 const VOLUME_FILES: u64 = 1 << 32;
 
@@ -49,6 +49,7 @@ pub(super) struct Volume {
     changes: i64,
     pub(super) dev: u64,
     pub(super) max_file_bytes: u64,
+    blocks: u64,
 }
 
 /// A node with the names that lead to it.
@@ -69,7 +70,7 @@ struct Opened {
 }
 
 impl Volume {
-    pub(super) fn new(dev: u64, max_file_bytes: u64) -> Self {
+    pub(super) fn new(dev: u64, max_file_bytes: u64, blocks: u64) -> Self {
         let mut volume = Self {
             live: BTreeMap::new(),
             durable: BTreeMap::new(),
@@ -83,6 +84,7 @@ impl Volume {
             changes: 0,
             dev,
             max_file_bytes,
+            blocks,
         };
         let root = volume.add(Body::Directory(Entries::default()), 0o755, (0, 0));
         volume.durable.insert(root, volume.live[&root].node.clone());
@@ -245,23 +247,39 @@ impl Volume {
         if end > self.max_file_bytes {
             return Err(ErrorKind::TooLarge.into());
         }
+        self.reap();
+        let free_bytes = self.blocks_free() * PAGE_BYTES;
         let node = self.node_mut(ino);
         let blocks = blocks_mut(&mut node.body)?;
         let mut at = unit.offset_bytes();
+        let mut left = unit.len_bytes() as u64;
+        if blocks.missing_bytes(at, left) > free_bytes {
+            // As far as it fits, in whole pages.
+            left = (1..)
+                .map(|pages| pages * PAGE_BYTES)
+                .find(|len| blocks.missing_bytes(at, *len) > free_bytes)
+                .map_or(0, |len| len - PAGE_BYTES);
+            if left == 0 {
+                return Err(ErrorKind::NoSpace.into());
+            }
+        }
         for slice in unit.slices() {
-            blocks.write(at, slice);
-            at += slice.len() as u64;
+            let now = (slice.len() as u64).min(left);
+            blocks.write(at, &slice[..now as usize]);
+            at += now;
+            left -= now;
         }
         (node.attrs.mtime, node.attrs.ctime) = (now, now);
-        Ok(unit.len_bytes())
+        Ok((at - unit.offset_bytes()) as usize)
     }
 
-    pub(super) fn statfs(&self) -> Answer<Statfs> {
+    pub(super) fn statfs(&mut self) -> Answer<Statfs> {
+        self.reap();
         let blocks_free = self.blocks_free();
         Ok(Statfs {
             block_bytes: PAGE_BYTES,
             fragment_bytes: PAGE_BYTES,
-            blocks: VOLUME_BLOCKS,
+            blocks: self.blocks,
             blocks_free,
             blocks_available: blocks_free,
             files: VOLUME_FILES,
@@ -272,7 +290,7 @@ impl Volume {
 
     pub(super) fn blocks_free(&self) -> u64 {
         let used: u64 = self.live.values().map(|live| allocated_bytes(&live.node.body)).sum();
-        VOLUME_BLOCKS.saturating_sub(used / PAGE_BYTES)
+        self.blocks.saturating_sub(used / PAGE_BYTES)
     }
 
     /// The number of an open node of this volume, which must still exist.
