@@ -427,13 +427,14 @@ impl MountedVolume {
         if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
             return Err(late());
         }
-        while !flush.done.wait_timeout(LOOK) {
+        while flush.done.wait_timeout(LOOK) {
             self.report(step, progress);
             if deadline.is_some_and(|deadline| self.sb.now() > deadline + LOOK) {
                 return Err(late());
             }
         }
-        flush.result.lock().take().unwrap_or_else(|| Err(late()))
+        let result = flush.result.lock().take();
+        result.unwrap_or_else(|| Err(late()))
     }
 
     fn report(&self, step: Step, progress: &dyn Fn(Progress)) {

@@ -47,7 +47,7 @@ fn a_listing_can_be_rewound_and_sees_what_is_new() {
     fs::write(rig.file("a"), b"").unwrap();
     let fd = open(&rig.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let mut dir = Dir::new(fd).unwrap();
-    let mut list = |dir: &mut Dir| dir.by_ref().filter(|entry| entry.as_ref().unwrap().ino() != 0).count();
+    let list = |dir: &mut Dir| dir.by_ref().filter(|entry| entry.as_ref().unwrap().ino() != 0).count();
     assert_eq!(list(&mut dir), 3);
     fs::write(rig.file("b"), b"").unwrap();
     dir.rewind();

@@ -140,9 +140,3 @@ pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     }
     None
 }
-
-/// The state letter of a process: `S` sleeps where a signal wakes it, `D` where none does.
-pub(crate) fn state_of(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
