@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{XattrFlags, getxattr, getxattr_query, listxattr, listxattr_query, removexattr, setxattr};
 use rustix::io::Errno;
 
 use crate::rig::Rig;
@@ -17,11 +17,11 @@ fn attributes_are_set_listed_read_and_removed() {
     setxattr(&path, "user.color", b"green", XattrFlags::CREATE).unwrap();
     assert_eq!(setxattr(&path, "user.color", b"blue", XattrFlags::CREATE), Err(Errno::EXIST));
     assert_eq!(setxattr(&path, "user.shape", b"x", XattrFlags::REPLACE), Err(Errno::NODATA));
-    assert_eq!(getxattr(&path, "user.color", &mut buffer[..0]), Ok(5));
+    assert_eq!(getxattr_query(&path, "user.color"), Ok(5));
     assert_eq!(getxattr(&path, "user.color", &mut buffer[..4]), Err(Errno::RANGE));
     assert_eq!(getxattr(&path, "user.color", &mut buffer), Ok(5));
     assert_eq!(&buffer[..5], b"green");
-    let size = listxattr(&path, &mut buffer[..0]).unwrap();
+    let size = listxattr_query(&path).unwrap();
     assert_eq!(listxattr(&path, &mut buffer).unwrap(), size);
     assert!(buffer[..size].split(|byte| *byte == 0).any(|name| name == b"user.color"));
     let stored = getxattr(rig.stored("a"), "user.color", &mut buffer);
