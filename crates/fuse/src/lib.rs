@@ -29,7 +29,6 @@ mod volume;
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;
-pub use landing::LandingPad;
 pub use mounted::{Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
 pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
