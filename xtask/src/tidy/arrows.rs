@@ -5,11 +5,12 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
     ("crates/backends", &["slackwater", "slackwater-sync"]),
+    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
     ("crates/lab", &["slackwater", "slackwater-sync", "slackwater-arena", "slackwater-backends"]),
     ("xtask", &[]),
 ];
