@@ -17,15 +17,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::volume::Volume;
-use crate::volume::answer::Answer;
 use crate::volume::callers::{Caller, Waiting, let_off};
-use crate::volume::errno::Failure;
 use crate::volume::lock_order::LEAF;
 use crate::volume::nodes::Node;
 use crate::volume::writes::{Attempt, Write};

@@ -16,7 +16,6 @@ use crate::reply::Reply;
 use crate::request::{Payload, RequestHeader};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::errno::Failure;
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
 use crate::volume::writes::{Attempt, Write};
@@ -42,7 +41,7 @@ impl FileSystem for Served {
                 volume.handles.remove(args.fh);
                 let _ = reply.empty();
             }
-            _ if volume.is_refusing() => drop(reply.error(Errno::IO)),
+            _ if volume.is_refusing() => volume.deliver(reply, Err(Errno::IO.into())),
             op => volume.dispatch(cx, header, op, reply),
         }
     }
@@ -62,13 +61,13 @@ impl Volume {
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
         match op {
             Operation::Read(args) => {
-                let Some(open) = self.handles.file(args.fh) else { return drop(reply.error(Errno::BADF)) };
+                let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
                 if let Some(reply) = Self::read_cached(&open, &args, reply) {
                     self.serve(cx, header, reply, move |volume| volume.read(&open, &args));
                 }
             }
             Operation::Flush(args) => {
-                let Some(open) = self.handles.file(args.fh) else { return drop(reply.error(Errno::BADF)) };
+                let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
                 if open.closes_slowly() {
                     self.serve(cx, header, reply, move |volume| volume.flush(&open));
                 } else {
@@ -89,7 +88,7 @@ impl Volume {
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
-                let Some(directory) = self.handles.directory(args.fh) else { return drop(reply.error(Errno::BADF)) };
+                let Some(directory) = self.handles.directory(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
                 self.serve(cx, header, reply, move |volume| volume.readdir(&directory, &args, plus));
             }
             Operation::Statfs => self.serve(cx, header, reply, |volume| volume.statfs()),
@@ -97,7 +96,7 @@ impl Volume {
                 volume.sb.sync()?;
                 Ok(Answer::Done)
             }),
-            Operation::Ioctl { .. } => drop(reply.error(Errno::NOTTY)),
+            Operation::Ioctl { .. } => self.deliver(reply, Err(Errno::NOTTY.into())),
             // The kernel does these itself where it is told that nobody else does: permissions and locks among
             // them. It asks for attributes by GETATTR where STATX is not known.
             Operation::Access(_)
@@ -107,10 +106,10 @@ impl Volume {
             | Operation::Getlk(_)
             | Operation::Setlk(_)
             | Operation::Setlkw(_)
-            | Operation::Unknown(_) => drop(reply.error(Errno::NOSYS)),
+            | Operation::Unknown(_) => self.deliver(reply, Err(Errno::NOSYS.into())),
             op => match self.nodes.get(header.node_id) {
                 Some(node) => self.dispatch_on_node(cx, header, op, node, reply),
-                None => drop(reply.error(Errno::STALE)),
+                None => self.deliver(reply, Err(Errno::STALE.into())),
             },
         }
     }
@@ -164,12 +163,12 @@ impl Volume {
                 self.serve(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let Some(to_dir) = self.nodes.get(new_parent) else { return drop(reply.error(Errno::STALE)) };
+                let Some(to_dir) = self.nodes.get(new_parent) else { return self.deliver(reply, Err(Errno::STALE.into())) };
                 let (from, to) = (own(name), own(new_name));
                 self.serve(cx, header, reply, move |volume| volume.rename((&node, &from), (&to_dir, &to), flags));
             }
             Operation::Link { node: linked, name } => {
-                let Some(linked) = self.nodes.get(linked) else { return drop(reply.error(Errno::STALE)) };
+                let Some(linked) = self.nodes.get(linked) else { return self.deliver(reply, Err(Errno::STALE.into())) };
                 let name = own(name);
                 self.serve(cx, header, reply, move |volume| volume.link(&linked, &node, &name));
             }
@@ -191,7 +190,7 @@ impl Volume {
                 let name = own(name);
                 self.serve(cx, header, reply, move |volume| volume.removexattr(&node, &name));
             }
-            _ => drop(reply.error(Errno::NOSYS)),
+            _ => self.deliver(reply, Err(Errno::NOSYS.into())),
         }
     }
 
@@ -210,16 +209,16 @@ impl Volume {
             return self.deliver(reply, self.write_mapped(args, bytes));
         }
         if self.is_refusing() {
-            return drop(reply.error(Errno::IO));
+            return self.deliver(reply, Err(Errno::IO.into()));
         }
-        let Some(open) = self.handles.file(args.fh) else { return drop(reply.error(Errno::BADF)) };
+        let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
         let mut write = Write::new(open, args);
         if write.must_queue() {
             return self.park(self.wait(header.pid, reply), write, bytes);
         }
         match write.attempt(bytes, false) {
-            Attempt::Done if write.is_lazy() => drop(reply.write(write.taken as u32)),
-            Attempt::Failed(Failure(errno)) => drop(reply.error(errno)),
+            Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
+            Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             attempt => {
                 let rest = &bytes[write.taken..];
                 let waiting = self.wait(header.pid, reply);

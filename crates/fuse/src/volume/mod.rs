@@ -24,7 +24,7 @@ pub(crate) mod lock_order;
 mod names;
 mod nodes;
 mod open_files;
-pub(crate) mod processes;
+mod processes;
 mod reads;
 mod writes;
 mod xattrs;
@@ -63,7 +63,7 @@ impl Volume {
     ///
     /// # Errors
     /// The volume is gone, or there is no thread.
-    pub(crate) fn new(sb: &Arc<SuperBlock>) -> Result<Arc<Self>, NewVolumeError> {
+    pub(crate) fn new(sb: &Arc<SuperBlock>) -> Result<Arc<Self>, VolumeError> {
         let volume = Arc::new(Self {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
@@ -130,7 +130,7 @@ impl Volume {
 
 /// Why a volume cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub enum NewVolumeError {
+pub enum VolumeError {
     /// The volume.
     #[error(transparent)]
     Volume(#[from] FileError),
