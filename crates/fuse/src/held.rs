@@ -141,3 +141,48 @@ impl std::fmt::Debug for Held {
         f.debug_struct("Held").field("unique", &self.unique).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::loopback::loopback;
+
+    #[test]
+    fn an_interrupt_is_remembered_until_newer_ones_push_it_out() {
+        let (transport, peer) = loopback().unwrap();
+        let connection = Arc::new(Connection::new(Box::new(transport)));
+        let hold = |unique| {
+            let interrupted = Arc::new(AtomicU64::new(0));
+            let seen = interrupted.clone();
+            let held = Reply::new(connection.clone(), unique).hold(move |reply| {
+                seen.store(unique, Ordering::Relaxed);
+                reply.empty();
+            });
+            let is_left = held.take().map(Reply::empty).is_some();
+            assert_eq!(peer.answer().unwrap().unique, unique);
+            (is_left, interrupted.load(Ordering::Relaxed))
+        };
+        connection.held.interrupt(10);
+        assert_eq!(hold(12), (true, 0), "another request");
+        assert_eq!(hold(10), (false, 10));
+        assert_eq!(hold(10), (true, 0), "it was for one request only");
+        connection.held.interrupt(10);
+        for other in 0..(SHARDS * EARLY_MAX * 4) as u64 {
+            connection.held.interrupt(100 + 2 * other);
+        }
+        assert_eq!(hold(10), (true, 0), "what is remembered is bounded");
+    }
+
+    #[test]
+    fn an_old_holder_does_not_take_a_reply_that_is_held_anew() {
+        let (transport, _peer) = loopback().unwrap();
+        let connection = Arc::new(Connection::new(Box::new(transport)));
+        let first = Reply::new(connection.clone(), 10).hold(|reply| drop(reply.hold(drop)));
+        let second = Reply::new(connection.clone(), 12).hold(drop);
+        connection.held.interrupt(10);
+        assert!(first.take().is_none());
+        assert!(second.take().map(Reply::empty).is_some());
+    }
+}

@@ -24,7 +24,7 @@ use crate::landing::LandingPad;
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
 use crate::parse::{Operation, ParseError, parse};
-use crate::pool::{Context, Pool, PoolError};
+use crate::pool::{Context, Enrolment, Pool, PoolError};
 use crate::reply::Reply;
 use crate::transport::Transport;
 
@@ -35,9 +35,9 @@ const ENDED: u64 = 1 << 63;
 /// How a session ended.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Ended {
-    /// Unmounted, and the last reference is gone.
+    /// Unmounted: the last reference is gone, or it was cut off by `umount -f`.
     Unmounted,
-    /// The connection was cut: by its control file, by `umount -f`, or since every descriptor of it was closed.
+    /// The connection was cut through its control file.
     Aborted,
     /// [`Session::detach`]: the connection lives on.
     Detached,
@@ -135,12 +135,15 @@ impl Session {
             state: AtomicU64::new(0),
             is_finished: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
-            pool: pool.enrolment(),
+            enrolment: pool.enrolment(),
             how: Mutex::new(TRANSPORT, None),
             ended: Completion::new(),
         };
         let shared = Arc::new(shared);
-        shared.pool.enrol(&shared)?;
+        if let Err(error) = pool.enrol(&shared.enrolment, &shared) {
+            shared.end_from_outside(Ended::Detached);
+            return Err(error.into());
+        }
         Ok(Self { shared, notifier })
     }
 
@@ -172,6 +175,12 @@ impl Session {
     pub fn wait_ended(&self) -> Ended {
         self.shared.ended.wait();
         self.shared.how()
+    }
+
+    /// How the connection ended, as soon as the kernel has said so: handlers may still run.
+    #[must_use]
+    pub fn ended(&self) -> Option<Ended> {
+        *self.shared.how.lock()
     }
 
     /// Waits for the end, for some time.
@@ -250,7 +259,7 @@ pub(crate) struct Shared {
     is_finished: AtomicBool,
     /// Threads that a handler of this session keeps blocked.
     pub(crate) blocked: AtomicUsize,
-    pool: crate::pool::Enrolment,
+    enrolment: Enrolment,
     how: Mutex<Option<Ended>>,
     ended: Completion,
 }
@@ -280,7 +289,7 @@ impl Shared {
     pub(crate) fn end(&self, how: Ended) {
         if self.state.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
             *self.how.lock() = Some(how);
-            self.pool.strike(self.connection.transport.fd());
+            self.enrolment.strike(self.connection.transport.fd());
         }
     }
 
@@ -310,7 +319,9 @@ impl Shared {
             Ok(request) => request,
             Err(error) => {
                 tracing::error!(%error, "a malformed request");
-                self.reply(error.unique()).error(Errno::IO);
+                if error.unique() != 0 {
+                    self.reply(error.unique()).error(Errno::IO);
+                }
                 return;
             }
         };

@@ -45,7 +45,8 @@ pub struct PoolOptions {
     pub blocked_max: usize,
     /// Largest payload of a WRITE that any session may have.
     pub max_write: u32,
-    /// Bytes after which payloads come round to the same memory; see [`LandingPad`].
+    /// Bytes of payload, of each thread, after which the next lands in the same memory again. 0: at once, so that small writes
+    /// always land in the CPU's cache.
     pub landing_ring: usize,
 }
 
@@ -115,8 +116,17 @@ impl Pool {
         self.core.options.max_write
     }
 
+    /// A place that is not taken yet.
     pub(crate) fn enrolment(&self) -> Enrolment {
         Enrolment { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }
+    }
+
+    /// From here on the pool serves the session.
+    pub(crate) fn enrol(&self, enrolment: &Enrolment, session: &Arc<Shared>) -> Result<(), PoolError> {
+        let token = self.core.table.insert(session);
+        enrolment.token.store(token, Ordering::Release);
+        let fd = session.connection.transport.fd();
+        epoll::add(&self.core.epoll, fd, epoll::EventData::new_u64(token), EDGE).map_err(PoolError::Epoll)
     }
 }
 
@@ -218,19 +228,7 @@ pub(crate) struct Enrolment {
 }
 
 impl Enrolment {
-    /// From here on the pool serves the session.
-    pub(crate) fn enrol(&self, session: &Arc<Shared>) -> Result<(), PoolError> {
-        let Some(core) = self.core.upgrade() else { return Err(PoolError::Full) };
-        let token = core.table.insert(session);
-        self.token.store(token, Ordering::Release);
-        let fd = session.connection.transport.fd();
-        epoll::add(&core.epoll, fd, epoll::EventData::new_u64(token), EDGE).map_err(|errno| {
-            core.table.remove(token);
-            PoolError::Epoll(errno)
-        })
-    }
-
-    /// From here on it does not. Threads that are inside read on until they notice.
+    /// From here on the pool does not serve the session. Threads that are inside read on until they notice.
     pub(crate) fn strike(&self, fd: BorrowedFd<'_>) {
         let Some(core) = self.core.upgrade() else { return };
         let _ = epoll::delete(&core.epoll, fd);
