@@ -186,7 +186,8 @@ fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
     let mut conversation = Conversation::open(&found.socket(), &Request::WouldLose).map_err(|_| unclear())?;
     let loss = match conversation.next(None).map_err(|_| unclear())? {
         Reply::Failed(failure) => return Err(failure),
-        reply => Loss::from_reply(reply).ok_or_else(unclear)?,
+        Reply::WouldLose { files, more_files, more_bytes } => Loss { files, more_files, more_bytes },
+        Reply::Status(_) | Reply::Progress { .. } | Reply::Done => return Err(unclear()),
     };
     if loss.is_empty() {
         println!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());
