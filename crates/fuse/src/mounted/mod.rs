@@ -283,6 +283,14 @@ impl MountedVolume {
         }
     }
 
+    /// Waits until the mount has gone, by whomever; not everything may have reached the backend yet.
+    ///
+    /// # Blocking
+    /// Until then.
+    pub fn wait_unmounted(&self) {
+        let _ = self.session.wait_ended();
+    }
+
     fn has_ended(&self) -> bool {
         self.session.wait_ended_timeout(Duration::ZERO).is_some()
     }
@@ -423,7 +431,8 @@ impl MountedVolume {
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
-        let late = || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
+        let late =
+            || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
         if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
             return Err(late());
         }
