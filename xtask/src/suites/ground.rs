@@ -45,9 +45,12 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        if !self.is_kept
-            && let Err(error) = fs::remove_dir_all(&self.path)
-        {
+        if self.is_kept || fs::remove_dir_all(&self.path).is_ok() {
+            return;
+        }
+        // A stressor that was ended may leave files that nobody may change.
+        let _ = Command::new("chattr").args(["-R", "-f", "-i", "-a"]).arg(&self.path).status();
+        if let Err(error) = fs::remove_dir_all(&self.path) {
             println!("cannot remove {}: {error}", self.path.display());
         }
     }
