@@ -5,12 +5,13 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
     ("crates/backends", &["slackwater", "slackwater-sync"]),
-    ("crates/lab", &["slackwater", "slackwater-sync", "slackwater-arena", "slackwater-backends"]),
+    ("crates/fuse", &["slackwater", "slackwater-sync", "slackwater-arena"]),
+    ("crates/lab", &["slackwater", "slackwater-sync", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
     ("xtask", &[]),
 ];
 
@@ -141,13 +142,13 @@ mod tests {
                 "[dev-dependencies]\nslackwater-arena = \"1\"\n[dependencies]\nslackwater-arena = \"1\"\n",
             ),
             ("xtask/Cargo.toml", "[dependencies.slackwater]\npath = \"x\"\n"),
-            ("crates/fuse/Cargo.toml", "[dependencies]\n"),
+            ("crates/novel/Cargo.toml", "[dependencies]\n"),
         ];
         let expected = [
             "crates/sync/Cargo.toml:4",
             "crates/backends/Cargo.toml:4",
             "xtask/Cargo.toml:1",
-            "crates/fuse/Cargo.toml:1",
+            "crates/novel/Cargo.toml:1",
         ];
         assert_eq!(places(crates, &files), expected);
     }

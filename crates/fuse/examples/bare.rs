@@ -1,0 +1,109 @@
+//! The least that a FUSE server can do: every write lands in memory and is answered at once.
+//!
+//! What anything built on this transport can at best reach on this machine. Without arguments it mounts on a directory of
+//! its own, measures for some two seconds, and unmounts; with a directory it serves there until that is unmounted. Its one
+//! file is called `bare`. Needs root or fusermount3.
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater_fuse::abi::{Attr, AttrOut, EntryOut, ROOT_ID, fopen};
+use slackwater_fuse::mount::{MountOptions, mount, unmount};
+use slackwater_fuse::{
+    Context, DevFuse, Errno, FileSystem, InitOptions, Operation, Payload, Pool, PoolOptions, Reply, RequestHeader,
+    Session,
+};
+
+/// Payloads rotate through so much memory, so that they do not stay in the CPU's cache.
+const RING: usize = 64 << 20;
+const FILE: u64 = 2;
+const FILE_BYTES: u64 = 1 << 30;
+const DAY: u64 = 86_400;
+
+/// One file that takes everything.
+struct Bare;
+
+fn attr(node: u64) -> Attr {
+    let (mode, size) = if node == ROOT_ID { (0o040_755, 0) } else { (0o100_666, FILE_BYTES) };
+    Attr { ino: node, mode, size, nlink: 1, blksize: 4096, ..Attr::default() }
+}
+
+impl FileSystem for Bare {
+    fn handle(&self, _: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the least that a server can do")]
+        let _ = match op {
+            Operation::Write(_) => reply.write(payload.bytes().len() as u32),
+            Operation::Lookup { name } if name == "bare" => {
+                let entry = EntryOut { nodeid: FILE, entry_valid: DAY, attr_valid: DAY, ..EntryOut::default() };
+                reply.entry(&EntryOut { attr: attr(FILE), ..entry })
+            }
+            Operation::Lookup { .. } => reply.error(Errno::NOENT),
+            Operation::Getattr(_) => {
+                reply.attr(&AttrOut { attr_valid: DAY, attr: attr(header.node_id), ..AttrOut::default() })
+            }
+            Operation::Open(_) => reply.open(0, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES),
+            Operation::Flush(_) | Operation::Release(_) => reply.empty(),
+            _ => reply.error(Errno::NOSYS),
+        };
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let pool = Pool::new(PoolOptions { landing_ring: RING, ..PoolOptions::default() })?;
+    if let Some(mountpoint) = std::env::args_os().nth(1) {
+        let session = serve(&pool, Path::new(&mountpoint))?;
+        println!("{:?}", session.wait_ended());
+        return Ok(());
+    }
+    let folder = std::env::temp_dir().join(format!("slackwater-bare-{}", std::process::id()));
+    fs::create_dir(&folder)?;
+    let session = serve(&pool, &folder).inspect_err(|_| drop(fs::remove_dir(&folder)))?;
+    let measured = measure(&folder.join("bare"));
+    unmount(&folder, false)?;
+    println!("{:?}", session.wait_ended());
+    fs::remove_dir(&folder)?;
+    measured
+}
+
+fn serve(pool: &Pool, mountpoint: &Path) -> Result<Session, Box<dyn Error>> {
+    let transport = DevFuse::new(mount(mountpoint, &MountOptions::default())?)?;
+    Ok(Session::start(pool, transport, &InitOptions::default(), Arc::new(Bare))?)
+}
+
+fn measure(path: &Path) -> Result<(), Box<dyn Error>> {
+    for (size, clients) in [(4096, 1), (4096, 2), (1 << 20, 1), (1 << 20, 2)] {
+        let client = || {
+            let path = path.to_owned();
+            thread::spawn(move || write_for(&path, size, Duration::from_millis(500)))
+        };
+        let clients: Vec<_> = (0..clients).map(|_| client()).collect();
+        let number = clients.len();
+        let mut times = Vec::new();
+        for client in clients {
+            times.extend(client.join().expect("a client")?);
+        }
+        times.sort();
+        let (count, median) = (times.len() as f64 * 2.0, times[times.len() / 2]);
+        let megabytes = count * size as f64 / 1e6;
+        println!("{:5} KiB x {number}: p50 {median:>9.1?} {count:>8.0}/s {megabytes:>7.0} MB/s", size >> 10);
+    }
+    Ok(())
+}
+
+/// How long each write took.
+fn write_for(path: &Path, size: usize, time: Duration) -> std::io::Result<Vec<Duration>> {
+    let file = File::options().write(true).open(path)?;
+    let bytes = vec![7; size];
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while start.elapsed() < time {
+        let before = Instant::now();
+        file.write_all_at(&bytes, (times.len() * size) as u64 % FILE_BYTES)?;
+        times.push(before.elapsed());
+    }
+    Ok(times)
+}

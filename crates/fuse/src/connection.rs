@@ -1,0 +1,47 @@
+//! What a reply needs of its session: the way back, and the table of those that are held.
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+
+use crate::abi::OutHeader;
+use crate::held::HeldTable;
+use crate::transport::Transport;
+
+/// Slices of a reply that go out without a detour: 1 MiB of page frames, header and some.
+const SLICES_MAX: usize = 260;
+
+pub(crate) struct Connection {
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) held: HeldTable,
+}
+
+impl Connection {
+    pub(crate) fn new(transport: Box<dyn Transport>) -> Self {
+        Self { transport, held: HeldTable::new() }
+    }
+
+    /// Sends `parts` behind a header. `error` is 0, a negative errno, or the code of a notification.
+    #[inline]
+    pub(crate) fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
+        // Zeroing room for 260 slices costs more than the rest of a small reply.
+        if parts.len() < 4 {
+            self.gather::<4>(unique, error, parts)
+        } else if parts.len() < SLICES_MAX {
+            self.gather::<SLICES_MAX>(unique, error, parts)
+        } else {
+            let whole: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            self.gather::<4>(unique, error, &[IoSlice::new(&whole)])
+        }
+    }
+
+    #[inline]
+    fn gather<const N: usize>(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
+        let len = 16 + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = OutHeader { len: len as u32, error, unique }.to_bytes();
+        let mut message = [IoSlice::new(&[]); N];
+        message[0] = IoSlice::new(&header);
+        message[1..=parts.len()].copy_from_slice(parts);
+        self.transport.send(&message[..=parts.len()])
+    }
+}

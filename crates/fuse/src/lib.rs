@@ -1,0 +1,44 @@
+//! FUSE without a library in between: the transport on `/dev/fuse`.
+//!
+//! A [`Pool`] of threads reads the requests of many mounts. Each mount is a [`Session`] with a [`FileSystem`], which gets
+//! every request as a typed [`Operation`] together with its [`Reply`], and may answer at once or later, from any thread.
+//!
+//! Reading order: [`abi`] (the protocol), [`parse`] (bytes to requests), [`Reply`], [`FileSystem`], [`Session`],
+//! [`Pool`], [`mount`].
+
+pub mod abi;
+mod connection;
+mod dirents;
+mod file_system;
+mod held;
+mod landing;
+pub mod loopback;
+pub mod mount;
+mod negotiate;
+mod notifier;
+pub mod parse;
+mod pool;
+mod reply;
+mod request;
+mod session;
+mod sys;
+mod transport;
+
+pub use dirents::{Dirents, Full};
+pub use file_system::FileSystem;
+pub use held::Held;
+pub use landing::LandingPad;
+pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
+pub use notifier::{Notification, Notifier};
+pub use parse::{Forgets, Operation, ParseError, Request, parse};
+pub use pool::{Blocking, Context, Pool, PoolError, PoolOptions};
+pub use reply::{Delivery, Reply};
+pub use request::{Payload, RequestHeader};
+pub use rustix::io::Errno;
+pub use session::{Ended, Session, SessionError};
+pub use transport::{DevFuse, Transport};
+
+use slackwater_sync::lock::Rank;
+
+/// Every lock of the transport: a leaf. Nothing is sent, called or taken under one.
+const TRANSPORT: Rank = Rank::new(90, "FUSE transport");

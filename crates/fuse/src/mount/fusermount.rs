@@ -1,0 +1,156 @@
+//! The set-user-id program that mounts for other users than root.
+//!
+//! It opens the device, mounts, and sends the descriptor back over a socket whose number stands in `_FUSE_COMMFD`. The
+//! socket is its standard input, which it does not use otherwise.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+
+use super::{MountError, MountOptions, UnmountError};
+
+pub(super) const PROGRAM: &str = "fusermount3";
+
+pub(super) fn mount(program: &str, mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(MountError::Kernel)?;
+    let mut command = Command::new(program);
+    command.arg("-o").arg(option_words(options)).arg("--").arg(mountpoint);
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs));
+    let output = run(command).map_err(|error| if error { MountError::NoFusermount } else { fusermount_lost() })?;
+    if !output.status.success() {
+        return Err(MountError::Fusermount(complaint(&output)));
+    }
+    receive_fd(ours.as_fd()).map_err(MountError::Kernel)?.ok_or_else(fusermount_lost)
+}
+
+pub(super) fn unmount(program: &str, mountpoint: &Path, is_lazy: bool) -> Result<(), UnmountError> {
+    let mut command = Command::new(program);
+    command.arg("-u").args(is_lazy.then_some("-z")).arg("--").arg(mountpoint).stdin(Stdio::null());
+    let lost = || UnmountError::Fusermount("it could not be run".to_owned());
+    let output = run(command).map_err(|error| if error { UnmountError::NoFusermount } else { lost() })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let complaint = complaint(&output);
+    let path = mountpoint.to_owned();
+    Err(if complaint.contains("busy") {
+        UnmountError::Busy(path)
+    } else if complaint.contains("not found in") || complaint.contains("Invalid argument") {
+        UnmountError::NotMounted(path)
+    } else {
+        UnmountError::Fusermount(complaint)
+    })
+}
+
+fn fusermount_lost() -> MountError {
+    MountError::Fusermount("it sent no descriptor".to_owned())
+}
+
+/// Runs it to its end; the error is whether there is no such program.
+fn run(mut command: Command) -> Result<Output, bool> {
+    // Its messages are looked at.
+    command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn();
+    // The command holds its end of the socket, and so would delay the end of the stream.
+    drop(command);
+    let child = child.map_err(|error| error.kind() == std::io::ErrorKind::NotFound)?;
+    child.wait_with_output().map_err(|_| false)
+}
+
+fn complaint(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let text = text.trim().trim_start_matches("fusermount3: ");
+    if text.is_empty() { output.status.to_string() } else { text.to_owned() }
+}
+
+fn option_words(options: &MountOptions) -> String {
+    let escape = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    let mut words = format!("fsname={},subtype={}", escape(&options.source), escape(&options.subtype));
+    for (is_on, word) in [
+        (options.default_permissions, ",default_permissions"),
+        (options.allow_other, ",allow_other"),
+        (options.read_only, ",ro"),
+        // It sets these two itself, and would refuse their opposites.
+        (options.nosuid, ",nosuid"),
+        (options.nodev, ",nodev"),
+    ] {
+        words += if is_on { word } else { "" };
+    }
+    options.max_read.map_or(words.clone(), |max_read| format!("{words},max_read={max_read}"))
+}
+
+/// The descriptor that comes over `socket`; none when the other end is closed.
+fn receive_fd(socket: std::os::fd::BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let mut messages = control.drain();
+    Ok(messages.find_map(|message| {
+        let RecvAncillaryMessage::ScmRights(mut fds) = message else { return None };
+        fds.next()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_missing_or_refuses_is_told_apart() {
+        let options = MountOptions::default();
+        let missing = mount("no such fusermount3", Path::new("/"), &options);
+        assert!(matches!(missing, Err(MountError::NoFusermount)), "{missing:?}");
+        let refused = mount("false", Path::new("/"), &options);
+        assert!(matches!(&refused, Err(MountError::Fusermount(why)) if why.contains('1')), "{refused:?}");
+        let silent = mount("true", Path::new("/"), &options);
+        assert!(matches!(&silent, Err(MountError::Fusermount(why)) if why.contains("no descriptor")), "{silent:?}");
+        assert!(matches!(unmount("no such", Path::new("/"), true), Err(UnmountError::NoFusermount)));
+        assert!(matches!(unmount("false", Path::new("/"), true), Err(UnmountError::Fusermount(_))));
+    }
+
+    #[test]
+    fn a_descriptor_comes_over_the_socket() {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let fds = [file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(&theirs, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+        assert!(receive_fd(ours.as_fd()).unwrap().is_some());
+        drop(theirs);
+        assert!(receive_fd(ours.as_fd()).unwrap().is_none(), "the other end is closed");
+    }
+
+    #[test]
+    fn commas_in_the_source_are_escaped() {
+        let options = MountOptions {
+            source: "slackwater#/a,b\\c".to_owned(),
+            subtype: "slackwater".to_owned(),
+            allow_other: false,
+            max_read: Some(131_072),
+            ..MountOptions::default()
+        };
+        let words = option_words(&options);
+        assert_eq!(words, "fsname=slackwater#/a\\,b\\\\c,subtype=slackwater,default_permissions,max_read=131072");
+    }
+}

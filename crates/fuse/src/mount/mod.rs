@@ -1,0 +1,217 @@
+//! Mounting and unmounting: by system call for root, through the set-user-id program `fusermount3` for anyone else.
+
+mod fusermount;
+
+use std::fmt::Write as _;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::geteuid;
+
+const DEVICE: &str = "/dev/fuse";
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What /proc/mounts shows as the device, such as `slackwater#/srv/data`.
+    pub source: String,
+    /// The type is `fuse.` and this.
+    pub subtype: String,
+    /// The kernel checks permissions by mode and owner; otherwise the file system does.
+    pub default_permissions: bool,
+    /// Others than the mounting user may look in. For other users than root `/etc/fuse.conf` must allow it.
+    pub allow_other: bool,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Set-user-id bits have no effect. Always so for other users than root.
+    pub nosuid: bool,
+    /// Device nodes cannot be opened. Always so for other users than root.
+    pub nodev: bool,
+    /// Most bytes in one READ, where fewer than the kernel's own limit.
+    pub max_read: Option<u32>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "slackwater".to_owned(),
+            subtype: "slackwater".to_owned(),
+            default_permissions: true,
+            allow_other: geteuid().is_root(),
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            max_read: None,
+        }
+    }
+}
+
+/// Why nothing was mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel has no FUSE, or the container hides it.
+    #[error("{DEVICE} is missing: load the kernel's fuse module, or pass the device into the container")]
+    NoDevice,
+    /// This user may not open the device, or may not mount.
+    #[error("no permission to {0}")]
+    NoPermission(&'static str),
+    /// The mountpoint does not exist.
+    #[error("{0} does not exist")]
+    NoMountpoint(PathBuf),
+    /// The mountpoint is something else.
+    #[error("{0} is not a directory")]
+    NotADirectory(PathBuf),
+    /// The mountpoint cannot be reached: a dead FUSE mount lies there, for instance.
+    #[error("{path}: {errno}")]
+    Mountpoint {
+        /// The mountpoint.
+        path: PathBuf,
+        /// What the kernel says.
+        errno: Errno,
+    },
+    /// An option has a character that the kernel would take for the end of it.
+    #[error("`{0}` has a comma or a NUL")]
+    BadOption(String),
+    /// Other users than root need the program.
+    #[error("fusermount3 is missing: install fuse3, or mount as root")]
+    NoFusermount,
+    /// `fusermount3` says no.
+    #[error("fusermount3: {0}")]
+    Fusermount(String),
+    /// The kernel says no.
+    #[error("mount: {0}")]
+    Kernel(Errno),
+}
+
+/// Why something is still mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// Files are open there, or it is somebody's working directory.
+    #[error("{0} is in use")]
+    Busy(PathBuf),
+    /// Nothing is mounted there.
+    #[error("nothing is mounted at {0}")]
+    NotMounted(PathBuf),
+    /// Not by this user.
+    #[error("no permission to unmount {0}")]
+    NoPermission(PathBuf),
+    /// Other users than root need the program.
+    #[error("fusermount3 is missing: install fuse3, or unmount as root")]
+    NoFusermount,
+    /// `fusermount3` says no.
+    #[error("fusermount3: {0}")]
+    Fusermount(String),
+    /// The kernel says no.
+    #[error("umount: {0}")]
+    Kernel(Errno),
+}
+
+/// Mounts on a directory and returns the connection, for [`DevFuse`](crate::DevFuse). The mount answers as soon as a
+/// [`Session`](crate::Session) is started on it.
+///
+/// # Errors
+/// When it is not mounted.
+pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    for option in [&options.source, &options.subtype] {
+        // A comma in the source is no harm: it is escaped, or travels in an argument of its own.
+        if option.contains('\0') || options.subtype.contains(',') {
+            return Err(MountError::BadOption(option.clone()));
+        }
+    }
+    let root_mode = check_mountpoint(mountpoint)?;
+    if geteuid().is_root() {
+        mount_by_call(mountpoint, root_mode, options)
+    } else {
+        fusermount::mount(fusermount::PROGRAM, mountpoint, options)
+    }
+}
+
+/// Unmounts. With `lazy` the mount leaves the tree at once, and the session ends when the last file is closed; otherwise a
+/// mount in use is refused. Symbolic links at the end of the path are not followed.
+///
+/// # Errors
+/// When it is still mounted.
+///
+/// # Blocking
+/// Not for the session: the kernel waits for no request of it, unless `lazy` is false and pages of shared mappings are
+/// dirty.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
+    if !geteuid().is_root() {
+        return fusermount::unmount(fusermount::PROGRAM, mountpoint, lazy);
+    }
+    let detach = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let path = || mountpoint.to_owned();
+    rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW | detach).map_err(|errno| match errno {
+        Errno::BUSY => UnmountError::Busy(path()),
+        Errno::INVAL | Errno::NOENT => UnmountError::NotMounted(path()),
+        Errno::PERM | Errno::ACCESS => UnmountError::NoPermission(path()),
+        errno => UnmountError::Kernel(errno),
+    })
+}
+
+/// The file type of the mountpoint as the kernel wants it in `rootmode`.
+fn check_mountpoint(path: &Path) -> Result<u32, MountError> {
+    let failed = |errno| match errno {
+        Errno::NOENT => MountError::NoMountpoint(path.to_owned()),
+        Errno::NOTDIR => MountError::NotADirectory(path.to_owned()),
+        errno => MountError::Mountpoint { path: path.to_owned(), errno },
+    };
+    let fd = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let stat = fstat(&fd).map_err(failed)?;
+    Ok(FileType::from_raw_mode(stat.st_mode).as_raw_mode())
+}
+
+fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoDevice,
+        Errno::PERM | Errno::ACCESS => MountError::NoPermission("open /dev/fuse"),
+        errno => MountError::Kernel(errno),
+    })?;
+    let mut words = format!("fd={},rootmode={root_mode:o},user_id=0,group_id=0", device.as_raw_fd());
+    for (is_on, word) in [(options.default_permissions, ",default_permissions"), (options.allow_other, ",allow_other")]
+    {
+        words += if is_on { word } else { "" };
+    }
+    if let Some(max_read) = options.max_read {
+        // Writing into a string does not fail.
+        let _ = write!(words, ",max_read={max_read}");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, options.nosuid);
+    flags.set(MountFlags::NODEV, options.nodev);
+    let words = std::ffi::CString::new(words).map_err(|_| MountError::BadOption(options.source.clone()))?;
+    let kind = format!("fuse.{}", options.subtype);
+    rustix::mount::mount(&options.source, mountpoint, kind, flags, words.as_c_str()).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => MountError::NoPermission("mount"),
+        Errno::NODEV => MountError::NoDevice,
+        errno => MountError::Kernel(errno),
+    })?;
+    Ok(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_mountpoint_is_named() {
+        let options = MountOptions::default();
+        let missing = mount(Path::new("/proc/self/no such directory"), &options);
+        assert!(matches!(missing, Err(MountError::NoMountpoint(_))), "{missing:?}");
+        let file = mount(Path::new("/proc/self/status"), &options);
+        assert!(matches!(file, Err(MountError::NotADirectory(_))), "{file:?}");
+    }
+
+    #[test]
+    fn options_cannot_carry_options() {
+        let options = MountOptions { subtype: "x,allow_other".to_owned(), ..MountOptions::default() };
+        assert!(matches!(mount(Path::new("/"), &options), Err(MountError::BadOption(_))));
+        let options = MountOptions { source: "x\0y".to_owned(), ..MountOptions::default() };
+        assert!(matches!(mount(Path::new("/"), &options), Err(MountError::BadOption(_))));
+    }
+}

@@ -1,0 +1,186 @@
+//! INIT: what kernel and session agree on.
+
+use crate::abi::{self, InitOut, init};
+use crate::parse::InitRequest;
+
+/// Oldest protocol that is served: Linux 6.9, the first where parallel direct writes go beside cached opens.
+const MINOR_MIN: u32 = 40;
+
+struct Feature {
+    flag: u64,
+    name: &'static str,
+    lost: &'static str,
+}
+
+const fn feature(flag: u64, name: &'static str, lost: &'static str) -> Feature {
+    Feature { flag, name, lost }
+}
+
+/// Nothing works without these.
+const REQUIRED: [Feature; 3] = [
+    feature(init::INIT_EXT, "INIT_EXT", "half of the features"),
+    feature(init::MAX_PAGES, "MAX_PAGES", "writes of more than 128 KiB"),
+    feature(init::SETXATTR_EXT, "SETXATTR_EXT", "the form of SETXATTR that is parsed"),
+];
+
+/// What is asked for by default, and what is lost without.
+const WANTED: [Feature; 15] = [
+    feature(init::ASYNC_READ, "ASYNC_READ", "several reads of one file at a time"),
+    feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one step"),
+    feature(init::BIG_WRITES, "BIG_WRITES", "writes of more than a page"),
+    feature(init::DONT_MASK, "DONT_MASK", "default ACLs, which replace the umask"),
+    feature(init::DO_READDIRPLUS, "DO_READDIRPLUS", "listing with attributes in one request"),
+    feature(init::READDIRPLUS_AUTO, "READDIRPLUS_AUTO", "listing without attributes where nobody asks for them"),
+    feature(init::PARALLEL_DIROPS, "PARALLEL_DIROPS", "several lookups in one directory at a time"),
+    feature(init::ABORT_ERROR, "ABORT_ERROR", "telling an aborted connection from an unmount"),
+    feature(init::CACHE_SYMLINKS, "CACHE_SYMLINKS", "symbolic links in the kernel's cache"),
+    feature(init::EXPLICIT_INVAL_DATA, "EXPLICIT_INVAL_DATA", "keeping cached pages when only the mtime changes"),
+    feature(init::HANDLE_KILLPRIV_V2, "HANDLE_KILLPRIV_V2", "writes without a query for capabilities before each"),
+    feature(init::DIRECT_IO_ALLOW_MMAP, "DIRECT_IO_ALLOW_MMAP", "shared mappings of files open for writing"),
+    feature(init::HAS_RESEND, "HAS_RESEND", "taking over a connection with requests in flight"),
+    feature(init::NO_EXPORT_SUPPORT, "NO_EXPORT_SUPPORT", "stale NFS handles being refused early"),
+    feature(init::HAS_EXPIRE_ONLY, "HAS_EXPIRE_ONLY", "expiring names without dropping them"),
+];
+
+/// What the session wants.
+#[derive(Copy, Clone, Debug)]
+pub struct InitOptions {
+    /// Bits of [`init`] to ask for, beside those without which nothing works.
+    pub wanted: u64,
+    /// Most bytes in one WRITE. The kernel's `max_pages_limit` bounds it too.
+    pub max_write: u32,
+    /// Bytes of readahead; the kernel offers less, as a rule.
+    pub max_readahead: u32,
+    /// Requests of the kernel's own (readahead, write-back) in flight.
+    pub max_background: u16,
+    /// Granularity of timestamps in nanoseconds.
+    pub time_gran: u32,
+}
+
+impl Default for InitOptions {
+    fn default() -> Self {
+        Self {
+            wanted: WANTED.iter().fold(0, |flags, feature| flags | feature.flag),
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: u16::MAX,
+            time_gran: 1,
+        }
+    }
+}
+
+/// A feature that was wanted and that the kernel does not have.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Missing {
+    /// The kernel's name of it, or its bit where it has none here.
+    pub feature: &'static str,
+    /// What does not work.
+    pub lost: &'static str,
+}
+
+/// What was agreed. Whoever adopts the connection needs the same.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Negotiated {
+    /// Minor version in use.
+    pub minor: u32,
+    /// Bits of [`init`] in use.
+    pub flags: u64,
+    /// Most bytes in one WRITE.
+    pub max_write: u32,
+    /// Bytes of readahead.
+    pub max_readahead: u32,
+    /// Requests of the kernel's own in flight.
+    pub max_background: u16,
+    /// Wanted in vain.
+    pub missing: Vec<Missing>,
+}
+
+impl Negotiated {
+    /// Whether all of `flags`, bits of [`init`], are in use.
+    #[must_use]
+    pub const fn has(&self, flags: u64) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// Why kernel and session do not come together.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum NegotiateError {
+    /// The kernel is too old, or of another age.
+    #[error("the kernel speaks FUSE {major}.{minor}; 7.{MINOR_MIN} (Linux 6.9) is the least")]
+    Version {
+        /// Its version.
+        major: u32,
+        /// Its version.
+        minor: u32,
+    },
+    /// Nothing works without.
+    #[error("the kernel lacks {}: {}", .0.feature, .0.lost)]
+    Feature(Missing),
+}
+
+/// Decides what to answer to INIT.
+pub(crate) fn negotiate(request: &InitRequest, options: &InitOptions) -> Result<(Negotiated, InitOut), NegotiateError> {
+    let InitRequest { major, minor, max_readahead, flags: offered } = *request;
+    if major != abi::KERNEL_VERSION || minor < MINOR_MIN {
+        return Err(NegotiateError::Version { major, minor });
+    }
+    let is_offered = |feature: &&Feature| offered & feature.flag != 0;
+    let missing = |feature: &Feature| Missing { feature: feature.name, lost: feature.lost };
+    if let Some(feature) = REQUIRED.iter().find(|feature| !is_offered(feature)) {
+        return Err(NegotiateError::Feature(missing(feature)));
+    }
+    let lacking = WANTED.iter().filter(|feature| options.wanted & feature.flag != 0 && !is_offered(feature));
+    let required = REQUIRED.iter().fold(0, |flags, feature| flags | feature.flag);
+    let negotiated = Negotiated {
+        minor: minor.min(abi::KERNEL_MINOR_VERSION),
+        flags: offered & (options.wanted | required),
+        max_write: options.max_write,
+        max_readahead: max_readahead.min(options.max_readahead),
+        max_background: options.max_background,
+        missing: lacking.map(missing).collect(),
+    };
+    let reply = InitOut {
+        major: abi::KERNEL_VERSION,
+        minor: negotiated.minor,
+        max_readahead: negotiated.max_readahead,
+        flags: negotiated.flags as u32,
+        flags2: (negotiated.flags >> 32) as u32,
+        max_background: options.max_background,
+        congestion_threshold: options.max_background / 4 * 3,
+        max_write: options.max_write,
+        time_gran: options.time_gran,
+        max_pages: options.max_write.div_ceil(4096).min(u16::MAX.into()) as u16,
+        ..InitOut::default()
+    };
+    Ok((negotiated, reply))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(minor: u32, flags: u64) -> InitRequest {
+        InitRequest { major: 7, minor, max_readahead: 128 << 10, flags }
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_named() {
+        let all = !(init::HAS_RESEND | init::ASYNC_READ);
+        let (negotiated, reply) = negotiate(&request(45, all), &InitOptions::default()).unwrap();
+        let names: Vec<_> = negotiated.missing.iter().map(|missing| missing.feature).collect();
+        assert_eq!(names, ["ASYNC_READ", "HAS_RESEND"]);
+        assert!(negotiated.has(init::DIRECT_IO_ALLOW_MMAP | init::SETXATTR_EXT));
+        assert!(!negotiated.has(init::WRITEBACK_CACHE), "offered and not wanted");
+        assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, negotiated.flags);
+        assert_eq!((reply.max_pages, reply.max_readahead), (256, 128 << 10));
+    }
+
+    #[test]
+    fn an_old_kernel_is_refused() {
+        let refused = negotiate(&request(38, u64::MAX), &InitOptions::default());
+        assert_eq!(refused.unwrap_err(), NegotiateError::Version { major: 7, minor: 38 });
+        let refused = negotiate(&request(45, !init::MAX_PAGES), &InitOptions::default());
+        assert!(matches!(refused, Err(NegotiateError::Feature(Missing { feature: "MAX_PAGES", .. }))));
+    }
+}

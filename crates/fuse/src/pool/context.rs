@@ -1,0 +1,67 @@
+//! What a handler knows of the thread that it runs on.
+
+use std::cell::Cell;
+
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use super::Core;
+use crate::session::Shared;
+
+/// The thread and the session of a call to a [`FileSystem`](crate::FileSystem).
+pub struct Context<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) session: &'a Shared,
+    pub(super) token: u64,
+    /// Guards that this call holds.
+    depth: Cell<usize>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) const fn new(core: &'a Arc<Core>, session: &'a Shared, token: u64) -> Self {
+        Self { core, session, token, depth: Cell::new(0) }
+    }
+
+    /// Before the handler waits for anything: makes sure that another thread reads meanwhile. The handler may block until
+    /// it drops the guard.
+    ///
+    /// None when as many handlers of this session are blocked as may be, or no thread can take this one's place. Then the
+    /// caller queues the request and returns.
+    #[must_use]
+    pub fn try_block(&self) -> Option<Blocking<'_>> {
+        if self.depth.get() == 0 {
+            let most = self.core.options.blocked_max;
+            let more = |blocked: usize| (blocked < most).then_some(blocked + 1);
+            self.session.blocked.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+            if !self.core.begin_block() {
+                self.session.blocked.fetch_sub(1, Ordering::AcqRel);
+                return None;
+            }
+            self.core.rearm(self.token, self.session.connection.transport.fd());
+        }
+        self.depth.set(self.depth.get() + 1);
+        Some(Blocking { cx: self })
+    }
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+/// Permission to block; see [`Context::try_block`].
+#[must_use = "the thread may block until this is dropped"]
+pub struct Blocking<'a> {
+    cx: &'a Context<'a>,
+}
+
+impl Drop for Blocking<'_> {
+    fn drop(&mut self) {
+        self.cx.depth.set(self.cx.depth.get() - 1);
+        if self.cx.depth.get() == 0 {
+            self.cx.core.end_block();
+            self.cx.session.blocked.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The threads that read the requests of all sessions.
+//!
+//! All of them wait on one epoll set, whose entries are edge-triggered: a request wakes one thread that waits, the one that
+//! went to sleep last. It reads until nothing is left. While it is busy the next request wakes the next thread.
+//!
+//! # Invariants
+//! T1. *Active* threads are those that wait for requests or handle one without blocking. There is at least one, and
+//!     `readers` of them unless the system cannot start threads. A thread that is about to block first makes up for itself,
+//!     by starting a thread where too few are left, and is refused where none would be left.
+//! T2. The edge of a session belongs to a thread that reads on until `AGAIN`. One that blocks, or has read its share, gives
+//!     it back by modifying the entry, which looks again whether there is something to read.
+//! T3. Tokens of the epoll set are never reused: the slot number in the low half, and how often it was used in the high.
+//!
+//! # Lock order
+//! The table's lock is a leaf. A thread that serves a session it knows does not take it.
+
+mod context;
+mod reader;
+mod table;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use slackwater_sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
+use slackwater_sync::shim::{Arc, Weak, thread};
+
+use crate::landing::LandingPad;
+use crate::session::{Ended, Shared};
+use reader::Reader;
+use table::Table;
+
+pub use context::{Blocking, Context};
+pub(crate) use reader::is_handling;
+
+/// How many threads, and how large.
+#[derive(Copy, Clone, Debug)]
+pub struct PoolOptions {
+    /// Threads that read while others are blocked; more of them leave after some idle seconds. At least 1.
+    pub readers: usize,
+    /// Most threads of all kinds.
+    pub threads_max: usize,
+    /// Most threads that the handlers of one session keep blocked.
+    pub blocked_max: usize,
+    /// Largest payload of a WRITE that any session may have.
+    pub max_write: u32,
+    /// Bytes after which payloads come round to the same memory; see [`LandingPad`].
+    pub landing_ring: usize,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        let cpus = rustix::thread::sched_getaffinity(None).map_or(2, |set| set.count() as usize);
+        Self { readers: cpus.clamp(2, 8), threads_max: 512, blocked_max: 64, max_write: 1 << 20, landing_ring: 0 }
+    }
+}
+
+/// Why a pool does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The epoll set.
+    #[error("the epoll set: {0}")]
+    Epoll(Errno),
+    /// Memory for requests.
+    #[error("memory for requests: {0}")]
+    Memory(Errno),
+    /// A thread.
+    #[error("no thread: {0}")]
+    Thread(io::Error),
+    /// As many threads as allowed.
+    #[error("the pool has all the threads that it may have")]
+    Full,
+}
+
+/// Threads that serve sessions. Dropping it detaches the sessions and lets the threads go once their handlers return.
+pub struct Pool {
+    core: Arc<Core>,
+}
+
+impl Pool {
+    /// Starts the first threads.
+    ///
+    /// # Errors
+    /// When the system gives no descriptors, memory or threads.
+    pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PoolError::Epoll)?;
+        let closing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(PoolError::Epoll)?;
+        // Level-triggered: it tells every thread.
+        epoll::add(&epoll, &closing, epoll::EventData::new_u64(CLOSING), epoll::EventFlags::IN)
+            .map_err(PoolError::Epoll)?;
+        let options = PoolOptions { readers: options.readers.max(1), ..options };
+        let core = Core {
+            options,
+            epoll,
+            closing,
+            table: Table::new(),
+            active: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
+        };
+        let pool = Self { core: Arc::new(core) };
+        for _ in 0..options.readers {
+            pool.core.start_thread()?;
+        }
+        Ok(pool)
+    }
+
+    /// Threads at the moment, blocked ones included.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.core.threads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn max_write(&self) -> u32 {
+        self.core.options.max_write
+    }
+
+    /// A place that is not taken yet.
+    pub(crate) fn enrolment(&self) -> Enrolment {
+        Enrolment { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }
+    }
+
+    /// From here on the pool serves the session.
+    pub(crate) fn enrol(&self, enrolment: &Enrolment, session: &Arc<Shared>) -> Result<(), PoolError> {
+        let token = self.core.table.insert(session);
+        enrolment.token.store(token, Ordering::Release);
+        let fd = session.connection.transport.fd();
+        epoll::add(&self.core.epoll, fd, epoll::EventData::new_u64(token), EDGE).map_err(PoolError::Epoll)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for session in self.core.table.all() {
+            session.end_from_outside(Ended::Detached);
+        }
+        // An event counter takes any number below its maximum.
+        let _ = rustix::io::write(&self.core.closing, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Token of the event that ends all threads.
+const CLOSING: u64 = u64::MAX;
+
+/// What the threads share.
+struct Core {
+    options: PoolOptions,
+    epoll: OwnedFd,
+    closing: OwnedFd,
+    table: Table,
+    /// T1.
+    active: AtomicUsize,
+    threads: AtomicUsize,
+}
+
+impl Core {
+    /// Starts one more active thread.
+    fn start_thread(self: &Arc<Self>) -> Result<(), PoolError> {
+        if self.threads.fetch_add(1, Ordering::Relaxed) >= self.options.threads_max {
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+            return Err(PoolError::Full);
+        }
+        self.active.fetch_add(1, Ordering::AcqRel);
+        let started = self.spawn();
+        if started.is_err() {
+            self.active.fetch_sub(1, Ordering::AcqRel);
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+        }
+        started
+    }
+
+    fn spawn(self: &Arc<Self>) -> Result<(), PoolError> {
+        let pad = LandingPad::new(self.options.max_write as usize, self.options.landing_ring);
+        let pad = pad.map_err(PoolError::Memory)?;
+        let core = self.clone();
+        let work = move || Reader::new(core, pad).run();
+        thread::Builder::new().name("sw-fuse".to_owned()).spawn(work).map_err(PoolError::Thread)?;
+        Ok(())
+    }
+
+    /// Takes the calling thread out of the active ones, if others are left (T1).
+    fn begin_block(self: &Arc<Self>) -> bool {
+        let others = self.active.fetch_sub(1, Ordering::AcqRel) - 1;
+        if others >= self.options.readers {
+            return true;
+        }
+        match self.start_thread() {
+            Ok(()) => true,
+            Err(error) if others > 0 => {
+                tracing::warn!(%error, others, "a thread blocks and no other takes its place");
+                true
+            }
+            Err(_) => {
+                self.active.fetch_add(1, Ordering::AcqRel);
+                false
+            }
+        }
+    }
+
+    fn end_block(&self) {
+        self.active.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn has_surplus(&self) -> bool {
+        self.active.load(Ordering::Relaxed) > self.options.readers
+    }
+
+    /// Takes the calling thread out for good, if enough others are left.
+    fn leave_if_surplus(&self) -> bool {
+        let less = |active: usize| (active > self.options.readers).then(|| active - 1);
+        self.active.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Gives the edge of a session back (T2).
+    fn rearm(&self, token: u64, fd: BorrowedFd<'_>) {
+        // It fails when the session has just ended, and then there is nothing to read.
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), EDGE);
+    }
+}
+
+const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+/// A session's place in the pool.
+pub(crate) struct Enrolment {
+    core: Weak<Core>,
+    token: AtomicU64,
+}
+
+impl Enrolment {
+    /// From here on the pool does not serve the session. Threads that are inside read on until they notice.
+    pub(crate) fn strike(&self, fd: BorrowedFd<'_>) {
+        let Some(core) = self.core.upgrade() else { return };
+        let _ = epoll::delete(&core.epoll, fd);
+        core.table.remove(self.token.load(Ordering::Acquire));
+    }
+}

@@ -1,0 +1,137 @@
+//! One thread of the pool.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::{Arc, Weak, thread_local};
+
+use super::context::Context;
+use super::table::slot_of;
+use super::{CLOSING, Core};
+use crate::landing::LandingPad;
+use crate::session::{Ended, Shared};
+
+/// How long a thread too many waits for a request before it leaves.
+const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// Requests of one session in a row, before the thread looks at the others.
+const SHARE: usize = 64;
+
+thread_local! {
+    static HANDLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is in a handler.
+pub(crate) fn is_handling() -> bool {
+    HANDLING.get()
+}
+
+pub(super) struct Reader {
+    core: Arc<Core>,
+    pad: LandingPad,
+    /// Sessions that this thread has served, by slot.
+    known: Vec<Option<Known>>,
+}
+
+struct Known {
+    token: u64,
+    session: Weak<Shared>,
+}
+
+impl Reader {
+    pub(super) const fn new(core: Arc<Core>, pad: LandingPad) -> Self {
+        Self { core, pad, known: Vec::new() }
+    }
+
+    /// Serves until the pool closes, or this thread is one too many. Not even a panic of our own ends it.
+    pub(super) fn run(mut self) {
+        while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+            tracing::error!("a reading thread panicked outside of any handler, and goes on");
+        }
+        self.core.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn serve(&mut self) {
+        loop {
+            match self.next() {
+                Some(CLOSING) => {
+                    self.core.active.fetch_sub(1, Ordering::AcqRel);
+                    return;
+                }
+                Some(token) => self.drain(token),
+                None if self.core.leave_if_surplus() => return,
+                None => {}
+            }
+        }
+    }
+
+    /// Waits for a session with requests; none when the time is over or a signal came.
+    fn next(&self) -> Option<u64> {
+        let timeout = self.core.has_surplus().then_some(&IDLE);
+        let mut room = [MaybeUninit::<epoll::Event>::uninit()];
+        match epoll::wait(&self.core.epoll, &mut room, timeout) {
+            Ok((events, _)) => events.first().map(|event| event.data.u64()),
+            Err(Errno::INTR) => None,
+            Err(errno) => panic!("epoll_wait: {errno}"),
+        }
+    }
+
+    fn drain(&mut self, token: u64) {
+        let Some(session) = self.session(token) else { return };
+        if session.enter() {
+            self.read(token, &session);
+        }
+        session.leave();
+    }
+
+    /// Reads and handles requests until nothing is left or the share is used up.
+    fn read(&mut self, token: u64, session: &Shared) {
+        let transport = &session.connection.transport;
+        for _ in 0..SHARE {
+            let how = match transport.receive(&mut self.pad.buffers()) {
+                Ok(len) => {
+                    let cx = Context::new(&self.core, session, token);
+                    HANDLING.set(true);
+                    session.dispatch(&cx, self.pad.message(len));
+                    HANDLING.set(false);
+                    self.pad.advance(len);
+                    if session.has_ended() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(Errno::AGAIN) => return,
+                // A signal, or the request was aborted while it was read.
+                Err(Errno::INTR | Errno::NOENT) => continue,
+                Err(Errno::NODEV) => Ended::Unmounted,
+                Err(Errno::CONNABORTED) => Ended::Aborted,
+                Err(errno) => {
+                    tracing::error!(%errno, "the FUSE device cannot be read");
+                    Ended::Failed(errno)
+                }
+            };
+            session.end(how);
+            return;
+        }
+        self.core.rearm(token, transport.fd());
+    }
+
+    /// The session of a token. Without a lock where this thread has served it before.
+    fn session(&mut self, token: u64) -> Option<Arc<Shared>> {
+        let slot = slot_of(token);
+        if let Some(Some(known)) = self.known.get(slot)
+            && known.token == token
+        {
+            return known.session.upgrade();
+        }
+        let session = self.core.table.get(token)?;
+        if self.known.len() <= slot {
+            self.known.resize_with(slot + 1, || None);
+        }
+        self.known[slot] = Some(Known { token, session: Arc::downgrade(&session) });
+        Some(session)
+    }
+}

@@ -1,0 +1,182 @@
+//! The answer to a request.
+//!
+//! # Invariants
+//! R1. A reply is answered once: every method takes it, and one that is dropped answers EIO. It may be answered from any
+//!     thread, and outlive its session.
+
+use std::io::IoSlice;
+use std::mem;
+
+use rustix::io::Errno;
+use slackwater_sync::shim::Arc;
+
+use crate::abi::{
+    AttrOut, BmapOut, EntryOut, FileLock, GetxattrOut, Kstatfs, LkOut, LseekOut, OpenOut, StatxOut, WriteOut,
+};
+use crate::connection::Connection;
+use crate::held::Held;
+
+/// The kernel takes no errno from here on.
+const ERRNO_END: i32 = 512;
+
+/// What became of an answer.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Delivery {
+    /// The kernel has it.
+    Taken,
+    /// Nobody waits any more: the connection is gone, or the request aborted. A lookup that was answered this way was not
+    /// counted, and a handle will not be released.
+    Gone,
+}
+
+/// The right and the duty to answer one request.
+#[must_use = "dropping a reply answers EIO"]
+pub struct Reply {
+    connection: Arc<Connection>,
+    unique: u64,
+    is_answered: bool,
+}
+
+impl Reply {
+    pub(crate) const fn new(connection: Arc<Connection>, unique: u64) -> Self {
+        Self { connection, unique, is_answered: false }
+    }
+
+    /// The request that this answers.
+    #[must_use]
+    pub const fn unique(&self) -> u64 {
+        self.unique
+    }
+
+    pub(crate) const fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Lets the request wait for its answer, and lets go of it when the caller is interrupted: then `on_interrupt` gets
+    /// the reply. Otherwise [`Held::take`] does. Only one of the two.
+    ///
+    /// Any signal interrupts, a timer's too; a killed caller dies only when the reply is there. So `on_interrupt` answers
+    /// at once: with the number of bytes taken, or EINTR where nothing was done. It runs on a thread that reads for all
+    /// sessions and must not wait for anything; if the interrupt came before this call, it runs inside it.
+    pub fn hold(self, on_interrupt: impl FnOnce(Reply) + Send + 'static) -> Held {
+        Held::new(self, Box::new(on_interrupt))
+    }
+
+    /// It failed.
+    pub fn error(mut self, errno: Errno) -> Delivery {
+        self.send_error(errno)
+    }
+
+    /// It is done, and there is nothing to say about it.
+    pub fn empty(self) -> Delivery {
+        self.io_slices(&[])
+    }
+
+    /// These bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)), an attribute or an ioctl.
+    pub fn bytes(self, bytes: &[u8]) -> Delivery {
+        self.io_slices(&[IoSlice::new(bytes)])
+    }
+
+    /// These bytes, gathered on their way to the kernel; at most 1 MiB of pages without a copy in between.
+    pub fn io_slices(mut self, slices: &[IoSlice<'_>]) -> Delivery {
+        self.is_answered = true;
+        self.send(0, slices)
+    }
+
+    /// LOOKUP, SYMLINK, MKNOD, MKDIR, LINK.
+    #[must_use = "a lookup that was not taken does not count"]
+    pub fn entry(self, entry: &EntryOut) -> Delivery {
+        self.bytes(&entry.to_bytes())
+    }
+
+    /// GETATTR, SETATTR.
+    pub fn attr(self, attr: &AttrOut) -> Delivery {
+        self.bytes(&attr.to_bytes())
+    }
+
+    /// STATX.
+    pub fn statx(self, statx: &StatxOut) -> Delivery {
+        self.bytes(&statx.to_bytes())
+    }
+
+    /// OPEN, OPENDIR; flags are those of [`fopen`](crate::abi::fopen).
+    #[must_use = "a handle that was not taken is never released"]
+    pub fn open(self, fh: u64, open_flags: u32) -> Delivery {
+        self.bytes(&OpenOut { fh, open_flags, backing_id: 0 }.to_bytes())
+    }
+
+    /// CREATE, TMPFILE.
+    #[must_use = "a lookup or handle that was not taken does not count"]
+    pub fn create(self, entry: &EntryOut, fh: u64, open_flags: u32) -> Delivery {
+        let open = OpenOut { fh, open_flags, backing_id: 0 }.to_bytes();
+        self.io_slices(&[IoSlice::new(&entry.to_bytes()), IoSlice::new(&open)])
+    }
+
+    /// WRITE, COPY_FILE_RANGE: so many bytes.
+    pub fn write(self, size: u32) -> Delivery {
+        self.bytes(&WriteOut { size, padding: 0 }.to_bytes())
+    }
+
+    /// STATFS.
+    pub fn statfs(self, statfs: &Kstatfs) -> Delivery {
+        self.bytes(&statfs.to_bytes())
+    }
+
+    /// GETXATTR and LISTXATTR that asked for the size.
+    pub fn xattr_size(self, size: u32) -> Delivery {
+        self.bytes(&GetxattrOut { size, padding: 0 }.to_bytes())
+    }
+
+    /// LSEEK.
+    pub fn lseek(self, offset: u64) -> Delivery {
+        self.bytes(&LseekOut { offset }.to_bytes())
+    }
+
+    /// GETLK.
+    pub fn lock(self, lock: FileLock) -> Delivery {
+        self.bytes(&LkOut { lk: lock }.to_bytes())
+    }
+
+    /// BMAP.
+    pub fn bmap(self, block: u64) -> Delivery {
+        self.bytes(&BmapOut { block }.to_bytes())
+    }
+
+    fn send_error(&mut self, errno: Errno) -> Delivery {
+        self.is_answered = true;
+        let errno = errno.raw_os_error();
+        let errno = if (1..ERRNO_END).contains(&errno) { errno } else { Errno::IO.raw_os_error() };
+        self.send(-errno, &[])
+    }
+
+    fn send(&self, error: i32, slices: &[IoSlice<'_>]) -> Delivery {
+        match self.connection.send(self.unique, error, slices) {
+            Ok(()) => Delivery::Taken,
+            // Aborted, unmounted, or the other end of a loopback is gone.
+            Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PIPE) => Delivery::Gone,
+            Err(errno) => {
+                tracing::error!(unique = self.unique, %errno, "the kernel refused a reply");
+                // It refuses replies that are too long for their request; without any its caller would wait for ever.
+                if error == 0 {
+                    let _ = self.connection.send(self.unique, -Errno::IO.raw_os_error(), &[]);
+                }
+                Delivery::Gone
+            }
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !mem::replace(&mut self.is_answered, true) {
+            tracing::error!(unique = self.unique, "a request was dropped without an answer");
+            self.send_error(Errno::IO);
+        }
+    }
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply").field("unique", &self.unique).finish_non_exhaustive()
+    }
+}

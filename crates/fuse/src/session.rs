@@ -1,0 +1,343 @@
+//! One mounted file system: a connection, what serves it, and its life.
+//!
+//! # Invariants
+//! S1. The word `state` holds the number of threads inside the session, and ENDED. Whoever takes the number to zero under
+//!     ENDED finishes the session, once: no call of the file system runs then, and none comes.
+//! S2. The session leaves the pool's epoll set before its descriptor can be closed: a duplicate in another session keeps
+//!     the file, and with it the old entry, alive.
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use slackwater_sync::Completion;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crate::TRANSPORT;
+use crate::connection::Connection;
+use crate::file_system::FileSystem;
+use crate::landing::LandingPad;
+use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
+use crate::notifier::Notifier;
+use crate::parse::{Operation, ParseError, parse};
+use crate::pool::{Context, Enrolment, Pool, PoolError};
+use crate::reply::Reply;
+use crate::transport::Transport;
+
+/// How long a fresh mount may take to say INIT; the kernel sends it from within mount(2).
+const INIT_WAIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const ENDED: u64 = 1 << 63;
+
+/// How a session ended.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Ended {
+    /// Unmounted: the last reference is gone, or it was cut off by `umount -f`.
+    Unmounted,
+    /// The connection was cut through its control file.
+    Aborted,
+    /// [`Session::detach`]: the connection lives on.
+    Detached,
+    /// The device cannot be read.
+    Failed(Errno),
+}
+
+/// Why a session does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// No INIT in time.
+    #[error("the kernel did not start the session within 10 s")]
+    NoInit,
+    /// The first request was not INIT: the connection is in use.
+    #[error("the connection is in use: its first request is not INIT but number {0}")]
+    InUse(u32),
+    /// The first request was none.
+    #[error("the first request: {0}")]
+    Parse(#[from] ParseError),
+    /// Kernel and session do not come together.
+    #[error(transparent)]
+    Negotiate(#[from] NegotiateError),
+    /// More than the pool's threads can take.
+    #[error("max_write is {wanted}, and the pool reads at most {most}")]
+    MaxWrite {
+        /// Of the session.
+        wanted: u32,
+        /// Of the pool.
+        most: u32,
+    },
+    /// The device.
+    #[error("the FUSE device: {0}")]
+    Device(#[from] Errno),
+    /// The pool.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// A file system that is being served. Dropping it changes nothing: it is served until it is unmounted, or
+/// [detached](Self::detach). Cheap to clone.
+#[derive(Clone)]
+pub struct Session {
+    shared: Arc<Shared>,
+    notifier: Notifier,
+}
+
+impl Session {
+    /// Serves a connection that was just mounted. Returns after INIT and [`FileSystem::init`].
+    ///
+    /// # Errors
+    /// When the kernel says no INIT, or is too old.
+    ///
+    /// # Blocking
+    /// Until INIT, 10 s at most.
+    pub fn start(
+        pool: &Pool,
+        transport: impl Transport,
+        options: &InitOptions,
+        fs: Arc<dyn FileSystem>,
+    ) -> Result<Self, SessionError> {
+        check_max_write(pool, options.max_write)?;
+        let connection = Connection::new(Box::new(transport));
+        let negotiated = shake_hands(&connection, options)?;
+        Self::serve(pool, connection, negotiated, fs)
+    }
+
+    /// Serves a connection that was mounted and negotiated by another session, which may be of another process and dead.
+    /// Requests that it left unanswered come again on [`Notifier::resend`].
+    ///
+    /// # Errors
+    /// When the pool cannot take it.
+    pub fn adopt(
+        pool: &Pool,
+        transport: impl Transport,
+        negotiated: Negotiated,
+        fs: Arc<dyn FileSystem>,
+    ) -> Result<Self, SessionError> {
+        check_max_write(pool, negotiated.max_write)?;
+        Self::serve(pool, Connection::new(Box::new(transport)), negotiated, fs)
+    }
+
+    fn serve(
+        pool: &Pool,
+        connection: Connection,
+        negotiated: Negotiated,
+        fs: Arc<dyn FileSystem>,
+    ) -> Result<Self, SessionError> {
+        let connection = Arc::new(connection);
+        let notifier = Notifier::new(connection.clone());
+        fs.init(&negotiated, &notifier);
+        let shared = Shared {
+            connection,
+            negotiated,
+            fs,
+            state: AtomicU64::new(0),
+            is_finished: AtomicBool::new(false),
+            blocked: AtomicUsize::new(0),
+            enrolment: pool.enrolment(),
+            how: Mutex::new(TRANSPORT, None),
+            ended: Completion::new(),
+        };
+        let shared = Arc::new(shared);
+        if let Err(error) = pool.enrol(&shared.enrolment, &shared) {
+            shared.end_from_outside(Ended::Detached);
+            return Err(error.into());
+        }
+        Ok(Self { shared, notifier })
+    }
+
+    /// What was agreed at the start.
+    #[must_use]
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.shared.negotiated
+    }
+
+    /// To tell the kernel something.
+    #[must_use]
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    /// Another descriptor of the connection: whoever keeps it keeps the mount alive beyond this process's session.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn try_clone_fd(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(self.shared.connection.transport.fd(), 3)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Blocking
+    /// Until the file system is unmounted and its handlers have returned; so not in a handler.
+    #[must_use]
+    pub fn wait_ended(&self) -> Ended {
+        self.shared.ended.wait();
+        self.shared.how()
+    }
+
+    /// How the connection ended, as soon as the kernel has said so: handlers may still run.
+    #[must_use]
+    pub fn ended(&self) -> Option<Ended> {
+        *self.shared.how.lock()
+    }
+
+    /// Waits for the end, for some time.
+    ///
+    /// # Blocking
+    /// As [`wait_ended`](Self::wait_ended), and no longer than `time`.
+    #[must_use]
+    pub fn wait_ended_timeout(&self, time: Duration) -> Option<Ended> {
+        (!self.shared.ended.wait_timeout(time)).then(|| self.shared.how())
+    }
+
+    /// Stops serving without unmounting; requests wait for whoever adopts the connection, if a duplicate of its
+    /// descriptor is left. Handlers that run may still answer.
+    ///
+    /// # Blocking
+    /// Until the handlers have returned; so not in a handler.
+    pub fn detach(&self) -> Ended {
+        self.shared.end_from_outside(Ended::Detached);
+        self.wait_ended()
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("negotiated", self.negotiated()).finish_non_exhaustive()
+    }
+}
+
+fn check_max_write(pool: &Pool, wanted: u32) -> Result<(), SessionError> {
+    let most = pool.max_write();
+    if wanted > most { Err(SessionError::MaxWrite { wanted, most }) } else { Ok(()) }
+}
+
+/// Reads INIT and answers it.
+fn shake_hands(connection: &Connection, options: &InitOptions) -> Result<Negotiated, SessionError> {
+    // The kernel insists on a buffer for the largest request even for this one.
+    let mut pad = LandingPad::new(options.max_write as usize, 0)?;
+    let transport = &connection.transport;
+    let len = loop {
+        match transport.receive(&mut pad.buffers()) {
+            Ok(len) => break len,
+            Err(Errno::INTR | Errno::NOENT) => {}
+            Err(Errno::AGAIN) => {
+                let fd = transport.fd();
+                match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&INIT_WAIT)) {
+                    Ok(0) => return Err(SessionError::NoInit),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    let request = parse(pad.message(len))?;
+    let Operation::Init(init) = request.operation else { return Err(SessionError::InUse(request.header.opcode)) };
+    let unique = request.header.unique;
+    match negotiate(&init, options) {
+        Ok((negotiated, reply)) => {
+            connection.send(unique, 0, &[std::io::IoSlice::new(&reply.to_bytes())])?;
+            Ok(negotiated)
+        }
+        Err(error) => {
+            let _ = connection.send(unique, -Errno::PROTO.raw_os_error(), &[]);
+            Err(error.into())
+        }
+    }
+}
+
+/// The session as the pool's threads see it.
+pub(crate) struct Shared {
+    pub(crate) connection: Arc<Connection>,
+    negotiated: Negotiated,
+    fs: Arc<dyn FileSystem>,
+    /// S1.
+    state: AtomicU64,
+    is_finished: AtomicBool,
+    /// Threads that a handler of this session keeps blocked.
+    pub(crate) blocked: AtomicUsize,
+    enrolment: Enrolment,
+    how: Mutex<Option<Ended>>,
+    ended: Completion,
+}
+
+impl Shared {
+    /// A thread comes in; false when the session has ended. [`leave`](Self::leave) in both cases.
+    #[inline]
+    pub(crate) fn enter(&self) -> bool {
+        self.state.fetch_add(1, Ordering::AcqRel) & ENDED == 0
+    }
+
+    /// A thread goes, perhaps the last one.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        if self.state.fetch_sub(1, Ordering::AcqRel) == ENDED | 1 && !self.is_finished.swap(true, Ordering::AcqRel) {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.fs.destroy()));
+            self.ended.complete_all();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) & ENDED != 0
+    }
+
+    /// Ends the session. The caller is [inside](Self::enter).
+    pub(crate) fn end(&self, how: Ended) {
+        if self.state.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
+            *self.how.lock() = Some(how);
+            self.enrolment.strike(self.connection.transport.fd());
+        }
+    }
+
+    pub(crate) fn end_from_outside(&self, how: Ended) {
+        self.enter();
+        self.end(how);
+        self.leave();
+    }
+
+    fn how(&self) -> Ended {
+        self.how.lock().unwrap_or(Ended::Detached)
+    }
+
+    /// Handles one message.
+    #[inline]
+    pub(crate) fn dispatch(&self, cx: &Context<'_>, message: &[u8]) {
+        // The reply is dropped, and so answered, where a handler panics; the hook has reported it.
+        if catch_unwind(AssertUnwindSafe(|| self.handle(cx, message))).is_err() {
+            tracing::error!("a handler panicked; its request was answered with EIO");
+        }
+    }
+
+    #[inline]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "all other operations are the file system's")]
+    fn handle(&self, cx: &Context<'_>, message: &[u8]) {
+        let request = match parse(message) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::error!(%error, "a malformed request");
+                if error.unique() != 0 {
+                    self.reply(error.unique()).error(Errno::IO);
+                }
+                return;
+            }
+        };
+        let unique = request.header.unique;
+        match request.operation {
+            Operation::Forget(forgets) => self.fs.forget(cx, forgets),
+            Operation::Interrupt { unique } => self.connection.held.interrupt(unique),
+            Operation::Unknown(_) => drop(self.reply(unique).error(Errno::NOSYS)),
+            Operation::Init(_) => drop(self.reply(unique).error(Errno::IO)),
+            Operation::Destroy => drop(self.reply(unique).empty()),
+            op => self.fs.handle(cx, &request.header, op, request.payload, self.reply(unique)),
+        }
+    }
+
+    #[inline]
+    fn reply(&self, unique: u64) -> Reply {
+        Reply::new(self.connection.clone(), unique)
+    }
+}

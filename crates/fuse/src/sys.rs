@@ -1,0 +1,61 @@
+//! Anonymous memory, which rustix maps without a safe wrapper.
+#![allow(unsafe_code, reason = "a mapping is a raw pointer")]
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, null_mut};
+use std::slice;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Huge pages where the mapping is at least one large.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Page-aligned zeroed memory that is faulted in already.
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Memory {
+    /// Maps `len` bytes, a multiple of the page size and not 0.
+    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let start = unsafe { mmap_anonymous(null_mut(), len, protection, flags) }?;
+        let memory = Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len };
+        if len >= HUGE_PAGE {
+            // SAFETY: the range is the mapping; this advice changes no content. It may be refused.
+            let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
+        }
+        // SAFETY: the range is the mapping; populating changes no content.
+        unsafe { madvise(start, len, Advice::LinuxPopulateWrite) }?;
+        Ok(memory)
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes from `start` are mapped and initialised while `self` lives; who writes has `&mut self`.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` excludes every other reference.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it outlives `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: the memory has one owner and is tied to no thread.
+unsafe impl Send for Memory {}

@@ -1,0 +1,317 @@
+//! Sessions without a kernel: what no kernel sends, and replies as it would see them.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, WriteIn, init};
+use slackwater_fuse::loopback::{Peer, loopback, message};
+use slackwater_fuse::{
+    Context, Ended, Errno, FileSystem, Forgets, Held, InitOptions, NegotiateError, Notification, Operation, Payload,
+    Pool, PoolOptions, Reply, RequestHeader, Session, SessionError,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+const WITHOUT_ANSWER: u64 = 100;
+const HELD: u64 = 200;
+const LATE: u64 = 300;
+const BLOCK: u64 = 400;
+
+/// Does what the node says.
+#[derive(Default)]
+struct Script {
+    held: Mutex<Vec<Held>>,
+    late: Mutex<Vec<Reply>>,
+    interrupts: Arc<AtomicUsize>,
+    forgotten: Mutex<Vec<(u64, u64)>>,
+    is_open: Mutex<bool>,
+    gate: Condvar,
+    blocked: AtomicUsize,
+}
+
+impl Script {
+    fn hold(&self, reply: Reply) {
+        let interrupts = self.interrupts.clone();
+        let held = reply.hold(move |reply| {
+            interrupts.fetch_add(1, Ordering::SeqCst);
+            reply.write(7);
+        });
+        self.held.lock().unwrap().push(held);
+    }
+
+    fn block(&self, cx: &Context<'_>) {
+        let _blocking = cx.try_block().expect("fewer than the most");
+        let _nested = cx.try_block().expect("this thread blocks already");
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        let mut is_open = self.is_open.lock().unwrap();
+        while !*is_open {
+            is_open = self.gate.wait(is_open).unwrap();
+        }
+    }
+}
+
+impl FileSystem for Script {
+    fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
+        match header.node_id {
+            WITHOUT_ANSWER => drop(reply),
+            HELD => self.hold(reply),
+            LATE => self.late.lock().unwrap().push(reply),
+            BLOCK => {
+                self.block(cx);
+                reply.empty();
+            }
+            _ => {
+                if let Operation::Read(args) = op {
+                    let piece = [3_u8; 512];
+                    let slices = vec![IoSlice::new(&piece); args.size as usize / piece.len()];
+                    reply.io_slices(&slices);
+                } else {
+                    reply.bytes(payload.bytes());
+                }
+            }
+        }
+    }
+
+    fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
+        self.forgotten.lock().unwrap().extend(forgets);
+    }
+}
+
+struct Rig {
+    pool: Pool,
+    session: Session,
+    script: Arc<Script>,
+    peer: Peer,
+}
+
+fn rig() -> Rig {
+    let pool = Pool::new(PoolOptions::default()).unwrap();
+    let (transport, peer) = loopback().unwrap();
+    peer.init(u64::MAX >> 1).unwrap();
+    let script = Arc::new(Script::default());
+    let session = Session::start(&pool, transport, &InitOptions::default(), script.clone()).unwrap();
+    let answer = peer.answer().unwrap();
+    assert_eq!((answer.unique, answer.error, answer.body.len()), (2, 0, 64));
+    Rig { pool, session, script, peer }
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "in vain: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn write(peer: &Peer, unique: u64, node: u64, bytes: &[u8]) {
+    let args = WriteIn { size: bytes.len() as u32, ..WriteIn::default() };
+    peer.request(Opcode::Write, unique, node, &[&args.to_bytes(), bytes]).unwrap();
+}
+
+fn interrupt(peer: &Peer, unique: u64) {
+    peer.request(Opcode::Interrupt, unique | abi::INT_REQ_BIT, 0, &[&InterruptIn { unique }.to_bytes()]).unwrap();
+}
+
+#[test]
+fn what_is_not_a_request_is_answered_with_an_error() {
+    let Rig { peer, pool: _pool, .. } = rig();
+    let errors: [(Vec<u8>, Errno); 5] = [
+        (message(Opcode::Lookup as u32, 10, 1, &[b"unended"]), Errno::IO),
+        (message(Opcode::Write as u32, 10, 1, &[b"short"]), Errno::IO),
+        (message(999, 10, 1, &[]), Errno::NOSYS),
+        (message(Opcode::CopyFileRange64 as u32, 10, 1, &[]), Errno::NOSYS),
+        (message(Opcode::Getattr as u32, 10, WITHOUT_ANSWER, &[&[0; 16]]), Errno::IO),
+    ];
+    for (bytes, errno) in errors {
+        peer.message(&bytes).unwrap();
+        let answer = peer.answer().unwrap();
+        assert_eq!((answer.unique, answer.error), (10, -errno.raw_os_error()));
+    }
+    write(&peer, 12, 1, b"goes on");
+    assert_eq!(peer.answer().unwrap().body, b"goes on");
+}
+
+#[test]
+fn noise_does_not_end_the_session() {
+    let Rig { peer, pool: _pool, .. } = rig();
+    for len in 1..40 {
+        peer.message(&vec![0xA5; len]).unwrap();
+    }
+    write(&peer, 12, 1, b"goes on");
+    assert_eq!(peer.answer().unwrap().body, b"goes on");
+}
+
+#[test]
+fn many_slices_are_one_reply() {
+    let Rig { peer, pool: _pool, .. } = rig();
+    for size in [0_u32, 512, 2048, 128 << 10, 140 << 10] {
+        let args = ReadIn { size, ..ReadIn::default() };
+        peer.request(Opcode::Read, 10, 1, &[&args.to_bytes()]).unwrap();
+        let answer = peer.answer().unwrap();
+        assert_eq!((answer.unique, answer.body.len()), (10, size as usize));
+        assert!(answer.body.iter().all(|byte| *byte == 3));
+    }
+}
+
+#[test]
+fn an_interrupt_takes_a_held_reply_once() {
+    let Rig { peer, script, pool: _pool, .. } = rig();
+    write(&peer, 10, HELD, b"x");
+    until("it is held", || script.held.lock().unwrap().len() == 1);
+    interrupt(&peer, 10);
+    let answer = peer.answer().unwrap();
+    assert_eq!((answer.unique, answer.error, answer.body[0]), (10, 0, 7));
+    interrupt(&peer, 10);
+    let held = script.held.lock().unwrap().pop().unwrap();
+    assert!(held.take().is_none(), "the interrupt has it");
+    write(&peer, 12, 1, b"no other reply");
+    assert_eq!(peer.answer().unwrap().unique, 12);
+    assert_eq!(script.interrupts.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_interrupt_that_overtakes_its_request_is_remembered() {
+    let Rig { peer, script, pool: _pool, .. } = rig();
+    write(&peer, 10, LATE, b"x");
+    until("the handler has it", || script.late.lock().unwrap().len() == 1);
+    interrupt(&peer, 10);
+    interrupt(&peer, 4711);
+    // Both have been read when this is answered, were there one thread; with more they are soon.
+    let reply = script.late.lock().unwrap().pop().unwrap();
+    script.hold(reply);
+    assert_eq!(peer.answer().unwrap().unique, 10, "now, or when the interrupt arrives");
+    assert_eq!(script.interrupts.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_held_reply_is_answered_by_its_holder_from_any_thread() {
+    let Rig { peer, script, pool: _pool, .. } = rig();
+    write(&peer, 10, HELD, b"x");
+    write(&peer, 12, HELD, b"x");
+    until("both are held", || script.held.lock().unwrap().len() == 2);
+    let (first, second) = {
+        let mut held = script.held.lock().unwrap();
+        (held.remove(0), held.remove(0))
+    };
+    thread::spawn(move || first.take().unwrap().write(1)).join().unwrap();
+    assert_eq!(peer.answer().unwrap().error, 0);
+    drop(second);
+    assert_eq!(peer.answer().unwrap().error, -Errno::IO.raw_os_error(), "dropping it answers");
+    assert_eq!(script.interrupts.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn forgets_arrive_in_bulk() {
+    let Rig { peer, script, pool: _pool, .. } = rig();
+    peer.request(Opcode::Forget, 10, 5, &[&3_u64.to_ne_bytes()]).unwrap();
+    let mut batch = abi::BatchForgetIn { count: 2, dummy: 0 }.to_bytes().to_vec();
+    for nodeid in [6, 7] {
+        batch.extend(abi::ForgetOne { nodeid, nlookup: 1 }.to_bytes());
+    }
+    peer.request(Opcode::BatchForget, 12, 0, &[&batch]).unwrap();
+    until("three nodes are forgotten", || script.forgotten.lock().unwrap().len() == 3);
+    let mut forgotten = script.forgotten.lock().unwrap().clone();
+    forgotten.sort_unstable();
+    assert_eq!(forgotten, [(5, 3), (6, 1), (7, 1)]);
+}
+
+#[test]
+fn notifications_have_the_kernels_form() {
+    let Rig { peer, session, pool: _pool, .. } = rig();
+    let name = || "name".into();
+    session.notifier().send(&Notification::InvalEntry { parent: 1, name: name() }).unwrap();
+    let answer = peer.answer().unwrap();
+    assert_eq!((answer.unique, answer.error), (0, abi::NotifyCode::InvalEntry as i32));
+    assert_eq!(answer.body[16..], *b"name\0");
+    session.notifier().queue(Notification::Delete { parent: 1, child: 9, name: name() });
+    assert_eq!(peer.answer().unwrap().body[24..], *b"name\0");
+    session.notifier().resend().unwrap();
+    assert_eq!(peer.answer().unwrap().error, 7);
+    for node in 0..1000 {
+        session.notifier().queue(Notification::InvalInode { node, offset: 0, len: 0 });
+    }
+    for node in 0..1000_u64 {
+        assert_eq!(peer.answer().unwrap().body[..8], node.to_ne_bytes(), "in order");
+    }
+}
+
+/// The epoll entry tells of requests that wait together once only.
+#[test]
+fn requests_that_wait_behind_a_blocking_one_are_read() {
+    const WAITING: u64 = 200;
+    let pool = Pool::new(PoolOptions::default()).unwrap();
+    let (transport, peer) = loopback().unwrap();
+    peer.init(u64::MAX >> 1).unwrap();
+    write(&peer, 10, BLOCK, b"x");
+    for i in 0..WAITING {
+        write(&peer, 100 + 2 * i, 1, b"x");
+    }
+    let script = Arc::new(Script::default());
+    let _session = Session::start(&pool, transport, &InitOptions::default(), script.clone()).unwrap();
+    let mut answered: Vec<u64> = (0..=WAITING).map(|_| peer.answer().unwrap().unique).collect();
+    answered.sort_unstable();
+    assert!(answered[1..].iter().copied().eq((0..WAITING).map(|i| 100 + 2 * i)), "after INIT: {answered:?}");
+    *script.is_open.lock().unwrap() = true;
+    script.gate.notify_all();
+    assert_eq!(peer.answer().unwrap().unique, 10);
+}
+
+#[test]
+fn threads_come_for_blocked_ones_and_go_when_idle() {
+    let options = PoolOptions::default();
+    let Rig { peer, script, pool, .. } = rig();
+    assert_eq!(pool.threads(), options.readers);
+    for i in 0..20 {
+        write(&peer, 10 + 2 * i, BLOCK, b"x");
+    }
+    until("all are blocked", || script.blocked.load(Ordering::SeqCst) == 20);
+    write(&peer, 100, 1, b"is read");
+    assert_eq!(peer.answer().unwrap().unique, 100);
+    assert!(pool.threads() >= 21);
+    *script.is_open.lock().unwrap() = true;
+    script.gate.notify_all();
+    for _ in 0..20 {
+        peer.answer().unwrap();
+    }
+    until("threads too many leave", || pool.threads() <= options.readers);
+    write(&peer, 102, 1, b"is read too");
+    assert_eq!(peer.answer().unwrap().unique, 102);
+}
+
+#[test]
+fn the_end_is_told_how() {
+    let Rig { peer, session, pool, .. } = rig();
+    assert_eq!(session.ended(), None);
+    assert_eq!(session.wait_ended_timeout(Duration::from_millis(1)), None);
+    drop(peer);
+    assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Unmounted));
+    assert_eq!(session.ended(), Some(Ended::Unmounted));
+    drop(pool);
+
+    let Rig { session, pool, .. } = rig();
+    drop(pool);
+    assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Detached), "nobody serves it");
+}
+
+#[test]
+fn a_session_that_cannot_start_says_why() {
+    let pool = Pool::new(PoolOptions { max_write: 1 << 16, ..PoolOptions::default() }).unwrap();
+    let start = |options: &InitOptions, first: &dyn Fn(&Peer)| {
+        let (transport, peer) = loopback().unwrap();
+        first(&peer);
+        Session::start(&pool, transport, options, Arc::new(Script::default())).unwrap_err()
+    };
+    let small = InitOptions { max_write: 1 << 16, ..InitOptions::default() };
+    let error = start(&InitOptions::default(), &|peer| peer.init(u64::MAX).unwrap());
+    assert!(matches!(error, SessionError::MaxWrite { .. }), "{error}");
+    let error = start(&small, &|peer| peer.init(!init::SETXATTR_EXT).unwrap());
+    assert!(matches!(error, SessionError::Negotiate(NegotiateError::Feature(_))), "{error}");
+    let error = start(&small, &|peer| peer.request(Opcode::Statfs, 2, 1, &[]).unwrap());
+    assert!(matches!(error, SessionError::InUse(17)), "{error}");
+    let error = start(&small, &|peer| peer.message(b"noise").unwrap());
+    assert!(matches!(error, SessionError::Parse(_)), "{error}");
+}

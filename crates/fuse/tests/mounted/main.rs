@@ -1,0 +1,214 @@
+//! Real mounts, served by a file system in memory.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod memory;
+mod rig;
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use slackwater_fuse::{DevFuse, Ended, Errno, Pool, PoolOptions, Session};
+
+use memory::MemFs;
+use rig::{Mounted, dd, until, wait};
+
+fn pool() -> Pool {
+    Pool::new(PoolOptions::default()).expect("a pool")
+}
+
+#[test]
+fn bytes_come_back_and_an_unmount_ends_the_session() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 7) as u8).collect();
+    fs::write(mounted.file("a"), &bytes).unwrap();
+    assert!(fs::read(mounted.file("a")).unwrap() == bytes);
+    let mut file = File::options().read(true).write(true).open(mounted.file("a")).unwrap();
+    file.seek(SeekFrom::Start(4095)).unwrap();
+    file.write_all(b"xyz").unwrap();
+    let mut three = [0; 3];
+    file.read_exact_at(&mut three, 4095).unwrap();
+    assert_eq!(&three, b"xyz");
+    drop(file);
+    let names: Vec<_> = fs::read_dir(&mounted.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a"]);
+    assert_eq!(fs::metadata(mounted.file("b")).unwrap_err().raw_os_error(), Some(Errno::NOENT.raw_os_error()));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(mounted.path.to_str().unwrap())).unwrap();
+    assert!(line.starts_with("slackwater#test,of\\040mounts ") || line.starts_with("slackwater\\043test,"), "{line}");
+    assert!(line.contains(" fuse.slackwater "), "{line}");
+    assert_eq!(mounted.fs.initialised.load(Ordering::SeqCst), 1);
+    assert_eq!(mounted.umount(), Ended::Unmounted);
+    assert_eq!(mounted.fs.destroyed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn everything_wanted_is_there_on_a_kernel_of_today() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let missing = &mounted.session.negotiated().missing;
+    println!("missing: {missing:?}");
+    assert!(missing.iter().all(|missing| !missing.lost.is_empty()));
+    assert!(mounted.session.negotiated().has(slackwater_fuse::abi::init::HANDLE_KILLPRIV_V2));
+}
+
+#[test]
+fn a_killed_writer_dies_while_its_write_is_held() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    fs::write(mounted.file("held"), b"").unwrap();
+    let mut child = dd(&mounted.file("held"));
+    until("the write is held", || mounted.fs.held() == 1);
+    child.kill().unwrap();
+    let status = wait(&mut child);
+    mounted.fs.release();
+    assert!(status.expect("the writer dies before its write is answered otherwise").code().is_none());
+    assert_eq!(mounted.fs.interrupted.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_interrupted_write_has_taken_its_bytes() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    fs::write(mounted.file("held"), b"").unwrap();
+    let mut child = dd(&mounted.file("held"));
+    until("the write is held", || mounted.fs.held() == 1);
+    // dd shows statistics and goes on: it would write again after EINTR, and that write would be held for ever.
+    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    let status = wait(&mut child);
+    assert!(status.expect("the write returned with its count").success());
+    assert_eq!(mounted.fs.held(), 1, "it did not write again");
+}
+
+#[test]
+fn cached_pages_go_when_the_kernel_is_told() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    fs::write(mounted.file("cached"), b"old").unwrap();
+    let mut file = File::open(mounted.file("cached")).unwrap();
+    let mut read = || {
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert_eq!(read(), "old");
+    let node = mounted.fs.change("cached", b"new");
+    assert_eq!(read(), "old", "from the kernel's cache");
+    mounted.session.notifier().inval_inode(node, 0, 0).unwrap();
+    assert_eq!(read(), "new");
+    mounted.fs.change("cached", b"brand");
+    mounted.session.notifier().queue(slackwater_fuse::Notification::InvalInode { node, offset: 0, len: 0 });
+    until("the queued notification arrives", || {
+        let text = fs::read_to_string(mounted.file("cached")).unwrap();
+        text == "brand"
+    });
+    mounted.session.notifier().inval_inode(4711, 0, 0).expect("an unknown node is not cached");
+}
+
+#[test]
+fn another_session_takes_a_live_connection_over() {
+    let pool = pool();
+    let mut mounted = Mounted::new(&pool);
+    fs::write(mounted.file("a"), b"before").unwrap();
+    fs::write(mounted.file("held"), b"").unwrap();
+    let open = File::open(mounted.file("a")).unwrap();
+    // One request that the first session reads and never answers.
+    let path = mounted.file("held");
+    let writer = thread::spawn(move || File::options().write(true).open(path).unwrap().write(b"12345"));
+    until("the write is held", || mounted.fs.held() == 1);
+
+    let fd = mounted.session.try_clone_fd().unwrap();
+    let negotiated = mounted.session.negotiated().clone();
+    assert_eq!(mounted.session.detach(), Ended::Detached);
+    assert_eq!(mounted.fs.destroyed.load(Ordering::SeqCst), 1);
+    let path = mounted.file("late");
+    let waiting = thread::spawn(move || fs::write(path, b"written while nobody served"));
+
+    let second = Arc::new(MemFs::with_files_of(&mounted.fs));
+    let transport = DevFuse::new(fd).unwrap();
+    let session = Session::adopt(&pool, transport, negotiated, second.clone()).unwrap();
+    session.notifier().resend().unwrap();
+    assert_eq!(writer.join().unwrap().unwrap(), 5, "its request was sent again");
+    assert_eq!(second.resent.load(Ordering::SeqCst), 1);
+    waiting.join().unwrap().unwrap();
+    let mut text = [0; 6];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"before");
+    drop(open);
+    assert_eq!(fs::read(mounted.file("late")).unwrap(), b"written while nobody served");
+    mounted.session = session;
+    assert_eq!(mounted.umount(), Ended::Unmounted);
+    assert_eq!(second.destroyed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn blocked_handlers_of_one_volume_leave_the_others_alone() {
+    const BLOCKED_MAX: usize = 4;
+    const CALLERS: usize = 7;
+    let pool = Pool::new(PoolOptions { blocked_max: BLOCKED_MAX, ..PoolOptions::default() }).unwrap();
+    let (hung, lively) = (Mounted::new(&pool), Mounted::new(&pool));
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|i| {
+            let path = hung.file(&format!("block{i}"));
+            fs::write(&path, b"x").unwrap();
+            thread::spawn(move || fs::read(path).unwrap())
+        })
+        .collect();
+    until("as many threads are blocked as may be", || hung.fs.blocked.load(Ordering::SeqCst) == BLOCKED_MAX);
+    until("the others are queued", || hung.fs.queued() == CALLERS - BLOCKED_MAX);
+    for i in 0..100 {
+        fs::write(lively.file(&i.to_string()), b"works").unwrap();
+        assert_eq!(fs::read(lively.file(&i.to_string())).unwrap(), b"works");
+    }
+    fs::write(hung.file("a"), b"the hung volume's other files work too").unwrap();
+    assert_eq!(hung.fs.blocked.load(Ordering::SeqCst), BLOCKED_MAX);
+    hung.fs.release();
+    for caller in callers {
+        caller.join().unwrap();
+    }
+    assert_eq!(lively.umount(), Ended::Unmounted);
+    assert_eq!(hung.umount(), Ended::Unmounted);
+}
+
+#[test]
+fn a_panic_in_a_handler_is_an_error_of_its_request() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let mut file = File::create(mounted.file("panic")).unwrap();
+    for _ in 0..10 {
+        let error = file.write(b"x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    }
+    drop(file);
+    fs::write(mounted.file("a"), b"the threads live on").unwrap();
+    assert_eq!(mounted.umount(), Ended::Unmounted);
+}
+
+#[test]
+fn an_aborted_connection_is_told_from_an_unmount() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    rustix::mount::unmount(&mounted.path, rustix::mount::UnmountFlags::FORCE).unwrap();
+    let ended = mounted.session.wait_ended_timeout(rig::LONG).expect("an end");
+    assert!(matches!(ended, Ended::Unmounted | Ended::Aborted), "{ended:?}");
+}
+
+#[test]
+fn a_busy_mount_stays() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let open = File::create(mounted.file("a")).unwrap();
+    let busy = slackwater_fuse::mount::unmount(&mounted.path, false);
+    assert!(matches!(busy, Err(slackwater_fuse::mount::UnmountError::Busy(_))), "{busy:?}");
+    drop(open);
+    assert_eq!(mounted.umount(), Ended::Unmounted);
+    let gone = slackwater_fuse::mount::unmount(&mounted.path, false);
+    assert!(matches!(gone, Err(slackwater_fuse::mount::UnmountError::NotMounted(_))), "{gone:?}");
+}
