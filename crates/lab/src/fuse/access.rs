@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -58,28 +58,30 @@ impl Amounts {
 /// Makes the files that are overwritten and read.
 pub(crate) fn prepare(subject: &Subject, amounts: Amounts) -> Result<()> {
     let blocks = amounts.pages * PAGE as u64 / BLOCK as u64;
-    write_blocks(&writable(&subject.path().join("random"))?, blocks)?;
+    write_blocks(&writable(&subject.file("random"))?, blocks)?;
     for client in CLIENTS {
-        write_blocks(&writable(&large(subject.path(), client - 1))?, amounts.blocks)?;
+        write_blocks(&writable(&large(subject, client - 1))?, amounts.blocks)?;
     }
     Ok(())
 }
 
 /// One turn of writing.
 pub(crate) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut Series) -> Result<()> {
-    let (name, directory) = (subject.name(), subject.path());
-    let page = [7; PAGE];
-    let small = writable(&directory.join("small"))?;
-    small.set_len(0)?;
+    let (name, page) = (subject.name(), [7; PAGE]);
+    let path = subject.file("small");
+    if subject.keeps_files() && path.exists() {
+        std::fs::remove_file(&path)?;
+    }
+    let small = writable(&path)?;
     let appended = timed(amounts.small, |number| small.write_all_at(&page, (number * PAGE) as u64))?;
     add(series, SEQUENTIAL, name, appended);
 
-    let (file, mut random) = (writable(&directory.join("random"))?, Random::new(seed));
+    let (file, mut random) = (writable(&subject.file("random"))?, Random::new(seed));
     let scattered = timed(amounts.small, |_| file.write_all_at(&page, random.below(amounts.pages) * PAGE as u64))?;
     add(series, RANDOM, name, scattered);
 
     for (clients, row) in CLIENTS.into_iter().zip(WRITE) {
-        let files = (0..clients).map(|client| writable(&large(directory, client))).collect::<Result<Vec<_>>>()?;
+        let files = (0..clients).map(|client| writable(&large(subject, client))).collect::<Result<Vec<_>>>()?;
         let time = lanes::run(files, |file| write_blocks(file, amounts.blocks))?;
         series.add(row, name, mb_per_s(clients as u64 * amounts.blocks * BLOCK as u64, time));
     }
@@ -88,13 +90,13 @@ pub(crate) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut
 
 /// One turn of reading what was written, and of writing what is synced at once.
 pub(crate) fn read_and_sync(subject: &Subject, amounts: Amounts, series: &mut Series) -> Result<()> {
-    let (name, directory) = (subject.name(), subject.path());
+    let name = subject.name();
     for (clients, (row, again)) in CLIENTS.into_iter().zip(READ.into_iter().zip(READ_AGAIN)) {
         let bytes = clients as u64 * amounts.blocks * BLOCK as u64;
         let mut rates = [0.0; 2];
         for (pass, rate) in rates.iter_mut().enumerate() {
             let open = |client| -> Result<File> {
-                let path = large(directory, client);
+                let path = large(subject, client);
                 let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
                 if pass == 0 && subject.is_mounted() {
                     // The kernel's copy goes; what the server keeps stays.
@@ -108,7 +110,7 @@ pub(crate) fn read_and_sync(subject: &Subject, amounts: Amounts, series: &mut Se
         series.add(row, name, rates[0]);
         series.add(again, name, rates[1]);
     }
-    let (small, page) = (writable(&directory.join("small"))?, [9; PAGE]);
+    let (small, page) = (writable(&subject.file("small"))?, [9; PAGE]);
     let synced = timed(amounts.synced, |number| {
         small.write_all_at(&page, (number * PAGE) as u64)?;
         small.sync_data()
@@ -145,8 +147,8 @@ fn timed(count: usize, mut work: impl FnMut(usize) -> std::io::Result<()>) -> Re
     Ok(times)
 }
 
-fn large(directory: &Path, client: usize) -> std::path::PathBuf {
-    directory.join(format!("large-{client}"))
+fn large(subject: &Subject, client: usize) -> PathBuf {
+    subject.file(&format!("large-{client}"))
 }
 
 fn writable(path: &Path) -> Result<File> {

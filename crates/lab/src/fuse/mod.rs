@@ -118,7 +118,7 @@ fn all_rows() -> Vec<String> {
     }
     let rates = [access::WRITE, access::READ, access::READ_AGAIN].concat();
     rows.extend(rates.into_iter().map(str::to_owned));
-    rows.extend([names::CREATE, names::STAT, names::UNLINK, MOUNT, UMOUNT].map(str::to_owned));
+    rows.extend([names::CREATE, names::STAT, names::STAT_OF_SERVER, names::UNLINK, MOUNT, UMOUNT].map(str::to_owned));
     rows
 }
 
@@ -167,7 +167,7 @@ fn targets(series: &Series, footprint: &Footprint) -> Vec<Target> {
             ratio.map(|ratio| Target::new(format!("{row}: by the fastest peer"), Bound::AtLeast(AS_FAST), ratio)),
         );
     }
-    for row in [names::CREATE, names::STAT, names::UNLINK] {
+    for row in [names::CREATE, names::STAT, names::STAT_OF_SERVER, names::UNLINK] {
         let ratio = by_fastest(series, row, &[BINDFS, MERGERFS]);
         let name = format!("{row}: by the faster of bindfs and mergerfs");
         targets.extend(ratio.map(|ratio| Target::new(name, Bound::AtLeast(AS_FAST), ratio)));

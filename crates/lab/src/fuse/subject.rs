@@ -35,6 +35,11 @@ impl Subject {
         self.mounted.as_ref().map_or(&self.home, Mounted::path)
     }
 
+    /// A file of that name. The bare server has one file only, which takes everything.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path().join(if self.keeps_files() { name } else { "bare" })
+    }
+
     pub(crate) fn is_mounted(&self) -> bool {
         self.mounted.is_some()
     }
