@@ -14,7 +14,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
 use slackwater::ErrorKind;
-use slackwater::backend::{Call, NewNode, NodeKind, Removal, SyncScope};
+use slackwater::backend::{Call, Creator, NewNode, NodeKind, Removal, SyncScope};
 use slackwater_backends::{DirBackend, DirStats, OpenError};
 
 fn open(path: &Path) -> (Arc<DirBackend>, Volume) {
@@ -173,8 +173,8 @@ fn a_node_that_cannot_be_finished_is_not_left_behind() {
     let (_, volume) = open(dir.path());
     let root = volume.root();
     for what in [NewNode::File, NewNode::Directory, NewNode::Symlink("target".into())] {
-        let (dir, owner) = (root.clone(), Some((u32::MAX, 0)));
-        let made = volume.ask(|done| Call::Make { dir, name: "name".into(), what, mode: 0o755, owner, done });
+        let (dir, creator) = (root.clone(), Some(Creator { uid: u32::MAX, gid: 0, umask: 0 }));
+        let made = volume.ask(|done| Call::Make { dir, name: "name".into(), what, mode: 0o755, creator, done });
         assert_eq!(made.err(), Some(ErrorKind::Invalid));
     }
     assert_eq!(volume.entries(&root), []);

@@ -182,10 +182,14 @@ impl Shared {
         }
         let answer = Arc::new(Answer { slot: Mutex::new(LEAVES, None), arrived: Condvar::new() });
         let sender = Arc::clone(&answer);
-        backend.submit(make(Done::new(move |result| {
+        let call = make(Done::new(move |result| {
             *sender.slot.lock() = Some(result);
             sender.arrived.notify_one();
-        })));
+        }));
+        match deadline {
+            None => backend.submit_and_wait(call),
+            Some(_) => backend.submit(call),
+        }
         let mut slot = answer.slot.lock();
         loop {
             if let Some(result) = slot.take() {

@@ -37,7 +37,7 @@ pub enum ErrorKind {
     TooLarge = 10,
     /// The name is too long.
     NameTooLong = 11,
-    /// The backend refused the permission.
+    /// The backend refused access (EACCES).
     Permission = 12,
     /// The file this handle named is gone, or is another file by now.
     Stale = 13,
@@ -57,12 +57,34 @@ pub enum ErrorKind {
     TimedOut = 20,
     /// The volume is not mounted (any more).
     NotMounted = 21,
-    /// Too many links or symbolic links.
+    /// The node has as many names as it can.
     TooManyLinks = 22,
+    /// Only a more privileged caller may (EPERM).
+    NotPermitted = 23,
+    /// There is no such extended attribute.
+    NoData = 24,
+    /// A result does not fit where it has to go.
+    OutOfRange = 25,
+    /// An argument is longer than the backend takes.
+    TooBig = 26,
+    /// A program runs from the file.
+    TextBusy = 27,
+    /// No descriptors left.
+    TooManyFiles = 28,
+    /// No memory left.
+    NoMemory = 29,
+    /// It would have to wait, and was told not to.
+    WouldBlock = 30,
+    /// Too many symbolic links on the way.
+    Loop = 31,
+    /// There is no such device or address.
+    NoDevice = 32,
+    /// Somebody asked to stop waiting.
+    Interrupted = 33,
 }
 
 impl ErrorKind {
-    const ALL: [ErrorKind; 22] = [
+    const ALL: [ErrorKind; 33] = [
         Self::Io,
         Self::NoSpace,
         Self::Quota,
@@ -85,6 +107,17 @@ impl ErrorKind {
         Self::TimedOut,
         Self::NotMounted,
         Self::TooManyLinks,
+        Self::NotPermitted,
+        Self::NoData,
+        Self::OutOfRange,
+        Self::TooBig,
+        Self::TextBusy,
+        Self::TooManyFiles,
+        Self::NoMemory,
+        Self::WouldBlock,
+        Self::Loop,
+        Self::NoDevice,
+        Self::Interrupted,
     ];
 
     /// The number under which an error word stores this kind: 1 to 4095.
@@ -123,6 +156,17 @@ impl fmt::Display for ErrorKind {
             Self::TimedOut => "timed out",
             Self::NotMounted => "not mounted",
             Self::TooManyLinks => "too many links",
+            Self::NotPermitted => "operation not permitted",
+            Self::NoData => "no such attribute",
+            Self::OutOfRange => "result out of range",
+            Self::TooBig => "argument too long",
+            Self::TextBusy => "text file busy",
+            Self::TooManyFiles => "too many open files",
+            Self::NoMemory => "out of memory",
+            Self::WouldBlock => "would block",
+            Self::Loop => "too many levels of symbolic links",
+            Self::NoDevice => "no such device or address",
+            Self::Interrupted => "interrupted",
         })
     }
 }
@@ -189,6 +233,9 @@ pub enum FileError {
     /// An earlier write-back failed (reported once per open file); the data is kept and retried.
     #[error("an earlier write-back failed: {0}; the data is kept and will be retried")]
     Writeback(ErrorKind),
+    /// It would have to wait for the backend, and was told not to.
+    #[error("it would have to wait for the backend")]
+    WouldBlock,
     /// The wait for room outlasted the caller's patience.
     #[error("no frame came free within the deadline")]
     NoRoom,
@@ -203,6 +250,7 @@ impl FileError {
             Self::NotMounted => ErrorKind::NotMounted,
             Self::NotAFile(_) => ErrorKind::Invalid,
             Self::Writeback(kind) => *kind,
+            Self::WouldBlock => ErrorKind::WouldBlock,
             Self::NoRoom => ErrorKind::TimedOut,
         }
     }

@@ -44,6 +44,7 @@ impl File {
             heard: Mutex::new(F_LOCK, inode.errseq.sample()),
             readahead: Readahead::new(),
         };
+        inode.openers.fetch_add(1, Ordering::SeqCst);
         // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
         sb.open_files.fetch_add(1, Ordering::SeqCst);
         sb.writable()?;
@@ -59,7 +60,11 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.inode.super_block().open_files.fetch_sub(1, Ordering::SeqCst);
+        let sb = self.inode.super_block();
+        sb.open_files.fetch_sub(1, Ordering::SeqCst);
+        if self.inode.openers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            sb.note_idle(&self.inode);
+        }
     }
 }
 

@@ -65,6 +65,7 @@ pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
 pub use filemap::Written;
 pub use inode::{Inode, InodeRef};
+pub use names::NamedInode;
 pub use super_block::{SuperBlock, VolumeStatus};
 pub use tunables::Tunables;
 pub use umount::{UmountOptions, UncleanFile};

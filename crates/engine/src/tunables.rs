@@ -32,6 +32,9 @@ pub struct Tunables {
     /// Open backend nodes one volume may hold for inodes that are dirty or not durable yet. Write-back and
     /// commit start at half of it, and writes to further files wait at all of it. Default 2048.
     pub pinned_nodes: u32,
+    /// Open backend nodes one volume keeps for inodes that somebody knows, and that are neither open nor dirty.
+    /// Default 1024.
+    pub idle_nodes: u32,
     /// Threads that run flushers, for all volumes together. They never wait for a backend. Default 2,
     /// range 1 to 64. With 0 nobody flushes but [`Engine::step`](crate::Engine::step), as tests want it.
     pub flusher_threads: u32,
@@ -57,6 +60,7 @@ impl Default for Tunables {
             retry_max: Duration::from_secs(30),
             readahead_pages: 256,
             pinned_nodes: 2048,
+            idle_nodes: 1024,
             flusher_threads: 2,
             gate_hold: Duration::from_millis(100),
             gate: true,

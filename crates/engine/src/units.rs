@@ -70,6 +70,22 @@ impl Sub<Duration> for Tick {
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 
+const NS_PER_S: i64 = 1_000_000_000;
+
+impl Timestamp {
+    /// Seconds since the epoch and nanoseconds after them. Saturates beyond the years 1677 and 2262, which
+    /// nanoseconds in 64 bits cannot reach.
+    pub fn from_parts(sec: i64, nsec: u32) -> Self {
+        let ns = i128::from(sec) * i128::from(NS_PER_S) + i128::from(nsec);
+        Self(ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+    }
+
+    /// Seconds since the epoch, rounded down, and nanoseconds after them.
+    pub const fn to_parts(self) -> (i64, u32) {
+        (self.0.div_euclid(NS_PER_S), self.0.rem_euclid(NS_PER_S) as u32)
+    }
+}
+
 /// Identity of a file on its backend. Two nodes with equal ids are the same file; a file that was
 /// deleted and its number given to another has another `generation`.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
@@ -100,6 +116,18 @@ mod tests {
         assert_eq!(PageIndex::end_of(1), PageIndex(1));
         assert_eq!(PageIndex::end_of(4097), PageIndex(2));
         assert_eq!(PageIndex::end_of(u64::MAX).0, 1 << 52);
+    }
+
+    #[test]
+    fn times_before_1970_keep_positive_nanoseconds() {
+        assert_eq!(Timestamp(-1).to_parts(), (-1, 999_999_999));
+        for ns in [-1, 0, 1, -NS_PER_S, i64::MAX, i64::MIN] {
+            let (sec, nsec) = Timestamp(ns).to_parts();
+            assert!(i64::from(nsec) < NS_PER_S);
+            assert_eq!(Timestamp::from_parts(sec, nsec), Timestamp(ns));
+        }
+        assert_eq!(Timestamp::from_parts(i64::MAX, 0), Timestamp(i64::MAX));
+        assert_eq!(Timestamp::from_parts(i64::MIN, 0), Timestamp(i64::MIN));
     }
 
     #[test]

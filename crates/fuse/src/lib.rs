@@ -14,6 +14,7 @@ mod held;
 mod landing;
 pub mod loopback;
 pub mod mount;
+mod mounted;
 mod negotiate;
 mod notifier;
 pub mod parse;
@@ -23,11 +24,13 @@ mod request;
 mod session;
 mod sys;
 mod transport;
+mod volume;
 
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;
 pub use landing::LandingPad;
+pub use mounted::{Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
 pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
 pub use parse::{Forgets, Operation, ParseError, Request, parse};
@@ -37,6 +40,7 @@ pub use request::{Payload, RequestHeader};
 pub use rustix::io::Errno;
 pub use session::{Ended, Session, SessionError};
 pub use transport::{DevFuse, Transport};
+pub use volume::VolumeError;
 
 use slackwater_sync::lock::Rank;
 

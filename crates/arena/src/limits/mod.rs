@@ -40,22 +40,45 @@ pub(crate) enum Scope {
 }
 
 fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
-    let machine = read(Path::new("/proc/meminfo"))
-        .and_then(|text| mem_total_bytes(&text))
-        .map(|bytes| Limit { bytes, name: "MemTotal of /proc/meminfo".to_owned() });
-    let files = match scope {
+    let cgroups = match scope {
         Scope::Machine => Vec::new(),
-        Scope::Charged => {
-            let mounts = read(Path::new("/proc/self/mounts")).unwrap_or_default();
-            let cgroups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-            limit_files(&mounts, &cgroups)
-        }
+        Scope::Charged => of_cgroups(&read),
     };
+    of_machine(&read).into_iter().chain(cgroups).min_by_key(|limit| limit.bytes)
+}
+
+/// How much memory there is for arenas, as far as it can be told.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct MemoryLimits {
+    /// What the machine has.
+    pub machine_bytes: Option<u64>,
+    /// The smallest limit of our cgroup and those above it; `None` without one.
+    pub cgroup_bytes: Option<u64>,
+}
+
+/// Asks the machine and our cgroups, of either version.
+#[must_use]
+pub fn memory_limits() -> MemoryLimits {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    MemoryLimits {
+        machine_bytes: of_machine(&read).map(|limit| limit.bytes),
+        cgroup_bytes: of_cgroups(&read).into_iter().map(|limit| limit.bytes).min(),
+    }
+}
+
+fn of_machine(read: &impl Fn(&Path) -> Option<String>) -> Option<Limit> {
+    let bytes = mem_total_bytes(&read(Path::new("/proc/meminfo"))?)?;
+    Some(Limit { bytes, name: "MemTotal of /proc/meminfo".to_owned() })
+}
+
+fn of_cgroups(read: &impl Fn(&Path) -> Option<String>) -> Vec<Limit> {
+    let mounts = read(Path::new("/proc/self/mounts")).unwrap_or_default();
+    let cgroups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let of_file = |file: PathBuf| {
         let bytes = limit_bytes(&read(&file)?)?;
         Some(Limit { bytes, name: file.display().to_string() })
     };
-    machine.into_iter().chain(files.into_iter().filter_map(of_file)).min_by_key(|limit| limit.bytes)
+    limit_files(&mounts, &cgroups).into_iter().filter_map(of_file).collect()
 }
 
 /// `MemTotal` of `/proc/meminfo`.

@@ -10,7 +10,6 @@ use slackwater::{BackendError, ErrorKind, NodeId, Timestamp};
 use super::errno::failed;
 use super::node::DirNode;
 use super::volume::{Answer, Volume};
-use crate::clock::{timespec, timestamp};
 
 impl Volume {
     pub(super) fn getattr(&self, node: &Node) -> Answer<Attr> {
@@ -64,7 +63,8 @@ impl Volume {
     pub(super) fn statfs(&self) -> Answer<Statfs> {
         let stat = fstatvfs(&self.root).map_err(failed("fstatfs"))?;
         Ok(Statfs {
-            block_bytes: stat.f_frsize,
+            block_bytes: stat.f_bsize,
+            fragment_bytes: stat.f_frsize,
             blocks: stat.f_blocks,
             blocks_free: stat.f_bfree,
             blocks_available: stat.f_bavail,
@@ -110,9 +110,13 @@ pub(super) fn node_kind(kind: FileType) -> NodeKind {
 }
 
 fn stamp(time: StatxTimestamp) -> Timestamp {
-    timestamp(Timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec.into() })
+    Timestamp::from_parts(time.tv_sec, time.tv_nsec)
 }
 
 fn time(change: Option<Timestamp>) -> Timespec {
-    change.map_or(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, timespec)
+    let (tv_sec, tv_nsec) = change.map_or((0, UTIME_OMIT), |time| {
+        let (sec, nsec) = time.to_parts();
+        (sec, nsec.into())
+    });
+    Timespec { tv_sec, tv_nsec }
 }

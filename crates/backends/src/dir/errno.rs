@@ -20,16 +20,26 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::NOTEMPTY => ErrorKind::NotEmpty,
         Errno::FBIG | Errno::OVERFLOW => ErrorKind::TooLarge,
         Errno::NAMETOOLONG => ErrorKind::NameTooLong,
-        Errno::ACCESS | Errno::PERM => ErrorKind::Permission,
+        Errno::ACCESS => ErrorKind::Permission,
+        Errno::PERM => ErrorKind::NotPermitted,
         Errno::STALE => ErrorKind::Stale,
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => ErrorKind::Unsupported,
         Errno::XDEV => ErrorKind::CrossDevice,
-        // Short of descriptors or memory is as passing a state as a busy file.
-        Errno::BUSY | Errno::TXTBSY | Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM => ErrorKind::Busy,
+        Errno::BUSY => ErrorKind::Busy,
+        Errno::TXTBSY => ErrorKind::TextBusy,
+        Errno::AGAIN => ErrorKind::WouldBlock,
+        Errno::MFILE | Errno::NFILE => ErrorKind::TooManyFiles,
+        Errno::NOMEM => ErrorKind::NoMemory,
         Errno::INVAL => ErrorKind::Invalid,
         Errno::TIMEDOUT => ErrorKind::TimedOut,
-        Errno::LOOP | Errno::MLINK => ErrorKind::TooManyLinks,
-        // EIO, ENXIO, ENODEV, ESHUTDOWN, EUCLEAN ...: whatever else happens, the store has failed.
+        Errno::MLINK => ErrorKind::TooManyLinks,
+        Errno::LOOP => ErrorKind::Loop,
+        Errno::NODATA => ErrorKind::NoData,
+        Errno::RANGE => ErrorKind::OutOfRange,
+        Errno::TOOBIG => ErrorKind::TooBig,
+        Errno::NXIO => ErrorKind::NoDevice,
+        Errno::INTR => ErrorKind::Interrupted,
+        // EIO, ENODEV, ESHUTDOWN, EUCLEAN ...: whatever else happens, the store has failed.
         _ => ErrorKind::Io,
     }
 }

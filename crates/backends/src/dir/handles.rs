@@ -47,16 +47,29 @@ impl Handles {
         Self { reopening, has_kernel_handles, pins: Mutex::new(BACKEND, Pins::new()) }
     }
 
-    /// Generation and handle of node `ino`, open at `fd`.
-    pub(super) fn describe(&self, fd: &OwnedFd, ino: u64) -> io::Result<(u64, FileHandle)> {
-        let kernel_handle = self.has_kernel_handles.then(|| handle_of(fd.as_fd())).transpose()?;
+    /// The kernel's handle of the node open at `fd`, if the file system has them.
+    pub(super) fn kernel_handle(&self, fd: &OwnedFd) -> io::Result<Option<KernelHandle>> {
+        self.has_kernel_handles.then(|| handle_of(fd.as_fd())).transpose()
+    }
+
+    /// Generation and handle of node `ino`, open at `fd`. Without a name it is not kept open.
+    pub(super) fn describe(
+        &self,
+        kernel_handle: Option<KernelHandle>,
+        fd: &OwnedFd,
+        ino: u64,
+        has_name: bool,
+    ) -> io::Result<(u64, FileHandle)> {
         let generation = kernel_handle.as_ref().map_or(0, fingerprint);
         let by_kernel = kernel_handle.filter(|_| self.reopening == Reopening::ByKernel);
         if let Some(handle) = by_kernel.and_then(|handle| encode(KERNEL, &handle.kind.to_le_bytes(), &handle.bytes)) {
             return Ok((generation, handle));
         }
         // Also for a kernel handle that leaves no room for our head.
-        self.pins.lock().pin(ino, fcntl_dupfd_cloexec(fd, 0)?);
+        match has_name {
+            true => self.pin(ino, fd)?,
+            false => self.name_removed(ino),
+        }
         let handle = encode(PINNED, &ino.to_le_bytes(), &[]).expect("nine bytes are not too many");
         Ok((generation, handle))
     }
@@ -77,6 +90,20 @@ impl Handles {
             }
             _ => Err(Errno::STALE),
         }
+    }
+
+    /// Keeps a node open that has a name from now on, where that is how nodes are opened again.
+    pub(super) fn name_given(&self, ino: u64, fd: &OwnedFd) -> io::Result<()> {
+        match self.are_pinned() {
+            true => self.pin(ino, fd),
+            false => Ok(()),
+        }
+    }
+
+    fn pin(&self, ino: u64, fd: &OwnedFd) -> io::Result<()> {
+        let pin = fcntl_dupfd_cloexec(fd, 0)?;
+        self.pins.lock().pin(ino, pin);
+        Ok(())
     }
 
     /// Whether the caller has to say which nodes lose a name.

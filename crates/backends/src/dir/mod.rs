@@ -24,14 +24,18 @@
 //! checked single names, and mount points are told by their device number.
 
 mod attributes;
+mod create;
 mod errno;
 mod handles;
 mod limits;
 mod names;
 mod node;
+mod ranges;
+mod readdir;
 mod sys;
 mod transfer;
 mod volume;
+mod xattrs;
 
 use std::path::Path;
 
@@ -100,10 +104,14 @@ impl DirBackend {
 
 impl Backend for DirBackend {
     fn submit(&self, call: Call) {
-        let is_sync = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. });
-        let lane = if is_sync || call.range_bytes().is_some() { Lane::Bulk } else { Lane::Quick };
+        let is_long = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. } | Call::Fallocate { .. });
+        let lane = if is_long || call.range_bytes().is_some() { Lane::Bulk } else { Lane::Quick };
         let volume = self.volume.clone();
         self.workers.run(lane, move || volume.serve(call));
+    }
+
+    fn submit_and_wait(&self, call: Call) {
+        self.volume.serve(call);
     }
 
     fn limits(&self) -> Limits {

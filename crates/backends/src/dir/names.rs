@@ -1,25 +1,16 @@
-//! Directories: finding, making, linking, removing and moving names.
+//! Directories: finding, linking, removing and moving names.
 
 use std::ffi::{OsStr, OsString};
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, RawDirEntry, RenameFlags, SeekFrom, fchmod, linkat, mkdirat, openat,
-    readlinkat, renameat, renameat_with, seek, statat, symlinkat, unlinkat,
-};
+use rustix::fs::{AtFlags, RenameFlags, linkat, readlinkat, renameat, renameat_with, statat, unlinkat};
 use rustix::io::{self, Errno};
-use slackwater::ErrorKind;
-use slackwater::backend::{Attr, DirEntry, Found, NewNode, Node, NodeKind, Removal, RenameMode};
+use slackwater::backend::{Attr, Found, Node, NodeKind, Removal, RenameMode};
+use slackwater::{BackendError, ErrorKind};
 
-use super::attributes::node_kind;
 use super::errno::failed;
-use super::node::DirNode;
-use super::volume::{Answer, Volume, check_name};
-
-/// Bytes of directory entries fetched by one call: some 800 names of middling length.
-const ENTRIES_BYTES: usize = 32 << 10;
+use super::volume::{AfterRemoval, Answer, Volume};
 
 impl Volume {
     pub(super) fn lookup(&self, dir: &Node, name: &OsStr) -> Answer<Found> {
@@ -27,87 +18,31 @@ impl Volume {
         self.found(self.open_name(dir, name).map_err(failed("openat2"))?)
     }
 
-    /// Makes a node with exactly the mode asked for. A directory keeps the setgid bit it inherits, as it
-    /// keeps the group: both are the file system's to give.
-    pub(super) fn make(
-        &self,
-        dir: &Node,
-        name: &OsStr,
-        what: &NewNode,
-        mode: u32,
-        owner: Option<(u32, u32)>,
-    ) -> Answer<Found> {
-        let dir = self.dir_and_name(dir, name)?;
-        let permissions = Mode::from_raw_mode(mode & 0o7777);
-        let mut writer = None;
-        match what {
-            NewNode::File => {
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                writer = Some(openat(dir, name, flags, permissions).map_err(failed("openat"))?);
-            }
-            NewNode::Directory => mkdirat(dir, name, permissions).map_err(failed("mkdirat"))?,
-            NewNode::Symlink(target) => symlinkat(target.as_os_str(), dir, name).map_err(failed("symlinkat"))?,
-            _ => return Err(ErrorKind::Unsupported.into()),
-        }
-        let made = self.finish_make(dir, name, writer, permissions, owner);
-        if made.is_err() {
-            let flags = if *what == NewNode::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            // The failure is what is reported; a name that cannot be removed either is left behind.
-            self.unlink(dir, name, flags).ok();
-        }
-        made
-    }
-
-    /// Gives a new node owner and mode: owner first, since its change clears setuid and setgid.
-    fn finish_make(
-        &self,
-        dir: &OwnedFd,
-        name: &OsStr,
-        writer: Option<OwnedFd>,
-        permissions: Mode,
-        owner: Option<(u32, u32)>,
-    ) -> Answer<Found> {
-        let path = match &writer {
-            Some(writer) => self.fds.reopen(writer, OFlags::PATH).map_err(failed("openat /proc/self/fd"))?,
-            None => self.open_name(dir, name).map_err(failed("openat2"))?,
-        };
-        let mut found = self.found(path)?;
-        let node = self.node(&found.node)?;
-        let (uid, gid) = owner.unzip();
-        self.set_owner(node, uid, gid)?;
-        let is_directory = node.kind == NodeKind::Directory;
-        let inherited = if is_directory { Mode::SGID } else { Mode::empty() };
-        let permissions = permissions | (Mode::from_raw_mode(found.attr.mode) & inherited);
-        let is_exact = owner.is_none() && found.attr.mode & 0o7777 == permissions.as_raw_mode();
-        if let Some(writer) = writer {
-            if !is_exact {
-                fchmod(&writer, permissions).map_err(failed("fchmod"))?;
-            }
-            node.set_writer(writer);
-        } else if !is_exact && is_directory {
-            self.set_mode(node, permissions.as_raw_mode())?;
-        }
-        if !is_exact {
-            found.attr = self.getattr(&found.node)?;
-        }
-        Ok(found)
-    }
-
     pub(super) fn link(&self, node: &Node, dir: &Node, name: &OsStr) -> Answer<Attr> {
         let dir = self.dir_and_name(dir, name)?;
         // By way of /proc: to link a path descriptor itself takes a capability.
         let (fds, fd_name) = self.fds.name_of(&self.node(node)?.path);
         linkat(fds, fd_name, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(failed("linkat"))?;
+        // It may be the first name of a node that was made without one.
+        self.handles.name_given(node.id().ino, &self.node(node)?.path).map_err(failed("fcntl"))?;
         self.getattr(node)
     }
 
-    pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<()> {
+    /// Removes a name, and says what is left of the node. It is opened and asked for its handle before: for
+    /// that it may need the name.
+    pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<Found> {
         let dir = self.dir_and_name(dir, name)?;
         let flags = match removal {
             Removal::File => AtFlags::empty(),
             Removal::Directory => AtFlags::REMOVEDIR,
         };
-        self.unlink(dir, name, flags).map_err(failed("unlinkat"))
+        let victim = match self.open_name(dir, name) {
+            Err(Errno::XDEV) => return Err(BackendError::new(ErrorKind::Busy, "a mount point")), // R1
+            opened => opened.map_err(failed("openat2"))?,
+        };
+        let kernel_handle = self.handles.kernel_handle(&victim).map_err(failed("name_to_handle_at"))?;
+        unlinkat(dir, name, flags).map_err(failed("unlinkat"))?;
+        self.found_with(victim, kernel_handle, AfterRemoval::Yes)
     }
 
     pub(super) fn rename(
@@ -138,32 +73,7 @@ impl Volume {
         Ok(OsString::from_vec(target.into_bytes()))
     }
 
-    /// Reads on behind `cookie`, the offset the file system gave, on a descriptor of its own: file systems
-    /// keep an offset good while entries come and go, and readers do not disturb each other.
-    pub(super) fn readdir(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntry>> {
-        let stream = self.open_directory(self.node(node)?)?;
-        seek(&stream, SeekFrom::Start(cookie)).map_err(failed("lseek"))?;
-        let mut buffer = [MaybeUninit::uninit(); ENTRIES_BYTES];
-        let mut stream = RawDir::new(stream, &mut buffer);
-        let mut entries = Vec::new();
-        // One buffer full, unless it held nothing but the two entries that are left out.
-        while entries.is_empty() || !stream.is_buffer_empty() {
-            match stream.next() {
-                Some(Ok(entry)) => entries.extend(dir_entry(&entry)),
-                // ENOENT: the directory was removed, so it has no entries.
-                None | Some(Err(Errno::NOENT)) => break,
-                Some(Err(errno)) => return Err(failed("getdents")(errno)),
-            }
-        }
-        Ok(entries)
-    }
-
-    /// A descriptor that reads or syncs a directory.
-    pub(super) fn open_directory(&self, node: &DirNode) -> Answer<OwnedFd> {
-        self.fds.reopen(&node.path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("openat"))
-    }
-
-    fn unlink(&self, dir: &OwnedFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+    pub(super) fn unlink(&self, dir: &OwnedFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
         let ino = self.ino_if_pinned(dir, name);
         unlinkat(dir, name, flags)?;
         self.unpin(ino);
@@ -180,12 +90,4 @@ impl Volume {
             self.handles.name_removed(ino);
         }
     }
-}
-
-fn dir_entry(entry: &RawDirEntry<'_>) -> Option<DirEntry> {
-    let name = OsStr::from_bytes(entry.file_name().to_bytes());
-    // Whatever else the kernel hands out that is not a name is nothing a caller could ask for.
-    check_name(name).ok()?;
-    let kind = Some(entry.file_type()).filter(|kind| *kind != FileType::Unknown).map(node_kind);
-    Some(DirEntry { cookie: entry.next_entry_cookie(), name: name.into(), ino: entry.ino(), kind })
 }

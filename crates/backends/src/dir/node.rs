@@ -1,6 +1,6 @@
 //! One open node: its path descriptor, and descriptors for data from when they are first needed.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::{self, Errno};
@@ -108,6 +108,11 @@ impl ProcFds {
     /// The file of `fd` again, opened with `flags`.
     pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
         openat(&self.0, DecInt::from_fd(fd), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// The path of the file of `fd`, for system calls that take nothing else. It leads to a link itself.
+    pub(super) fn path_of(&self, fd: impl AsFd) -> String {
+        format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
     }
 
     /// Directory and name under which system calls find the file of `fd` that do not take a path descriptor.

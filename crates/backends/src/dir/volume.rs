@@ -13,10 +13,12 @@ use slackwater_sync::shim::thread;
 use thiserror::Error;
 
 use super::attributes::{attr_of, device_of};
+use super::create::Acls;
 use super::errno::failed;
 use super::handles::{Handles, Reopening};
 use super::limits::limits_of;
 use super::node::{DirNode, ProcFds};
+use super::sys::KernelHandle;
 use super::transfer::Roads;
 
 pub(super) type Answer<T> = Result<T, BackendError>;
@@ -51,6 +53,13 @@ pub enum OpenError {
     },
 }
 
+/// Whether a node has just lost a name.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum AfterRemoval {
+    Yes,
+    No,
+}
+
 /// An open root directory and what is known of its file system. The calls are methods in the files named
 /// after what they act on.
 pub(super) struct Volume {
@@ -59,6 +68,7 @@ pub(super) struct Volume {
     pub(super) fds: ProcFds,
     pub(super) handles: Handles,
     pub(super) roads: Roads,
+    pub(super) acls: Acls,
     has_openat2: bool,
     limits: Limits,
     dev: u64,
@@ -76,6 +86,7 @@ impl Volume {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
             handles: Handles::probe(&root, reopening),
             roads: Roads::default(),
+            acls: Acls::default(),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: limits_of(&root, dev).map_err(no_limits)?,
             dev,
@@ -95,8 +106,8 @@ impl Volume {
             Call::Reopen { handle, id, done } => done.complete(self.reopen(&handle, id)),
             Call::Getattr { node, done } => done.complete(self.getattr(&node)),
             Call::Setattr { node, change, done } => done.complete(self.setattr(&node, change)),
-            Call::Make { dir, name, what, mode, owner, done } => {
-                done.complete(self.make(&dir, &name, &what, mode, owner));
+            Call::Make { dir, name, what, mode, creator, done } => {
+                done.complete(self.make(&dir, &name, &what, mode, creator));
             }
             Call::Link { node, dir, name, done } => done.complete(self.link(&node, &dir, &name)),
             Call::Remove { dir, name, removal, done } => done.complete(self.remove(&dir, &name, removal)),
@@ -116,6 +127,25 @@ impl Volume {
             Call::Sync { node, scope, done } => done.complete(self.sync(&node, scope)),
             Call::SyncVolume { done } => done.complete(self.sync_volume()),
             Call::Statfs { done } => done.complete(self.statfs()),
+            other => self.serve_rarer(other),
+        }
+    }
+
+    /// The calls that not every backend has.
+    fn serve_rarer(&self, call: Call) {
+        match call {
+            Call::Tmpfile { dir, mode, creator, done } => done.complete(self.tmpfile(&dir, mode, creator)),
+            Call::ReaddirPlus { node, cookie, done } => done.complete(self.readdir_plus(&node, cookie)),
+            Call::Getxattr { node, name, done } => done.complete(self.getxattr(&node, &name)),
+            Call::Setxattr { node, name, value, mode, done } => {
+                done.complete(self.setxattr(&node, &name, &value, mode));
+            }
+            Call::Listxattr { node, done } => done.complete(self.listxattr(&node)),
+            Call::Removexattr { node, name, done } => done.complete(self.removexattr(&node, &name)),
+            Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
+                done.complete(self.fallocate(&node, mode, offset_bytes, len_bytes));
+            }
+            Call::Seek { node, offset_bytes, whence, done } => done.complete(self.seek(&node, offset_bytes, whence)),
             other => other.fail(ErrorKind::Unsupported.into()),
         }
     }
@@ -145,11 +175,30 @@ impl Volume {
 
     /// The node open at `path`.
     pub(super) fn found(&self, path: OwnedFd) -> Answer<Found> {
-        let stat = statx(&path, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(failed("statx"))?;
+        let kernel_handle = self.handles.kernel_handle(&path).map_err(failed("name_to_handle_at"))?;
+        self.found_with(path, kernel_handle, AfterRemoval::No)
+    }
+
+    /// The node open at `path`, whose kernel handle was asked for.
+    pub(super) fn found_with(
+        &self,
+        path: OwnedFd,
+        kernel_handle: Option<KernelHandle>,
+        after_removal: AfterRemoval,
+    ) -> Answer<Found> {
+        let ask = |flags| statx(&path, c"", AtFlags::EMPTY_PATH | flags, StatxFlags::BASIC_STATS);
+        let stat = match (ask(AtFlags::empty()), after_removal) {
+            // A server may know nothing of a node that has no name; the kernel still does.
+            (Err(Errno::STALE | Errno::NOENT), AfterRemoval::Yes) => ask(AtFlags::STATX_DONT_SYNC),
+            (answer, AfterRemoval::Yes | AfterRemoval::No) => answer,
+        }
+        .map_err(failed("statx"))?;
         if device_of(&stat) != self.dev {
             return Err(BackendError::new(ErrorKind::CrossDevice, "a mount point")); // R1
         }
-        let (generation, handle) = self.handles.describe(&path, stat.stx_ino).map_err(failed("name_to_handle_at"))?;
+        let has_name = stat.stx_nlink > 0;
+        let described = self.handles.describe(kernel_handle, &path, stat.stx_ino, has_name);
+        let (generation, handle) = described.map_err(failed("fcntl"))?;
         let id = NodeId { dev: self.dev, ino: stat.stx_ino, generation };
         let attr = attr_of(&stat, id);
         Ok(Found { node: Node::new(id, DirNode::new(path, attr.kind)), handle, attr })

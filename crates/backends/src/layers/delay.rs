@@ -39,16 +39,27 @@ impl Delay {
         self.by_name.insert(name, delay);
         self
     }
+
+    fn delay_of(&self, call: &Call) -> Duration {
+        *self.by_name.get(call.name()).unwrap_or(&self.otherwise)
+    }
 }
 
 impl Backend for Delay {
     fn submit(&self, call: Call) {
-        let delay = *self.by_name.get(call.name()).unwrap_or(&self.otherwise);
+        let delay = self.delay_of(&call);
         if delay.is_zero() {
             return self.inner.submit(call);
         }
         let inner = self.inner.clone();
         self.timer.at(SystemClock.now() + delay, move || inner.submit(call));
+    }
+
+    fn submit_and_wait(&self, call: Call) {
+        match self.delay_of(&call).is_zero() {
+            true => self.inner.submit_and_wait(call),
+            false => self.submit(call),
+        }
     }
 
     fn limits(&self) -> Limits {

@@ -82,35 +82,15 @@ impl Fault {
 }
 
 impl Backend for Fault {
-    fn submit(&self, mut call: Call) {
-        let mut state = self.shared.state.lock();
-        match state.judge(&call) {
-            None => {
-                state.counts.passed += 1;
-                drop(state);
-                self.shared.inner.submit(call);
-            }
-            Some(Effect::Fail(kind)) => {
-                state.counts.failed += 1;
-                drop(state);
-                call.fail(injected(kind));
-            }
-            Some(Effect::ShortWrite(len_bytes)) => {
-                state.counts.shortened += 1;
-                drop(state);
-                if let Call::Write(unit) = &mut call {
-                    unit.shorten(len_bytes.min(unit.len_bytes()));
-                }
-                self.shared.inner.submit(call);
-            }
-            Some(Effect::Hold) => {
-                state.counts.held += 1;
-                state.last_ticket += 1;
-                let ticket = state.last_ticket;
-                state.held.insert(ticket, call);
-                drop(state);
-                self.shared.has_held.notify_all();
-            }
+    fn submit(&self, call: Call) {
+        if let Some(call) = self.shared.strike(call) {
+            self.shared.inner.submit(call);
+        }
+    }
+
+    fn submit_and_wait(&self, call: Call) {
+        if let Some(call) = self.shared.strike(call) {
+            self.shared.inner.submit_and_wait(call);
         }
     }
 
@@ -199,6 +179,41 @@ impl FaultControl {
 
     fn take(&self, ticket: u64) -> Option<Call> {
         self.shared.state.lock().held.remove(&ticket)
+    }
+}
+
+impl Shared {
+    /// Does to `call` what the rules say, and gives it back if it is to go on.
+    fn strike(&self, mut call: Call) -> Option<Call> {
+        let mut state = self.state.lock();
+        match state.judge(&call) {
+            None => {
+                state.counts.passed += 1;
+                Some(call)
+            }
+            Some(Effect::Fail(kind)) => {
+                state.counts.failed += 1;
+                drop(state);
+                call.fail(injected(kind));
+                None
+            }
+            Some(Effect::ShortWrite(len_bytes)) => {
+                state.counts.shortened += 1;
+                if let Call::Write(unit) = &mut call {
+                    unit.shorten(len_bytes.min(unit.len_bytes()));
+                }
+                Some(call)
+            }
+            Some(Effect::Hold) => {
+                state.counts.held += 1;
+                state.last_ticket += 1;
+                let ticket = state.last_ticket;
+                state.held.insert(ticket, call);
+                drop(state);
+                self.has_held.notify_all();
+                None
+            }
+        }
     }
 }
 

@@ -68,18 +68,32 @@ impl Rate {
         *paid_until = (*paid_until).max(now) + self.cost(bytes as u64);
         (*paid_until - self.burst).max(now)
     }
-}
 
-impl Backend for Rate {
-    fn submit(&self, call: Call) {
+    /// Passes `call` on when it is due, or gives it back if that is now.
+    fn hold_back(&self, call: Call) -> Option<Call> {
         let bytes = call.range_bytes().map_or(0, |(_, len_bytes)| len_bytes);
         let now = SystemClock.now();
         let due = self.pay(now, bytes) + self.latency;
         if due == now {
-            return self.inner.submit(call);
+            return Some(call);
         }
         let inner = self.inner.clone();
         self.timer.at(due, move || inner.submit(call));
+        None
+    }
+}
+
+impl Backend for Rate {
+    fn submit(&self, call: Call) {
+        if let Some(call) = self.hold_back(call) {
+            self.inner.submit(call);
+        }
+    }
+
+    fn submit_and_wait(&self, call: Call) {
+        if let Some(call) = self.hold_back(call) {
+            self.inner.submit_and_wait(call);
+        }
     }
 
     fn limits(&self) -> Limits {

@@ -8,8 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use slackwater::backend::{
-    Attr, AttrChange, Backend, Call, DirEntry, Done, FileHandle, Found, NewNode, Node, ReadUnit, Removal, RenameMode,
-    Statfs, SyncScope, WriteUnit,
+    Attr, AttrChange, Backend, Call, Creator, DirEntry, DirEntryPlus, Done, FallocateMode, FileHandle, Found, NewNode,
+    Node, ReadUnit, Removal, RenameMode, SeekWhence, Statfs, SyncScope, WriteUnit, XattrMode,
 };
 use slackwater::{BackendError, ErrorKind, NodeId};
 use slackwater_arena::{Arena, ArenaConfig, FRAME_BYTES, FrameId, Gather, Pool, Scatter};
@@ -89,7 +89,24 @@ impl Volume {
 
     pub(crate) fn make(&self, dir: &Node, name: impl AsRef<OsStr>, what: NewNode, mode: u32) -> Answer<Found> {
         let (dir, name) = (dir.clone(), name.as_ref().into());
-        self.ask(|done| Call::Make { dir, name, what, mode, owner: None, done })
+        self.ask(|done| Call::Make { dir, name, what, mode, creator: None, done })
+    }
+
+    pub(crate) fn make_as(
+        &self,
+        dir: &Node,
+        name: impl AsRef<OsStr>,
+        what: NewNode,
+        mode: u32,
+        creator: Creator,
+    ) -> Answer<Found> {
+        let (dir, name, creator) = (dir.clone(), name.as_ref().into(), Some(creator));
+        self.ask(|done| Call::Make { dir, name, what, mode, creator, done })
+    }
+
+    pub(crate) fn tmpfile(&self, dir: &Node, mode: u32, creator: Option<Creator>) -> Answer<Found> {
+        let dir = dir.clone();
+        self.ask(|done| Call::Tmpfile { dir, mode, creator, done })
     }
 
     pub(crate) fn file(&self, dir: &Node, name: impl AsRef<OsStr>) -> Node {
@@ -106,6 +123,11 @@ impl Volume {
     }
 
     pub(crate) fn remove(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<()> {
+        self.removed(dir, name, removal).map(drop)
+    }
+
+    /// As `remove`, with the node that had the name.
+    pub(crate) fn removed(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<Found> {
         let (dir, name) = (dir.clone(), name.as_ref().into());
         self.ask(|done| Call::Remove { dir, name, removal, done })
     }
@@ -127,6 +149,41 @@ impl Volume {
     pub(crate) fn readdir(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntry>> {
         let node = node.clone();
         self.ask(|done| Call::Readdir { node, cookie, done })
+    }
+
+    pub(crate) fn readdir_plus(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntryPlus>> {
+        let node = node.clone();
+        self.ask(|done| Call::ReaddirPlus { node, cookie, done })
+    }
+
+    pub(crate) fn getxattr(&self, node: &Node, name: impl AsRef<OsStr>) -> Answer<Vec<u8>> {
+        let (node, name) = (node.clone(), name.as_ref().into());
+        self.ask(|done| Call::Getxattr { node, name, done })
+    }
+
+    pub(crate) fn setxattr(&self, node: &Node, name: impl AsRef<OsStr>, value: &[u8], mode: XattrMode) -> Answer<Attr> {
+        let (node, name, value) = (node.clone(), name.as_ref().into(), value.to_vec());
+        self.ask(|done| Call::Setxattr { node, name, value, mode, done })
+    }
+
+    pub(crate) fn listxattr(&self, node: &Node) -> Answer<Vec<OsString>> {
+        let node = node.clone();
+        self.ask(|done| Call::Listxattr { node, done })
+    }
+
+    pub(crate) fn removexattr(&self, node: &Node, name: impl AsRef<OsStr>) -> Answer<Attr> {
+        let (node, name) = (node.clone(), name.as_ref().into());
+        self.ask(|done| Call::Removexattr { node, name, done })
+    }
+
+    pub(crate) fn fallocate(&self, node: &Node, mode: FallocateMode, offset: u64, len: u64) -> Answer<Attr> {
+        let (node, offset_bytes, len_bytes) = (node.clone(), offset, len);
+        self.ask(|done| Call::Fallocate { node, mode, offset_bytes, len_bytes, done })
+    }
+
+    pub(crate) fn seek(&self, node: &Node, offset_bytes: u64, whence: SeekWhence) -> Answer<Option<u64>> {
+        let node = node.clone();
+        self.ask(|done| Call::Seek { node, offset_bytes, whence, done })
     }
 
     /// All entries, by as many calls as it takes.
@@ -223,6 +280,11 @@ pub(crate) fn pattern(seed: u8, len_bytes: usize) -> Vec<u8> {
         page[page.len() - 1] = !(number as u8);
     }
     bytes
+}
+
+/// Whoever the calling thread acts for, without a umask.
+pub(crate) fn myself() -> Creator {
+    Creator { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0 }
 }
 
 pub(crate) fn is_root() -> bool {

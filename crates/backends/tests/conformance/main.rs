@@ -1,19 +1,24 @@
 //! One suite for every backend and every layer: what the port promises, property by property.
 
 mod bytes;
+mod creation;
 #[allow(dead_code, reason = "shared with the tests of the directory, which use all of it")]
 mod fixture;
 mod handles;
 mod names;
+mod ranges;
 mod readdir;
+mod xattrs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use slackwater::backend::{Backend, MemBackend};
+use rustix::fs::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use slackwater::backend::{Backend, Call, Limits, MemBackend};
 use slackwater_backends::{Delay, DirBackend, Fault, Rate};
 
-use fixture::{TempDir, Volume};
+use fixture::{TempDir, Volume, is_root};
 
 /// A property: its name for the report, and a function that panics where it does not hold.
 type Property = (&'static str, fn(&Volume));
@@ -29,7 +34,9 @@ use properties;
 /// Checks each property on a fresh backend, which lives as long as what comes with it.
 fn conforms<F>(fresh: impl Fn() -> (Arc<dyn Backend>, F)) {
     let mut broken = Vec::new();
-    for (name, property) in [bytes::PROPERTIES, names::PROPERTIES, readdir::PROPERTIES, handles::PROPERTIES].concat() {
+    let names = [names::PROPERTIES, creation::PROPERTIES, readdir::PROPERTIES, handles::PROPERTIES].concat();
+    let nodes = [bytes::PROPERTIES, ranges::PROPERTIES, xattrs::PROPERTIES].concat();
+    for (name, property) in [names, nodes].concat() {
         let (backend, fixture) = fresh();
         let volume = Volume::new(backend);
         if catch_unwind(AssertUnwindSafe(|| property(&volume))).is_err() {
@@ -71,6 +78,52 @@ fn a_directory_without_kernel_handles_conforms() {
         let dir = TempDir::new();
         (Arc::new(DirBackend::open_unprivileged(dir.path()).expect("it was just made")), dir)
     });
+}
+
+/// A backend whose calls are all made by callers that wait.
+struct Waiting(Arc<dyn Backend>);
+
+impl Backend for Waiting {
+    fn submit(&self, call: Call) {
+        self.0.submit_and_wait(call);
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+}
+
+#[test]
+fn a_directory_served_by_its_callers_conforms() {
+    conforms(|| {
+        let dir = TempDir::new();
+        let backend = Arc::new(DirBackend::open(dir.path()).expect("it was just made"));
+        let (fault, control) = Fault::new(Arc::new(Delay::new(Arc::new(Rate::new(backend, u64::MAX)))));
+        (Arc::new(Waiting(Arc::new(fault))), (dir, control))
+    });
+}
+
+/// In a thread of its own, whose privileges end with it; those of the others stay.
+#[test]
+fn a_directory_of_somebody_without_privileges_conforms() {
+    const NOBODY: u32 = 65_534;
+    if !is_root() {
+        return println!("skipped: the other tests are without privileges already");
+    }
+    // Not below the build, where nobody may look.
+    let dir = TempDir::new_in(std::env::temp_dir());
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("ours to give away");
+    let as_nobody = || {
+        set_thread_groups(&[]).expect("root may");
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        set_thread_res_gid(gid, gid, gid).expect("root may");
+        set_thread_res_uid(uid, uid, uid).expect("root may");
+        conforms(|| {
+            let dir = TempDir::new_in(dir.path());
+            (Arc::new(DirBackend::open(dir.path()).expect("it was just made")), dir)
+        });
+    };
+    std::thread::scope(|scope| scope.spawn(as_nobody).join()).expect("conforms");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use slackwater::ErrorKind;
-use slackwater::backend::{Call, NewNode, NodeKind, Removal, RenameMode};
+use slackwater::backend::{Call, Creator, NewNode, NodeKind, Removal, RenameMode};
 
 use crate::fixture::{Volume, is_root};
 
@@ -16,6 +16,7 @@ crate::properties! {
     names_have_up_to_255_bytes,
     a_link_is_another_name_of_the_same_node,
     removal_minds_the_kind,
+    removal_says_what_is_left,
     a_removed_directory_takes_no_names,
     a_symbolic_link_is_never_followed,
     a_rename_replaces_what_may_be_replaced,
@@ -45,7 +46,8 @@ fn a_node_is_made_with_its_owner(volume: &Volume) {
     let owner = if is_root() { (12, 34) } else { (volume.attr(&root).uid, volume.attr(&root).gid) };
     for what in [NewNode::File, NewNode::Directory, NewNode::Symlink("target".into())] {
         let (dir, name) = (root.clone(), OsString::from(format!("{what:?}")));
-        let call = |done| Call::Make { dir, name, what, mode: 0o2755, owner: Some(owner), done };
+        let creator = Some(Creator { uid: owner.0, gid: owner.1, umask: 0 });
+        let call = |done| Call::Make { dir, name, what, mode: 0o2755, creator, done };
         let made = volume.ask(call).expect("it can be made").attr;
         assert_eq!((made.uid, made.gid), owner);
         if made.kind != NodeKind::Symlink {
@@ -118,7 +120,7 @@ fn a_link_is_another_name_of_the_same_node(volume: &Volume) {
     volume.fill(&file, b"seen by both");
     assert_eq!(volume.read(&link, 0, 4096).as_deref(), Ok(&b"seen by both"[..]));
     assert_eq!(volume.link(&file, &root, "dir").err(), Some(ErrorKind::Exists));
-    assert_eq!(volume.link(&dir, &root, "other").err(), Some(ErrorKind::Permission));
+    assert_eq!(volume.link(&dir, &root, "other").err(), Some(ErrorKind::NotPermitted));
     assert_eq!(volume.remove(&root, "file", Removal::File), Ok(()));
     assert_eq!(volume.attr(&link).nlink, 1);
     // A symbolic link can have another name too; that name does not lead to its target.
@@ -142,6 +144,24 @@ fn removal_minds_the_kind(volume: &Volume) {
     assert_eq!(volume.remove(&root, "dir", Removal::Directory), Ok(()));
     assert_eq!(volume.lookup(&root, "dir").err(), Some(ErrorKind::NotFound));
     assert_eq!(volume.attr(&root).nlink, 2);
+}
+
+fn removal_says_what_is_left(volume: &Volume) {
+    let root = volume.root();
+    let made = volume.make(&root, "file", NewNode::File, 0o640).expect("it can be made");
+    volume.link(&made.node, &root, "link").expect("it can be linked");
+    let removed = volume.removed(&root, "file", Removal::File).expect("it can be removed");
+    assert_eq!((removed.attr.id, removed.attr.nlink, removed.attr.mode), (made.attr.id, 1, 0o100_640));
+    assert_eq!(removed.handle, made.handle);
+    drop((made, removed));
+    let removed = volume.removed(&root, "link", Removal::File).expect("it can be removed");
+    assert_eq!(removed.attr.nlink, 0);
+    assert_eq!(volume.write(&removed.node, 0, b"late"), Ok(4), "it is open");
+    assert_eq!(volume.attr(&removed.node).size_bytes, 4);
+    assert_eq!(volume.reopen(&removed.handle, removed.attr.id).err(), Some(ErrorKind::Stale));
+    let dir = volume.directory(&root, "dir");
+    let removed = volume.removed(&root, "dir", Removal::Directory).expect("it can be removed");
+    assert_eq!((removed.attr.id, removed.attr.kind, removed.attr.nlink), (dir.id(), NodeKind::Directory, 0));
 }
 
 fn a_removed_directory_takes_no_names(volume: &Volume) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use slackwater::ErrorKind;
-use slackwater::backend::{DirEntry, NewNode, Node, NodeKind, Removal};
+use slackwater::backend::{DirEntry, DirEntryPlus, NewNode, Node, NodeKind, Removal};
 
 use crate::fixture::Volume;
 
@@ -14,6 +14,8 @@ crate::properties! {
     removed_entries_do_not_disturb_the_rest,
     new_entries_do_not_disturb_the_rest,
     only_directories_have_entries,
+    entries_come_with_what_they_lead_to,
+    entries_with_nodes_take_the_same_cookies,
 }
 
 fn make_files(volume: &Volume, dir: &Node, count: usize) -> BTreeSet<OsString> {
@@ -103,4 +105,47 @@ fn new_entries_do_not_disturb_the_rest(volume: &Volume) {
 fn only_directories_have_entries(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     assert_eq!(volume.readdir(&file, 0).err(), Some(ErrorKind::NotDirectory));
+    assert_eq!(volume.readdir_plus(&file, 0).err(), Some(ErrorKind::NotDirectory));
+}
+
+fn entries_come_with_what_they_lead_to(volume: &Volume) {
+    let root = volume.root();
+    assert!(volume.readdir_plus(&root, 0).expect("a directory can be read").is_empty());
+    let fifo = NewNode::Special { type_bits: 0o010_000, rdev: 0 };
+    for (name, what) in
+        [("a", NewNode::File), ("b", NewNode::Directory), ("c", NewNode::Symlink("a".into())), ("d", fifo)]
+    {
+        volume.make(&root, name, what, 0o755).expect("it can be made");
+    }
+    let entries = volume.readdir_plus(&root, 0).expect("a directory can be read");
+    assert_eq!(entries.len(), 4);
+    for DirEntryPlus { entry, found } in entries {
+        let (found, lookup) = (found.expect("it is there"), volume.lookup(&root, &entry.name).expect("it is there"));
+        assert_eq!((found.attr, &found.handle), (lookup.attr, &lookup.handle));
+        assert_eq!((found.attr.id.ino, Some(found.attr.kind)), (entry.ino, entry.kind));
+        assert_eq!(volume.attr(&found.node), found.attr);
+    }
+}
+
+fn entries_with_nodes_take_the_same_cookies(volume: &Volume) {
+    let dir = volume.directory(&volume.root(), "dir");
+    let names = make_files(volume, &dir, 700);
+    let plain = volume.entries(&dir);
+    let mut seen: Vec<DirEntry> = Vec::new();
+    loop {
+        let cookie = seen.last().map_or(0, |entry| entry.cookie);
+        let more = volume.readdir_plus(&dir, cookie).expect("a directory can be read");
+        if more.is_empty() {
+            break;
+        }
+        // Both calls go on where the other one stopped, and a name that goes meanwhile disturbs neither.
+        let last = &more[more.len() - 1].entry;
+        let next = volume.readdir(&dir, last.cookie).expect("the cookie is good");
+        assert_eq!(next.first(), plain.get(seen.len() + more.len()));
+        assert!(more.iter().all(|plus| plus.found.as_ref().is_some_and(|found| found.attr.id.ino == plus.entry.ino)));
+        assert_eq!(volume.remove(&dir, &last.name, Removal::File), Ok(()));
+        seen.extend(more.into_iter().map(|plus| plus.entry));
+    }
+    assert_eq!(seen, plain);
+    assert_eq!(names_of(seen), names);
 }

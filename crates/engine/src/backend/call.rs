@@ -1,44 +1,13 @@
-//! The calls of the storage port and their answers.
+//! The calls of the storage port.
 
 use std::ffi::OsString;
-use std::fmt;
 
-use crate::backend::{Attr, FileHandle, Node, NodeKind, ReadUnit, WriteUnit};
-use crate::error::{BackendError, ErrorKind};
-use crate::units::{NodeId, Timestamp};
-
-/// Where the answer to a call goes. Dropping it answers [`ErrorKind::Abandoned`].
-pub struct Done<T>(Option<Then<T>>);
-
-type Then<T> = Box<dyn FnOnce(Result<T, BackendError>) + Send>;
-
-impl<T> Done<T> {
-    /// Calls `then` with the answer, on whatever thread completes the call.
-    pub fn new(then: impl FnOnce(Result<T, BackendError>) + Send + 'static) -> Self {
-        Self(Some(Box::new(then)))
-    }
-
-    /// Answers the call.
-    pub fn complete(mut self, answer: Result<T, BackendError>) {
-        if let Some(then) = self.0.take() {
-            then(answer);
-        }
-    }
-}
-
-impl<T> Drop for Done<T> {
-    fn drop(&mut self) {
-        if let Some(then) = self.0.take() {
-            then(Err(ErrorKind::Abandoned.into()));
-        }
-    }
-}
-
-impl<T> fmt::Debug for Done<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Done")
-    }
-}
+use crate::backend::{
+    Attr, AttrChange, Creator, DirEntry, DirEntryPlus, Done, FallocateMode, FileHandle, Found, NewNode, Node, ReadUnit,
+    Removal, RenameMode, SeekWhence, Statfs, SyncScope, WriteUnit, XattrMode,
+};
+use crate::error::BackendError;
+use crate::units::NodeId;
 
 /// One request to a backend. Names are single components: never empty, `.`, `..` or with a slash or NUL.
 #[derive(Debug)]
@@ -91,14 +60,25 @@ pub enum Call {
         name: OsString,
         /// What to make.
         what: NewNode,
-        /// Permission bits; no umask is applied.
+        /// Permission bits as they were asked for.
         mode: u32,
-        /// Owner and group; `None` leaves them to the backend.
-        owner: Option<(u32, u32)>,
+        /// On whose behalf: see [`Creator`]. `None` takes `mode` as it is and leaves the owner to the backend.
+        creator: Option<Creator>,
         /// The new node.
         done: Done<Found>,
     },
-    /// Gives a node another name.
+    /// Makes a regular file without a name, for [`Call::Link`] to name or nobody.
+    Tmpfile {
+        /// Directory whose file system, group and default ACL it gets.
+        dir: Node,
+        /// Permission bits as they were asked for.
+        mode: u32,
+        /// As for [`Call::Make`].
+        creator: Option<Creator>,
+        /// The new node, with no names.
+        done: Done<Found>,
+    },
+    /// Gives a node another name, or its first one where [`Call::Tmpfile`] made it.
     Link {
         /// Node to link.
         node: Node,
@@ -117,8 +97,8 @@ pub enum Call {
         name: OsString,
         /// Whether a file or a directory is meant.
         removal: Removal,
-        /// Done, or why not.
-        done: Done<()>,
+        /// The node that had the name, with its attributes afterwards.
+        done: Done<Found>,
     },
     /// Moves a name.
     Rename {
@@ -150,6 +130,77 @@ pub enum Call {
         cookie: u64,
         /// The next entries; empty at the end.
         done: Done<Vec<DirEntry>>,
+    },
+    /// As [`Call::Readdir`], and finds what each entry leads to.
+    ReaddirPlus {
+        /// The directory.
+        node: Node,
+        /// As for [`Call::Readdir`].
+        cookie: u64,
+        /// The next entries; empty at the end.
+        done: Done<Vec<DirEntryPlus>>,
+    },
+    /// Reads an extended attribute.
+    Getxattr {
+        /// Node to ask.
+        node: Node,
+        /// Name with its namespace, as `user.mime_type`.
+        name: OsString,
+        /// The value, or `NoData`.
+        done: Done<Vec<u8>>,
+    },
+    /// Sets an extended attribute.
+    Setxattr {
+        /// Node to change.
+        node: Node,
+        /// Name with its namespace.
+        name: OsString,
+        /// The new value.
+        value: Vec<u8>,
+        /// Whether there may or must be one already.
+        mode: XattrMode,
+        /// The node's attributes afterwards: an ACL changes the mode.
+        done: Done<Attr>,
+    },
+    /// Reads the names of the extended attributes.
+    Listxattr {
+        /// Node to ask.
+        node: Node,
+        /// The names.
+        done: Done<Vec<OsString>>,
+    },
+    /// Removes an extended attribute.
+    Removexattr {
+        /// Node to change.
+        node: Node,
+        /// Name with its namespace; `NoData` when there is none.
+        name: OsString,
+        /// The node's attributes afterwards.
+        done: Done<Attr>,
+    },
+    /// Allocates, zeroes or frees a range of a regular file.
+    Fallocate {
+        /// The file.
+        node: Node,
+        /// What becomes of the range.
+        mode: FallocateMode,
+        /// Start of the range.
+        offset_bytes: u64,
+        /// Its length; 0 is `Invalid`.
+        len_bytes: u64,
+        /// The file's attributes afterwards.
+        done: Done<Attr>,
+    },
+    /// Finds the next data or hole of a regular file.
+    Seek {
+        /// The file.
+        node: Node,
+        /// Where to begin.
+        offset_bytes: u64,
+        /// What to look for.
+        whence: SeekWhence,
+        /// Its first byte. `None`: no data up to the end, or the offset is at the end or beyond.
+        done: Done<Option<u64>>,
     },
     /// Reads file data into frames.
     Read(ReadUnit),
@@ -186,11 +237,19 @@ impl Call {
             Self::Getattr { .. } => "getattr",
             Self::Setattr { .. } => "setattr",
             Self::Make { .. } => "make",
+            Self::Tmpfile { .. } => "tmpfile",
             Self::Link { .. } => "link",
             Self::Remove { .. } => "remove",
             Self::Rename { .. } => "rename",
             Self::Readlink { .. } => "readlink",
             Self::Readdir { .. } => "readdir",
+            Self::ReaddirPlus { .. } => "readdir_plus",
+            Self::Getxattr { .. } => "getxattr",
+            Self::Setxattr { .. } => "setxattr",
+            Self::Listxattr { .. } => "listxattr",
+            Self::Removexattr { .. } => "removexattr",
+            Self::Fallocate { .. } => "fallocate",
+            Self::Seek { .. } => "seek",
             Self::Read(_) => "read",
             Self::Write(_) => "write",
             Self::Sync { .. } => "sync",
@@ -202,10 +261,18 @@ impl Call {
     /// The node that the call is about; for calls with names the directory, for a rename the old one.
     pub fn node_id(&self) -> Option<NodeId> {
         match self {
-            Self::Lookup { dir, .. } | Self::Make { dir, .. } | Self::Remove { dir, .. } => Some(dir.id()),
+            Self::Lookup { dir, .. }
+            | Self::Make { dir, .. }
+            | Self::Tmpfile { dir, .. }
+            | Self::Remove { dir, .. } => Some(dir.id()),
             Self::Rename { from_dir, .. } => Some(from_dir.id()),
             Self::Getattr { node, .. } | Self::Setattr { node, .. } | Self::Link { node, .. } => Some(node.id()),
             Self::Readlink { node, .. } | Self::Readdir { node, .. } | Self::Sync { node, .. } => Some(node.id()),
+            Self::ReaddirPlus { node, .. } | Self::Getxattr { node, .. } | Self::Setxattr { node, .. } => {
+                Some(node.id())
+            }
+            Self::Listxattr { node, .. } | Self::Removexattr { node, .. } => Some(node.id()),
+            Self::Fallocate { node, .. } | Self::Seek { node, .. } => Some(node.id()),
             Self::Reopen { id, .. } => Some(*id),
             Self::Read(unit) => Some(unit.node().id()),
             Self::Write(unit) => Some(unit.node().id()),
@@ -219,8 +286,11 @@ impl Call {
             Self::Read(unit) => Some((unit.offset_bytes(), unit.len_bytes())),
             Self::Write(unit) => Some((unit.offset_bytes(), unit.len_bytes())),
             Self::Root { .. } | Self::Lookup { .. } | Self::Reopen { .. } | Self::Getattr { .. } => None,
-            Self::Setattr { .. } | Self::Make { .. } | Self::Link { .. } | Self::Remove { .. } => None,
-            Self::Rename { .. } | Self::Readlink { .. } | Self::Readdir { .. } => None,
+            Self::Setattr { .. } | Self::Make { .. } | Self::Tmpfile { .. } | Self::Link { .. } => None,
+            Self::Remove { .. } | Self::Rename { .. } | Self::Readlink { .. } => None,
+            Self::Readdir { .. } | Self::ReaddirPlus { .. } => None,
+            Self::Getxattr { .. } | Self::Setxattr { .. } | Self::Listxattr { .. } => None,
+            Self::Removexattr { .. } | Self::Fallocate { .. } | Self::Seek { .. } => None,
             Self::Sync { .. } | Self::SyncVolume { .. } | Self::Statfs { .. } => None,
         }
     }
@@ -228,137 +298,30 @@ impl Call {
     /// Answers the call with `error`.
     pub fn fail(self, error: BackendError) {
         match self {
-            Self::Root { done } | Self::Lookup { done, .. } | Self::Reopen { done, .. } | Self::Make { done, .. } => {
+            Self::Root { done }
+            | Self::Lookup { done, .. }
+            | Self::Reopen { done, .. }
+            | Self::Make { done, .. }
+            | Self::Tmpfile { done, .. }
+            | Self::Remove { done, .. } => done.complete(Err(error)),
+            Self::Getattr { done, .. }
+            | Self::Setattr { done, .. }
+            | Self::Link { done, .. }
+            | Self::Setxattr { done, .. }
+            | Self::Removexattr { done, .. }
+            | Self::Fallocate { done, .. } => done.complete(Err(error)),
+            Self::Rename { done, .. } | Self::Sync { done, .. } | Self::SyncVolume { done } => {
                 done.complete(Err(error));
             }
-            Self::Getattr { done, .. } | Self::Setattr { done, .. } | Self::Link { done, .. } => {
-                done.complete(Err(error));
-            }
-            Self::Remove { done, .. }
-            | Self::Rename { done, .. }
-            | Self::Sync { done, .. }
-            | Self::SyncVolume { done } => done.complete(Err(error)),
             Self::Readlink { done, .. } => done.complete(Err(error)),
             Self::Readdir { done, .. } => done.complete(Err(error)),
+            Self::ReaddirPlus { done, .. } => done.complete(Err(error)),
+            Self::Getxattr { done, .. } => done.complete(Err(error)),
+            Self::Listxattr { done, .. } => done.complete(Err(error)),
+            Self::Seek { done, .. } => done.complete(Err(error)),
             Self::Read(unit) => unit.complete(Err(error)),
             Self::Write(unit) => unit.complete(Err(error)),
             Self::Statfs { done } => done.complete(Err(error)),
         }
-    }
-}
-
-/// A node that was found, opened or made.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The open node.
-    pub node: Node,
-    /// Handle to open it again, also in another process.
-    pub handle: FileHandle,
-    /// Its attributes.
-    pub attr: Attr,
-}
-
-/// What to make.
-#[derive(Clone, Eq, PartialEq, Debug)]
-#[non_exhaustive]
-pub enum NewNode {
-    /// An empty regular file.
-    File,
-    /// An empty directory.
-    Directory,
-    /// A symbolic link to this target.
-    Symlink(OsString),
-}
-
-/// Which attributes to change; `None` leaves one alone.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
-pub struct AttrChange {
-    /// Permission bits.
-    pub mode: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Size of a regular file.
-    pub size_bytes: Option<u64>,
-    /// Time of last access.
-    pub atime: Option<Timestamp>,
-    /// Time of last change of the data.
-    pub mtime: Option<Timestamp>,
-}
-
-/// What [`Call::Remove`] is meant for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Removal {
-    /// Anything but a directory.
-    File,
-    /// An empty directory.
-    Directory,
-}
-
-/// What may happen to a node at the new name of a rename.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum RenameMode {
-    /// It is replaced.
-    Replace,
-    /// It is an error (`Exists`).
-    NoReplace,
-    /// The two names change places.
-    Exchange,
-}
-
-/// How much [`Call::Sync`] makes durable.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum SyncScope {
-    /// Data, and the metadata needed to read it (fdatasync).
-    Data,
-    /// Data and all metadata (fsync).
-    All,
-}
-
-/// An entry of a directory.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub struct DirEntry {
-    /// Pass this to the next [`Call::Readdir`] to go on behind this entry. Never 0.
-    pub cookie: u64,
-    /// The name.
-    pub name: OsString,
-    /// Number of the node on its device.
-    pub ino: u64,
-    /// Kind, if the backend knows it without opening the node.
-    pub kind: Option<NodeKind>,
-}
-
-/// Space and limits of a backend.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Statfs {
-    /// Bytes per block of the counts below.
-    pub block_bytes: u64,
-    /// Size in blocks.
-    pub blocks: u64,
-    /// Free blocks.
-    pub blocks_free: u64,
-    /// Free blocks that an unprivileged user may take.
-    pub blocks_available: u64,
-    /// File slots.
-    pub files: u64,
-    /// Free file slots.
-    pub files_free: u64,
-    /// Longest name in bytes.
-    pub name_max: u32,
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[test]
-    fn a_dropped_call_is_answered_as_abandoned() {
-        let (send, answers) = mpsc::channel();
-        drop(Call::SyncVolume { done: Done::new(move |answer| send.send(answer).expect("receiver lives")) });
-        let answer = answers.recv().expect("answered");
-        assert_eq!(answer.expect_err("abandoned").kind(), ErrorKind::Abandoned);
     }
 }

@@ -21,12 +21,19 @@
 //! `address_space_operations`, `inode_operations` and `super_operations`, reduced to what is asynchronous.
 
 mod call;
+mod done;
 mod mem;
 mod unit;
+mod values;
 
-pub use call::{AttrChange, Call, DirEntry, Done, Found, NewNode, Removal, RenameMode, Statfs, SyncScope};
+pub use call::Call;
+pub use done::Done;
 pub use mem::{MemBackend, MemFile};
 pub use unit::{ReadUnit, WriteUnit};
+pub use values::{
+    AttrChange, Creator, DirEntry, DirEntryPlus, FallocateMode, Found, NewNode, Removal, RenameMode, SeekWhence,
+    Statfs, SyncScope, XattrMode,
+};
 
 use std::any::Any;
 use std::fmt;
@@ -42,6 +49,15 @@ pub trait Backend: Send + Sync + 'static {
     /// # Blocking
     /// Never (B1).
     fn submit(&self, call: Call);
+
+    /// As [`Backend::submit`], for a caller that is going to wait for the answer: the call may be done on
+    /// its thread, and is spared the way to another and back. It need not be answered on return.
+    ///
+    /// # Blocking
+    /// Possibly for as long as the call takes.
+    fn submit_and_wait(&self, call: Call) {
+        self.submit(call);
+    }
 
     /// What the backend can take. Constant while it lives.
     fn limits(&self) -> Limits;
@@ -123,9 +139,37 @@ pub enum NodeKind {
     Directory,
     /// Symbolic link.
     Symlink,
-    /// Device, FIFO or socket; `Attr::rdev` names the device.
+    /// Device, FIFO or socket; `Attr::mode` says which, `Attr::rdev` names the device.
     Special,
 }
+
+impl NodeKind {
+    /// The kind that the type bits of a `st_mode` stand for.
+    pub const fn of_mode(mode: u32) -> Self {
+        match mode & S_IFMT {
+            S_IFREG => Self::File,
+            S_IFDIR => Self::Directory,
+            S_IFLNK => Self::Symlink,
+            _ => Self::Special,
+        }
+    }
+
+    /// The type bits of `st_mode`; 0 for [`NodeKind::Special`], of which there are several.
+    pub const fn type_bits(self) -> u32 {
+        match self {
+            Self::File => S_IFREG,
+            Self::Directory => S_IFDIR,
+            Self::Symlink => S_IFLNK,
+            Self::Special => 0,
+        }
+    }
+}
+
+/// The bits of `st_mode` that tell the type.
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFLNK: u32 = 0o120_000;
 
 /// Attributes of a node.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -3,10 +3,14 @@
 //! # Kernel counterpart
 //! `vfs_fsync_range`, `file_check_and_advance_wb_err`; sem. 8.3.
 
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
 use crate::backend::SyncScope;
 use crate::error::FileError;
 use crate::file::File;
-use crate::writeback::sync::sync_inode;
+use crate::inode::Inode;
+use crate::writeback::sync::{last_error, sync_inode, write_and_wait};
 
 impl File {
     /// Makes the file's data and metadata durable. It always makes an attempt, at once, and returns 0 errors
@@ -41,10 +45,33 @@ impl File {
         news.map_or(Ok(()), |kind| Err(FileError::Writeback(kind)))
     }
 
+    /// Hands all that is dirty now to the backend and waits until it has it. It need not be durable afterwards:
+    /// for that there is [`File::fsync`].
+    ///
+    /// # Errors
+    /// What this attempt met. The data is kept and retried.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn write_back(&self) -> Result<(), FileError> {
+        self.inode.super_block().alive()?;
+        write_back(self.inode.arc())
+    }
+
     /// A write-back error that this description has not heard of, if there is one. It has from now on. What
     /// `close` reports.
     pub fn write_error(&self) -> Option<crate::error::ErrorKind> {
         let mut heard = self.heard.lock();
         self.inode.errseq.check_and_advance(&mut heard)
     }
+}
+
+/// See [`File::write_back`].
+pub(crate) fn write_back(inode: &Arc<Inode>) -> Result<(), FileError> {
+    let failures = inode.write_failures.load(Ordering::Acquire);
+    write_and_wait(inode, None)?;
+    if inode.write_failures.load(Ordering::Acquire) != failures {
+        return Err(last_error(inode).into());
+    }
+    Ok(())
 }

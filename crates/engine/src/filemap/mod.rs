@@ -1,10 +1,16 @@
 //! What calls on an open file do: reading, writing, cutting and making durable, one file each.
 
+mod allocate;
 mod fsync;
+mod peek;
 mod read;
 mod readahead;
+mod revalidate;
 mod truncate;
 mod write;
+mod write_terms;
+
+pub(crate) use fsync::write_back;
 
 pub(crate) use readahead::Readahead;
 pub(crate) use truncate::{truncate, zero_tail};

@@ -28,7 +28,7 @@ use crate::reclaim;
 use crate::units::{PAGE_BYTES, PageIndex};
 
 /// What a page is to a reader; found under the leaf's lock.
-enum Look<'a> {
+pub(super) enum Look<'a> {
     Cached(FrameRead<'a>),
     Absent,
     Wait(FrameId),
@@ -87,14 +87,20 @@ impl File {
             done += to - from;
         }
         if fetched.is_none() {
-            let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
-            if let Some(ahead) = self.readahead.hit(&pages, max_pages)
-                && let Ok(node) = inode.node()
-            {
-                fetch(inode, &node, ahead, |_| None);
-            }
+            self.read_ahead_of(&pages);
         }
         Ok(len)
+    }
+
+    /// Starts reading what a reader that found all of `pages` cached will want next, if it is time.
+    pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>) {
+        let inode = self.inode.arc();
+        let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
+        if let Some(ahead) = self.readahead.hit(pages, max_pages)
+            && let Ok(node) = inode.node()
+        {
+            fetch(inode, &node, ahead, |_| None);
+        }
     }
 
     /// What to fetch with the missing page at `index` of a read that ends at `end`.
@@ -104,7 +110,7 @@ impl File {
     }
 }
 
-fn look<'a>(inode: &'a Inode, index: PageIndex) -> Look<'a> {
+pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex) -> Look<'a> {
     let arena = &inode.super_block().engine().arena;
     let look = |leaf: &mut LeafState, slot: usize| {
         let Some(frame) = leaf.frame(slot) else { return Look::Absent };

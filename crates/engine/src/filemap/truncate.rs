@@ -16,6 +16,9 @@
 //! # Kernel counterpart
 //! `truncate_setsize`, `truncate_inode_pages_range`.
 
+use std::ops::Range;
+
+use slackwater_arena::FRAME_BYTES;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -24,7 +27,7 @@ use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::inode::{Inode, NO_CUT};
-use crate::page_cache::{LEAF_PAGES, Mark, Scan, range_bits, slots};
+use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::cancel_pages;
 use crate::writeback::sync::wait_for_writeback;
@@ -54,21 +57,19 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     let old_bytes = inode.size_bytes();
     let now = sb.engine().clock.wall();
     let change = AttrChange { size_bytes: Some(size_bytes), mtime: Some(now), ..AttrChange::default() };
-    let resize = || sb.call(None, |done| Call::Setattr { node, change, done });
-    let attr = if size_bytes < old_bytes {
+    let resize = || inode.change_with(|| sb.call(None, |done| Call::Setattr { node, change, done }));
+    if size_bytes < old_bytes {
         let cut = Cut::begin(inode, size_bytes);
         wait_for_writeback(inode, PageIndex::of(size_bytes)..PageIndex(u64::MAX), None)?;
-        let attr = resize()?;
+        resize()?;
         cut.made();
-        attr
+        sb.space.outdate();
     } else {
-        let attr = resize()?;
+        resize()?;
         inode.set_size(size_bytes);
-        attr
-    };
+    }
     inode.backing_bytes.store(size_bytes, Ordering::Release);
     inode.set_mtime(now);
-    inode.refresh(&attr);
     sb.note_progress();
     Ok(())
 }
@@ -89,7 +90,7 @@ impl<'a> Cut<'a> {
     /// The backend has made it.
     fn made(&self) {
         self.inode.set_size(self.size_bytes);
-        drop_pages_from(self.inode, PageIndex::end_of(self.size_bytes));
+        drop_pages(self.inode, PageIndex::end_of(self.size_bytes)..PageIndex(u64::MAX));
         zero_tail(self.inode, self.size_bytes);
     }
 }
@@ -103,15 +104,15 @@ impl Drop for Cut<'_> {
     }
 }
 
-/// Drops the pages from `from` on, waiting for those that are being filled with bytes from before the cut. A
-/// fill that begins later meets the cut file and brings zeroes.
-fn drop_pages_from(inode: &Inode, from: PageIndex) {
+/// Drops the pages of `range`, waiting for those that are being filled with bytes from before the change. A fill
+/// that begins later meets the changed file.
+pub(super) fn drop_pages(inode: &Inode, range: Range<PageIndex>) {
     loop {
-        cancel_pages(inode, from);
+        cancel_pages(inode, range.clone());
         let mut filling = None;
-        inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
-            let left = leaf.present() & range_bits(from.0.saturating_sub(base.0), LEAF_PAGES);
-            filling = slots(left).find_map(|slot| Some((base.plus(slot as u64), leaf.frame(slot)?)));
+        inode.mapping.scan(range.start, range.end, None, |base, leaf| {
+            let bits = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
+            filling = slots(leaf.present() & bits).find_map(|slot| Some((base.plus(slot as u64), leaf.frame(slot)?)));
             if filling.is_some() { Scan::Stop } else { Scan::On }
         });
         let Some((index, frame)) = filling else { return };
@@ -123,10 +124,14 @@ fn drop_pages_from(inode: &Inode, from: PageIndex) {
 /// page needs no mark for it.
 pub(crate) fn zero_tail(inode: &Inode, size_bytes: u64) {
     let from = (size_bytes % PAGE_BYTES) as usize;
-    if from == 0 {
-        return;
+    if from != 0 {
+        zero_in_page(inode, PageIndex::of(size_bytes), from..FRAME_BYTES);
     }
-    let index = PageIndex::of(size_bytes);
+}
+
+/// Zeroes a part of a page, if the page is cached. The backend's bytes there are zeroes as well, or are beyond
+/// the end, so the page needs no mark for it. No unit has the page, and none can take it.
+pub(super) fn zero_in_page(inode: &Inode, index: PageIndex, bytes: Range<usize>) {
     loop {
         let frame = inode.mapping.with_page(index, |leaf, slot| {
             leaf.frame(slot).filter(|_| leaf.has(Mark::Uptodate, slot) && !leaf.has(Mark::Writeback, slot))
@@ -140,10 +145,10 @@ pub(crate) fn zero_tail(inode: &Inode, size_bytes: u64) {
             continue;
         };
         // `rwsem` keeps writers out, but eviction may take a clean page: check again with the lock held.
-        let mut bytes = inode.super_block().engine().arena.write(frame);
+        let mut page = inode.super_block().engine().arena.write(frame);
         let same = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot) == Some(frame));
         if same == Some(true) {
-            bytes[from..].fill(0);
+            page[bytes].fill(0);
             return;
         }
     }

@@ -18,14 +18,15 @@
 //! # Kernel counterpart
 //! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
 
-use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, Pool};
+use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::error::FileError;
+use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::read::Fetched;
+use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
 use crate::reclaim;
@@ -41,6 +42,8 @@ pub enum Written {
     /// Nothing was taken: no frame is free, or the volume has used up its share. Write-back has been
     /// started; try again when it got on, or let [`File::write_at`] wait.
     NoRoom,
+    /// Nothing was taken: what the backend has free is used up by what is dirty already.
+    NoSpace,
 }
 
 /// What a page is to the write that wants it; found under the leaf's lock.
@@ -86,6 +89,10 @@ impl File {
     /// For the backend, if a page outside the cache is covered in part; for other writers and truncates of
     /// this file. Never for write-back.
     pub fn try_write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        self.write_on(offset_bytes, bytes, Terms::Patient)
+    }
+
+    pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms) -> Result<Written, FileError> {
         let inode = self.inode.arc();
         let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
         if bytes.is_empty() {
@@ -94,11 +101,11 @@ impl File {
         {
             let _shared = inode.rwsem.read();
             if end <= inode.size_bytes() {
-                return write_locked(inode, offset_bytes, bytes);
+                return write_locked(inode, offset_bytes, bytes, terms);
             }
         }
         let _exclusive = inode.rwsem.write();
-        write_locked(inode, offset_bytes, bytes)
+        write_locked(inode, offset_bytes, bytes, terms)
     }
 
     /// Writes all of `bytes` at the end of the file, without ever waiting for room. Returns where they went.
@@ -113,24 +120,29 @@ impl File {
         let _exclusive = inode.rwsem.write();
         let offset_bytes = inode.size_bytes();
         check_range(inode, offset_bytes, bytes.len() as u64)?;
-        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes)?))
+        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, Terms::Patient)?))
     }
 
     /// Writes all of `bytes` at `offset_bytes`, waiting for room as long as it takes.
     ///
     /// # Errors
-    /// As [`File::try_write_at`]; what came before the error was written.
+    /// As [`File::try_write_at`], or `NoSpace`; what came before the error was written.
     ///
     /// # Blocking
     /// Until write-back has made room, which is for ever on a dead backend.
     pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
-        self.write_at_until(offset_bytes, bytes, None).map(|_| ())
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.write_at_until(offset_bytes + done as u64, &bytes[done..], None)?;
+        }
+        Ok(())
     }
 
     /// Writes `bytes` at `offset_bytes`, waiting for room until `deadline`. Returns how many were written.
     ///
     /// # Errors
-    /// As [`File::try_write_at`]; [`FileError::NoRoom`] when nothing was written by the deadline.
+    /// As [`File::try_write_at`]; [`FileError::NoRoom`] when nothing was written by the deadline, and `NoSpace`
+    /// when nothing was because the backend is full.
     ///
     /// # Blocking
     /// Until write-back has made room, or `deadline`.
@@ -143,6 +155,8 @@ impl File {
         while done < bytes.len() {
             match (self.try_write_at(offset_bytes + done as u64, &bytes[done..])?, seen.take()) {
                 (Written::Bytes(taken), _) => done += taken,
+                (Written::NoSpace, _) if done == 0 => return Err(BackendError::from(ErrorKind::NoSpace).into()),
+                (Written::NoSpace, _) => return Ok(done),
                 (Written::NoRoom, None) => seen = Some(engine.room.given()),
                 (Written::NoRoom, Some(given)) => {
                     engine.run_by_hand();
@@ -157,10 +171,15 @@ impl File {
 }
 
 /// The write itself; the caller holds `rwsem` as the range requires.
-fn write_locked(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+pub(super) fn write_locked(
+    inode: &Arc<Inode>,
+    offset_bytes: u64,
+    bytes: &[u8],
+    terms: Terms,
+) -> Result<Written, FileError> {
     let sb = inode.super_block();
     sb.writable()?;
-    if inode.slot().is_none() && !begin_dirtying(inode)? {
+    if inode.slot().is_none() && !begin_dirtying(inode, terms)? {
         return Ok(Written::NoRoom);
     }
     inode.set_mtime(sb.engine().clock.wall()); // R3
@@ -173,7 +192,7 @@ fn write_locked(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8]) -> Result<W
         let from = (at % PAGE_BYTES) as usize;
         let to = (from + bytes.len() - done).min(FRAME_BYTES);
         let span = Span { index: PageIndex::of(at), from, to };
-        match write_page(inode, span, &bytes[done..done + to - from]) {
+        match write_page(inode, span, &bytes[done..done + to - from], terms) {
             Ok(Some(newly)) => dirtied += i64::from(newly),
             Ok(None) => break,
             Err(error) => {
@@ -198,10 +217,15 @@ fn write_locked(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8]) -> Result<W
 }
 
 /// N2: takes the record and the node that a dirty inode holds. False when there is no room for either.
-fn begin_dirtying(inode: &Arc<Inode>) -> Result<bool, FileError> {
+fn begin_dirtying(inode: &Arc<Inode>, terms: Terms) -> Result<bool, FileError> {
+    if terms.must_not_wait() && inode.state.lock().node.is_none() {
+        return Err(FileError::WouldBlock);
+    }
     inode.node()?;
     let bdi = inode.super_block().bdi();
-    if !bdi.try_pin_node() {
+    if terms.takes_all() {
+        bdi.pin_adopted_node();
+    } else if !bdi.try_pin_node() {
         inode.super_block().make_room();
         return Ok(false);
     }
@@ -231,12 +255,12 @@ fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
 }
 
 /// Writes one page or part of it. `None`: no room. `Some(true)`: the page was not dirty before.
-fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<bool>, FileError> {
+fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Result<Option<bool>, FileError> {
     loop {
         let mut newly = false;
         let grip = inode
             .mapping
-            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, &mut newly))
+            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, terms, &mut newly))
             .unwrap_or(Grip::Absent);
         match grip {
             Grip::InPlace(mut frame) => {
@@ -245,9 +269,14 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<boo
                 return Ok(Some(newly));
             }
             Grip::NoRoom => return Ok(None),
-            Grip::Wait(frame) => wait_for_frame(inode, span.index, frame),
+            Grip::Wait(frame) => {
+                if terms.must_not_wait() && is_being_filled(inode, span.index, frame) {
+                    return Err(FileError::WouldBlock);
+                }
+                wait_for_frame(inode, span.index, frame);
+            }
             Grip::Rewrite(old, earlier) => {
-                let Some(fresh) = take_frame(inode) else { return Ok(None) };
+                let Some(fresh) = take_frame(inode, terms) else { return Ok(None) };
                 fill_frame(inode, fresh, span, bytes, Some(&earlier));
                 if install(inode, span, fresh, Some(old)) {
                     return Ok(Some(true));
@@ -255,12 +284,15 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<boo
             }
             Grip::Absent => {
                 if needs_read(inode, span) {
+                    if terms.must_not_wait() {
+                        return Err(FileError::WouldBlock);
+                    }
                     match super::read::read_page(inode, span.index)? {
                         Fetched::Tried => continue,
                         Fetched::NoFrame => return Ok(None),
                     }
                 }
-                let Some(fresh) = take_frame(inode) else { return Ok(None) };
+                let Some(fresh) = take_frame(inode, terms) else { return Ok(None) };
                 fill_frame(inode, fresh, span, bytes, None);
                 if install(inode, span, fresh, None) {
                     return Ok(Some(true));
@@ -272,7 +304,14 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8]) -> Result<Option<boo
 }
 
 /// Takes hold of the page for writing, under the leaf's lock. A page that is not dirty becomes so here.
-fn grip<'a>(inode: &'a Inode, leaf: &mut LeafState, slot: usize, index: PageIndex, newly: &mut bool) -> Grip<'a> {
+fn grip<'a>(
+    inode: &'a Inode,
+    leaf: &mut LeafState,
+    slot: usize,
+    index: PageIndex,
+    terms: Terms,
+    newly: &mut bool,
+) -> Grip<'a> {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
     let Some(frame) = leaf.frame(slot) else { return Grip::Absent };
@@ -286,7 +325,7 @@ fn grip<'a>(inode: &'a Inode, leaf: &mut LeafState, slot: usize, index: PageInde
     if !leaf.has(Mark::Dirty, slot) {
         let unclean = leaf.unclean() >> slot & 1 != 0;
         if !unclean {
-            if !sb.bdi().try_pin() {
+            if !terms.pin(sb.bdi()) {
                 return Grip::NoRoom;
             }
             inode.mapping.add_unclean(1);
@@ -311,12 +350,12 @@ fn needs_read(inode: &Inode, span: Span) -> bool {
 }
 
 /// A frame for a page that becomes dirty: pinned, evicting clean pages for it if need be.
-fn take_frame(inode: &Inode) -> Option<FrameId> {
+fn take_frame(inode: &Inode, terms: Terms) -> Option<FrameId> {
     let sb = inode.super_block();
-    if !sb.bdi().try_pin() {
+    if !terms.pin(sb.bdi()) {
         return None;
     }
-    let frame = reclaim::alloc_frame(sb.engine(), Pool::Normal);
+    let frame = reclaim::alloc_frame(sb.engine(), terms.pool());
     if frame.is_none() {
         sb.bdi().unpin(1);
     }
@@ -392,15 +431,16 @@ pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
     reclaim::sweep_if_long(sb, length);
 }
 
+fn is_being_filled(inode: &Inode, index: PageIndex, frame: FrameId) -> bool {
+    let filling =
+        |leaf: &mut LeafState, slot: usize| leaf.frame(slot) == Some(frame) && !leaf.has(Mark::Uptodate, slot);
+    inode.mapping.with_page(index, filling).unwrap_or(false)
+}
+
 /// Waits until the page's frame is neither being filled nor copied to.
 pub(super) fn wait_for_frame(inode: &Inode, index: PageIndex, frame: FrameId) {
     let engine = inode.super_block().engine();
-    let filled = || {
-        let uptodate = inode
-            .mapping
-            .with_page(index, |leaf, slot| leaf.frame(slot) != Some(frame) || leaf.has(Mark::Uptodate, slot));
-        uptodate.unwrap_or(true).then_some(())
-    };
+    let filled = || (!is_being_filled(inode, index, frame)).then_some(());
     let _ = engine.waits.wait(inode.id(), &*engine.clock, None, filled);
     inode.wait_for_copy(index, frame);
 }

@@ -18,12 +18,15 @@
 //! # Kernel counterpart
 //! `struct super_block`; sem. 1.1.
 
+mod freeze;
+mod idle_nodes;
+mod inodes;
+mod space;
 mod status;
 
 pub use status::VolumeStatus;
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
@@ -31,13 +34,15 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
 
-use crate::backend::{Backend, Call, Found, Node, NodeKind, Statfs};
+use crate::backend::{Backend, Call, Found};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::{Changes, Inode, InodeRef};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
-use crate::units::{NodeId, PAGE_BYTES, PageIndex, Tick};
+use crate::super_block::idle_nodes::IdleNodes;
+use crate::super_block::space::Space;
+use crate::units::{NodeId, PageIndex, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback};
 
@@ -79,6 +84,13 @@ pub struct SuperBlock {
     pub(crate) releasing: Mutex<()>,
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
+    idle_nodes: IdleNodes,
+    /// What the backend has room for.
+    pub(crate) space: Space,
+    /// Removals of names under way, of files that are not known before the answer.
+    pub(crate) removals: Changes,
+    /// Times that somebody else changed a file that was dirty here.
+    pub(crate) changed_underneath: AtomicU64,
     pub(crate) lru: Mutex<VecDeque<LeafRef>>,
     /// Length of `lru` after it was last swept, and whether it is being swept.
     pub(crate) lru_swept: AtomicUsize,
@@ -119,6 +131,10 @@ impl SuperBlock {
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
+            idle_nodes: IdleNodes::new(),
+            space: Space::new(),
+            removals: Changes::new(),
+            changed_underneath: AtomicU64::new(0),
             lru: Mutex::new(LEAVES, VecDeque::new()),
             lru_swept: AtomicUsize::new(0),
             lru_sweeping: AtomicBool::new(false),
@@ -163,18 +179,6 @@ impl SuperBlock {
         self.syncs.fetch_sub(1, Ordering::SeqCst);
         self.engine.room.give();
         result
-    }
-
-    /// Space on the backend.
-    ///
-    /// # Errors
-    /// The backend's.
-    ///
-    /// # Blocking
-    /// For the backend.
-    pub fn statfs(&self) -> Result<Statfs, FileError> {
-        self.alive()?;
-        Ok(self.call(None, |done| Call::Statfs { done })?)
     }
 
     pub(crate) fn engine(&self) -> &Arc<Shared> {
@@ -282,39 +286,6 @@ impl SuperBlock {
         if self.state.load(Ordering::SeqCst) == MOUNTED { Ok(()) } else { Err(FileError::NotMounted) }
     }
 
-    /// Refuses changes from now on, and waits for those that are running: each holds its inode's `rwsem`,
-    /// under which it looked at the state. False if one still runs at `deadline`; the caller thaws.
-    ///
-    /// # Blocking
-    /// For changes that wait for the backend, until `deadline` at most.
-    pub(crate) fn freeze(&self, deadline: Option<Tick>) -> bool {
-        self.state.store(FROZEN, Ordering::SeqCst);
-        for inode in self.all_inodes() {
-            while inode.rwsem.try_write().is_none() {
-                if !self.pause(deadline) {
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Waits a moment, or until something of this volume ends, for who polls what has no wake-up of its own.
-    /// False at the deadline, and in an engine that is driven by hand, where nothing would change.
-    pub(crate) fn pause(&self, deadline: Option<Tick>) -> bool {
-        const MOMENT: Duration = Duration::from_millis(5);
-        let now = self.engine.clock.now();
-        if deadline.is_some_and(|deadline| deadline <= now) || self.engine.tunables.flusher_threads == 0 {
-            return false;
-        }
-        self.engine.room.pause(deadline.map_or(MOMENT, |deadline| deadline.since(now).min(MOMENT)));
-        true
-    }
-
-    pub(crate) fn thaw(&self) {
-        self.state.store(MOUNTED, Ordering::Release);
-    }
-
     /// S1: no way back.
     pub(crate) fn clear_active(&self) {
         self.state.store(DEAD, Ordering::SeqCst);
@@ -333,114 +304,6 @@ impl SuperBlock {
         self.engine.call(&*self.bdi.backend, deadline, make)
     }
 
-    fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Arc<Inode>>> {
-        &self.inodes[id.ino as usize % INODE_SHARDS]
-    }
-
-    /// The inode of a node that the backend found, with a reference for the caller. An inode that is cached
-    /// keeps its own size and times: those of the backend may be older.
-    pub(crate) fn iget(self: &Arc<Self>, found: Found) -> InodeRef {
-        let Found { node, handle, attr } = found;
-        let mut shard = self.shard(attr.id).lock();
-        if let Some(inode) = shard.get(&attr.id) {
-            let inode = InodeRef::new(inode);
-            drop(shard);
-            inode.refresh_from_lookup(&attr);
-            return inode;
-        }
-        // The node is kept for what can be open; a file drops it when it is neither open nor dirty.
-        let node: Option<Node> = Some(node);
-        let inode = Inode::new(Arc::clone(self), Arc::clone(&self.root_wb), attr, handle, node);
-        let result = InodeRef::new(&inode);
-        shard.insert(attr.id, inode);
-        result
-    }
-
-    /// The root directory.
-    ///
-    /// # Errors
-    /// `NotMounted` after unmount.
-    pub fn root(&self) -> Result<InodeRef, FileError> {
-        self.root.lock().clone().ok_or(FileError::NotMounted)
-    }
-
-    /// The last user of an inode is gone. It stays cached while it has pages; without a name left its pages
-    /// are dropped.
-    pub(crate) fn last_user_gone(&self, inode: &Arc<Inode>) {
-        let mut shard = self.shard(inode.id()).lock();
-        if inode.users() != 0 {
-            return; // somebody found it again meanwhile
-        }
-        let unlinked = {
-            let mut state = inode.state.lock();
-            let unlinked = state.attr.nlink == 0 && inode.kind() == NodeKind::File;
-            if unlinked {
-                state.doomed = true;
-                state.meta = 0;
-            }
-            unlinked
-        };
-        let keep = !unlinked && (inode.mapping.count_unclean() != 0 || !inode.mapping.is_empty());
-        let metadata = {
-            let state = inode.state.lock();
-            !unlinked && !inode.is_clean(&state)
-        };
-        if !keep && !metadata {
-            remove_same(&mut shard, inode);
-        }
-        drop(shard);
-        if unlinked {
-            self.drop_pages(inode);
-            let _ = inode.wb().settle(inode, self.engine.clock.now(), false);
-        }
-        inode.release_if_clean();
-        if unlinked {
-            self.note_progress(); // its frames may be what a writer waits for
-        }
-    }
-
-    /// Takes an inode without users and pages out of the hash.
-    pub(crate) fn forget_if_unused(&self, inode: &Arc<Inode>) {
-        let mut shard = self.shard(inode.id()).lock();
-        let clean = inode.is_clean(&inode.state.lock());
-        if inode.users() == 0 && clean && inode.mapping.is_empty() {
-            remove_same(&mut shard, inode);
-        }
-    }
-
-    /// Drops every page that no unit holds, whatever its marks. The inode is doomed, or nothing of it is
-    /// dirty.
-    pub(crate) fn drop_pages(&self, inode: &Inode) {
-        crate::writeback::cancel_pages(inode, PageIndex(0));
-    }
-
-    /// All inodes in memory.
-    pub(crate) fn all_inodes(&self) -> Vec<Arc<Inode>> {
-        self.inodes.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
-    }
-
-    /// The inodes of which something has still to reach the backend.
-    pub(crate) fn unclean_inodes(&self) -> Vec<Arc<Inode>> {
-        let mut inodes = self.all_inodes();
-        inodes.retain(|inode| !inode.is_clean(&inode.state.lock()));
-        inodes
-    }
-
-    /// Whether anything has still to reach the backend.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.inodes.iter().all(|shard| shard.lock().values().all(|inode| inode.is_clean(&inode.state.lock())))
-    }
-
-    /// Bytes that are not durably in the backend.
-    pub(crate) fn unclean_bytes(&self) -> u64 {
-        self.all_inodes().iter().map(|inode| inode.mapping.count_unclean() * PAGE_BYTES).sum()
-    }
-
-    /// Empties the inode hash; the references go with the result.
-    pub(crate) fn take_inodes(&self) -> Vec<Arc<Inode>> {
-        self.inodes.iter().flat_map(|shard| shard.lock().drain().map(|(_, inode)| inode).collect::<Vec<_>>()).collect()
-    }
-
     /// Forgets what waits for write-back and commit.
     pub(crate) fn forget_dirty(&self) {
         drop(self.commits.take());
@@ -456,12 +319,5 @@ impl SuperBlock {
         drop(root);
         drop(self.take_inodes());
         self.forget_dirty();
-    }
-}
-
-/// Takes `inode` out of its shard, unless another inode is there under its id by now.
-fn remove_same(shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
-    if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
-        shard.remove(&inode.id());
     }
 }

@@ -23,6 +23,8 @@ pub struct VolumeStatus {
     pub open_files: u64,
     /// Inodes in memory.
     pub inodes: u64,
+    /// Times that somebody else changed a file in the backend while it was dirty here, and lost to us.
+    pub changed_underneath: u64,
     /// The last write-back error, if the last attempt failed.
     pub failing: Option<ErrorKind>,
 }
@@ -46,6 +48,7 @@ impl SuperBlock {
             written_bytes: self.bdi.written_bytes(),
             open_files: u64::from(self.open_files.load(Ordering::Acquire)),
             inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
+            changed_underneath: self.changed_underneath.load(Ordering::Relaxed),
             failing,
         }
     }

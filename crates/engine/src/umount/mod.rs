@@ -15,6 +15,10 @@
 //!
 //! The deadline can end it in steps 2 to 4 only; then writes thaw and the volume is as it was (P3).
 //!
+//! A front door has references of its own as long as something is mounted on it, and takes them away between
+//! steps 4 and 5. It calls [`SuperBlock::flush_until`], [`SuperBlock::freeze_writes`], and `flush_until` again for the
+//! rest; detaches itself, or thaws; and lets [`SuperBlock::umount`] find nothing left to flush.
+//!
 //! # Kernel counterpart
 //! `generic_shutdown_super`; sem. 6.1. Differs: it flushes before it detaches, and fails rather than lose.
 
@@ -67,7 +71,8 @@ impl SuperBlock {
     /// For the backend, until the deadline at most.
     pub fn umount(self: &Arc<Self>, options: UmountOptions) -> Result<(), UmountError> {
         let _only = self.umount_lock.try_lock().ok_or(UmountError::InProgress)?;
-        if !self.is_mounted() {
+        let was_frozen = self.is_frozen();
+        if !was_frozen && !self.is_mounted() {
             return Err(UmountError::NotMounted);
         }
         self.check_busy()?;
@@ -78,7 +83,9 @@ impl SuperBlock {
         let frozen = self.freeze(deadline);
         let flushed = if frozen { self.flush_the_rest(options, deadline) } else { Err(self.deadline_error()) };
         if let Err(error) = flushed {
-            self.thaw();
+            if !was_frozen {
+                self.thaw();
+            }
             return Err(error);
         }
         self.engine().detach(self);
@@ -96,6 +103,40 @@ impl SuperBlock {
         if busy != 0 {
             tracing::error!(target: "slackwater::umount", volume = self.name(), busy, "busy inodes after unmount");
             return Err(UmountError::BusyInodes(busy));
+        }
+        Ok(())
+    }
+
+    /// Step 2, and with writes frozen step 4: syncs until nothing is left to sync, over the backend's failures. How
+    /// far it is can be seen in [`SuperBlock::status`].
+    ///
+    /// # Errors
+    /// `Deadline`, `NotMounted`.
+    ///
+    /// # Blocking
+    /// For the backend, until `deadline` at most.
+    pub fn flush_until(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
+        self.alive().map_err(|_| UmountError::NotMounted)?;
+        self.flush(deadline)
+    }
+
+    /// Step 3: changes and opens are refused from here on, until [`SuperBlock::thaw`]; those that run are waited
+    /// for. Reads and syncs go on.
+    ///
+    /// # Errors
+    /// `Deadline`: one still runs, and nothing is frozen. `NotMounted`, also if it is frozen already, and
+    /// `InProgress`.
+    ///
+    /// # Blocking
+    /// For changes that wait for the backend, until `deadline` at most.
+    pub fn freeze_writes(&self, deadline: Option<Tick>) -> Result<(), UmountError> {
+        let _only = self.umount_lock.try_lock().ok_or(UmountError::InProgress)?;
+        if !self.is_mounted() {
+            return Err(UmountError::NotMounted);
+        }
+        if !self.freeze(deadline) {
+            self.thaw();
+            return Err(self.deadline_error());
         }
         Ok(())
     }

@@ -6,19 +6,20 @@
 //! # Kernel counterpart
 //! `truncate_inode_pages_range`, `folio_account_cleaned`; sem. 2.2.
 
+use std::ops::Range;
+
 use slackwater_arena::FrameId;
 
 use crate::inode::Inode;
 use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::PageIndex;
 
-/// Drops the pages from `from` on. A page that is being filled or is under write-back belongs to its unit and
-/// stays.
-pub(crate) fn cancel_pages(inode: &Inode, from: PageIndex) {
+/// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays.
+pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
     let mut dropped = Dropped::default();
     let arena = &inode.super_block().engine().arena;
-    inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
-        let bits = range_bits(from.0.saturating_sub(base.0), u64::MAX);
+    inode.mapping.scan(range.start, range.end, None, |base, leaf| {
+        let bits = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
         for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
             let Some(frame) = leaf.frame(slot) else { continue };
             // A reader may be copying: it holds the frame, not the page. It is freed when that is over.

@@ -156,7 +156,8 @@ fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> 
     }
 }
 
-fn last_error(inode: &Inode) -> BackendError {
+/// The inode's last failure, for an attempt that met one.
+pub(crate) fn last_error(inode: &Inode) -> BackendError {
     inode.errseq.check(Default::default()).unwrap_or(ErrorKind::Io).into()
 }
 

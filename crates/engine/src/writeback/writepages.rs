@@ -190,10 +190,12 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     }
     tracing::trace!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes, len_bytes, "wbc_writepage");
     sb.pin();
+    let change = inode.changes.begin();
     let owner = Arc::clone(inode);
     let first = unit.first;
     let done = move |frames: Gather, written: Result<usize, BackendError>| {
         let sb = Arc::clone(owner.super_block());
+        owner.end_change(change, None);
         end_writeback(&owner, first, frames, len_bytes, written);
         if let Some(bytes) = gate_bytes {
             owner.units.fetch_sub(1, Ordering::AcqRel);
@@ -359,8 +361,9 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
         let mut state = inode.state.lock();
         let node = state.node.clone().filter(|_| !state.meta_in_flight && state.meta != 0)?;
         state.meta_in_flight = true;
-        let special = state.attr.mode & 0o6000 != 0;
-        let mode = special.then_some(state.attr.mode & 0o7777);
+        // A write by the backend may clear setuid; one that was to clear it here has to be told.
+        let tell_mode = state.attr.mode & 0o6000 != 0 || state.meta & meta::DIRTY_MODE != 0;
+        let mode = tell_mode.then_some(state.attr.mode & 0o7777);
         let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };
         let sent = std::mem::take(&mut state.meta);
         if inode.mapping.count(Mark::Writeback) + inode.mapping.count(Mark::Dirty) != 0 {
@@ -369,18 +372,17 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
         (node, change, sent, state.meta_answered + 1)
     };
     sb.pin();
+    let flush = inode.changes.begin();
     let owner = Arc::clone(inode);
     let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
         let sb = Arc::clone(owner.super_block());
+        owner.end_flush(flush, answer.as_ref().ok());
         let mut state = owner.state.lock();
         state.meta_in_flight = false;
         state.meta_answered += 1;
         sb.bdi().note_attempt(Attempt::Meta, answer.is_ok());
         match answer {
-            Ok(attr) => {
-                state.attr.ctime = attr.ctime;
-                drop(state);
-            }
+            Ok(_) => drop(state),
             Err(error) => {
                 state.meta |= if state.doomed { 0 } else { sent };
                 drop(state);

@@ -27,6 +27,12 @@ impl Blocks {
         self.blocks.len() as u64 * PAGE_BYTES
     }
 
+    /// Bytes that writing `len_bytes` at `offset_bytes` would allocate.
+    pub(super) fn missing_bytes(&self, offset_bytes: u64, len_bytes: u64) -> u64 {
+        let (first, end) = (offset_bytes / PAGE_BYTES, (offset_bytes + len_bytes).div_ceil(PAGE_BYTES));
+        (end - first - self.blocks.range(first..end).count() as u64) * PAGE_BYTES
+    }
+
     /// Cuts the run to `size_bytes`, or extends it with a hole.
     pub(super) fn resize(&mut self, size_bytes: u64) {
         if size_bytes < self.size_bytes {
@@ -69,6 +75,50 @@ impl Blocks {
         present
     }
 
+    /// Gives every block of the range from `start` to `end` its space. The size stays.
+    pub(super) fn allocate(&mut self, start: u64, end: u64) {
+        let zeroes: Arc<Block> = Arc::new([0; _]);
+        for block in start / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
+            self.blocks.entry(block).or_insert_with(|| zeroes.clone());
+        }
+    }
+
+    /// Takes the space of the whole blocks of the range from `start` to `end`, and zeroes its other bytes.
+    /// The size stays.
+    pub(super) fn punch(&mut self, start: u64, end: u64) {
+        let (first, last) = (start / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
+        let touched: Vec<u64> = self.blocks.range(first..last).map(|(block, _)| *block).collect();
+        for block in touched {
+            let block_start = block * PAGE_BYTES;
+            let from = start.saturating_sub(block_start) as usize;
+            let to = (end - block_start).min(PAGE_BYTES) as usize;
+            if to - from == PAGE_BYTES as usize {
+                self.blocks.remove(&block);
+            } else if let Some(bytes) = self.blocks.get_mut(&block) {
+                Arc::make_mut(bytes)[from..to].fill(0);
+            }
+        }
+    }
+
+    /// The first byte from `offset_bytes` on that has space.
+    pub(super) fn next_data(&self, offset_bytes: u64) -> Option<u64> {
+        let (block, _) = self.blocks.range(offset_bytes / PAGE_BYTES..).next()?;
+        Some(offset_bytes.max(block * PAGE_BYTES)).filter(|at| *at < self.size_bytes)
+    }
+
+    /// The first byte from `offset_bytes` on that has no space; the end counts as one.
+    pub(super) fn next_hole(&self, offset_bytes: u64) -> Option<u64> {
+        let mut hole = offset_bytes / PAGE_BYTES;
+        for (block, _) in self.blocks.range(hole..) {
+            if *block != hole {
+                break;
+            }
+            hole += 1;
+        }
+        let is_within = offset_bytes < self.size_bytes;
+        is_within.then(|| offset_bytes.max(hole.saturating_mul(PAGE_BYTES)).min(self.size_bytes))
+    }
+
     pub(super) fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size_bytes as usize];
         self.read(0, &mut bytes);
@@ -102,6 +152,34 @@ mod tests {
         assert_eq!(run.read(PAGE_BYTES, &mut page), page.len());
         assert_eq!(page, [0; PAGE_BYTES as usize]);
         assert_eq!(run.read(u64::MAX, &mut page), 0);
+    }
+
+    #[test]
+    fn a_punched_range_reads_zero_and_gives_up_whole_blocks() {
+        let mut run = Blocks::default();
+        run.write(0, &[7; 4 * PAGE_BYTES as usize]);
+        run.punch(100, 3 * PAGE_BYTES + 100);
+        assert_eq!((run.allocated_bytes(), run.size_bytes()), (2 * PAGE_BYTES, 4 * PAGE_BYTES));
+        let bytes = run.to_vec();
+        assert!(bytes.iter().enumerate().all(|(at, byte)| (*byte == 0) == (100..3 * 4096 + 100).contains(&at)));
+        assert_eq!((run.next_hole(0), run.next_data(PAGE_BYTES)), (Some(PAGE_BYTES), Some(3 * PAGE_BYTES)));
+        assert_eq!((run.next_hole(3 * PAGE_BYTES), run.next_hole(4 * PAGE_BYTES)), (Some(4 * PAGE_BYTES), None));
+        run.punch(50, 60);
+        assert_eq!(run.to_vec()[45..65], [[7; 5].as_slice(), &[0; 10], &[7; 5]].concat());
+        run.punch(1 << 30, 1 << 40);
+        assert_eq!((run.next_data(1 << 30), run.allocated_bytes()), (None, 2 * PAGE_BYTES));
+    }
+
+    #[test]
+    fn allocated_space_is_beyond_the_end_until_the_run_grows() {
+        let mut run = Blocks::default();
+        run.write(0, b"start");
+        run.allocate(0, 2 * PAGE_BYTES + 1);
+        assert_eq!((run.allocated_bytes(), run.size_bytes()), (3 * PAGE_BYTES, 5));
+        assert_eq!(run.next_data(5), None);
+        run.resize(PAGE_BYTES);
+        assert_eq!(run.to_vec()[..5], *b"start");
+        assert!(run.to_vec()[5..].iter().all(|byte| *byte == 0));
     }
 
     #[test]

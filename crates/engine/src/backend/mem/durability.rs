@@ -3,7 +3,8 @@
 //! Next to the nodes that callers see stands a second set that only syncs copy into. The rules are those
 //! of a careful reading of POSIX with ext4's one kindness:
 //!
-//! - A sync of a file copies its bytes; its mode, owner and times too unless only data was asked for.
+//! - A sync of a file copies its bytes; its mode, owner, times and extended attributes too unless only data
+//!   was asked for.
 //! - A sync of a directory copies its entries. A node they lead to that was never synced exists from then
 //!   on, but empty. A move between two directories becomes durable on both sides at once.
 //! - A sync of a node that was not durable makes its names durable as well, up to the root.
@@ -31,13 +32,15 @@ impl Volume {
         if self.lost.remove(&ino) {
             return Err(ErrorKind::Lost.into()); // M2
         }
-        let before = self.durable.get(&ino).map(|node| node.attrs);
+        let before = self.durable.get(&ino).map(|node| (node.attrs, node.xattrs.clone()));
         let node = &self.live[&ino].node;
         match &node.body {
             Body::Directory(_) => self.sync_directories(ino),
-            Body::File(_) | Body::Symlink(_) => {
-                let attrs = before.filter(|_| scope == SyncScope::Data).unwrap_or(node.attrs);
-                let copy = MemNode { attrs, ..node.clone() };
+            Body::File(_) | Body::Symlink(_) | Body::Special { .. } => {
+                let mut copy = node.clone();
+                if let Some((attrs, xattrs)) = before.filter(|_| scope == SyncScope::Data) {
+                    (copy.attrs, copy.xattrs) = (attrs, xattrs);
+                }
                 if self.durable.insert(ino, copy).is_none() {
                     self.sync_names(ino);
                 }
@@ -75,7 +78,7 @@ impl Volume {
                 self.lost.insert(ino);
             }
             let pin = old.map_or_else(|| Arc::new(()), |old| old.pin);
-            self.live.insert(ino, Live { node, names: name.into_iter().collect(), pin });
+            self.live.insert(ino, Live { node, names: name.into_iter().collect(), may_get_a_name: false, pin });
         }
         let live = &self.live;
         self.durable.retain(|ino, _| live.contains_key(ino));
@@ -153,13 +156,13 @@ impl Volume {
 fn file_bytes(node: &MemNode) -> Option<Vec<u8>> {
     match &node.body {
         Body::File(blocks) => Some(blocks.to_vec()),
-        Body::Directory(_) | Body::Symlink(_) => None,
+        Body::Directory(_) | Body::Symlink(_) | Body::Special { .. } => None,
     }
 }
 
 fn walk<'a>(path: &str, node: impl Fn(u64) -> Option<&'a MemNode>) -> Option<u64> {
     path.split('/').filter(|name| !name.is_empty()).try_fold(ROOT, |dir, name| match &node(dir)?.body {
         Body::Directory(entries) => entries.get(OsStr::new(name)),
-        Body::File(_) | Body::Symlink(_) => None,
+        Body::File(_) | Body::Symlink(_) | Body::Special { .. } => None,
     })
 }

@@ -4,22 +4,26 @@
 //! answers. Nothing here waits, so every call completes inside `submit`; delays, failures and other orders
 //! are put around it by layers.
 //!
-//! Reading order: this file, `volume` (what each call does), `durability` (what a crash leaves), and the
-//! two things a node is made of, `node` and `blocks`.
+//! Reading order: this file, `volume` (what each call does; new nodes, extended attributes and ranges have
+//! files of their own), `durability` (what a crash leaves), and the two things a node is made of, `node` and
+//! `blocks`.
 
 mod blocks;
+mod create;
 mod durability;
 mod node;
+mod ranges;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod xattrs;
 
 use slackwater_sync::lock::Mutex;
 
-use crate::backend::mem::volume::{ROOT, Volume};
+use crate::backend::mem::volume::{ROOT, VOLUME_BLOCKS, Volume};
 use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
 use crate::lock_order::LEAVES;
-use crate::units::NodeId;
+use crate::units::{NodeId, PAGE_BYTES};
 
 /// Files in memory that survive [`MemBackend::crash`] as far as they were synced.
 ///
@@ -43,7 +47,7 @@ use crate::units::NodeId;
 /// let root = answers.recv()?.expect("a volume has a root").node;
 ///
 /// let (name, what, done) = ("log".into(), NewNode::File, Done::new(then));
-/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, owner: None, done });
+/// backend.submit(Call::Make { dir: root, name, what, mode: 0o644, creator: None, done });
 /// assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
 /// assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
 ///
@@ -69,7 +73,12 @@ impl MemBackend {
 
     /// An empty volume with these limits. `limits.device`, or else 0, is the device number of its nodes.
     pub fn with_limits(limits: Limits) -> Self {
-        let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes);
+        Self::with_space(limits, VOLUME_BLOCKS * PAGE_BYTES)
+    }
+
+    /// The same with space for this many bytes, in whole pages; [`MemBackend::new`] has 1 TiB.
+    pub fn with_space(limits: Limits, space_bytes: u64) -> Self {
+        let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes, space_bytes / PAGE_BYTES);
         Self { volume: Mutex::new(LEAVES, volume), limits }
     }
 
@@ -117,8 +126,11 @@ impl Backend for MemBackend {
             Call::Reopen { handle, id, done } => done.complete(self.ask(|volume| volume.reopen(&handle, id))),
             Call::Getattr { node, done } => done.complete(self.ask(|volume| volume.getattr(&node))),
             Call::Setattr { node, change, done } => done.complete(self.ask(|volume| volume.setattr(&node, change))),
-            Call::Make { dir, name, what, mode, owner, done } => {
-                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, owner)));
+            Call::Make { dir, name, what, mode, creator, done } => {
+                done.complete(self.ask(|volume| volume.make(&dir, &name, what, mode, creator)));
+            }
+            Call::Tmpfile { dir, mode, creator, done } => {
+                done.complete(self.ask(|volume| volume.tmpfile(&dir, mode, creator)));
             }
             Call::Link { node, dir, name, done } => {
                 done.complete(self.ask(|volume| volume.link(&node, &dir, &name)));
@@ -132,6 +144,23 @@ impl Backend for MemBackend {
             Call::Readlink { node, done } => done.complete(self.ask(|volume| volume.readlink(&node))),
             Call::Readdir { node, cookie, done } => {
                 done.complete(self.ask(|volume| volume.readdir(&node, cookie)));
+            }
+            Call::ReaddirPlus { node, cookie, done } => {
+                done.complete(self.ask(|volume| volume.readdir_plus(&node, cookie)));
+            }
+            Call::Getxattr { node, name, done } => done.complete(self.ask(|volume| volume.getxattr(&node, &name))),
+            Call::Setxattr { node, name, value, mode, done } => {
+                done.complete(self.ask(|volume| volume.setxattr(&node, name, value, mode)));
+            }
+            Call::Listxattr { node, done } => done.complete(self.ask(|volume| volume.listxattr(&node))),
+            Call::Removexattr { node, name, done } => {
+                done.complete(self.ask(|volume| volume.removexattr(&node, &name)));
+            }
+            Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
+                done.complete(self.ask(|volume| volume.fallocate(&node, mode, offset_bytes, len_bytes)));
+            }
+            Call::Seek { node, offset_bytes, whence, done } => {
+                done.complete(self.ask(|volume| volume.seek(&node, offset_bytes, whence)));
             }
             Call::Read(mut unit) => {
                 let read = self.ask(|volume| volume.read(&mut unit));

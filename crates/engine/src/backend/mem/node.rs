@@ -8,11 +8,12 @@ use crate::backend::mem::blocks::Blocks;
 use crate::backend::{DirEntry, NodeKind};
 use crate::units::Timestamp;
 
-/// A file, directory or symbolic link, without its names.
+/// A node without its names.
 #[derive(Clone)]
 pub(super) struct MemNode {
     pub(super) generation: u64,
     pub(super) attrs: Attrs,
+    pub(super) xattrs: BTreeMap<OsString, Vec<u8>>,
     pub(super) body: Body,
 }
 
@@ -20,7 +21,7 @@ impl MemNode {
     /// Whether a crash that leaves `self` instead of `other` lost anything but times.
     pub(super) fn holds_the_same_as(&self, other: &MemNode) -> bool {
         let owner = |node: &MemNode| (node.generation, node.attrs.permissions, node.attrs.uid, node.attrs.gid);
-        owner(self) == owner(other) && self.body == other.body
+        owner(self) == owner(other) && self.xattrs == other.xattrs && self.body == other.body
     }
 
     /// The node as far as a durable name alone keeps it: it exists, and a link has its target.
@@ -28,9 +29,9 @@ impl MemNode {
         let body = match &self.body {
             Body::File(_) => Body::File(Blocks::default()),
             Body::Directory(_) => Body::Directory(Entries::default()),
-            Body::Symlink(target) => Body::Symlink(target.clone()),
+            Body::Symlink(_) | Body::Special { .. } => self.body.clone(),
         };
-        MemNode { body, ..*self }
+        MemNode { body, xattrs: self.xattrs.clone(), ..*self }
     }
 }
 
@@ -51,6 +52,7 @@ pub(super) enum Body {
     File(Blocks),
     Directory(Entries),
     Symlink(OsString),
+    Special { type_bits: u32, rdev: u64 },
 }
 
 impl Body {
@@ -59,6 +61,7 @@ impl Body {
             Self::File(_) => NodeKind::File,
             Self::Directory(_) => NodeKind::Directory,
             Self::Symlink(_) => NodeKind::Symlink,
+            Self::Special { .. } => NodeKind::Special,
         }
     }
 }

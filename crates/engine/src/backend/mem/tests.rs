@@ -29,7 +29,7 @@ impl Disk {
 
     fn make(&self, dir: &Node, name: &str, what: NewNode) -> Found {
         let (dir, name) = (dir.clone(), name.into());
-        self.call(|done| Call::Make { dir, name, what, mode: 0o600, owner: None, done }).expect("the name is free")
+        self.call(|done| Call::Make { dir, name, what, mode: 0o600, creator: None, done }).expect("the name is free")
     }
 
     fn file(&self, dir: &Node, name: &str, size_bytes: u64) -> Found {

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use slackwater_sync::shim::Arc;
 
 use crate::backend::mem::blocks::Blocks;
-use crate::backend::mem::node::{Attrs, Body, Entries, MemNode};
+use crate::backend::mem::node::{Body, Entries, MemNode};
 use crate::backend::{
-    Attr, AttrChange, DirEntry, FileHandle, Found, NewNode, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
+    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
     WriteUnit,
 };
 use crate::error::{BackendError, ErrorKind};
@@ -21,12 +21,12 @@ pub(super) const ROOT: u64 = 1;
 const NAME_MAX: usize = 255;
 /// Most entries of one answer: small, so that readers learn to come again.
 const ENTRIES_PER_CALL: usize = 128;
-/// Size that `Statfs` reports, in blocks of a page: 1 TiB.
-const VOLUME_BLOCKS: u64 = 1 << 28;
+/// Size of a volume that is not told another, in blocks of a page: 1 TiB.
+pub(super) const VOLUME_BLOCKS: u64 = 1 << 28;
 /// Node slots that `Statfs` reports.
 const VOLUME_FILES: u64 = 1 << 32;
 
-type Answer<T> = Result<T, BackendError>;
+pub(super) type Answer<T> = Result<T, BackendError>;
 
 /// All nodes, as callers see them and as a crash leaves them.
 pub(super) struct Volume {
@@ -40,15 +40,16 @@ pub(super) struct Volume {
     /// Whether a crash took anything, until the next sync of the volume has said so.
     pub(super) volume_lost: bool,
     /// Nodes without a name, kept until nobody has them open.
-    nameless: Vec<u64>,
+    pub(super) nameless: Vec<u64>,
     /// Numbers of nodes that are gone without ever having been durable.
-    free: Vec<u64>,
-    last_ino: u64,
-    last_generation: u64,
+    pub(super) free: Vec<u64>,
+    pub(super) last_ino: u64,
+    pub(super) last_generation: u64,
     /// Time here is a count of changes: every test run sees the same.
     changes: i64,
     pub(super) dev: u64,
-    max_file_bytes: u64,
+    pub(super) max_file_bytes: u64,
+    blocks: u64,
 }
 
 /// A node with the names that lead to it.
@@ -56,6 +57,8 @@ pub(super) struct Live {
     pub(super) node: MemNode,
     /// Directory and name, one pair for each link.
     pub(super) names: Vec<(u64, OsString)>,
+    /// Whether it was made without a name and never had one.
+    pub(super) may_get_a_name: bool,
     /// Shared with everyone who has the node open.
     pub(super) pin: Arc<()>,
 }
@@ -67,7 +70,7 @@ struct Opened {
 }
 
 impl Volume {
-    pub(super) fn new(dev: u64, max_file_bytes: u64) -> Self {
+    pub(super) fn new(dev: u64, max_file_bytes: u64, blocks: u64) -> Self {
         let mut volume = Self {
             live: BTreeMap::new(),
             durable: BTreeMap::new(),
@@ -81,8 +84,9 @@ impl Volume {
             changes: 0,
             dev,
             max_file_bytes,
+            blocks,
         };
-        let root = volume.add(Body::Directory(Entries::default()), 0o755, None);
+        let root = volume.add(Body::Directory(Entries::default()), 0o755, (0, 0));
         volume.durable.insert(root, volume.live[&root].node.clone());
         volume
     }
@@ -146,51 +150,36 @@ impl Volume {
         Ok(self.attr(ino))
     }
 
-    pub(super) fn make(
-        &mut self,
-        dir: &Node,
-        name: &OsStr,
-        what: NewNode,
-        mode: u32,
-        owner: Option<(u32, u32)>,
-    ) -> Answer<Found> {
-        let dir = self.free_name(dir, name)?;
-        let ino = match what {
-            NewNode::File => self.add(Body::File(Blocks::default()), mode, owner),
-            NewNode::Directory => self.add(Body::Directory(Entries::default()), mode, owner),
-            NewNode::Symlink(target) => self.add(Body::Symlink(target), 0o777, owner),
-        };
-        self.give_name(ino, dir, name);
-        self.found(ino)
-    }
-
     pub(super) fn link(&mut self, node: &Node, dir: &Node, name: &OsStr) -> Answer<Attr> {
         let ino = self.ino(node)?;
         let dir = self.free_name(dir, name)?;
         if self.live[&ino].node.body.kind() == NodeKind::Directory {
-            return Err(ErrorKind::Permission.into());
+            return Err(ErrorKind::NotPermitted.into());
         }
-        if self.live[&ino].names.is_empty() {
+        if self.live[&ino].names.is_empty() && !self.live[&ino].may_get_a_name {
             return Err(ErrorKind::NotFound.into());
         }
         self.give_name(ino, dir, name);
         Ok(self.attr(ino))
     }
 
-    pub(super) fn remove(&mut self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<()> {
+    pub(super) fn remove(&mut self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<Found> {
         check_name(name)?;
         let (dir, entries) = self.directory(dir)?;
         let ino = entries.get(name).ok_or(ErrorKind::NotFound)?;
         match (&self.live[&ino].node.body, removal) {
             (Body::Directory(_), Removal::File) => return Err(ErrorKind::IsDirectory.into()),
-            (Body::File(_) | Body::Symlink(_), Removal::Directory) => return Err(ErrorKind::NotDirectory.into()),
+            (Body::File(_) | Body::Symlink(_) | Body::Special { .. }, Removal::Directory) => {
+                return Err(ErrorKind::NotDirectory.into());
+            }
             (Body::Directory(entries), Removal::Directory) if !entries.is_empty() => {
                 return Err(ErrorKind::NotEmpty.into());
             }
-            (Body::Directory(_), Removal::Directory) | (Body::File(_) | Body::Symlink(_), Removal::File) => {}
+            (Body::Directory(_), Removal::Directory)
+            | (Body::File(_) | Body::Symlink(_) | Body::Special { .. }, Removal::File) => {}
         }
         self.take_name(ino, dir, name);
-        Ok(())
+        self.found(ino)
     }
 
     pub(super) fn rename(
@@ -226,13 +215,18 @@ impl Volume {
     pub(super) fn readlink(&self, node: &Node) -> Answer<OsString> {
         match &self.live[&self.ino(node)?].node.body {
             Body::Symlink(target) => Ok(target.clone()),
-            Body::File(_) | Body::Directory(_) => Err(ErrorKind::Invalid.into()),
+            Body::File(_) | Body::Directory(_) | Body::Special { .. } => Err(ErrorKind::Invalid.into()),
         }
     }
 
     pub(super) fn readdir(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntry>> {
         let (_, entries) = self.directory(node)?;
         Ok(entries.after(cookie).take(ENTRIES_PER_CALL).cloned().collect())
+    }
+
+    pub(super) fn readdir_plus(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntryPlus>> {
+        let plus = |entry: DirEntry| Ok(DirEntryPlus { found: Some(self.found(entry.ino)?), entry });
+        self.readdir(node, cookie)?.into_iter().map(plus).collect()
     }
 
     pub(super) fn read(&self, unit: &mut ReadUnit) -> Answer<usize> {
@@ -253,29 +247,50 @@ impl Volume {
         if end > self.max_file_bytes {
             return Err(ErrorKind::TooLarge.into());
         }
+        self.reap();
+        let free_bytes = self.blocks_free() * PAGE_BYTES;
         let node = self.node_mut(ino);
         let blocks = blocks_mut(&mut node.body)?;
         let mut at = unit.offset_bytes();
+        let mut left = unit.len_bytes() as u64;
+        if blocks.missing_bytes(at, left) > free_bytes {
+            // As far as it fits, in whole pages.
+            left = (1..)
+                .map(|pages| pages * PAGE_BYTES)
+                .find(|len| blocks.missing_bytes(at, *len) > free_bytes)
+                .map_or(0, |len| len - PAGE_BYTES);
+            if left == 0 {
+                return Err(ErrorKind::NoSpace.into());
+            }
+        }
         for slice in unit.slices() {
-            blocks.write(at, slice);
-            at += slice.len() as u64;
+            let now = (slice.len() as u64).min(left);
+            blocks.write(at, &slice[..now as usize]);
+            at += now;
+            left -= now;
         }
         (node.attrs.mtime, node.attrs.ctime) = (now, now);
-        Ok(unit.len_bytes())
+        Ok((at - unit.offset_bytes()) as usize)
     }
 
-    pub(super) fn statfs(&self) -> Answer<Statfs> {
-        let used: u64 = self.live.values().map(|live| allocated_bytes(&live.node.body)).sum();
-        let blocks_free = VOLUME_BLOCKS.saturating_sub(used / PAGE_BYTES);
+    pub(super) fn statfs(&mut self) -> Answer<Statfs> {
+        self.reap();
+        let blocks_free = self.blocks_free();
         Ok(Statfs {
             block_bytes: PAGE_BYTES,
-            blocks: VOLUME_BLOCKS,
+            fragment_bytes: PAGE_BYTES,
+            blocks: self.blocks,
             blocks_free,
             blocks_available: blocks_free,
             files: VOLUME_FILES,
             files_free: VOLUME_FILES - self.live.len() as u64,
             name_max: NAME_MAX as u32,
         })
+    }
+
+    pub(super) fn blocks_free(&self) -> u64 {
+        let used: u64 = self.live.values().map(|live| allocated_bytes(&live.node.body)).sum();
+        self.blocks.saturating_sub(used / PAGE_BYTES)
     }
 
     /// The number of an open node of this volume, which must still exist.
@@ -290,23 +305,28 @@ impl Volume {
         NodeId { dev: self.dev, ino, generation: self.live[&ino].node.generation }
     }
 
-    fn attr(&self, ino: u64) -> Attr {
+    pub(super) fn attr(&self, ino: u64) -> Attr {
         let Live { node, names, .. } = &self.live[&ino];
         let (kind, attrs) = (node.body.kind(), node.attrs);
-        let (format, nlink, size_bytes) = match &node.body {
-            Body::File(blocks) => (0o100_000, names.len() as u32, blocks.size_bytes()),
-            Body::Symlink(target) => (0o120_000, names.len() as u32, target.len() as u64),
-            Body::Directory(_) if names.is_empty() && ino != ROOT => (0o040_000, 0, PAGE_BYTES),
-            Body::Directory(entries) => (0o040_000, 2 + entries.subdirectories(), PAGE_BYTES),
+        let (nlink, size_bytes) = match &node.body {
+            Body::File(blocks) => (names.len() as u32, blocks.size_bytes()),
+            Body::Symlink(target) => (names.len() as u32, target.len() as u64),
+            Body::Directory(_) if names.is_empty() && ino != ROOT => (0, PAGE_BYTES),
+            Body::Directory(entries) => (2 + entries.subdirectories(), PAGE_BYTES),
+            Body::Special { .. } => (names.len() as u32, 0),
+        };
+        let (type_bits, rdev) = match node.body {
+            Body::Special { type_bits, rdev } => (type_bits, rdev),
+            Body::File(_) | Body::Symlink(_) | Body::Directory(_) => (kind.type_bits(), 0),
         };
         Attr {
             id: self.id(ino),
             kind,
-            mode: format | attrs.permissions,
+            mode: type_bits | attrs.permissions,
             nlink,
             uid: attrs.uid,
             gid: attrs.gid,
-            rdev: 0,
+            rdev,
             size_bytes,
             allocated_bytes: allocated_bytes(&node.body),
             atime: attrs.atime,
@@ -323,12 +343,12 @@ impl Volume {
     pub(super) fn directory_of(&self, ino: u64) -> Answer<&Entries> {
         match &self.live[&ino].node.body {
             Body::Directory(entries) => Ok(entries),
-            Body::File(_) | Body::Symlink(_) => Err(ErrorKind::NotDirectory.into()),
+            Body::File(_) | Body::Symlink(_) | Body::Special { .. } => Err(ErrorKind::NotDirectory.into()),
         }
     }
 
     /// A directory that may get new names: not one that was removed while open.
-    fn directory_with_a_name(&self, node: &Node) -> Answer<u64> {
+    pub(super) fn directory_with_a_name(&self, node: &Node) -> Answer<u64> {
         let (ino, _) = self.directory(node)?;
         if ino != ROOT && self.live[&ino].names.is_empty() {
             return Err(ErrorKind::NotFound.into());
@@ -337,7 +357,7 @@ impl Volume {
     }
 
     /// The directory `dir`, in which `name` may be given to a node.
-    fn free_name(&self, dir: &Node, name: &OsStr) -> Answer<u64> {
+    pub(super) fn free_name(&self, dir: &Node, name: &OsStr) -> Answer<u64> {
         check_name(name)?;
         let dir = self.directory_with_a_name(dir)?;
         match self.directory_of(dir)?.get(name) {
@@ -364,8 +384,10 @@ impl Volume {
             (RenameMode::Replace, Some(other)) if other != ino => match body(other) {
                 Body::Directory(_) if !is_directory => Err(ErrorKind::IsDirectory.into()),
                 Body::Directory(entries) if !entries.is_empty() => Err(ErrorKind::NotEmpty.into()),
-                Body::File(_) | Body::Symlink(_) if is_directory => Err(ErrorKind::NotDirectory.into()),
-                Body::Directory(_) | Body::File(_) | Body::Symlink(_) => Ok(()),
+                Body::File(_) | Body::Symlink(_) | Body::Special { .. } if is_directory => {
+                    Err(ErrorKind::NotDirectory.into())
+                }
+                Body::Directory(_) | Body::File(_) | Body::Symlink(_) | Body::Special { .. } => Ok(()),
             },
             (RenameMode::Exchange | RenameMode::NoReplace | RenameMode::Replace, _) => Ok(()),
         }
@@ -382,28 +404,14 @@ impl Volume {
         true
     }
 
-    fn node_mut(&mut self, ino: u64) -> &mut MemNode {
+    pub(super) fn node_mut(&mut self, ino: u64) -> &mut MemNode {
         &mut self.live.get_mut(&ino).expect("the number was looked up").node
     }
 
-    fn add(&mut self, body: Body, mode: u32, owner: Option<(u32, u32)>) -> u64 {
-        self.reap();
-        let now = self.tick();
-        let ino = self.free.pop().unwrap_or_else(|| {
-            self.last_ino += 1;
-            self.last_ino
-        });
-        self.last_generation += 1;
-        let (uid, gid) = owner.unwrap_or((0, 0));
-        let attrs = Attrs { permissions: mode & 0o7777, uid, gid, atime: now, mtime: now, ctime: now };
-        let node = MemNode { generation: self.last_generation, attrs, body };
-        self.live.insert(ino, Live { node, names: Vec::new(), pin: Arc::new(()) });
-        ino
-    }
-
-    fn give_name(&mut self, ino: u64, dir: u64, name: &OsStr) {
+    pub(super) fn give_name(&mut self, ino: u64, dir: u64, name: &OsStr) {
         let live = self.live.get_mut(&ino).expect("the number was looked up");
         live.names.push((dir, name.into()));
+        live.may_get_a_name = false;
         let kind = live.node.body.kind();
         self.change_entries(ino, dir, |entries| entries.insert(name, ino, kind));
     }
@@ -445,7 +453,7 @@ impl Volume {
         });
     }
 
-    fn tick(&mut self) -> Timestamp {
+    pub(super) fn tick(&mut self) -> Timestamp {
         self.changes += 1;
         Timestamp(self.changes)
     }
@@ -462,11 +470,11 @@ fn check_name(name: &OsStr) -> Answer<()> {
     }
 }
 
-fn blocks_mut(body: &mut Body) -> Answer<&mut Blocks> {
+pub(super) fn blocks_mut(body: &mut Body) -> Answer<&mut Blocks> {
     match body {
         Body::File(blocks) => Ok(blocks),
         Body::Directory(_) => Err(ErrorKind::IsDirectory.into()),
-        Body::Symlink(_) => Err(ErrorKind::Invalid.into()),
+        Body::Symlink(_) | Body::Special { .. } => Err(ErrorKind::Invalid.into()),
     }
 }
 
@@ -474,6 +482,6 @@ fn allocated_bytes(body: &Body) -> u64 {
     match body {
         Body::File(blocks) => blocks.allocated_bytes(),
         Body::Directory(_) => PAGE_BYTES,
-        Body::Symlink(_) => 0,
+        Body::Symlink(_) | Body::Special { .. } => 0,
     }
 }

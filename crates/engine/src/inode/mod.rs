@@ -20,12 +20,16 @@
 //! # Kernel counterpart
 //! `struct inode`; sem. 1.2.
 
+mod told;
+
+pub(crate) use told::Changes;
+
 use std::fmt;
 use std::ops::Deref;
 
 use slackwater_arena::{FrameId, InodeRecord, InodeSlot, ShortBytes};
 use slackwater_sync::lock::{Mutex, RwLock};
-use slackwater_sync::shim::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::backend::{Attr, Call, FileHandle, Node, NodeKind};
@@ -36,6 +40,7 @@ use crate::page_cache::{AddressSpace, LeafState, Mark};
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, PageIndex, Tick, Timestamp};
 use crate::writeback::BdiWriteback;
+use told::Told;
 
 /// Metadata that a flush still has to carry to the backend.
 pub(crate) mod meta {
@@ -43,6 +48,8 @@ pub(crate) mod meta {
     pub(crate) const DIRTY_SYNC: u8 = 1;
     /// Needed to read the data back. Kernel: `I_DIRTY_DATASYNC`.
     pub(crate) const DIRTY_DATASYNC: u8 = 2;
+    /// The mode: setuid and setgid were cleared by a write.
+    pub(crate) const DIRTY_MODE: u8 = 4;
 }
 
 const NO_SLOT: u32 = u32::MAX;
@@ -66,6 +73,13 @@ pub struct Inode {
     pub(crate) write_failures: AtomicU32,
     /// Background units in flight.
     pub(crate) units: AtomicU32,
+    /// Calls of ours that change the file on the backend.
+    pub(crate) changes: Changes,
+    /// Open descriptions.
+    pub(crate) openers: AtomicU32,
+    /// On the super block's list of idle nodes, and used since that list was last looked at.
+    pub(crate) idle_listed: AtomicBool,
+    pub(crate) idle_used: AtomicBool,
     pub(crate) state: Mutex<InodeState>,
     size_bytes: AtomicU64,
     /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
@@ -83,6 +97,9 @@ pub struct Inode {
 pub(crate) struct InodeState {
     /// Attributes as of the last answer of the backend; size and mtime live in the inode.
     pub(crate) attr: Attr,
+    pub(crate) told: Told,
+    /// The mtime that a program has set, which says nothing about when.
+    pub(crate) chosen_mtime: Option<Timestamp>,
     pub(crate) node: Option<Node>,
     pub(crate) dirtied_when: Option<Tick>,
     /// Bits of [`meta`].
@@ -111,6 +128,7 @@ impl Inode {
         handle: FileHandle,
         node: Option<Node>,
     ) -> Arc<Self> {
+        let told = Told::new(&attr, sb.engine().clock.now());
         Arc::new(Self {
             id: attr.id,
             kind: attr.kind,
@@ -122,6 +140,10 @@ impl Inode {
             errseq: ErrSeq::new(),
             write_failures: AtomicU32::new(0),
             units: AtomicU32::new(0),
+            changes: Changes::new(),
+            openers: AtomicU32::new(0),
+            idle_listed: AtomicBool::new(false),
+            idle_used: AtomicBool::new(false),
             size_bytes: AtomicU64::new(attr.size_bytes),
             backing_bytes: AtomicU64::new(attr.size_bytes),
             cut_from: AtomicU64::new(NO_CUT),
@@ -133,6 +155,8 @@ impl Inode {
                 I_LOCK,
                 InodeState {
                     attr,
+                    told,
+                    chosen_mtime: None,
                     node,
                     dirtied_when: None,
                     meta: 0,
@@ -194,6 +218,12 @@ impl Inode {
         self.record_size(size_bytes);
     }
 
+    /// The size that the backend's file has now, and no page here disagrees.
+    pub(crate) fn take_size(&self, size_bytes: u64) {
+        self.set_size(size_bytes);
+        self.backing_bytes.store(size_bytes, Ordering::Release);
+    }
+
     /// The size with which a killed process is recovered.
     pub(crate) fn record_size(&self, size_bytes: u64) {
         if let Some(slot) = self.slot() {
@@ -213,20 +243,6 @@ impl Inode {
         }
     }
 
-    /// Takes over attributes that the backend has just answered, but for those the cache knows better.
-    pub(crate) fn refresh(&self, attr: &Attr) {
-        let mut state = self.state.lock();
-        state.attr = *attr;
-    }
-
-    /// The same for attributes that a lookup brought, which may be older than those of a change since.
-    pub(crate) fn refresh_from_lookup(&self, attr: &Attr) {
-        let mut state = self.state.lock();
-        if attr.ctime >= state.attr.ctime && !state.meta_in_flight {
-            state.attr = *attr;
-        }
-    }
-
     /// Marks the record as one whose data was thrown away on purpose: nobody is to recover it.
     pub(crate) fn record_doom(&self) {
         if let Some(slot) = self.slot() {
@@ -236,11 +252,16 @@ impl Inode {
 
     /// Attributes as programs see them, cached writes included.
     pub fn attr(&self) -> Attr {
-        let mut attr = self.state.lock().attr;
+        let (mut attr, chosen_mtime) = {
+            let state = self.state.lock();
+            (state.attr, state.chosen_mtime)
+        };
         if self.kind == NodeKind::File {
             attr.size_bytes = self.size_bytes();
             attr.mtime = self.mtime();
-            attr.ctime = attr.ctime.max(attr.mtime);
+            if chosen_mtime != Some(attr.mtime) {
+                attr.ctime = attr.ctime.max(attr.mtime);
+            }
         }
         attr
     }
@@ -254,17 +275,34 @@ impl Inode {
     /// For the backend, if it has to be opened.
     pub(crate) fn node(&self) -> Result<Node, BackendError> {
         if let Some(node) = self.state.lock().node.clone() {
+            if !self.idle_used.load(Ordering::Relaxed) {
+                self.idle_used.store(true, Ordering::Relaxed);
+            }
             return Ok(node);
         }
         let (handle, id) = (self.handle.clone(), self.id);
         let found = self.sb.call(None, |done| Call::Reopen { handle, id, done })?;
+        Ok(self.adopt_node(found.node))
+    }
+
+    /// Keeps `node` open, unless the inode has one; returns the one it has.
+    pub(crate) fn adopt_node(&self, node: Node) -> Node {
         let mut state = self.state.lock();
-        if let Some(node) = state.node.clone() {
+        if let Some(kept) = state.node.clone() {
             drop(state); // before ours is closed
-            return Ok(node);
+            return kept;
         }
-        state.node = Some(found.node.clone());
-        Ok(found.node)
+        state.node = Some(node.clone());
+        drop(state);
+        self.sb.note_idle(self);
+        node
+    }
+
+    /// Gives up the node of an inode that is neither open nor dirty and can be found again.
+    pub(crate) fn take_idle_node(&self) -> Option<Node> {
+        let mut state = self.state.lock();
+        let idle = self.openers.load(Ordering::SeqCst) == 0 && self.is_clean(&state) && state.attr.nlink != 0;
+        if idle { state.node.take() } else { None }
     }
 
     /// The record in the arena that this inode's dirty frames name.
@@ -339,6 +377,7 @@ impl Inode {
         let idle = self.take_if_clean();
         // Closing a descriptor may enter the kernel: under no lock.
         drop(idle);
+        self.sb.note_idle(self);
     }
 
     fn take_if_clean(&self) -> Option<Node> {

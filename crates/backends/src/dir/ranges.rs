@@ -1,0 +1,58 @@
+//! Allocated ranges of files: space, holes, and where which is.
+
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::Errno;
+use slackwater::ErrorKind;
+use slackwater::backend::{Attr, FallocateMode, Node, SeekWhence};
+
+use super::errno::failed;
+use super::volume::{Answer, Volume};
+
+impl Volume {
+    pub(super) fn fallocate(
+        &self,
+        node: &Node,
+        mode: FallocateMode,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Answer<Attr> {
+        let flags = match mode {
+            FallocateMode::Allocate => FallocateFlags::empty(),
+            FallocateMode::AllocateKeepSize => FallocateFlags::KEEP_SIZE,
+            FallocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            FallocateMode::Zero => FallocateFlags::ZERO_RANGE,
+            FallocateMode::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        };
+        let writer = self.node(node)?.writer(&self.fds).map_err(failed("open for writing"))?; // R2
+        if len_bytes == 0 {
+            return Err(ErrorKind::Invalid.into());
+        }
+        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.limits().max_file_bytes) {
+            return Err(ErrorKind::TooLarge.into());
+        }
+        // A signal may end it anywhere, and to begin again does no harm.
+        while let Err(errno) = fallocate(writer, flags, offset_bytes, len_bytes) {
+            if errno != Errno::INTR {
+                return Err(failed("fallocate")(errno));
+            }
+        }
+        self.getattr(node)
+    }
+
+    /// The descriptor's position moves, which nobody minds: data goes to stated offsets.
+    pub(super) fn seek(&self, node: &Node, offset_bytes: u64, whence: SeekWhence) -> Answer<Option<u64>> {
+        let reader = self.node(node)?.reader(&self.fds).map_err(failed("open for reading"))?;
+        if offset_bytes > i64::MAX as u64 {
+            return Ok(None);
+        }
+        let position = match whence {
+            SeekWhence::Data => SeekFrom::Data(offset_bytes),
+            SeekWhence::Hole => SeekFrom::Hole(offset_bytes),
+        };
+        match seek(reader, position) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(failed("lseek")(errno)),
+        }
+    }
+}

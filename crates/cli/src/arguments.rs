@@ -1,0 +1,156 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::EXIT_STATUSES;
+use crate::quantity::{parse_bytes, parse_duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  slackwater mount ~/data /mnt/data                     stays in the foreground; Ctrl-C unmounts
+  slackwater mount ~/data /mnt/data --background        returns when it is mounted
+  slackwater mount /srv/db /mnt/db --cache 2GiB --dirty-expire 5s
+  slackwater umount /mnt/data                           returns when everything is in ~/data
+  slackwater umount /mnt/data --force --deadline 2m     also while programs have files open
+  slackwater status --json
+  slackwater doctor                                     what this machine can and cannot do
+
+In /etc/fstab, with this program linked as /sbin/mount.slackwater:
+  /srv/db  /mnt/db  slackwater  cache=2GiB,dirty-expire=5s,nofail  0 0
+";
+
+/// A directory mounted through a write-back cache: writes at the speed of memory, brought to the directory in the
+/// background, nothing lost at unmount or when the process is killed.
+#[derive(Parser, Debug)]
+#[command(name = "slackwater", version, max_term_width = 100, after_help = format!("{EXAMPLES}\n{EXIT_STATUSES}"))]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Mount the directory SOURCE at MOUNTPOINT, through the cache
+    Mount(Box<MountArguments>),
+    /// Bring everything to the source, and unmount
+    Umount(UmountArguments),
+    /// Make everything durable in the source that was written so far, shared mappings included
+    Sync {
+        /// Where the volume is mounted
+        mountpoint: PathBuf,
+    },
+    /// What is mounted, and how much of it is not in the source yet
+    Status {
+        /// One volume only
+        mountpoint: Option<PathBuf>,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what this machine lacks, and what is lost with it
+    Doctor,
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+const MOUNT_NOTES: &str = "\
+In the foreground, Ctrl-C or SIGTERM unmounts with everything in the source. umount(8) and fusermount3 -u lose
+nothing either: the process ends when the source has everything.
+
+What was written survives the death of this process: the next mount of SOURCE brings it in. What was not synced does
+not survive the death of the machine; it is at most --dirty-expire and a few seconds old.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{MOUNT_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct MountArguments {
+    /// The directory that has the data. Nobody else may change it meanwhile
+    pub(crate) source: PathBuf,
+    /// An empty directory elsewhere
+    pub(crate) mountpoint: PathBuf,
+    /// Memory for page data, such as 2GiB [default: 1/8 of the memory, at most half of this cgroup's limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) cache: Option<u64>,
+    /// Percent of the cache that may hold data which is not in the source yet; then writers wait. Half of it starts
+    /// write-back
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) dirty_ratio: u32,
+    /// Age at which data is brought to the source
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) dirty_expire: Duration,
+    /// Refuse every change
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Let other users in, as the files' permissions say [default for root]
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    /// Set-user-id bits have no effect
+    #[arg(long)]
+    pub(crate) nosuid: bool,
+    /// Device nodes cannot be opened
+    #[arg(long)]
+    pub(crate) nodev: bool,
+    /// Stay until it is unmounted [default]
+    #[arg(long, conflicts_with = "background")]
+    pub(crate) foreground: bool,
+    /// Return when it is mounted
+    #[arg(long)]
+    pub(crate) background: bool,
+    /// File on tmpfs that holds the cache [default: one per SOURCE in /dev/shm]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) arena: Option<PathBuf>,
+    /// Wait while another process has SOURCE, instead of failing at once
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Options as in /etc/fstab, such as ro,cache=1GiB
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// This process was started by one with --background
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
+
+const UMOUNT_NOTES: &str = "\
+Without --force a volume in use is left alone, and the message names the processes. Ctrl-C here stops watching: the
+unmount goes on until its deadline.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{UMOUNT_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct UmountArguments {
+    /// Where the volume is mounted
+    pub(crate) mountpoint: PathBuf,
+    /// Give up when this much time has passed; the volume stays mounted and works on
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) deadline: Duration,
+    /// Also while it is in use: later requests of those programs fail with EIO, what they wrote is kept
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Throw away what is not in the source, after naming it: the one way to lose data
+    #[arg(long)]
+    pub(crate) discard: bool,
+    /// Do not ask before throwing away
+    #[arg(long, requires = "discard")]
+    pub(crate) yes: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    #[test]
+    fn definition_is_consistent_and_documents_exit_statuses() {
+        let mut command = Arguments::command();
+        command.clone().debug_assert();
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Examples:") && help.contains("5  not mounted"), "{help}");
+    }
+}

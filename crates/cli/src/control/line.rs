@@ -1,0 +1,91 @@
+//! One line from a peer that may send too much, too slowly, or nothing.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Reads up to and without the newline, what follows it stays with the caller in `buffer`. `None` when the peer has
+/// closed before it sent a byte.
+///
+/// # Errors
+/// `TimedOut` when the whole line did not come `within` the time, `InvalidData` when it is longer than `most`,
+/// `UnexpectedEof` when it ends in the middle.
+///
+/// # Blocking
+/// For the peer, `within` at most.
+pub(super) fn read(
+    stream: &mut UnixStream,
+    buffer: &mut Vec<u8>,
+    most: usize,
+    within: Option<Duration>,
+) -> io::Result<Option<Vec<u8>>> {
+    let deadline = within.map(|within| Instant::now() + within);
+    let mut searched = 0;
+    loop {
+        if let Some(end) = buffer[searched..].iter().position(|byte| *byte == b'\n') {
+            let mut line: Vec<u8> = buffer.drain(..=searched + end).collect();
+            line.pop();
+            return Ok(Some(line));
+        }
+        searched = buffer.len();
+        if searched >= most {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        // A timeout of zero would mean none.
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(left)?;
+        let mut part = [0; 16 << 10];
+        match stream.read(&mut part) {
+            Ok(0) if buffer.is_empty() => return Ok(None),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => buffer.extend_from_slice(&part[..read]),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const SOON: Option<Duration> = Some(Duration::from_millis(50));
+    const LATE: Option<Duration> = Some(Duration::from_secs(60));
+
+    fn pair() -> (UnixStream, UnixStream) {
+        UnixStream::pair().unwrap()
+    }
+
+    #[test]
+    fn lines_come_one_by_one() {
+        let (mut near, mut far) = pair();
+        far.write_all(b"one\ntwo\n").unwrap();
+        let mut buffer = Vec::new();
+        assert_eq!(read(&mut near, &mut buffer, 100, LATE).unwrap().unwrap(), b"one");
+        assert_eq!(read(&mut near, &mut buffer, 100, LATE).unwrap().unwrap(), b"two");
+        drop(far);
+        assert_eq!(read(&mut near, &mut buffer, 100, LATE).unwrap(), None);
+    }
+
+    #[test]
+    fn half_a_line_ends_with_the_time_or_with_the_peer() {
+        let (mut near, mut far) = pair();
+        far.write_all(b"hal").unwrap();
+        let mut buffer = Vec::new();
+        assert_eq!(read(&mut near, &mut buffer, 100, SOON).unwrap_err().kind(), ErrorKind::TimedOut);
+        drop(far);
+        assert_eq!(read(&mut near, &mut buffer, 100, LATE).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let (mut near, mut far) = pair();
+        far.write_all(&[b'x'; 200]).unwrap();
+        assert_eq!(read(&mut near, &mut Vec::new(), 100, LATE).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,8 @@
+//! How the command talks to a mount process: one request per connection, one JSON object per line.
+//!
+//! `protocol` has the messages, `line` reads one within limits, `server` answers, `client` asks.
+
+pub(crate) mod client;
+mod line;
+pub(crate) mod protocol;
+pub(crate) mod server;

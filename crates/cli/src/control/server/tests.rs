@@ -1,0 +1,95 @@
+//! A hostile peer is answered or dropped, and never keeps another one waiting.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::path::PathBuf;
+
+use super::*;
+use crate::control::client;
+
+struct Echo;
+
+impl Respond for Echo {
+    fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        match request {
+            Request::Sync => {
+                (0..3).for_each(|n| assert!(progress(Reply::Progress { bytes_left: 3 - n, written_bytes: n })));
+                Reply::Done
+            }
+            _ => Reply::Failed(Failure::busy("echo")),
+        }
+    }
+}
+
+struct Socket(PathBuf);
+
+impl Socket {
+    fn listening(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("slackwater-{name}-{}.sock", std::process::id()));
+        start(&path, Arc::new(Echo)).unwrap();
+        Self(path)
+    }
+
+    fn send(&self, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(&self.0).unwrap();
+        // The server may have refused and closed already.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+
+    fn assert_answers(&self) {
+        assert!(matches!(client::ask(&self.0, &Request::Status), Ok(Reply::Failed(failure)) if failure.what == "echo"));
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn progress_comes_before_the_answer() {
+    let socket = Socket::listening("progress");
+    let mut conversation = client::Conversation::open(&socket.0, &Request::Sync).unwrap();
+    for n in 0..3 {
+        let reply = conversation.next(None).unwrap();
+        assert_eq!(reply, Reply::Progress { bytes_left: 3 - n, written_bytes: n });
+    }
+    assert_eq!(conversation.next(None).unwrap(), Reply::Done);
+}
+
+#[test]
+fn nonsense_is_answered_and_a_half_message_is_dropped() {
+    let socket = Socket::listening("nonsense");
+    assert!(socket.send(b"GET / HTTP/1.1\r\n\r\n").contains("not a request"));
+    assert!(socket.send(b"\xff\xfe\x00\n").contains("not a request"));
+    assert!(socket.send(b"{\"version\":1,\"request\":\"explode\"}\n").contains("explode"));
+    assert!(socket.send(b"{\"version\":1,\"request\":\"umount\",\"deadline_ms\":-1}\n").contains("usage"));
+    assert!(socket.send(b"{\"version\":7,\"request\":\"status\"}\n").contains("version 7"));
+    let deep = [b'['; 60_000];
+    assert!(socket.send(&[&deep[..], b"\n"].concat()).contains("not a request"));
+    assert_eq!(socket.send(b"{\"version\":1,\"requ"), "");
+    assert_eq!(socket.send(b""), "");
+    // The refusal may be lost when it meets what the peer still sends; what counts is that the server goes on.
+    let _ = socket.send(&vec![b'x'; 2 << 20]);
+    socket.assert_answers();
+}
+
+#[test]
+fn silent_peers_keep_nobody_waiting() {
+    let socket = Socket::listening("silent");
+    let _silent: Vec<_> = (0..CONNECTIONS_MAX - 1).map(|_| UnixStream::connect(&socket.0).unwrap()).collect();
+    socket.assert_answers();
+    let _two_more = [UnixStream::connect(&socket.0).unwrap(), UnixStream::connect(&socket.0).unwrap()];
+    // All places are taken: refused at once, and served once the silent ones have had their time.
+    loop {
+        match client::ask(&socket.0, &Request::Status) {
+            Ok(Reply::Failed(failure)) if failure.what == "echo" => break,
+            _ => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! `slackwater doctor`: what this machine lacks, and what is lost with it.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::process::{Resource, geteuid, getrlimit};
+use slackwater_arena::memory_limits;
+
+use crate::exit::{Failure, Reason};
+use crate::kernel::{self, Version};
+use crate::quantity;
+
+/// What one look found.
+enum Finding {
+    /// As it should be.
+    Good(String),
+    /// Something is lost without it.
+    Lost { what: String, lost: &'static str },
+    /// Nothing can be mounted without it.
+    Fatal(Failure),
+}
+
+impl Finding {
+    fn lost(what: impl Into<String>, lost: &'static str) -> Self {
+        Self::Lost { what: what.into(), lost }
+    }
+}
+
+const LOOKS: [(&str, fn() -> Finding); 10] = [
+    ("kernel", look_at_kernel),
+    ("/dev/fuse", look_at_fuse),
+    ("fusermount3", look_at_helper),
+    ("/dev/shm", look_at_shm),
+    ("memory", look_at_memory),
+    ("locked memory", look_at_memlock),
+    ("huge pages", look_at_collapse),
+    ("openat2", look_at_openat2),
+    ("RWF_DONTCACHE", look_at_dontcache),
+    ("cgroups", look_at_cgroups),
+];
+
+/// Looks at everything and prints it. The status says whether a mount can work.
+pub(crate) fn run() -> ExitCode {
+    let mut can_mount = true;
+    for (name, look) in LOOKS {
+        match look() {
+            Finding::Good(text) => println!("ok       {name}: {text}"),
+            Finding::Lost { what, lost } => println!("missing  {name}: {what}\n           without it: {lost}"),
+            Finding::Fatal(failure) => {
+                println!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
+                can_mount = false;
+            }
+        }
+    }
+    match can_mount {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(Reason::Failed.status()),
+    }
+}
+
+/// Refuses a machine that cannot mount: no `/dev/fuse`, or nobody who may use it for us.
+pub(crate) fn check_fuse() -> Result<(), Failure> {
+    let denied = |error: &io::Error| Failure::failed(format!("cannot open /dev/fuse: {error}"));
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Failure::failed("there is no /dev/fuse")
+                .advise("load the module (modprobe fuse); a container needs --device /dev/fuse"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(denied(&error)
+                .advise("become root, or let users in: chmod 666 /dev/fuse; a container needs --device /dev/fuse"));
+        }
+        Err(error) => return Err(denied(&error).advise("load the module: modprobe fuse")),
+    }
+    if !geteuid().is_root() && helper().is_none() {
+        return Err(Failure::failed("there is no fusermount3, which mounts for those who are not root")
+            .advise("install fuse3, or become root"));
+    }
+    Ok(())
+}
+
+fn helper() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join("fusermount3")).find(|path| path.is_file())
+}
+
+fn look_at_kernel() -> Finding {
+    let Some(running) = Version::running() else {
+        return Finding::lost("its version cannot be told", "whether this kernel is new enough is not checked");
+    };
+    match kernel::check(Some(running)) {
+        Err(failure) => Finding::Fatal(failure),
+        Ok(()) if running < kernel::TESTED => Finding::lost(
+            format!("Linux {running} is not what releases are tested on ({})", kernel::TESTED),
+            "where cached readers could miss a write, files open for reading are not cached by the kernel: slower",
+        ),
+        Ok(()) => Finding::Good(format!("Linux {running} (needs {}, tested on {})", kernel::FLOOR, kernel::TESTED)),
+    }
+}
+
+fn look_at_fuse() -> Finding {
+    check_fuse().map_or_else(Finding::Fatal, |()| Finding::Good("it opens".into()))
+}
+
+fn look_at_helper() -> Finding {
+    match helper() {
+        Some(path) => Finding::Good(path.display().to_string()),
+        None => Finding::lost("it is not in PATH (package fuse3)", "only root can mount"),
+    }
+}
+
+fn look_at_shm() -> Finding {
+    let lost = "the cache needs --arena FILE on another tmpfs";
+    match rustix::fs::statvfs("/dev/shm") {
+        Err(errno) => Finding::lost(format!("no /dev/shm: {}", io::Error::from(errno)), lost),
+        Ok(room) => {
+            let free = room.f_bavail.saturating_mul(room.f_frsize);
+            let text = format!("{} free", quantity::bytes(free));
+            if free < 256 << 20 { Finding::lost(text, "only a small cache fits") } else { Finding::Good(text) }
+        }
+    }
+}
+
+fn look_at_memory() -> Finding {
+    let limits = memory_limits();
+    let text = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), quantity::bytes);
+    let cgroup = limits.cgroup_bytes.filter(|bytes| limits.machine_bytes.is_none_or(|machine| *bytes < machine));
+    match limits.machine_bytes {
+        None => Finding::lost("/proc/meminfo cannot be read", "a cache larger than the memory is not refused"),
+        machine => Finding::Good(match cgroup {
+            Some(_) => format!("{}, and {} for this cgroup", text(machine), text(cgroup)),
+            None => format!("{}, no smaller limit for this cgroup", text(machine)),
+        }),
+    }
+}
+
+fn look_at_memlock() -> Finding {
+    match getrlimit(Resource::Memlock).current {
+        None => Finding::Good("no limit".into()),
+        Some(bytes) => Finding::lost(
+            format!("limited to {}", quantity::bytes(bytes)),
+            "the cache may be swapped out where there is swap: slower, nothing else",
+        ),
+    }
+}
+
+/// The cache asks for huge pages after it was filled.
+fn look_at_collapse() -> Finding {
+    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let lost = "the cache is of small pages: a few percent slower";
+    match enabled {
+        _ if Version::running().is_some_and(|running| running < Version::new(6, 1)) => {
+            Finding::lost("MADV_COLLAPSE needs Linux 6.1", lost)
+        }
+        enabled if enabled.is_empty() => Finding::lost("this kernel has none for memory files (MADV_COLLAPSE)", lost),
+        enabled if enabled.contains("[deny]") => {
+            Finding::lost("denied by /sys/kernel/mm/transparent_hugepage/shmem_enabled", lost)
+        }
+        _ => Finding::Good("MADV_COLLAPSE is there".into()),
+    }
+}
+
+fn look_at_openat2() -> Finding {
+    match openat2(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+        Ok(_) => Finding::Good("it is there".into()),
+        Err(errno) => Finding::lost(
+            io::Error::from(errno).to_string(),
+            "mount points inside a source are told by their device number only (a sandbox forbids the call?)",
+        ),
+    }
+}
+
+fn look_at_dontcache() -> Finding {
+    const RWF_DONTCACHE: u32 = 0x80;
+    let lost = "data that cannot bypass the kernel's page cache stays in it, as a second copy";
+    let file = match memfd_create("slackwater-doctor", MemfdFlags::CLOEXEC) {
+        Ok(file) => file,
+        Err(errno) => return Finding::lost(io::Error::from(errno).to_string(), lost),
+    };
+    let flags = ReadWriteFlags::from_bits_retain(RWF_DONTCACHE);
+    // A file in memory refuses it; a kernel that does not know it says so in the same way. So the version decides.
+    match rustix::io::pwritev2(file.as_fd(), &[io::IoSlice::new(b"x")], 0, flags) {
+        Ok(_) => Finding::Good("it is there".into()),
+        Err(_) if Version::running().is_some_and(|running| running >= Version::new(6, 14)) => {
+            Finding::Good("it is there, where the source's file system has it".into())
+        }
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => Finding::lost("needs Linux 6.14", lost),
+        Err(errno) => Finding::lost(io::Error::from(errno).to_string(), lost),
+    }
+}
+
+fn look_at_cgroups() -> Finding {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let layout = cgroup_layout(&mounts);
+    match layout {
+        None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known: set --cache"),
+        Some(layout) => Finding::Good(layout),
+    }
+}
+
+/// Which versions are mounted, and where memory is.
+fn cgroup_layout(mounts: &str) -> Option<String> {
+    let fields = |line: &str| -> Option<(String, String, String)> {
+        let mut fields = line.split(' ').skip(1).map(str::to_owned);
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    };
+    let of_kind = |wanted: &'static str| mounts.lines().filter_map(fields).filter(move |(_, kind, _)| kind == wanted);
+    let unified = of_kind("cgroup2").next().map(|(point, ..)| point);
+    let memory = of_kind("cgroup").find(|(.., options)| options.split(',').any(|option| option == "memory"));
+    match (unified, memory) {
+        (Some(unified), None) => Some(format!("version 2 at {unified}")),
+        (unified, Some((memory, ..))) => {
+            let beside = unified.map_or_else(String::new, |unified| format!(", version 2 without memory at {unified}"));
+            let there = if Path::new(&memory).exists() { "" } else { " (not visible from here)" };
+            Some(format!("memory in version 1 at {memory}{there}{beside}"))
+        }
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cgroup_layout;
+
+    #[test]
+    fn layouts_of_cgroups_are_told_apart() {
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        let v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /proc cgroup rw,memory 0 0\n";
+        assert_eq!(cgroup_layout(v2).unwrap(), "version 2 at /sys/fs/cgroup");
+        assert_eq!(cgroup_layout(v1).unwrap(), "memory in version 1 at /proc");
+        let both = format!("{v1}cgroup2 /u cgroup2 rw 0 0\n");
+        assert_eq!(cgroup_layout(&both).unwrap(), "memory in version 1 at /proc, version 2 without memory at /u");
+        assert_eq!(cgroup_layout("proc /proc proc rw 0 0\n"), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! The `slackwater` command.
+//!
+//! ```text
+//! arguments, quantity, exit    the command line, and how it ends
+//! mount/                       a mount process, from two directories to a volume and back
+//! control/, registry           how the command and the mount processes find and understand each other
+//! client, progress             umount, sync, status
+//! doctor, kernel, mountinfo    what the machine can do, and what is mounted
+//! detach, sys                  system calls that need more than one line
+//! ```
+
+mod arguments;
+mod client;
+mod control;
+mod detach;
+mod doctor;
+mod exit;
+mod kernel;
+mod mount;
+mod mountinfo;
+mod pages;
+mod progress;
+mod quantity;
+mod registry;
+mod sys;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Command};
+use crate::exit::Failure;
+
+fn main() -> ExitCode {
+    log_events();
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_default();
+    if Path::new(&name).file_name().is_some_and(|name| name == mount::helper::NAME) {
+        return mount::helper::run(words);
+    }
+    match run(&Arguments::parse().command) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("slackwater: {failure}");
+            ExitCode::from(failure.reason.status())
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Mount(arguments) => return mount::run(arguments),
+        Command::Umount(arguments) => client::umount(arguments)?,
+        Command::Sync { mountpoint } => client::sync(mountpoint)?,
+        Command::Status { mountpoint, json } => client::status(mountpoint.as_deref(), *json)?,
+        Command::Doctor => return Ok(doctor::run()),
+        Command::Completions { shell } => pages::print_completions(*shell),
+        Command::Man => pages::print_manual()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Warnings and errors go to standard error; `SLACKWATER_LOG` says from which level on.
+fn log_events() {
+    let level = std::env::var("SLACKWATER_LOG").ok().and_then(|level| level.parse().ok());
+    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).init();
+}

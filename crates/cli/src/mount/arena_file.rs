@@ -1,0 +1,189 @@
+//! The file that holds the cache, and what a dead predecessor left in it.
+//!
+//! # Invariants
+//! F1. A file is opened only if it is ours: a regular file of this user that nobody else may read, reached without a
+//!     link. In `/dev/shm` anybody may make files.
+//! F2. A file with data in it is removed after that data is durable in the source, and by nobody else than this.
+//!     One that cannot be understood is left alone, with an error.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::process::geteuid;
+use slackwater::{Engine, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, Survivors, memory_limits};
+use slackwater_backends::{DirBackend, SystemClock};
+
+use crate::exit::Failure;
+use crate::quantity;
+
+/// Where arenas are when nobody says otherwise.
+const FOLDER: &str = "/dev/shm";
+/// Less leaves nothing beside the frames that requests land in.
+pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
+
+/// The file for a source.
+pub(crate) fn default_path(identity: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("slackwater-{}-{identity}.arena", geteuid().as_raw()))
+}
+
+/// An eighth of the memory, at most half of our cgroup's limit, and what the file system of `path` has room for.
+pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
+    let limits = memory_limits();
+    let room = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
+    // The tables come on top, and others need room too.
+    let room = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize) / 4 * 3);
+    let parts = [limits.machine_bytes.map(|bytes| bytes / 8), limits.cgroup_bytes.map(|bytes| bytes / 2), room];
+    let least = parts.into_iter().flatten().min().unwrap_or(256 << 20);
+    (least >> 20 << 20).max(CACHE_BYTES_MIN)
+}
+
+/// What is in an arena of a process that died.
+pub(crate) struct Left {
+    arena: Arc<Arena>,
+    survivors: Survivors,
+    pub(crate) bytes: u64,
+}
+
+/// Opens what a predecessor left. `None` when there is no file.
+///
+/// # Errors
+/// The file is none of ours, in use, damaged, or has data of another source.
+pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
+    let name = path.display();
+    let status = match fs::symlink_metadata(path) {
+        Ok(status) => status,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::failed(format!("cannot look at the arena {name}: {error}"))),
+    };
+    if !status.is_file() || status.uid() != geteuid().as_raw() || status.mode() & 0o077 != 0 {
+        let what = format!("the arena {name} must be a regular file of yours with mode 0600");
+        return Err(
+            Failure::failed(what).advise("remove it if you know what it is, or choose another with --arena FILE")
+        );
+    }
+    let (arena, survivors) = Arena::open(path).map_err(|error| refused(path, &error))?;
+    let is_other = |id: &[u8]| id != identity.as_bytes();
+    let pages = |other: bool| -> u64 {
+        let volumes = survivors.volumes.iter().filter(|volume| is_other(volume.record.id.as_slice()) == other);
+        volumes.flat_map(|volume| &volume.inodes).map(|inode| inode.pages.len() as u64).sum()
+    };
+    let frame_bytes = slackwater_arena::FRAME_BYTES as u64;
+    if pages(true) > 0 {
+        let what = format!("the arena {name} holds {} of another source", quantity::bytes(pages(true) * frame_bytes));
+        return Err(Failure::failed(what).advise(
+            "mount that source with this arena first, which brings the data in, or choose another --arena FILE",
+        ));
+    }
+    let bytes = pages(false) * frame_bytes;
+    Ok(Some(Left { arena, survivors, bytes }))
+}
+
+/// Brings everything to `source` and removes the file (F2). `started` hears of the volume, to follow it.
+///
+/// # Errors
+/// The data is still in the file then.
+///
+/// # Blocking
+/// Until everything is in the source.
+pub(crate) fn bring_in(
+    left: Left,
+    path: &Path,
+    identity: &str,
+    source: &Path,
+    started: impl FnOnce(&Arc<SuperBlock>),
+) -> Result<(), Failure> {
+    let kept = |what: String| {
+        Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
+            .advise("the data is kept there; mount again when the cause is gone")
+    };
+    let backend = DirBackend::open(source).map_err(|error| kept(error.to_string()))?;
+    let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
+    let volume = engine.mount(identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
+    started(&volume);
+    volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;
+    drop((volume, engine));
+    remove(path)
+}
+
+/// Makes a new file.
+///
+/// # Errors
+/// There is not enough memory, or the file cannot be there.
+///
+/// # Blocking
+/// Up to a second per GiB.
+pub(crate) fn create(path: &Path, cache_bytes: u64) -> Result<Arc<Arena>, Failure> {
+    // One volume; the rest of the table costs nothing.
+    Arena::create(&ArenaConfig::file(path, cache_bytes)).map_err(|error| refused(path, &error))
+}
+
+/// Removes a file that has nothing any more.
+pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Failure::failed(format!("cannot remove the arena {}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refused(path: &Path, error: &ArenaError) -> Failure {
+    let name = path.display();
+    match error {
+        ArenaError::TooLarge { needed_bytes, limit_bytes, limit_name } => {
+            let (needed, limit) = (quantity::bytes(*needed_bytes), quantity::bytes(*limit_bytes));
+            let half = quantity::bytes(limit_bytes / 2);
+            Failure::usage(format!("this cache needs {needed} of memory, more than the {limit} of {limit_name}"))
+                .advise(format!("choose a smaller --cache, at most half of the memory is sensible ({half})"))
+        }
+        ArenaError::NoSpace { needed_bytes, .. } => {
+            let needed = quantity::bytes(*needed_bytes);
+            let folder = path.parent().unwrap_or(path).display();
+            Failure::failed(format!("{folder} has no room for the {needed} of this cache"))
+                .advise("choose a smaller --cache, remount it larger (mount -o remount,size=...), or use --arena FILE elsewhere")
+        }
+        ArenaError::FileSystem { .. } => Failure::usage(format!("{name}: {error}"))
+            .advise("an arena is memory: choose a file below /dev/shm, or on a tmpfs of your own"),
+        ArenaError::InUse => Failure::busy(format!("the arena {name} is in use by another process"))
+            .advise("another mount has it (slackwater status); choose another --arena FILE"),
+        ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Length(_) | ArenaError::Damaged(_) => {
+            Failure::failed(format!("cannot use the arena {name}: {error}"))
+                .advise("it may hold data that is not in the source yet; nothing was changed")
+                .advise(format!("to go on without it, move it away: mv {name} {name}.bad"))
+        }
+        ArenaError::Config(mismatch) => Failure::usage(format!("this cache is not possible: {mismatch}")),
+        ArenaError::Os { call, source } => Failure::failed(format!("cannot use the arena {name}: {call}: {source}"))
+            .advise("choose another with --arena FILE, in a directory of tmpfs that you may write"),
+        other => Failure::failed(format!("cannot use the arena {name}: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_fits_the_machine() {
+        let bytes = default_cache_bytes(Path::new("/dev/shm/x"));
+        let machine = memory_limits().machine_bytes.unwrap();
+        assert!(bytes >= CACHE_BYTES_MIN && (bytes <= machine / 8 || bytes == CACHE_BYTES_MIN), "{bytes} of {machine}");
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_and_a_link_are_refused() {
+        let path = Path::new(FOLDER).join(format!("slackwater-test-{}.arena", std::process::id()));
+        assert!(open_left(&path, "x").unwrap().is_none());
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        let link = open_left(&path, "x").map(drop).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644)).unwrap();
+        let open = open_left(&path, "x").map(drop).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        assert!(link.what.contains("regular file") && open.what.contains("0600"), "{link}; {open}");
+    }
+}

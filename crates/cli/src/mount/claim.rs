@@ -1,0 +1,179 @@
+//! One owner per source directory.
+//!
+//! The source is locked (`flock`) until nothing of it is dirty, which keeps out other users' mounts too. A mount of a
+//! directory above or below it is found in the registry: its entries name all directories they lie in.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::control::client;
+use crate::control::protocol::{Phase, Reply, Request};
+use crate::exit::{Failure, Reason};
+use crate::mount::place::Place;
+use crate::registry::{Entry, Found, Registered, Registry};
+
+/// A source that is ours. Dropping it gives it back.
+pub(crate) struct Claim {
+    pub(crate) registered: Registered,
+    _lock: OwnedFd,
+}
+
+/// What is in the way.
+enum Obstacle {
+    /// A mount of this user.
+    Mount(Box<Found>),
+    /// Somebody with a lock on the source.
+    Lock,
+}
+
+/// Claims the source of `entry`, which is open as `source_fd`. Waits while the owner only flushes after an umount(2),
+/// or as long as it takes with `wait`; `say` hears for what.
+///
+/// # Errors
+/// `Busy`, with the owner and what to do.
+pub(crate) fn claim(
+    registry: &Registry,
+    entry: &Entry,
+    source_fd: OwnedFd,
+    wait: bool,
+    say: &dyn Fn(&str),
+) -> Result<Claim, Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot register the mount: {error}"));
+    loop {
+        let obstacle = {
+            let guard = registry.lock().map_err(failed)?;
+            match obstacle(registry, entry, &source_fd).map_err(failed)? {
+                Some(obstacle) => obstacle,
+                None => {
+                    forget_dead(registry, entry).map_err(failed)?;
+                    let registered = registry.register(&guard, entry).map_err(failed)?;
+                    return Ok(Claim { registered, _lock: source_fd });
+                }
+            }
+        };
+        let refusal = refusal(&obstacle, &entry.source);
+        if !wait && !obstacle.is_going_away() {
+            return Err(refusal);
+        }
+        say(&format!("{}; waiting until it is free", refusal.what));
+        match &obstacle {
+            Obstacle::Mount(found) => found.wait_until_dead().map_err(failed)?,
+            Obstacle::Lock => {
+                flock(&source_fd, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
+                flock(&source_fd, FlockOperation::Unlock).map_err(|errno| failed(errno.into()))?;
+            }
+        }
+    }
+}
+
+fn obstacle(registry: &Registry, entry: &Entry, source_fd: &OwnedFd) -> std::io::Result<Option<Obstacle>> {
+    let overlaps = |other: &Place| other.contains(&entry.source) || entry.source.contains(other);
+    let owner = registry.entries()?.into_iter().find(|found| found.is_alive && overlaps(&found.entry.source));
+    if let Some(owner) = owner {
+        return Ok(Some(Obstacle::Mount(Box::new(owner))));
+    }
+    match flock(source_fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(None),
+        Err(Errno::WOULDBLOCK) => Ok(Some(Obstacle::Lock)),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Entries of the dead that say nothing any more: this source is taken over, or their arena is gone.
+fn forget_dead(registry: &Registry, entry: &Entry) -> std::io::Result<()> {
+    for found in registry.entries()?.iter().filter(|found| !found.is_alive) {
+        if found.entry.source.id == entry.source.id || !found.entry.arena.exists() {
+            found.remove();
+        }
+    }
+    Ok(())
+}
+
+impl Obstacle {
+    /// Whether it ends by itself.
+    fn is_going_away(&self) -> bool {
+        match self {
+            Self::Mount(found) => match client::ask(&found.socket(), &Request::Status) {
+                Ok(Reply::Status(status)) => status.phase == Phase::Flushing,
+                Ok(_) => false,
+                Err(_) => !found.is_still_alive(),
+            },
+            Self::Lock => false,
+        }
+    }
+}
+
+fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
+    let path = source.path.display();
+    match obstacle {
+        Obstacle::Mount(found) => {
+            let (owner, pid) = (&found.entry, found.entry.pid);
+            let mountpoint = owner.mountpoint.display();
+            let what = match () {
+                () if owner.source.id == source.id => format!("{path} is mounted already, at {mountpoint} (pid {pid})"),
+                () if owner.source.contains(source) => {
+                    format!(
+                        "{path} lies in {}, which is mounted at {mountpoint} (pid {pid})",
+                        owner.source.path.display()
+                    )
+                }
+                () => {
+                    format!(
+                        "{path} contains {}, which is mounted at {mountpoint} (pid {pid})",
+                        owner.source.path.display()
+                    )
+                }
+            };
+            Failure::new(Reason::Busy, what)
+                .advise(format!("use {mountpoint}, or unmount it first: slackwater umount {mountpoint}"))
+                .advise("or wait for it: --wait")
+        }
+        Obstacle::Lock => {
+            let holder = match lock_holder(source) {
+                Some(pid) => format!("pid {pid}, {}", command_of(pid)),
+                None => "another process".to_owned(),
+            };
+            Failure::new(Reason::Busy, format!("{path} is locked by {holder}")).advise(
+                "two mounts of one directory would overwrite each other's data: end that one first, or use --wait",
+            )
+        }
+    }
+}
+
+/// Who has an exclusive lock on the directory, as `/proc/locks` says.
+fn lock_holder(source: &Place) -> Option<u32> {
+    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &source.lock_name())
+}
+
+/// Number, `FLOCK`, `ADVISORY`, `WRITE`, process, device and inode, range.
+fn holder_in(locks: &str, name: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, "WRITE", pid, place, ..] if place == name => pid.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+fn command_of(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if name.is_empty() { "in another pid namespace".to_owned() } else { name.trim_end().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holder_in;
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_by_device_and_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 10 fe:00:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 11 fe:00:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 12 fe:00:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 13 fe:00:77 0 EOF\n";
+        assert_eq!(holder_in(locks, "fe:00:77"), Some(13));
+        assert_eq!(holder_in(locks, "fe:00:79"), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! The two directories of a mount, checked before anything is made or locked.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::detach;
+use crate::exit::Failure;
+use crate::mount::place::Place;
+use crate::mountinfo::Mount;
+
+/// Source and mount point, which may be mounted together.
+pub(crate) struct Ends {
+    pub(crate) source: Place,
+    /// Open for reading: what the lock is taken on.
+    pub(crate) source_fd: OwnedFd,
+    pub(crate) mountpoint: PathBuf,
+}
+
+/// Finds both. A mount point whose process died is freed first.
+///
+/// # Errors
+/// One of them is missing, is no directory, is in use, or lies in the other.
+pub(crate) fn find(source: &Path, mountpoint: &Path) -> Result<Ends, Failure> {
+    let (source, source_fd) = Place::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
+    free_dead(mountpoint)?;
+    let (mountpoint, _) =
+        Place::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
+    let (from, to) = (source.path.display(), mountpoint.path.display());
+    if source.id == mountpoint.id {
+        return Err(Failure::usage(format!("{to} is the source itself")).advise("mount it at another, empty directory"));
+    }
+    // A volume at the mount point whose source we are in shows the same: its root contains the source.
+    if mountpoint.contains(&source) {
+        return Err(Failure::usage(format!("the source {from} lies inside the mount point {to}"))
+            .advise("the mount would hide it; choose a mount point elsewhere"));
+    }
+    if source.contains(&mountpoint) {
+        return Err(Failure::usage(format!("the mount point {to} lies inside the source {from}"))
+            .advise("the volume would contain itself; choose a mount point elsewhere"));
+    }
+    if let Some(mount) = Mount::at(&mountpoint.path) {
+        let what = format!("{to} is a mount point already, of {} ({})", mount.source.display(), mount.kind);
+        let unmount = if mount.is_slackwater() { "slackwater umount" } else { "umount" };
+        return Err(
+            Failure::busy(what).advise(format!("unmount that first ({unmount} {to}), or choose another directory"))
+        );
+    }
+    Ok(Ends { source, source_fd, mountpoint: mountpoint.path })
+}
+
+/// The name of a mount point, absolute and without links, found without asking what is mounted there: that may hang.
+pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
+    let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_path_buf() };
+    match (mountpoint.parent(), mountpoint.file_name()) {
+        (Some(folder), Some(name)) => {
+            let path = here(folder).canonicalize()?.join(name);
+            // A link in the last place is followed only where nothing is mounted under its own name.
+            if Mount::at(&path).is_some() { Ok(path) } else { path.canonicalize() }
+        }
+        _ => mountpoint.canonicalize(),
+    }
+}
+
+/// A process that was killed leaves a mount where everything fails; the next mount takes its place.
+fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
+    let is_dead = rustix::fs::stat(mountpoint).is_err_and(|errno| errno == Errno::NOTCONN);
+    let Ok(name) = name_of(mountpoint) else { return Ok(()) };
+    match Mount::at(&name) {
+        Some(mount) if is_dead && mount.is_slackwater() => detach::detach(&name).map_err(|error| {
+            Failure::failed(format!("{} is left of a mount whose process died: {error}", name.display()))
+                .advise(format!("free it: umount -l {}", name.display()))
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) => {
+            Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {path}"))
+        }
+        Some(Errno::NOTDIR) => {
+            Failure::failed(format!("the {role} {path} is not a directory")).advise("only directories can be mounted")
+        }
+        Some(Errno::ACCESS | Errno::PERM) => Failure::failed(format!("no permission to open the {role} {path}"))
+            .advise("use a directory that you may read, or become its owner or root"),
+        Some(Errno::NOTCONN) => Failure::failed(format!("the {role} {path} is on a mount whose process died"))
+            .advise(format!("free it: umount -l {path}")),
+        _ => Failure::failed(format!("cannot open the {role} {path}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+    use std::path::Path;
+
+    #[test]
+    fn a_mount_point_is_named_without_being_asked() {
+        assert_eq!(name_of(Path::new("/proc/")).unwrap(), Path::new("/proc"));
+        assert_eq!(name_of(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
+        assert_eq!(name_of(Path::new("/")).unwrap(), Path::new("/"));
+        assert!(name_of(Path::new("/nonexistent/x")).is_err());
+        let link = std::env::temp_dir().join(format!("slackwater-name-{}", std::process::id()));
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        assert_eq!(name_of(&link).unwrap(), Path::new("/proc"));
+        std::fs::remove_file(&link).unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! `mount.slackwater`, which `mount(8)` and `/etc/fstab` call: `mount.slackwater SOURCE DIR [-sfnv] [-o OPTIONS]`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Command, MountArguments};
+use crate::exit::{Failure, Reason};
+use crate::mount::{background, options};
+
+/// The name under which the command is the helper.
+pub(crate) const NAME: &str = "mount.slackwater";
+
+/// As `mount(8)` documents them for itself.
+const STATUS_USAGE: u8 = 1;
+const STATUS_MOUNT_FAILED: u8 = 32;
+
+const USAGE: &str = "usage: mount.slackwater SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]";
+
+/// What `mount(8)` asks for.
+struct Asked {
+    arguments: MountArguments,
+    /// Look and do nothing.
+    fake: bool,
+}
+
+/// Mounts in the background.
+pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let outcome = asked(words).and_then(|asked| match asked.fake {
+        true => Ok(ExitCode::SUCCESS),
+        false => background::start(&asked.arguments),
+    });
+    match outcome {
+        Ok(code) if code == ExitCode::SUCCESS => code,
+        Ok(_) => ExitCode::from(STATUS_MOUNT_FAILED),
+        Err(failure) => {
+            eprintln!("{NAME}: {failure}");
+            ExitCode::from(if failure.reason == Reason::Usage { STATUS_USAGE } else { STATUS_MOUNT_FAILED })
+        }
+    }
+}
+
+fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
+    let mut places = Vec::new();
+    let (mut fake, mut sloppy, mut option_lists) = (false, false, Vec::new());
+    while let Some(word) = words.next() {
+        let missing = || Failure::usage(format!("{} needs a value", word.display())).advise(USAGE);
+        match word.to_str() {
+            Some("-o") => option_lists.push(words.next().ok_or_else(missing)?),
+            // A mount namespace and a type with a subtype: mount(8) has done what they ask.
+            Some("-N" | "-t") => drop(words.next().ok_or_else(missing)?),
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                for flag in flags[1..].chars() {
+                    match flag {
+                        's' => sloppy = true,
+                        'f' => fake = true,
+                        'r' => option_lists.push("ro".into()),
+                        'n' | 'v' | 'w' => {}
+                        _ => return Err(Failure::usage(format!("unknown option -{flag}")).advise(USAGE)),
+                    }
+                }
+            }
+            _ => places.push(word),
+        }
+    }
+    let [source, mountpoint] = &places[..] else {
+        return Err(Failure::usage("two directories are needed").advise(USAGE));
+    };
+    let line =
+        ["slackwater".into(), "mount".into(), "--background".into(), "--".into(), source.clone(), mountpoint.clone()];
+    let Command::Mount(arguments) = Arguments::parse_from(line).command else { unreachable!("the line says mount") };
+    let mut arguments = *arguments;
+    for list in option_lists {
+        let list = list.to_str().ok_or_else(|| Failure::usage("options must be UTF-8"))?;
+        for unknown in options::apply(&mut arguments, list)? {
+            if !sloppy {
+                eprintln!("{NAME}: option {unknown} is unknown and ignored");
+            }
+        }
+    }
+    Ok(Asked { arguments, fake })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Asked, Failure> {
+        asked(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn lines_of_mount_are_understood() {
+        let asked =
+            parse("/a /b -n -o rw,noexec,cache=1GiB,_netdev,gobbledygook -sv -t fuse.slackwater -o ro").unwrap();
+        assert!(asked.arguments.background && asked.arguments.read_only && !asked.fake);
+        assert_eq!(asked.arguments.cache, Some(1 << 30));
+        assert_eq!(asked.arguments.source, std::path::Path::new("/a"));
+        assert!(parse("/a /b -f").unwrap().fake);
+    }
+
+    #[test]
+    fn lines_that_are_not_are_refused() {
+        for line in ["/a", "/a /b /c", "/a /b -x", "/a /b -o", "/a /b -o cache=much"] {
+            assert_eq!(parse(line).map(drop).unwrap_err().reason, Reason::Usage, "{line}");
+        }
+    }
+}

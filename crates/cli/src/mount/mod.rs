@@ -1,0 +1,259 @@
+//! `slackwater mount`: from two directories to a volume, and back.
+//!
+//! # Steps
+//! 1. What must be so: the kernel, `/dev/fuse`, the two directories (`ends`).
+//! 2. The source becomes ours (`claim`), and the command can ask how it goes (`session`).
+//! 3. What a dead predecessor left is brought into the source (`arena_file`).
+//! 4. A new arena, an engine, a volume, the mount (`door`). Now it is announced.
+//! 5. Until somebody ends it (`vigil`), in any way; then everything is given back.
+//!
+//! A signal before step 4 ends the process at once: it has taken nothing from anybody yet, and what it brings in stays
+//! in the old arena until it is in the source.
+
+mod arena_file;
+mod background;
+mod claim;
+mod door;
+mod ends;
+pub(crate) mod helper;
+mod options;
+pub(crate) mod place;
+mod session;
+mod vigil;
+mod would_lose;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit, setrlimit, umask};
+use slackwater::{Engine, SuperBlock, Tunables};
+use slackwater_backends::{DirBackend, SystemClock};
+
+use crate::arguments::MountArguments;
+use crate::control::server;
+use crate::exit::Failure;
+use crate::progress::Meter;
+use crate::registry::{Entry, Registry};
+use crate::sys::Signals;
+use crate::{doctor, kernel, quantity};
+
+use self::arena_file::CACHE_BYTES_MIN;
+use self::claim::Claim;
+use self::door::{Door, DoorOptions};
+pub(crate) use self::ends::name_of;
+use self::session::Session;
+use self::vigil::Vigil;
+pub(crate) use self::would_lose::Loss;
+
+/// Descriptors for the nodes that are open or dirty, twice each.
+const DESCRIPTORS: u64 = 8192;
+
+/// Mounts, and stays until it is unmounted.
+///
+/// # Errors
+/// What stood in the way; nothing is mounted then.
+pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
+    let mut arguments = arguments.clone();
+    for list in std::mem::take(&mut arguments.options) {
+        if let Some(unknown) = options::apply(&mut arguments, &list)?.first() {
+            return Err(
+                Failure::usage(format!("unknown option {unknown}")).advise("slackwater mount --help lists them")
+            );
+        }
+    }
+    match arguments.background {
+        true => background::start(&arguments),
+        false => serve(&arguments).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn serve(arguments: &MountArguments) -> Result<(), Failure> {
+    // Before the first thread: all of them inherit it.
+    let vigil = Vigil::begin(Signals::block());
+    prepare_process();
+
+    kernel::check(kernel::Version::running())?;
+    doctor::check_fuse()?;
+    let ends = ends::find(&arguments.source, &arguments.mountpoint)?;
+    let identity =
+        ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
+    let arena_path = match &arguments.arena {
+        Some(path) => std::path::absolute(path).map_err(|error| Failure::usage(format!("--arena: {error}")))?,
+        None => arena_file::default_path(&identity),
+    };
+
+    let registry = Registry::open()?;
+    let cache_bytes = arguments.cache;
+    if let Some(bytes) = cache_bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
+        let what = format!("a cache of {} is too small", quantity::bytes(bytes));
+        return Err(Failure::usage(what).advise(format!("give it {} at least", quantity::bytes(CACHE_BYTES_MIN))));
+    }
+    let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
+    let entry = Entry::of_this_process(ends.source, ends.mountpoint, arena_path, shown_bytes);
+    let claim = claim::claim(&registry, &entry, ends.source_fd, arguments.wait, &|text| eprintln!("{text}"))?;
+    let session = Session::new(entry);
+    server::start(&claim.registered.socket(), Arc::clone(&session) as _)
+        .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
+
+    bring_in_what_was_left(&session, &identity)?;
+    vigil.mounting();
+    let mounted = Mounted::open(&session, arguments, cache_bytes, &identity)?;
+    let log = registry.log_file(session.entry.pid);
+    announce(&session, &mounted, arguments);
+    if arguments.detached {
+        background::detach(&log).map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?;
+    }
+    vigil.keep(&session, &mounted.door, arguments.detached);
+    mounted.close(&session, claim)?;
+    session.set_released();
+    if std::fs::metadata(&log).is_ok_and(|log| log.len() == 0) {
+        // Nothing happened that is worth keeping.
+        let _ = std::fs::remove_file(&log);
+    }
+    if !arguments.detached {
+        println!(
+            "Unmounted {}: everything is in {}.",
+            session.entry.mountpoint.display(),
+            session.entry.source.path.display()
+        );
+    }
+    Ok(())
+}
+
+/// What a process needs that others' writes go through.
+fn prepare_process() {
+    // Modes of files are made by those who make them.
+    umask(rustix::fs::Mode::empty());
+    // Memory that the flush needs must not wait for the flush. Only root may, and nobody else needs to.
+    let _ = configure_io_flusher_behavior(true);
+    let mut limit = getrlimit(Resource::Nofile);
+    if let Some(current) = limit.current.filter(|current| *current < DESCRIPTORS) {
+        limit.current = Some(limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS)).max(current));
+        // What is too little shows where it matters, with the name of the file.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+fn bring_in_what_was_left(session: &Session, identity: &str) -> Result<(), Failure> {
+    let entry = &session.entry;
+    let Some(left) = arena_file::open_left(&entry.arena, identity)? else { return Ok(()) };
+    let bytes = left.bytes;
+    if bytes > 0 {
+        let text = quantity::bytes(bytes);
+        eprintln!(
+            "An earlier mount of {} died with {text} not in it yet: bringing it in.",
+            entry.source.path.display()
+        );
+    }
+    let mut meter = Meter::new("bringing in");
+    session.watch(
+        || arena_file::bring_in(left, &entry.arena, identity, &entry.source.path, |volume| session.show(Some(volume))),
+        &mut |left, written| meter.update(left, written),
+    )?;
+    session.show(None);
+    Ok(())
+}
+
+/// Everything that is given back at the end.
+struct Mounted {
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+    door: Arc<Door>,
+}
+
+impl Mounted {
+    fn open(
+        session: &Session,
+        arguments: &MountArguments,
+        cache: Option<u64>,
+        identity: &str,
+    ) -> Result<Self, Failure> {
+        let entry = &session.entry;
+        // What an earlier mount had is free only now.
+        let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
+        let backend = DirBackend::open(&entry.source.path).map_err(|error| Failure::failed(error.to_string()))?;
+        let arena = arena_file::create(&entry.arena, cache_bytes)?;
+        let opened = || -> Result<Self, Failure> {
+            let engine = Engine::new(arena, Arc::new(SystemClock), tunables(arguments));
+            let mount = engine.mount(identity, Arc::new(backend));
+            let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
+            let options = DoorOptions {
+                read_only: arguments.read_only,
+                allow_other: arguments.allow_other || rustix::process::geteuid().is_root(),
+                nosuid: arguments.nosuid,
+                nodev: arguments.nodev,
+            };
+            let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options)?;
+            Ok(Self { engine, volume, door })
+        };
+        // Nobody has written yet: the file has nothing.
+        let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena)))?;
+        session.show(Some(&mounted.volume));
+        session.set_mounted(&mounted.door);
+        Ok(mounted)
+    }
+
+    /// The volume has ended, with everything in the source: the arena, the lock and the entry go.
+    fn close(self, session: &Session, claim: Claim) -> Result<(), Failure> {
+        let left = self.volume.status().bytes_left();
+        session.let_go();
+        drop((self.door, self.volume, self.engine));
+        if left > 0 {
+            claim.registered.leave();
+            let arena = session.entry.arena.display();
+            return Err(Failure::failed(format!("{} are in {arena} alone", quantity::bytes(left)))
+                .advise("the next mount of the source brings them in"));
+        }
+        arena_file::remove(&session.entry.arena)
+    }
+}
+
+/// Writers wait at the ratio, write-back starts at half of it; old data is looked for at least as often as it gets old.
+fn tunables(arguments: &MountArguments) -> Tunables {
+    let defaults = Tunables::default();
+    let ratio = arguments.dirty_ratio;
+    let least = Duration::from_millis(100);
+    Tunables {
+        volume_share_percent: ratio,
+        failed_share_percent: defaults.failed_share_percent.min(ratio),
+        dirty_background_percent: (ratio / 2).max(1),
+        dirty_expire: arguments.dirty_expire,
+        dirty_writeback: defaults.dirty_writeback.min(arguments.dirty_expire.max(least)),
+        commit_interval: defaults.commit_interval.min(arguments.dirty_expire.max(least)),
+        ..defaults
+    }
+}
+
+fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
+    let entry = &session.entry;
+    let frames = u64::from(mounted.engine.arena().frames());
+    let cache = quantity::bytes(frames * slackwater_arena::FRAME_BYTES as u64);
+    let tunables = tunables(arguments);
+    let age = quantity::duration(tunables.dirty_expire + tunables.dirty_writeback);
+    let mountpoint = entry.mountpoint.display();
+    let command = command_name();
+    println!(
+        "Mounted {} at {mountpoint}: cache {cache}, what is written is in the source within {age}.",
+        entry.source.path.display()
+    );
+    for missing in mounted.door.missing_features() {
+        println!("Note: {missing}");
+    }
+    match arguments.detached {
+        true => println!("Unmount with: {command} umount {mountpoint}"),
+        false => println!("Unmount with Ctrl-C here, or with: {command} umount {mountpoint}"),
+    }
+}
+
+/// How this command is called: by its name where a shell finds it, else as it was called now.
+fn command_name() -> String {
+    let own = std::env::current_exe().ok();
+    let is_own = |folder: &Path| own.is_some() && folder.join("slackwater").canonicalize().ok() == own;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|folder| is_own(&folder)) {
+        true => "slackwater".to_owned(),
+        false => own.map_or_else(|| "slackwater".to_owned(), |own| own.display().to_string()),
+    }
+}

@@ -1,0 +1,113 @@
+//! Where a directory is: itself, and what it lies in.
+//!
+//! Identity is device and inode number, never the path: a bind mount, a link or `..` would hide what is the same. A
+//! directory is walked upwards through `..`, across mounts, without opening anything for reading.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
+use serde::{Deserialize, Serialize};
+
+/// Which directory.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
+pub(crate) struct DirId {
+    dev: u64,
+    ino: u64,
+}
+
+/// A directory and those it lies in.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// Absolute, without links.
+    pub(crate) path: PathBuf,
+    pub(crate) id: DirId,
+    /// Nearest first, the root last.
+    above: Vec<DirId>,
+}
+
+/// Deeper than any path can be.
+const LEVELS_MAX: usize = 4096;
+
+impl Place {
+    /// Finds a directory, and opens it with `access`.
+    pub(crate) fn open(path: &Path, access: OFlags) -> io::Result<(Self, OwnedFd)> {
+        let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(CWD, path, flags, Mode::empty())?;
+        let path = path.canonicalize()?;
+        let id = id_of(&fd)?;
+        let mut above = Vec::new();
+        let mut level = open_above(&fd)?;
+        loop {
+            let last = above.last().copied().unwrap_or(id);
+            match id_of(&level)? {
+                next if next == last => return Ok((Self { path, id, above }, fd)),
+                _ if above.len() == LEVELS_MAX => return Err(rustix::io::Errno::NAMETOOLONG.into()),
+                next => above.push(next),
+            }
+            level = open_above(&level)?;
+        }
+    }
+
+    /// Whether `other` is this directory or lies below it.
+    pub(crate) fn contains(&self, other: &Place) -> bool {
+        self.id == other.id || other.above.contains(&self.id)
+    }
+
+    /// Name of the volume in an arena, and part of the name of its file: two directories never share it, and one
+    /// keeps it as long as its file system is there.
+    pub(crate) fn identity(&self) -> io::Result<String> {
+        let fd = open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let fsid = rustix::fs::fstatvfs(&fd)?.f_fsid;
+        Ok(format!("{:x}-{:x}-{fsid:x}", self.id.dev, self.id.ino))
+    }
+
+    /// Device and number as `/proc/locks` writes them.
+    pub(crate) fn lock_name(&self) -> String {
+        let (major, minor) = (rustix::fs::major(self.id.dev), rustix::fs::minor(self.id.dev));
+        format!("{major:02x}:{minor:02x}:{}", self.id.ino)
+    }
+}
+
+fn open_above(fd: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(openat(fd, c"..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn id_of(fd: impl AsFd) -> io::Result<DirId> {
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+    Ok(DirId { dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::fs::OFlags;
+
+    use super::Place;
+
+    fn place(path: &Path) -> Place {
+        Place::open(path, OFlags::PATH).unwrap().0
+    }
+
+    #[test]
+    fn containment_follows_identity_and_not_the_path() {
+        let outer = std::env::temp_dir().join(format!("slackwater-place-{}", std::process::id()));
+        let inner = outer.join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::os::unix::fs::symlink(&inner, outer.join("link")).unwrap();
+        let (a, b, link) = (place(&outer.join("a")), place(&inner), place(&outer.join("link")));
+        assert_eq!(b, link);
+        assert!(a.contains(&link) && b.contains(&link) && !b.contains(&a));
+        assert!(place(Path::new("/")).contains(&b));
+        assert_ne!(a.identity().unwrap(), b.identity().unwrap());
+        std::fs::remove_dir_all(&outer).unwrap();
+    }
+
+    #[test]
+    fn a_file_and_a_missing_directory_are_no_places() {
+        assert!(Place::open(Path::new("/proc/self/status"), OFlags::PATH).is_err());
+        assert!(Place::open(Path::new("/nonexistent"), OFlags::PATH).is_err());
+    }
+}

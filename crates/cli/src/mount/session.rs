@@ -1,0 +1,235 @@
+//! A mount process as its threads share it, and what it answers the command.
+//!
+//! # Invariants
+//! S1. `volume` is whose figures are shown: that of the predecessor while its data is brought in, then ours.
+//! S2. An unmount is answered as done after everything is given back: the arena, the lock on the source, the entry.
+//!     Who reads "done" can mount the same source again at once.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater::SuperBlock;
+
+use crate::control::protocol::{Phase, Reply, Request, Status};
+use crate::control::server::Respond;
+use crate::exit::{Failure, Reason};
+use crate::mount::door::{Door, Umount};
+use crate::mount::would_lose;
+use crate::mountinfo::Mount;
+use crate::registry::Entry;
+
+/// Between two looks at how far something is.
+const TICK: Duration = Duration::from_millis(200);
+/// A client that does not take its answer within this time goes without.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// One mount process.
+pub(crate) struct Session {
+    pub(crate) entry: Entry,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// S1.
+    volume: Option<Arc<SuperBlock>>,
+    /// From the mount on.
+    door: Option<Arc<Door>>,
+    unmounting: u32,
+    /// S2.
+    released: bool,
+    /// Requests whose answer has not been sent.
+    answering: u32,
+}
+
+impl Session {
+    pub(crate) fn new(entry: Entry) -> Arc<Self> {
+        Arc::new(Self { entry, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked changed one field at most, and none depends on another.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Figures are those of `volume` from now on; none between two volumes.
+    pub(crate) fn show(&self, volume: Option<&Arc<SuperBlock>>) {
+        self.state().volume = volume.cloned();
+    }
+
+    /// It is mounted.
+    pub(crate) fn set_mounted(&self, door: &Arc<Door>) {
+        self.state().door = Some(Arc::clone(door));
+    }
+
+    /// Gives up every reference to the volume.
+    pub(crate) fn let_go(&self) {
+        let mut state = self.state();
+        (state.door, state.volume) = (None, None);
+    }
+
+    /// S2; waits until those who wait for it have heard.
+    pub(crate) fn set_released(&self) {
+        let mut state = self.state();
+        state.released = true;
+        self.changed.notify_all();
+        let answered = self.changed.wait_timeout_while(state, LAST_ANSWERS_WITHIN, |state| state.answering > 0);
+        drop(answered);
+    }
+
+    /// Bytes left, and written since the mount.
+    pub(crate) fn figures(&self) -> (u64, u64) {
+        let volume = self.state().volume.clone();
+        volume.map_or((0, 0), |volume| (volume.status().bytes_left(), volume.status().written_bytes))
+    }
+
+    /// What giving up now would leave in the arena alone.
+    pub(crate) fn would_lose(&self) -> would_lose::Loss {
+        let volume = self.state().volume.clone();
+        volume.map(|volume| would_lose::of(&volume, &self.entry.source.path)).unwrap_or_default()
+    }
+
+    fn phase(&self) -> Phase {
+        let state = self.state();
+        let (is_mounted, unmounting) = (state.door.is_some(), state.unmounting > 0);
+        drop(state);
+        match (is_mounted, unmounting) {
+            (false, _) => Phase::Starting,
+            (true, true) => Phase::Unmounting,
+            (true, false) if !Mount::at(&self.entry.mountpoint).is_some_and(|mount| mount.is_slackwater()) => {
+                Phase::Flushing
+            }
+            (true, false) => Phase::Mounted,
+        }
+    }
+
+    fn status(&self) -> Status {
+        let phase = self.phase();
+        let (volume, door) = {
+            let state = self.state();
+            (state.volume.clone(), state.door.clone())
+        };
+        let figures = volume.map(|volume| volume.status());
+        let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
+        Status {
+            pid: self.entry.pid,
+            phase,
+            source: self.entry.source.path.clone(),
+            mountpoint: self.entry.mountpoint.clone(),
+            arena: self.entry.arena.clone(),
+            cache_bytes: self.entry.cache_bytes,
+            dirty_bytes: figure(|status| status.dirty_bytes),
+            writeback_bytes: figure(|status| status.writeback_bytes),
+            unstable_bytes: figure(|status| status.unstable_bytes),
+            bytes_left: figure(slackwater::VolumeStatus::bytes_left),
+            written_bytes: figure(|status| status.written_bytes),
+            open_files: figure(|status| status.open_files),
+            inodes: figure(|status| status.inodes),
+            failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
+            missing_features: door.map(|door| door.missing_features()).unwrap_or_default(),
+        }
+    }
+
+    fn door(&self) -> Result<Arc<Door>, Failure> {
+        self.state().door.clone().ok_or_else(|| {
+            Failure::busy("the mount is still starting: it brings in what an earlier one left")
+                .advise("try again in a moment")
+        })
+    }
+
+    /// Unmounts, and calls `tick` with bytes left and written meanwhile. Ends when everything is given back but for
+    /// what the main thread does then.
+    ///
+    /// # Blocking
+    /// Until its deadline at most.
+    pub(crate) fn umount(&self, request: Umount, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let door = self.door()?;
+        if self.phase() == Phase::Flushing {
+            // umount(2) was here first: nothing is left to ask for.
+            return Ok(());
+        }
+        self.state().unmounting += 1;
+        let outcome = self.watch(|| door.umount(request), tick);
+        self.state().unmounting -= 1;
+        outcome
+    }
+
+    /// Does `work` on another thread, to look at the figures meanwhile.
+    pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
+        thread::scope(|scope| {
+            let (done, outcome) = channel();
+            scope.spawn(move || {
+                // The receiver is there until it has this.
+                let _ = done.send(work());
+            });
+            loop {
+                match outcome.recv_timeout(TICK) {
+                    Ok(outcome) => return outcome,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let (left, written) = self.figures();
+                        tick(left, written);
+                    }
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("a panic ends the scope first"),
+                }
+            }
+        })
+    }
+
+    fn wait_released(&self, deadline: Instant, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        loop {
+            let (state, _) = self
+                .changed
+                .wait_timeout_while(self.state(), TICK, |state| !state.released)
+                .unwrap_or_else(PoisonError::into_inner);
+            if state.released {
+                return Ok(());
+            }
+            drop(state);
+            let (left, written) = self.figures();
+            if Instant::now() >= deadline {
+                let what = format!("the deadline passed with {} not in the source yet", crate::quantity::bytes(left));
+                return Err(
+                    Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process goes on with it")
+                );
+            }
+            tick(left, written);
+        }
+    }
+
+    fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
+        let mut tick = |bytes_left, written_bytes| {
+            progress(Reply::Progress { bytes_left, written_bytes });
+        };
+        match request {
+            Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::WouldLose => Ok(self.would_lose().into_reply()),
+            Request::Sync => {
+                let door = self.door()?;
+                self.watch(|| door.sync(), &mut tick).map(|()| Reply::Done)
+            }
+            Request::Umount { deadline_ms, force, discard } => {
+                let within = Duration::from_millis(deadline_ms);
+                // A deadline beyond the end of time is none.
+                let now = Instant::now();
+                let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
+                self.umount(Umount { deadline: Some(within), force, discard }, &mut tick)?;
+                self.wait_released(deadline.max(Instant::now() + LAST_ANSWERS_WITHIN), &mut tick).map(|()| Reply::Done)
+            }
+        }
+    }
+}
+
+impl Respond for Session {
+    fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        self.state().answering += 1;
+        self.answer(request, progress).unwrap_or_else(Reply::Failed)
+    }
+
+    fn replied(&self) {
+        self.state().answering -= 1;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,212 @@
+//! Waiting for the end of a mount, and for those who want it.
+//!
+//! One thread takes signals, one waits until the volume has ended, and an unmount that a signal asked for runs on a
+//! third; the main thread hears of all of it in one queue.
+
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use crate::detach::detach;
+use crate::exit::{Failure, Reason};
+use crate::mount::door::{Door, Umount};
+use crate::mount::session::Session;
+use crate::progress::Meter;
+use crate::quantity;
+use crate::sys::{Signal, Signals};
+
+/// Lines of a list that are worth reading.
+const LINES: usize = 20;
+
+enum Event {
+    Signal(Signal),
+    /// An unmount that a signal asked for has failed.
+    Failed(Failure),
+    /// The volume has ended, whoever asked for it.
+    Ended,
+}
+
+/// Takes signals from its beginning on.
+pub(crate) struct Vigil {
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    /// Nothing is mounted yet: a signal ends the process.
+    is_starting: Arc<AtomicBool>,
+}
+
+impl Vigil {
+    pub(crate) fn begin(signals: Signals) -> Self {
+        let (sender, events) = channel();
+        let is_starting = Arc::new(AtomicBool::new(true));
+        let vigil = Self { events, sender: sender.clone(), is_starting: Arc::clone(&is_starting) };
+        // Lives as long as the process.
+        thread::spawn(move || {
+            loop {
+                let signal = signals.wait();
+                if is_starting.load(Ordering::Acquire) {
+                    eprintln!("Interrupted before it was mounted: nothing is lost.");
+                    exit(i32::from(Reason::Failed.status()));
+                }
+                if sender.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        });
+        vigil
+    }
+
+    /// From now on signals wait for [`Vigil::keep`].
+    pub(crate) fn mounting(&self) {
+        self.is_starting.store(false, Ordering::Release);
+    }
+
+    /// Returns when the volume has ended with everything in the source.
+    ///
+    /// # Blocking
+    /// As long as it is mounted.
+    pub(crate) fn keep(self, session: &Arc<Session>, door: &Arc<Door>, is_detached: bool) {
+        let (sender, ending) = (self.sender.clone(), Arc::clone(door));
+        thread::spawn(move || {
+            ending.wait_ended();
+            // The main thread is there until it hears this.
+            let _ = sender.send(Event::Ended);
+        });
+        let mut patience = Patience::default();
+        for event in &self.events {
+            match event {
+                Event::Ended => return,
+                Event::Signal(Signal::HangUp) if is_detached => {}
+                Event::Signal(signal) => match patience.next(signal) {
+                    Step::Unmount => unmount(session, signal != Signal::Interrupt, self.sender.clone()),
+                    Step::Explain => explain(session),
+                    Step::GiveUp => give_up(session),
+                    Step::Wait => {}
+                },
+                Event::Failed(failure) => {
+                    eprintln!("{failure}");
+                    eprintln!("Still mounted at {}; nothing is lost.", session.entry.mountpoint.display());
+                    if patience.failed() {
+                        explain(session);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a signal leads to.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Step {
+    Unmount,
+    /// Say what giving up would mean.
+    Explain,
+    GiveUp,
+    Wait,
+}
+
+/// Ctrl-C unmounts, the second one explains, the third one gives up. One after a failed unmount tries again first.
+#[derive(Debug, Default)]
+struct Patience {
+    is_unmounting: bool,
+    has_failed: bool,
+    has_explained: bool,
+}
+
+impl Patience {
+    fn next(&mut self, signal: Signal) -> Step {
+        match signal {
+            Signal::Interrupt if self.has_explained => Step::GiveUp,
+            Signal::Interrupt if self.is_unmounting => {
+                self.has_explained = true;
+                Step::Explain
+            }
+            Signal::Terminate | Signal::HangUp if self.is_unmounting => Step::Wait,
+            Signal::Interrupt | Signal::Terminate | Signal::HangUp => {
+                self.is_unmounting = true;
+                Step::Unmount
+            }
+        }
+    }
+
+    /// An unmount failed. True if it is time to explain.
+    fn failed(&mut self) -> bool {
+        self.is_unmounting = false;
+        self.has_explained = self.has_failed;
+        std::mem::replace(&mut self.has_failed, true)
+    }
+}
+
+/// On a thread of its own; the volume's end is its success. With `insist` also while the volume is in use.
+fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
+    let session = Arc::clone(session);
+    thread::spawn(move || {
+        let mut meter = Meter::new(format!("flushing {}", session.entry.mountpoint.display()));
+        let request = Umount { deadline: None, force: false, discard: false };
+        let mut tick = |left, written| meter.update(left, written);
+        let outcome = match session.umount(request, &mut tick) {
+            Err(failure) if insist && failure.reason == Reason::Busy => {
+                eprintln!("{failure}");
+                eprintln!("Asked to end: unmounting all the same.");
+                session.umount(Umount { force: true, ..request }, &mut tick)
+            }
+            outcome => outcome,
+        };
+        drop(meter);
+        if let Err(failure) = outcome {
+            // The main thread is there until the volume has ended.
+            let _ = failed.send(Event::Failed(failure));
+        }
+    });
+}
+
+fn explain(session: &Session) {
+    let loss = session.would_lose();
+    let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
+    eprintln!("Not in {source} yet: {}", quantity::bytes(loss.bytes()));
+    loss.lines(LINES).iter().for_each(|line| eprintln!("  {line}"));
+    eprintln!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
+    eprintln!("it is lost if the machine restarts before. Programs with open files get errors.");
+    eprintln!("Ctrl-C once more gives up.");
+}
+
+/// As a crash would, but without a dead mount left behind. The entry stays and says where the data is.
+fn give_up(session: &Session) -> ! {
+    let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
+    let detached = detach(&session.entry.mountpoint);
+    eprintln!("Given up. What is not in {source} is in {arena}: mount {source} again to bring it in.");
+    if let Err(error) = detached {
+        eprintln!("{} could not be freed: {error}", session.entry.mountpoint.display());
+    }
+    exit(i32::from(Reason::Failed.status()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_interrupts_lead_from_unmounting_to_giving_up() {
+        let mut patience = Patience::default();
+        let steps = [(); 3].map(|()| patience.next(Signal::Interrupt));
+        assert_eq!(steps, [Step::Unmount, Step::Explain, Step::GiveUp]);
+    }
+
+    #[test]
+    fn an_unmount_that_fails_is_tried_again_before_giving_up() {
+        let mut patience = Patience::default();
+        assert_eq!(patience.next(Signal::Interrupt), Step::Unmount);
+        assert!(!patience.failed());
+        assert_eq!(patience.next(Signal::Interrupt), Step::Unmount);
+        assert!(patience.failed());
+        assert_eq!(patience.next(Signal::Interrupt), Step::GiveUp);
+    }
+
+    #[test]
+    fn asking_to_end_never_gives_up() {
+        let mut patience = Patience::default();
+        let steps = [(); 4].map(|()| patience.next(Signal::Terminate));
+        assert_eq!(steps, [Step::Unmount, Step::Wait, Step::Wait, Step::Wait]);
+    }
+}

@@ -1,0 +1,245 @@
+//! The mounts of this user: one file and one socket per mount process, in a directory of its own.
+//!
+//! # Invariants
+//! Y1. The directory belongs to us and nobody else gets in. What is in it was written by a process of ours.
+//! Y2. An entry is locked (`flock`) by the process it names, from before it has its name until the process is gone.
+//!     So an entry that can be locked is of a dead process, whatever runs under its number now.
+//! Y3. Who looks for conflicts and then adds an entry holds [`Guard`] over both.
+//!
+//! An entry of a dead process stays while its arena does: it says whose data is in there.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Failure;
+use crate::mount::place::Place;
+
+/// An entry that is longer is none of ours.
+const ENTRY_BYTES_MAX: u64 = 1 << 20;
+const ENTRY_VERSION: u32 = 1;
+
+/// What a mount process says of itself.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    version: u32,
+    pub(crate) pid: u32,
+    pub(crate) source: Place,
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) arena: PathBuf,
+    pub(crate) cache_bytes: u64,
+}
+
+impl Entry {
+    pub(crate) fn of_this_process(source: Place, mountpoint: PathBuf, arena: PathBuf, cache_bytes: u64) -> Self {
+        Self { version: ENTRY_VERSION, pid: std::process::id(), source, mountpoint, arena, cache_bytes }
+    }
+}
+
+/// An entry as found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) entry: Entry,
+    pub(crate) is_alive: bool,
+    file: File,
+    path: PathBuf,
+}
+
+impl Found {
+    /// Waits until the process is gone.
+    ///
+    /// # Blocking
+    /// As it says.
+    pub(crate) fn wait_until_dead(&self) -> io::Result<()> {
+        Ok(flock(&self.file, FlockOperation::LockShared)?)
+    }
+
+    /// Whether the process lives at this moment.
+    pub(crate) fn is_still_alive(&self) -> bool {
+        is_locked(&self.file)
+    }
+
+    /// Removes what a dead process left.
+    pub(crate) fn remove(&self) {
+        debug_assert!(!self.is_alive, "Y2");
+        remove_files(&self.path);
+    }
+
+    /// Where the process listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.with_extension("sock")
+    }
+}
+
+/// The directory of all entries.
+#[derive(Clone, Debug)]
+pub(crate) struct Registry {
+    dir: PathBuf,
+}
+
+/// Nobody else adds an entry while it lives (Y3).
+pub(crate) struct Guard {
+    _lock: File,
+}
+
+/// This process's own entry. Removed when dropped.
+pub(crate) struct Registered {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Registered {
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.with_extension("sock")
+    }
+
+    /// Leaves the entry behind: it says where the data is.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        remove_files(&self.path);
+    }
+}
+
+fn remove_files(entry: &Path) {
+    // What is missing is removed.
+    let _ = std::fs::remove_file(entry.with_extension("sock"));
+    let _ = std::fs::remove_file(entry);
+}
+
+impl Registry {
+    /// The directory of this user, made if it is not there.
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let dir = runtime_dir();
+        let failed = |what: &str, error: &io::Error| {
+            Failure::failed(format!("cannot {what} the runtime directory {}: {error}", dir.display()))
+                .advise("set SLACKWATER_RUNTIME_DIR to a directory of your own")
+        };
+        match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", &error)),
+            _ => {}
+        }
+        let status = std::fs::symlink_metadata(&dir).map_err(|error| failed("look at", &error))?;
+        if !status.is_dir() || status.uid() != geteuid().as_raw() || status.mode() & 0o077 != 0 {
+            let what = format!("the runtime directory {} must be a directory of yours with mode 0700", dir.display());
+            return Err(Failure::failed(what).advise("set SLACKWATER_RUNTIME_DIR to one that is"));
+        }
+        Ok(Self { dir })
+    }
+
+    /// Y3.
+    ///
+    /// # Blocking
+    /// While another mount starts.
+    pub(crate) fn lock(&self) -> io::Result<Guard> {
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(self.dir.join("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        Ok(Guard { _lock: lock })
+    }
+
+    /// All entries, by number of process.
+    pub(crate) fn entries(&self) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for file in std::fs::read_dir(&self.dir)? {
+            let path = file?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                found.extend(read(path));
+            }
+        }
+        found.sort_by_key(|found| found.entry.pid);
+        Ok(found)
+    }
+
+    /// Adds the entry of this process.
+    pub(crate) fn register(&self, _guard: &Guard, entry: &Entry) -> io::Result<Registered> {
+        let path = self.dir.join(format!("{}.json", entry.pid));
+        remove_files(&path); // of an earlier process of this number, which cannot be alive
+        let unnamed = path.with_extension("new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(&serde_json::to_vec(entry)?)?;
+        std::fs::rename(&unnamed, &path)?;
+        Ok(Registered { path, _lock: file })
+    }
+
+    /// Where a mount without a terminal writes.
+    pub(crate) fn log_file(&self, pid: u32) -> PathBuf {
+        self.dir.join(format!("{pid}.log"))
+    }
+}
+
+/// An entry that vanishes, or that is not one, is none.
+fn read(path: PathBuf) -> Option<Found> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(&path, flags, Mode::empty()).ok()?);
+    let status = file.metadata().ok()?;
+    if !status.is_file() || status.len() > ENTRY_BYTES_MAX {
+        return None;
+    }
+    // Locked first: a process that ends between the two leaves a whole entry and counts as alive for a moment.
+    let is_alive = is_locked(&file);
+    let entry: Entry = serde_json::from_reader(io::BufReader::new(&file)).ok()?;
+    (entry.version == ENTRY_VERSION).then_some(Found { entry, is_alive, file, path })
+}
+
+/// Y2.
+fn is_locked(file: &File) -> bool {
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => flock(file, FlockOperation::Unlock).is_err(),
+        Err(errno) => errno == Errno::WOULDBLOCK,
+    }
+}
+
+/// `SLACKWATER_RUNTIME_DIR`, else `/run/slackwater` for root, else the user's own.
+fn runtime_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("SLACKWATER_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        return dir.into();
+    }
+    let user = geteuid();
+    if user.is_root() {
+        return "/run/slackwater".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        Some(dir) => Path::new(&dir).join("slackwater"),
+        None => format!("/tmp/slackwater-{}", user.as_raw()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_found_while_their_process_lives_and_known_to_be_dead_after() {
+        let dir = std::env::temp_dir().join(format!("slackwater-registry-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let registry = Registry { dir: dir.clone() };
+        let source = Place::open(&dir, OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "/mnt".into(), "/dev/shm/a".into(), 1 << 20);
+        let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
+        std::fs::write(dir.join("1.json"), "{ not an entry").unwrap();
+        std::fs::write(dir.join("2.json"), serde_json::to_vec(&Entry { pid: 2, ..entry.clone() }).unwrap()).unwrap();
+
+        let found = registry.entries().unwrap();
+        let lives: Vec<_> = found.iter().map(|found| (found.entry.pid, found.is_alive)).collect();
+        assert_eq!(lives, [(2, false), (entry.pid, true)]);
+        assert_eq!(found[1].entry, entry);
+
+        drop(registered);
+        found[0].wait_until_dead().unwrap();
+        found[0].remove();
+        assert!(registry.entries().unwrap().is_empty());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

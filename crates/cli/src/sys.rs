@@ -1,0 +1,65 @@
+//! Signals, which the standard library leaves to the C one.
+//!
+//! # Invariants
+//! G1. [`Signals::block`] runs before the first thread starts. A signal that is blocked nowhere ends the process
+//!     in whichever thread it finds.
+#![allow(unsafe_code, reason = "the C library's calls on signal sets")]
+
+use std::mem::MaybeUninit;
+
+/// What somebody wants of this process.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Signal {
+    /// Ctrl-C.
+    Interrupt,
+    /// End in an orderly way.
+    Terminate,
+    /// The terminal is gone.
+    HangUp,
+}
+
+/// The signals that are waited for instead of being delivered.
+pub(crate) struct Signals {
+    set: libc::sigset_t,
+    /// `nohup` was here.
+    ignores_hang_up: bool,
+}
+
+impl Signals {
+    /// Blocks them in this thread and all it starts (G1). Blocked signals are kept even where they were ignored.
+    pub(crate) fn block() -> Self {
+        let mut set = MaybeUninit::uninit();
+        let mut hang_up = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: the set is initialised by the first call before the others read it; the pointers are valid
+        // for the calls, and a null action asks for the present one.
+        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one protocol of the C library")]
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            libc::sigaction(libc::SIGHUP, std::ptr::null(), hang_up.as_mut_ptr());
+            let ignores_hang_up = hang_up.assume_init().sa_sigaction == libc::SIG_IGN;
+            Self { set: set.assume_init(), ignores_hang_up }
+        }
+    }
+
+    /// The next signal that matters.
+    ///
+    /// # Blocking
+    /// Until there is one.
+    pub(crate) fn wait(&self) -> Signal {
+        loop {
+            let mut signal = 0;
+            // SAFETY: the set was initialised by `block`, and `signal` is a valid place for the answer.
+            let error = unsafe { libc::sigwait(&raw const self.set, &raw mut signal) };
+            match signal {
+                libc::SIGINT if error == 0 => return Signal::Interrupt,
+                libc::SIGTERM if error == 0 => return Signal::Terminate,
+                libc::SIGHUP if error == 0 && !self.ignores_hang_up => return Signal::HangUp,
+                _ => {}
+            }
+        }
+    }
+}

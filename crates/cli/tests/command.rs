@@ -1,0 +1,241 @@
+//! What the command refuses, with which status and which words.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod rig;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rig::{Scratch, can_mount, run};
+use rustix::fs::{FlockOperation, flock};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn wrong_arguments_are_a_usage_error() {
+    let scratch = Scratch::new();
+    scratch.run([] as [&str; 0]).expect(2, &["Usage"]);
+    scratch.run(["mount", "/a"]).expect(2, &["MOUNTPOINT"]);
+    scratch.run(["frobnicate"]).expect(2, &["frobnicate"]);
+    scratch.run(["umount", "/a", "--yes"]).expect(2, &["--discard"]);
+    scratch.run(["mount", "/a", "/b", "--foreground", "--background"]).expect(2, &["--background"]);
+}
+
+#[test]
+fn bad_quantities_are_refused_with_an_example() {
+    let scratch = Scratch::new();
+    for cache in ["lots", "", "-1", "1.2.3GiB", "5XB"] {
+        scratch.run(["mount", "/a", "/b", &format!("--cache={cache}")]).expect(2, &["256MiB"]);
+    }
+    scratch.run(["mount", "/a", "/b", "--cache=99999999999TiB"]).expect(2, &["64 bits"]);
+    for expire in ["30", "soon", "-1s"] {
+        scratch.run(["mount", "/a", "/b", &format!("--dirty-expire={expire}")]).expect(2, &["30s"]);
+    }
+    for ratio in ["0", "101", "x", "-1"] {
+        scratch.run(["mount", "/a", "/b", &format!("--dirty-ratio={ratio}")]).expect(2, &["--dirty-ratio"]);
+    }
+    scratch.run(["mount", "/a", "/b", "-o", "cache=lots"]).expect(2, &["cache=lots", "256MiB"]);
+    scratch.run(["mount", "/a", "/b", "-o", "cach=1GiB"]).expect(2, &["unknown option cach=1GiB"]);
+    scratch.run(["umount", "/a", "--deadline", "60"]).expect(2, &["30s"]);
+}
+
+#[test]
+fn help_manual_and_completions_are_there() {
+    let scratch = Scratch::new();
+    scratch.run(["--help"]).expect(0, &["Examples:", "slackwater umount", "4  the deadline passed"]);
+    scratch.run(["mount", "--help"]).expect(0, &["--dirty-expire", "5  not mounted"]);
+    scratch.run(["man"]).expect(0, &[".TH slackwater", "SLACKWATER UMOUNT"]);
+    for shell in ["bash", "zsh", "fish"] {
+        scratch.run(["completions", shell]).expect(0, &["slackwater", "umount"]);
+    }
+}
+
+#[test]
+fn what_is_not_mounted_is_said_to_be_so() {
+    let scratch = Scratch::new();
+    let dir = scratch.dir("nothing", 0o755);
+    scratch.run(["umount", text(&dir)]).expect(5, &["is not mounted", "slackwater status"]);
+    scratch.run(["sync", text(&dir)]).expect(5, &["is not mounted"]);
+    scratch.run(["status", text(&dir)]).expect(5, &["is not mounted"]);
+    scratch.run(["umount", "/nonexistent/x"]).expect(5, &["is not mounted"]);
+    scratch.run(["umount", "/proc"]).expect(5, &["not a slackwater mount (proc)", "umount /proc"]);
+    scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
+    scratch.run(["status", "--json"]).expect(0, &["\"mounts\": []", "\"version\": 1"]);
+}
+
+#[test]
+fn doctor_looks_at_everything() {
+    let scratch = Scratch::new();
+    let output = scratch.run(["doctor"]);
+    let can = rig::can_mount();
+    assert!(!can || output.code == Some(0), "{}", output.text);
+    for look in ["kernel", "/dev/fuse", "fusermount3", "/dev/shm", "memory", "openat2", "RWF_DONTCACHE", "cgroups"] {
+        assert!(output.text.contains(look), "{look}: {}", output.text);
+    }
+}
+
+#[test]
+fn a_runtime_directory_of_others_is_refused() {
+    let scratch = Scratch::new();
+    let open = scratch.dir("open", 0o777);
+    let mut command = scratch.command(["status"]);
+    command.env("SLACKWATER_RUNTIME_DIR", &open);
+    run(command).expect(1, &["mode 0700", "SLACKWATER_RUNTIME_DIR"]);
+    let mut command = scratch.command(["status"]);
+    command.env("SLACKWATER_RUNTIME_DIR", "/proc/nonexistent");
+    run(command).expect(1, &["cannot make the runtime directory"]);
+}
+
+#[test]
+fn source_and_mount_point_must_be_directories_apart() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let (source, mountpoint) = (text(&source), text(&mountpoint));
+    let file = scratch.path.join("file");
+    fs::write(&file, "x").unwrap();
+    let missing = scratch.path.join("missing");
+    scratch.run(["mount", text(&missing), mountpoint]).expect(1, &["source", "does not exist", "mkdir -p"]);
+    scratch.run(["mount", text(&file), mountpoint]).expect(1, &["source", "not a directory"]);
+    scratch.run(["mount", source, text(&missing)]).expect(1, &["mount point", "does not exist", "mkdir -p"]);
+    scratch.run(["mount", source, text(&file)]).expect(1, &["mount point", "not a directory"]);
+    scratch.run(["mount", source, source]).expect(2, &["is the source itself"]);
+
+    let inside = format!("{source}/inside");
+    fs::create_dir(&inside).unwrap();
+    scratch.run(["mount", source, &inside]).expect(2, &["lies inside the source", "elsewhere"]);
+    let above = text(&scratch.path);
+    scratch.run(["mount", source, above]).expect(2, &["lies inside the mount point", "hide it"]);
+    // Also where the path does not show it.
+    let link = scratch.path.join("link");
+    std::os::unix::fs::symlink(&inside, &link).unwrap();
+    scratch.run(["mount", source, text(&link)]).expect(2, &["lies inside the source"]);
+    scratch.run(["mount", source, "/proc"]).expect(3, &["is a mount point already", "proc"]);
+}
+
+#[test]
+fn caches_that_cannot_be_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let (source, mountpoint) = (text(&source), text(&mountpoint));
+    scratch.run(["mount", source, mountpoint, "--cache", "1TiB"]).expect(2, &["more than the", "smaller --cache"]);
+    scratch.run(["mount", source, mountpoint, "--cache", "1MiB"]).expect(2, &["too small", "16.0 MiB"]);
+    let on_disk = format!("{source}/arena");
+    scratch.run(["mount", source, mountpoint, "--arena", &on_disk]).expect(2, &["tmpfs"]);
+    let nowhere = "/dev/shm/nonexistent/x.arena";
+    scratch.run(["mount", source, mountpoint, "--arena", nowhere]).expect(1, &["--arena FILE"]);
+    // What was refused leaves nothing.
+    scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
+    assert_eq!(
+        fs::read_dir(scratch.path.join("run")).unwrap().filter(|e| e.as_ref().unwrap().file_name() != "lock").count(),
+        0
+    );
+}
+
+#[test]
+fn a_damaged_arena_is_named_and_left_alone() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let arena = scratch.arena("bad");
+    fs::write(&arena, [0xa5; 8192]).unwrap();
+    fs::set_permissions(&arena, fs::Permissions::from_mode(0o600)).unwrap();
+    let mount = ["mount", text(&source), text(&mountpoint), "--arena", text(&arena)];
+    scratch.run(mount).expect(1, &["not an arena of this machine", "expected", "nothing was changed", "mv "]);
+    assert_eq!(fs::read(&arena).unwrap(), [0xa5; 8192]);
+    fs::set_permissions(&arena, fs::Permissions::from_mode(0o644)).unwrap();
+    scratch.run(mount).expect(1, &["mode 0600"]);
+    fs::remove_file(&arena).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &arena).unwrap();
+    scratch.run(mount).expect(1, &["regular file of yours"]);
+}
+
+#[test]
+fn a_source_that_somebody_locked_is_refused_with_his_name() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let lock = fs::File::open(&source).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let own = format!("pid {}", std::process::id());
+    scratch.run(["mount", text(&source), text(&mountpoint)]).expect(3, &["is locked by", &own, "--wait"]);
+}
+
+#[test]
+fn without_the_device_nothing_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let binary = env!("CARGO_BIN_EXE_slackwater");
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /dev && exec \"$0\" mount \"$1\" \"$2\"";
+    command.args(["-m", "--propagation", "private", "sh", "-c", script, binary, text(&source), text(&mountpoint)]);
+    run(command).expect(1, &["there is no /dev/fuse", "modprobe fuse"]);
+}
+
+#[test]
+fn without_permission_nothing_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    // Nobody can execute what is in a checkout below a private directory.
+    let binary = scratch.path.join("slackwater");
+    fs::copy(env!("CARGO_BIN_EXE_slackwater"), &binary).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    let (source, mountpoint) = scratch.pair("a");
+    let as_nobody = |source: &Path| {
+        let mut command = Command::new(&binary);
+        command.arg("mount").args([source, &mountpoint]).uid(65534).gid(65534).stdin(Stdio::null()).current_dir("/");
+        command.env("SLACKWATER_RUNTIME_DIR", "/tmp/slackwater-of-nobody");
+        run(command)
+    };
+    // Which of the two comes first depends on the mode of /dev/fuse and on fuse3 being installed.
+    let output = as_nobody(&source);
+    assert_eq!(output.code, Some(1), "{}", output.text);
+    let private = scratch.dir("private", 0o700);
+    let output = as_nobody(&private);
+    assert_eq!(output.code, Some(1), "{}", output.text);
+    assert!(
+        ["permission", "Permission", "fusermount3"].iter().any(|word| output.text.contains(word)),
+        "{}",
+        output.text
+    );
+    let _ = fs::remove_dir_all("/tmp/slackwater-of-nobody");
+}
+
+#[test]
+fn the_mount_helper_speaks_as_mount_does() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let helper = scratch.path.join("mount.slackwater");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_slackwater"), &helper).unwrap();
+    let helper = |arguments: &[&str]| {
+        let mut command = Command::new(&helper);
+        command.args(arguments).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).stdin(Stdio::null());
+        run(command)
+    };
+    helper(&["/a"]).expect(1, &["two directories"]);
+    helper(&["/a", "/b", "-o", "cache=much"]).expect(1, &["cache=much"]);
+    helper(&["/nonexistent", "/b", "-o", "rw,nofail"]).expect(32, &["does not exist"]);
+    helper(&["/nonexistent", "/b", "-f"]).expect(0, &[]);
+}

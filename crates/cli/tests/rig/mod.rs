@@ -1,0 +1,254 @@
+//! Directories, mounts and processes that are gone when the test is.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Nothing takes as long, however loaded the machine is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether this machine can mount. Where it must (`SLACKWATER_REQUIRE_FUSE`, and CI), not being able to is a failure.
+pub(crate) fn can_mount() -> bool {
+    let problem = match () {
+        () if !rustix::process::geteuid().is_root() => "not root",
+        () if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() => "/dev/fuse does not open",
+        () => return true,
+    };
+    println!("SKIPPED: real mounts are not tested: {problem}");
+    let is_required = ["SLACKWATER_REQUIRE_FUSE", "CI"].iter().any(|name| std::env::var_os(name).is_some());
+    assert!(!is_required, "real mounts must be tested here: {problem}");
+    false
+}
+
+/// A directory in /tmp with whatever a mount needs, and everything in it, mounts included, until it is dropped.
+pub(crate) struct Scratch {
+    pub(crate) path: PathBuf,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("slackwater-cli-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        // Others walk through it in tests of permissions.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let scratch = Self { path };
+        scratch.dir("run", 0o700);
+        scratch
+    }
+
+    /// A new directory.
+    pub(crate) fn dir(&self, name: &str, mode: u32) -> PathBuf {
+        let path = self.path.join(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// A source and a mount point.
+    pub(crate) fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.dir(&format!("{name}-source"), 0o755), self.dir(&format!("{name}-mount"), 0o755))
+    }
+
+    /// The name of an arena in memory; removed with this.
+    pub(crate) fn arena(&self, name: &str) -> PathBuf {
+        let own = self.path.file_name().unwrap().to_string_lossy().into_owned();
+        Path::new("/dev/shm").join(format!("{own}-{name}.arena"))
+    }
+
+    /// The command, with its registry in here.
+    pub(crate) fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+        command.args(arguments).env("SLACKWATER_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Output {
+        run(self.command(arguments))
+    }
+
+    /// Mounts with `more` arguments, in the foreground.
+    pub(crate) fn mount(&self, source: &Path, mountpoint: &Path, more: &[&str]) -> Mount {
+        let name = mountpoint.file_name().unwrap().to_string_lossy().into_owned();
+        let arena = self.arena(&name);
+        let arena = arena.to_str().unwrap();
+        let has_arena = more.contains(&"--arena");
+        let mut arguments = vec!["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap()];
+        arguments.extend(["--cache", "64MiB"].iter().filter(|_| !more.contains(&"--cache")));
+        arguments.extend(["--arena", arena].iter().filter(|_| !has_arena));
+        arguments.extend(more);
+        Mount::start(self.command(arguments), mountpoint)
+    }
+
+    /// Unmounts and expects success.
+    pub(crate) fn umount(&self, mountpoint: &Path) {
+        let output = self.run(["umount", mountpoint.to_str().unwrap()]);
+        assert_eq!(output.code, Some(0), "{}", output.text);
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for point in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).map(Path::new) {
+            if point.starts_with(&self.path) {
+                let _ = unmount(point, UnmountFlags::DETACH);
+            }
+        }
+        let own = self.path.file_name().unwrap().to_string_lossy().into_owned();
+        for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&format!("{own}-")) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        if !thread::panicking() {
+            fs::remove_dir_all(&self.path).unwrap();
+        } else {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// How a command ended, and all it said.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: Option<i32>,
+    pub(crate) text: String,
+}
+
+impl Output {
+    /// Asserts status and words.
+    #[track_caller]
+    pub(crate) fn expect(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}", self.text);
+        for word in words {
+            assert!(self.text.contains(word), "{word:?} is not in: {}", self.text);
+        }
+    }
+}
+
+/// Runs a command to its end; one that hangs is killed.
+#[track_caller]
+pub(crate) fn run(mut command: Command) -> Output {
+    let mut child = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
+    let readers = [read_all(stdout), read_all(stderr)];
+    let status = child.wait();
+    let text = readers.map(|reader| reader.join().unwrap()).concat();
+    Output { code: status.code(), text }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = from.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+/// A child that does not outlive the test.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    #[track_caller]
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "a process does not end: {:?}", self.0);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that is stopped takes this too.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A mount in the foreground, which has announced itself.
+pub(crate) struct Mount {
+    pub(crate) process: Process,
+    pub(crate) mountpoint: PathBuf,
+    /// What it announced.
+    pub(crate) announcement: String,
+    stdout: Option<thread::JoinHandle<String>>,
+    stderr: Option<thread::JoinHandle<String>>,
+}
+
+impl Mount {
+    #[track_caller]
+    pub(crate) fn start(mut command: Command, mountpoint: &Path) -> Self {
+        let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let stderr = read_all(process.0.stderr.take().unwrap());
+        let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
+        let mut announcement = String::new();
+        while !announcement.contains("Unmount with") {
+            if stdout.read_line(&mut announcement).unwrap() == 0 {
+                let status = process.wait();
+                panic!("mount ended with {status}: {}", stderr.join().unwrap());
+            }
+        }
+        let stdout = Some(read_all(stdout));
+        Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr) }
+    }
+
+    /// As a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.wait();
+    }
+
+    /// Waits for the process to end by itself; how, and what it said after the announcement.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> Output {
+        let code = self.process.wait().code();
+        let mut text = self.stdout.take().unwrap().join().unwrap();
+        text += &self.stderr.take().unwrap().join().unwrap();
+        Output { code, text }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = self.process.0.kill();
+        let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

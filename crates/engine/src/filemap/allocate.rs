@@ -1,0 +1,193 @@
+//! Space for a range of a file, holes in it, and where they are.
+//!
+//! # Order of a punch
+//! 1. From the range's first page on nothing is taken for write-back until it is over, and units in flight from
+//!    there on are waited for: none may bring back what the backend clears.
+//! 2. The backend clears the range, to the byte. If it refuses, nothing is lost.
+//! 3. Pages wholly inside are dropped, dirty or not; of the others the part inside is zeroed where they are
+//!    cached. Such a page keeps its marks: the rest of it may have still to be written, or written again.
+//!
+//! `rwsem` is held for writing throughout.
+//!
+//! # Kernel counterpart
+//! `vfs_fallocate`, `truncate_pagecache_range`; `iomap_seek_data` and `iomap_seek_hole`.
+
+use std::ops::Range;
+
+use slackwater_arena::FRAME_BYTES;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::{Attr, Call, FallocateMode, SeekWhence};
+use crate::error::{BackendError, ErrorKind, FileError};
+use crate::file::File;
+use crate::filemap::check_range;
+use crate::filemap::truncate::{drop_pages, zero_in_page};
+use crate::inode::{Inode, NO_CUT};
+use crate::page_cache::{LeafState, Scan, range_bits, slots};
+use crate::units::{PAGE_BYTES, PageIndex};
+use crate::writeback::sync::wait_for_writeback;
+use crate::writeback::writepages::settle_now;
+
+impl File {
+    /// Gives a range space, makes it a hole or zeroes, as `mode` says.
+    ///
+    /// # Errors
+    /// The range is empty or beyond what the backend can hold, the volume is frozen or gone, or the backend
+    /// refuses; the file is as before.
+    ///
+    /// # Blocking
+    /// For the backend, units of this file in flight among others.
+    pub fn fallocate(&self, mode: FallocateMode, offset_bytes: u64, len_bytes: u64) -> Result<(), FileError> {
+        let inode = self.inode().arc();
+        let end = check_range(inode, offset_bytes, len_bytes)?;
+        if len_bytes == 0 {
+            return Err(BackendError::from(ErrorKind::Invalid).into());
+        }
+        let sb = inode.super_block();
+        let node = inode.node()?;
+        let _exclusive = inode.rwsem.write();
+        sb.writable()?;
+        let call = || {
+            inode.change_with(|| sb.call(None, |done| Call::Fallocate { node, mode, offset_bytes, len_bytes, done }))
+        };
+        let attr = match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => call()?,
+            FallocateMode::PunchHole | FallocateMode::Zero | FallocateMode::ZeroKeepSize => {
+                clear(inode, offset_bytes..end, call)?
+            }
+        };
+        if matches!(mode, FallocateMode::Allocate | FallocateMode::Zero) {
+            if end > inode.size_bytes() {
+                inode.set_size(end);
+            }
+            inode.backing_bytes.fetch_max(end, Ordering::AcqRel);
+        }
+        let clean = inode.is_clean(&inode.state.lock());
+        inode.set_mtime(if clean { attr.mtime } else { sb.engine().clock.wall() });
+        sb.space.outdate();
+        sb.note_progress();
+        Ok(())
+    }
+
+    /// Where the next data or the next hole begins, at or behind `offset_bytes`; the end of the file is a hole.
+    /// `None`: there is none before the end, or `offset_bytes` is not before it. What has still to be written
+    /// is data.
+    ///
+    /// # Errors
+    /// The volume is gone, or the backend's.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub fn seek(&self, offset_bytes: u64, whence: SeekWhence) -> Result<Option<u64>, FileError> {
+        let inode = self.inode().arc();
+        inode.super_block().alive()?;
+        let size_bytes = inode.size_bytes();
+        if offset_bytes >= size_bytes {
+            return Ok(None);
+        }
+        let found = match whence {
+            SeekWhence::Data => next_data(inode, offset_bytes)?.filter(|at| *at < size_bytes),
+            SeekWhence::Hole => Some(next_hole(inode, offset_bytes, size_bytes)?),
+        };
+        Ok(found)
+    }
+}
+
+/// Steps 1 to 3 of the [module documentation](self).
+fn clear(
+    inode: &Arc<Inode>,
+    bytes: Range<u64>,
+    call: impl FnOnce() -> Result<Attr, BackendError>,
+) -> Result<Attr, BackendError> {
+    let first = PageIndex::of(bytes.start);
+    let held = Held::new(inode, first);
+    wait_for_writeback(inode, first..PageIndex(u64::MAX), None)?;
+    let attr = call()?;
+    let whole = PageIndex::end_of(bytes.start)..PageIndex::of(bytes.end);
+    if whole.start < whole.end {
+        drop_pages(inode, whole.clone());
+    }
+    let last = PageIndex::of(bytes.end);
+    let within = |index: PageIndex| {
+        let from = bytes.start.saturating_sub(index.offset_bytes()).min(PAGE_BYTES) as usize;
+        let to = bytes.end.saturating_sub(index.offset_bytes()).min(PAGE_BYTES) as usize;
+        from..to
+    };
+    for index in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {
+        let part = within(index);
+        if !part.is_empty() && part != (0..FRAME_BYTES) {
+            zero_in_page(inode, index, part);
+        }
+    }
+    drop(held);
+    Ok(attr)
+}
+
+/// Nothing from a page on is taken for write-back while this lives.
+struct Held<'a>(&'a Arc<Inode>);
+
+impl<'a> Held<'a> {
+    fn new(inode: &'a Arc<Inode>, first: PageIndex) -> Self {
+        inode.cut_from.store(first.0, Ordering::Release);
+        Self(inode)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.cut_from.store(NO_CUT, Ordering::Release);
+        settle_now(self.0);
+    }
+}
+
+/// The cache is looked at before the backend is asked: what is written back in between is data there by then.
+fn next_data(inode: &Inode, from: u64) -> Result<Option<u64>, BackendError> {
+    let cached = next_unclean(inode, PageIndex::of(from)).map(|index| index.offset_bytes().max(from));
+    let stored = ask(inode, from, SeekWhence::Data)?;
+    Ok([cached, stored].into_iter().flatten().min())
+}
+
+fn next_hole(inode: &Inode, from: u64, size_bytes: u64) -> Result<u64, BackendError> {
+    let mut at = from;
+    while at < size_bytes {
+        let index = PageIndex::of(at);
+        let unclean = |leaf: &mut LeafState, slot: usize| leaf.unclean() >> slot & 1 != 0;
+        if inode.mapping.with_page(index, unclean).unwrap_or(false) {
+            at = index.plus(1).offset_bytes();
+            continue;
+        }
+        match ask(inode, at, SeekWhence::Hole)? {
+            Some(hole) if hole > at => at = hole,
+            Some(_) | None => return Ok(at),
+        }
+    }
+    Ok(size_bytes)
+}
+
+fn next_unclean(inode: &Inode, from: PageIndex) -> Option<PageIndex> {
+    let mut found = None;
+    inode.mapping.scan(from, PageIndex(u64::MAX), None, |base, leaf| {
+        let bits = leaf.unclean() & range_bits(from.0.saturating_sub(base.0), u64::MAX);
+        found = slots(bits).next().map(|slot| base.plus(slot as u64));
+        if found.is_some() { Scan::Stop } else { Scan::On }
+    });
+    found
+}
+
+/// A backend that cannot tell has data everywhere.
+fn ask(inode: &Inode, offset_bytes: u64, whence: SeekWhence) -> Result<Option<u64>, BackendError> {
+    let node = inode.node()?;
+    let answer = inode.super_block().call(None, |done| Call::Seek { node, offset_bytes, whence, done });
+    match (answer, whence) {
+        (Err(error), _) if error.kind() != ErrorKind::Unsupported => Err(error),
+        (Err(_), SeekWhence::Data) => {
+            Ok((offset_bytes < inode.backing_bytes.load(Ordering::Acquire)).then_some(offset_bytes))
+        }
+        (Err(_), SeekWhence::Hole) => {
+            let backing_bytes = inode.backing_bytes.load(Ordering::Acquire);
+            Ok((offset_bytes < backing_bytes).then_some(backing_bytes))
+        }
+        (Ok(found), _) => Ok(found),
+    }
+}

@@ -1,0 +1,78 @@
+//! Lending cached pages where they are: for a reply that is gathered from frames instead of copied.
+//!
+//! # Invariants
+//! As D1 and D3 of `read`: each page is lent under its frame's shared lock, for as long as the call lasts.
+//!
+//! # Kernel counterpart
+//! `filemap_splice_read`.
+
+use slackwater_arena::{FRAME_BYTES, FrameRead};
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::file::File;
+use crate::filemap::read::{Look, look};
+use crate::units::{PAGE_BYTES, PageIndex};
+
+/// Most bytes that are lent at once.
+const LEND_MAX: usize = 1 << 20;
+/// Pages of the longest loan, which need not begin at a page.
+const PAGES_MAX: usize = LEND_MAX / FRAME_BYTES + 1;
+
+static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
+
+impl File {
+    /// Lends the bytes from `offset_bytes` on, as many as a read of `len` would return, to `f`, in slices of a
+    /// page or less. `None`, and `f` was not called, if a page is not cached or somebody writes into it, if
+    /// nothing is there to read or it is more than 1 MiB, or if the volume is gone: read it then.
+    ///
+    /// Writers of these pages wait until `f` returns.
+    ///
+    /// # Blocking
+    /// Never, but for `f`.
+    pub fn peek<R>(&self, offset_bytes: u64, len: usize, f: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        let inode = self.inode().arc();
+        inode.super_block().alive().ok()?;
+        let size_bytes = inode.size_bytes();
+        let len = (len as u64).min(size_bytes.saturating_sub(offset_bytes)) as usize;
+        if len == 0 || len > LEND_MAX {
+            return None;
+        }
+        let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
+        // The room for the slices is on the stack: three sizes, so that a small read does not pay for it.
+        let result = match (pages.end.0 - pages.start.0) as usize {
+            0..=2 => self.lend::<2, R>(offset_bytes, len, f),
+            3..=33 => self.lend::<33, R>(offset_bytes, len, f),
+            _ => self.lend::<PAGES_MAX, R>(offset_bytes, len, f),
+        }?;
+        let _ = self.readahead.begin(&pages);
+        self.read_ahead_of(&pages);
+        Some(result)
+    }
+
+    fn lend<const PAGES: usize, R>(&self, offset_bytes: u64, len: usize, f: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        let inode = self.inode().arc();
+        let mut frames: [Option<FrameRead<'_>>; PAGES] = [const { None }; PAGES];
+        let mut count = 0;
+        let mut at = offset_bytes;
+        let end = offset_bytes + len as u64;
+        while at < end {
+            let index = PageIndex::of(at);
+            match look(inode, index) {
+                Look::Cached(frame) => frames[count] = Some(frame),
+                Look::Absent if index.offset_bytes() >= inode.backing_bytes.load(Ordering::Acquire) => {}
+                Look::Absent | Look::Wait(_) => return None,
+            }
+            count += 1;
+            at = index.plus(1).offset_bytes();
+        }
+        let mut slices: [&[u8]; PAGES] = [&[]; PAGES];
+        let mut at = offset_bytes;
+        for (slice, frame) in slices.iter_mut().zip(&frames).take(count) {
+            let from = (at % PAGE_BYTES) as usize;
+            let to = (from as u64 + end - at).min(PAGE_BYTES) as usize;
+            *slice = frame.as_deref().map_or(&ZEROES[from..to], |frame| &frame[from..to]);
+            at += (to - from) as u64;
+        }
+        Some(f(&slices[..count]))
+    }
+}

@@ -1,0 +1,73 @@
+//! Noticing that somebody else has changed a file on the backend.
+//!
+//! # Invariants
+//! V1. A dirty page is never dropped for it: on a dirty file ours wins, and that is counted and said.
+//! V2. Pages of a clean file are dropped with `rwsem` held for writing, and only if no call of ours has begun
+//!     since before the question. Being wrong costs a read, never a byte.
+//!
+//! # Kernel counterpart
+//! `nfs_revalidate_inode`; close-to-open, without the open.
+
+use std::time::Duration;
+
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::backend::{Attr, Call, NodeKind};
+use crate::error::FileError;
+use crate::filemap::truncate::drop_pages;
+use crate::inode::InodeRef;
+use crate::super_block::SuperBlock;
+use crate::units::{PageIndex, Tick};
+
+impl SuperBlock {
+    /// The attributes as programs see them. If the backend's last answer is older than `max_age` it is asked
+    /// again: a file that somebody else has changed loses its cached pages, unless it is dirty here.
+    ///
+    /// # Errors
+    /// The volume is gone, or the backend's.
+    ///
+    /// # Blocking
+    /// For the backend, if it is asked.
+    pub fn revalidate(&self, inode: &InodeRef, max_age: Duration) -> Result<Attr, FileError> {
+        self.alive()?;
+        if !inode.was_told_within(max_age) {
+            self.ask_again(inode)?;
+        }
+        Ok(inode.attr())
+    }
+
+    /// The engine's clock.
+    pub fn now(&self) -> Tick {
+        self.engine().clock.now()
+    }
+
+    fn ask_again(&self, inode: &InodeRef) -> Result<(), FileError> {
+        let (quiet, removals) = (inode.changes.quiet(), self.removals.quiet());
+        let node = inode.node()?;
+        let attr = self.call(None, |done| Call::Getattr { node, done })?;
+        let quiet = quiet.filter(|quiet| {
+            inode.changes.is_still(*quiet) && removals.is_some_and(|removals| self.removals.is_still(removals))
+        });
+        let foreign = quiet.is_some() && inode.kind() == NodeKind::File && inode.is_foreign(&attr);
+        if !foreign {
+            inode.refresh(&attr, quiet);
+            return Ok(());
+        }
+        let _exclusive = inode.rwsem.write();
+        if !quiet.is_some_and(|quiet| inode.changes.is_still(quiet)) {
+            return Ok(()); // the next look asks again
+        }
+        inode.refresh(&attr, quiet);
+        if !inode.is_clean(&inode.state.lock()) {
+            self.changed_underneath.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(),
+                "changed by somebody else while dirty here: what is here goes over it");
+            return Ok(());
+        }
+        tracing::debug!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(), "changed by somebody else");
+        inode.take_size(attr.size_bytes);
+        inode.set_mtime(attr.mtime);
+        drop_pages(inode, PageIndex(0)..PageIndex(u64::MAX));
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! What a write may do to get what it needs: wait for the backend, be refused, or take the last of it.
+//!
+//! # Kernel counterpart
+//! `IOCB_NOWAIT`; `PF_MEMALLOC` for pages that memory is to be got back from.
+
+use slackwater_arena::Pool;
+
+use crate::error::FileError;
+use crate::file::File;
+use crate::filemap::check_range;
+use crate::filemap::write::{Written, write_locked};
+use crate::writeback::BackingDevInfo;
+
+/// See the [module documentation](self).
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Terms {
+    /// Waits for the backend where a page has to be read, and is refused when room or space is used up.
+    Patient,
+    /// The same, but does not wait.
+    Nowait,
+    /// Is not refused: the bytes are in memory that a kernel wants back, and were never asked for.
+    Mapping,
+}
+
+impl Terms {
+    pub(super) fn must_not_wait(self) -> bool {
+        self == Self::Nowait
+    }
+
+    /// Whether share and space do not count.
+    pub(super) fn takes_all(self) -> bool {
+        self == Self::Mapping
+    }
+
+    pub(super) fn pool(self) -> Pool {
+        match self {
+            Self::Patient | Self::Nowait => Pool::Normal,
+            Self::Mapping => Pool::Reserve,
+        }
+    }
+
+    /// Pins one more frame; false when the share is used up.
+    pub(super) fn pin(self, bdi: &BackingDevInfo) -> bool {
+        if self.takes_all() {
+            bdi.pin_adopted(1);
+            return true;
+        }
+        bdi.try_pin()
+    }
+}
+
+impl File {
+    /// As [`File::try_write_at`], but never waits for the backend.
+    ///
+    /// # Errors
+    /// As [`File::try_write_at`], and [`FileError::WouldBlock`] if a page has to be read first, the backend has
+    /// to be asked for space, or somebody who may wait for the backend has the file; nothing was written.
+    ///
+    /// # Blocking
+    /// Never, but for others that copy to or from the same page.
+    pub fn write_nowait(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        let inode = self.inode().arc();
+        let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(Written::Bytes(0));
+        }
+        {
+            let _shared = inode.rwsem.try_read().ok_or(FileError::WouldBlock)?;
+            if end <= inode.size_bytes() {
+                return write_locked(inode, offset_bytes, bytes, Terms::Nowait);
+            }
+        }
+        let _exclusive = inode.rwsem.try_write().ok_or(FileError::WouldBlock)?;
+        write_locked(inode, offset_bytes, bytes, Terms::Nowait)
+    }
+
+    /// Writes pages that a kernel held for a mapping of the file. Neither the volume's share nor the space on
+    /// the backend counts, and the arena's reserve is open to it: `NoRoom` only if that is used up as well.
+    ///
+    /// # Errors
+    /// As [`File::try_write_at`].
+    ///
+    /// # Blocking
+    /// As [`File::try_write_at`].
+    pub fn write_from_mapping(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        self.write_on(offset_bytes, bytes, Terms::Mapping)
+    }
+}

@@ -1,0 +1,145 @@
+//! Operations on attributes, named ones among them.
+//!
+//! # Invariants
+//! A3. Mode and mtime set here are what the backend ends up with, also if a flush carries older ones just now.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::backend::{AttrChange, Call, NodeKind, XattrMode};
+use crate::error::FileError;
+use crate::filemap;
+use crate::inode::{Inode, InodeRef, meta};
+use crate::super_block::SuperBlock;
+use crate::units::Timestamp;
+
+/// What a write clears of a mode: setuid, and setgid where it means that and not mandatory locking.
+const fn suidgid_bits(mode: u32) -> u32 {
+    let (suid, sgid, group_exec) = (0o4000, 0o2000, 0o010);
+    mode & (suid | if mode & group_exec != 0 { sgid } else { 0 })
+}
+
+impl SuperBlock {
+    /// Changes attributes. A size goes the way of [`File::set_len`](crate::File::set_len); times set here
+    /// are what a later flush leaves in the backend.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn setattr(&self, inode: &InodeRef, change: AttrChange) -> Result<(), FileError> {
+        self.writable()?;
+        if let Some(size_bytes) = change.size_bytes {
+            filemap::truncate(inode.arc(), size_bytes)?;
+        }
+        let change = AttrChange { size_bytes: None, ..change };
+        if change == AttrChange::default() {
+            return Ok(());
+        }
+        let node = inode.node()?;
+        let earlier = inode.attr();
+        // A change of owner takes them, whoever makes it; and a flush may be about to restore what the cache has.
+        let taken = match change {
+            AttrChange { uid: None, gid: None, .. } => 0,
+            _ if inode.kind() != NodeKind::File => 0,
+            _ => suidgid_bits(earlier.mode),
+        };
+        let mode = change.mode.or((taken != 0).then_some(earlier.mode & 0o7777 & !taken));
+        let change = AttrChange { mode, ..change };
+        inode.promise(change.mtime, change.mode);
+        let result = inode.change_with(|| self.call(None, |done| Call::Setattr { node, change, done }));
+        if let Err(error) = result {
+            inode.promise(change.mtime.map(|_| earlier.mtime), change.mode.map(|_| earlier.mode));
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Clears setuid, and setgid of an executable file, as a write by somebody who must not keep them does. In
+    /// the cache only: the next flush carries it, behind the data.
+    ///
+    /// # Errors
+    /// The volume is frozen or gone, or the backend cannot open the file.
+    ///
+    /// # Blocking
+    /// For the backend, if the file is not open and its node was let go.
+    pub fn kill_suidgid(&self, inode: &InodeRef) -> Result<(), FileError> {
+        if suidgid_bits(inode.attr().mode) == 0 {
+            return Ok(());
+        }
+        let _shared = inode.rwsem.read();
+        self.writable()?;
+        inode.node()?; // N2; `rwsem` and the mode that is about to be dirty keep it
+        {
+            let mut state = inode.state.lock();
+            state.attr.mode &= !suidgid_bits(state.attr.mode);
+            state.meta |= meta::DIRTY_SYNC | meta::DIRTY_MODE;
+        }
+        inode.wb().mark_inode_dirty(inode.arc(), meta::DIRTY_SYNC);
+        Ok(())
+    }
+
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    /// The backend's; `NoData` if there is no such attribute.
+    pub fn getxattr(&self, inode: &InodeRef, name: impl AsRef<OsStr>) -> Result<Vec<u8>, FileError> {
+        self.alive()?;
+        let (node, name) = (inode.node()?, name.as_ref().to_os_string());
+        Ok(self.call(None, |done| Call::Getxattr { node, name, done })?)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn setxattr(
+        &self,
+        inode: &InodeRef,
+        name: impl AsRef<OsStr>,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), FileError> {
+        self.writable()?;
+        let (node, name, value) = (inode.node()?, name.as_ref().to_os_string(), value.to_vec());
+        inode.change_with(|| self.call(None, |done| Call::Setxattr { node, name, value, mode, done }))?;
+        Ok(())
+    }
+
+    /// The names of the extended attributes.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn listxattr(&self, inode: &InodeRef) -> Result<Vec<OsString>, FileError> {
+        self.alive()?;
+        let node = inode.node()?;
+        Ok(self.call(None, |done| Call::Listxattr { node, done })?)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// The backend's, `NoData` if there is no such attribute; or the volume is frozen or gone.
+    pub fn removexattr(&self, inode: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
+        self.writable()?;
+        let (node, name) = (inode.node()?, name.as_ref().to_os_string());
+        inode.change_with(|| self.call(None, |done| Call::Removexattr { node, name, done }))?;
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Sets the mtime and permission bits that the backend is to end up with (A3).
+    fn promise(&self, mtime: Option<Timestamp>, mode: Option<u32>) {
+        if let Some(mtime) = mtime {
+            self.set_mtime(mtime);
+        }
+        let mut state = self.state.lock();
+        if mtime.is_some() {
+            state.chosen_mtime = mtime;
+        }
+        if let Some(mode) = mode {
+            state.attr.mode = (state.attr.mode & !0o7777) | (mode & 0o7777);
+        }
+        if state.meta_in_flight && (mtime.is_some() || mode.is_some()) {
+            state.meta |= meta::DIRTY_SYNC | if mode.is_some() { meta::DIRTY_MODE } else { 0 };
+        }
+    }
+}

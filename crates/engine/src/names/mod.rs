@@ -1,0 +1,269 @@
+//! Operations on names. They go straight to the backend: the engine caches no names.
+//!
+//! # Invariants
+//! A1. A node whose last name goes stays open: without a name it could not be opened again. The backend
+//!     answers a removal with the node, opened before.
+//! A2. What a directory's attributes were is old once a name in it has changed.
+//!
+//! # Blocking
+//! Every method here waits for the backend.
+//!
+//! # Kernel counterpart
+//! `inode_operations`, without a dentry cache; that belongs to whoever serves the names.
+
+mod attributes;
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use slackwater_sync::shim::Arc;
+
+use crate::backend::{
+    Attr, Call, Creator, DirEntry, DirEntryPlus, Found, NewNode, Node, NodeKind, Removal, RenameMode, SyncScope,
+};
+use crate::error::{BackendError, ErrorKind, FileError};
+use crate::filemap;
+use crate::inode::{Inode, InodeRef};
+use crate::super_block::SuperBlock;
+
+/// An entry of a directory, and the node it leads to.
+#[derive(Clone, Debug)]
+pub struct NamedInode {
+    /// The entry.
+    pub entry: DirEntry,
+    /// The node. `None`: its name is gone meanwhile, or it belongs to another volume.
+    pub inode: Option<InodeRef>,
+}
+
+impl SuperBlock {
+    /// Finds `name` in `dir`.
+    ///
+    /// # Errors
+    /// The backend's; `NotFound` if there is no such name.
+    pub fn lookup(self: &Arc<Self>, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
+        self.alive()?;
+        let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
+        let inode = self.iget(self.call(None, |done| Call::Lookup { dir, name, done })?);
+        // Costs a question only if the attributes that came with it look as if somebody else had been there.
+        self.revalidate(&inode, Duration::MAX)?;
+        Ok(inode)
+    }
+
+    /// Walks `path`, names separated by slashes, from the root. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn walk(self: &Arc<Self>, path: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
+        let mut at = self.root()?;
+        for name in path.as_ref().as_encoded_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            // A slash is ASCII, so splitting at it keeps the parts well formed.
+            let name = String::from_utf8(name.to_vec())
+                .map_err(|_| FileError::from(BackendError::from(ErrorKind::Invalid)))?;
+            at = self.lookup(&at, name)?;
+        }
+        Ok(at)
+    }
+
+    /// Makes a node that must not exist. `mode` is taken as it is, and the owner left to the backend.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn make(
+        self: &Arc<Self>,
+        dir: &InodeRef,
+        name: impl AsRef<OsStr>,
+        what: NewNode,
+        mode: u32,
+    ) -> Result<InodeRef, FileError> {
+        self.make_for(dir, name.as_ref(), what, mode, None)
+    }
+
+    /// Makes a node that must not exist, as [`Creator`] says.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn make_as(
+        self: &Arc<Self>,
+        dir: &InodeRef,
+        name: impl AsRef<OsStr>,
+        what: NewNode,
+        mode: u32,
+        creator: Creator,
+    ) -> Result<InodeRef, FileError> {
+        self.make_for(dir, name.as_ref(), what, mode, Some(creator))
+    }
+
+    fn make_for(
+        self: &Arc<Self>,
+        dir: &InodeRef,
+        name: &OsStr,
+        what: NewNode,
+        mode: u32,
+        creator: Option<Creator>,
+    ) -> Result<InodeRef, FileError> {
+        self.writable()?;
+        let (node, name) = (dir.node()?, name.to_os_string());
+        let made = self.call(None, |done| Call::Make { dir: node, name, what, mode, creator, done });
+        dir.outdate();
+        Ok(self.iget(made?))
+    }
+
+    /// Makes a file without a name in `dir`, which [`SuperBlock::link`] may give it one; else it lives as long
+    /// as somebody has it.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn make_tmpfile(self: &Arc<Self>, dir: &InodeRef, mode: u32, creator: Creator) -> Result<InodeRef, FileError> {
+        self.writable()?;
+        let node = dir.node()?;
+        let creator = Some(creator);
+        Ok(self.iget(self.call(None, |done| Call::Tmpfile { dir: node, mode, creator, done })?))
+    }
+
+    /// Gives `inode` another name.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
+        self.writable()?;
+        let (node, dir_node, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
+        let linked = inode.change_with(|| self.call(None, |done| Call::Link { node, dir: dir_node, name, done }));
+        dir.outdate();
+        linked?;
+        Ok(())
+    }
+
+    /// Removes a name. A file without names left lives on while somebody has it, and then its dirty pages
+    /// are dropped.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn remove(
+        self: &Arc<Self>,
+        dir: &InodeRef,
+        name: impl AsRef<OsStr>,
+        removal: Removal,
+    ) -> Result<(), FileError> {
+        self.writable()?;
+        let (dir_node, name) = (dir.node()?, name.as_ref().to_os_string());
+        // Which file it changes is known when it is answered: until then nobody judges any.
+        let change = self.removals.begin();
+        let victim = self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done });
+        dir.outdate();
+        let victim = victim.map(|victim: Found| {
+            let (node, attr) = (victim.node.clone(), victim.attr);
+            let inode = self.iget(victim);
+            inode.lost_a_name(node, &attr);
+            inode
+        });
+        self.removals.end(change);
+        drop(victim?);
+        self.space.outdate();
+        Ok(())
+    }
+
+    /// Moves a name. The data of a file that takes another's place is written back first: who replaces a file
+    /// by a new one expects one of the two to be there after a crash, not an empty one.
+    ///
+    /// # Errors
+    /// The backend's, or the volume is frozen or gone.
+    pub fn rename(
+        self: &Arc<Self>,
+        from_dir: &InodeRef,
+        from: impl AsRef<OsStr>,
+        to_dir: &InodeRef,
+        to: impl AsRef<OsStr>,
+        mode: RenameMode,
+    ) -> Result<(), FileError> {
+        self.writable()?;
+        let (from, to) = (from.as_ref(), to.as_ref());
+        // Found first: a rename changes the time of the file, and tells nobody.
+        let source = self.lookup(from_dir, from)?;
+        let other = match mode {
+            RenameMode::Replace | RenameMode::Exchange => match self.lookup(to_dir, to) {
+                Ok(other) => Some((other.node()?, other)),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            },
+            RenameMode::NoReplace => None,
+        };
+        if other.is_some() && mode == RenameMode::Replace && source.kind() == NodeKind::File {
+            filemap::write_back(source.arc())?;
+        }
+        let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
+        let (from, to) = (from.to_os_string(), to.to_os_string());
+        let change = source.changes.begin();
+        let renamed =
+            self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
+        source.end_change(change, None);
+        from_dir.outdate();
+        to_dir.outdate();
+        renamed?;
+        if let Some((node, other)) = other {
+            let change = other.changes.begin();
+            let asked = node.clone();
+            let attr = self.call(None, |done| Call::Getattr { node: asked, done });
+            other.end_change(change, attr.as_ref().ok());
+            other.lost_a_name(node, &attr?);
+            self.space.outdate();
+        }
+        Ok(())
+    }
+
+    /// Reads some entries of a directory behind `cookie`; none at the end. Start with 0.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn readdir(&self, dir: &InodeRef, cookie: u64) -> Result<Vec<DirEntry>, FileError> {
+        self.alive()?;
+        let node = dir.node()?;
+        Ok(self.call(None, |done| Call::Readdir { node, cookie, done })?)
+    }
+
+    /// The same with the nodes.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn readdir_plus(self: &Arc<Self>, dir: &InodeRef, cookie: u64) -> Result<Vec<NamedInode>, FileError> {
+        self.alive()?;
+        let node = dir.node()?;
+        let entries = self.call(None, |done| Call::ReaddirPlus { node, cookie, done })?;
+        let named = |DirEntryPlus { entry, found }| NamedInode { entry, inode: found.map(|found| self.iget(found)) };
+        Ok(entries.into_iter().map(named).collect())
+    }
+
+    /// Reads the target of a symbolic link.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn readlink(&self, link: &InodeRef) -> Result<OsString, FileError> {
+        self.alive()?;
+        let node = link.node()?;
+        Ok(self.call(None, |done| Call::Readlink { node, done })?)
+    }
+
+    /// Makes a node durable. For a file as [`File::fsync`](crate::File::fsync), but that earlier errors are
+    /// not reported.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn sync_node(&self, inode: &InodeRef, scope: SyncScope) -> Result<(), FileError> {
+        self.alive()?;
+        let node = inode.node()?;
+        match inode.kind() {
+            NodeKind::File => crate::writeback::sync::sync_inode(inode.arc(), scope, None)?,
+            NodeKind::Directory | NodeKind::Symlink | NodeKind::Special => {
+                self.call(None, |done| Call::Sync { node, scope, done })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Takes what came with the loss of a name (A1).
+    fn lost_a_name(&self, node: Node, attr: &Attr) {
+        self.refresh(attr, self.changes.quiet());
+        self.adopt_node(node);
+    }
+}

@@ -1,0 +1,106 @@
+//! Who uses a mount, as `/proc` has it. Nothing here asks the file system that is mounted: it may hang.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
+/// A process that uses a mount, and one thing that it uses there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Holder {
+    /// The process.
+    pub pid: u32,
+    /// Its command.
+    pub command: String,
+    /// What it uses.
+    pub path: PathBuf,
+}
+
+/// How many are named in a message.
+const NAMED_MAX: usize = 5;
+
+/// The holders for a message, or nothing.
+pub(super) fn list(holders: &[Holder]) -> String {
+    let mut text = String::new();
+    for (at, Holder { pid, command, path }) in holders.iter().take(NAMED_MAX).enumerate() {
+        text += if at == 0 { ": " } else { ", " };
+        text += &format!("{command} ({pid}) at {}", path.display());
+    }
+    if holders.len() > NAMED_MAX {
+        text += &format!(" and {} more", holders.len() - NAMED_MAX);
+    }
+    text
+}
+
+/// Everybody who uses something on the device `dev`, each with the first thing found.
+pub(super) fn of(dev: u64) -> Vec<Holder> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let mut holders: Vec<_> = pids.filter_map(|pid| holder(pid, dev)).collect();
+    holders.sort_by_key(|holder| holder.pid);
+    holders
+}
+
+fn holder(pid: u32, dev: u64) -> Option<Holder> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let path = used_link(&process, dev).or_else(|| open_file(&process, dev)).or_else(|| mapped_file(&process, dev))?;
+    // Gone meanwhile, it holds nothing.
+    let command = fs::read_to_string(process.join("comm")).ok()?.trim_end().to_owned();
+    Some(Holder { pid, command, path })
+}
+
+fn used_link(process: &Path, dev: u64) -> Option<PathBuf> {
+    ["cwd", "root", "exe"].iter().find_map(|name| link_on(&process.join(name), dev))
+}
+
+fn open_file(process: &Path, dev: u64) -> Option<PathBuf> {
+    fs::read_dir(process.join("fd")).ok()?.flatten().find_map(|entry| link_on(&entry.path(), dev))
+}
+
+/// Where a link of `/proc` leads, if that is on `dev`.
+fn link_on(link: &Path, dev: u64) -> Option<PathBuf> {
+    // The link is not walked but jumped through, and the kernel need not ask for attributes.
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(CWD, link, flags, StatxFlags::empty()).ok()?;
+    (makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev).then(|| fs::read_link(link).ok())?
+}
+
+fn mapped_file(process: &Path, dev: u64) -> Option<PathBuf> {
+    let device = format!("{:02x}:{:02x}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let maps = fs::read(process.join("maps")).ok()?;
+    String::from_utf8_lossy(&maps).lines().find_map(|line| path_of_mapping(line, &device))
+}
+
+/// `address perms offset dev inode path`, padded with spaces.
+fn path_of_mapping(line: &str, device: &str) -> Option<PathBuf> {
+    let mut words = line.splitn(6, ' ');
+    (words.nth(3)? == device).then(|| PathBuf::from(words.nth(1).unwrap_or("").trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_names_its_device_and_its_path() {
+        let line = "7f00a000-7f00b000 rw-s 00000000 00:2f 42                         /mnt/a file";
+        assert_eq!(path_of_mapping(line, "00:2f"), Some(PathBuf::from("/mnt/a file")));
+        assert_eq!(path_of_mapping(line, "00:30"), None);
+        assert_eq!(path_of_mapping("7f00a000-7f00b000 rw-p 00000000 00:00 0 ", "00:2f"), None);
+    }
+
+    #[test]
+    fn this_process_holds_where_it_is() {
+        let stat = fs::metadata("/proc/self/exe").unwrap();
+        let holders = of(std::os::unix::fs::MetadataExt::dev(&stat));
+        assert!(holders.iter().any(|holder| holder.pid == std::process::id()), "{holders:?}");
+    }
+
+    #[test]
+    fn a_message_names_some_and_counts_the_rest() {
+        assert_eq!(list(&[]), "");
+        let one = |pid| Holder { pid, command: "sh".to_owned(), path: PathBuf::from("/mnt") };
+        assert_eq!(list(&[one(7)]), ": sh (7) at /mnt");
+        assert!(list(&(1..8).map(one).collect::<Vec<_>>()).ends_with("sh (5) at /mnt and 2 more"));
+    }
+}

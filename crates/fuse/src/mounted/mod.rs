@@ -1,0 +1,488 @@
+//! A volume of the engine, mounted at a path: made, synced and taken away.
+//!
+//! # Steps of an unmount
+//! 1. Busy check: a mount that is in use ends it at once, with the names of who uses it.
+//! 2. Flush, while the volume works as before; what the kernel holds of shared mappings first.
+//! 3. Freeze: changes wait from here on.
+//! 4. Flush the rest.
+//! 5. umount2(2). If somebody came in meanwhile, the kernel says so: thaw, and back to before.
+//! 6. The session ends: the kernel has no reference left.
+//! 7. What the kernel knew and had open is let go, and the engine unmounts its volume.
+//!
+//! The deadline can end it before step 5 only, with the volume as it was. With force step 1 is left out, all
+//! requests get EIO from step 3 on, and step 5 detaches the mount and cuts the connection. An umount(2) by
+//! anybody else enters at step 6: the flush comes then, and nothing is lost.
+//!
+//! # Lock order
+//! `UMOUNT` is the first of all; it is tried, not waited for.
+
+mod holders;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use slackwater::{ErrorKind, FileError, SuperBlock, Tick, UmountError, UmountOptions};
+use slackwater_sync::Completion;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::{Arc, thread};
+
+use crate::mount::{self, MountOptions, UnmountError};
+use crate::negotiate::{InitOptions, Missing};
+use crate::notifier::Notifier;
+use crate::pool::Pool;
+use crate::session::{Session, SessionError};
+use crate::transport::DevFuse;
+use crate::volume::lock_order::{LEAF, UMOUNT};
+use crate::volume::{Served, Volume, VolumeError};
+
+pub use holders::Holder;
+
+/// Time between two reports of progress, and two looks at what changes by itself.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the kernel may take to drop its last reference after umount2(2), before it is taken for granted that
+/// the volume is mounted somewhere else as well.
+const ELSEWHERE: Duration = Duration::from_secs(2);
+
+/// One volume, mounted at a path.
+pub struct MountedVolume {
+    sb: Arc<SuperBlock>,
+    volume: Arc<Volume>,
+    session: Session,
+    mountpoint: PathBuf,
+    /// `st_dev` of its files.
+    dev: u64,
+    umount: Mutex<()>,
+    discards: AtomicBool,
+}
+
+/// How to unmount.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct UmountRequest {
+    /// Give up, with nothing changed, when this much time has passed.
+    pub deadline: Option<Duration>,
+    /// Also if it is in use: whoever uses it gets EIO from then on. What was written is flushed.
+    pub force: bool,
+    /// Throw away what is not in the backend; [`SuperBlock::would_lose`] names it.
+    pub discard: bool,
+}
+
+/// How far an unmount is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Progress {
+    /// What it is doing.
+    pub step: Step,
+    /// Bytes that are not in the backend yet.
+    pub bytes_left: u64,
+    /// The last write-back error, if the last attempt failed.
+    pub failing: Option<ErrorKind>,
+}
+
+/// What an unmount is doing.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Step {
+    /// Flushing, while everything works.
+    Flushing,
+    /// Flushing the rest; changes wait.
+    FlushingTheRest,
+    /// Detached; the engine lets the volume go.
+    Ending,
+}
+
+/// Why a volume is not mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountVolumeError {
+    /// The volume cannot be served.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The mount.
+    #[error(transparent)]
+    Mount(#[from] mount::MountError),
+    /// The device.
+    #[error("the FUSE device: {0}")]
+    Device(Errno),
+    /// The kernel.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+/// Why a volume is still mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountedError {
+    /// It is in use.
+    #[error("{} is in use{}", .mountpoint.display(), holders::list(.holders))]
+    Busy {
+        /// Where it is mounted.
+        mountpoint: PathBuf,
+        /// By whom, as far as this user may know.
+        holders: Vec<Holder>,
+    },
+    /// Gone from its mountpoint, but mounted somewhere else as well, as a bind mount or in another namespace.
+    #[error("{} is unmounted, but the volume is mounted elsewhere too{}", .mountpoint.display(), holders::list(.holders))]
+    Elsewhere {
+        /// Where it was mounted.
+        mountpoint: PathBuf,
+        /// Who uses it there.
+        holders: Vec<Holder>,
+    },
+    /// Data could not be written back in time. Nothing is lost.
+    #[error("deadline passed with {dirty_bytes} bytes not in the backend; the volume stays mounted")]
+    Deadline {
+        /// Bytes that are not in the backend.
+        dirty_bytes: u64,
+        /// The last write-back error, if that is the cause.
+        cause: Option<ErrorKind>,
+    },
+    /// Another unmount of this volume is running.
+    #[error("another unmount of this volume is running")]
+    InProgress,
+    /// The kernel, or `fusermount3`.
+    #[error(transparent)]
+    Unmount(UnmountError),
+    /// The engine.
+    #[error(transparent)]
+    Volume(UmountError),
+    /// A sync.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Pages of shared mappings.
+    #[error("pages of shared mappings: {0}")]
+    Mapped(Errno),
+}
+
+impl From<UmountError> for MountedError {
+    fn from(error: UmountError) -> Self {
+        match error {
+            UmountError::Deadline { dirty_bytes, cause } => Self::Deadline { dirty_bytes, cause },
+            UmountError::InProgress => Self::InProgress,
+            error => Self::Volume(error),
+        }
+    }
+}
+
+impl MountedVolume {
+    /// Mounts a volume on a directory; the pool's threads serve it.
+    ///
+    /// # Errors
+    /// Nothing is mounted then.
+    ///
+    /// # Blocking
+    /// Until the kernel has started the session.
+    pub fn mount(
+        pool: &Pool,
+        sb: Arc<SuperBlock>,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Arc<Self>, MountVolumeError> {
+        let volume = Volume::new(&sb)?;
+        let started = mount_and_start(pool, &volume, mountpoint, options);
+        let (session, dev) = started.inspect_err(|_| volume.let_go())?;
+        let umount = Mutex::new(UMOUNT, ());
+        let (mountpoint, discards) = (mountpoint.to_owned(), AtomicBool::new(false));
+        Ok(Arc::new(Self { sb, volume, session, mountpoint, dev, umount, discards }))
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// The engine's side.
+    pub fn super_block(&self) -> &Arc<SuperBlock> {
+        &self.sb
+    }
+
+    /// What this kernel does not have.
+    pub fn missing_features(&self) -> &[Missing] {
+        &self.session.negotiated().missing
+    }
+
+    /// Open files, as far as the kernel has told.
+    pub fn open_files(&self) -> usize {
+        self.volume.open_files()
+    }
+
+    /// Who uses it, as far as this user may know: working and root directories, programs, open files, mappings.
+    ///
+    /// # Blocking
+    /// Never for the volume: it is asked of `/proc`.
+    pub fn holders(&self) -> Vec<Holder> {
+        holders::of(self.dev)
+    }
+
+    /// Makes everything durable that was written before the call, by way of mappings too.
+    ///
+    /// # Errors
+    /// The first failure; what failed stays dirty and is retried.
+    ///
+    /// # Blocking
+    /// For the backend. The caller is not in a handler.
+    pub fn sync(&self) -> Result<(), MountedError> {
+        push_mapped(&self.volume, self.session.notifier()).map_err(MountedError::Mapped)?;
+        Ok(self.sb.sync()?)
+    }
+
+    /// Unmounts; the steps are in the documentation of the module.
+    ///
+    /// # Errors
+    /// It is still mounted and works, and nothing is lost; except `Elsewhere`.
+    ///
+    /// # Blocking
+    /// For the backend, until the deadline at most.
+    pub fn umount(&self, request: UmountRequest, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
+        if request.discard {
+            self.discards.store(true, Ordering::Release); // ends a flush that nobody waits for any more
+        }
+        let Some(_only) = self.umount.try_lock() else { return Err(MountedError::InProgress) };
+        let deadline = request.deadline.map(|within| self.sb.now() + within);
+        if self.has_ended() {
+            return self.end(request, deadline, progress);
+        }
+        let detached = self.flush_and_detach(request, deadline, progress);
+        if request.discard && detached.is_err() {
+            self.discards.store(false, Ordering::Release);
+        }
+        detached?;
+        self.wait_detached(request, deadline)?;
+        self.end(request, deadline, progress)
+    }
+
+    /// Waits until the mount has gone, by whomever, and everything has reached the backend.
+    ///
+    /// # Blocking
+    /// Until then; for ever, if the backend is dead and nobody discards.
+    ///
+    /// # Errors
+    /// The engine found references that should not be: the volume is gone, its data is in the backend.
+    pub fn wait_ended(&self) -> Result<(), MountedError> {
+        let _ = self.session.wait_ended();
+        let again = UmountRequest { deadline: Some(LOOK * 10), ..UmountRequest::default() };
+        let pause = Completion::new();
+        loop {
+            let ended = match self.umount.try_lock() {
+                None => Err(MountedError::InProgress),
+                Some(_only) => {
+                    let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
+                    self.end(request, Some(self.sb.now() + LOOK * 10), &|_| {})
+                }
+            };
+            match ended {
+                Err(MountedError::Deadline { .. } | MountedError::InProgress | MountedError::Busy { .. }) => {
+                    pause.wait_timeout(LOOK);
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.session.wait_ended_timeout(Duration::ZERO).is_some()
+    }
+
+    /// Steps 1 to 5.
+    fn flush_and_detach(
+        &self,
+        request: UmountRequest,
+        deadline: Option<Tick>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), MountedError> {
+        if !request.force {
+            self.check_busy()?;
+        }
+        if request.discard {
+            // Nothing is waited for: the backend may be dead.
+            self.volume.refuse(request.force);
+            return self.detach(request.force).inspect_err(|_| self.volume.refuse(false));
+        }
+        self.flush(Step::Flushing, deadline, progress)?;
+        self.volume.refuse(request.force);
+        let detached = self.freeze_and_detach(request.force, deadline, progress);
+        if detached.is_err() {
+            self.volume.refuse(false);
+            self.sb.thaw();
+        }
+        detached
+    }
+
+    fn freeze_and_detach(
+        &self,
+        force: bool,
+        deadline: Option<Tick>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), MountedError> {
+        if force {
+            // Requests get EIO; what a mapping has is still taken, and then no more.
+            self.flush(Step::FlushingTheRest, deadline, progress)?;
+        }
+        self.sb.freeze_writes(deadline)?;
+        self.report(Step::FlushingTheRest, progress);
+        self.sb.flush_until(deadline)?;
+        self.detach(force)
+    }
+
+    /// Step 1. The kernel knows: it is asked to expire the mount, which it refuses the first time.
+    fn check_busy(&self) -> Result<(), MountedError> {
+        let _ = self.touch();
+        match rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
+            Err(Errno::BUSY) => Err(self.busy()),
+            // An access takes the mark away that the question has left.
+            Err(Errno::AGAIN) => self.touch().map_err(|errno| MountedError::Unmount(UnmountError::Kernel(errno))),
+            // Not for this user; or it is gone, and umount2(2) says so better.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Walks over the mountpoint without asking the file system anything.
+    fn touch(&self) -> Result<(), Errno> {
+        dev_of(&self.mountpoint).map(|_| ())
+    }
+
+    fn busy(&self) -> MountedError {
+        MountedError::Busy { mountpoint: self.mountpoint.clone(), holders: self.holders() }
+    }
+
+    /// Step 5.
+    fn detach(&self, force: bool) -> Result<(), MountedError> {
+        let unmounted = if force && rustix::process::geteuid().is_root() {
+            // Cuts the connection as well.
+            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            rustix::mount::unmount(&self.mountpoint, flags).map_err(UnmountError::Kernel)
+        } else {
+            mount::unmount(&self.mountpoint, force)
+        };
+        match unmounted {
+            Ok(()) => Ok(()),
+            Err(UnmountError::Busy(_)) => Err(self.busy()),
+            // Somebody was faster.
+            Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(ELSEWHERE).is_some() => Ok(()),
+            Err(error) => Err(MountedError::Unmount(error)),
+        }
+    }
+
+    /// Step 6.
+    fn wait_detached(&self, request: UmountRequest, deadline: Option<Tick>) -> Result<(), MountedError> {
+        let patience = deadline.map_or(ELSEWHERE, |deadline| deadline.since(self.sb.now()).max(ELSEWHERE));
+        if self.session.wait_ended_timeout(patience).is_some() {
+            return Ok(());
+        }
+        if request.force {
+            // Calls that wait for the backend hold what they work on.
+            return Err(MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: None });
+        }
+        self.volume.refuse(false);
+        self.sb.thaw();
+        Err(MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders: self.holders() })
+    }
+
+    /// Step 7.
+    fn end(
+        &self,
+        request: UmountRequest,
+        deadline: Option<Tick>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), MountedError> {
+        self.volume.let_go();
+        let pause = Completion::new();
+        loop {
+            self.report(Step::Ending, progress);
+            let left = deadline.map(|deadline| deadline.since(self.sb.now()).max(LOOK));
+            let options = UmountOptions { deadline: left, discard: request.discard };
+            match self.sb.umount(options) {
+                Ok(()) | Err(UmountError::NotMounted) => return Ok(()),
+                // The last call is about to return what it has.
+                Err(UmountError::Busy { .. }) if deadline.is_none_or(|deadline| self.sb.now() < deadline) => {
+                    pause.wait_timeout(LOOK / 20);
+                }
+                Err(UmountError::Busy { .. }) => return Err(self.busy()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Flushes, what mappings have first, on a thread of its own: neither the report nor the deadline waits for
+    /// a kernel that waits for the backend.
+    fn flush(&self, step: Step, deadline: Option<Tick>, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
+        struct Flush {
+            result: Mutex<Option<Result<(), MountedError>>>,
+            done: Completion,
+        }
+        let flush = Arc::new(Flush { result: Mutex::new(LEAF, None), done: Completion::new() });
+        let (sb, volume, notifier) = (Arc::clone(&self.sb), Arc::clone(&self.volume), self.session.notifier().clone());
+        let result = Arc::clone(&flush);
+        let work = move || {
+            let pushed = push_mapped(&volume, &notifier).map_err(MountedError::Mapped);
+            let flushed = pushed.and_then(|()| Ok(sb.flush_until(deadline)?));
+            *result.result.lock() = Some(flushed);
+            result.done.complete_all();
+        };
+        let late = || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
+        if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
+            return Err(late());
+        }
+        while !flush.done.wait_timeout(LOOK) {
+            self.report(step, progress);
+            if deadline.is_some_and(|deadline| self.sb.now() > deadline + LOOK) {
+                return Err(late());
+            }
+        }
+        flush.result.lock().take().unwrap_or_else(|| Err(late()))
+    }
+
+    fn report(&self, step: Step, progress: &dyn Fn(Progress)) {
+        let status = self.sb.status();
+        progress(Progress { step, bytes_left: status.bytes_left(), failing: status.failing });
+    }
+}
+
+fn mount_and_start(
+    pool: &Pool,
+    volume: &Arc<Volume>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<(Session, u64), MountVolumeError> {
+    let device = mount::mount(mountpoint, options)?;
+    let start = || -> Result<(Session, u64), MountVolumeError> {
+        let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
+        let served = Arc::new(Served(Arc::clone(volume)));
+        let session = Session::start(pool, transport, &InitOptions::default(), served)?;
+        let dev = dev_of(mountpoint).map_err(MountVolumeError::Device)?;
+        Ok((session, dev))
+    };
+    start().inspect_err(|_| {
+        // Nobody serves it: better nothing there than something that hangs.
+        let _ = mount::unmount(mountpoint, true);
+    })
+}
+
+/// `st_dev` of what is at `path`, without asking the file system.
+fn dev_of(path: &Path) -> Result<u64, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(CWD, path, flags, StatxFlags::empty())?;
+    Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// Has the kernel write what it holds of shared mappings; it has arrived when this returns.
+///
+/// # Blocking
+/// Until the kernel has the pages' locks, which requests in flight hold.
+fn push_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
+    for node in volume.maybe_mapped() {
+        match notifier.inval_inode(node, 0, 0) {
+            // Unmounted meanwhile: then the kernel has written them all.
+            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
+            // Written again in between: by a program that writes beside the sync.
+            Err(Errno::BUSY) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for MountedVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MountedVolume").field("mountpoint", &self.mountpoint).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,292 @@
+//! One thread per volume for all who wait: writes that are parked until there is room, and callers that were
+//! interrupted and may be killed later. While nobody waits, it sleeps.
+//!
+//! # Invariants
+//! A1. Parked writes are tried in the order in which they came, over the whole volume: room is the volume's,
+//!     so who came later could only take it from who waits. The attendant never waits for a backend: a write
+//!     that needs it goes to a thread of its own.
+//! A2. `Node::parked` counts a node's writes from when they are parked until they are answered, so that a
+//!     later write queues behind them.
+//! A3. The bytes of parked payload are at most [`VOLUME_BYTES`] for a volume and [`TOTAL_BYTES`] for the
+//!     process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
+//!
+//! # Lock order
+//! The queue's lock is a leaf: a write is taken out of the queue to be tried.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
+use slackwater_sync::shim::{Arc, Weak, thread};
+
+use crate::volume::Volume;
+use crate::volume::callers::{Caller, Waiting, let_off};
+use crate::volume::lock_order::LEAF;
+use crate::volume::nodes::Node;
+use crate::volume::writes::{Attempt, Write};
+
+/// Parked payload of one volume.
+const VOLUME_BYTES: usize = 64 << 20;
+/// Parked payload of the process.
+const TOTAL_BYTES: usize = 256 << 20;
+/// What is kept of a write above these.
+const KEPT_BYTES: usize = 64 << 10;
+/// Most threads of one volume for parked writes that have to wait for the backend.
+const ELSEWHERE_MAX: usize = 16;
+/// How often callers are looked after, and the longest that a missed wake-up can last.
+const MOMENT: Duration = Duration::from_millis(100);
+
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+
+/// A write that waits for room.
+struct ParkedWrite {
+    waiting: Waiting,
+    write: Write,
+    payload: Payload,
+    _turn: Turn,
+}
+
+/// A write's place behind others of its node (A2).
+struct Turn(Arc<Node>);
+
+impl Turn {
+    fn new(node: &Arc<Node>) -> Self {
+        node.parked.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(node))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.parked.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One more, until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of a parked write, counted in both budgets.
+struct Payload {
+    bytes: Vec<u8>,
+    /// What the write had taken before the first of them.
+    base: usize,
+    volume: Arc<AtomicUsize>,
+}
+
+impl Payload {
+    /// A copy of `rest`, or of as much as may be kept (A3).
+    fn keep(rest: &[u8], base: usize, volume: &Arc<AtomicUsize>) -> Self {
+        let add = |counter: &AtomicUsize| counter.fetch_add(rest.len(), Ordering::Relaxed) + rest.len();
+        let is_over = (add(volume) > VOLUME_BYTES) | (add(&TOTAL) > TOTAL_BYTES);
+        let kept = if is_over { &rest[..rest.len().min(KEPT_BYTES)] } else { rest };
+        volume.fetch_sub(rest.len() - kept.len(), Ordering::Relaxed);
+        TOTAL.fetch_sub(rest.len() - kept.len(), Ordering::Relaxed);
+        Self { bytes: kept.to_vec(), base, volume: Arc::clone(volume) }
+    }
+
+    /// What is left of it for `write`.
+    fn left(&self, write: &Write) -> &[u8] {
+        &self.bytes[write.taken - self.base..]
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        self.volume.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        TOTAL.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+/// Who waits on a volume.
+pub(super) struct Attendant {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    parked_bytes: Arc<AtomicUsize>,
+    /// Threads of writes that wait for the backend.
+    elsewhere: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct Queue {
+    writes: VecDeque<ParkedWrite>,
+    watched: Vec<Weak<Caller>>,
+    /// Somebody in the queue was let go.
+    look_again: bool,
+    stopping: bool,
+}
+
+impl Attendant {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: Mutex::new(LEAF, Queue::default()),
+            changed: Condvar::new(),
+            parked_bytes: Arc::default(),
+            elsewhere: Arc::default(),
+        }
+    }
+
+    /// Watches an interrupted caller.
+    pub(super) fn watch(&self, caller: Weak<Caller>) {
+        self.queue.lock().watched.push(caller);
+        self.changed.notify_one();
+    }
+
+    /// Somebody was let go whose write may be parked.
+    pub(super) fn look_again(&self) {
+        self.queue.lock().look_again = true;
+        self.changed.notify_one();
+    }
+
+    /// Ends the thread. Writes that are parked get EIO.
+    pub(super) fn stop(&self) {
+        self.queue.lock().stopping = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits until somebody waits. False at the end.
+    fn wait_for_work(&self) -> bool {
+        let mut queue = self.queue.lock();
+        while queue.writes.is_empty() && queue.watched.is_empty() && !queue.stopping {
+            self.changed.wait(&mut queue);
+        }
+        if queue.writes.is_empty() && !queue.stopping {
+            // Callers to watch, and nothing that would wake the thread for them.
+            self.changed.wait_timeout(&mut queue, MOMENT);
+        }
+        !queue.stopping
+    }
+
+    /// The write to be tried next. Drops those whose callers were let go, for the memory they hold.
+    fn next(&self) -> Option<ParkedWrite> {
+        let mut queue = self.queue.lock();
+        let mut all = VecDeque::new();
+        if std::mem::take(&mut queue.look_again) {
+            all = std::mem::take(&mut queue.writes);
+        }
+        if !all.is_empty() {
+            drop(queue);
+            all.retain(|parked| parked.waiting.lock().is_some());
+            queue = self.queue.lock();
+            while let Some(parked) = all.pop_back() {
+                queue.writes.push_front(parked);
+            }
+        }
+        queue.writes.pop_front()
+    }
+
+    /// Fails the writes that are parked: what holds their replies answers EIO when it is dropped.
+    fn fail_parked(&self) {
+        let failed = std::mem::take(&mut self.queue.lock().writes);
+        drop(failed);
+    }
+}
+
+impl Volume {
+    /// Lets a write wait for room, with the bytes that are left of it.
+    pub(super) fn park(&self, waiting: Waiting, write: Write, rest: &[u8]) {
+        let payload = Payload::keep(rest, write.taken, &self.attendant.parked_bytes);
+        let parked = ParkedWrite { _turn: Turn::new(&write.open.node), waiting, write, payload };
+        let taken = parked.write.taken;
+        let is_interrupted = match parked.waiting.lock() {
+            Some(mut state) => {
+                state.parked = Some(taken);
+                state.is_interrupted()
+            }
+            None => return, // nobody waits
+        };
+        if is_interrupted {
+            // By a signal that came before it was parked.
+            self.finish(parked.waiting, let_off(taken));
+            return;
+        }
+        self.attendant.queue.lock().writes.push_back(parked);
+        self.attendant.changed.notify_one();
+    }
+
+    /// Starts the attendant's thread. It ends at [`Attendant::stop`].
+    pub(super) fn start_attendant(self: &Arc<Self>) -> io::Result<()> {
+        let volume = Arc::clone(self);
+        thread::Builder::new().name("sw-attendant".to_owned()).spawn(move || volume.attend())?;
+        Ok(())
+    }
+
+    fn attend(self: &Arc<Self>) {
+        while self.attendant.wait_for_work() {
+            let seen = self.sb.room_given();
+            let mut has_room = true;
+            while has_room && let Some(parked) = self.attendant.next() {
+                has_room = self.go_on(parked);
+            }
+            if !has_room {
+                self.sb.wait_for_room(seen, Some(self.sb.now() + MOMENT));
+            }
+            self.look_after_callers();
+        }
+        self.attendant.fail_parked();
+    }
+
+    /// Tries a parked write. False when there is no room, and it is the first of the queue again.
+    fn go_on(self: &Arc<Self>, mut parked: ParkedWrite) -> bool {
+        let attempt = {
+            let Some(mut state) = parked.waiting.lock() else { return true };
+            let from = parked.write.taken - parked.payload.base;
+            let attempt = parked.write.attempt(&parked.payload.bytes[from..], false);
+            state.parked = Some(parked.write.taken);
+            attempt
+        };
+        match attempt {
+            Attempt::Done if parked.write.is_lazy() => self.finish(parked.waiting, self.complete(&parked.write)),
+            Attempt::Failed(failure) => self.finish(parked.waiting, Err(failure)),
+            Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock
+                if self.attendant.elsewhere.load(Ordering::Relaxed) < ELSEWHERE_MAX =>
+            {
+                self.go_on_elsewhere(parked);
+            }
+            Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock | Attempt::NoRoom => {
+                self.attendant.queue.lock().writes.push_front(parked);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A1: what may wait for the backend leaves this thread.
+    fn go_on_elsewhere(self: &Arc<Self>, parked: ParkedWrite) {
+        if let Some(mut state) = parked.waiting.lock() {
+            state.parked = None;
+        }
+        let volume = Arc::clone(self);
+        let one = Counted::new(&self.attendant.elsewhere);
+        let slowly = move || {
+            let ParkedWrite { waiting, write, payload, _turn } = parked;
+            let left = payload.left(&write);
+            volume.write_slowly(waiting, write, left);
+            drop(one);
+        };
+        if let Err(error) = thread::Builder::new().name("sw-parked".to_owned()).spawn(slowly) {
+            // The write was dropped with the closure, and so answered with EIO.
+            tracing::error!(%error, "no thread for a write that must wait for the backend");
+        }
+    }
+
+    fn look_after_callers(&self) {
+        let mut watched = std::mem::take(&mut self.attendant.queue.lock().watched);
+        watched.retain(|caller| caller.upgrade().is_some_and(|caller| !caller.let_go_if_killed()));
+        self.attendant.queue.lock().watched.append(&mut watched);
+    }
+}

@@ -1,0 +1,162 @@
+//! Attributes: in the kernel's form, asked for, and changed.
+
+use std::time::Duration;
+
+use slackwater::backend::{Attr, AttrChange, NodeKind, Statfs};
+use slackwater::{FileError, InodeRef, Timestamp};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::abi::{self, AttrOut, EntryOut, Kstatfs, SetattrIn, fattr};
+use crate::notifier::Notification;
+use crate::volume::answer::Answer;
+use crate::volume::nodes::Node;
+use crate::volume::Volume;
+use crate::volume::errno::Failure;
+
+/// For how long the kernel believes what it was told of a name or a node, and we what the backend told us.
+pub(super) const VALID: Duration = Duration::from_secs(1);
+
+/// Best size of one transfer, as `st_blksize` has it.
+const BLOCK_BYTES: u32 = 4096;
+
+/// Attributes in the kernel's form. `unclean_bytes` have no space on the backend yet, or may have none.
+pub(super) fn to_wire(attr: &Attr, unclean_bytes: u64) -> abi::Attr {
+    let (atime, atimensec) = attr.atime.to_parts();
+    let (mtime, mtimensec) = attr.mtime.to_parts();
+    let (ctime, ctimensec) = attr.ctime.to_parts();
+    // A file that has just been written would look like one hole to who compares blocks with the size.
+    let promised = attr.size_bytes.next_multiple_of(512).min(attr.allocated_bytes + unclean_bytes);
+    abi::Attr {
+        ino: attr.id.ino,
+        size: attr.size_bytes,
+        blocks: attr.allocated_bytes.max(promised) / 512,
+        atime: atime as u64,
+        mtime: mtime as u64,
+        ctime: ctime as u64,
+        atimensec,
+        mtimensec,
+        ctimensec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: rdev_to_wire(attr.rdev),
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// The kernel's `new_encode_dev`: 12 bits of major and 20 of minor in 32.
+fn rdev_to_wire(rdev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The other way.
+pub(super) fn rdev_from_wire(rdev: u32) -> u64 {
+    rustix::fs::makedev((rdev & 0xf_ff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
+}
+
+fn attr_of(inode: &InodeRef, attr: &Attr) -> abi::Attr {
+    to_wire(attr, if attr.kind == NodeKind::File { inode.unclean_bytes() } else { 0 })
+}
+
+fn attr_out(inode: &InodeRef, attr: &Attr) -> AttrOut {
+    AttrOut { attr_valid: VALID.as_secs(), attr_valid_nsec: 0, dummy: 0, attr: attr_of(inode, attr) }
+}
+
+/// A name that leads to `node`.
+pub(super) fn entry_out(node: &Node) -> EntryOut {
+    EntryOut { nodeid: node.id(), attr: attr_of(&node.inode, &node.inode.attr()), ..no_entry() }
+}
+
+/// A name that leads nowhere, which the kernel may remember as well.
+pub(super) fn no_entry() -> EntryOut {
+    EntryOut { entry_valid: VALID.as_secs(), attr_valid: VALID.as_secs(), ..EntryOut::default() }
+}
+
+impl Volume {
+    /// The attributes of an inode, at most [`VALID`] old, and whether it was changed by somebody else. Then the
+    /// kernel is told to drop what it has of it; it does not find out by itself.
+    pub(super) fn revalidate(&self, inode: &InodeRef) -> Result<(Attr, bool), FileError> {
+        let earlier = (inode.size_bytes(), inode.mtime());
+        let attr = self.sb.revalidate(inode, VALID)?;
+        // A write of ours beside it looks the same, and costs the kernel a few pages.
+        let is_changed = attr.kind == NodeKind::File && earlier != (attr.size_bytes, attr.mtime);
+        if is_changed && let Some((notifier, node)) = self.notifier.get().zip(self.nodes.number_of(inode.id())) {
+            notifier.queue(Notification::InvalInode { node, offset: 0, len: 0 });
+        }
+        Ok((attr, is_changed))
+    }
+
+    /// GETATTR.
+    pub(super) fn getattr(&self, node: &Node) -> Result<Answer, Failure> {
+        let (attr, _) = self.revalidate(&node.inode)?;
+        Ok(Answer::Attr(attr_out(&node.inode, &attr)))
+    }
+
+    /// SETATTR.
+    pub(super) fn setattr(&self, node: &Arc<Node>, args: &SetattrIn) -> Result<Answer, Failure> {
+        let inode = &node.inode;
+        self.change(node, args)?;
+        Ok(Answer::Attr(attr_out(inode, &inode.attr())))
+    }
+
+    fn change(&self, node: &Arc<Node>, args: &SetattrIn) -> Result<(), FileError> {
+        let inode = &node.inode;
+        let has = |bit: u32| args.valid & bit != 0;
+        let mut change = AttrChange {
+            mode: has(fattr::MODE).then_some(args.mode & 0o7777),
+            uid: has(fattr::UID).then_some(args.uid),
+            gid: has(fattr::GID).then_some(args.gid),
+            size_bytes: has(fattr::SIZE).then_some(args.size),
+            // With the NOW bits the kernel sends its own time of the call beside them.
+            atime: has(fattr::ATIME).then(|| Timestamp::from_parts(args.atime as i64, args.atimensec)),
+            mtime: has(fattr::MTIME).then(|| Timestamp::from_parts(args.mtime as i64, args.mtimensec)),
+        };
+        if change == AttrChange::default() {
+            // chown(2) with neither: changes the ctime, and takes setuid and setgid away.
+            let attr = inode.attr();
+            (change.uid, change.gid) = (Some(attr.uid), Some(attr.gid));
+        }
+        let emptied = change.size_bytes == Some(0) && inode.size_bytes() != 0;
+        self.unfrozen(|| self.sb.setattr(inode, change))?;
+        if emptied {
+            node.emptied.store(true, Ordering::Release);
+        }
+        if has(fattr::KILL_SUIDGID) {
+            self.unfrozen(|| self.sb.kill_suidgid(inode))?;
+        }
+        Ok(())
+    }
+
+    /// STATFS.
+    pub(super) fn statfs(&self) -> Result<Answer, Failure> {
+        let statfs: Statfs = self.sb.statfs()?;
+        Ok(Answer::Statfs(Kstatfs {
+            blocks: statfs.blocks,
+            bfree: statfs.blocks_free,
+            bavail: statfs.blocks_available,
+            files: statfs.files,
+            ffree: statfs.files_free,
+            bsize: u32::try_from(statfs.block_bytes).unwrap_or(u32::MAX),
+            namelen: statfs.name_max,
+            frsize: u32::try_from(statfs.fragment_bytes).unwrap_or(u32::MAX),
+            ..Kstatfs::default()
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_the_way_to_the_kernel_and_back() {
+        for (major, minor) in [(1, 3), (8, 0), (0xfff, 0xf_ffff), (253, 70_000)] {
+            let rdev = rustix::fs::makedev(major, minor);
+            assert_eq!(rdev_from_wire(rdev_to_wire(rdev)), rdev);
+        }
+    }
+}

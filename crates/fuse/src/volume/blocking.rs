@@ -1,0 +1,95 @@
+//! Calls that may wait for the backend, and those that have to wait for a thread to do it on.
+//!
+//! # Invariants
+//! B1. A call is in the backlog only while as many threads of the volume wait as may. Whoever of them comes
+//!     back works it off; and who has put a call there, and who has left, looks once more whether the other
+//!     is gone.
+//!
+//! # Lock order
+//! The backlog's lock is a leaf; a call is taken out of it to be made.
+
+use std::collections::VecDeque;
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+
+use crate::pool::Context;
+use crate::reply::Reply;
+use crate::request::RequestHeader;
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::callers::Waiting;
+use crate::volume::errno::Failure;
+use crate::volume::lock_order::LEAF;
+use crate::volume::writes::Write;
+
+type Work = Box<dyn FnOnce(&Arc<Volume>) + Send>;
+
+/// Calls that wait for a thread.
+pub(super) struct Backlog {
+    waiting: Mutex<VecDeque<Work>>,
+}
+
+impl Backlog {
+    pub(super) fn new() -> Self {
+        Self { waiting: Mutex::new(LEAF, VecDeque::new()) }
+    }
+
+    fn next(&self) -> Option<Work> {
+        self.waiting.lock().pop_front()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty()
+    }
+}
+
+impl Volume {
+    /// Makes a call that may wait for the backend, and answers its request.
+    pub(super) fn serve(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        reply: Reply,
+        call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
+    ) {
+        let waiting = self.wait(header.pid, reply);
+        match cx.try_block() {
+            Some(_blocking) => {
+                self.finish(waiting, call(self));
+                self.work_off();
+            }
+            None => {
+                let work = move |volume: &Arc<Self>| volume.finish(waiting, call(volume));
+                self.backlog.waiting.lock().push_back(Box::new(work));
+            }
+        }
+        self.look_once_more(cx);
+    }
+
+    /// Writes `rest` where that may wait for the backend. Without a thread to wait on it queues with the parked.
+    pub(super) fn serve_write(self: &Arc<Self>, cx: &Context<'_>, waiting: Waiting, write: Write, rest: &[u8]) {
+        match cx.try_block() {
+            Some(_blocking) => {
+                self.write_slowly(waiting, write, rest);
+                self.work_off();
+            }
+            None => self.park(waiting, write, rest),
+        }
+        self.look_once_more(cx);
+    }
+
+    fn work_off(self: &Arc<Self>) {
+        while let Some(work) = self.backlog.next() {
+            work(self);
+        }
+    }
+
+    /// B1.
+    fn look_once_more(self: &Arc<Self>, cx: &Context<'_>) {
+        while !self.backlog.is_empty() {
+            let Some(_blocking) = cx.try_block() else { return };
+            self.work_off();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Callers that wait, and how one that is interrupted is let go.
+//!
+//! A caller that waits for the backend is let go when it is being killed: it gets EINTR and dies at once, the
+//! call goes on without it, and what the call hands out is taken back. One that is merely interrupted goes on
+//! waiting, since the name may be made already; but the kernel interrupts only once, so it is watched from
+//! then on. A caller whose write is parked is answered by any interrupt: with what was taken, or EINTR.
+//!
+//! # Invariants
+//! C1. A reply is with its [`Held`] until an interrupt takes it, then with its [`Caller`]. Whichever of the
+//!     call's end and the interrupt comes second finds what the first has left, under the caller's lock.
+//! C2. Bytes of a parked write are taken under the caller's lock, so the count that an interrupt answers is
+//!     what was taken, and nothing is taken after it.
+//!
+//! # Lock order
+//! A caller's lock comes before those of the engine: C2. Nothing is sent under it, and what runs under it
+//! does not wait for a backend.
+
+use rustix::io::Errno;
+use slackwater_sync::lock::{Mutex, MutexGuard};
+use slackwater_sync::shim::{Arc, Weak};
+
+use crate::held::Held;
+use crate::reply::Reply;
+use crate::volume::answer::Answer;
+use crate::volume::errno::Failure;
+use crate::volume::lock_order::CALLER;
+use crate::volume::{Volume, processes};
+
+/// Who waits for a call.
+pub(super) struct Caller {
+    /// Its thread; 0 if that is not known, and then it is never let go.
+    pid: u32,
+    state: Mutex<CallerState>,
+}
+
+/// What a caller's lock protects.
+pub(super) struct CallerState {
+    place: Place,
+    /// Bytes taken of a write that is parked.
+    pub(super) parked: Option<usize>,
+}
+
+/// Where the reply is.
+enum Place {
+    Held,
+    /// Here: its caller was interrupted and still waits.
+    Here(Reply),
+    /// Nowhere: its caller was let go, or answered.
+    Gone,
+    /// An interrupt has it, and is to deliver this.
+    Due(Result<Answer, Failure>),
+}
+
+/// A caller that waits, and the right to answer it.
+pub(super) struct Waiting {
+    held: Held,
+    caller: Arc<Caller>,
+}
+
+impl Waiting {
+    /// The caller's state, in which a parked write makes progress. `None`: it was let go.
+    pub(super) fn lock(&self) -> Option<MutexGuard<'_, CallerState>> {
+        let state = self.caller.state.lock();
+        if matches!(state.place, Place::Gone) { None } else { Some(state) }
+    }
+
+}
+
+impl CallerState {
+    /// Whether a signal has come that was not answered.
+    pub(super) fn is_interrupted(&self) -> bool {
+        matches!(self.place, Place::Here(_))
+    }
+}
+
+impl Caller {
+    /// Lets the caller go if it was interrupted before and is being killed now. True if there is nobody to
+    /// watch any more.
+    pub(super) fn let_go_if_killed(&self) -> bool {
+        if !self.state.lock().is_interrupted() {
+            return true;
+        }
+        if !processes::is_being_killed(self.pid) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut state.place, Place::Gone) {
+            Place::Here(reply) => {
+                drop(state);
+                let _ = reply.error(Errno::INTR);
+            }
+            other => state.place = other,
+        }
+        true
+    }
+}
+
+impl Volume {
+    /// Lets a caller wait.
+    pub(super) fn wait(self: &Arc<Self>, pid: u32, reply: Reply) -> Waiting {
+        let state = CallerState { place: Place::Held, parked: None };
+        let caller = Arc::new(Caller { pid, state: Mutex::new(CALLER, state) });
+        let (volume, interrupted) = (Arc::downgrade(self), Arc::clone(&caller));
+        let held = reply.hold(move |reply| interrupt(&volume, &interrupted, reply));
+        Waiting { held, caller }
+    }
+
+    /// What a caller waited for has come.
+    pub(super) fn finish(&self, waiting: Waiting, result: Result<Answer, Failure>) {
+        let Waiting { held, caller } = waiting;
+        let reply = match held.take() {
+            Some(reply) => Some(reply),
+            None => {
+                let mut state = caller.state.lock();
+                match std::mem::replace(&mut state.place, Place::Gone) {
+                    Place::Here(reply) => Some(reply),
+                    Place::Held => {
+                        state.place = Place::Due(result);
+                        return;
+                    }
+                    Place::Gone | Place::Due(_) => None,
+                }
+            }
+        };
+        match (reply, result) {
+            (Some(reply), result) => self.deliver(reply, result),
+            (None, Ok(answer)) => self.take_back(answer),
+            (None, Err(_)) => {}
+        }
+    }
+}
+
+/// On the thread that read the INTERRUPT.
+fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
+    let is_killed = processes::is_being_killed(caller.pid);
+    let mut state = caller.state.lock();
+    let answer = match (std::mem::replace(&mut state.place, Place::Gone), state.parked) {
+        (Place::Due(result), _) => result,
+        (_, Some(taken)) => let_off(taken),
+        (_, None) if is_killed => Err(Errno::INTR.into()),
+        (_, None) => {
+            state.place = Place::Here(reply);
+            drop(state);
+            if let Some(volume) = volume.upgrade() {
+                volume.attendant.watch(Arc::downgrade(caller));
+            }
+            return;
+        }
+    };
+    drop(state);
+    match volume.upgrade() {
+        Some(volume) => {
+            volume.deliver(reply, answer);
+            volume.attendant.look_again();
+        }
+        None => drop(reply.error(Errno::IO)),
+    }
+}
+
+/// What a write is answered with that goes no further.
+pub(super) fn let_off(taken: usize) -> Result<Answer, Failure> {
+    // At most one request, which is far below 4 GiB.
+    if taken == 0 { Err(Errno::INTR.into()) } else { Ok(Answer::Written(taken as u32)) }
+}

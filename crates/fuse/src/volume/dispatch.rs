@@ -1,0 +1,233 @@
+//! From a request to the method that answers it.
+
+use std::ffi::OsStr;
+
+use rustix::io::Errno;
+use slackwater::backend::{NewNode, Removal};
+use slackwater_sync::shim::Arc;
+
+use crate::abi::{WriteIn, write_in};
+use crate::file_system::FileSystem;
+use crate::negotiate::Negotiated;
+use crate::notifier::Notifier;
+use crate::parse::{Forgets, Operation};
+use crate::pool::Context;
+use crate::reply::Reply;
+use crate::request::{Payload, RequestHeader};
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::names::creator;
+use crate::volume::nodes::Node;
+use crate::volume::writes::{Attempt, Write};
+
+/// A volume as the session sees it.
+pub(crate) struct Served(pub(crate) Arc<Volume>);
+
+impl FileSystem for Served {
+    fn init(&self, _: &Negotiated, notifier: &Notifier) {
+        // Set once: a volume is served by one session.
+        let _ = self.0.notifier.set(notifier.clone());
+    }
+
+    fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
+        let volume = &self.0;
+        match op {
+            Operation::Write(args) => volume.write(cx, header, &args, payload.bytes(), reply),
+            Operation::Release(args) => {
+                volume.handles.remove(args.fh);
+                let _ = reply.empty();
+            }
+            Operation::Releasedir(args) => {
+                volume.handles.remove(args.fh);
+                let _ = reply.empty();
+            }
+            _ if volume.is_refusing() => volume.deliver(reply, Err(Errno::IO.into())),
+            op => volume.dispatch(cx, header, op, reply),
+        }
+    }
+
+    fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
+        for (node, lookups) in forgets {
+            self.0.nodes.forget(node, lookups);
+        }
+    }
+
+    fn destroy(&self) {
+        self.0.let_go();
+    }
+}
+
+impl Volume {
+    fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
+        match op {
+            Operation::Read(args) => {
+                let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+                if let Some(reply) = Self::read_cached(&open, &args, reply) {
+                    self.serve(cx, header, reply, move |volume| volume.read(&open, &args));
+                }
+            }
+            Operation::Flush(args) => {
+                let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+                if open.closes_slowly() {
+                    self.serve(cx, header, reply, move |volume| volume.flush(&open));
+                } else {
+                    self.deliver(reply, self.flush(&open));
+                }
+            }
+            Operation::Fsync(args) => {
+                self.serve(cx, header, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
+            }
+            Operation::Fallocate(args) => {
+                self.serve(cx, header, reply, move |volume| volume.fallocate(&*volume.open_file(args.fh)?, &args));
+            }
+            Operation::Lseek(args) => {
+                self.serve(cx, header, reply, move |volume| volume.lseek(&*volume.open_file(args.fh)?, &args));
+            }
+            Operation::CopyFileRange(args) => {
+                self.serve(cx, header, reply, move |volume| volume.copy_file_range(&args));
+            }
+            Operation::Readdir(args) | Operation::Readdirplus(args) => {
+                let plus = matches!(op, Operation::Readdirplus(_));
+                let Some(directory) = self.handles.directory(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+                self.serve(cx, header, reply, move |volume| volume.readdir(&directory, &args, plus));
+            }
+            Operation::Statfs => self.serve(cx, header, reply, |volume| volume.statfs()),
+            Operation::Syncfs => self.serve(cx, header, reply, |volume| {
+                volume.sb.sync()?;
+                Ok(Answer::Done)
+            }),
+            Operation::Ioctl { .. } => self.deliver(reply, Err(Errno::NOTTY.into())),
+            // The kernel does these itself where it is told that nobody else does: permissions and locks among
+            // them. It asks for attributes by GETATTR where STATX is not known.
+            Operation::Access(_)
+            | Operation::Bmap(_)
+            | Operation::Poll(_)
+            | Operation::Statx(_)
+            | Operation::Getlk(_)
+            | Operation::Setlk(_)
+            | Operation::Setlkw(_)
+            | Operation::Unknown(_) => self.deliver(reply, Err(Errno::NOSYS.into())),
+            op => match self.nodes.get(header.node_id) {
+                Some(node) => self.dispatch_on_node(cx, header, op, node, reply),
+                None => self.deliver(reply, Err(Errno::STALE.into())),
+            },
+        }
+    }
+
+    /// Requests about a node, most of them about a name in it.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "what is left is answered by the session")]
+    fn dispatch_on_node(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        op: Operation<'_>,
+        node: Arc<Node>,
+        reply: Reply,
+    ) {
+        let own = OsStr::to_os_string;
+        match op {
+            Operation::Lookup { name } => {
+                let name = own(name);
+                self.serve(cx, header, reply, move |volume| volume.lookup(&node, &name));
+            }
+            Operation::Getattr(_) => self.serve(cx, header, reply, move |volume| volume.getattr(&node)),
+            Operation::Setattr(args) => self.serve(cx, header, reply, move |volume| volume.setattr(&node, &args)),
+            Operation::Readlink => self.serve(cx, header, reply, move |volume| volume.readlink(&node)),
+            Operation::Symlink { name, target } => {
+                let (name, what, creator) = (own(name), NewNode::Symlink(own(target)), creator(header, 0));
+                self.serve(cx, header, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
+            }
+            Operation::Mknod { args, name } => {
+                let (name, what, creator) = (own(name), Self::what(&args), creator(header, args.umask));
+                self.serve(cx, header, reply, move |volume| volume.make(&node, &name, &what, args.mode, creator));
+            }
+            Operation::Mkdir { args, name } => {
+                let (name, creator) = (own(name), creator(header, args.umask));
+                let what = NewNode::Directory;
+                self.serve(cx, header, reply, move |volume| volume.make(&node, &name, &what, args.mode, creator));
+            }
+            Operation::Create { args, name } => {
+                let (name, creator) = (own(name), creator(header, args.umask));
+                self.serve(cx, header, reply, move |volume| volume.create(&node, &name, &args, creator));
+            }
+            Operation::Tmpfile(args) => {
+                let creator = creator(header, args.umask);
+                self.serve(cx, header, reply, move |volume| volume.tmpfile(&node, &args, creator));
+            }
+            Operation::Unlink { name } => {
+                let name = own(name);
+                self.serve(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::File));
+            }
+            Operation::Rmdir { name } => {
+                let name = own(name);
+                self.serve(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let Some(to_dir) = self.nodes.get(new_parent) else { return self.deliver(reply, Err(Errno::STALE.into())) };
+                let (from, to) = (own(name), own(new_name));
+                self.serve(cx, header, reply, move |volume| volume.rename((&node, &from), (&to_dir, &to), flags));
+            }
+            Operation::Link { node: linked, name } => {
+                let Some(linked) = self.nodes.get(linked) else { return self.deliver(reply, Err(Errno::STALE.into())) };
+                let name = own(name);
+                self.serve(cx, header, reply, move |volume| volume.link(&linked, &node, &name));
+            }
+            Operation::Open(args) => self.serve(cx, header, reply, move |volume| volume.open(&node, &args)),
+            Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
+            Operation::Fsyncdir(args) => self.serve(cx, header, reply, move |volume| volume.fsyncdir(&node, &args)),
+            Operation::Getxattr { size, name } => {
+                let name = own(name);
+                self.serve(cx, header, reply, move |volume| volume.getxattr(&node, &name, size));
+            }
+            Operation::Listxattr { size } => {
+                self.serve(cx, header, reply, move |volume| volume.listxattr(&node, size));
+            }
+            Operation::Setxattr { args, name, value } => {
+                let (name, value) = (own(name), value.to_vec());
+                self.serve(cx, header, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
+            }
+            Operation::Removexattr { name } => {
+                let name = own(name);
+                self.serve(cx, header, reply, move |volume| volume.removexattr(&node, &name));
+            }
+            _ => self.deliver(reply, Err(Errno::NOSYS.into())),
+        }
+    }
+
+    /// WRITE: at once, if the cache can take it.
+    fn write(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        args: &WriteIn,
+        bytes: &[u8],
+        reply: Reply,
+    ) {
+        if args.write_flags & write_in::CACHE != 0 {
+            // Whole pages as a rule, which need nothing from the backend; if one does, another thread reads.
+            let _blocking = cx.try_block();
+            return self.deliver(reply, self.write_mapped(args, bytes));
+        }
+        if self.is_refusing() {
+            return self.deliver(reply, Err(Errno::IO.into()));
+        }
+        let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+        let mut write = Write::new(open, args);
+        if write.must_queue() {
+            return self.park(self.wait(header.pid, reply), write, bytes);
+        }
+        match write.attempt(bytes, false) {
+            Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
+            Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
+            attempt => {
+                let rest = &bytes[write.taken..];
+                let waiting = self.wait(header.pid, reply);
+                if attempt == Attempt::NoRoom {
+                    self.park(waiting, write, rest);
+                } else {
+                    self.serve_write(cx, waiting, write, rest);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Ranks of the locks in front of the engine. They are taken before any lock of the engine, or after all.
+//!
+//! | Rank | Class | Edge that fixes it |
+//! |---|---|---|
+//! | 4 | `UMOUNT` | one unmount or sync of a mount at a time, across all its steps |
+//! | 6 | `DIRECTORY` | an open directory's entries, held while the backend is asked for more |
+//! | 8 | `CALLER` | a caller that waits; a parked write takes its bytes under it |
+//! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them |
+
+use slackwater_sync::lock::Rank;
+
+pub(crate) const UMOUNT: Rank = Rank::new(4, "MOUNTED_UMOUNT");
+pub(crate) const DIRECTORY: Rank = Rank::new(6, "OPEN_DIRECTORY");
+pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
+pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");

@@ -1,0 +1,140 @@
+//! A volume of the engine as a file system: what each request of the kernel means.
+//!
+//! # A request's way
+//! 1. [`dispatch`] looks up what it is about. What the cache can answer is answered on the reading thread.
+//! 2. What may have to wait for the backend runs on a thread that the pool has replaced ([`blocking`]), with its
+//!    reply where an interrupt finds it ([`callers`]). Where as many threads wait as may, it queues.
+//! 3. A write without room is parked ([`attendant`]); nobody waits on a thread for it.
+//!
+//! # Invariants
+//! V1. FLUSH (but for a file that was emptied), RELEASE and FORGET never wait for the backend.
+//! V2. What an answer hands out is taken back if it does not arrive ([`answer`]).
+//! V3. While the volume is frozen, changes wait; once it is taken away by force, everything gets EIO.
+
+mod answer;
+mod attendant;
+mod attributes;
+mod blocking;
+mod callers;
+mod directories;
+mod dispatch;
+mod errno;
+mod handles;
+pub(crate) mod lock_order;
+mod names;
+mod nodes;
+mod open_files;
+mod processes;
+mod reads;
+mod writes;
+mod xattrs;
+
+use std::io;
+use std::time::Duration;
+
+use slackwater::{FileError, SuperBlock};
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::{Arc, OnceLock};
+
+use crate::notifier::Notifier;
+use attendant::Attendant;
+use blocking::Backlog;
+use handles::Handles;
+use nodes::Nodes;
+
+pub(crate) use dispatch::Served;
+
+/// How often who waits for a thaw looks whether the volume is taken away instead.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A volume that is served.
+pub(crate) struct Volume {
+    sb: Arc<SuperBlock>,
+    nodes: Nodes,
+    handles: Handles,
+    attendant: Attendant,
+    backlog: Backlog,
+    notifier: OnceLock<Notifier>,
+    is_refusing: AtomicBool,
+}
+
+impl Volume {
+    /// Serves a volume; nobody asks yet.
+    ///
+    /// # Errors
+    /// The volume is gone, or there is no thread.
+    pub(crate) fn new(sb: &Arc<SuperBlock>) -> Result<Arc<Self>, VolumeError> {
+        let volume = Arc::new(Self {
+            sb: Arc::clone(sb),
+            nodes: Nodes::new(sb.root()?),
+            handles: Handles::new(),
+            attendant: Attendant::new(),
+            backlog: Backlog::new(),
+            notifier: OnceLock::new(),
+            is_refusing: AtomicBool::new(false),
+        });
+        volume.start_attendant()?;
+        Ok(volume)
+    }
+
+    /// Makes a change, after the thaw if the volume is frozen.
+    fn unfrozen<T>(&self, change: impl Fn() -> Result<T, FileError>) -> Result<T, FileError> {
+        loop {
+            match change() {
+                Err(FileError::NotMounted) if self.wait_until_thawed() => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits for the end of a freeze. False when the volume is gone instead, or being taken away by force.
+    fn wait_until_thawed(&self) -> bool {
+        while !self.is_refusing() {
+            if self.sb.wait_while_frozen(Some(self.sb.now() + LOOK)) {
+                return true;
+            }
+            if !self.sb.is_frozen() {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Whether everything is refused.
+    fn is_refusing(&self) -> bool {
+        self.is_refusing.load(Ordering::Acquire)
+    }
+
+    /// Refuses everything from now on, or no longer.
+    pub(crate) fn refuse(&self, refuse: bool) {
+        self.is_refusing.store(refuse, Ordering::Release);
+    }
+
+    /// How many files are open.
+    pub(crate) fn open_files(&self) -> usize {
+        self.handles.open_files()
+    }
+
+    /// The kernel's numbers of the nodes that somebody may have written to by way of a mapping.
+    pub(crate) fn maybe_mapped(&self) -> Vec<u64> {
+        self.nodes.written().iter().map(|node| node.id()).collect()
+    }
+
+    /// The kernel is gone: nothing is known and open any more, and nobody waits.
+    pub(crate) fn let_go(&self) {
+        self.attendant.stop();
+        self.handles.clear();
+        self.nodes.clear();
+    }
+}
+
+/// Why a volume cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The volume.
+    #[error(transparent)]
+    Volume(#[from] FileError),
+    /// No thread.
+    #[error("no thread for those who wait: {0}")]
+    Thread(#[from] io::Error),
+}

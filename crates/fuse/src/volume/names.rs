@@ -1,0 +1,153 @@
+//! Names: found, made, moved and removed.
+
+use std::ffi::OsStr;
+
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+use slackwater::backend::{Creator, NewNode, NodeKind, Removal, RenameMode};
+use slackwater::{ErrorKind, InodeRef};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::abi::{CreateIn, EntryOut, MknodIn};
+use crate::request::RequestHeader;
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::attributes::{entry_out, no_entry, rdev_from_wire};
+use crate::volume::errno::Failure;
+use crate::volume::nodes::Node;
+
+/// Flags of renameat2(2).
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+
+/// On whose behalf a request makes something.
+pub(super) fn creator(header: &RequestHeader, umask: u32) -> Creator {
+    Creator { uid: header.uid, gid: header.gid, umask }
+}
+
+impl Volume {
+    /// The node of an inode that was found or made in `dir`: one lookup of it.
+    fn found(&self, dir: &Node, inode: InodeRef) -> Result<Arc<Node>, Failure> {
+        // A root that is found in a directory is a loop in the backend.
+        let node = self.nodes.look_up(inode).ok_or(Errno::LOOP)?;
+        node.parent_ino.store(dir.inode.id().ino, Ordering::Relaxed);
+        Ok(node)
+    }
+
+    /// The entry of an inode that was found in `dir`. Its attributes are as fresh as the kernel will take
+    /// them for: a file that was changed by somebody else is noticed here.
+    pub(super) fn entry(&self, dir: &Node, inode: InodeRef) -> Result<EntryOut, Failure> {
+        if inode.kind() == NodeKind::File {
+            self.revalidate(&inode)?;
+        }
+        Ok(entry_out(&*self.found(dir, inode)?))
+    }
+
+    /// LOOKUP.
+    pub(super) fn lookup(&self, dir: &Node, name: &OsStr) -> Result<Answer, Failure> {
+        match self.sb.lookup(&dir.inode, name) {
+            Ok(inode) => Ok(Answer::Entry(self.entry(dir, inode)?)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Answer::Entry(no_entry())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// MKNOD, MKDIR and SYMLINK.
+    pub(super) fn make(
+        &self,
+        dir: &Node,
+        name: &OsStr,
+        what: &NewNode,
+        mode: u32,
+        creator: Creator,
+    ) -> Result<Answer, Failure> {
+        let inode = self.unfrozen(|| self.sb.make_as(&dir.inode, name, what.clone(), mode & 0o7777, creator))?;
+        Ok(Answer::Entry(entry_out(&*self.found(dir, inode)?)))
+    }
+
+    /// What MKNOD makes.
+    pub(super) fn what(args: &MknodIn) -> NewNode {
+        match FileType::from_raw_mode(args.mode) {
+            FileType::RegularFile => NewNode::File,
+            _ => NewNode::Special { type_bits: args.mode & 0o170_000, rdev: rdev_from_wire(args.rdev) },
+        }
+    }
+
+    /// CREATE: makes a file and opens it.
+    pub(super) fn create(
+        &self,
+        dir: &Node,
+        name: &OsStr,
+        args: &CreateIn,
+        creator: Creator,
+    ) -> Result<Answer, Failure> {
+        let make = || self.sb.make_as(&dir.inode, name, NewNode::File, args.mode & 0o7777, creator);
+        let inode = match self.unfrozen(make) {
+            Ok(inode) => inode,
+            // Somebody else was faster. The kernel takes what CREATE opens for new and checks no permission, so
+            // it must look the name up again.
+            Err(error) if error.kind() == ErrorKind::Exists && !is_exclusive(args.flags) => {
+                return Err(Errno::STALE.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.open_made(dir, inode, args.flags)
+    }
+
+    /// TMPFILE: makes a file without a name and opens it.
+    pub(super) fn tmpfile(&self, dir: &Node, args: &CreateIn, creator: Creator) -> Result<Answer, Failure> {
+        let inode = self.unfrozen(|| self.sb.make_tmpfile(&dir.inode, args.mode & 0o7777, creator))?;
+        self.open_made(dir, inode, args.flags)
+    }
+
+    fn open_made(&self, dir: &Node, inode: InodeRef, flags: u32) -> Result<Answer, Failure> {
+        let node = self.found(dir, inode)?;
+        match self.open_handle(&node, flags) {
+            Ok((handle, open_flags)) => Ok(Answer::Created(entry_out(&node), handle, open_flags)),
+            Err(failure) => {
+                self.nodes.forget(node.id(), 1);
+                Err(failure)
+            }
+        }
+    }
+
+    /// LINK.
+    pub(super) fn link(&self, node: &Node, dir: &Node, name: &OsStr) -> Result<Answer, Failure> {
+        self.unfrozen(|| self.sb.link(&node.inode, &dir.inode, name))?;
+        Ok(Answer::Entry(entry_out(&*self.found(dir, node.inode.clone())?)))
+    }
+
+    /// UNLINK and RMDIR.
+    pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Result<Answer, Failure> {
+        self.unfrozen(|| self.sb.remove(&dir.inode, name, removal))?;
+        Ok(Answer::Done)
+    }
+
+    /// RENAME and RENAME2.
+    pub(super) fn rename(
+        &self,
+        (from_dir, from): (&Node, &OsStr),
+        (to_dir, to): (&Node, &OsStr),
+        flags: u32,
+    ) -> Result<Answer, Failure> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            RENAME_NOREPLACE => RenameMode::NoReplace,
+            RENAME_EXCHANGE => RenameMode::Exchange,
+            // Whiteouts are for union file systems; the backend might not be able to hold one.
+            _ => return Err(Errno::INVAL.into()),
+        };
+        self.unfrozen(|| self.sb.rename(&from_dir.inode, from, &to_dir.inode, to, mode))?;
+        Ok(Answer::Done)
+    }
+
+    /// READLINK.
+    pub(super) fn readlink(&self, node: &Node) -> Result<Answer, Failure> {
+        Ok(Answer::Bytes(self.sb.readlink(&node.inode)?.into_encoded_bytes()))
+    }
+}
+
+fn is_exclusive(flags: u32) -> bool {
+    flags & OFlags::EXCL.bits() != 0
+}

@@ -1,0 +1,168 @@
+//! The nodes that the kernel knows: its numbers for inodes, and how often it has been told of each.
+//!
+//! # Invariants
+//! K1. One inode has one number while the kernel knows it, whichever name it was found by, and a number is
+//!     never given to another inode. So `generation` is always 0.
+//! K2. `lookups` is what the kernel will give back by FORGET; it changes under the shard's lock only. At 0
+//!     the node leaves the table, and its reference to the inode is dropped outside the lock.
+//! K3. A number says in which shard its node is, and both maps of a shard change together.
+//!
+//! # Lock order
+//! A shard's lock is a leaf.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use slackwater::{InodeRef, NodeId};
+use slackwater_sync::lock::RwLock;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::abi::ROOT_ID;
+use crate::volume::lock_order::LEAF;
+
+/// Shards of the table: enough that two threads seldom meet.
+const SHARDS: u64 = 32;
+
+/// An inode that the kernel has a number for.
+#[derive(Debug)]
+pub(super) struct Node {
+    id: u64,
+    pub(super) inode: InodeRef,
+    lookups: AtomicU64,
+    /// Handles that may write, mapped pages included: what a sync pushes out.
+    pub(super) writers: AtomicU32,
+    /// Writes that are parked; later ones queue behind them.
+    pub(super) parked: AtomicU32,
+    /// Cut to nothing, and not written back since: what is written next replaces what was there.
+    pub(super) emptied: AtomicBool,
+    /// Number of the directory in which it was found last, for `..`.
+    pub(super) parent_ino: AtomicU64,
+}
+
+impl Node {
+    fn new(id: u64, inode: InodeRef) -> Arc<Self> {
+        let ino = inode.id().ino;
+        Arc::new(Self {
+            id,
+            inode,
+            lookups: AtomicU64::new(0),
+            writers: AtomicU32::new(0),
+            parked: AtomicU32::new(0),
+            emptied: AtomicBool::new(false),
+            parent_ino: AtomicU64::new(ino),
+        })
+    }
+
+    /// The kernel's number.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    by_id: HashMap<u64, Arc<Node>>,
+    by_inode: HashMap<NodeId, Arc<Node>>,
+}
+
+/// Every node that the kernel knows.
+pub(super) struct Nodes {
+    root: NodeId,
+    shards: Vec<RwLock<Shard>>,
+    next: AtomicU64,
+    hasher: RandomState,
+}
+
+impl Nodes {
+    pub(super) fn new(root: InodeRef) -> Self {
+        let nodes = Self {
+            root: root.id(),
+            shards: (0..SHARDS).map(|_| RwLock::new(LEAF, Shard::default())).collect(),
+            next: AtomicU64::new(1),
+            hasher: RandomState::new(),
+        };
+        nodes.shard(ROOT_ID).write().by_id.insert(ROOT_ID, Node::new(ROOT_ID, root));
+        nodes
+    }
+
+    /// The node with this number.
+    pub(super) fn get(&self, id: u64) -> Option<Arc<Node>> {
+        self.shard(id).read().by_id.get(&id).cloned()
+    }
+
+    /// The number under which the kernel knows an inode, if it does.
+    pub(super) fn number_of(&self, inode: NodeId) -> Option<u64> {
+        if inode == self.root {
+            return Some(ROOT_ID);
+        }
+        let shard = self.shard(self.shard_of(inode));
+        shard.read().by_inode.get(&inode).map(|node| node.id)
+    }
+
+    fn shard_of(&self, inode: NodeId) -> u64 {
+        self.hasher.hash_one(inode) % SHARDS
+    }
+
+    /// The node of `inode`, with one lookup more. It is new if the kernel did not know the inode. The root has
+    /// no names, so it is not found here.
+    pub(super) fn look_up(&self, inode: InodeRef) -> Option<Arc<Node>> {
+        if inode.id() == self.root {
+            return None;
+        }
+        let number = self.shard_of(inode.id());
+        let mut shard = self.shard(number).write();
+        if let Some(node) = shard.by_inode.get(&inode.id()) {
+            let node = Arc::clone(node);
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            drop(shard); // `inode` is dropped after it
+            return Some(node);
+        }
+        let node = Node::new(self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + number, inode);
+        node.lookups.store(1, Ordering::Relaxed);
+        shard.by_inode.insert(node.inode.id(), Arc::clone(&node));
+        shard.by_id.insert(node.id, Arc::clone(&node));
+        Some(node)
+    }
+
+    /// The kernel gives lookups back.
+    pub(super) fn forget(&self, id: u64, lookups: u64) {
+        if id == ROOT_ID {
+            return;
+        }
+        let forgotten = {
+            let mut shard = self.shard(id).write();
+            let Some(node) = shard.by_id.get(&id) else { return };
+            let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
+            node.lookups.store(left, Ordering::Relaxed);
+            if left == 0 { shard.remove(id) } else { None }
+        };
+        drop(forgotten); // may be the last user of the inode, which drops pages
+    }
+
+    /// Nodes that somebody may write to.
+    pub(super) fn written(&self) -> Vec<Arc<Node>> {
+        let is_written = |node: &&Arc<Node>| node.writers.load(Ordering::Acquire) != 0;
+        self.shards.iter().flat_map(|shard| shard.read().by_id.values().filter(is_written).cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Forgets every node, the root too: the kernel is gone.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let forgotten = std::mem::take(&mut *shard.write());
+            drop(forgotten);
+        }
+    }
+
+    fn shard(&self, id: u64) -> &RwLock<Shard> {
+        &self.shards[(id % SHARDS) as usize]
+    }
+}
+
+impl Shard {
+    fn remove(&mut self, id: u64) -> Option<(Arc<Node>, Option<Arc<Node>>)> {
+        let node = self.by_id.remove(&id)?;
+        let same = self.by_inode.remove(&node.inode.id());
+        Some((node, same))
+    }
+}

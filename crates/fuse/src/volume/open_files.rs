@@ -1,0 +1,145 @@
+//! Open files: opened, closed, made durable.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use slackwater::backend::SyncScope;
+use slackwater::{File, FileError};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::abi::{FsyncIn, OpenIn, fopen, open_in};
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::errno::{self, Failure};
+use crate::volume::nodes::Node;
+
+/// Bit of FSYNC and FSYNCDIR: the data only.
+const FSYNC_DATA: u32 = 1;
+
+/// An open file.
+pub(super) struct OpenFile {
+    pub(super) node: Arc<Node>,
+    pub(super) file: File,
+    is_writable: bool,
+}
+
+impl OpenFile {
+    fn new(node: &Arc<Node>, file: File, is_writable: bool) -> Self {
+        if is_writable {
+            node.writers.fetch_add(1, Ordering::AcqRel);
+        }
+        Self { node: Arc::clone(node), file, is_writable }
+    }
+
+    /// Whether closing it has to wait for the backend: the file was emptied and written anew, and who does
+    /// that expects either the old or the new bytes after a crash. Kernel: `auto_da_alloc`.
+    pub(super) fn closes_slowly(&self) -> bool {
+        self.is_writable && self.node.emptied.load(Ordering::Acquire)
+    }
+
+    fn check_errors(&self) -> Result<(), Failure> {
+        match self.file.write_error().filter(|_| self.is_writable) {
+            Some(kind) => Err(errno::of(kind).into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if self.is_writable {
+            self.node.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Volume {
+    /// OPEN. The kernel has checked permissions, and asks for the truncation with the same request.
+    pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn) -> Result<Answer, Failure> {
+        let (handle, open_flags) = self.open_handle(node, args.flags)?;
+        let truncated = if args.flags & OFlags::TRUNC.bits() == 0 { Ok(()) } else { self.empty(node, args) };
+        match truncated {
+            Ok(()) => Ok(Answer::Opened(handle, open_flags)),
+            Err(error) => {
+                self.handles.remove(handle);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn empty(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
+        let had_bytes = node.inode.size_bytes() != 0;
+        let change = slackwater::backend::AttrChange { size_bytes: Some(0), ..Default::default() };
+        self.unfrozen(|| self.sb.setattr(&node.inode, change))?;
+        if had_bytes {
+            node.emptied.store(true, Ordering::Release);
+        }
+        if args.open_flags & open_in::KILL_SUIDGID != 0 {
+            self.unfrozen(|| self.sb.kill_suidgid(&node.inode))?;
+        }
+        Ok(())
+    }
+
+    /// A new handle for a node, and what the kernel may do with it.
+    ///
+    /// Who writes goes around the kernel's pages, several at a time, so that each write is seen with its
+    /// writer. Who only reads uses them, as long as the file is as the kernel knows it.
+    pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32) -> Result<(u64, u32), Failure> {
+        let flags = OFlags::from_bits_retain(flags);
+        let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        // Close-to-open: who opens a file sees what was there a moment ago.
+        let (_, is_changed) = self.revalidate(&node.inode)?;
+        let file = self.unfrozen(|| File::open(&node.inode))?;
+        let open_flags = if is_writable {
+            fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
+        } else if flags.contains(OFlags::DIRECT) {
+            fopen::DIRECT_IO
+        } else if is_changed {
+            0
+        } else {
+            fopen::KEEP_CACHE
+        };
+        Ok((self.handles.add_file(Arc::new(OpenFile::new(node, file, is_writable))), open_flags))
+    }
+
+    /// FLUSH: one of the descriptors was closed. Reports what went wrong since.
+    pub(super) fn flush(&self, open: &OpenFile) -> Result<Answer, Failure> {
+        if open.closes_slowly() && open.node.emptied.swap(false, Ordering::AcqRel) {
+            // Its failure is an event like any other; the data is kept.
+            let _ = open.file.write_back();
+        }
+        open.check_errors()?;
+        Ok(Answer::Done)
+    }
+
+    /// FSYNC.
+    pub(super) fn fsync(&self, open: &OpenFile, args: &FsyncIn) -> Result<Answer, Failure> {
+        self.sync_file(open, scope(args))?;
+        Ok(Answer::Done)
+    }
+
+    /// Makes an open file durable.
+    pub(super) fn sync_file(&self, open: &OpenFile, scope: SyncScope) -> Result<(), Failure> {
+        match scope {
+            SyncScope::Data => open.file.fdatasync()?,
+            SyncScope::All => open.file.fsync()?,
+        }
+        open.node.emptied.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// FSYNCDIR.
+    pub(super) fn fsyncdir(&self, node: &Node, args: &FsyncIn) -> Result<Answer, Failure> {
+        self.sb.sync_node(&node.inode, scope(args))?;
+        Ok(Answer::Done)
+    }
+
+    /// The open file with this number.
+    pub(super) fn open_file(&self, handle: u64) -> Result<Arc<OpenFile>, Failure> {
+        self.handles.file(handle).ok_or(Failure(Errno::BADF))
+    }
+}
+
+fn scope(args: &FsyncIn) -> SyncScope {
+    if args.fsync_flags & FSYNC_DATA == 0 { SyncScope::All } else { SyncScope::Data }
+}

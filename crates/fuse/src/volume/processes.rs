@@ -1,0 +1,41 @@
+//! What `/proc` says of processes: who is being killed.
+
+use rustix::fs::{Mode, OFlags, open};
+
+/// Whether thread `pid` will die as soon as it is let go: SIGKILL is pending for it or its process. The kernel
+/// makes that so for every signal that ends the process, unless it dumps core. 0 is nobody.
+pub(super) fn is_being_killed(pid: u32) -> bool {
+    pid != 0 && status(pid).is_some_and(|status| has_sigkill(&status))
+}
+
+fn status(pid: u32) -> Option<String> {
+    let file = open(format!("/proc/{pid}/status"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = vec![0; 8192];
+    let len = rustix::io::read(&file, &mut bytes[..]).ok()?;
+    bytes.truncate(len);
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn has_sigkill(status: &str) -> bool {
+    const SIGKILL: u64 = 1 << 8;
+    let masks = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")));
+    masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).any(|mask| mask & SIGKILL != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pending_sigkill_is_seen_for_the_thread_and_for_its_process() {
+        assert!(!has_sigkill("Name:\tx\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigCgt:\t0000000000000100\n"));
+        assert!(has_sigkill("SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+        assert!(has_sigkill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
+    }
+
+    #[test]
+    fn this_process_is_not_being_killed_and_nobody_is_nobody() {
+        assert!(!is_being_killed(rustix::process::getpid().as_raw_nonzero().get() as u32));
+        assert!(!is_being_killed(0));
+    }
+}

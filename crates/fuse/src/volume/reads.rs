@@ -1,0 +1,109 @@
+//! Reading, and what else is asked of an open file's bytes: holes, space, copies.
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+use slackwater::backend::{FallocateMode, SeekWhence};
+use slackwater::Written;
+
+use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
+use crate::reply::Reply;
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::errno::Failure;
+use crate::volume::open_files::OpenFile;
+
+/// Pages of 1 MiB that need not begin at one.
+const SLICES_MAX: usize = 257;
+/// Bytes that are copied at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Modes of fallocate(2).
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+/// Of lseek(2); the others are the kernel's.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+impl Volume {
+    /// READ out of the cache, straight from its frames. Gives the reply back if something is not there.
+    pub(super) fn read_cached(open: &OpenFile, args: &ReadIn, reply: Reply) -> Option<Reply> {
+        let mut reply = Some(reply);
+        open.file.peek(args.offset, args.size as usize, |slices| {
+            let mut parts = [IoSlice::new(&[]); SLICES_MAX];
+            for (part, slice) in parts.iter_mut().zip(slices) {
+                *part = IoSlice::new(slice);
+            }
+            reply.take().map(|reply| reply.io_slices(&parts[..slices.len()]))
+        });
+        reply
+    }
+
+    /// READ by way of the backend.
+    pub(super) fn read(&self, open: &OpenFile, args: &ReadIn) -> Result<Answer, Failure> {
+        let size_bytes = open.node.inode.size_bytes();
+        let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
+        let mut bytes = vec![0; len];
+        let len = open.file.read_at(args.offset, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(Answer::Bytes(bytes))
+    }
+
+    /// LSEEK for data and holes.
+    pub(super) fn lseek(&self, open: &OpenFile, args: &LseekIn) -> Result<Answer, Failure> {
+        let whence = match args.whence {
+            SEEK_DATA => SeekWhence::Data,
+            SEEK_HOLE => SeekWhence::Hole,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        Ok(Answer::Place(open.file.seek(args.offset, whence)?.ok_or(Errno::NXIO)?))
+    }
+
+    /// FALLOCATE.
+    pub(super) fn fallocate(&self, open: &OpenFile, args: &FallocateIn) -> Result<Answer, Failure> {
+        const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
+        const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
+        let mode = match args.mode {
+            0 => FallocateMode::Allocate,
+            KEEP_SIZE => FallocateMode::AllocateKeepSize,
+            PUNCH => FallocateMode::PunchHole,
+            ZERO_RANGE => FallocateMode::Zero,
+            ZERO_KEEP => FallocateMode::ZeroKeepSize,
+            _ => return Err(Errno::OPNOTSUPP.into()),
+        };
+        self.unfrozen(|| open.file.fallocate(mode, args.offset, args.length))?;
+        Ok(Answer::Done)
+    }
+
+    /// COPY_FILE_RANGE within the volume, through the cache. Where there is no room for a single byte the kernel
+    /// is told to copy by itself: its writes can be parked, this cannot.
+    pub(super) fn copy_file_range(&self, args: &CopyFileRangeIn) -> Result<Answer, Failure> {
+        let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
+        // A count has 32 bits, and is to be that of whole pieces.
+        let len = args.len.min(u64::from(u32::MAX) & !(PIECE_BYTES - 1));
+        let mut piece = vec![0; len.min(PIECE_BYTES) as usize];
+        let mut done = 0;
+        while done < len {
+            let wanted = (len - done).min(PIECE_BYTES) as usize;
+            let read = match from.file.read_at(args.off_in + done, &mut piece[..wanted]) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
+            match self.unfrozen(|| to.file.try_write_at(args.off_out + done, &piece[..read])) {
+                Ok(Written::Bytes(bytes)) => {
+                    done += bytes as u64;
+                    if bytes < read {
+                        break;
+                    }
+                }
+                Ok(_) | Err(_) if done > 0 => break,
+                Ok(_) => return Err(Errno::OPNOTSUPP.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Answer::Written(done as u32))
+    }
+}

@@ -1,0 +1,176 @@
+//! Writing: at once where that is possible, on a blocking thread where the backend must be asked, parked where
+//! there is no room.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use slackwater::backend::SyncScope;
+use slackwater::{ErrorKind, FileError, Written};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::abi::{WriteIn, write_in};
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::callers::Waiting;
+use crate::volume::errno::Failure;
+use crate::volume::open_files::OpenFile;
+
+/// A write, but for its bytes.
+#[derive(Clone)]
+pub(super) struct Write {
+    pub(super) open: Arc<OpenFile>,
+    /// Where the next byte goes.
+    offset_bytes: u64,
+    /// Bytes taken so far.
+    pub(super) taken: usize,
+    kills_suidgid: bool,
+    /// What is to be durable before the reply.
+    sync: Option<SyncScope>,
+}
+
+/// How far a write got.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Attempt {
+    /// To its end, or to where it failed.
+    Done,
+    /// No room.
+    NoRoom,
+    /// The backend may be full.
+    NoSpace,
+    /// The backend has to be asked first.
+    WouldBlock,
+    /// Not at all.
+    Failed(Failure),
+}
+
+impl Write {
+    /// The write that a request asks for.
+    pub(super) fn new(open: Arc<OpenFile>, args: &WriteIn) -> Self {
+        let flags = OFlags::from_bits_retain(args.flags);
+        // O_SYNC has the bit of O_DSYNC too.
+        let sync = if flags.contains(OFlags::SYNC) {
+            Some(SyncScope::All)
+        } else if flags.contains(OFlags::DSYNC) {
+            Some(SyncScope::Data)
+        } else {
+            None
+        };
+        let kills_suidgid = args.write_flags & write_in::KILL_SUIDGID != 0;
+        Self { open, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
+    }
+
+    /// Whether nothing is left to do once its bytes are taken.
+    pub(super) fn is_lazy(&self) -> bool {
+        self.sync.is_none()
+    }
+
+    /// Whether others of the file wait before it.
+    pub(super) fn must_queue(&self) -> bool {
+        self.open.node.parked.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes what can be taken of `rest`, the bytes that are left.
+    pub(super) fn attempt(&mut self, rest: &[u8], may_block: bool) -> Attempt {
+        let mut rest = rest;
+        if self.kills_suidgid {
+            if !may_block && self.open.node.inode.attr().mode & 0o6000 != 0 {
+                return Attempt::WouldBlock;
+            }
+            if let Err(error) = self.open.node.inode.super_block().kill_suidgid(&self.open.node.inode) {
+                return self.failed(error);
+            }
+            self.kills_suidgid = false;
+        }
+        while !rest.is_empty() {
+            let file = &self.open.file;
+            let written = if may_block {
+                file.try_write_at(self.offset_bytes, rest)
+            } else {
+                file.write_nowait(self.offset_bytes, rest)
+            };
+            match written {
+                Ok(Written::Bytes(bytes)) => {
+                    self.taken += bytes;
+                    self.offset_bytes += bytes as u64;
+                    rest = &rest[bytes..];
+                }
+                Ok(Written::NoSpace) => return Attempt::NoSpace,
+                // What the engine may answer in time is a reason to wait.
+                Ok(_) => return Attempt::NoRoom,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Attempt::WouldBlock,
+                Err(error) => return self.failed(error),
+            }
+        }
+        Attempt::Done
+    }
+
+    fn failed(&self, error: FileError) -> Attempt {
+        match error {
+            // Frozen: it will be thawed, or the volume is gone and the next attempt says so.
+            FileError::NotMounted if self.open.node.inode.super_block().is_frozen() => Attempt::WouldBlock,
+            _ if self.taken > 0 => Attempt::Done,
+            error => Attempt::Failed(error.into()),
+        }
+    }
+}
+
+impl Volume {
+    /// Writes `rest` on a thread that may wait for the backend, or parks it.
+    pub(super) fn write_slowly(self: &Arc<Self>, waiting: Waiting, mut write: Write, rest: &[u8]) {
+        let begun = write.taken;
+        let mut is_confirmed = false;
+        let failure = loop {
+            let attempt = write.attempt(&rest[write.taken - begun..], true);
+            match attempt {
+                Attempt::Done => break None,
+                Attempt::NoRoom => {
+                    let left = &rest[write.taken - begun..];
+                    self.park(waiting, write, left);
+                    return;
+                }
+                Attempt::NoSpace if is_confirmed => break Some(Failure(Errno::NOSPC)),
+                Attempt::NoSpace => {
+                    // What is dirty is taken to need space of its own, though it may go over bytes that have
+                    // some. Once it is written it is known; a failure to write it is somebody else's to hear.
+                    let _ = self.sb.sync();
+                    is_confirmed = true;
+                }
+                // Frozen.
+                Attempt::WouldBlock if self.wait_until_thawed() => {}
+                Attempt::WouldBlock => break Some(Failure(Errno::IO)),
+                Attempt::Failed(failure) => break Some(failure),
+            }
+        };
+        let result = match failure {
+            Some(failure) if write.taken == 0 => Err(failure),
+            Some(_) | None => self.complete(&write),
+        };
+        self.finish(waiting, result);
+    }
+
+    /// The bytes are taken: what is answered, once they are as durable as asked.
+    pub(super) fn complete(&self, write: &Write) -> Result<Answer, Failure> {
+        if let Some(scope) = write.sync {
+            self.sync_file(&write.open, scope)?;
+        }
+        // At most one request, which is far below 4 GiB.
+        Ok(Answer::Written(write.taken as u32))
+    }
+
+    /// A page that the kernel has written by way of a mapping. Its writer is long gone, so there is nobody to
+    /// wait or to hear of a failure.
+    pub(super) fn write_mapped(&self, args: &WriteIn, bytes: &[u8]) -> Result<Answer, Failure> {
+        let open = self.open_file(args.fh)?;
+        // The rest of the last page is not part of the file.
+        let size_bytes = open.node.inode.size_bytes();
+        let inside = (bytes.len() as u64).min(size_bytes.saturating_sub(args.offset)) as usize;
+        let mut at = 0;
+        while at < inside {
+            match self.unfrozen(|| open.file.write_from_mapping(args.offset + at as u64, &bytes[at..inside]))? {
+                Written::Bytes(taken) if taken > 0 => at += taken,
+                _ => return Err(Errno::IO.into()),
+            }
+        }
+        Ok(Answer::Written(args.size))
+    }
+}
