@@ -34,8 +34,20 @@ pub(crate) trait Respond: Send + Sync + 'static {
     /// As long as it takes.
     fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
 
+    /// A request is about to be answered.
+    fn asked(&self) {}
+
     /// The last reply has been written, or was lost.
     fn replied(&self) {}
+}
+
+/// Says so however the answer ends.
+struct Replied<'a>(&'a dyn Respond);
+
+impl Drop for Replied<'_> {
+    fn drop(&mut self) {
+        self.0.replied();
+    }
 }
 
 /// Listens at `socket` from now until the process ends.
@@ -66,14 +78,21 @@ fn accept(listener: &UnixListener, respond: &Arc<dyn Respond>) {
             reply(&stream, Reply::Failed(failure));
             continue;
         }
-        let (respond, counted) = (Arc::clone(respond), Arc::clone(&connections));
-        let started = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
+        let (respond, place) = (Arc::clone(respond), Place(Arc::clone(&connections)));
+        // Without a thread the peer is dropped, and its place with the closure.
+        let _ = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
+            let _place = place;
             serve(stream, &*respond);
-            counted.fetch_sub(1, Ordering::AcqRel);
         });
-        if started.is_err() {
-            connections.fetch_sub(1, Ordering::AcqRel);
-        }
+    }
+}
+
+/// One of [`CONNECTIONS_MAX`], given back however the thread ends.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -98,9 +117,10 @@ fn serve(mut stream: UnixStream, respond: &dyn Respond) {
     };
     match understood(&line) {
         Ok(request) => {
+            respond.asked();
+            let _replied = Replied(respond);
             let last = respond.respond(request, &|progress| reply(&stream, progress));
             reply(&stream, last);
-            respond.replied();
         }
         Err(failure) => drop(reply(&stream, Reply::Failed(failure))),
     }

@@ -26,7 +26,9 @@ use crate::exit::{Failure, Reason};
 /// Until it is mounted.
 pub(crate) fn start(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the mount process: {error}"));
-    let mut command = Command::new("/proc/self/exe");
+    // By its name, so that it is listed under it; by the link where the file was replaced meanwhile.
+    let own = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(own.as_deref().unwrap_or(Path::new("/proc/self/exe")));
     command.arg0("slackwater").args(command_line(arguments));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut announcement = Vec::new();

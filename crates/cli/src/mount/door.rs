@@ -1,12 +1,18 @@
-//! The FUSE front door: the one file that knows it.
+//! The FUSE front door: the one file of the command that knows it.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::SuperBlock;
+use slackwater_fuse::mount::{MountError, MountOptions};
+use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Reason};
+use crate::quantity;
+
+/// Holders of a busy volume that a message names.
+const HOLDERS_MAX: usize = 20;
 
 /// How to open it.
 #[derive(Copy, Clone, Debug)]
@@ -20,31 +26,138 @@ pub(crate) struct DoorOptions {
 /// How to unmount.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Umount {
+    /// `None` waits as long as it takes.
     pub(crate) deadline: Option<Duration>,
     pub(crate) force: bool,
     pub(crate) discard: bool,
 }
 
-pub(crate) struct Door {}
+/// A volume that programs can reach.
+pub(crate) struct Door {
+    mounted: Arc<MountedVolume>,
+    /// Its threads go with it.
+    _pool: Pool,
+}
 
 impl Door {
+    /// Mounts `volume`, which has the data of `source`, at `mountpoint`.
     pub(crate) fn open(
-        _volume: &Arc<SuperBlock>,
-        _source: &Path,
-        _mountpoint: &Path,
-        _options: DoorOptions,
+        volume: &Arc<SuperBlock>,
+        source: &Path,
+        mountpoint: &Path,
+        options: DoorOptions,
     ) -> Result<Arc<Self>, Failure> {
-        Err(Failure::failed("no door yet"))
+        let pool = Pool::new(PoolOptions::default())
+            .map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))?;
+        let options = MountOptions {
+            source: source.display().to_string(),
+            read_only: options.read_only,
+            allow_other: options.allow_other,
+            nosuid: options.nosuid,
+            nodev: options.nodev,
+            ..MountOptions::default()
+        };
+        let mounted = MountedVolume::mount(&pool, Arc::clone(volume), mountpoint, &options);
+        let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
+        Ok(Arc::new(Self { mounted, _pool: pool }))
     }
 
+    /// What the kernel lacks, and what is lost with it.
     pub(crate) fn missing_features(&self) -> Vec<String> {
-        Vec::new()
+        let text = |missing: &slackwater_fuse::Missing| {
+            format!("this kernel has no {}; without it: {}", missing.feature, missing.lost)
+        };
+        self.mounted.missing_features().iter().map(text).collect()
     }
+
+    /// Makes everything durable that was written, shared mappings included.
+    ///
+    /// # Blocking
+    /// For the source.
     pub(crate) fn sync(&self) -> Result<(), Failure> {
-        Ok(())
+        self.mounted.sync().map_err(|error| self.failure(&error))
     }
-    pub(crate) fn umount(&self, _request: Umount) -> Result<(), Failure> {
-        Ok(())
+
+    /// Unmounts.
+    ///
+    /// # Blocking
+    /// For the source, until the deadline at most.
+    pub(crate) fn umount(&self, request: Umount) -> Result<(), Failure> {
+        let Umount { deadline, force, discard } = request;
+        // How far it is, is asked of the volume.
+        let outcome = self.mounted.umount(UmountRequest { deadline, force, discard }, &|_| {});
+        outcome.map_err(|error| self.failure(&error))
     }
-    pub(crate) fn wait_ended(&self) {}
+
+    /// Waits until nobody can reach it any more.
+    ///
+    /// # Blocking
+    /// As it says.
+    pub(crate) fn wait_unmounted(&self) {
+        self.mounted.wait_unmounted();
+    }
+
+    /// Waits until nobody can reach it any more and everything is in the source.
+    ///
+    /// # Blocking
+    /// As it says.
+    pub(crate) fn wait_ended(&self) {
+        if let Err(error) = self.mounted.wait_ended() {
+            tracing::error!(%error, "after the unmount");
+        }
+    }
+
+    fn failure(&self, error: &MountedError) -> Failure {
+        let mountpoint = self.mounted.mountpoint().display();
+        let holders = |failure: Failure, holders: &[Holder]| {
+            let line = |holder: &Holder| format!("pid {} ({}): {}", holder.pid, holder.command, holder.path.display());
+            let failure =
+                holders.iter().take(HOLDERS_MAX).fold(failure, |failure, holder| failure.advise(line(holder)));
+            match holders.len().saturating_sub(HOLDERS_MAX) {
+                0 => failure,
+                more => failure.advise(format!("and {more} more")),
+            }
+        };
+        match error {
+            MountedError::Busy { holders: found, .. } => {
+                let failure = holders(Failure::new(Reason::Busy, format!("{mountpoint} is in use by")), found);
+                failure.advise("end those, or use --force: their later requests fail, what they wrote is kept")
+            }
+            MountedError::Elsewhere { holders: found, .. } => {
+                let what = format!(
+                    "{mountpoint} is unmounted, but the volume is mounted elsewhere too, as a bind mount \
+                    or in another namespace"
+                );
+                holders(Failure::busy(what), found).advise("unmount it there; the process flushes and ends then")
+            }
+            MountedError::Deadline { dirty_bytes, cause } => {
+                let left = quantity::bytes(*dirty_bytes);
+                let why = cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"));
+                let what =
+                    format!("the deadline passed with {left} not in the source{why}; {mountpoint} is still mounted");
+                Failure::new(Reason::Deadline, what)
+                    .advise("nothing is lost; try again with a longer --deadline, or see what --discard would lose")
+            }
+            MountedError::InProgress => {
+                Failure::busy(format!("another unmount of {mountpoint} is running")).advise("wait for it")
+            }
+            MountedError::Unmount(error) => Failure::failed(format!("cannot unmount {mountpoint}: {error}")),
+            error @ (MountedError::Volume(_) | MountedError::File(_) | MountedError::Mapped(_)) => {
+                Failure::failed(format!("{mountpoint}: {error}")).advise("the data is kept and tried again")
+            }
+        }
+    }
+}
+
+fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
+    let failure = Failure::failed(format!("cannot mount at {}: {error}", mountpoint.display()));
+    match error {
+        MountVolumeError::Mount(MountError::NoPermission(_)) => {
+            failure.advise("become root, or own the mount point and install fuse3 for fusermount3")
+        }
+        MountVolumeError::Mount(MountError::Fusermount(_)) => {
+            failure.advise("the mount point must be yours; --allow-other needs user_allow_other in /etc/fuse.conf")
+        }
+        _ => failure,
+    }
 }

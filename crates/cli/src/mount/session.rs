@@ -25,6 +25,15 @@ const TICK: Duration = Duration::from_millis(200);
 /// A client that does not take its answer within this time goes without.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
+/// Does something at the end, panics included.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// One mount process.
 pub(crate) struct Session {
     pub(crate) entry: Entry,
@@ -69,6 +78,7 @@ impl Session {
     pub(crate) fn let_go(&self) {
         let mut state = self.state();
         (state.door, state.volume) = (None, None);
+        self.changed.notify_all();
     }
 
     /// S2; waits until those who wait for it have heard.
@@ -84,6 +94,15 @@ impl Session {
     pub(crate) fn figures(&self) -> (u64, u64) {
         let volume = self.state().volume.clone();
         volume.map_or((0, 0), |volume| (volume.status().bytes_left(), volume.status().written_bytes))
+    }
+
+    /// The same some time later; `None` when there is no volume any more.
+    pub(crate) fn figures_after(&self, time: Duration) -> Option<(u64, u64)> {
+        let gone = |state: &mut State| state.volume.is_some();
+        let waited = self.changed.wait_timeout_while(self.state(), time, gone);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let volume = self.state().volume.clone()?;
+        Some((volume.status().bytes_left(), volume.status().written_bytes))
     }
 
     /// What giving up now would leave in the arena alone.
@@ -152,16 +171,15 @@ impl Session {
             return Ok(());
         }
         self.state().unmounting += 1;
-        let outcome = self.watch(|| door.umount(request), tick);
-        self.state().unmounting -= 1;
-        outcome
+        let _unmounting = OnDrop(|| self.state().unmounting -= 1);
+        self.watch(|| door.umount(request), tick)
     }
 
     /// Does `work` on another thread, to look at the figures meanwhile.
     pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
         thread::scope(|scope| {
             let (done, outcome) = channel();
-            scope.spawn(move || {
+            let working = scope.spawn(move || {
                 // The receiver is there until it has this.
                 let _ = done.send(work());
             });
@@ -172,7 +190,10 @@ impl Session {
                         let (left, written) = self.figures();
                         tick(left, written);
                     }
-                    Err(RecvTimeoutError::Disconnected) => unreachable!("a panic ends the scope first"),
+                    Err(RecvTimeoutError::Disconnected) => match working.join() {
+                        Err(panic) => std::panic::resume_unwind(panic),
+                        Ok(()) => unreachable!("it sends before it ends"),
+                    },
                 }
             }
         })
@@ -224,8 +245,11 @@ impl Session {
 
 impl Respond for Session {
     fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
-        self.state().answering += 1;
         self.answer(request, progress).unwrap_or_else(Reply::Failed)
+    }
+
+    fn asked(&self) {
+        self.state().answering += 1;
     }
 
     fn replied(&self) {

@@ -17,6 +17,8 @@ use crate::progress::Meter;
 use crate::quantity;
 use crate::sys::{Signal, Signals};
 
+/// Between two looks at how far a flush is.
+const TICK: std::time::Duration = std::time::Duration::from_millis(200);
 /// Lines of a list that are worth reading.
 const LINES: usize = 20;
 
@@ -24,7 +26,9 @@ enum Event {
     Signal(Signal),
     /// An unmount that a signal asked for has failed.
     Failed(Failure),
-    /// The volume has ended, whoever asked for it.
+    /// Nobody can reach the volume any more, whoever asked for it.
+    Unmounted,
+    /// And everything is in the source.
     Ended,
 }
 
@@ -69,13 +73,17 @@ impl Vigil {
     pub(crate) fn keep(self, session: &Arc<Session>, door: &Arc<Door>, is_detached: bool) {
         let (sender, ending) = (self.sender.clone(), Arc::clone(door));
         thread::spawn(move || {
+            // The main thread is there until it hears of the end.
+            ending.wait_unmounted();
+            let _ = sender.send(Event::Unmounted);
             ending.wait_ended();
-            // The main thread is there until it hears this.
             let _ = sender.send(Event::Ended);
         });
         let mut patience = Patience::default();
         for event in &self.events {
             match event {
+                Event::Unmounted if patience.is_unmounting => {}
+                Event::Unmounted => follow(session),
                 Event::Ended => return,
                 Event::Signal(Signal::HangUp) if is_detached => {}
                 Event::Signal(signal) => match patience.next(signal) {
@@ -157,6 +165,18 @@ fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
         if let Err(failure) = outcome {
             // The main thread is there until the volume has ended.
             let _ = failed.send(Event::Failed(failure));
+        }
+    });
+}
+
+/// umount(2) was faster than we, and its caller does not wait: whoever looks here sees how far the flush is.
+fn follow(session: &Arc<Session>) {
+    let session = Arc::clone(session);
+    // Ends with the process, which the end of the flush ends.
+    thread::spawn(move || {
+        let mut meter = Meter::new("unmounted, flushing");
+        while let Some((left, written)) = session.figures_after(TICK) {
+            meter.update(left, written);
         }
     });
 }

@@ -278,6 +278,14 @@ impl MountedVolume {
         }
     }
 
+    /// Waits until the mount has gone, by whomever; not everything may have reached the backend yet.
+    ///
+    /// # Blocking
+    /// Until then.
+    pub fn wait_unmounted(&self) {
+        let _ = self.session.wait_ended();
+    }
+
     fn has_ended(&self) -> bool {
         self.session.wait_ended_timeout(Duration::ZERO).is_some()
     }
@@ -418,17 +426,19 @@ impl MountedVolume {
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
-        let late = || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
+        let late =
+            || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
         if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
             return Err(late());
         }
-        while !flush.done.wait_timeout(LOOK) {
+        while flush.done.wait_timeout(LOOK) {
             self.report(step, progress);
             if deadline.is_some_and(|deadline| self.sb.now() > deadline + LOOK) {
                 return Err(late());
             }
         }
-        flush.result.lock().take().unwrap_or_else(|| Err(late()))
+        let result = flush.result.lock().take();
+        result.unwrap_or_else(|| Err(late()))
     }
 
     fn report(&self, step: Step, progress: &dyn Fn(Progress)) {

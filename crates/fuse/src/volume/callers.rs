@@ -63,7 +63,6 @@ impl Waiting {
         let state = self.caller.state.lock();
         if matches!(state.place, Place::Gone) { None } else { Some(state) }
     }
-
 }
 
 impl CallerState {
