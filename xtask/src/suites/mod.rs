@@ -1,4 +1,4 @@
-//! Real programs on a mounted directory: `cargo xtask suites [--long] [--on DIR] [SUITE...]`.
+//! Real programs on a mounted directory: `cargo xtask suites [--long] [--on DIR] [--binary FILE] [SUITE...]`.
 //!
 //! Each file with a [`Suite`] is one of them. [`ground`] gives it a directory to work in: a `slackwater mount` of
 //! its own, or with `--on DIR` a plain directory there, which shows what the file system below does by itself.
@@ -57,15 +57,17 @@ const SUITES: [Suite; 7] =
 struct Request {
     effort: Effort,
     on: Option<PathBuf>,
+    binary: Option<PathBuf>,
     names: Vec<String>,
 }
 
 /// What `--help` says of this command.
 pub(crate) fn help() -> String {
     let mut text = String::from(
-        "cargo xtask suites [--long] [--on DIR] [SUITE...]   real programs on a mounted directory, as root\n\
-         \x20   --long      more operations\n\
-         \x20   --on DIR    on a plain directory made in DIR instead, to see what its file system does\n",
+        "cargo xtask suites [OPTIONS] [SUITE...]   real programs on a mounted directory, as root\n\
+         \x20   --long          more operations\n\
+         \x20   --on DIR        on a plain directory made in DIR instead, to see what its file system does\n\
+         \x20   --binary FILE   mounts by this slackwater, not by the one of this checkout\n",
     );
     for suite in &SUITES {
         text += &format!("    {:<12}{}\n", suite.name, suite.about);
@@ -78,9 +80,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     let request = parse(arguments)?;
     let chosen = chosen(&request.names)?;
     check_machine(request.on.is_none(), &chosen)?;
-    let binary = match &request.on {
-        Some(_) => None,
-        None => Some(tools::slackwater()?),
+    let binary = match (&request.on, request.binary) {
+        (Some(_), _) => None,
+        (None, Some(binary)) => Some(binary),
+        (None, None) => Some(tools::slackwater()?),
     };
     let mut home = Home::new(request.on.as_deref())?;
     let logs = tools::target_directory()?.join("suites");
@@ -121,6 +124,7 @@ fn parse(arguments: &[&str]) -> Result<Request, String> {
         match *argument {
             "--long" => request.effort.is_long = true,
             "--on" => request.on = Some(arguments.next().ok_or("--on needs a directory")?.into()),
+            "--binary" => request.binary = Some(arguments.next().ok_or("--binary needs a file")?.into()),
             option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{}", help())),
             name => request.names.push(name.to_owned()),
         }
@@ -172,7 +176,8 @@ mod tests {
     fn arguments_come_in_any_order() {
         let request = parse(&["git", "--on", "/tmp", "--long", "fsx"]).unwrap();
         let names = vec!["git".to_owned(), "fsx".to_owned()];
-        assert_eq!(request, Request { effort: Effort { is_long: true }, on: Some("/tmp".into()), names });
+        let expected = Request { effort: Effort { is_long: true }, on: Some("/tmp".into()), binary: None, names };
+        assert_eq!(request, expected);
     }
 
     #[test]
