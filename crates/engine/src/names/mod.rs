@@ -196,6 +196,7 @@ impl SuperBlock {
         let renamed =
             self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
         source.end_change(change, None);
+        source.outdate();
         from_dir.outdate();
         to_dir.outdate();
         renamed?;
