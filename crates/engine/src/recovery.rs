@@ -103,6 +103,7 @@ impl SuperBlock {
         inode.backing_bytes.store(backing_bytes, Ordering::Release);
         inode.set_mtime(Timestamp(survivor.record.mtime_ns));
         let mut pages = 0;
+        let mut delayed = 0;
         for (index, frame) in survivor.pages.iter().map(|(index, frame)| (PageIndex(*index), *frame)) {
             if index >= PageIndex::end_of(survivor.record.size_bytes) {
                 // Copied beyond the end by a write that never returned.
@@ -113,6 +114,10 @@ impl SuperBlock {
                 leaf.insert(slot, frame);
                 leaf.set(Mark::Uptodate, slot);
                 leaf.set(Mark::Dirty, slot);
+                if inode.needs_space(index) {
+                    leaf.set(Mark::Delayed, slot);
+                    delayed += 1;
+                }
             });
             if new_leaf {
                 filemap::list_leaf(inode.arc(), index);
@@ -122,6 +127,7 @@ impl SuperBlock {
         filemap::zero_tail(&inode, survivor.record.size_bytes);
         inode.mapping.add(Mark::Dirty, pages);
         inode.mapping.add_unclean(pages);
+        self.space.reserve(delayed);
         let wb = inode.wb();
         wb.stat.reclaimable.add(pages);
         wb.pool.nr_dirty.add(pages);

@@ -203,7 +203,7 @@ fn a_full_arena_says_no_room_and_goes_on_after_write_back() {
         match file.try_write_at(written, &[3; 4096]).unwrap() {
             Written::Bytes(bytes) => written += bytes as u64,
             Written::NoRoom => break,
-            _ => unreachable!(),
+            Written::NoSpace | _ => unreachable!(),
         }
     }
     assert_eq!(written / 4096, share);

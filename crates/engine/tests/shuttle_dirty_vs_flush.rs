@@ -134,6 +134,27 @@ fn rewrites_during_write_back_are_written_back_too() {
     });
 }
 
+/// The second write lands in the page that the first made, in the same frame, while a flush may be taking it.
+#[test]
+fn a_page_that_grows_while_it_is_taken_loses_nothing_of_its_tail() {
+    model::check(EXECUTIONS, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        file.write_at(0, &page(1)[..100]).unwrap();
+        let writer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || file.write_at(100, &page(2)[..100]).unwrap())
+        };
+        file.fsync().unwrap();
+        writer.join().unwrap();
+        file.fsync().unwrap();
+        let want = [&page(1)[..100], &page(2)[..100]].concat();
+        assert!(rig.backend.durable_file("a").unwrap() == want, "the tail is on the backend");
+        drop(file);
+        rig.finish();
+    });
+}
+
 #[test]
 fn a_cut_and_a_flush_never_leave_the_backing_file_longer() {
     model::check(EXECUTIONS, || {

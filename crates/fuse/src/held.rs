@@ -179,7 +179,7 @@ mod tests {
     fn an_old_holder_does_not_take_a_reply_that_is_held_anew() {
         let (transport, _peer) = loopback().unwrap();
         let connection = Arc::new(Connection::new(Box::new(transport)));
-        let first = Reply::new(connection.clone(), 10).hold(|reply| drop(reply.hold(|reply| drop(reply.empty()))));
+        let first = Reply::new(connection.clone(), 10).hold(|reply| drop(reply.hold(drop)));
         let second = Reply::new(connection.clone(), 12).hold(drop);
         connection.held.interrupt(10);
         assert!(first.take().is_none());

@@ -20,7 +20,7 @@ const HEADER: usize = InHeader::SIZE + WriteIn::SIZE;
 const MESSAGE_MIN: usize = 8192;
 
 /// Memory for incoming requests.
-pub struct LandingPad {
+pub(crate) struct LandingPad {
     memory: Memory,
     max_write: usize,
     /// Where the next payload begins; on a page, never the first.
@@ -29,10 +29,7 @@ pub struct LandingPad {
 
 impl LandingPad {
     /// Room for messages with `max_write` bytes of payload, that come round again after `ring` bytes, at the earliest.
-    ///
-    /// # Errors
-    /// When there is not so much memory.
-    pub fn new(max_write: usize, ring: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(max_write: usize, ring: usize) -> Result<Self, Errno> {
         let page = page_size();
         let max_write = max_write.max(MESSAGE_MIN).next_multiple_of(page);
         let memory = Memory::new(page + max_write.max(ring.next_multiple_of(page)))?;
@@ -41,22 +38,21 @@ impl LandingPad {
 
     /// Where to read the next message to.
     #[inline]
-    pub fn buffers(&mut self) -> [IoSliceMut<'_>; 1] {
+    pub(crate) fn buffers(&mut self) -> [IoSliceMut<'_>; 1] {
         let start = self.payload - HEADER;
         [IoSliceMut::new(&mut self.memory[start..self.payload + self.max_write])]
     }
 
     /// The message that was read there; it has `len` bytes.
     #[inline]
-    #[must_use]
-    pub fn message(&self, len: usize) -> &[u8] {
+    pub(crate) fn message(&self, len: usize) -> &[u8] {
         let start = self.payload - HEADER;
         &self.memory[start..start + len]
     }
 
     /// Moves behind a message of `len` bytes, which is used up.
     #[inline]
-    pub fn advance(&mut self, len: usize) {
+    pub(crate) fn advance(&mut self, len: usize) {
         let page = page_size();
         self.payload += len.saturating_sub(HEADER).next_multiple_of(page).max(page);
         if self.payload + self.max_write > self.memory.len() {

@@ -3,7 +3,7 @@
 //! A [`Pool`] of threads reads the requests of many mounts. Each mount is a [`Session`] with a [`FileSystem`], which gets
 //! every request as a typed [`Operation`] together with its [`Reply`], and may answer at once or later, from any thread.
 //!
-//! Reading order: [`abi`] (the protocol), [`parse`] (bytes to requests), [`Reply`], [`FileSystem`], [`Session`],
+//! Reading order: [`abi`] (the protocol), [`parse()`] (bytes to requests), [`Reply`], [`FileSystem`], [`Session`],
 //! [`Pool`], [`mount`].
 
 pub mod abi;
@@ -17,7 +17,7 @@ pub mod mount;
 mod mounted;
 mod negotiate;
 mod notifier;
-pub mod parse;
+mod parse;
 mod pool;
 mod reply;
 mod request;
@@ -29,11 +29,10 @@ mod volume;
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;
-pub use landing::LandingPad;
 pub use mounted::{Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
 pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
-pub use parse::{Forgets, Operation, ParseError, Request, parse};
+pub use parse::{Forgets, InitRequest, Operation, ParseError, Request, parse};
 pub use pool::{Blocking, Context, Pool, PoolError, PoolOptions};
 pub use reply::{Delivery, Reply};
 pub use request::{Payload, RequestHeader};

@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::{Errno, readv, writev};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
@@ -11,6 +12,9 @@ use crate::transport::Transport;
 
 /// Longest message, where the system allows it.
 const MESSAGE_MAX: usize = (1 << 20) + 4096;
+
+/// How long a test waits for an answer that does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The session's end.
 #[derive(Debug)]
@@ -33,6 +37,7 @@ pub fn loopback() -> Result<(Loopback, Peer), Errno> {
             sockopt::set_socket_send_buffer_size(end, 2 * MESSAGE_MAX)?;
         }
     }
+    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(PATIENCE))?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((Loopback(ours), Peer(theirs)))
 }
@@ -96,7 +101,7 @@ impl Peer {
     /// Waits for the next reply or notification.
     ///
     /// # Errors
-    /// When the other end is gone, or sent less than a header.
+    /// When the other end is gone or sent less than a header; `AGAIN` when no answer came for a minute.
     pub fn answer(&self) -> Result<Answer, Errno> {
         let mut bytes = vec![0; MESSAGE_MAX];
         let len = rustix::io::read(&self.0, &mut bytes)?;

@@ -1,5 +1,7 @@
 //! INIT: what kernel and session agree on.
 
+use rustix::param::page_size;
+
 use crate::abi::{self, InitOut, init};
 use crate::parse::InitRequest;
 
@@ -24,7 +26,7 @@ const REQUIRED: [Feature; 3] = [
 ];
 
 /// What is asked for by default, and what is lost without.
-const WANTED: [Feature; 15] = [
+const WANTED: [Feature; 13] = [
     feature(init::ASYNC_READ, "ASYNC_READ", "several reads of one file at a time"),
     feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one step"),
     feature(init::BIG_WRITES, "BIG_WRITES", "writes of more than a page"),
@@ -38,14 +40,16 @@ const WANTED: [Feature; 15] = [
     feature(init::HANDLE_KILLPRIV_V2, "HANDLE_KILLPRIV_V2", "writes without a query for capabilities before each"),
     feature(init::DIRECT_IO_ALLOW_MMAP, "DIRECT_IO_ALLOW_MMAP", "shared mappings of files open for writing"),
     feature(init::HAS_RESEND, "HAS_RESEND", "taking over a connection with requests in flight"),
-    feature(init::NO_EXPORT_SUPPORT, "NO_EXPORT_SUPPORT", "stale NFS handles being refused early"),
-    feature(init::HAS_EXPIRE_ONLY, "HAS_EXPIRE_ONLY", "expiring names without dropping them"),
 ];
 
 /// What the session wants.
 #[derive(Copy, Clone, Debug)]
 pub struct InitOptions {
-    /// Bits of [`init`] to ask for, beside those without which nothing works.
+    /// Bits of [`init`] to ask for, beside those without which nothing works. By default, as far as the kernel has them:
+    /// ASYNC_READ, ATOMIC_O_TRUNC, BIG_WRITES, DONT_MASK, DO_READDIRPLUS, READDIRPLUS_AUTO, PARALLEL_DIROPS, ABORT_ERROR,
+    /// CACHE_SYMLINKS, EXPLICIT_INVAL_DATA, HANDLE_KILLPRIV_V2, DIRECT_IO_ALLOW_MMAP, HAS_RESEND. Four of them are
+    /// promises: ATOMIC_O_TRUNC (OPEN truncates), DONT_MASK (the file system applies the umask), HANDLE_KILLPRIV_V2 (it
+    /// clears set-user-id bits where a request says so) and EXPLICIT_INVAL_DATA (it reports changes from elsewhere).
     pub wanted: u64,
     /// Most bytes in one WRITE. The kernel's `max_pages_limit` bounds it too.
     pub max_write: u32,
@@ -150,7 +154,7 @@ pub(crate) fn negotiate(request: &InitRequest, options: &InitOptions) -> Result<
         congestion_threshold: options.max_background / 4 * 3,
         max_write: options.max_write,
         time_gran: options.time_gran,
-        max_pages: options.max_write.div_ceil(4096).min(u16::MAX.into()) as u16,
+        max_pages: options.max_write.div_ceil(page_size() as u32).min(u16::MAX.into()) as u16,
         ..InitOut::default()
     };
     Ok((negotiated, reply))
@@ -173,7 +177,7 @@ mod tests {
         assert!(negotiated.has(init::DIRECT_IO_ALLOW_MMAP | init::SETXATTR_EXT));
         assert!(!negotiated.has(init::WRITEBACK_CACHE), "offered and not wanted");
         assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, negotiated.flags);
-        assert_eq!((reply.max_pages, reply.max_readahead), (256, 128 << 10));
+        assert_eq!((usize::from(reply.max_pages) * page_size(), reply.max_readahead), (1 << 20, 128 << 10));
     }
 
     #[test]

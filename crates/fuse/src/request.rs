@@ -28,8 +28,8 @@ impl RequestHeader {
     }
 }
 
-/// Bytes that a WRITE brings, in the reading thread's [`LandingPad`](crate::LandingPad): page-aligned there, and
-/// overwritten by a later request once the handler has returned.
+/// Bytes that a WRITE brings, in memory of the reading thread: page-aligned there, and overwritten by a later request once
+/// the handler has returned.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Payload<'a>(&'a [u8]);
 

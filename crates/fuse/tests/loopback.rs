@@ -31,6 +31,7 @@ struct Script {
     is_open: Mutex<bool>,
     gate: Condvar,
     blocked: AtomicUsize,
+    destroyed: AtomicUsize,
 }
 
 impl Script {
@@ -78,6 +79,10 @@ impl FileSystem for Script {
 
     fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
         self.forgotten.lock().unwrap().extend(forgets);
+    }
+
+    fn destroy(&self) {
+        self.destroyed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -292,9 +297,24 @@ fn the_end_is_told_how() {
     assert_eq!(session.ended(), Some(Ended::Unmounted));
     drop(pool);
 
-    let Rig { session, pool, .. } = rig();
+    let Rig { session, pool, peer: _peer, .. } = rig();
     drop(pool);
     assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Detached), "nobody serves it");
+}
+
+#[test]
+fn a_session_is_finished_when_its_last_handler_returns() {
+    let Rig { peer, script, session, pool: _pool } = rig();
+    write(&peer, 10, BLOCK, b"x");
+    until("it is blocked", || script.blocked.load(Ordering::SeqCst) == 1);
+    drop(peer);
+    until("the end is seen", || session.ended() == Some(Ended::Unmounted));
+    assert_eq!(session.wait_ended_timeout(Duration::from_millis(50)), None);
+    assert_eq!(script.destroyed.load(Ordering::SeqCst), 0);
+    *script.is_open.lock().unwrap() = true;
+    script.gate.notify_all();
+    assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Unmounted));
+    assert_eq!(script.destroyed.load(Ordering::SeqCst), 1);
 }
 
 #[test]

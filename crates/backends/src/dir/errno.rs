@@ -48,6 +48,32 @@ fn kind_of(errno: Errno) -> ErrorKind {
 mod tests {
     use super::*;
 
+    /// A front door turns kinds into an errno again: programs tell these apart.
+    #[test]
+    fn what_programs_tell_apart_stays_apart() {
+        let kinds = [
+            (Errno::ACCESS, ErrorKind::Permission),
+            (Errno::PERM, ErrorKind::NotPermitted),
+            (Errno::NODATA, ErrorKind::NoData),
+            (Errno::RANGE, ErrorKind::OutOfRange),
+            (Errno::TOOBIG, ErrorKind::TooBig),
+            (Errno::FBIG, ErrorKind::TooLarge),
+            (Errno::TXTBSY, ErrorKind::TextBusy),
+            (Errno::BUSY, ErrorKind::Busy),
+            (Errno::MFILE, ErrorKind::TooManyFiles),
+            (Errno::NOMEM, ErrorKind::NoMemory),
+            (Errno::AGAIN, ErrorKind::WouldBlock),
+            (Errno::LOOP, ErrorKind::Loop),
+            (Errno::MLINK, ErrorKind::TooManyLinks),
+            (Errno::NXIO, ErrorKind::NoDevice),
+            (Errno::INTR, ErrorKind::Interrupted),
+            (Errno::OPNOTSUPP, ErrorKind::Unsupported),
+        ];
+        for (errno, kind) in kinds {
+            assert_eq!(kind_of(errno), kind, "{errno}");
+        }
+    }
+
     #[test]
     fn an_error_names_its_system_call() {
         let error = failed("pwritev2")(Errno::NOSPC);

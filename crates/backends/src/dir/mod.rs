@@ -1,7 +1,7 @@
 //! A volume in a directory of a mounted file system.
 //!
-//! Every call is a few system calls on the volume's own [`Workers`]: any of them may block for ever when
-//! the file system does. Data bypasses the kernel's page cache where it can, since the engine is one.
+//! Every call is a few system calls on the volume's own [`Workers`], or on the thread of a caller who waits:
+//! any of them may block for ever when the file system does. Data bypasses the kernel's page cache where it can, since the engine is one.
 //!
 //! # Invariants
 //! R1. Every name is looked up relative to a directory descriptor, is a single component, and is never
@@ -32,6 +32,7 @@ mod names;
 mod node;
 mod ranges;
 mod readdir;
+mod serve;
 mod sys;
 mod transfer;
 mod volume;
@@ -59,8 +60,8 @@ const THREADS_RESERVED: usize = 2;
 ///
 /// No call leaves the directory: names are single components, links are not followed, and mount points
 /// below it are refused as [`CrossDevice`](slackwater::ErrorKind::CrossDevice). Every call runs on the
-/// volume's own few threads, so that a file system that hangs takes nothing else with it. Data bypasses the
-/// kernel's page cache where the file system allows it.
+/// volume's own few threads, or on that of a caller who waits for it anyway, so that a file system that hangs
+/// takes nothing else with it. Data bypasses the kernel's page cache where the file system allows it.
 ///
 /// A write error that the kernel meets later is reported to descriptors that were open at the time: keep a
 /// node from the first write to its sync. A sync of the volume covers the file system's every write error
@@ -110,6 +111,7 @@ impl Backend for DirBackend {
         self.workers.run(lane, move || volume.serve(call));
     }
 
+    /// On the caller's thread: that saves the way to a worker and back.
     fn submit_and_wait(&self, call: Call) {
         self.volume.serve(call);
     }

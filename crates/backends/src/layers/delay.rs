@@ -97,6 +97,18 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_that_waits_waits_for_the_delay_as_well() {
+        let delay = Duration::from_millis(20);
+        let backend = Delay::new(Arc::new(MemBackend::new())).on("sync_volume", delay);
+        let (send, answers) = mpsc::channel();
+        let start = SystemClock.now();
+        let done = Done::new(move |answer| send.send(answer).expect("the test waits"));
+        backend.submit_and_wait(Call::SyncVolume { done });
+        answers.recv().expect("answered").expect("nothing was lost");
+        assert!(SystemClock.now().since(start) >= delay);
+    }
+
+    #[test]
     fn calls_under_way_are_abandoned_with_the_layer() {
         let backend = Delay::new(Arc::new(MemBackend::new())).each(Duration::from_secs(3600));
         let answer = sync_volume(&backend);

@@ -274,6 +274,27 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_that_waits_is_struck_as_well() {
+        let (fault, control) = layer();
+        control.add(Rule::fail(ErrorKind::NoSpace).nth(1));
+        control.add(Rule::hold().nth(1));
+        let ask = || {
+            let (send, answers) = mpsc::channel();
+            let done = Done::new(move |answer| send.send(answer).expect("the test waits"));
+            fault.submit_and_wait(Call::Root { done });
+            answers
+        };
+        let error = ask().try_recv().expect("answered at once").expect_err("struck");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        let held = ask();
+        held.try_recv().expect_err("held, and nobody is kept waiting");
+        control.release_all();
+        held.try_recv().expect("released").expect("a volume has a root");
+        ask().try_recv().expect("answered at once").expect("spared");
+        assert_eq!(control.counts(), FaultCounts { passed: 1, failed: 1, held: 1, ..FaultCounts::default() });
+    }
+
+    #[test]
     fn the_first_rule_that_strikes_decides() {
         let (fault, control) = layer();
         let first = control.add(Rule::fail(ErrorKind::Io).next(1));

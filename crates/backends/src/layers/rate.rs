@@ -103,7 +103,7 @@ impl Backend for Rate {
 
 #[cfg(test)]
 mod tests {
-    use slackwater::backend::MemBackend;
+    use slackwater::backend::{Done, MemBackend};
 
     use super::*;
 
@@ -128,6 +128,18 @@ mod tests {
         let later = NOW + Duration::from_secs(3600);
         assert_eq!(rate.pay(later, 1000), later);
         assert_eq!(rate.pay(later, 1000).since(later), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_caller_that_waits_waits_for_the_latency_as_well() {
+        let latency = Duration::from_millis(20);
+        let rate = rate(1000).latency(latency);
+        let (send, answers) = std::sync::mpsc::channel();
+        let start = SystemClock.now();
+        let done = Done::new(move |answer| send.send(answer).expect("the test waits"));
+        rate.submit_and_wait(Call::SyncVolume { done });
+        answers.recv().expect("answered").expect("nothing was lost");
+        assert!(SystemClock.now().since(start) >= latency);
     }
 
     #[test]

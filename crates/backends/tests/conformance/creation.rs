@@ -158,10 +158,11 @@ fn a_nameless_file_can_be_named_once(volume: &Volume) {
     assert_eq!(volume.link(&made.node, &root, "file").expect("it can be named").nlink, 1);
     let slackwater::backend::Found { node, handle, attr } = made;
     drop(node);
+    // The way back by handle is there before anybody looked for the name.
+    assert_eq!(volume.reopen(&handle, attr.id).expect("it has a name").attr.nlink, 1);
     let found = volume.lookup(&root, "file").expect("it has a name");
     assert_eq!(found.attr.id, attr.id);
     assert_eq!(volume.read(&found.node, 0, 4096).as_deref(), Ok(&b"bytes"[..]));
-    assert_eq!(volume.reopen(&handle, attr.id).expect("it has a name").attr.nlink, 1);
     // Without a name for the second time it is as gone as any.
     assert_eq!(volume.removed(&root, "file", Removal::File).expect("it can be removed").attr.nlink, 0);
     assert_eq!(volume.link(&found.node, &root, "again").err(), Some(ErrorKind::NotFound));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use slackwater::ErrorKind;
+use slackwater::backend::FallocateMode;
 use slackwater_backends::Rule;
 
 use crate::random::Random;
@@ -52,6 +53,8 @@ impl Dice {
 pub(crate) struct Tally {
     writes: u64,
     cuts: u64,
+    allocations: u64,
+    seeks: u64,
     fsyncs: u64,
     fsyncs_failed: u64,
     volume_syncs: u64,
@@ -68,6 +71,8 @@ impl Tally {
         let Tally { writes, cuts, fsyncs, fsyncs_failed, volume_syncs, .. } = other;
         self.writes += writes;
         self.cuts += cuts;
+        self.allocations += other.allocations;
+        self.seeks += other.seeks;
         self.fsyncs += fsyncs;
         self.fsyncs_failed += fsyncs_failed;
         self.volume_syncs += volume_syncs;
@@ -83,6 +88,8 @@ impl Tally {
         [
             self.writes,
             self.cuts,
+            self.allocations,
+            self.seeks,
             self.fsyncs,
             self.fsyncs_failed,
             self.volume_syncs,
@@ -137,7 +144,19 @@ fn step(world: &mut World, dice: &mut Dice, tally: &mut Tally) {
             world.cut(dice.file(), dice.offset());
             tally.cuts += 1;
         }
-        47..=54 => {
+        47..=49 => {
+            use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, Zero, ZeroKeepSize};
+            let mode = [PunchHole, PunchHole, Zero, ZeroKeepSize, Allocate, AllocateKeepSize][dice.below(6) as usize];
+            let (file, offset) = (dice.file(), dice.offset());
+            let len = dice.bytes(offset).len() as u64;
+            world.allocate(file, mode, offset, len);
+            tally.allocations += 1;
+        }
+        50..=51 => {
+            world.check_seek(dice.file(), dice.offset());
+            tally.seeks += 1;
+        }
+        52..=54 => {
             world.check_read(dice.file(), dice.offset(), 1 + dice.below(9000));
         }
         55..=62 => {

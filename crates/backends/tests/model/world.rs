@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackwater::backend::{MemBackend, NewNode, Removal};
+use slackwater::backend::{FallocateMode, MemBackend, NewNode, Removal, SeekWhence};
 use slackwater::{Engine, ErrorKind, File, ManualClock, SuperBlock, Timestamp, Tunables, UmountOptions, Written};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Fault, FaultControl, Rule, RuleId};
@@ -148,7 +148,7 @@ impl World {
                     done += taken;
                 }
                 Written::NoRoom => self.make_room(attempt),
-                _ => unreachable!("an outcome of its own"),
+                Written::NoSpace | _ => unreachable!("an outcome of its own"),
             }
             self.models[nth].changed();
             if done == bytes.len() {
@@ -168,7 +168,7 @@ impl World {
                     return;
                 }
                 (_, Written::NoRoom) => self.make_room(attempt),
-                _ => unreachable!("an outcome of its own"),
+                (_, Written::NoSpace | _) => unreachable!("an outcome of its own"),
             }
         }
     }
@@ -190,6 +190,37 @@ impl World {
         self.names_changed = true;
     }
 
+    pub(crate) fn allocate(&mut self, nth: usize, mode: FallocateMode, offset: u64, len: u64) {
+        self.note(("allocate", nth, mode, offset, len));
+        self.heal();
+        self.file(nth).fallocate(mode, offset, len).unwrap();
+        let (from, to) = (offset as usize, (offset + len) as usize);
+        let bytes = &mut self.models[nth].bytes;
+        if matches!(mode, FallocateMode::Allocate | FallocateMode::Zero) && bytes.len() < to {
+            bytes.resize(to, 0);
+        }
+        if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
+            let (from, to) = (from.min(bytes.len()), to.min(bytes.len()));
+            bytes[from..to].fill(0);
+        }
+        self.models[nth].changed();
+        self.names_changed = true;
+    }
+
+    /// Walks the file from `offset` on, data by data: whatever is passed by is zeroes.
+    pub(crate) fn check_seek(&self, nth: usize, offset: u64) {
+        let (file, bytes) = (self.file(nth), &self.models[nth].bytes);
+        let mut at = offset.min(self.len(nth));
+        loop {
+            let data = file.seek(at, SeekWhence::Data).unwrap();
+            let end = data.unwrap_or(self.len(nth));
+            assert!(bytes[at as usize..end as usize].iter().all(|byte| *byte == 0), "data at {at} taken for a hole");
+            let Some(data) = data else { return };
+            at = file.seek(data, SeekWhence::Hole).unwrap().expect("the end is a hole");
+            assert!(data < at && at <= self.len(nth), "a hole at {at} behind data at {data}");
+        }
+    }
+
     pub(crate) fn check_read(&self, nth: usize, offset: u64, len: u64) {
         let mut got = vec![0xaa; len as usize];
         let read = self.file(nth).read_at(offset, &mut got).unwrap();
@@ -197,6 +228,9 @@ impl World {
         let from = (offset as usize).min(bytes.len());
         let want = &bytes[from..(from + len as usize).min(bytes.len())];
         expect_equal(&got[..read], want, "read");
+        if let Some(lent) = self.file(nth).peek(offset, len as usize, |slices| slices.concat()) {
+            expect_equal(&lent, want, "lent");
+        }
     }
 
     pub(crate) fn check_reads(&self) {

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -158,6 +159,14 @@ fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> 
     })
 }
 
+fn follow(from: impl Read + Send + 'static, said: Arc<Mutex<String>>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            *said.lock().unwrap() += &(line + "\n");
+        }
+    })
+}
+
 /// A child that does not outlive the test.
 pub(crate) struct Process(pub(crate) Child);
 
@@ -200,24 +209,28 @@ pub(crate) struct Mount {
     /// What it announced.
     pub(crate) announcement: String,
     stdout: Option<thread::JoinHandle<String>>,
-    stderr: Option<thread::JoinHandle<String>>,
+    stderr: Option<thread::JoinHandle<()>>,
+    /// What it has said on standard error so far.
+    said: Arc<Mutex<String>>,
 }
 
 impl Mount {
     #[track_caller]
     pub(crate) fn start(mut command: Command, mountpoint: &Path) -> Self {
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-        let stderr = read_all(process.0.stderr.take().unwrap());
+        let said = Arc::new(Mutex::new(String::new()));
+        let stderr = follow(process.0.stderr.take().unwrap(), Arc::clone(&said));
         let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
         let mut announcement = String::new();
         while !announcement.contains("Unmount with") {
             if stdout.read_line(&mut announcement).unwrap() == 0 {
                 let status = process.wait();
-                panic!("mount ended with {status}: {}", stderr.join().unwrap());
+                stderr.join().unwrap();
+                panic!("mount ended with {status}: {}", said.lock().unwrap());
             }
         }
         let stdout = Some(read_all(stdout));
-        Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr) }
+        Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr), said }
     }
 
     /// As a crash would.
@@ -231,8 +244,14 @@ impl Mount {
     pub(crate) fn wait(&mut self) -> Output {
         let code = self.process.wait().code();
         let mut text = self.stdout.take().unwrap().join().unwrap();
-        text += &self.stderr.take().unwrap().join().unwrap();
+        self.stderr.take().unwrap().join().unwrap();
+        text += &self.said.lock().unwrap();
         Output { code, text }
+    }
+
+    /// How often it has said `words` on standard error so far.
+    pub(crate) fn said(&self, words: &str) -> usize {
+        self.said.lock().unwrap().matches(words).count()
     }
 }
 

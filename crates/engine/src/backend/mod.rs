@@ -4,6 +4,9 @@
 //! any thread by completing the call. Metadata takes the same road as data, because either may block for
 //! ever on a dead server. A layer (delay, fault, rate) wraps any backend with the same one method.
 //!
+//! [`Backend::submit_and_wait`] is a shortcut for a caller that waits anyway. A layer that does something to calls
+//! does it on both roads.
+//!
 //! # Contract
 //! B1. `submit` returns without waiting for the device, a lock held across I/O, or another call.
 //! B2. Every call is completed exactly once. A call that is dropped completes with

@@ -3,8 +3,9 @@
 //! # Order of a punch
 //! 1. From the range's first page on nothing is taken for write-back until it is over, and units in flight from
 //!    there on are waited for: none may bring back what the backend clears.
-//! 2. The backend clears the range, to the byte. If it refuses, nothing is lost.
-//! 3. Pages wholly inside are dropped, dirty or not; of the others the part inside is zeroed where they are
+//! 2. If what the range drops is to be the end of the file, the backend gets the size: no unit will bring it.
+//! 3. The backend clears the range, to the byte. If it refuses, nothing is lost.
+//! 4. Pages wholly inside are dropped, dirty or not; of the others the part inside is zeroed where they are
 //!    cached. Such a page keeps its marks: the rest of it may have still to be written, or written again.
 //!
 //! `rwsem` is held for writing throughout.
@@ -18,14 +19,15 @@ use slackwater_arena::FRAME_BYTES;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::backend::{Attr, Call, FallocateMode, SeekWhence};
+use crate::backend::{Attr, AttrChange, Call, FallocateMode, Node, SeekWhence};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::truncate::{drop_pages, zero_in_page};
 use crate::inode::{Inode, NO_CUT};
-use crate::page_cache::{LeafState, Scan, range_bits, slots};
+use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
+use crate::writeback::SetattrTurn;
 use crate::writeback::sync::wait_for_writeback;
 use crate::writeback::writepages::settle_now;
 
@@ -48,13 +50,16 @@ impl File {
         let node = inode.node()?;
         let _exclusive = inode.rwsem.write();
         sb.writable()?;
+        let asked = node.clone();
         let call = || {
-            inode.change_with(|| sb.call(None, |done| Call::Fallocate { node, mode, offset_bytes, len_bytes, done }))
+            inode.change_with(|| {
+                sb.call(None, |done| Call::Fallocate { node: asked, mode, offset_bytes, len_bytes, done })
+            })
         };
         let attr = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => call()?,
             FallocateMode::PunchHole | FallocateMode::Zero | FallocateMode::ZeroKeepSize => {
-                clear(inode, offset_bytes..end, call)?
+                clear(inode, &node, offset_bytes..end, call)?
             }
         };
         if matches!(mode, FallocateMode::Allocate | FallocateMode::Zero) {
@@ -62,6 +67,12 @@ impl File {
                 inode.set_size(end);
             }
             inode.backing_bytes.fetch_max(end, Ordering::AcqRel);
+        }
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                take_space(inode, PageIndex::of(offset_bytes)..PageIndex::end_of(end));
+            }
+            FallocateMode::Zero | FallocateMode::ZeroKeepSize | FallocateMode::PunchHole => {}
         }
         let clean = inode.is_clean(&inode.state.lock());
         inode.set_mtime(if clean { attr.mtime } else { sb.engine().clock.wall() });
@@ -94,15 +105,38 @@ impl File {
     }
 }
 
-/// Steps 1 to 3 of the [module documentation](self).
+/// The backend has space for `range` now.
+fn take_space(inode: &Inode, range: Range<PageIndex>) {
+    let mut pages = 0;
+    inode.mapping.scan(range.start, range.end, None, |base, leaf| {
+        let range = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
+        // A unit counts those that it has.
+        let bits = leaf.bits(Mark::Delayed) & !leaf.bits(Mark::Writeback) & range;
+        leaf.clear_bits(Mark::Delayed, bits);
+        pages += u64::from(bits.count_ones());
+        Scan::On
+    });
+    inode.super_block().space.release(pages);
+    inode.allocated_to.fetch_max(range.end.offset_bytes(), Ordering::AcqRel);
+}
+
+/// Steps 1 to 4 of the [module documentation](self).
 fn clear(
     inode: &Arc<Inode>,
+    node: &Node,
     bytes: Range<u64>,
     call: impl FnOnce() -> Result<Attr, BackendError>,
 ) -> Result<Attr, BackendError> {
     let first = PageIndex::of(bytes.start);
     let held = Held::new(inode, first);
     wait_for_writeback(inode, first..PageIndex(u64::MAX), None)?;
+    let size_bytes = inode.size_bytes();
+    let backing_bytes = inode.backing_bytes.load(Ordering::Acquire);
+    if backing_bytes < size_bytes && backing_bytes < bytes.end {
+        let change = AttrChange { size_bytes: Some(size_bytes), ..AttrChange::default() };
+        SetattrTurn::wait(inode).send(node.clone(), change)?;
+        inode.backing_bytes.fetch_max(size_bytes, Ordering::AcqRel);
+    }
     let attr = call()?;
     let whole = PageIndex::end_of(bytes.start)..PageIndex::of(bytes.end);
     if whole.start < whole.end {

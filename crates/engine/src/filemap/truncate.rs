@@ -5,7 +5,7 @@
 //!    acknowledged bytes were.
 //! 2. From the page of the new end on, nothing is taken for write-back until the cut is over: the backend must
 //!    not extend the file behind it, and a refused cut must find its bytes dirty.
-//! 3. Units in flight from that page on are waited for.
+//! 3. Units in flight from that page on are waited for, and a call in flight that carries older times.
 //! 4. The backend cuts the file. If it refuses, the old size goes back into the arena and nothing is lost.
 //! 5. The file has the new size. Pages beyond are dropped, dirty or not, and the rest of the last page is
 //!    zeroed.
@@ -22,16 +22,16 @@ use slackwater_arena::FRAME_BYTES;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::backend::{AttrChange, Call};
+use crate::backend::AttrChange;
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::inode::{Inode, NO_CUT};
 use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::cancel_pages;
 use crate::writeback::sync::wait_for_writeback;
 use crate::writeback::writepages::settle_now;
+use crate::writeback::{SetattrTurn, cancel_pages};
 
 impl File {
     /// Sets the size: cuts the file, or extends it with zeroes.
@@ -57,19 +57,23 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     let old_bytes = inode.size_bytes();
     let now = sb.engine().clock.wall();
     let change = AttrChange { size_bytes: Some(size_bytes), mtime: Some(now), ..AttrChange::default() };
-    let resize = || inode.change_with(|| sb.call(None, |done| Call::Setattr { node, change, done }));
+    let turn;
     if size_bytes < old_bytes {
         let cut = Cut::begin(inode, size_bytes);
         wait_for_writeback(inode, PageIndex::of(size_bytes)..PageIndex(u64::MAX), None)?;
-        resize()?;
+        turn = SetattrTurn::wait(inode);
+        turn.send(node, change)?;
         cut.made();
         sb.space.outdate();
     } else {
-        resize()?;
+        turn = SetattrTurn::wait(inode);
+        turn.send(node, change)?;
         inode.set_size(size_bytes);
     }
     inode.backing_bytes.store(size_bytes, Ordering::Release);
+    inode.allocated_to.fetch_min(size_bytes, Ordering::AcqRel);
     inode.set_mtime(now);
+    drop(turn); // with the new mtime in the inode, for whoever has the next
     sb.note_progress();
     Ok(())
 }

@@ -30,7 +30,7 @@ use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
 use crate::reclaim;
-use crate::super_block::LeafRef;
+use crate::super_block::{LeafRef, Left};
 use crate::units::{PAGE_BYTES, PageIndex, Tick};
 
 /// What became of a write.
@@ -58,6 +58,18 @@ enum Grip<'a> {
     Wait(FrameId),
     /// The share is used up.
     NoRoom,
+    /// The backend's space is.
+    NoSpace,
+}
+
+/// What became of one page of a write.
+enum Outcome {
+    Taken {
+        /// It was not dirty before.
+        newly: bool,
+    },
+    NoRoom,
+    NoSpace,
 }
 
 /// The part of a page that a write covers.
@@ -170,13 +182,31 @@ impl File {
     }
 }
 
-/// The write itself; the caller holds `rwsem` as the range requires.
+/// The write itself; the caller holds `rwsem` as the range requires. Whether there is really no space is asked
+/// before it is said.
 pub(super) fn write_locked(
     inode: &Arc<Inode>,
     offset_bytes: u64,
     bytes: &[u8],
     terms: Terms,
 ) -> Result<Written, FileError> {
+    loop {
+        let written = write_pages(inode, offset_bytes, bytes, terms)?;
+        if written != Written::NoSpace {
+            return Ok(written);
+        }
+        if terms.must_not_wait() {
+            return Err(FileError::WouldBlock);
+        }
+        match inode.super_block().confirm_space()? {
+            Left::Enough => {}
+            Left::Unsure => return Ok(Written::NoRoom),
+            Left::Nothing => return Ok(Written::NoSpace),
+        }
+    }
+}
+
+fn write_pages(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8], terms: Terms) -> Result<Written, FileError> {
     let sb = inode.super_block();
     sb.writable()?;
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {
@@ -187,14 +217,19 @@ pub(super) fn write_locked(
     let mut done = 0;
     let mut dirtied = 0;
     let mut failed = None;
+    let mut space = true;
     while done < bytes.len() {
         let at = offset_bytes + done as u64;
         let from = (at % PAGE_BYTES) as usize;
         let to = (from + bytes.len() - done).min(FRAME_BYTES);
         let span = Span { index: PageIndex::of(at), from, to };
         match write_page(inode, span, &bytes[done..done + to - from], terms) {
-            Ok(Some(newly)) => dirtied += i64::from(newly),
-            Ok(None) => break,
+            Ok(Outcome::Taken { newly }) => dirtied += i64::from(newly),
+            Ok(Outcome::NoRoom) => break,
+            Ok(Outcome::NoSpace) => {
+                space = false;
+                break;
+            }
             Err(error) => {
                 failed = Some(error);
                 break;
@@ -208,6 +243,7 @@ pub(super) fn write_locked(
     }
     match failed {
         Some(error) if done == 0 => Err(error),
+        None if done == 0 && !space => Ok(Written::NoSpace),
         None if done == 0 => {
             sb.make_room();
             Ok(Written::NoRoom)
@@ -254,8 +290,8 @@ fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
     }
 }
 
-/// Writes one page or part of it. `None`: no room. `Some(true)`: the page was not dirty before.
-fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Result<Option<bool>, FileError> {
+/// Writes one page or part of it.
+fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Result<Outcome, FileError> {
     loop {
         let mut newly = false;
         let grip = inode
@@ -266,9 +302,10 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Res
             Grip::InPlace(mut frame) => {
                 frame[span.from..span.to].copy_from_slice(bytes);
                 span.grow(inode);
-                return Ok(Some(newly));
+                return Ok(Outcome::Taken { newly });
             }
-            Grip::NoRoom => return Ok(None),
+            Grip::NoRoom => return Ok(Outcome::NoRoom),
+            Grip::NoSpace => return Ok(Outcome::NoSpace),
             Grip::Wait(frame) => {
                 if terms.must_not_wait() && is_being_filled(inode, span.index, frame) {
                     return Err(FileError::WouldBlock);
@@ -276,10 +313,10 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Res
                 wait_for_frame(inode, span.index, frame);
             }
             Grip::Rewrite(old, earlier) => {
-                let Some(fresh) = take_frame(inode, terms) else { return Ok(None) };
+                let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoRoom) };
                 fill_frame(inode, fresh, span, bytes, Some(&earlier));
-                if install(inode, span, fresh, Some(old)) {
-                    return Ok(Some(true));
+                if install(inode, span, fresh, Some(old), false) {
+                    return Ok(Outcome::Taken { newly: true });
                 }
             }
             Grip::Absent => {
@@ -289,13 +326,21 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Res
                     }
                     match super::read::read_page(inode, span.index)? {
                         Fetched::Tried => continue,
-                        Fetched::NoFrame => return Ok(None),
+                        Fetched::NoFrame => return Ok(Outcome::NoRoom),
                     }
                 }
-                let Some(fresh) = take_frame(inode, terms) else { return Ok(None) };
+                let space = &inode.super_block().space;
+                let delayed = inode.needs_space(span.index);
+                if delayed && !terms.reserve(space) {
+                    return Ok(Outcome::NoSpace);
+                }
+                let Some(fresh) = take_frame(inode, terms) else {
+                    space.release(u64::from(delayed));
+                    return Ok(Outcome::NoRoom);
+                };
                 fill_frame(inode, fresh, span, bytes, None);
-                if install(inode, span, fresh, None) {
-                    return Ok(Some(true));
+                if install(inode, span, fresh, None, delayed) {
+                    return Ok(Outcome::Taken { newly: true });
                 }
             }
         }
@@ -327,6 +372,13 @@ fn grip<'a>(
         if !unclean {
             if !terms.pin(sb.bdi()) {
                 return Grip::NoRoom;
+            }
+            if inode.needs_space(index) {
+                if !terms.reserve(&sb.space) {
+                    sb.bdi().unpin(1);
+                    return Grip::NoSpace;
+                }
+                leaf.set(Mark::Delayed, slot);
             }
             inode.mapping.add_unclean(1);
             let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
@@ -378,8 +430,9 @@ fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: 
     frame[span.from..span.to].copy_from_slice(bytes);
 }
 
-/// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile.
-fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>) -> bool {
+/// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile. `delayed`:
+/// space is reserved for it.
+fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>, delayed: bool) -> bool {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
     let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
@@ -395,6 +448,9 @@ fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>)
                 arena.publish_dirty(fresh, record, index.0, 0);
                 leaf.insert(slot, fresh);
                 leaf.set(Mark::Uptodate, slot);
+                if delayed {
+                    leaf.set(Mark::Delayed, slot);
+                }
                 inode.mapping.add_unclean(1);
             }
             // The old frame's lock is held, so it is the same page still; its unit may have ended.
@@ -412,6 +468,7 @@ fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>)
     if !installed {
         arena.free(fresh);
         sb.bdi().unpin(1);
+        sb.space.release(u64::from(delayed));
     }
     if new_leaf {
         list_leaf(inode, index);

@@ -9,6 +9,7 @@ use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::write::{Written, write_locked};
+use crate::super_block::Space;
 use crate::writeback::BackingDevInfo;
 
 /// See the [module documentation](self).
@@ -46,6 +47,15 @@ impl Terms {
             return true;
         }
         bdi.try_pin()
+    }
+
+    /// Reserves a page of space on the backend; false when it is used up.
+    pub(super) fn reserve(self, space: &Space) -> bool {
+        if self.takes_all() {
+            space.reserve(1);
+            return true;
+        }
+        space.try_reserve()
     }
 }
 

@@ -84,6 +84,8 @@ pub struct Inode {
     size_bytes: AtomicU64,
     /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
     pub(crate) backing_bytes: AtomicU64,
+    /// End of what the backend's file has ever had space for: a page that becomes dirty behind it needs some.
+    pub(crate) allocated_to: AtomicU64,
     /// Pages from this index on are being cut off and are not written back; [`NO_CUT`] otherwise.
     pub(crate) cut_from: AtomicU64,
     mtime_ns: AtomicI64,
@@ -104,6 +106,7 @@ pub(crate) struct InodeState {
     pub(crate) dirtied_when: Option<Tick>,
     /// Bits of [`meta`].
     pub(crate) meta: u8,
+    /// Somebody has the turn to change attributes; see `writeback::setattr_turn`.
     pub(crate) meta_in_flight: bool,
     /// Calls that carried metadata and were answered.
     pub(crate) meta_answered: u64,
@@ -146,6 +149,7 @@ impl Inode {
             idle_used: AtomicBool::new(false),
             size_bytes: AtomicU64::new(attr.size_bytes),
             backing_bytes: AtomicU64::new(attr.size_bytes),
+            allocated_to: AtomicU64::new(attr.size_bytes),
             cut_from: AtomicU64::new(NO_CUT),
             mtime_ns: AtomicI64::new(attr.mtime.0),
             users: AtomicU32::new(0),
@@ -222,6 +226,12 @@ impl Inode {
     pub(crate) fn take_size(&self, size_bytes: u64) {
         self.set_size(size_bytes);
         self.backing_bytes.store(size_bytes, Ordering::Release);
+        self.allocated_to.store(size_bytes, Ordering::Release);
+    }
+
+    /// Whether a page that becomes dirty needs space on the backend.
+    pub(crate) fn needs_space(&self, index: PageIndex) -> bool {
+        index >= PageIndex::end_of(self.allocated_to.load(Ordering::Acquire))
     }
 
     /// The size with which a killed process is recovered.

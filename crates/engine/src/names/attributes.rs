@@ -11,6 +11,7 @@ use crate::filemap;
 use crate::inode::{Inode, InodeRef, meta};
 use crate::super_block::SuperBlock;
 use crate::units::Timestamp;
+use crate::writeback::SetattrTurn;
 
 /// What a write clears of a mode: setuid, and setgid where it means that and not mandatory locking.
 const fn suidgid_bits(mode: u32) -> u32 {
@@ -34,6 +35,7 @@ impl SuperBlock {
             return Ok(());
         }
         let node = inode.node()?;
+        let turn = SetattrTurn::wait(inode.arc());
         let earlier = inode.attr();
         // A change of owner takes them, whoever makes it; and a flush may be about to restore what the cache has.
         let taken = match change {
@@ -44,8 +46,7 @@ impl SuperBlock {
         let mode = change.mode.or((taken != 0).then_some(earlier.mode & 0o7777 & !taken));
         let change = AttrChange { mode, ..change };
         inode.promise(change.mtime, change.mode);
-        let result = inode.change_with(|| self.call(None, |done| Call::Setattr { node, change, done }));
-        if let Err(error) = result {
+        if let Err(error) = turn.send(node, change) {
             inode.promise(change.mtime.map(|_| earlier.mtime), change.mode.map(|_| earlier.mode));
             return Err(error.into());
         }
@@ -126,7 +127,7 @@ impl SuperBlock {
 }
 
 impl Inode {
-    /// Sets the mtime and permission bits that the backend is to end up with (A3).
+    /// Sets the mtime and permission bits that the backend is to end up with: a flush from now on sends them (A3).
     fn promise(&self, mtime: Option<Timestamp>, mode: Option<u32>) {
         if let Some(mtime) = mtime {
             self.set_mtime(mtime);
@@ -137,9 +138,6 @@ impl Inode {
         }
         if let Some(mode) = mode {
             state.attr.mode = (state.attr.mode & !0o7777) | (mode & 0o7777);
-        }
-        if state.meta_in_flight && (mtime.is_some() || mode.is_some()) {
-            state.meta |= meta::DIRTY_SYNC | if mode.is_some() { meta::DIRTY_MODE } else { 0 };
         }
     }
 }

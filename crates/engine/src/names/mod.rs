@@ -18,12 +18,10 @@ use std::time::Duration;
 
 use slackwater_sync::shim::Arc;
 
-use crate::backend::{
-    Attr, Call, Creator, DirEntry, DirEntryPlus, Found, NewNode, Node, NodeKind, Removal, RenameMode, SyncScope,
-};
+use crate::backend::{Call, Creator, DirEntry, DirEntryPlus, Found, NewNode, NodeKind, Removal, RenameMode, SyncScope};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::InodeRef;
 use crate::super_block::SuperBlock;
 
 /// An entry of a directory, and the node it leads to.
@@ -151,9 +149,9 @@ impl SuperBlock {
         let victim = self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done });
         dir.outdate();
         let victim = victim.map(|victim: Found| {
-            let (node, attr) = (victim.node.clone(), victim.attr);
-            let inode = self.iget(victim);
-            inode.lost_a_name(node, &attr);
+            let attr = victim.attr;
+            let inode = self.iget(victim); // with its node, if it has none (A1)
+            inode.refresh(&attr, inode.changes.quiet());
             inode
         });
         self.removals.end(change);
@@ -192,22 +190,27 @@ impl SuperBlock {
         }
         let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
         let (from, to) = (from.to_os_string(), to.to_os_string());
-        let change = source.changes.begin();
+        let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
         let renamed =
             self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
-        source.end_change(change, None);
+        source.end_change(changes.0, None);
         source.outdate();
         from_dir.outdate();
         to_dir.outdate();
-        renamed?;
-        if let Some((node, other)) = other {
-            let change = other.changes.begin();
+        if let Some(((node, other), change)) = other.zip(changes.1) {
             let asked = node.clone();
-            let attr = self.call(None, |done| Call::Getattr { node: asked, done });
-            other.end_change(change, attr.as_ref().ok());
-            other.lost_a_name(node, &attr?);
+            let attr = match renamed {
+                Ok(()) => self.call(None, |done| Call::Getattr { node: asked, done }).map(Some),
+                Err(_) => Ok(None),
+            };
+            other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
+            renamed?;
+            other.adopt_node(node);
+            attr?;
             self.space.outdate();
+            return Ok(());
         }
+        renamed?;
         Ok(())
     }
 
@@ -258,13 +261,5 @@ impl SuperBlock {
             }
         }
         Ok(())
-    }
-}
-
-impl Inode {
-    /// Takes what came with the loss of a name (A1).
-    fn lost_a_name(&self, node: Node, attr: &Attr) {
-        self.refresh(attr, self.changes.quiet());
-        self.adopt_node(node);
     }
 }

@@ -103,12 +103,17 @@ impl AddressSpace {
         }
     }
 
+    /// Frees the leaf of `index` if no page is in it; false if one is.
+    pub(crate) fn remove_if_empty(&self, index: PageIndex) -> bool {
+        self.tree.write().remove_if_empty(index.0)
+    }
+
     /// Frees empty leaves and brings the index up to date.
     pub(crate) fn prune(&self) {
         self.tree.write().prune();
     }
 
-    /// Whether no page is cached. A pruned tree only: an emptied leaf counts until then.
+    /// Whether no page is cached. An emptied leaf counts until it is removed.
     pub(crate) fn is_empty(&self) -> bool {
         self.tree.read().is_empty()
     }
@@ -142,7 +147,9 @@ impl AddressSpace {
             Mark::Dirty => &self.dirty,
             Mark::Writeback => &self.writeback,
             Mark::Unstable | Mark::Committing => &self.unstable,
-            Mark::ToWrite | Mark::Uptodate | Mark::Referenced => unreachable!("{mark:?} is not counted"),
+            Mark::ToWrite | Mark::Uptodate | Mark::Referenced | Mark::Delayed => {
+                unreachable!("{mark:?} is not counted")
+            }
         }
     }
 }

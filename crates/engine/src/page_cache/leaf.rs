@@ -18,6 +18,8 @@
 //!     by a writer that puts a fresh one there; the unit then owns the old one.
 //! L4. `COMMITTING` pages were `UNSTABLE` when the running commit began and have not been taken for
 //!     write-back since.
+//! L5. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
+//!     `super_block::space`.
 
 use slackwater_arena::FrameId;
 
@@ -42,11 +44,13 @@ pub(crate) enum Mark {
     Uptodate = 5,
     /// Used since the last look of eviction.
     Referenced = 6,
+    /// The backend has no space for it yet. Kernel: `BH_Delay`.
+    Delayed = 7,
 }
 
 impl Mark {
     /// Number of marks.
-    pub(crate) const COUNT: usize = 7;
+    pub(crate) const COUNT: usize = 8;
     /// Number of marks that inner nodes index.
     pub(crate) const INDEXED: usize = 5;
 }

@@ -164,6 +164,19 @@ impl Tree {
         self.root = Child::Inner(top);
     }
 
+    /// Removes the leaf of `index` if no page is in it, and the inner nodes that become empty. Says whether it
+    /// is gone.
+    pub(crate) fn remove_if_empty(&mut self, index: u64) -> bool {
+        if !self.covers(index) {
+            return true;
+        }
+        let gone = remove(&mut self.root, self.levels, index);
+        if self.is_empty() {
+            *self = Self::default();
+        }
+        gone
+    }
+
     /// Removes empty leaves and the inner nodes that become empty, and clears index bits without a page.
     pub(crate) fn prune(&mut self) {
         if !tidy(&mut self.root) {
@@ -191,6 +204,32 @@ fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> 
             })
         }
     }
+}
+
+/// Removes the leaf of `index` below `child` if it is empty; says whether there is none.
+fn remove(child: &mut Child, level: u32, index: u64) -> bool {
+    let gone = match child {
+        Child::Empty => return true,
+        Child::Leaf(leaf) => leaf.get_mut().present() == 0,
+        Child::Inner(inner) => {
+            let slot = slot_at(index, level - 1);
+            let gone = remove(&mut inner.children[slot], level - 1, index);
+            if !matches!(inner.children[slot], Child::Empty) {
+                return gone;
+            }
+            for marks in &mut inner.marks {
+                *marks.get_mut() &= !(1 << slot);
+            }
+            if inner.children.iter().any(|child| !matches!(child, Child::Empty)) {
+                return gone;
+            }
+            true
+        }
+    };
+    if gone {
+        *child = Child::Empty;
+    }
+    gone
 }
 
 /// Prunes below `child`; false if nothing is left there.

@@ -16,7 +16,6 @@ use slackwater_sync::shim::atomic::Ordering;
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::engine::Shared;
-use crate::inode::Inode;
 use crate::page_cache::{Mark, slots};
 use crate::super_block::{LeafRef, SuperBlock};
 
@@ -84,8 +83,10 @@ fn evict_leaf(sb: &Arc<SuperBlock>, leaf: LeafRef) -> usize {
     }
     match left {
         Some(true) => sb.lru.lock().push_back(leaf),
-        Some(false) => drop_leaf(sb, &inode),
-        None => {}
+        // Somebody may have put a page there meanwhile, without a new entry, since the leaf was still there.
+        Some(false) if !inode.mapping.remove_if_empty(leaf.first) => sb.lru.lock().push_back(leaf),
+        Some(false) if inode.users() == 0 && inode.mapping.is_empty() => sb.forget_if_unused(&inode),
+        Some(false) | None => {}
     }
     count
 }
@@ -113,14 +114,6 @@ pub(crate) fn sweep_if_long(sb: &SuperBlock, length: usize) {
     *lru = queue;
     drop(lru);
     sb.lru_sweeping.store(false, Ordering::Release);
-}
-
-/// The inode's tree has an empty leaf, which is not on the queue any more.
-fn drop_leaf(sb: &Arc<SuperBlock>, inode: &Arc<Inode>) {
-    inode.mapping.prune();
-    if inode.users() == 0 && inode.mapping.is_empty() {
-        sb.forget_if_unused(inode);
-    }
 }
 
 impl SuperBlock {

@@ -24,6 +24,7 @@ mod inodes;
 mod space;
 mod status;
 
+pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
 
 use std::collections::{HashMap, VecDeque};
@@ -41,7 +42,6 @@ use crate::errseq::ErrSeq;
 use crate::inode::{Changes, Inode, InodeRef};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
 use crate::super_block::idle_nodes::IdleNodes;
-use crate::super_block::space::Space;
 use crate::units::{NodeId, PageIndex, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback};
@@ -140,6 +140,7 @@ impl SuperBlock {
             lru_sweeping: AtomicBool::new(false),
         });
         sb.root_wb.set_super_block(&sb);
+        sb.refresh_space(engine.clock.now());
         let root = sb.iget(root);
         *sb.root.lock() = Some(root);
         if let Some(survivors) = survivors

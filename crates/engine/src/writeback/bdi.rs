@@ -48,6 +48,9 @@ pub(crate) enum Attempt {
     Commit = 4,
 }
 
+/// A commit starts when 1/this of the nodes that may be pinned wait for it.
+const NODES_PART: u32 = 4;
+
 #[derive(Default)]
 struct Slots {
     background: u32,
@@ -178,6 +181,17 @@ impl BackingDevInfo {
     /// Whether so many nodes are pinned that write-back and commit should start.
     pub(crate) fn nodes_are_short(&self) -> bool {
         self.pinned_nodes.load(Ordering::Relaxed) > self.max_pinned_nodes / 2
+    }
+
+    /// Whether no node can be pinned.
+    pub(crate) fn nodes_are_used_up(&self) -> bool {
+        self.pinned_nodes.load(Ordering::Relaxed) >= self.max_pinned_nodes
+    }
+
+    /// Whether nodes are short and so many of them wait for a commit that it is worth one: a part of those that
+    /// may be pinned, or a commit would run for every few files that were written.
+    pub(crate) fn nodes_want_commit(&self, waiting: usize) -> bool {
+        self.nodes_are_short() && waiting >= (self.max_pinned_nodes / NODES_PART) as usize
     }
 
     /// Asks for room; true for the first who asks since it was last given.

@@ -17,12 +17,14 @@ use crate::units::PageIndex;
 /// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays.
 pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
     let mut dropped = Dropped::default();
+    let mut emptied = Vec::new();
     let arena = &inode.super_block().engine().arena;
     inode.mapping.scan(range.start, range.end, None, |base, leaf| {
         let bits = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
         for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
             let Some(frame) = leaf.frame(slot) else { continue };
             // A reader may be copying: it holds the frame, not the page. It is freed when that is over.
+            dropped.delayed += u64::from(leaf.has(Mark::Delayed, slot));
             let unclean = leaf.unclean() >> slot & 1 != 0;
             dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
             dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
@@ -33,6 +35,9 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
             let _ = leaf.remove(slot);
             dropped.frames.push(frame);
         }
+        if leaf.present() == 0 {
+            emptied.push(base);
+        }
         Scan::On
     });
     dropped.account(inode);
@@ -40,7 +45,9 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
         drop(arena.write(frame));
         arena.free(frame);
     }
-    inode.mapping.prune();
+    for leaf in emptied {
+        let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+    }
 }
 
 #[derive(Default)]
@@ -48,6 +55,7 @@ struct Dropped {
     dirty: i64,
     unstable: i64,
     unclean: i64,
+    delayed: u64,
     frames: Vec<FrameId>,
 }
 
@@ -60,5 +68,6 @@ impl Dropped {
         wb.stat.unstable.add(-self.unstable);
         wb.pool.nr_dirty.add(-self.dirty);
         wb.bdi.unpin(self.unclean as u64);
+        inode.super_block().space.release(self.delayed);
     }
 }

@@ -85,9 +85,9 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         !std::mem::replace(&mut state.unstable_listed, true)
     };
-    if first {
+    let listed = if first {
         let now = sb.engine().clock.now();
-        let oldest = {
+        let (oldest, listed) = {
             let mut commits = sb.commits().0.lock();
             if sb.alive().is_err() {
                 return; // the list has been emptied for good
@@ -95,24 +95,30 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
             commits.inodes.push(Arc::clone(inode));
             let oldest = commits.since.is_none();
             commits.since.get_or_insert(now);
-            oldest
+            (oldest, commits.inodes.len())
         };
         if oldest {
             let pool = &inode.wb().pool;
             pool.arm(inode.wb(), now + pool.tunables.commit_interval);
         }
-    }
-    if is_short(sb) {
+        listed
+    } else {
+        sb.commits().0.lock().inodes.len()
+    };
+    if is_short(sb, listed) {
         inode.wb().wake();
     }
 }
 
-/// Whether unstable pages or their nodes stand in somebody's way.
-fn is_short(sb: &SuperBlock) -> bool {
+/// Whether unstable pages, or the nodes of the `listed` inodes that have some, stand in somebody's way.
+fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let bdi = sb.bdi();
     let share = bdi.share_frames();
     let much = sb.unstable_pages() > share / UNSTABLE_PART && bdi.pinned_frames() > share - share / UNSTABLE_PART;
-    much || bdi.wants_room() || bdi.nodes_are_short()
+    // A writer that waits for a node is helped more by a commit of many than by one at once; but what is
+    // written is all there is to commit when no unit is on its way.
+    let room = || !bdi.nodes_are_used_up() || sb.root_wb().stat.writeback.sum() == 0;
+    much || bdi.nodes_want_commit(listed) || (bdi.wants_room() && room())
 }
 
 /// Starts a volume commit if one is due: by age, because much is unstable, or because a writer waits for
@@ -120,9 +126,9 @@ fn is_short(sb: &SuperBlock) -> bool {
 pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
     let tunables = &sb.engine().tunables;
     let bdi = sb.bdi();
-    let (since, running) = {
+    let (since, running, listed) = {
         let commits = sb.commits().0.lock();
-        (commits.since, commits.is_running())
+        (commits.since, commits.is_running(), commits.inodes.len())
     };
     let Some(since) = since else {
         if bdi.wants_room() && !running && sb.is_idle() {
@@ -131,7 +137,7 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
         return None;
     };
     let due = since + tunables.commit_interval;
-    if !running && (now >= due || is_short(sb)) {
+    if !running && (now >= due || is_short(sb, listed)) {
         let _ = start_volume(sb);
         return None;
     }

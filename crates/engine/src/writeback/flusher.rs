@@ -100,6 +100,7 @@ impl BdiWriteback {
         let mut pass = self.pass.lock();
         self.blocked.store(false, Ordering::Release);
         self.lists.lock().queue_retries(Some(now));
+        sb.refresh_space(now);
         let commit_at = commit::start_if_due(&sb, now);
         let mut full = false;
         for _ in 0..INODES_PER_STEP {

@@ -3,8 +3,10 @@
 //! # Invariants
 //! W1. A page is in at most one unit: it is taken under its leaf's lock, and only without `WRITEBACK`. So a
 //!     rewritten page waits for its old unit, and the backend never sees the two out of order.
-//! W2. A unit ends at the file's size, and before `cut_from`, as read under the lock of its last page's leaf.
-//!     A cut sets `cut_from` first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it.
+//! W2. A unit ends before `cut_from`, as read under the lock of its last page's leaf. A cut sets `cut_from`
+//!     first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it. And it ends at the
+//!     file's size, as read with the last page's frame held: who lengthens the file inside that page does so
+//!     with the frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
 //! W3. Metadata stays dirty until it has been sent with no page dirty or under write-back, so that the times
 //!     the backend ends up with are those the cache promised.
 //! W4. Whatever is in flight pins the super block, from before it is submitted until its completion has let
@@ -101,9 +103,8 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
     let mut unit: Option<Gathering> = None;
     let mut started = Started::default();
     inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
-        let size_bytes = inode.size_bytes();
         let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
-        let end = range.end.min(PageIndex::end_of(size_bytes)).min(cut_from);
+        let end = range.end.min(PageIndex::end_of(inode.size_bytes())).min(cut_from);
         let in_range = range_bits(range.start.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(mark) & in_range) {
             let index = base.plus(slot as u64);
@@ -119,7 +120,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
                     let mut frames = Gather::new(Arc::clone(arena), max_pages as usize);
                     let taken = frames.push(frame);
                     if taken {
-                        unit = Some(Gathering { first: index, frames, size_bytes });
+                        unit = Some(Gathering { first: index, frames, size_bytes: 0 });
                     }
                     taken
                 }
@@ -128,7 +129,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
                 (Some(_), false) => return Scan::Stop,
                 (None, _) => continue, // under write-back, or being copied to: not this time
                 (Some(unit), true) => {
-                    unit.size_bytes = size_bytes;
+                    unit.size_bytes = inode.size_bytes(); // W2: not before the frame is held
                     started.page(leaf, slot);
                     if unit.frames.frames().len() as u64 == max_pages {
                         return Scan::Stop;
@@ -148,6 +149,7 @@ struct Started {
     pages: i64,
     dirty: i64,
     unstable: i64,
+    delayed: u64,
 }
 
 impl Started {
@@ -157,6 +159,7 @@ impl Started {
         self.pages += 1;
         self.dirty += i64::from(leaf.has(Mark::Dirty, slot));
         self.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
+        self.delayed += u64::from(leaf.has(Mark::Delayed, slot));
         leaf.set(Mark::Writeback, slot);
         for mark in [Mark::Dirty, Mark::ToWrite, Mark::Unstable, Mark::Committing] {
             leaf.clear(mark, slot);
@@ -173,6 +176,7 @@ impl Started {
         wb.stat.reclaimable.add(-self.dirty);
         wb.stat.unstable.add(-self.unstable);
         wb.pool.nr_dirty.add(-self.dirty);
+        inode.super_block().space.unit_sent(self.delayed);
     }
 }
 
@@ -232,6 +236,7 @@ fn end_writeback(
         (false, Some(_)) => Fate::Failed,
     };
     inode.backing_bytes.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
+    inode.allocated_to.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
 
     let unit_frames: Vec<FrameId> = frames.frames().to_vec();
     drop(frames); // unlocks them: a writer may take one as soon as its mark is gone
@@ -252,6 +257,9 @@ fn end_writeback(
         tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes = first.offset_bytes(), %error,
             "write-back failed; the data is kept and will be retried");
         note_failure(inode, error.kind());
+        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
+            sb.space.outdate();
+        }
     }
     if ended.unstable != 0 {
         commit::note_unstable(inode);
@@ -275,6 +283,8 @@ struct Ended {
     unstable: i64,
     redirtied: i64,
     unpinned: u64,
+    delayed: u64,
+    allocated: u64,
 }
 
 impl Ended {
@@ -282,6 +292,13 @@ impl Ended {
         let arena = &inode.super_block().engine().arena;
         leaf.clear(Mark::Writeback, slot);
         self.pages += 1;
+        if leaf.has(Mark::Delayed, slot) {
+            self.delayed += 1;
+            if fate == Fate::Written {
+                leaf.clear(Mark::Delayed, slot);
+                self.allocated += 1;
+            }
+        }
         if leaf.frame(slot) != Some(frame) {
             // Rewritten meanwhile: the fresh frame is dirty, this one is history.
             arena.free(frame);
@@ -309,6 +326,7 @@ impl Ended {
         wb.stat.reclaimable.add(self.redirtied);
         wb.pool.nr_dirty.add(self.redirtied);
         wb.bdi.unpin(self.unpinned);
+        inode.super_block().space.unit_ended(self.delayed, self.allocated);
     }
 }
 

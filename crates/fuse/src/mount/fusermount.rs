@@ -26,7 +26,7 @@ pub(super) fn mount(program: &str, mountpoint: &Path, options: &MountOptions) ->
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs));
     let output = run(command).map_err(|error| if error { MountError::NoFusermount } else { fusermount_lost() })?;
     if !output.status.success() {
-        return Err(MountError::Fusermount(complaint(&output)));
+        return Err(refusal(complaint(&output)));
     }
     receive_fd(ours.as_fd()).map_err(MountError::Kernel)?.ok_or_else(fusermount_lost)
 }
@@ -48,6 +48,16 @@ pub(super) fn unmount(program: &str, mountpoint: &Path, is_lazy: bool) -> Result
     } else {
         UnmountError::Fusermount(complaint)
     })
+}
+
+/// What its words mean.
+fn refusal(complaint: String) -> MountError {
+    match complaint.as_str() {
+        text if text.contains("device not found") => MountError::NoDevice,
+        "failed to open /dev/fuse: Permission denied" => MountError::NoPermission("open /dev/fuse"),
+        text if text.ends_with("Operation not permitted") => MountError::NoPermission("mount"),
+        _ => MountError::Fusermount(complaint),
+    }
 }
 
 fn fusermount_lost() -> MountError {
@@ -125,6 +135,17 @@ mod tests {
         assert!(matches!(&silent, Err(MountError::Fusermount(why)) if why.contains("no descriptor")), "{silent:?}");
         assert!(matches!(unmount("no such", Path::new("/"), true), Err(UnmountError::NoFusermount)));
         assert!(matches!(unmount("false", Path::new("/"), true), Err(UnmountError::Fusermount(_))));
+    }
+
+    #[test]
+    fn its_words_are_understood() {
+        let refusal = |text: &str| refusal(text.to_owned());
+        assert!(matches!(refusal("fuse device not found, try 'modprobe fuse' first"), MountError::NoDevice));
+        let denied = refusal("failed to open /dev/fuse: Permission denied");
+        assert!(matches!(denied, MountError::NoPermission("open /dev/fuse")));
+        assert!(matches!(refusal("mount failed: Operation not permitted"), MountError::NoPermission("mount")));
+        let other = refusal("user has no write access to mountpoint /");
+        assert!(matches!(other, MountError::Fusermount(_)));
     }
 
     #[test]

@@ -205,6 +205,11 @@ impl MountedVolume {
         self.volume.open_files()
     }
 
+    /// Bytes of writes that wait for room; they are counted neither as dirty nor by the arena.
+    pub fn parked_bytes(&self) -> usize {
+        self.volume.parked_bytes()
+    }
+
     /// Who uses it, as far as this user may know: working and root directories, programs, open files, mappings.
     ///
     /// # Blocking

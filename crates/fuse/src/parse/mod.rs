@@ -1,7 +1,7 @@
 //! From bytes to a typed request. Pure, allocates nothing, and trusts no length and no name.
 //!
 //! # Invariants
-//! P1. Every field is read through [`Fields`], which checks what is left.
+//! P1. Every field is read through `Fields`, which checks what is left.
 //! P2. The length in the header is the length of the message.
 //! P3. A message may go on behind its last field: later protocols append, and extensions stand there.
 

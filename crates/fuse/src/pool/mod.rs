@@ -45,7 +45,8 @@ pub struct PoolOptions {
     pub blocked_max: usize,
     /// Largest payload of a WRITE that any session may have.
     pub max_write: u32,
-    /// Bytes after which payloads come round to the same memory; see [`LandingPad`].
+    /// Bytes of payload, of each thread, after which the next lands in the same memory again. 0: at once, so that small writes
+    /// always land in the CPU's cache.
     pub landing_ring: usize,
 }
 

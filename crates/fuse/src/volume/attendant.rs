@@ -140,6 +140,11 @@ impl Attendant {
         }
     }
 
+    /// Bytes of writes that are parked.
+    pub(super) fn parked_bytes(&self) -> usize {
+        self.parked_bytes.load(Ordering::Relaxed)
+    }
+
     /// Watches an interrupted caller.
     pub(super) fn watch(&self, caller: Weak<Caller>) {
         self.queue.lock().watched.push(caller);

@@ -115,6 +115,11 @@ impl Volume {
         self.handles.open_files()
     }
 
+    /// Bytes of writes that wait for room.
+    pub(crate) fn parked_bytes(&self) -> usize {
+        self.attendant.parked_bytes()
+    }
+
     /// The kernel's numbers of the nodes that somebody may have written to by way of a mapping.
     pub(crate) fn maybe_mapped(&self) -> Vec<u64> {
         self.nodes.written().iter().map(|node| node.id()).collect()

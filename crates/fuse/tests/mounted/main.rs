@@ -178,6 +178,39 @@ fn blocked_handlers_of_one_volume_leave_the_others_alone() {
 }
 
 #[test]
+fn many_clients_of_many_volumes_lose_no_request() {
+    let pool = Pool::new(PoolOptions { readers: 2, ..PoolOptions::default() }).unwrap();
+    let volumes: Vec<_> = (0..3).map(|_| Mounted::new(&pool)).collect();
+    let client = |path: std::path::PathBuf, seed: u8| {
+        thread::spawn(move || {
+            let file = File::options().create(true).truncate(true).read(true).write(true).open(path).unwrap();
+            let mut back = vec![0; 20_000];
+            for round in 0..100 {
+                let bytes = vec![seed.wrapping_add(round); 1 + usize::from(round) * 199];
+                let offset = u64::from(round) * 4096;
+                file.write_all_at(&bytes, offset).unwrap();
+                file.read_exact_at(&mut back[..bytes.len()], offset).unwrap();
+                assert!(back[..bytes.len()] == bytes);
+            }
+        })
+    };
+    let clients: Vec<_> =
+        (0..12_u8).map(|i| client(volumes[usize::from(i) % 3].file(&i.to_string()), i.wrapping_mul(37))).collect();
+    // Sessions that come and go meanwhile use the same slots again and again.
+    for _ in 0..20 {
+        let brief = Mounted::new(&pool);
+        fs::write(brief.file("a"), b"brief").unwrap();
+        assert_eq!(brief.umount(), Ended::Unmounted);
+    }
+    for client in clients {
+        client.join().unwrap();
+    }
+    for volume in volumes {
+        assert_eq!(volume.umount(), Ended::Unmounted);
+    }
+}
+
+#[test]
 fn a_panic_in_a_handler_is_an_error_of_its_request() {
     let pool = pool();
     let mounted = Mounted::new(&pool);

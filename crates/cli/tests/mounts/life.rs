@@ -1,0 +1,207 @@
+//! From mount to unmount.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rig::{Scratch, run, wait_until};
+use crate::{bytes, need_fuse};
+
+fn status(scratch: &Scratch) -> serde_json::Value {
+    let output = scratch.run(["status", "--json"]);
+    output.expect(0, &[]);
+    serde_json::from_str(&output.text).unwrap()
+}
+
+/// A tree with what trees have.
+fn write_tree(dir: &Path) {
+    fs::create_dir_all(dir.join("deep/er")).unwrap();
+    for number in 0..20 {
+        fs::write(dir.join(format!("deep/er/{number}")), bytes(number, (number as usize) * 7000)).unwrap();
+    }
+    fs::write(dir.join("large"), bytes(99, 9 << 20)).unwrap();
+    fs::set_permissions(dir.join("large"), fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::symlink("large", dir.join("link")).unwrap();
+    fs::hard_link(dir.join("large"), dir.join("hard")).unwrap();
+    fs::rename(dir.join("deep/er/3"), dir.join("renamed")).unwrap();
+    fs::remove_file(dir.join("deep/er/4")).unwrap();
+}
+
+/// Every path with its kind, mode and content.
+fn listing(dir: &Path) -> Vec<(String, u32, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let content = match () {
+                () if metadata.is_dir() => Vec::new(),
+                () if metadata.is_symlink() => fs::read_link(&path).unwrap().to_str().unwrap().into(),
+                () => fs::read(&path).unwrap(),
+            };
+            found.push((path.strip_prefix(dir).unwrap().display().to_string(), metadata.mode(), content));
+            if metadata.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn what_is_written_is_in_the_source_after_the_unmount() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut mount = scratch.mount(&source, &mountpoint, &[]);
+    write_tree(&mountpoint);
+    let seen = listing(&mountpoint);
+    scratch.umount(&mountpoint);
+    // Everything was given back when umount returned.
+    scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
+    assert!(!scratch.arena("a-mount").exists() && fs::read_dir(&mountpoint).unwrap().next().is_none());
+    mount.wait().expect(0, &["Unmounted", "everything is in"]);
+    let expected = scratch.dir("expected", 0o755);
+    write_tree(&expected);
+    let expected = listing(&expected);
+    let names = |list: &[(String, u32, Vec<u8>)]| list.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&seen), names(&expected));
+    assert!(seen == expected, "what the mount showed differs");
+    assert!(listing(&source) == expected, "what arrived differs");
+}
+
+#[test]
+fn data_arrives_by_itself_when_it_is_old() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "200ms"]);
+    fs::write(mountpoint.join("file"), bytes(1, 100_000)).unwrap();
+    wait_until("the data arrives", || fs::read(source.join("file")).is_ok_and(|found| found == bytes(1, 100_000)));
+}
+
+#[test]
+fn sync_brings_everything_to_the_source_and_status_says_so() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::write(mountpoint.join("file"), bytes(1, 1 << 20)).unwrap();
+    let before = status(&scratch);
+    let mount = &before["mounts"][0];
+    assert_eq!((mount["dirty_bytes"].as_u64(), mount["phase"].as_str()), (Some(1 << 20), Some("mounted")), "{before}");
+    scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    assert!(fs::read(source.join("file")).unwrap() == bytes(1, 1 << 20));
+    let after = status(&scratch);
+    assert_eq!(after["mounts"][0]["bytes_left"].as_u64(), Some(0), "{after}");
+    assert_eq!(after["mounts"][0]["written_bytes"].as_u64(), Some(1 << 20), "{after}");
+    let text = scratch.run(["status", mountpoint.to_str().unwrap()]);
+    text.expect(0, &["not in the source yet: 0 B", "written back since the mount: 1.0 MiB"]);
+}
+
+#[test]
+fn a_mount_in_the_background_outlives_its_command_and_its_terminal() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let arena = scratch.arena("a");
+    let mut words = vec!["mount", "--background", "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
+    words.extend([source.to_str().unwrap(), mountpoint.to_str().unwrap()]);
+    scratch.run(words).expect(0, &["Mounted", "Unmount with: "]);
+    let pid = status(&scratch)["mounts"][0]["pid"].as_u64().unwrap();
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::HUP).unwrap();
+    fs::write(mountpoint.join("file"), "still here").unwrap();
+    // A second one of the same finds out at once, with the status that says so.
+    let other = scratch.dir("other", 0o755);
+    let again = ["mount", "--background", source.to_str().unwrap(), other.to_str().unwrap()];
+    scratch.run(again).expect(3, &["is mounted already, at"]);
+    scratch.umount(&mountpoint);
+    assert_eq!(fs::read(source.join("file")).unwrap(), b"still here");
+    wait_until("the process has ended", || !Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn the_mount_helper_mounts() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    fs::write(source.join("file"), "read me").unwrap();
+    let helper = scratch.path.join("mount.slackwater");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_slackwater"), &helper).unwrap();
+    let mut command = Command::new(&helper);
+    let options = format!("ro,nodev,cache=32MiB,_netdev,arena={}", scratch.arena("a").display());
+    command.args([&source, &mountpoint]).args(["-o", &options]).stdin(Stdio::null());
+    command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run"));
+    run(command).expect(0, &["Mounted"]);
+    assert_eq!(fs::read(mountpoint.join("file")).unwrap(), b"read me");
+    let refused = fs::write(mountpoint.join("file"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    scratch.umount(&mountpoint);
+}
+
+#[test]
+fn umount2_by_anybody_loses_nothing() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h", "--dirty-ratio", "50"]);
+    fs::write(mountpoint.join("file"), bytes(5, 12 << 20)).unwrap();
+    unmount(&mountpoint, UnmountFlags::empty()).unwrap();
+    mount.wait().expect(0, &["everything is in"]);
+    assert!(fs::read(source.join("file")).unwrap() == bytes(5, 12 << 20));
+    assert!(!scratch.arena("a-mount").exists());
+}
+
+#[test]
+fn a_busy_volume_is_left_alone_and_names_its_users() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let _mount = scratch.mount(&source, &mountpoint, &[]);
+    let mut file = fs::File::create(mountpoint.join("file")).unwrap();
+    file.write_all(b"one").unwrap();
+    let own = format!("pid {}", std::process::id());
+    let path = mountpoint.join("file");
+    scratch.run(["umount", mountpoint.to_str().unwrap()]).expect(3, &[&own, path.to_str().unwrap(), "--force"]);
+    file.write_all(b"two").unwrap();
+    drop(file);
+    scratch.umount(&mountpoint);
+    assert_eq!(fs::read(source.join("file")).unwrap(), b"onetwo");
+}
+
+#[test]
+fn force_keeps_what_was_written_and_fails_what_comes_after() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let _mount = scratch.mount(&source, &mountpoint, &[]);
+    let mut file = fs::File::create(mountpoint.join("file")).unwrap();
+    file.write_all(b"kept").unwrap();
+    scratch.run(["umount", "--force", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    file.write_all(b"too late").unwrap_err();
+    assert_eq!(fs::read(source.join("file")).unwrap(), b"kept");
+}
+
+#[test]
+fn discard_names_what_it_drops_and_does_not_without_a_yes() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::create_dir(mountpoint.join("dir")).unwrap();
+    fs::write(mountpoint.join("dir/lost"), bytes(1, 64 << 10)).unwrap();
+    let mountpoint = mountpoint.to_str().unwrap();
+    let lost = source.join("dir/lost");
+    let lost = lost.to_str().unwrap();
+    scratch.run(["umount", "--discard", mountpoint]).expect(2, &["LOST", "64.0 KiB", lost, "--yes"]);
+    scratch.run(["status", mountpoint]).expect(0, &["mounted"]);
+    scratch.run(["umount", "--discard", "--yes", mountpoint]).expect(0, &["LOST", "64.0 KiB", lost]);
+    assert_ne!(fs::read(lost).unwrap(), bytes(1, 64 << 10));
+}

@@ -1,0 +1,182 @@
+//! Unmounts and neighbours under load, and a source without space.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::rig::{Scratch, run, wait_until};
+use crate::sys::Mapped;
+use crate::{bytes, need_fuse, runs};
+
+/// How often the unmount under load is done.
+const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_RUNS";
+const WRITERS: u64 = 4;
+
+/// Writes until it fails; how much was acknowledged.
+fn write_until_it_fails(path: &Path, seed: u64) -> usize {
+    let content = bytes(seed, 1 << 20);
+    let mut file = File::create(path).unwrap();
+    let mut written = 0;
+    loop {
+        let at = written % content.len();
+        match file.write(&content[at..content.len().min(at + (64 << 10))]) {
+            Ok(count) => written += count,
+            Err(_) => return written,
+        }
+    }
+}
+
+/// Whether the file begins with what was acknowledged.
+fn assert_has(path: &Path, seed: u64, acknowledged: usize) {
+    let (found, content) = (fs::read(path).unwrap(), bytes(seed, 1 << 20));
+    assert!(found.len() >= acknowledged, "{}: {} of {acknowledged} bytes", path.display(), found.len());
+    let torn = found.chunks(content.len()).position(|part| part != &content[..part.len()]);
+    assert_eq!(torn, None, "{}: this MiB differs", path.display());
+}
+
+#[test]
+fn force_under_four_writers_ends_in_time_with_every_acknowledged_byte() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    for round in 0..runs(RUNS_VARIABLE, 3) {
+        let mount = scratch.mount(&source, &mountpoint, &[]);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let path = mountpoint.join(format!("file-{writer}"));
+                thread::spawn(move || write_until_it_fails(&path, writer))
+            })
+            .collect();
+        let has_all_begun = || {
+            (0..WRITERS).all(|writer| fs::metadata(source.join(format!("file-{writer}"))).is_ok_and(|f| f.len() > 0))
+        };
+        wait_until("everybody writes", has_all_begun);
+        let start = Instant::now();
+        let output = scratch.run(["umount", "--force", "--deadline", "60s", mountpoint.to_str().unwrap()]);
+        output.expect(0, &[]);
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(65), "it took {took:?}");
+        let acknowledged: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        println!("round {round}: {took:?}, {} MiB acknowledged", acknowledged.iter().sum::<usize>() >> 20);
+        for (writer, acknowledged) in (0..).zip(acknowledged) {
+            let path = source.join(format!("file-{writer}"));
+            assert_has(&path, writer, acknowledged);
+            fs::remove_file(path).unwrap();
+        }
+        drop(mount);
+    }
+}
+
+#[test]
+fn a_shared_mapping_arrives_with_force_while_it_lives_and_without_once_it_is_closed() {
+    need_fuse!();
+    for force in [true, false] {
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let _mount = scratch.mount(&source, &mountpoint, &[]);
+        let path = mountpoint.join("mapped");
+        fs::write(&path, vec![0; 300_000]).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut mapped = Mapped::new(&file);
+        mapped.store(&bytes(1, 300_000));
+        drop(file);
+        let mountpoint = mountpoint.to_str().unwrap();
+        if force {
+            scratch.run(["umount", "--force", mountpoint]).expect(0, &[]);
+        } else {
+            scratch.run(["umount", mountpoint]).expect(3, &[&format!("pid {}", std::process::id())]);
+            mapped.store(&bytes(1, 300_000));
+            drop(mapped);
+            scratch.run(["umount", mountpoint]).expect(0, &[]);
+        }
+        assert!(fs::read(source.join("mapped")).unwrap() == bytes(1, 300_000), "force: {force}");
+    }
+}
+
+#[test]
+fn a_full_source_says_so_to_the_writer() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut small = Command::new("mount");
+    small.args(["-t", "tmpfs", "-o", "size=64m", "none"]).arg(&source);
+    run(small).expect(0, &[]);
+    // The cache has room for all of it: only the source has not.
+    let mount =
+        scratch.mount(&source, &mountpoint, &["--cache", "256MiB", "--dirty-ratio", "50", "--dirty-expire", "1h"]);
+    let path = mountpoint.join("file");
+    let mut file = File::create(&path).unwrap();
+    let content = bytes(1, 1 << 20);
+    let mut written = 0_usize;
+    let error = loop {
+        match file.write(&content) {
+            Ok(count) => written += count,
+            Err(error) => break error,
+        }
+        assert!(written <= 64 << 20, "{written} bytes were taken for a source of 64 MiB");
+    };
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "after {written} bytes: {error}");
+    assert!(written > 48 << 20, "only {written} bytes were taken");
+    let room = rustix::fs::statvfs(&mountpoint).unwrap();
+    assert!(room.f_bavail * room.f_frsize < 2 << 20, "statfs says {} blocks are free", room.f_bavail);
+    // Room can be made, and is there again.
+    file.set_len(1 << 20).unwrap();
+    drop(file);
+    fs::write(mountpoint.join("other"), bytes(2, 20 << 20)).unwrap();
+    fs::remove_file(mountpoint.join("other")).unwrap();
+    scratch.umount(&mountpoint);
+    drop(mount);
+    assert!(fs::read(source.join("file")).unwrap() == content);
+    rustix::mount::unmount(&source, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn a_throttled_appender_keeps_nobody_else_waiting() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &["--cache", "16MiB", "--dirty-ratio", "10"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let path = mountpoint.join("appended");
+    let appender = thread::spawn({
+        let (path, stop) = (path.clone(), Arc::clone(&stop));
+        move || {
+            let part = bytes(1, 256 << 10);
+            let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+            let mut written = 0;
+            while !stop.load(Ordering::Relaxed) && written < 1 << 30 {
+                written += file.write(&part).unwrap();
+            }
+            written
+        }
+    });
+    wait_until("it is throttled", || fs::metadata(&path).is_ok_and(|file| file.len() > 16 << 20));
+    let mut longest = [Duration::ZERO; 4];
+    for round in 0..5 {
+        let mut timed = |which: usize, work: &dyn Fn()| {
+            let start = Instant::now();
+            work();
+            longest[which] = longest[which].max(start.elapsed());
+        };
+        let file = File::open(&path).unwrap();
+        let other = mountpoint.join(format!("other-{round}"));
+        timed(0, &|| drop(File::open(&path).unwrap()));
+        timed(1, &|| file.sync_all().unwrap());
+        timed(2, &|| fs::write(&other, "x").unwrap());
+        timed(3, &|| fs::remove_file(&other).unwrap());
+    }
+    stop.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    fs::remove_file(&path).unwrap();
+    longest[3] = longest[3].max(start.elapsed());
+    println!("beside an appender: open, fsync, create, rm took at most {longest:?}; target 250 ms");
+    assert!(longest.iter().all(|time| *time < Duration::from_secs(2)), "{longest:?}");
+    println!("{} MiB appended", appender.join().unwrap() >> 20);
+    scratch.umount(&mountpoint);
+    drop(mount);
+}

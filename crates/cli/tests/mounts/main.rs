@@ -1,0 +1,44 @@
+//! Real mounts by the real command: what programs write through them is in the source afterwards, whatever happens.
+//!
+//! As root with /dev/fuse. Where that is missing each test says so; with `SLACKWATER_REQUIRE_FUSE` or `CI` set it fails.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod deaths;
+mod life;
+mod load;
+mod owners;
+#[path = "../rig/mod.rs"]
+mod rig;
+mod signals;
+mod stopped;
+mod sys;
+
+/// Returns from a test on a machine that cannot mount.
+macro_rules! need_fuse {
+    () => {
+        if !crate::rig::can_mount() {
+            return;
+        }
+    };
+}
+pub(crate) use need_fuse;
+
+/// How often a test repeats what happens at random: `default`, or what the variable says.
+pub(crate) fn runs(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
+}
+
+/// `count` bytes that differ from place to place and from `seed` to `seed`.
+pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(count);
+    bytes
+}

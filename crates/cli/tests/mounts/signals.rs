@@ -1,0 +1,68 @@
+//! Ctrl-C and its relatives.
+
+use std::fs;
+use std::io::Write;
+
+use rustix::process::Signal;
+
+use crate::rig::{Scratch, wait_until};
+use crate::{bytes, need_fuse};
+
+#[test]
+fn interrupt_and_terminate_unmount_with_everything_in_the_source() {
+    need_fuse!();
+    for signal in [Signal::INT, Signal::TERM] {
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+        fs::write(mountpoint.join("file"), bytes(3, 5 << 20)).unwrap();
+        mount.process.signal(signal);
+        mount.wait().expect(0, &["everything is in"]);
+        assert!(fs::read(source.join("file")).unwrap() == bytes(3, 5 << 20));
+        assert!(!scratch.arena("a-mount").exists());
+    }
+}
+
+#[test]
+fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let mut file = fs::File::create(mountpoint.join("file")).unwrap();
+    file.write_all(&bytes(1, 40_000)).unwrap();
+    for times in 1..=2 {
+        mount.process.signal(Signal::INT);
+        wait_until("the unmount has failed", || mount.said("Still mounted") == times);
+        file.write_all(b"still mounted").unwrap();
+    }
+    wait_until("it has explained", || mount.said("Ctrl-C once more gives up") == 1);
+    mount.process.signal(Signal::INT);
+    let output = mount.wait();
+    let own = format!("pid {}", std::process::id());
+    output
+        .expect(1, &["is in use by", &own, "Still mounted", "Not in", "file", "Ctrl-C once more gives up", "Given up"]);
+    // No dead mount stays behind, and the next mount has everything.
+    drop(file);
+    assert!(fs::read_dir(&mountpoint).unwrap().next().is_none());
+    scratch.run(["status"]).expect(0, &["which died", "mount"]);
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    let expected = [bytes(1, 40_000), b"still mountedstill mounted".to_vec()].concat();
+    assert!(fs::read(source.join("file")).unwrap() == expected);
+    scratch.umount(&mountpoint);
+    drop(again);
+}
+
+#[test]
+fn terminate_unmounts_a_busy_volume_too() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut mount = scratch.mount(&source, &mountpoint, &[]);
+    let mut file = fs::File::create(mountpoint.join("file")).unwrap();
+    file.write_all(b"kept").unwrap();
+    mount.process.signal(Signal::TERM);
+    mount.wait().expect(0, &["is in use by", "unmounting all the same"]);
+    file.write_all(b"late").unwrap_err();
+    assert_eq!(fs::read(source.join("file")).unwrap(), b"kept");
+}

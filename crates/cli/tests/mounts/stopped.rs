@@ -1,0 +1,131 @@
+//! A source whose server does not answer: another mount of ours, stopped.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::rig::{Mount, PATIENCE, Process, Scratch, wait_until};
+use crate::{bytes, need_fuse};
+
+/// `base`, mounted at `middle` by `server`, which is the source of the mount at `top`.
+struct Tower {
+    base: PathBuf,
+    top: PathBuf,
+    middle: PathBuf,
+    server: Mount,
+    upper: Mount,
+}
+
+impl Tower {
+    fn new(scratch: &Scratch) -> Self {
+        let (base, middle) = scratch.pair("base");
+        let top = scratch.dir("top", 0o755);
+        let server = scratch.mount(&base, &middle, &[]);
+        let upper = scratch.mount(&middle, &top, &["--dirty-expire", "1h", "--cache", "32MiB"]);
+        Self { base, top, middle, server, upper }
+    }
+
+    /// What was stopped goes on, and everything comes to its end.
+    fn come_down(self, scratch: &Scratch) -> PathBuf {
+        self.server.process.signal(Signal::CONT);
+        let output = scratch.run(["umount", self.top.to_str().unwrap(), "--deadline", "10m"]);
+        output.expect(0, &[]);
+        drop(self.upper);
+        scratch.umount(&self.middle);
+        self.base
+    }
+}
+
+#[test]
+fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let tower = Tower::new(&scratch);
+    let (apart, apart_mount) = scratch.pair("apart");
+    let beside = scratch.mount(&apart, &apart_mount, &[]);
+    let options = OpenOptions::new().read(true).write(true).create(true).clone();
+    let mut file = options.open(tower.top.join("file")).unwrap();
+    file.write_all(&bytes(1, 1 << 20)).unwrap();
+
+    tower.server.process.signal(Signal::STOP);
+    // Cached data is read and written, and nobody asks the source.
+    let mut found = vec![0; 1 << 20];
+    file.rewind().unwrap();
+    file.read_exact(&mut found).unwrap();
+    assert!(found == bytes(1, 1 << 20));
+    file.rewind().unwrap();
+    file.write_all(&bytes(2, 1 << 20)).unwrap();
+    drop(file);
+    // The other mount knows nothing of it.
+    fs::write(apart_mount.join("file"), bytes(3, 3 << 20)).unwrap();
+    File::open(apart_mount.join("file")).unwrap().sync_all().unwrap();
+    scratch.umount(&apart_mount);
+    drop(beside);
+
+    let start = Instant::now();
+    let output = scratch.run(["umount", tower.top.to_str().unwrap(), "--deadline", "1s"]);
+    output.expect(4, &["the deadline passed", "still mounted", "nothing is lost"]);
+    let took = start.elapsed();
+    println!("umount with a deadline of 1 s took {took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    scratch.run(["status", tower.top.to_str().unwrap()]).expect(0, &["mounted"]);
+
+    let base = tower.come_down(&scratch);
+    assert!(fs::read(base.join("file")).unwrap() == bytes(2, 1 << 20));
+}
+
+/// Not a test of its own: the program that is killed.
+#[test]
+fn program() {
+    if let Ok(path) = std::env::var(PROGRAM_VARIABLE) {
+        let part = bytes(1, 64 << 10);
+        let mut file = File::create(path).unwrap();
+        loop {
+            file.write_all(&part).unwrap();
+            std::io::stderr().write_all(b".").unwrap();
+        }
+    }
+}
+
+const PROGRAM_VARIABLE: &str = "SLACKWATER_WRITING_PROGRAM";
+
+fn writer(path: &Path) -> Process {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "stopped::program", "--nocapture"]).env(PROGRAM_VARIABLE, path);
+    Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))
+}
+
+#[test]
+fn a_program_that_waits_for_room_dies_at_once() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let tower = Tower::new(&scratch);
+    fs::write(tower.top.join("file"), "").unwrap();
+    let mut program = writer(&tower.top.join("file"));
+    let mut reports = program.0.stderr.take().unwrap();
+    reports.read_exact(&mut [0; 8]).unwrap();
+    tower.server.process.signal(Signal::STOP);
+    // It waits once nothing moves any more: it is asleep, and has written nothing for a while.
+    let written = || fs::read_to_string(format!("/proc/{}/io", program.0.id())).unwrap_or_default();
+    let mut before = (written(), Instant::now());
+    wait_until("the writer waits for room", || {
+        let now = written();
+        if now != before.0 {
+            before = (now, Instant::now());
+        }
+        before.1.elapsed() > Duration::from_secs(1)
+    });
+    let start = Instant::now();
+    program.0.kill().unwrap();
+    program.wait();
+    println!("a killed writer was gone after {:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE / 4);
+    let base = tower.come_down(&scratch);
+    let found = fs::read(base.join("file")).unwrap();
+    let part = bytes(1, 64 << 10);
+    assert!(found.len() >= 8 * part.len() && found.chunks(part.len()).all(|found| found == &part[..found.len()]));
+}

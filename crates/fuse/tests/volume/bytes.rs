@@ -1,0 +1,175 @@
+//! Reading and writing: appends, truncation, holes, copies, space.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
+
+use crate::rig::{Rig, assert_same, pattern};
+
+#[test]
+fn bytes_come_back_and_reach_the_source_with_a_sync() {
+    let rig = Rig::new();
+    let wanted = pattern(1, 3_000_001);
+    fs::write(rig.file("a"), &wanted).unwrap();
+    assert_same(&fs::read(rig.file("a")).unwrap(), &wanted);
+    rig.mounted.sync().unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
+    rig.umount().unwrap();
+}
+
+#[test]
+fn fsync_brings_one_file_to_the_source() {
+    let rig = Rig::new();
+    let file = File::create(rig.file("a")).unwrap();
+    file.write_all_at(&pattern(2, 100_000), 5).unwrap();
+    file.sync_all().unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap()[5..], &pattern(2, 100_000));
+    // Durable as soon as the call returns.
+    let file = OpenOptions::new().write(true).custom_flags(OFlags::SYNC.bits() as i32).open(rig.file("a")).unwrap();
+    file.write_all_at(b"synced", 50).unwrap();
+    assert_eq!(&fs::read(rig.stored("a")).unwrap()[50..56], b"synced");
+}
+
+#[test]
+fn appends_of_two_writers_follow_each_other() {
+    let rig = Rig::new();
+    let writers: Vec<_> = [b'a', b'b']
+        .into_iter()
+        .map(|letter| {
+            let path = rig.file("log");
+            std::thread::spawn(move || {
+                let mut log = OpenOptions::new().append(true).create(true).open(path).unwrap();
+                (0..200).for_each(|_| log.write_all(&[letter; 100]).unwrap());
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let log = fs::read(rig.file("log")).unwrap();
+    assert_eq!(log.len(), 40_000);
+    assert!(log.chunks(100).all(|line| line.iter().all(|letter| *letter == line[0])), "an append was torn");
+}
+
+#[test]
+fn a_truncated_file_has_its_size_at_once_and_zeroes_behind() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), pattern(3, 10_000)).unwrap();
+    let mut file = OpenOptions::new().read(true).write(true).open(rig.file("a")).unwrap();
+    file.set_len(5000).unwrap();
+    assert_eq!(fs::metadata(rig.file("a")).unwrap().len(), 5000);
+    file.set_len(9000).unwrap();
+    let mut found = Vec::new();
+    file.read_to_end(&mut found).unwrap();
+    assert_same(&found[..5000], &pattern(3, 10_000)[..5000]);
+    assert!(found[5000..].iter().all(|byte| *byte == 0) && found.len() == 9000);
+    drop(OpenOptions::new().write(true).truncate(true).open(rig.file("a")).unwrap());
+    assert_eq!(fs::metadata(rig.file("a")).unwrap().len(), 0);
+    assert_eq!(fs::metadata(rig.stored("a")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_file_written_anew_is_in_the_source_when_it_is_closed() {
+    let rig = Rig::new();
+    fs::write(rig.file("conf"), b"old").unwrap();
+    rig.mounted.sync().unwrap();
+    fs::write(rig.file("conf"), b"new and longer").unwrap();
+    assert_eq!(fs::read(rig.stored("conf")).unwrap(), b"new and longer");
+}
+
+#[test]
+fn holes_are_found_and_made() {
+    let rig = Rig::new();
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("a")).unwrap();
+    file.write_all_at(&pattern(4, 65_536), 0).unwrap();
+    file.write_all_at(&pattern(5, 4096), 1 << 20).unwrap();
+    let seek = |offset, whence: fn(u64) -> rustix::fs::SeekFrom| rustix::fs::seek(&file, whence(offset));
+    assert_eq!(seek(0, rustix::fs::SeekFrom::Data), Ok(0));
+    assert_eq!(seek(0, rustix::fs::SeekFrom::Hole), Ok(65_536));
+    assert_eq!(seek(65_536, rustix::fs::SeekFrom::Data), Ok(1 << 20));
+    assert_eq!(seek(2 << 20, rustix::fs::SeekFrom::Data), Err(rustix::io::Errno::NXIO));
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4096, 8192).unwrap();
+    let mut found = vec![0; 65_536];
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_exact(&mut found).unwrap();
+    assert!(found[4096..12_288].iter().all(|byte| *byte == 0));
+    assert_same(&found[12_288..], &pattern(4, 65_536)[12_288..]);
+    fallocate(&file, FallocateFlags::empty(), 2 << 20, 4096).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (2 << 20) + 4096);
+    assert!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096).is_err());
+    file.sync_all().unwrap();
+    let stored = fs::read(rig.stored("a")).unwrap();
+    assert_same(&stored[..65_536], &found);
+    assert_same(&stored[1 << 20..][..4096], &pattern(5, 4096));
+}
+
+#[test]
+fn the_kernel_copies_within_the_mount() {
+    let rig = Rig::new();
+    let wanted = pattern(6, 2_500_000);
+    fs::write(rig.file("a"), &wanted).unwrap();
+    let (from, to) = (File::open(rig.file("a")).unwrap(), File::create(rig.file("b")).unwrap());
+    let (mut at, mut there) = (0, 0);
+    while copy_file_range(&from, Some(&mut at), &to, Some(&mut there), 1 << 30).unwrap() > 0 {}
+    assert_eq!(there, wanted.len() as u64);
+    assert_same(&fs::read(rig.file("b")).unwrap(), &wanted);
+}
+
+#[test]
+fn direct_and_cached_readers_see_each_write() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), pattern(7, 8192)).unwrap();
+    let cached = File::open(rig.file("a")).unwrap();
+    let direct = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(rig.file("a")).unwrap();
+    let writer = OpenOptions::new().write(true).open(rig.file("a")).unwrap();
+    let (mut byte, mut page) = ([0], vec![0; 8192]);
+    for round in 0..=255 {
+        writer.write_all_at(&[round], 4097).unwrap();
+        cached.read_exact_at(&mut byte, 4097).unwrap();
+        assert_eq!(byte[0], round, "cached");
+        let from = page.as_ptr().align_offset(4096).min(4096);
+        direct.read_at(&mut page[from..from + 4096], 4096).unwrap();
+        assert_eq!(page[from + 1], round, "direct");
+    }
+}
+
+#[test]
+fn a_change_in_the_source_is_seen_after_a_while() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), b"from here").unwrap();
+    rig.mounted.sync().unwrap();
+    let open = File::open(rig.file("a")).unwrap();
+    let mut found = [0; 9];
+    open.read_exact_at(&mut found, 0).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::write(rig.stored("a"), b"elsewhere, and longer").unwrap();
+    crate::rig::until("the change is seen", || {
+        let _ = open.metadata().unwrap();
+        let mut found = [0; 9];
+        open.read_exact_at(&mut found, 0).unwrap();
+        &found == b"elsewhere" && fs::read(rig.file("a")).unwrap() == b"elsewhere, and longer"
+    });
+}
+
+#[test]
+fn a_written_file_does_not_look_like_a_hole() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), pattern(8, 100_000)).unwrap();
+    let stat = fs::metadata(rig.file("a")).unwrap();
+    assert!(stat.blocks() * 512 >= 100_000, "{} blocks", stat.blocks());
+}
+
+#[test]
+fn a_write_by_somebody_else_takes_setuid_away() {
+    let rig = Rig::new();
+    fs::write(rig.file("tool"), b"x").unwrap();
+    fs::set_permissions(rig.file("tool"), std::os::unix::fs::PermissionsExt::from_mode(0o4777)).unwrap();
+    let script = format!("echo changed > {}", rig.file("tool").display());
+    let mut child = std::process::Command::new("setpriv");
+    child.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &script]).current_dir("/");
+    assert!(child.status().unwrap().success());
+    assert_eq!(fs::metadata(rig.file("tool")).unwrap().mode() & 0o7777, 0o777);
+    rig.mounted.sync().unwrap();
+    assert_eq!(fs::metadata(rig.stored("tool")).unwrap().mode() & 0o7777, 0o777);
+    assert_eq!(fs::read(rig.stored("tool")).unwrap(), b"changed\n");
+}

@@ -1,0 +1,15 @@
+//! Volumes of the engine mounted for real, over directories, as programs see them.
+//!
+//! Where there is no /dev/fuse, or not for this user, these tests fail: nothing else tests what they are about.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod bytes;
+mod lifetimes;
+mod listing;
+mod mappings;
+mod names;
+mod rig;
+mod umount;
+mod waiting;
+mod xattrs;

@@ -1,0 +1,142 @@
+//! A directory, mounted through the cache at another, with a layer of faults in between.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use slackwater::{Engine, Tunables};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
+use slackwater_fuse::mount::{MountOptions, unmount};
+use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+
+/// Longer than anything takes on a loaded machine; only a failure waits for it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) struct Rig {
+    /// Where the bytes end up.
+    pub(crate) source: PathBuf,
+    /// Where programs see them.
+    pub(crate) path: PathBuf,
+    pub(crate) faults: FaultControl,
+    pub(crate) mounted: Arc<MountedVolume>,
+    home: PathBuf,
+    _engine: Engine,
+    _pool: Pool,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with(32 << 20, Tunables::default())
+    }
+
+    pub(crate) fn with(arena_bytes: u64, tunables: Tunables) -> Self {
+        let home = new_home();
+        fs::create_dir(home.join("source")).unwrap();
+        Self::over(home.clone(), home.join("source"), arena_bytes, tunables)
+    }
+
+    /// On a directory that the test has prepared. `home` is removed in the end.
+    pub(crate) fn over(home: PathBuf, source: PathBuf, arena_bytes: u64, tunables: Tunables) -> Self {
+        let path = home.join("mount");
+        fs::create_dir(&path).unwrap();
+        let pool = Pool::new(PoolOptions::default()).unwrap();
+        let arena = Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap();
+        let engine = Engine::new(arena, Arc::new(SystemClock), tunables);
+        let (backend, faults) = Fault::new(Arc::new(DirBackend::open(&source).unwrap()));
+        let sb = engine.mount("rig", Arc::new(backend)).unwrap();
+        let mounted = MountedVolume::mount(&pool, sb, &path, &MountOptions::default());
+        let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
+        Self { source, path, faults, mounted, home, _engine: engine, _pool: pool }
+    }
+
+    /// As the mount has it.
+    pub(crate) fn file(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// As the source has it.
+    pub(crate) fn stored(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.source.join(name)
+    }
+
+    /// Unmounts as `slackwater umount` does.
+    pub(crate) fn umount(&self) -> Result<(), MountedError> {
+        self.mounted.umount(UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.faults.clear();
+        self.faults.release_all();
+        // Mounted no more, where the test got to its end.
+        let _ = unmount(&self.path, true);
+        let _ = fs::remove_dir_all(self.home.join("source"));
+        let _ = fs::remove_dir(&self.path);
+        let _ = fs::remove_dir(&self.home);
+    }
+}
+
+/// A new directory that everybody may look into.
+pub(crate) fn new_home() -> PathBuf {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    let home = Path::new("/tmp").join(format!("slackwater-volume-{}-{number}", std::process::id()));
+    fs::create_dir(&home).unwrap();
+    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    home
+}
+
+/// Bytes that are not zero and differ from page to page.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 + i / 4096) as u8 ^ seed | 1).collect()
+}
+
+#[track_caller]
+pub(crate) fn assert_same(found: &[u8], wanted: &[u8]) {
+    assert_eq!(found.len(), wanted.len());
+    let differs = found.iter().zip(wanted).position(|(found, wanted)| found != wanted);
+    assert_eq!(differs, None, "first different byte");
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs what may hang, and fails instead.
+#[track_caller]
+pub(crate) fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, done) = mpsc::channel();
+    std::thread::spawn(move || send.send(work()));
+    done.recv_timeout(LONG).unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+/// A program beside the test.
+pub(crate) fn spawn(program: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    command.spawn().unwrap()
+}
+
+/// Waits for a child; none when it takes too long.
+pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    None
+}

@@ -1,0 +1,162 @@
+//! Unmounting: who is in the way, what is flushed, and what is never lost.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use slackwater_backends::Rule;
+use slackwater_fuse::mount::unmount;
+use slackwater_fuse::{MountedError, Step, UmountRequest};
+
+use crate::rig::{LONG, Rig, assert_same, pattern, spawn, until, wait, within};
+
+fn holders(error: &MountedError) -> Vec<(u32, String)> {
+    let MountedError::Busy { holders, .. } = error else { panic!("{error}") };
+    holders.iter().map(|holder| (holder.pid, holder.path.display().to_string())).collect()
+}
+
+#[test]
+fn who_is_in_the_way_is_named() {
+    let rig = Rig::new();
+    fs::create_dir(rig.file("d")).unwrap();
+    fs::write(rig.file("d/open"), b"x").unwrap();
+    let mut tail = spawn("tail", &["-f", rig.file("d/open").to_str().unwrap()]);
+    let script = format!("cd {} && exec sleep 1000", rig.file("d").display());
+    let mut sleep = spawn("sh", &["-c", &script]);
+    until("both are there", || rig.mounted.holders().len() == 2);
+    let error = rig.umount().unwrap_err();
+    let mut wanted = [
+        (tail.id(), rig.file("d/open").display().to_string()),
+        (sleep.id(), rig.file("d").display().to_string()),
+    ];
+    wanted.sort();
+    assert_eq!(holders(&error), wanted);
+    assert!(error.to_string().contains(&format!("sleep ({})", sleep.id())), "{error}");
+    fs::write(rig.file("still"), b"works").unwrap();
+    for child in [&mut tail, &mut sleep] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    rig.umount().unwrap();
+    assert_eq!(fs::read(rig.stored("still")).unwrap(), b"works");
+}
+
+#[test]
+fn a_plain_umount_by_somebody_else_loses_nothing() {
+    let rig = Rig::new();
+    let wanted = pattern(1, 10_000_000);
+    fs::write(rig.file("a"), &wanted).unwrap();
+    unmount(&rig.path, false).unwrap();
+    let mounted = rig.mounted.clone();
+    within("the flush", move || mounted.wait_ended()).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
+    assert_eq!(rig.mounted.super_block().status().bytes_left(), 0);
+}
+
+#[test]
+fn an_umount_under_load_ends_with_all_or_leaves_the_volume_as_it_was() {
+    let rig = Rig::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let written = Arc::new(Mutex::new(0_usize));
+    let (path, stopped, count) = (rig.path.clone(), stop.clone(), written.clone());
+    let writer = std::thread::spawn(move || {
+        for number in 0.. {
+            if stopped.load(Ordering::Acquire) {
+                return;
+            }
+            // Between two files nothing is open, so an unmount can win; then the mountpoint is an empty directory.
+            let mut count = count.lock().unwrap();
+            if !path.join("marker").exists() {
+                return;
+            }
+            fs::write(path.join(format!("{number}")), pattern(number as u8, 10_000)).unwrap();
+            *count = number + 1;
+            drop(count);
+        }
+    });
+    fs::write(rig.file("marker"), b"").unwrap();
+    until("it writes", || *written.lock().unwrap() > 20 || writer.is_finished());
+    let result = {
+        let mut last = Err(String::new());
+        for _ in 0..200 {
+            last = rig.umount().map_err(|error| error.to_string());
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    };
+    stop.store(true, Ordering::Release);
+    writer.join().unwrap();
+    if result.is_err() {
+        rig.umount().unwrap();
+    }
+    for number in 0..*written.lock().unwrap() {
+        let stored = fs::read(rig.stored(format!("{number}"))).unwrap_or_default();
+        assert_same(&stored, &pattern(number as u8, 10_000));
+    }
+}
+
+#[test]
+fn past_the_deadline_the_volume_is_mounted_and_loses_nothing() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    fs::write(rig.file("a"), pattern(2, 1_000_000)).unwrap();
+    let steps = Mutex::new(Vec::new());
+    let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
+    let error = rig.mounted.umount(soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
+    assert!(matches!(error, MountedError::Deadline { dirty_bytes: 1_000_000.., .. }), "{error}");
+    assert!(steps.lock().unwrap().iter().all(|progress| progress.step == Step::Flushing && progress.bytes_left > 0));
+    assert!(!steps.lock().unwrap().is_empty());
+    fs::write(rig.file("b"), b"works").unwrap();
+    assert_same(&fs::read(rig.file("a")).unwrap(), &pattern(2, 1_000_000));
+    rig.faults.clear();
+    rig.faults.release_all();
+    rig.umount().unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(2, 1_000_000));
+    assert_eq!(fs::read(rig.stored("b")).unwrap(), b"works");
+}
+
+#[test]
+fn force_takes_it_from_who_has_it_open_and_keeps_what_was_written() {
+    let rig = Rig::new();
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("a")).unwrap();
+    file.write_all(&pattern(3, 500_000)).unwrap();
+    let request = UmountRequest { deadline: Some(LONG), force: true, discard: false };
+    rig.mounted.umount(request, &|_| {}).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 500_000));
+    assert!(file.write_at(b"x", 0).is_err());
+    assert!(file.read_at(&mut [0], 0).is_err());
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+}
+
+#[test]
+fn discarding_needs_no_backend() {
+    let rig = Rig::new();
+    fs::write(rig.file("kept"), b"kept").unwrap();
+    rig.mounted.sync().unwrap();
+    rig.faults.add(Rule::hold().on("write"));
+    fs::write(rig.file("lost"), pattern(4, 100_000)).unwrap();
+    assert!(!rig.mounted.super_block().would_lose().is_empty());
+    let mounted = rig.mounted.clone();
+    let request = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    assert_eq!(fs::read(rig.stored("kept")).unwrap(), b"kept");
+    assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
+}
+
+#[test]
+fn an_unmounted_volume_has_no_threads_or_nodes_left() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), b"a").unwrap();
+    let mut cat = spawn("cat", &[rig.file("a").to_str().unwrap()]);
+    assert!(wait(&mut cat).unwrap().success());
+    rig.umount().unwrap();
+    rig.umount().unwrap();
+    assert_eq!(rig.mounted.super_block().status().inodes, 0);
+    rig.mounted.wait_ended().unwrap();
+}
