@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A cargo command line with the environment it needs.
@@ -26,6 +27,12 @@ impl Cargo {
     /// Adds the words of `line` as further arguments.
     pub(crate) fn args(mut self, line: &str) -> Cargo {
         self.arguments.extend(line.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// Adds one argument as it is, which may be a path.
+    pub(crate) fn arg(mut self, argument: &Path) -> Cargo {
+        self.arguments.push(argument.display().to_string());
         self
     }
 

@@ -1,11 +1,12 @@
 //! All checks of the project in one command: `cargo xtask ci`, the same on a laptop and in CI.
 //!
 //! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`licences`] and [`tidy`] are the two checks
-//! that no standard tool makes. Warnings are errors here and nowhere else.
+//! that no standard tool makes, and [`suites`] runs real programs on a mounted directory. Warnings are errors here and nowhere else.
 
 mod cargo;
 mod licences;
 mod steps;
+mod suites;
 mod tidy;
 
 use std::path::Path;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             println!("{}", steps::help());
             return ExitCode::SUCCESS;
         }
+        ["suites", ref options @ ..] if !options.is_empty() => suites::run(options),
         ["ci"] => steps::run(steps::STEPS.iter()),
         ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),
         [name] if steps::STEPS.iter().any(|step| step.name == name) => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{Cargo, TestCount};
-use crate::{licences, tidy};
+use crate::{licences, suites, tidy};
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
@@ -18,11 +18,13 @@ pub(crate) struct Step {
 
 /// All checks, in the order of `cargo xtask ci`.
 #[rustfmt::skip]
-pub(crate) const STEPS: [Step; 9] = [
+pub(crate) const STEPS: [Step; 11] = [
     Step { name: "fmt", about: "formatting", is_slow: false, run: fmt },
     Step { name: "clippy", about: "lints of all targets, warnings refused", is_slow: false, run: clippy },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", is_slow: false, run: test },
     Step { name: "heavy", about: "the long tests, in release mode", is_slow: true, run: heavy },
+    Step { name: "suites", about: "real programs on a mounted directory; needs root", is_slow: true, run: suites },
+    Step { name: "fuzz", about: "requests that no kernel sends, for a minute of CPU time", is_slow: true, run: fuzz },
     Step { name: "tidy", about: "rules of the project that no standard tool knows", is_slow: false, run: tidy },
     Step { name: "docs", about: "rustdoc of all items, broken links refused", is_slow: false, run: docs },
     Step { name: "loom", about: "exhaustive model checks of the primitives", is_slow: true, run: loom },
@@ -40,7 +42,7 @@ pub(crate) fn help() -> String {
     for step in &STEPS {
         text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
     }
-    text
+    text + "\n" + &suites::help()
 }
 
 /// Runs `steps` up to the first failure and prints the time of each.
@@ -97,6 +99,14 @@ fn test() -> Result<TestCount, String> {
 fn heavy() -> Result<TestCount, String> {
     Cargo::new("test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored")
         .run_tests()
+}
+
+fn fuzz() -> Result<TestCount, String> {
+    Cargo::new("test --package slackwater-fuse --test fuzz").env("SLACKWATER_FUZZ_SECONDS", "60").run_tests()
+}
+
+fn suites() -> Result<TestCount, String> {
+    no_tests(suites::run(&[]))
 }
 
 fn tidy() -> Result<TestCount, String> {

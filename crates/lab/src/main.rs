@@ -3,7 +3,8 @@
 //! ```text
 //! options, main    arguments            copy/    a tree of real files, there and compared
 //! rounds, lanes    how it is measured   cache/   reading and writing, and flushing
-//! statistics       what it means        gate     fsync beside other tenants' streams
+//! statistics       what it means        fuse/    a mounted directory
+//! series           what was measured    gate     fsync beside other tenants' streams
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      what is printed
 //! rig, scratch, interrupt               what is set up and taken away again
@@ -11,6 +12,7 @@
 
 mod cache;
 mod copy;
+mod fuse;
 mod gate;
 mod idle;
 mod interrupt;
@@ -23,6 +25,7 @@ mod report;
 mod rig;
 mod rounds;
 mod scratch;
+mod series;
 mod statistics;
 mod table;
 mod targets;
@@ -41,6 +44,7 @@ Examples:
   slackwater-lab cache --quick                 what a cached read and write cost, within a minute
   slackwater-lab cache --check --json a.json   all of it, against the targets
   slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
+  slackwater-lab fuse --quick                  a mounted directory beside others' file systems
   slackwater-lab idle --quick --check          what an idle engine costs
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
@@ -60,6 +64,8 @@ enum Experiment {
     Copy(copy::Arguments),
     /// Cost of cached reads and writes of 4 KiB, and of flushing, beside memcpy and the kernel
     Cache(Options),
+    /// A mounted directory beside the disk, a bare FUSE server, bindfs, mergerfs and rclone
+    Fuse(Options),
     /// Latency of fsync beside four overwriting streams, with the device gate and without
     Gate(gate::Arguments),
     /// Wake-ups and CPU time of an engine with ten thousand clean inodes
@@ -85,6 +91,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
     match experiment {
         Experiment::Copy(arguments) => copy::run(arguments),
         Experiment::Cache(options) => cache::run(options),
+        Experiment::Fuse(options) => fuse::run(options),
         Experiment::Gate(arguments) => gate::run(arguments),
         Experiment::Idle(arguments) => idle::run(arguments),
     }

@@ -166,7 +166,7 @@ impl Inode {
         }
     }
 
-    /// What the backend told is old from now on: a name in this directory changed.
+    /// What the backend told is old from now on: a name in this directory changed, or the name of this node.
     pub(crate) fn outdate(&self) {
         self.state.lock().told.at = None;
     }

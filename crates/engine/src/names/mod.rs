@@ -194,6 +194,7 @@ impl SuperBlock {
         let renamed =
             self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
         source.end_change(changes.0, None);
+        source.outdate();
         from_dir.outdate();
         to_dir.outdate();
         if let Some(((node, other), change)) = other.zip(changes.1) {

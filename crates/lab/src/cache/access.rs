@@ -11,9 +11,9 @@ use anyhow::Result;
 use slackwater::Tunables;
 
 use super::pattern::{Order, PAGE, Pattern};
-use super::series::Series;
 use super::subject::{Cached, Kernel, Memory, Operation, Sharing, Subject};
 use crate::options::Options;
+use crate::series::Series;
 use crate::{lanes, rounds};
 
 /// Size of each file in a full and in a quick run: far more than any processor's cache.

@@ -14,10 +14,10 @@ use rustix::io::{ReadWriteFlags, pwritev2};
 use slackwater::Tunables;
 
 use super::pattern::{Order, PAGE, Pattern};
-use super::series::Series;
 use super::subject::{Cached, Operation, Sharing, Subject};
 use crate::options::Options;
 use crate::quantity::mb_per_s;
+use crate::series::Series;
 use crate::{lanes, rounds, scratch};
 
 const BYTES: u64 = 512 << 20;

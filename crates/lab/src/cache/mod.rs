@@ -6,19 +6,18 @@
 mod access;
 mod flush;
 mod pattern;
-mod series;
 mod subject;
 
 use anyhow::Result;
 
 use self::access::{FIRST_WRITE, Setting, row};
 use self::pattern::Order;
-use self::series::Series;
 use self::subject::Operation;
 use crate::options::Options;
 use crate::quantity::figure;
 use crate::report::Report;
 use crate::scratch::Scratch;
+use crate::series::Series;
 use crate::statistics::{median, median_estimate, ratios};
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};

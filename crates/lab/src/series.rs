@@ -32,9 +32,18 @@ impl Series {
 
     /// The smaller of several subjects, round by round.
     pub(crate) fn least(&self, row: &str, subjects: &[&'static str]) -> Vec<f64> {
+        self.of_each_round(row, subjects, f64::min)
+    }
+
+    /// The greater of several subjects, round by round.
+    pub(crate) fn most(&self, row: &str, subjects: &[&'static str]) -> Vec<f64> {
+        self.of_each_round(row, subjects, f64::max)
+    }
+
+    fn of_each_round(&self, row: &str, subjects: &[&'static str], choose: fn(f64, f64) -> f64) -> Vec<f64> {
         let each: Vec<&[f64]> = subjects.iter().map(|subject| self.of(row, subject)).collect();
         let rounds = each.iter().map(|samples| samples.len()).min().unwrap_or(0);
-        (0..rounds).map(|round| each.iter().map(|samples| samples[round]).fold(f64::INFINITY, f64::min)).collect()
+        (0..rounds).filter_map(|round| each.iter().map(|samples| samples[round]).reduce(choose)).collect()
     }
 
     /// Everything, for other programs.
@@ -64,6 +73,7 @@ mod tests {
         }
         assert_eq!(series.ratio("r", "one", "other").value, 2.0);
         assert_eq!(series.least("r", &["one", "other"]), [1.0, 2.0, 3.0]);
+        assert_eq!(series.most("r", &["one", "other"]), [2.0, 4.0, 9.0]);
         assert_eq!(series.median("r", "nobody"), None);
     }
 }

@@ -1,0 +1,135 @@
+//! The programs that serve a directory, and where they are found.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Name of the column of this project's mount.
+pub(crate) const OURS: &str = "slackwater";
+/// Name of the column of the directory itself.
+pub(crate) const DISK: &str = "disk";
+/// Name of the column of the server that lands what is written and forgets it.
+pub(crate) const BARE: &str = "bare";
+pub(crate) const BINDFS: &str = "bindfs";
+pub(crate) const MERGERFS: &str = "mergerfs";
+pub(crate) const RCLONE: &str = "rclone";
+
+/// File systems that others have made, which keep their files in a directory as ours does.
+pub(crate) const PEERS: [&str; 3] = [BINDFS, MERGERFS, RCLONE];
+
+/// A program that serves mounts in the foreground.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    program: PathBuf,
+}
+
+impl Server {
+    /// All that are there. Ours and the bare one are built first where cargo runs this program.
+    pub(crate) fn all() -> Result<Vec<Server>> {
+        let (ours, bare) = own()?;
+        let mut servers = vec![Server { name: OURS, program: ours }, Server { name: BARE, program: bare }];
+        servers.extend(PEERS.iter().filter_map(|name| Some(Server { name, program: on_path(name)? })));
+        Ok(servers)
+    }
+
+    /// Whether it has names, attributes and what was written before.
+    pub(crate) fn keeps_files(&self) -> bool {
+        self.name != BARE
+    }
+
+    /// The command that mounts `source` at `mountpoint` and stays until that is unmounted.
+    pub(crate) fn command(&self, source: &Path, mountpoint: &Path, cache_bytes: u64, arena: &Path) -> Command {
+        let mut words: Vec<OsString> = vec![self.program.clone().into()];
+        let mut add = |items: &[&str]| words.extend(items.iter().map(OsString::from));
+        match self.name {
+            OURS => {
+                let cache = cache_bytes.to_string();
+                // As the kernel, which has a part of all memory: what is measured stays below where writers wait.
+                add(&["mount", "--foreground", "--cache", &cache, "--dirty-ratio", "75", "--arena"]);
+                words.extend([arena.into(), source.into(), mountpoint.into()]);
+            }
+            BARE => words.push(mountpoint.into()),
+            BINDFS => words.extend(["-f".into(), source.into(), mountpoint.into()]),
+            MERGERFS => {
+                // Its own caching as its manual recommends it for ordinary programs.
+                add(&["-f", "-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"]);
+                words.extend([source.into(), mountpoint.into()]);
+            }
+            _ => {
+                // Its cache is on the disk, beside its files.
+                let beside = mountpoint.with_file_name("rclone-cache");
+                add(&["mount", "--config", "/dev/null", "--vfs-cache-mode", "writes", "--cache-dir"]);
+                words.extend([beside.into(), source.into(), mountpoint.into()]);
+            }
+        }
+        // Should this process be killed, none of them stays behind; ours then unmounts by itself.
+        let mut command = match on_path("setpriv") {
+            Some(setpriv) => {
+                let mut command = Command::new(setpriv);
+                command.args(["--pdeathsig", "TERM", "--"]).arg(&words[0]);
+                command
+            }
+            None => Command::new(&words[0]),
+        };
+        command.args(&words[1..]);
+        command
+    }
+
+    /// The command that unmounts it and ends when that is done.
+    pub(crate) fn umount(&self, mountpoint: &Path) -> Command {
+        let mut command = if self.name == OURS {
+            let mut command = Command::new(&self.program);
+            command.arg("umount");
+            command
+        } else if rustix::process::geteuid().is_root() {
+            Command::new("umount")
+        } else {
+            let mut command = Command::new("fusermount3");
+            command.arg("-u");
+            command
+        };
+        command.arg(mountpoint);
+        command
+    }
+
+    /// The command that brings what it holds to the disk, where a sync of the files is not all there is to do.
+    pub(crate) fn sync(&self, mountpoint: &Path) -> Option<Command> {
+        (self.name == OURS).then(|| {
+            let mut command = Command::new(&self.program);
+            command.arg("sync").arg(mountpoint);
+            command
+        })
+    }
+}
+
+/// `slackwater` and the bare server, beside this program.
+fn own() -> Result<(PathBuf, PathBuf)> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let folder = own.parent().context("this program is in no directory")?;
+    let (ours, bare) = (folder.join("slackwater"), folder.join("examples/bare"));
+    let profile = if folder.ends_with("release") { "--release" } else { "--quiet" };
+    let builds =
+        [["--package", "slackwater-cli", "--bins"].as_slice(), &["--package", "slackwater-fuse", "--example", "bare"]];
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        for build in builds {
+            let status =
+                Command::new(&cargo).arg("build").arg(profile).args(build).status().context("cannot run cargo")?;
+            ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
+        }
+    }
+    for program in [&ours, &bare] {
+        if !program.is_file() {
+            bail!("{} is not there: run this by cargo, or build it first", program.display());
+        }
+    }
+    Ok((ours, bare))
+}
+
+/// The file of a program of the system.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,68 @@
+//! What is compared: a directory of the disk as it is, or mounted by a server.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::mounted::Mounted;
+use super::programs::{DISK, Server};
+
+/// A directory to work in, and who serves it.
+pub(crate) struct Subject {
+    name: &'static str,
+    home: PathBuf,
+    server: Option<Server>,
+    mounted: Option<Mounted>,
+}
+
+impl Subject {
+    /// The disk itself, in the new directory `home`.
+    pub(crate) fn disk(home: PathBuf) -> Self {
+        Self { name: DISK, home, server: None, mounted: None }
+    }
+
+    /// `server` on the new directory `home`.
+    pub(crate) fn mounted(server: &Server, home: PathBuf, cache_bytes: u64) -> Result<Self> {
+        let mounted = Mounted::new(server, &home, cache_bytes)?;
+        Ok(Self { name: server.name, home, server: Some(server.clone()), mounted: Some(mounted) })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.mounted.as_ref().map_or(&self.home, Mounted::path)
+    }
+
+    /// A file of that name. The bare server has one file only, which takes everything.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path().join(if self.keeps_files() { name } else { "bare" })
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.mounted.is_some()
+    }
+
+    /// Whether what is written can be read.
+    pub(crate) fn keeps_files(&self) -> bool {
+        self.server.as_ref().is_none_or(Server::keeps_files)
+    }
+
+    /// Leaves nothing to do in the background.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let Some(mounted) = &self.mounted else { return super::access::sync(self) };
+        if self.keeps_files() {
+            super::access::sync(self)?;
+        }
+        mounted.settle()
+    }
+
+    /// Unmounts it.
+    pub(crate) fn end(self) -> Result<()> {
+        let name = self.name;
+        self.mounted
+            .map_or(Ok(()), |mounted| mounted.umount().map(drop))
+            .with_context(|| format!("cannot unmount {name}"))
+    }
+}

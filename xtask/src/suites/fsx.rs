@@ -1,0 +1,64 @@
+//! fsx: a random history of one file, every read compared with what was written; mapped and unmapped.
+
+use std::fs;
+
+use super::ground::{Ground, make_open_directory};
+use super::program::{Program, cannot};
+use super::tools::CargoTool;
+use super::{Effort, Suite};
+
+pub(super) const SUITE: Suite =
+    Suite { name: "fsx", about: "random operations on one file, with mmap", needs: &[], run };
+
+const TOOL: CargoTool = CargoTool { name: "fsx", version: "0.3.2" };
+
+const SEEDS: [u32; 3] = [1, 42, 20_260_101];
+
+/// Operations of each seed.
+const OPERATIONS: (u32, u32) = (100_000, 10_000);
+
+/// Every operation that fsx knows. The file is large beside a unit of write-back, and most operations are no
+/// multiple of a page.
+const CONFIGURATION: &str = "\
+flen = 2097152
+[opsize]
+max = 262144
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 10
+mapwrite = 10
+read = 10
+write = 10
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 1
+punch_hole = 2
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 2
+";
+
+fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
+    let program = TOOL.program()?;
+    let configuration = ground.beside().join("fsx.toml");
+    fs::write(&configuration, CONFIGURATION).map_err(|error| cannot(&configuration, &error))?;
+    // Where fsx leaves what a file should have held.
+    let artifacts = ground.beside().join("artifacts");
+    make_open_directory(&artifacts)?;
+    let operations = effort.pick(OPERATIONS.0, OPERATIONS.1);
+    for seed in SEEDS {
+        Program::new(&program)
+            .arg("-f")
+            .arg(&configuration)
+            .args(&format!("-S {seed} -N {operations}"))
+            .arg("-P")
+            .arg(&artifacts)
+            .arg(ground.path().join(format!("file-{seed}")))
+            .seconds(effort.pick(600, 120))
+            .run(ground.log())
+            .map_err(|message| format!("seed {seed}: {message}"))?;
+    }
+    Ok(format!("{} seeds, {operations} operations each, no difference", SEEDS.len()))
+}

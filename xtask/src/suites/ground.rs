@@ -1,0 +1,193 @@
+//! Where a suite works: a mounted directory of its own, or a plain one.
+//!
+//! Whatever happens, nothing stays mounted and no process stays behind: a guard ends what it started, and the
+//! process that serves a mount gets SIGTERM, at which it unmounts, when this one dies.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::program::{Program, cannot, tail};
+
+/// Small beside what the suites write, so that they meet write-back, eviction and writers that wait.
+const CACHE: &str = "256MiB";
+const MOUNT_SECONDS: u64 = 30;
+const UMOUNT_SECONDS: u32 = 60;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The directory of a run, which everybody may enter.
+pub(super) struct Home {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Home {
+    /// A new directory in `folder`, in /tmp by default.
+    pub(super) fn new(folder: Option<&Path>) -> Result<Home, String> {
+        let folder = folder.unwrap_or(Path::new("/tmp"));
+        let folder = folder.canonicalize().map_err(|error| cannot(folder, &error))?;
+        let path = folder.join(format!("slackwater-suites-{}", std::process::id()));
+        make_open_directory(&path)?;
+        Ok(Home { path, is_kept: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets it stay, for those who look for what went wrong.
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.is_kept || fs::remove_dir_all(&self.path).is_ok() {
+            return;
+        }
+        // A stressor that was ended may leave files that nobody may change.
+        let _ = Command::new("chattr").args(["-R", "-f", "-i", "-a"]).arg(&self.path).status();
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            println!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Where one suite works.
+pub(super) struct Ground {
+    /// The directory in question.
+    path: PathBuf,
+    /// Where its files are in the end.
+    source: PathBuf,
+    /// Room beside it, on an ordinary file system.
+    beside: PathBuf,
+    log: PathBuf,
+    mounted: Option<Mounted>,
+}
+
+impl Ground {
+    /// A directory below `home`, mounted by `binary` if there is one.
+    pub(super) fn new(suite: &str, home: &Home, logs: &Path, binary: Option<&Path>) -> Result<Ground, String> {
+        let folder = home.path().join(suite);
+        let (source, beside) = (folder.join("source"), folder.join("beside"));
+        for path in [&folder, &source, &beside] {
+            make_open_directory(path)?;
+        }
+        fs::create_dir_all(logs).map_err(|error| cannot(logs, &error))?;
+        let log = logs.join(format!("{suite}.log"));
+        File::create(&log).map_err(|error| cannot(&log, &error))?;
+        let Some(binary) = binary else {
+            return Ok(Ground { path: source.clone(), source, beside, log, mounted: None });
+        };
+        let path = folder.join("mnt");
+        make_open_directory(&path)?;
+        let mounted = Mounted::new(binary, &source, &path, &logs.join(format!("{suite}-mount.log")))?;
+        Ok(Ground { path, source, beside, log, mounted: Some(mounted) })
+    }
+
+    /// The directory to test.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A directory on the file system below, for what is compared and for what only helps.
+    pub(super) fn beside(&self) -> &Path {
+        &self.beside
+    }
+
+    /// Where the output of programs goes.
+    pub(super) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Whether there is anything to compare with the file system below.
+    pub(super) fn is_mounted(&self) -> bool {
+        self.mounted.is_some()
+    }
+
+    /// Unmounts, and answers the directory that must now hold everything. Of a plain directory it is that itself.
+    pub(super) fn settle(&mut self) -> Result<&Path, String> {
+        if let Some(mounted) = self.mounted.take() {
+            mounted.umount()?;
+        }
+        Ok(&self.source)
+    }
+}
+
+/// A mount with the process that serves it.
+struct Mounted {
+    binary: PathBuf,
+    mountpoint: PathBuf,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Mounted {
+    fn new(binary: &Path, source: &Path, mountpoint: &Path, log: &Path) -> Result<Mounted, String> {
+        let output = File::create(log).map_err(|error| cannot(log, &error))?;
+        let errors = output.try_clone().map_err(|error| cannot(log, &error))?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "--"]).arg(binary).arg("mount").arg(source).arg(mountpoint);
+        command.args(["--cache", CACHE]).stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = command.spawn().map_err(|error| format!("{}: {error}", binary.display()))?;
+        let (binary, mountpoint, log) = (binary.to_owned(), mountpoint.to_owned(), log.to_owned());
+        let mut mounted = Mounted { binary, mountpoint, child, log };
+        let start = Instant::now();
+        while !is_mounted(&mounted.mountpoint) {
+            let ended = mounted.child.try_wait().map_err(|error| format!("the mount's process: {error}"))?;
+            if let Some(status) = ended {
+                return Err(format!("slackwater mount: {status}\n{}", tail(&mounted.log)));
+            }
+            if start.elapsed() > Duration::from_secs(MOUNT_SECONDS) {
+                return Err(format!("not mounted within {MOUNT_SECONDS} s\n{}", tail(&mounted.log)));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(mounted)
+    }
+
+    /// The ordinary way out. It fails when the unmount does, when the process does not end, or not well.
+    fn umount(mut self) -> Result<(), String> {
+        Program::new(&self.binary)
+            .arg("umount")
+            .arg(&self.mountpoint)
+            .args(&format!("--deadline {UMOUNT_SECONDS}s"))
+            .seconds(UMOUNT_SECONDS + 30)
+            .run(&self.log)?;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(UMOUNT_SECONDS.into()) {
+            match self.child.try_wait().map_err(|error| format!("the mount's process: {error}"))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("the mount's process: {status}\n{}", tail(&self.log))),
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+        Err(format!("the mount's process does not end\n{}", tail(&self.log)))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if is_mounted(&self.mountpoint) {
+            let _ = Command::new("umount").arg("--lazy").arg(&self.mountpoint).status();
+        }
+        // By its id, and it is our child: nobody else can have the number.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether something is mounted exactly there. The paths used here hold nothing that the kernel would escape.
+fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == path))
+}
+
+/// Makes a directory in which everybody may make files.
+pub(super) fn make_open_directory(path: &Path) -> Result<(), String> {
+    fs::create_dir(path).map_err(|error| cannot(path, &error))?;
+    fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(|error| cannot(path, &error))
+}

@@ -1,0 +1,196 @@
+//! Real programs on a mounted directory: `cargo xtask suites [--long] [--on DIR] [--binary FILE] [SUITE...]`.
+//!
+//! Each file with a [`Suite`] is one of them. [`ground`] gives it a directory to work in: a `slackwater mount` of
+//! its own, or with `--on DIR` a plain directory there, which shows what the file system below does by itself.
+//! [`program`] runs what it starts, with a time limit and a log; [`tools`] builds what cargo builds.
+//!
+//! A suite that cannot run fails. Everything is below one directory in /tmp, which goes away when all is well.
+
+mod fio;
+mod fsx;
+mod git;
+mod ground;
+mod pjdfstest;
+mod program;
+mod real_tree;
+mod sqlite;
+mod stress;
+mod tools;
+mod trees;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ground::{Ground, Home};
+
+/// Programs that check a file system, and what says whether they were content.
+struct Suite {
+    name: &'static str,
+    about: &'static str,
+    /// System programs it needs, each with its Debian package.
+    needs: &'static [(&'static str, &'static str)],
+    /// Answers what was done, in a line.
+    run: fn(&mut Ground, &Effort) -> Result<String, String>,
+}
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Effort {
+    is_long: bool,
+}
+
+impl Effort {
+    /// One of two amounts.
+    fn pick<T>(self, long: T, short: T) -> T {
+        if self.is_long { long } else { short }
+    }
+}
+
+/// The quick ones first.
+const SUITES: [Suite; 7] =
+    [pjdfstest::SUITE, git::SUITE, sqlite::SUITE, fio::SUITE, fsx::SUITE, trees::SUITE, stress::SUITE];
+
+/// What the command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Request {
+    effort: Effort,
+    on: Option<PathBuf>,
+    binary: Option<PathBuf>,
+    names: Vec<String>,
+}
+
+/// What `--help` says of this command.
+pub(crate) fn help() -> String {
+    let mut text = String::from(
+        "cargo xtask suites [OPTIONS] [SUITE...]   real programs on a mounted directory, as root\n\
+         \x20   --long          more operations\n\
+         \x20   --on DIR        on a plain directory made in DIR instead, to see what its file system does\n\
+         \x20   --binary FILE   mounts by this slackwater, not by the one of this checkout\n",
+    );
+    for suite in &SUITES {
+        text += &format!("    {:<12}{}\n", suite.name, suite.about);
+    }
+    text
+}
+
+/// Runs the suites that `arguments` name, all of them by default; every one has its turn before a failure is told.
+pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
+    let request = parse(arguments)?;
+    let chosen = chosen(&request.names)?;
+    check_machine(request.on.is_none(), &chosen)?;
+    let binary = match (&request.on, request.binary) {
+        (Some(_), _) => None,
+        (None, Some(binary)) => Some(binary),
+        (None, None) => Some(tools::slackwater()?),
+    };
+    let mut home = Home::new(request.on.as_deref())?;
+    let logs = tools::target_directory()?.join("suites");
+    let mut failed = Vec::new();
+    for suite in chosen {
+        println!("-- {}: {}", suite.name, suite.about);
+        let start = Instant::now();
+        let outcome = run_one(suite, &request.effort, &home, &logs, binary.as_deref());
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome {
+            Ok(what) => println!("PASS {:<10} {seconds:6.1} s  {what}", suite.name),
+            Err(what) => {
+                println!("FAIL {:<10} {seconds:6.1} s  {what}", suite.name);
+                failed.push(suite.name);
+            }
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    home.keep();
+    Err(format!("{}; logs are in {}, files in {}", failed.join(", "), logs.display(), home.path().display()))
+}
+
+fn run_one(suite: &Suite, effort: &Effort, home: &Home, logs: &Path, binary: Option<&Path>) -> Result<String, String> {
+    let mut ground = Ground::new(suite.name, home, logs, binary)?;
+    let outcome = (suite.run)(&mut ground, effort);
+    // What went wrong first is told first; an unmount that fails spoils a suite that passed.
+    let settled = ground.settle();
+    let what = outcome?;
+    settled.map(|_| what)
+}
+
+fn parse(arguments: &[&str]) -> Result<Request, String> {
+    let mut request = Request::default();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match *argument {
+            "--long" => request.effort.is_long = true,
+            "--on" => request.on = Some(arguments.next().ok_or("--on needs a directory")?.into()),
+            "--binary" => request.binary = Some(arguments.next().ok_or("--binary needs a file")?.into()),
+            option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{}", help())),
+            name => request.names.push(name.to_owned()),
+        }
+    }
+    Ok(request)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Suite>, String> {
+    if names.is_empty() {
+        return Ok(SUITES.iter().collect());
+    }
+    let find = |name: &String| {
+        let suite = SUITES.iter().find(|suite| suite.name == name);
+        suite.ok_or_else(|| format!("there is no suite {name:?}\n\n{}", help()))
+    };
+    names.iter().map(find).collect()
+}
+
+/// Everything that would make a suite fail for a reason that is not the file system's.
+fn check_machine(mounts: bool, chosen: &[&Suite]) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+        wrong.push("root is needed: the suites mount, and act as several users".to_owned());
+    }
+    if mounts && let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        wrong.push(format!("/dev/fuse is needed, and cannot be opened: {error}"));
+    }
+    let always = [("timeout", "coreutils"), ("setpriv", "util-linux"), ("umount", "mount")];
+    let mut packages: Vec<&str> = chosen
+        .iter()
+        .flat_map(|suite| suite.needs)
+        .chain(&always)
+        .filter(|(program, _)| !tools::is_installed(program))
+        .map(|(_, package)| *package)
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    if !packages.is_empty() {
+        wrong.push(format!("programs are missing: apt-get install {}", packages.join(" ")));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_come_in_any_order() {
+        let request = parse(&["git", "--on", "/tmp", "--long", "fsx"]).unwrap();
+        let names = vec!["git".to_owned(), "fsx".to_owned()];
+        let expected = Request { effort: Effort { is_long: true }, on: Some("/tmp".into()), binary: None, names };
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        assert!(parse(&["--on"]).is_err());
+        assert!(parse(&["--fast"]).unwrap_err().contains("--long"));
+        assert!(chosen(&["gti".to_owned()]).is_err_and(|message| message.contains("pjdfstest")));
+        assert_eq!(chosen(&[]).unwrap().len(), SUITES.len());
+    }
+
+    #[test]
+    fn help_names_every_suite() {
+        let help = help();
+        assert!(SUITES.iter().all(|suite| help.contains(suite.name)), "{help}");
+    }
+}

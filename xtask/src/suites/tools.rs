@@ -1,0 +1,80 @@
+//! The programs that the suites run: found in the system, or built by cargo into the target directory.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::cargo::Cargo;
+
+/// A tool from crates.io, in the version whose output and options the suite knows.
+pub(super) struct CargoTool {
+    pub(super) name: &'static str,
+    pub(super) version: &'static str,
+}
+
+impl CargoTool {
+    /// The program, built if this version is not there yet.
+    pub(super) fn program(&self) -> Result<PathBuf, String> {
+        let target = target_directory()?;
+        let root = target.join("tools").join(format!("{}-{}", self.name, self.version));
+        let program = root.join("bin").join(self.name);
+        if !program.is_file() {
+            let line = format!("install --quiet --locked --debug --version {} {}", self.version, self.name);
+            // What is built stays in the target directory, and the tools share what they have in common.
+            let build = target.join("tools").join("build");
+            Cargo::new(&line).args("--root").arg(&root).args("--target-dir").arg(&build).run()?;
+        }
+        Ok(program)
+    }
+}
+
+/// The command `slackwater`, built from this checkout.
+pub(super) fn slackwater() -> Result<PathBuf, String> {
+    let build = Cargo::new("build --release --package slackwater-cli --message-format json-render-diagnostics");
+    println!("$ {build}");
+    let messages = String::from_utf8(build.output()?).map_err(|error| format!("{build}: {error}"))?;
+    executable(&messages).ok_or_else(|| format!("{build}: builds no program"))
+}
+
+/// The path of the last program that cargo's messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let mut paths = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    paths.next_back()
+}
+
+/// Where cargo builds this checkout.
+pub(super) fn target_directory() -> Result<PathBuf, String> {
+    let text = Cargo::new("metadata --format-version 1 --no-deps").output()?;
+    let metadata: Value = serde_json::from_slice(&text).map_err(|error| format!("cargo metadata: {error}"))?;
+    metadata["target_directory"].as_str().map(PathBuf::from).ok_or_else(|| "cargo names no target directory".into())
+}
+
+/// Whether a program is on the path, or where only root looks.
+pub(super) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| fs::metadata(folder.join(program)).is_ok_and(|file| file.is_file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_in_the_messages_of_cargo() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\nnoise\n\
+                        {\"reason\":\"compiler-artifact\",\"executable\":\"/x/slackwater\"}\n{\"reason\":\"build-finished\"}\n";
+        assert_eq!(executable(messages).as_deref(), Some(Path::new("/x/slackwater")));
+        assert_eq!(executable(""), None);
+    }
+
+    #[test]
+    fn programs_are_looked_for_on_the_path() {
+        assert!(is_installed("sh") && !is_installed("no-such-program"));
+    }
+}
