@@ -6,6 +6,7 @@ mod backends_that_fail;
 mod cuts;
 mod limits;
 mod names;
+mod nodes;
 mod other_files_bytes;
 #[path = "../rig/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
