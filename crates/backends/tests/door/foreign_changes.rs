@@ -41,7 +41,7 @@ fn settled(rig: &Rig, name: &str, bytes: &[u8]) -> File {
 }
 
 #[test]
-fn a_clean_file_is_read_anew() {
+fn p12_a_clean_file_is_read_anew() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 3 * PAGE));
     Other::of(&rig).write("a", 10, b"from elsewhere");
@@ -71,7 +71,7 @@ fn a_lookup_notices_as_well() {
 }
 
 #[test]
-fn a_dirty_file_is_ours_and_the_loss_is_counted_once() {
+fn p12_a_dirty_file_is_ours_and_the_loss_is_counted_once() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
     file.write_at(0, b"ours").unwrap();
@@ -88,7 +88,7 @@ fn a_dirty_file_is_ours_and_the_loss_is_counted_once() {
 }
 
 #[test]
-fn nothing_that_we_do_ourselves_looks_like_somebody_else() {
+fn p12_nothing_that_we_do_ourselves_looks_like_somebody_else() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 4 * PAGE));
     let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
