@@ -82,6 +82,27 @@ fn setuid_that_a_write_has_cleared_stays_cleared_and_one_that_was_not_stays() {
 }
 
 #[test]
+fn setuid_that_was_cleared_is_not_brought_back_by_an_older_answer() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    rig.volume.setattr(file.inode(), mode(0o4755)).unwrap();
+    file.write_at(0, b"x").unwrap();
+    rig.disk.faults.add(Rule::hold().on("setattr").next(1));
+    rig.flush_without_waiting();
+    assert_eq!(rig.disk.faults.held().len(), 1, "a flush that keeps the mode is on its way");
+    rig.volume.kill_suidgid(file.inode()).unwrap();
+    rig.volume.setxattr(file.inode(), "user.a", b"1", XattrMode::Set).unwrap();
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(file.inode().attr().mode & 0o7777, 0o755, "the backend has the old one still");
+    rig.disk.faults.release_all();
+    file.fsync().unwrap();
+    drop(file);
+    rig.volume.umount(slackwater::UmountOptions::default()).unwrap();
+    let volume = rig.engine.mount("again", rig.disk.backend.clone()).unwrap();
+    assert_eq!(volume.walk("a").unwrap().attr().mode & 0o7777, 0o755);
+}
+
+#[test]
 fn a_change_of_owner_clears_setuid() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
