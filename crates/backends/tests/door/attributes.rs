@@ -35,6 +35,23 @@ fn a_node_belongs_to_who_made_it() {
 }
 
 #[test]
+fn a_directory_shows_the_names_that_were_just_made_and_removed() {
+    let rig = Rig::by_hand();
+    let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
+    let other = volume.make(&root, "other", NewNode::Directory, 0o755).unwrap();
+    let look = |dir| volume.revalidate(dir, Duration::from_secs(3600)).unwrap();
+    assert_eq!((look(&root).nlink, look(&other).nlink), (3, 2));
+    volume.make(&root, "d", NewNode::Directory, 0o755).unwrap();
+    assert_eq!(look(&root).nlink, 4);
+    let before = look(&root).mtime;
+    volume.rename(&root, "d", &other, "d", RenameMode::Replace).unwrap();
+    assert_eq!((look(&root).nlink, look(&other).nlink), (3, 3));
+    assert!(look(&root).mtime > before);
+    volume.remove(&other, "d", Removal::Directory).unwrap();
+    assert_eq!(look(&other).nlink, 2);
+}
+
+#[test]
 fn a_nameless_file_that_nobody_names_is_gone_with_its_last_user() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
