@@ -43,6 +43,8 @@ pub use holders::Holder;
 
 /// Time between two reports of progress, and two looks at what changes by itself.
 const LOOK: Duration = Duration::from_millis(100);
+/// Time after which a flush looks whether it gets anywhere.
+const SLICE: Duration = Duration::from_secs(1);
 /// How long the kernel may take to drop its last reference after umount2(2), before it is taken for granted that
 /// the volume is mounted somewhere else as well.
 const ELSEWHERE: Duration = Duration::from_secs(2);
@@ -419,7 +421,7 @@ impl MountedVolume {
         let result = Arc::clone(&flush);
         let work = move || {
             let pushed = push_mapped(&volume, &notifier).map_err(MountedError::Mapped);
-            let flushed = pushed.and_then(|()| Ok(sb.flush_until(deadline)?));
+            let flushed = pushed.and_then(|()| flush_unless_overtaken(&sb, deadline));
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
@@ -468,6 +470,24 @@ fn dev_of(path: &Path) -> Result<u64, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let stat = statx(CWD, path, flags, StatxFlags::empty())?;
     Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// Flushes, until everything is in the backend or writers bring as much as the backend takes: then only a freeze
+/// helps. A backend that takes nothing is waited for here, where nobody else has to.
+fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), MountedError> {
+    loop {
+        let before = sb.status();
+        let slice = sb.now() + SLICE;
+        match sb.flush_until(Some(deadline.map_or(slice, |deadline| deadline.min(slice)))) {
+            Err(UmountError::Deadline { .. }) if deadline.is_none_or(|deadline| sb.now() < deadline) => {}
+            flushed => return Ok(flushed?),
+        }
+        let after = sb.status();
+        let is_moving = after.written_bytes != before.written_bytes || after.bytes_left() == 0;
+        if is_moving && after.bytes_left() >= before.bytes_left() {
+            return Ok(());
+        }
+    }
 }
 
 /// Has the kernel write what it holds of shared mappings; it has arrived when this returns.

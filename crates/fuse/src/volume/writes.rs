@@ -106,8 +106,8 @@ impl Write {
 
     fn failed(&self, error: FileError) -> Attempt {
         match error {
-            // Frozen: it will be thawed, or the volume is gone and the next attempt says so.
-            FileError::NotMounted if self.open.node.inode.super_block().is_frozen() => Attempt::WouldBlock,
+            // Frozen, as a rule; whoever may wait finds out.
+            FileError::NotMounted => Attempt::WouldBlock,
             _ if self.taken > 0 => Attempt::Done,
             error => Attempt::Failed(error.into()),
         }
@@ -135,7 +135,7 @@ impl Volume {
                     let _ = self.sb.sync();
                     is_confirmed = true;
                 }
-                // Frozen.
+                // Only a freeze is in the way of who may wait.
                 Attempt::WouldBlock if self.wait_until_thawed() => {}
                 Attempt::WouldBlock => break Some(Failure(Errno::IO)),
                 Attempt::Failed(failure) => break Some(failure),
