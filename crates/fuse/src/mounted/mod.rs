@@ -157,11 +157,10 @@ pub enum MountedError {
 
 impl From<UmountError> for MountedError {
     fn from(error: UmountError) -> Self {
-        match error {
-            UmountError::Deadline { dirty_bytes, cause } => Self::Deadline { dirty_bytes, cause },
-            UmountError::InProgress => Self::InProgress,
-            error => Self::Volume(error),
+        if let UmountError::Deadline { dirty_bytes, cause } = error {
+            return Self::Deadline { dirty_bytes, cause };
         }
+        if matches!(error, UmountError::InProgress) { Self::InProgress } else { Self::Volume(error) }
     }
 }
 
@@ -425,7 +424,8 @@ impl MountedVolume {
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
-        let late = || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
+        let late =
+            || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
         if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
             return Err(late());
         }

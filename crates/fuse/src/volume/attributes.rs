@@ -9,10 +9,10 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{self, AttrOut, EntryOut, Kstatfs, SetattrIn, fattr};
 use crate::notifier::Notification;
-use crate::volume::answer::Answer;
-use crate::volume::nodes::Node;
 use crate::volume::Volume;
+use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
+use crate::volume::nodes::Node;
 
 /// For how long the kernel believes what it was told of a name or a node, and we what the backend told us.
 pub(super) const VALID: Duration = Duration::from_secs(1);

@@ -63,7 +63,6 @@ impl Waiting {
         let state = self.caller.state.lock();
         if matches!(state.place, Place::Gone) { None } else { Some(state) }
     }
-
 }
 
 impl CallerState {
@@ -89,7 +88,7 @@ impl Caller {
                 drop(state);
                 let _ = reply.error(Errno::INTR);
             }
-            other => state.place = other,
+            other @ (Place::Held | Place::Gone | Place::Due(_)) => state.place = other,
         }
         true
     }

@@ -162,9 +162,10 @@ impl Listing<'_> {
             (None, Some(NodeKind::Symlink)) => 10,
             (None, Some(NodeKind::Special) | None) => 0,
         };
-        let found = inode.as_ref().filter(|_| self.plus).and_then(|inode: &InodeRef| {
-            self.volume.entry(self.dir, inode.clone()).ok()
-        });
+        let found = inode
+            .as_ref()
+            .filter(|_| self.plus)
+            .and_then(|inode: &InodeRef| self.volume.entry(self.dir, inode.clone()).ok());
         // Without a node the kernel looks it up itself.
         let wire = found.unwrap_or_else(EntryOut::default);
         let pushed = self.push(&wire, entry.ino, place, kind, &entry.name);

@@ -29,6 +29,7 @@ impl FileSystem for Served {
         let _ = self.0.notifier.set(notifier.clone());
     }
 
+    #[allow(clippy::wildcard_enum_match_arm, reason = "dispatch has the others")]
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
         let volume = &self.0;
         match op {
@@ -58,16 +59,21 @@ impl FileSystem for Served {
 }
 
 impl Volume {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node")]
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
         match op {
             Operation::Read(args) => {
-                let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+                let Some(open) = self.handles.file(args.fh) else {
+                    return self.deliver(reply, Err(Errno::BADF.into()));
+                };
                 if let Some(reply) = Self::read_cached(&open, &args, reply) {
                     self.serve(cx, header, reply, move |volume| volume.read(&open, &args));
                 }
             }
             Operation::Flush(args) => {
-                let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+                let Some(open) = self.handles.file(args.fh) else {
+                    return self.deliver(reply, Err(Errno::BADF.into()));
+                };
                 if open.closes_slowly() {
                     self.serve(cx, header, reply, move |volume| volume.flush(&open));
                 } else {
@@ -88,7 +94,9 @@ impl Volume {
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
-                let Some(directory) = self.handles.directory(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+                let Some(directory) = self.handles.directory(args.fh) else {
+                    return self.deliver(reply, Err(Errno::BADF.into()));
+                };
                 self.serve(cx, header, reply, move |volume| volume.readdir(&directory, &args, plus));
             }
             Operation::Statfs => self.serve(cx, header, reply, |volume| volume.statfs()),
@@ -163,7 +171,9 @@ impl Volume {
                 self.serve(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let Some(to_dir) = self.nodes.get(new_parent) else { return self.deliver(reply, Err(Errno::STALE.into())) };
+                let Some(to_dir) = self.nodes.get(new_parent) else {
+                    return self.deliver(reply, Err(Errno::STALE.into()));
+                };
                 let (from, to) = (own(name), own(new_name));
                 self.serve(cx, header, reply, move |volume| volume.rename((&node, &from), (&to_dir, &to), flags));
             }
@@ -195,14 +205,7 @@ impl Volume {
     }
 
     /// WRITE: at once, if the cache can take it.
-    fn write(
-        self: &Arc<Self>,
-        cx: &Context<'_>,
-        header: &RequestHeader,
-        args: &WriteIn,
-        bytes: &[u8],
-        reply: Reply,
-    ) {
+    fn write(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, bytes: &[u8], reply: Reply) {
         if args.write_flags & write_in::CACHE != 0 {
             // Whole pages as a rule, which need nothing from the backend; if one does, another thread reads.
             let _blocking = cx.try_block();
@@ -219,7 +222,7 @@ impl Volume {
         match write.attempt(bytes, false) {
             Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
-            attempt => {
+            attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = &bytes[write.taken..];
                 let waiting = self.wait(header.pid, reply);
                 if attempt == Attempt::NoRoom {

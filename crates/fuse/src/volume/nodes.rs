@@ -143,7 +143,10 @@ impl Nodes {
     /// Nodes that somebody may write to.
     pub(super) fn written(&self) -> Vec<Arc<Node>> {
         let is_written = |node: &&Arc<Node>| node.writers.load(Ordering::Acquire) != 0;
-        self.shards.iter().flat_map(|shard| shard.read().by_id.values().filter(is_written).cloned().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.read().by_id.values().filter(is_written).cloned().collect::<Vec<_>>())
+            .collect()
     }
 
     /// Forgets every node, the root too: the kernel is gone.

@@ -28,7 +28,9 @@ mod tests {
 
     #[test]
     fn a_pending_sigkill_is_seen_for_the_thread_and_for_its_process() {
-        assert!(!has_sigkill("Name:\tx\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigCgt:\t0000000000000100\n"));
+        assert!(!has_sigkill(
+            "Name:\tx\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigCgt:\t0000000000000100\n"
+        ));
         assert!(has_sigkill("SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
         assert!(has_sigkill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
     }

@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use rustix::io::Errno;
-use slackwater::backend::{FallocateMode, SeekWhence};
 use slackwater::Written;
+use slackwater::backend::{FallocateMode, SeekWhence};
 
 use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
 use crate::reply::Reply;

@@ -8,10 +8,10 @@ use slackwater::FileError;
 use slackwater::backend::XattrMode;
 
 use crate::abi::SetxattrIn;
-use crate::volume::answer::Answer;
-use crate::volume::nodes::Node;
 use crate::volume::Volume;
+use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
+use crate::volume::nodes::Node;
 
 /// Flags of setxattr(2).
 const XATTR_CREATE: u32 = 1;
@@ -26,11 +26,20 @@ impl Volume {
     /// LISTXATTR: the names, each with a NUL.
     pub(super) fn listxattr(&self, node: &Node, size: u32) -> Result<Answer, Failure> {
         let names = self.sb.listxattr(&node.inode);
-        sized(names.map(|names| names.iter().flat_map(|name| name.as_bytes().iter().copied().chain([0])).collect()), size)
+        sized(
+            names.map(|names| names.iter().flat_map(|name| name.as_bytes().iter().copied().chain([0])).collect()),
+            size,
+        )
     }
 
     /// SETXATTR.
-    pub(super) fn setxattr(&self, node: &Node, name: &OsStr, value: &[u8], args: &SetxattrIn) -> Result<Answer, Failure> {
+    pub(super) fn setxattr(
+        &self,
+        node: &Node,
+        name: &OsStr,
+        value: &[u8],
+        args: &SetxattrIn,
+    ) -> Result<Answer, Failure> {
         let mode = match args.flags {
             0 => XattrMode::Set,
             XATTR_CREATE => XattrMode::Create,

@@ -28,10 +28,8 @@ fn who_is_in_the_way_is_named() {
     let mut sleep = spawn("sh", &["-c", &script]);
     until("both are there", || rig.mounted.holders().len() == 2);
     let error = rig.umount().unwrap_err();
-    let mut wanted = [
-        (tail.id(), rig.file("d/open").display().to_string()),
-        (sleep.id(), rig.file("d").display().to_string()),
-    ];
+    let mut wanted =
+        [(tail.id(), rig.file("d/open").display().to_string()), (sleep.id(), rig.file("d").display().to_string())];
     wanted.sort();
     assert_eq!(holders(&error), wanted);
     assert!(error.to_string().contains(&format!("sleep ({})", sleep.id())), "{error}");
