@@ -48,16 +48,19 @@ impl SuperBlock {
         let quiet = quiet.filter(|quiet| {
             inode.changes.is_still(*quiet) && removals.is_some_and(|removals| self.removals.is_still(removals))
         });
-        let foreign = quiet.is_some() && inode.kind() == NodeKind::File && inode.is_foreign(&attr);
-        if !foreign {
-            inode.refresh(&attr, quiet);
+        let Some(quiet) = quiet else {
+            inode.refresh_if_newer(&attr);
+            return Ok(());
+        };
+        if inode.kind() != NodeKind::File || !inode.is_foreign(&attr) {
+            inode.refresh(&attr, Some(quiet));
             return Ok(());
         }
         let _exclusive = inode.rwsem.write();
-        if !quiet.is_some_and(|quiet| inode.changes.is_still(quiet)) {
+        if !inode.changes.is_still(quiet) {
             return Ok(()); // the next look asks again
         }
-        inode.refresh(&attr, quiet);
+        inode.refresh(&attr, Some(quiet));
         if !inode.is_clean(&inode.state.lock()) {
             self.changed_underneath.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(),

@@ -129,27 +129,55 @@ impl Inode {
     pub(crate) fn refresh(&self, attr: &Attr, as_of: Option<Quiet>) {
         let now = self.super_block().engine().clock.now();
         let mut state = self.state.lock();
-        state.told = Told::as_of(attr, now, as_of);
+        let still = as_of.filter(|quiet| self.changes.is_still(*quiet));
+        state.told = Told::as_of(attr, now, still);
+        if still != as_of {
+            state.told.at = None; // a call of ours has just begun
+        }
         take_over(&mut state, attr);
     }
 
-    /// The same for attributes that a lookup brought, which may be older than those of a change since. If they
-    /// look as if somebody else had changed the file, the next look at it asks.
-    pub(crate) fn refresh_from_lookup(&self, attr: &Attr) {
+    /// The same for attributes that were only asked for, while a call of ours ran: they may be older than those
+    /// it has left.
+    pub(crate) fn refresh_if_newer(&self, attr: &Attr) {
         let now = self.super_block().engine().clock.now();
         let mut state = self.state.lock();
-        if attr.ctime >= state.attr.ctime {
+        // A clock of the backend's may stand still for some changes. A directory is asked about soon again.
+        let newer =
+            attr.ctime > state.attr.ctime || (self.kind() == NodeKind::Directory && attr.ctime == state.attr.ctime);
+        if newer {
             take_over(&mut state, attr);
         }
-        let comparable = state.told.as_of.is_some_and(|quiet| self.changes.is_still(quiet));
-        match state.told.is(attr) {
-            true if comparable => state.told.at = Some(now),
-            false if comparable && self.kind() == NodeKind::File => state.told.at = None,
-            true | false => {}
+        if self.kind() == NodeKind::File {
+            state.told.at = Some(now);
         }
     }
 
-    /// What the backend told is old from now on: a name in this directory changed.
+    /// The same for attributes that a lookup brought. If they look as if somebody else had changed the file, the
+    /// next look at it asks.
+    pub(crate) fn refresh_from_lookup(&self, attr: &Attr) {
+        let before = self.state.lock().told;
+        self.refresh_if_newer(attr);
+        if self.kind() == NodeKind::File {
+            let comparable = before.as_of.is_some_and(|quiet| self.changes.is_still(quiet));
+            match before.is(attr) {
+                true if comparable => {}
+                false if comparable => self.outdate(),
+                true | false => self.state.lock().told.at = before.at,
+            }
+        }
+    }
+
+    /// Runs a call of ours that changes a name in this directory: what the backend told is old afterwards.
+    pub(crate) fn change_names<T>(&self, call: impl FnOnce() -> T) -> T {
+        let change = self.changes.begin();
+        let answer = call();
+        self.end_change(change, None);
+        self.outdate();
+        answer
+    }
+
+    /// What the backend told is old from now on.
     pub(crate) fn outdate(&self) {
         self.state.lock().told.at = None;
     }

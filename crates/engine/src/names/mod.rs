@@ -18,12 +18,10 @@ use std::time::Duration;
 
 use slackwater_sync::shim::Arc;
 
-use crate::backend::{
-    Attr, Call, Creator, DirEntry, DirEntryPlus, Found, NewNode, Node, NodeKind, Removal, RenameMode, SyncScope,
-};
+use crate::backend::{Call, Creator, DirEntry, DirEntryPlus, Found, NewNode, NodeKind, Removal, RenameMode, SyncScope};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::InodeRef;
 use crate::super_block::SuperBlock;
 
 /// An entry of a directory, and the node it leads to.
@@ -44,8 +42,10 @@ impl SuperBlock {
         self.alive()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
         let inode = self.iget(self.call(None, |done| Call::Lookup { dir, name, done })?);
-        // Costs a question only if the attributes that came with it look as if somebody else had been there.
-        self.revalidate(&inode, Duration::MAX)?;
+        if inode.kind() == NodeKind::File {
+            // Costs a question only if what came with it looks as if somebody else had been there.
+            self.revalidate(&inode, Duration::MAX)?;
+        }
         Ok(inode)
     }
 
@@ -103,9 +103,9 @@ impl SuperBlock {
     ) -> Result<InodeRef, FileError> {
         self.writable()?;
         let (node, name) = (dir.node()?, name.to_os_string());
-        let made = self.call(None, |done| Call::Make { dir: node, name, what, mode, creator, done });
-        dir.outdate();
-        Ok(self.iget(made?))
+        let made =
+            dir.change_names(|| self.call(None, |done| Call::Make { dir: node, name, what, mode, creator, done }))?;
+        Ok(self.iget(made))
     }
 
     /// Makes a file without a name in `dir`, which [`SuperBlock::link`] may give it one; else it lives as long
@@ -127,9 +127,9 @@ impl SuperBlock {
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
         self.writable()?;
         let (node, dir_node, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
-        let linked = inode.change_with(|| self.call(None, |done| Call::Link { node, dir: dir_node, name, done }));
-        dir.outdate();
-        linked?;
+        dir.change_names(|| {
+            inode.change_with(|| self.call(None, |done| Call::Link { node, dir: dir_node, name, done }))
+        })?;
         Ok(())
     }
 
@@ -148,12 +148,11 @@ impl SuperBlock {
         let (dir_node, name) = (dir.node()?, name.as_ref().to_os_string());
         // Which file it changes is known when it is answered: until then nobody judges any.
         let change = self.removals.begin();
-        let victim = self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done });
-        dir.outdate();
+        let victim = dir.change_names(|| self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done }));
         let victim = victim.map(|victim: Found| {
-            let (node, attr) = (victim.node.clone(), victim.attr);
-            let inode = self.iget(victim);
-            inode.lost_a_name(node, &attr);
+            let attr = victim.attr;
+            let inode = self.iget(victim); // with its node, if it has none (A1)
+            inode.refresh(&attr, inode.changes.quiet());
             inode
         });
         self.removals.end(change);
@@ -192,21 +191,25 @@ impl SuperBlock {
         }
         let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
         let (from, to) = (from.to_os_string(), to.to_os_string());
-        let change = source.changes.begin();
-        let renamed =
-            self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
-        source.end_change(change, None);
-        from_dir.outdate();
-        to_dir.outdate();
-        renamed?;
-        if let Some((node, other)) = other {
-            let change = other.changes.begin();
+        let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
+        let rename =
+            || self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
+        let renamed = from_dir.change_names(|| to_dir.change_names(rename));
+        source.end_change(changes.0, None);
+        if let Some(((node, other), change)) = other.zip(changes.1) {
             let asked = node.clone();
-            let attr = self.call(None, |done| Call::Getattr { node: asked, done });
-            other.end_change(change, attr.as_ref().ok());
-            other.lost_a_name(node, &attr?);
+            let attr = match renamed {
+                Ok(()) => self.call(None, |done| Call::Getattr { node: asked, done }).map(Some),
+                Err(_) => Ok(None),
+            };
+            other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
+            renamed?;
+            other.adopt_node(node);
+            attr?;
             self.space.outdate();
+            return Ok(());
         }
+        renamed?;
         Ok(())
     }
 
@@ -257,13 +260,5 @@ impl SuperBlock {
             }
         }
         Ok(())
-    }
-}
-
-impl Inode {
-    /// Takes what came with the loss of a name (A1).
-    fn lost_a_name(&self, node: Node, attr: &Attr) {
-        self.refresh(attr, self.changes.quiet());
-        self.adopt_node(node);
     }
 }

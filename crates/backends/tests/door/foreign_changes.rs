@@ -1,0 +1,242 @@
+//! Somebody else changes a file on the backend: a clean one is read anew, a dirty one is ours.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use slackwater::backend::{AttrChange, RenameMode, XattrMode};
+use slackwater::{Engine, File, ManualClock, SuperBlock, Timestamp};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::{DirBackend, Rule};
+
+use crate::rig::{
+    Disk, PAGE, Random, Rig, TempDir, assert_same, busy, by_hand, create, open, pattern, read_all, spawn,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Another engine on the same backend.
+struct Other {
+    _engine: Engine,
+    volume: Arc<SuperBlock>,
+}
+
+impl Other {
+    fn of(rig: &Rig) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(4 << 20)).unwrap();
+        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(7))), by_hand());
+        let volume = engine.mount("other", rig.disk.mem.clone()).unwrap();
+        Self { _engine: engine, volume }
+    }
+
+    fn write(&self, name: &str, at: u64, bytes: &[u8]) {
+        let file = open(&self.volume, name);
+        file.write_at(at, bytes).unwrap();
+        file.fsync().unwrap();
+    }
+}
+
+fn settled(rig: &Rig, name: &str, bytes: &[u8]) -> File {
+    let file = rig.create(name);
+    file.write_at(0, bytes).unwrap();
+    file.fsync().unwrap();
+    file
+}
+
+#[test]
+fn p12_a_clean_file_is_read_anew() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", &pattern(1, 3 * PAGE));
+    Other::of(&rig).write("a", 10, b"from elsewhere");
+    let mut got = [0; 14];
+    assert_eq!(file.read_at(10, &mut got).unwrap(), 14);
+    assert_ne!(&got, b"from elsewhere", "cached: nobody has asked");
+    rig.clock.advance(SECOND);
+    rig.volume.revalidate(file.inode(), SECOND).unwrap();
+    assert_eq!(file.read_at(10, &mut got).unwrap(), 14);
+    assert_eq!(&got, b"from elsewhere");
+    assert_eq!(rig.volume.status().changed_underneath, 0, "nobody lost anything");
+
+    Other::of(&rig).write("a", 3 * PAGE as u64, b"longer");
+    let attr = rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(attr.size_bytes, 3 * PAGE as u64 + 6);
+    assert_eq!(&read_all(&file)[3 * PAGE..], b"longer");
+}
+
+#[test]
+fn a_lookup_notices_as_well() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", b"first");
+    Other::of(&rig).write("a", 0, b"other and longer");
+    let again = rig.volume.walk("a").unwrap();
+    assert_eq!(again.attr().size_bytes, 16);
+    assert_eq!(read_all(&file), b"other and longer");
+}
+
+#[test]
+fn p12_a_dirty_file_is_ours_and_the_loss_is_counted_once() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
+    file.write_at(0, b"ours").unwrap();
+    Other::of(&rig).write("a", 0, b"theirs, over all of it");
+    for _ in 0..3 {
+        rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    }
+    assert_eq!(rig.volume.status().changed_underneath, 1);
+    assert_eq!(&read_all(&file)[..4], b"ours");
+    file.fsync().unwrap();
+    assert_eq!(&rig.stored("a").unwrap()[..4], b"ours");
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(rig.volume.status().changed_underneath, 1);
+}
+
+#[test]
+fn p12_nothing_that_we_do_ourselves_looks_like_somebody_else() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", &pattern(1, 4 * PAGE));
+    let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
+    let inode = file.inode();
+    let cached = || file.peek(0, 1 << 20, |slices| slices.len()).is_some();
+    let look = |what: &str| {
+        volume.revalidate(inode, Duration::ZERO).unwrap();
+        assert!(cached(), "{what} dropped the pages");
+        assert_eq!(volume.status().changed_underneath, 0, "{what}");
+    };
+    look("nothing");
+    file.write_at(5, b"dirty").unwrap();
+    look("a write");
+    file.write_back().unwrap();
+    look("a unit");
+    rig.advance(Duration::from_secs(40));
+    look("a flush");
+    file.fsync().unwrap();
+    look("fsync");
+    volume.setattr(inode, AttrChange { mode: Some(0o600), ..AttrChange::default() }).unwrap();
+    look("chmod");
+    volume.setattr(inode, AttrChange { mtime: Some(Timestamp(5)), ..AttrChange::default() }).unwrap();
+    look("utimes");
+    volume.link(inode, &root, "b").unwrap();
+    look("link");
+    volume.remove(&root, "b", slackwater::backend::Removal::File).unwrap();
+    look("unlink");
+    volume.rename(&root, "a", &root, "c", RenameMode::NoReplace).unwrap();
+    look("rename");
+    volume.setxattr(inode, "user.x", b"1", XattrMode::Set).unwrap();
+    look("setxattr");
+    file.set_len(3 * PAGE as u64 + 5).unwrap();
+    look("truncate");
+    file.fallocate(slackwater::backend::FallocateMode::Allocate, 0, 4 * PAGE as u64).unwrap();
+    let _ = read_all(&file);
+    look("fallocate");
+    file.write_at(0, b"again").unwrap();
+    file.fsync().unwrap();
+    look("write and fsync");
+}
+
+#[test]
+fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
+    file.write_at(0, b"ours").unwrap();
+    rig.disk.faults.add(Rule::hold().on("write").next(1));
+    rig.flush_without_waiting();
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    rig.disk.faults.release_all();
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    file.fsync().unwrap();
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(rig.volume.status().changed_underneath, 0);
+    assert!(file.peek(0, PAGE, |_| ()).is_some(), "still cached");
+    Other::of(&rig).write("a", 0, b"them");
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(&read_all(&file)[..4], b"them");
+}
+
+#[test]
+fn the_backend_is_not_asked_again_within_the_age() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", b"x");
+    // Whoever asks is refused.
+    rig.disk.faults.add(Rule::fail(slackwater::ErrorKind::Io).on("getattr"));
+    let revalidate = || assert_eq!(rig.volume.revalidate(file.inode(), SECOND).unwrap().size_bytes, 1);
+    revalidate();
+    rig.volume.setattr(file.inode(), AttrChange { mode: Some(0o600), ..AttrChange::default() }).unwrap();
+    revalidate();
+    file.write_at(0, b"y").unwrap();
+    revalidate();
+    rig.clock.advance(SECOND);
+    assert!(rig.volume.revalidate(file.inode(), SECOND).is_err());
+}
+
+/// Writes and renames `a` while others look at it all the time; returns what it has in the end.
+fn write_beside_lookers(volume: &Arc<SuperBlock>) -> Vec<u8> {
+    const PAGES: u64 = 30;
+    let file = Arc::new(create(volume, "a"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let lookers: Vec<_> = (0..2)
+        .map(|nth| {
+            let (file, stop, volume) = (file.clone(), stop.clone(), volume.clone());
+            spawn("one who looks", move || {
+                let root = volume.root().unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+                    let _ = volume.lookup(&root, "a").or_else(|_| volume.lookup(&root, "b"));
+                    if nth == 0 {
+                        let mode = Some(0o600);
+                        volume.setattr(file.inode(), AttrChange { mode, ..AttrChange::default() }).unwrap();
+                        let _ = volume.setxattr(file.inode(), "user.x", b"1", XattrMode::Set);
+                    }
+                }
+            })
+        })
+        .collect();
+    let root = volume.root().unwrap();
+    let mut random = Random::new(3);
+    let mut wanted = vec![0; PAGES as usize * PAGE];
+    file.set_len(wanted.len() as u64).unwrap();
+    for round in 0..600_u64 {
+        let from = random.below(wanted.len() as u64 - 1);
+        let len = 1 + random.below((wanted.len() as u64 - from).min(9000)) as usize - 1;
+        let bytes = pattern(round, len);
+        file.write_at(from, &bytes).unwrap();
+        wanted[from as usize..from as usize + len].copy_from_slice(&bytes);
+        match round % 20 {
+            3 => file.write_back().unwrap(),
+            9 => file.fsync().unwrap(),
+            12 => volume.rename(&root, "a", &root, "b", RenameMode::Replace).unwrap(),
+            17 => volume.rename(&root, "b", &root, "a", RenameMode::Replace).unwrap(),
+            _ => {}
+        }
+        assert_same(&read_all(&file), &wanted, "read");
+    }
+    stop.store(true, Ordering::Relaxed);
+    lookers.into_iter().for_each(crate::rig::Running::wait);
+    assert_eq!(volume.status().changed_underneath, 0);
+    file.fsync().unwrap();
+    wanted
+}
+
+#[test]
+fn p12_looks_beside_writers_and_flushers_find_nobody_else_and_drop_nothing() {
+    let rig = Rig::live(Disk::new(), busy());
+    let wanted = write_beside_lookers(&rig.volume);
+    assert_same(&rig.stored("a").unwrap(), &wanted, "stored");
+    rig.unmount_and_find_nothing_left();
+}
+
+#[test]
+fn p12_the_times_of_a_real_file_system_look_like_nobody_else() {
+    let dir = TempDir::new("looks");
+    let rig = Rig::live(Disk::new(), busy());
+    let volume = rig.engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
+    let wanted = write_beside_lookers(&volume);
+    assert_same(&std::fs::read(dir.path().join("a")).unwrap(), &wanted, "stored");
+    let file = open(&volume, "a");
+    file.write_at(0, b"x").unwrap();
+    file.fsync().unwrap();
+    std::fs::write(dir.path().join("a"), b"somebody else").unwrap();
+    volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(read_all(&file), b"somebody else");
+    drop(file);
+    volume.umount(slackwater::UmountOptions::default()).unwrap();
+}

@@ -1,0 +1,80 @@
+//! Reading without a copy, and writing without waiting.
+
+use std::sync::Arc;
+
+use slackwater::{File, FileError, Written};
+use slackwater_arena::Pool;
+use slackwater_backends::Rule;
+
+use crate::rig::{PAGE, Rig, assert_same, fill, pattern, spawn};
+
+fn lent(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
+    file.peek(offset, len, |slices| slices.concat())
+}
+
+#[test]
+fn cached_pages_are_lent_and_others_are_not() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    let wanted = pattern(1, 300 * PAGE);
+    file.write_at(0, &wanted).unwrap();
+    for (offset, len) in [(0, 10), (4090, 20), (0, 2 * PAGE), (PAGE + 1, 33 * PAGE), (77, 1 << 20), (299 * PAGE, PAGE)]
+    {
+        assert_same(&lent(&file, offset as u64, len).unwrap(), &wanted[offset..offset + len], "lent");
+    }
+    assert_eq!(lent(&file, 300 * PAGE as u64 - 3, 100).unwrap(), wanted[300 * PAGE - 3..], "up to the end");
+    assert_eq!(lent(&file, 300 * PAGE as u64, 1), None, "nothing there");
+    assert_eq!(lent(&file, 0, (1 << 20) + 1), None, "too much");
+
+    let sparse = rig.create("b");
+    sparse.write_at(5 * PAGE as u64, b"x").unwrap();
+    assert_eq!(lent(&sparse, 0, 5 * PAGE).unwrap(), vec![0; 5 * PAGE], "never written: zeroes");
+    sparse.fsync().unwrap();
+    assert_eq!(lent(&sparse, 0, 1), None, "the backend has it");
+    assert_eq!(lent(&sparse, 5 * PAGE as u64, 1).unwrap(), b"x");
+}
+
+#[test]
+fn a_write_that_must_not_wait_says_so_instead() {
+    let rig = Rig::by_hand();
+    let file = Arc::new(rig.create("a"));
+    let blocked = |result: Result<Written, FileError>| matches!(result, Err(FileError::WouldBlock));
+    assert_eq!(file.write_nowait(0, &[1; 3 * PAGE]).unwrap(), Written::Bytes(3 * PAGE));
+    file.fsync().unwrap();
+    drop(file);
+    rig.volume.umount(slackwater::UmountOptions::default()).unwrap();
+    let volume = rig.engine.mount("again", rig.disk.backend.clone()).unwrap();
+    let file = Arc::new(crate::rig::open(&volume, "a"));
+    assert!(blocked(file.write_nowait(5, b"part of a page that is not here")));
+    assert_eq!(file.write_nowait(PAGE as u64, &[2; PAGE]).unwrap(), Written::Bytes(PAGE), "all of one");
+
+    // A cut that waits for the backend has the file.
+    rig.disk.faults.add(Rule::hold().on("setattr").next(1));
+    let own = file.clone();
+    let cut = spawn("a cut", move || own.set_len(2 * PAGE as u64));
+    assert_eq!(rig.disk.faults.wait_held(1, crate::rig::PATIENCE).len(), 1);
+    assert!(blocked(file.write_nowait(PAGE as u64, b"x")));
+    rig.disk.faults.release_all();
+    cut.wait().unwrap();
+    assert_eq!(file.write_nowait(PAGE as u64, b"x").unwrap(), Written::Bytes(1));
+
+    let taken = fill(&file, 2 * PAGE as u64);
+    assert_eq!(file.write_nowait(2 * PAGE as u64 + taken, b"x").unwrap(), Written::NoRoom);
+}
+
+#[test]
+fn pages_of_a_mapping_find_room_when_others_do_not() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    let taken = fill(&file, 0);
+    assert_eq!(file.try_write_at(taken, &[1; PAGE]).unwrap(), Written::NoRoom, "the share is used up");
+    let arena = rig.engine.arena();
+    let mut others = Vec::new();
+    arena.alloc_many(Pool::Normal, arena.frames() as usize, &mut others);
+    assert_eq!(file.write_from_mapping(taken, &[9; 8 * PAGE]).unwrap(), Written::Bytes(8 * PAGE), "from the reserve");
+    others.into_iter().for_each(|frame| arena.free(frame));
+    file.fsync().unwrap();
+    assert_eq!(rig.durable("a").unwrap()[taken as usize..], [9; 8 * PAGE]);
+    drop(file);
+    rig.unmount_and_find_nothing_left();
+}

@@ -1,0 +1,196 @@
+//! A backend that is full says so when something is written, and not at a flush that nobody waits for.
+
+use std::sync::Arc;
+
+use slackwater::backend::{FallocateMode, MemBackend};
+use slackwater::{File, FileError, Tunables, UmountOptions, Written};
+use slackwater_backends::Rule;
+
+use crate::rig::{Disk, PAGE, Rig, busy, by_hand, create, limits, pattern, recover, remount, snapshot, spawn};
+
+/// Pages that files can have; the root directory takes one more.
+const PAGES: u64 = 600;
+
+fn disk() -> Disk {
+    Disk::over(Arc::new(MemBackend::with_space(limits(), (PAGES + 1) * PAGE as u64)))
+}
+
+fn rig() -> Rig {
+    // Nothing is flushed but what a test flushes, and the share is not in the way.
+    Rig::with(disk(), Tunables { dirty_background_percent: 100, volume_share_percent: 100, ..by_hand() })
+}
+
+/// Appends until it is refused; returns the bytes that were taken, and the refusal.
+fn append_all(file: &File) -> (u64, Written) {
+    let chunk = pattern(3, 16 * PAGE);
+    let mut taken = 0;
+    loop {
+        match file.try_append(&chunk).unwrap() {
+            (_, Written::Bytes(bytes)) => taken += bytes as u64,
+            (_, refusal) => return (taken, refusal),
+        }
+    }
+}
+
+fn available_pages(rig: &Rig) -> u64 {
+    rig.volume.statfs().unwrap().blocks_available
+}
+
+#[test]
+fn p11_what_is_dirty_uses_up_the_space_and_what_was_taken_arrives() {
+    let rig = rig();
+    let file = rig.create("a");
+    assert_eq!(available_pages(&rig), PAGES);
+    file.write_at(0, &[1; 10 * PAGE]).unwrap();
+    assert_eq!(available_pages(&rig), PAGES - 10, "dirty bytes are not free");
+    assert_eq!(append_all(&file), ((PAGES - 10) * PAGE as u64, Written::NoSpace));
+    assert_eq!(available_pages(&rig), 0);
+    file.fsync().unwrap();
+    assert_eq!(available_pages(&rig), 0, "counted once, before and after");
+    assert_eq!(append_all(&file), (0, Written::NoSpace));
+    drop(file);
+    rig.unmount_and_find_nothing_left();
+}
+
+#[test]
+fn p11_a_full_volume_takes_overwrites_removals_and_cuts() {
+    let rig = rig();
+    let (kept, gone) = (rig.create("kept"), rig.create("gone"));
+    gone.write_at(0, &[1; 100 * PAGE]).unwrap();
+    let (taken, _) = append_all(&kept);
+    assert_eq!(taken, (PAGES - 100) * PAGE as u64);
+    assert_eq!(kept.try_write_at(5, b"dirty already").unwrap(), Written::Bytes(13));
+    rig.volume.sync().unwrap();
+    assert_eq!(kept.try_write_at(PAGE as u64, &[2; PAGE]).unwrap(), Written::Bytes(PAGE));
+    kept.fsync().unwrap();
+
+    drop(gone);
+    rig.unlink("gone");
+    assert_eq!(append_all(&kept), (100 * PAGE as u64, Written::NoSpace), "what a removal gave back");
+    kept.set_len(10 * PAGE as u64).unwrap();
+    assert_eq!(available_pages(&rig), PAGES - 10);
+    assert_eq!(append_all(&kept), ((PAGES - 10) * PAGE as u64, Written::NoSpace), "what a cut gave back");
+    kept.fsync().unwrap();
+    kept.fallocate(FallocateMode::PunchHole, 0, 5 * PAGE as u64).unwrap();
+    assert_eq!(append_all(&kept), (5 * PAGE as u64, Written::NoSpace), "what a hole gave back");
+    kept.fsync().unwrap();
+}
+
+#[test]
+fn bytes_in_units_that_are_on_their_way_count_once() {
+    let rig = rig();
+    let (first, second) = (rig.create("a"), rig.create("b"));
+    first.write_at(0, &[1; 300 * PAGE]).unwrap();
+    rig.disk.faults.add(Rule::hold().on("write"));
+    rig.flush_without_waiting();
+    assert!(!rig.disk.faults.held().is_empty(), "units are on their way");
+    let _ = rig.volume.statfs().unwrap(); // asked for while nobody can tell what it includes
+    let (taken, refusal) = append_all(&second);
+    assert!(taken <= (PAGES - 300) * PAGE as u64);
+    assert_ne!(refusal, Written::Bytes(0));
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    let (rest, refusal) = append_all(&second);
+    assert_eq!((taken + rest, refusal), ((PAGES - 300) * PAGE as u64, Written::NoSpace));
+    rig.volume.sync().unwrap();
+    assert_eq!(available_pages(&rig), 0);
+}
+
+#[test]
+fn p11_writers_and_flushers_together_use_all_of_it_and_no_more() {
+    let rig = Rig::live(disk(), busy());
+    let files: Vec<_> = (0..3).map(|nth| Arc::new(rig.create(&format!("f{nth}")))).collect();
+    let writers = files.iter().map(|file| {
+        let file = file.clone();
+        spawn("a writer", move || {
+            let (chunk, mut at) = (pattern(5, 3 * PAGE), 0);
+            loop {
+                match file.write_at_until(at, &chunk, None) {
+                    Ok(taken) => at += taken as u64,
+                    Err(FileError::Backend(_)) => return at,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        })
+    });
+    let taken: u64 = writers.collect::<Vec<_>>().into_iter().map(super::rig::Running::wait).sum();
+    assert_eq!(taken, PAGES * PAGE as u64);
+    files.iter().for_each(|file| file.fsync().unwrap());
+    assert_eq!(rig.volume.status().failing, None, "no flush met a full backend");
+    drop(files);
+    rig.unmount_and_find_nothing_left();
+}
+
+#[test]
+fn who_must_not_wait_is_not_told_that_it_is_full_before_the_backend_was_asked() {
+    let rig = rig();
+    let file = rig.create("a");
+    let _ = append_all(&file);
+    assert!(matches!(file.write_nowait(file.inode().size_bytes(), b"x"), Err(FileError::WouldBlock)));
+    assert_eq!(file.write_nowait(0, b"x").unwrap(), Written::Bytes(1));
+}
+
+#[test]
+fn pages_of_a_mapping_are_taken_whatever_is_left() {
+    let rig = rig();
+    let file = rig.create("a");
+    let _ = append_all(&file);
+    let end = file.inode().size_bytes();
+    assert_eq!(file.write_from_mapping(end, &[7; PAGE]).unwrap(), Written::Bytes(PAGE));
+    assert_eq!(file.fsync().unwrap_err().kind(), slackwater::ErrorKind::NoSpace, "and kept until there is space");
+    create(&rig.volume, "b").set_len(0).unwrap();
+    file.set_len(end).unwrap();
+    file.fsync().unwrap();
+}
+
+#[test]
+fn space_that_somebody_else_takes_is_noticed() {
+    let rig = rig();
+    let file = rig.create("a");
+    file.write_at(0, b"x").unwrap();
+    // Straight to the memory below: what another volume of the same disk does.
+    let other = rig.engine.mount("other", rig.disk.mem.clone()).unwrap();
+    let ballast = create(&other, "ballast");
+    ballast.fallocate(FallocateMode::Allocate, 0, 500 * PAGE as u64).unwrap();
+    rig.advance(std::time::Duration::from_secs(6));
+    let (taken, refusal) = append_all(&file);
+    assert_eq!(refusal, Written::NoSpace);
+    assert_eq!(taken.div_ceil(PAGE as u64), PAGES - 500);
+    file.fsync().unwrap();
+}
+
+#[test]
+fn bytes_in_the_hole_of_an_extended_file_need_space() {
+    let rig = rig();
+    let file = rig.create("a");
+    file.set_len(2 * PAGES * PAGE as u64).unwrap();
+    let mut buffer = [0; PAGE];
+    file.read_at(0, &mut buffer).unwrap(); // cached as zeroes
+    let mut at = 0;
+    while let Written::Bytes(taken) = file.try_write_at(at, &[1; PAGE]).unwrap() {
+        at += taken as u64;
+    }
+    assert_eq!(at, PAGES * PAGE as u64);
+    file.fsync().unwrap();
+    file.fallocate(FallocateMode::PunchHole, 0, 3 * PAGE as u64).unwrap();
+    file.fallocate(FallocateMode::Allocate, 1200 * PAGE as u64, 3 * PAGE as u64).unwrap();
+    assert_eq!(
+        file.try_write_at(1200 * PAGE as u64, &[1; 3 * PAGE]).unwrap(),
+        Written::Bytes(3 * PAGE),
+        "it has space"
+    );
+    file.fsync().unwrap();
+}
+
+#[test]
+fn bytes_that_survived_their_process_count() {
+    let rig = rig();
+    rig.create("a").write_at(0, &[1; 300 * PAGE]).unwrap();
+    let (engine, _clock) = recover(snapshot(&rig.engine));
+    let volume = remount(&engine, &rig.disk.mem).unwrap();
+    assert_eq!(volume.statfs().unwrap().blocks_available, PAGES - 300);
+    volume.sync().unwrap();
+    assert_eq!(volume.statfs().unwrap().blocks_available, PAGES - 300);
+    volume.umount(UmountOptions::default()).unwrap();
+    drop(engine);
+}
