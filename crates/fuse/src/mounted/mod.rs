@@ -215,6 +215,14 @@ impl MountedVolume {
         }
     }
 
+    /// Waits until the mount has gone, by whomever; not everything may have reached the backend yet.
+    ///
+    /// # Blocking
+    /// Until then.
+    pub fn wait_unmounted(&self) {
+        let _ = self.session.wait_ended();
+    }
+
     fn has_ended(&self) -> bool {
         self.session.wait_ended_timeout(Duration::ZERO).is_some()
     }
