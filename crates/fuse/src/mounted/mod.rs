@@ -29,8 +29,8 @@ use rustix::mount::UnmountFlags;
 use slackwater::{ErrorKind, SuperBlock, Tick, UmountError, UmountOptions};
 use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::mount::{self, MountOptions, UnmountError};
 use crate::mounted::flush::push_mapped;
