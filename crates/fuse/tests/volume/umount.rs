@@ -150,3 +150,22 @@ fn an_unmounted_volume_has_no_threads_or_nodes_left() {
     assert_eq!(rig.mounted.super_block().status().inodes, 0);
     rig.mounted.wait_ended().unwrap();
 }
+
+#[test]
+fn a_call_that_outlives_its_caller_delays_an_unmount_and_is_not_lost() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("make"));
+    let mut mkdir = spawn("mkdir", &[rig.file("d").to_str().unwrap()]);
+    assert_eq!(rig.faults.wait_held(1, LONG).len(), 1);
+    mkdir.kill().unwrap();
+    assert!(wait(&mut mkdir).is_some());
+    let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
+    let mounted = rig.mounted.clone();
+    let error = within("the unmount", move || mounted.umount(soon, &|_| {})).unwrap_err();
+    assert!(matches!(error, MountedError::Deadline { .. }), "{error}");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "it is mounted and works");
+    rig.faults.clear();
+    rig.faults.release_all();
+    rig.umount().unwrap();
+    assert!(rig.stored("d").is_dir());
+}
