@@ -14,6 +14,7 @@ use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::quantity;
 use crate::registry::{Found, Registry};
+use crate::terminal::{say, tell};
 
 /// Files that are listed on a terminal.
 const LINES: usize = 50;
@@ -55,7 +56,7 @@ pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failur
         match ask(&found.socket(), &Request::Status) {
             Ok(Reply::Status(status)) => mounts.push(*status),
             // Who ends between two looks is gone, not dead.
-            _ if found.is_still_alive() => eprintln!("pid {} does not answer", found.entry.pid),
+            _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
             _ if found.entry.arena.exists() => dead.push(&found.entry),
             _ => {}
         }
@@ -198,19 +199,22 @@ fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
         Reply::Status(_) | Reply::Progress { .. } | Reply::Done => return Err(unclear()),
     };
     if loss.is_empty() {
-        println!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());
+        tell!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());
         return Ok(true);
     }
-    println!("These bytes are not in {} and would be LOST:", found.entry.source.path.display());
-    loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| println!("{line}"));
+    tell!("These bytes are not in {} and would be LOST:", found.entry.source.path.display());
+    loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| tell!("{line}"));
     if yes {
         return Ok(true);
     }
     if !io::stdin().is_terminal() {
         return Err(Failure::usage("nobody is here to ask").advise("say --yes to throw this away"));
     }
-    print!("Throw away {}? Type yes: ", quantity::bytes(loss.bytes()));
     let mut answer = String::new();
-    let asked = io::stdout().flush().and_then(|()| io::stdin().lock().read_line(&mut answer));
+    let question = format!("Throw away {}? Type yes: ", quantity::bytes(loss.bytes()));
+    let asked = io::stdout()
+        .write_all(question.as_bytes())
+        .and_then(|()| io::stdout().flush())
+        .and_then(|()| io::stdin().lock().read_line(&mut answer));
     Ok(asked.is_ok() && answer.trim() == "yes")
 }

@@ -152,6 +152,7 @@ fn a_mount_waits_for_the_flush_after_an_umount2_of_the_one_before() {
     words.extend([source.to_str().unwrap(), other.to_str().unwrap()]);
     let mut second = Process::spawn(scratch.command(words).stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut line = String::new();
+    // Closed after one line: what it says later is nobody's, and stops nothing.
     BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("waiting until it is free") && line.contains("is mounted already"), "{line}");
     assert!(frozen.freeze("--unfreeze"));
