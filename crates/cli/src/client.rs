@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::arguments::UmountArguments;
 use crate::control::client::{Conversation, ask};
@@ -13,9 +14,13 @@ use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::quantity;
 use crate::registry::{Found, Registry};
+use crate::terminal::{say, tell};
 
 /// Files that are listed on a terminal.
 const LINES: usize = 50;
+
+/// A process that works says so several times a second, and looks for names for ten seconds at most.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Unmounts; returns when everything is in the source, or with the reason why not.
 pub(crate) fn umount(arguments: &UmountArguments) -> Result<(), Failure> {
@@ -51,7 +56,7 @@ pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failur
         match ask(&found.socket(), &Request::Status) {
             Ok(Reply::Status(status)) => mounts.push(*status),
             // Who ends between two looks is gone, not dead.
-            _ if found.is_still_alive() => eprintln!("pid {} does not answer", found.entry.pid),
+            _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
             _ if found.entry.arena.exists() => dead.push(&found.entry),
             _ => {}
         }
@@ -141,13 +146,17 @@ fn find(mountpoint: &Path) -> Result<Found, Failure> {
 /// Sends a request whose answer takes its time, and shows how it goes.
 fn converse(found: &Found, request: &Request, action: &str) -> Result<(), Failure> {
     let lost = |error: &io::Error| match found.is_still_alive() {
+        true if error.kind() == io::ErrorKind::TimedOut => {
+            Failure::failed(format!("pid {} does not answer", found.entry.pid))
+                .advise("is it stopped? kill -CONT lets it go on")
+        }
         true => Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid)),
         false => died(found),
     };
     let mut conversation = Conversation::open(&found.socket(), request).map_err(|error| lost(&error))?;
     let mut meter = Meter::new(action);
     loop {
-        match conversation.next(None).map_err(|error| lost(&error))? {
+        match conversation.next(Some(SILENCE)).map_err(|error| lost(&error))? {
             Reply::Progress { bytes_left, written_bytes } => meter.update(bytes_left, written_bytes),
             Reply::Done => return Ok(()),
             Reply::Failed(failure) => return Err(failure),
@@ -184,25 +193,28 @@ fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
     let unclear = || Failure::failed("cannot tell what would be lost; nothing was thrown away");
     // Names are searched for: that takes longer than a plain question.
     let mut conversation = Conversation::open(&found.socket(), &Request::WouldLose).map_err(|_| unclear())?;
-    let loss = match conversation.next(None).map_err(|_| unclear())? {
+    let loss = match conversation.next(Some(SILENCE)).map_err(|_| unclear())? {
         Reply::Failed(failure) => return Err(failure),
         Reply::WouldLose { files, more_files, more_bytes } => Loss { files, more_files, more_bytes },
         Reply::Status(_) | Reply::Progress { .. } | Reply::Done => return Err(unclear()),
     };
     if loss.is_empty() {
-        println!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());
+        tell!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());
         return Ok(true);
     }
-    println!("These bytes are not in {} and would be LOST:", found.entry.source.path.display());
-    loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| println!("{line}"));
+    tell!("These bytes are not in {} and would be LOST:", found.entry.source.path.display());
+    loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| tell!("{line}"));
     if yes {
         return Ok(true);
     }
     if !io::stdin().is_terminal() {
         return Err(Failure::usage("nobody is here to ask").advise("say --yes to throw this away"));
     }
-    print!("Throw away {}? Type yes: ", quantity::bytes(loss.bytes()));
     let mut answer = String::new();
-    let asked = io::stdout().flush().and_then(|()| io::stdin().lock().read_line(&mut answer));
+    let question = format!("Throw away {}? Type yes: ", quantity::bytes(loss.bytes()));
+    let asked = io::stdout()
+        .write_all(question.as_bytes())
+        .and_then(|()| io::stdout().flush())
+        .and_then(|()| io::stdin().lock().read_line(&mut answer));
     Ok(asked.is_ok() && answer.trim() == "yes")
 }

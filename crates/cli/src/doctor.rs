@@ -14,6 +14,7 @@ use slackwater_arena::memory_limits;
 use crate::exit::{Failure, Reason};
 use crate::kernel::{self, Version};
 use crate::quantity;
+use crate::terminal::tell;
 
 /// What one look found.
 enum Finding {
@@ -51,10 +52,10 @@ pub(crate) fn run() -> ExitCode {
     let mut can_mount = true;
     for (name, look) in LOOKS {
         match look() {
-            Finding::Good(text) => println!("ok       {name}: {text}"),
-            Finding::Lost { what, lost } => println!("missing  {name}: {what}\n           without it: {lost}"),
+            Finding::Good(text) => tell!("ok       {name}: {text}"),
+            Finding::Lost { what, lost } => tell!("missing  {name}: {what}\n           without it: {lost}"),
             Finding::Fatal(failure) => {
-                println!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
+                tell!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
                 can_mount = false;
             }
         }

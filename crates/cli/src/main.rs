@@ -6,7 +6,7 @@
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, progress             umount, sync, status
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
-//! detach, sys                  system calls that need more than one line
+//! detach, sys, terminal        what needs more than one line of the system or of the standard library
 //! ```
 
 mod arguments;
@@ -23,6 +23,7 @@ mod progress;
 mod quantity;
 mod registry;
 mod sys;
+mod terminal;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
 use crate::exit::Failure;
+use crate::terminal::say;
 
 fn main() -> ExitCode {
     log_events();
@@ -42,7 +44,7 @@ fn main() -> ExitCode {
     match run(&Arguments::parse().command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("slackwater: {failure}");
+            say!("slackwater: {failure}");
             ExitCode::from(failure.reason.status())
         }
     }
@@ -65,5 +67,10 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
 fn log_events() {
     let level = std::env::var("SLACKWATER_LOG").ok().and_then(|level| level.parse().ok());
     let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .init();
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::quantity;
+use crate::terminal::say;
 
 /// The rate is that of the last moments.
 const WINDOW: Duration = Duration::from_secs(3);
@@ -48,7 +49,7 @@ impl Meter {
                 bar.set_message(text());
             }
             None if now.duration_since(self.printed_at) >= LINE_EVERY => {
-                eprintln!("{}", text());
+                say!("{}", text());
                 self.printed_at = now;
             }
             None => {}

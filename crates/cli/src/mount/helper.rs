@@ -8,6 +8,7 @@ use clap::Parser;
 use crate::arguments::{Arguments, Command, MountArguments};
 use crate::exit::{Failure, Reason};
 use crate::mount::{background, options};
+use crate::terminal::say;
 
 /// The name under which the command is the helper.
 pub(crate) const NAME: &str = "mount.slackwater";
@@ -35,7 +36,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(code) if code == ExitCode::SUCCESS => code,
         Ok(_) => ExitCode::from(STATUS_MOUNT_FAILED),
         Err(failure) => {
-            eprintln!("{NAME}: {failure}");
+            say!("{NAME}: {failure}");
             ExitCode::from(if failure.reason == Reason::Usage { STATUS_USAGE } else { STATUS_MOUNT_FAILED })
         }
     }
@@ -75,7 +76,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
         let list = list.to_str().ok_or_else(|| Failure::usage("options must be UTF-8"))?;
         for unknown in options::apply(&mut arguments, list)? {
             if !sloppy {
-                eprintln!("{NAME}: option {unknown} is unknown and ignored");
+                say!("{NAME}: option {unknown} is unknown and ignored");
             }
         }
     }

@@ -37,6 +37,7 @@ use crate::exit::Failure;
 use crate::progress::Meter;
 use crate::registry::{Entry, Registry};
 use crate::sys::Signals;
+use crate::terminal::{say, tell};
 use crate::{doctor, kernel, quantity};
 
 use self::arena_file::CACHE_BYTES_MIN;
@@ -92,12 +93,16 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     }
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(ends.source, ends.mountpoint, arena_path, shown_bytes);
-    let claim = claim::claim(&registry, &entry, ends.source_fd, arguments.wait, &|text| eprintln!("{text}"))?;
+    let claim = claim::claim(&registry, &entry, ends.source_fd, arguments.wait, &|text| say!("{text}"))?;
     let session = Session::new(entry);
     server::start(&claim.registered.socket(), Arc::clone(&session) as _)
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
 
-    bring_in_what_was_left(&session, &identity)?;
+    if let Err(failure) = bring_in_what_was_left(&session, &identity) {
+        // The entry says whose data it is that stays there.
+        claim.registered.leave();
+        return Err(failure);
+    }
     vigil.mounting();
     let mounted = Mounted::open(&session, arguments, cache_bytes, &identity)?;
     let log = registry.log_file(session.entry.pid);
@@ -113,7 +118,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&log);
     }
     if !arguments.detached {
-        println!(
+        tell!(
             "Unmounted {}: everything is in {}.",
             session.entry.mountpoint.display(),
             session.entry.source.path.display()
@@ -142,10 +147,7 @@ fn bring_in_what_was_left(session: &Session, identity: &str) -> Result<(), Failu
     let bytes = left.bytes;
     if bytes > 0 {
         let text = quantity::bytes(bytes);
-        eprintln!(
-            "An earlier mount of {} died with {text} not in it yet: bringing it in.",
-            entry.source.path.display()
-        );
+        say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.display());
     }
     let mut meter = Meter::new("bringing in");
     session.watch(
@@ -234,16 +236,16 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
     let age = quantity::duration(tunables.dirty_expire + tunables.dirty_writeback);
     let mountpoint = entry.mountpoint.display();
     let command = command_name();
-    println!(
+    tell!(
         "Mounted {} at {mountpoint}: cache {cache}, what is written is in the source within {age}.",
         entry.source.path.display()
     );
     for missing in mounted.door.missing_features() {
-        println!("Note: {missing}");
+        tell!("Note: {missing}");
     }
     match arguments.detached {
-        true => println!("Unmount with: {command} umount {mountpoint}"),
-        false => println!("Unmount with Ctrl-C here, or with: {command} umount {mountpoint}"),
+        true => tell!("Unmount with: {command} umount {mountpoint}"),
+        false => tell!("Unmount with Ctrl-C here, or with: {command} umount {mountpoint}"),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::mount::session::Session;
 use crate::progress::Meter;
 use crate::quantity;
 use crate::sys::{Signal, Signals};
+use crate::terminal::say;
 
 /// Between two looks at how far a flush is.
 const TICK: std::time::Duration = std::time::Duration::from_millis(200);
@@ -50,7 +51,7 @@ impl Vigil {
             loop {
                 let signal = signals.wait();
                 if is_starting.load(Ordering::Acquire) {
-                    eprintln!("Interrupted before it was mounted: nothing is lost.");
+                    say!("Interrupted before it was mounted: nothing is lost.");
                     exit(i32::from(Reason::Failed.status()));
                 }
                 if sender.send(Event::Signal(signal)).is_err() {
@@ -93,8 +94,8 @@ impl Vigil {
                     Step::Wait => {}
                 },
                 Event::Failed(failure) => {
-                    eprintln!("{failure}");
-                    eprintln!("Still mounted at {}; nothing is lost.", session.entry.mountpoint.display());
+                    say!("{failure}");
+                    say!("Still mounted at {}; nothing is lost.", session.entry.mountpoint.display());
                     if patience.failed() {
                         explain(session);
                     }
@@ -155,8 +156,8 @@ fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
         let mut tick = |left, written| meter.update(left, written);
         let outcome = match session.umount(request, &mut tick) {
             Err(failure) if insist && failure.reason == Reason::Busy => {
-                eprintln!("{failure}");
-                eprintln!("Asked to end: unmounting all the same.");
+                say!("{failure}");
+                say!("Asked to end: unmounting all the same.");
                 session.umount(Umount { force: true, ..request }, &mut tick)
             }
             outcome => outcome,
@@ -184,20 +185,20 @@ fn follow(session: &Arc<Session>) {
 fn explain(session: &Session) {
     let loss = session.would_lose();
     let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
-    eprintln!("Not in {source} yet: {}", quantity::bytes(loss.bytes()));
-    loss.lines(LINES).iter().for_each(|line| eprintln!("  {line}"));
-    eprintln!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
-    eprintln!("it is lost if the machine restarts before. Programs with open files get errors.");
-    eprintln!("Ctrl-C once more gives up.");
+    say!("Not in {source} yet: {}", quantity::bytes(loss.bytes()));
+    loss.lines(LINES).iter().for_each(|line| say!("  {line}"));
+    say!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
+    say!("it is lost if the machine restarts before. Programs with open files get errors.");
+    say!("Ctrl-C once more gives up.");
 }
 
 /// As a crash would, but without a dead mount left behind. The entry stays and says where the data is.
 fn give_up(session: &Session) -> ! {
     let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
     let detached = detach(&session.entry.mountpoint);
-    eprintln!("Given up. What is not in {source} is in {arena}: mount {source} again to bring it in.");
+    say!("Given up. What is not in {source} is in {arena}: mount {source} again to bring it in.");
     if let Err(error) = detached {
-        eprintln!("{} could not be freed: {error}", session.entry.mountpoint.display());
+        say!("{} could not be freed: {error}", session.entry.mountpoint.display());
     }
     exit(i32::from(Reason::Failed.status()))
 }
