@@ -33,7 +33,7 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     // One that never ends says nothing at all.
     let is_whole = output.contains("run completed in ");
     if !is_whole || (failed.is_empty() && !is_success) {
-        let last = stressors(&output).into_iter().filter(|name| output.contains(&format!("] {name}: "))).next_back();
+        let last = stressors(&output).into_iter().rfind(|name| output.contains(&format!("] {name}: ")));
         let last = last.unwrap_or("none");
         return Err(format!("stress-ng does not come to its end; the last to say something: {last}\n{}", tail(&log)));
     }
