@@ -86,9 +86,16 @@ impl Arena {
                 FileSystem::Hugetlbfs => Scope::Machine,
             },
         )?;
-        source::fill(fd.as_fd(), &config.source, layout.file_bytes)?;
+        source::set_length(fd.as_fd(), layout.file_bytes)?;
         let file = ArenaFile::lock(fd)?;
-        let mapping = Mapping::new(file.fd(), layout)?;
+        let fill = || source::fill(file.fd(), &config.source, layout.file_bytes);
+        let mapping = match file_system {
+            FileSystem::Tmpfs => Mapping::of_hole(file.fd(), layout, fill)?,
+            FileSystem::Hugetlbfs => {
+                fill()?;
+                Mapping::new(file.fd(), layout)?
+            }
+        };
         mapping.header().set(&header::words_of(&layout));
         source::publish(&file, &config.source)?;
         Ok(Self::assemble(mapping, file))

@@ -11,7 +11,7 @@
 //! * `inode_table`, `volume_table`: the records that frames name.
 //! * `run_allocator`, `frame_pools`: who gets which frame, in runs, without a lock.
 //! * `mapping`, `bundle`: bytes behind locks, one frame at a time or gathered for an I/O. `mapping` holds
-//!   all the unsafe code of the crate.
+//!   the unsafe code of the crate, but for `huge_pages`, where memory comes from, and one instruction in `copy`.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
 //! * `source`, `limits`, `config`: which file, how large at most.
@@ -20,9 +20,11 @@ mod arena;
 mod bundle;
 mod checksum;
 mod config;
+mod copy;
 mod error;
 mod frame_pools;
 mod header;
+mod huge_pages;
 mod ids;
 mod inode_table;
 mod layout;
@@ -40,6 +42,7 @@ mod word;
 pub use arena::Arena;
 pub use bundle::{Gather, Scatter};
 pub use config::ArenaConfig;
+pub use copy::copy_bytes;
 pub use error::{ArenaError, Mismatch};
 pub use frame_pools::Pool;
 pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};

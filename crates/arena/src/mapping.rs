@@ -23,15 +23,16 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::mm::{self, Advice};
 use slackwater_sync::RwWord;
 use slackwater_sync::shim::Arc;
 
 use crate::arena::Arena;
 use crate::error::{ArenaError, Mismatch};
+use crate::huge_pages;
 use crate::ids::FrameId;
 use crate::layout::{FRAME_BYTES, Layout};
 use crate::record::{FrameEntry, HeaderEntry, InodeEntry, VolumeEntry};
@@ -66,6 +67,27 @@ unsafe impl Record for FrameEntry {}
 impl Mapping {
     /// Maps the file and faults all of it in, so that no later access waits for memory.
     pub(crate) fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
+        let mapping = Self::unfilled(fd, layout)?;
+        mapping.populate()?;
+        Ok(mapping)
+    }
+
+    /// Maps a new file, which is one hole, and makes huge pages of as much of it as the kernel will. `fill` gives
+    /// the file the rest of its blocks; then all of it is faulted in.
+    pub(crate) fn of_hole(
+        fd: BorrowedFd<'_>,
+        layout: Layout,
+        fill: impl FnOnce() -> Result<(), ArenaError>,
+    ) -> Result<Self, ArenaError> {
+        let mapping = Self::unfilled(fd, layout)?;
+        // SAFETY: M1.
+        unsafe { huge_pages::collapse(mapping.base, layout.file_bytes as usize) };
+        fill()?;
+        mapping.populate()?;
+        Ok(mapping)
+    }
+
+    fn unfilled(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
         let file_bytes = rustix::fs::fstat(fd).map_err(ArenaError::os("fstat"))?.st_size.cast_unsigned();
         if file_bytes < layout.file_bytes {
             let expected = format!("at least {}", layout.file_bytes);
@@ -73,17 +95,16 @@ impl Mapping {
         }
         let locks = (0..layout.counts.frames).map(|_| RwWord::new()).collect();
         let len = layout.file_bytes as usize;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let base =
-            unsafe { mm::mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0) }
-                .map_err(ArenaError::os("mmap"))?;
-        let base = NonNull::new(base.cast()).ok_or(Errno::FAULT).map_err(ArenaError::os("mmap"))?;
+        let base = huge_pages::map(fd, len).map_err(ArenaError::os("mmap"))?;
         let mapping = Self { base, layout, locks };
         // A core dump would be as large as the cache. A forked child would keep the file in use.
         mapping.advise(Advice::LinuxDontDump)?;
         mapping.advise(Advice::LinuxDontFork)?;
-        mapping.advise(Advice::LinuxPopulateWrite)?;
         Ok(mapping)
+    }
+
+    fn populate(&self) -> Result<(), ArenaError> {
+        self.advise(Advice::LinuxPopulateWrite)
     }
 
     fn advise(&self, advice: Advice) -> Result<(), ArenaError> {
@@ -328,12 +349,41 @@ fn runs(frames: &[FrameId], len_bytes: usize) -> impl Iterator<Item = (FrameId, 
 
 #[cfg(test)]
 mod tests {
-    use super::runs;
+    use std::os::fd::AsFd;
+
+    use super::{Mapping, runs};
+    use crate::huge_pages::HUGE_BYTES;
     use crate::ids::FrameId;
+    use crate::layout::{Counts, Layout};
+    use crate::source::{self, ArenaSource};
 
     fn runs_of(frames: &[u32], len_bytes: usize) -> Vec<(u32, usize)> {
         let frames = frames.iter().map(|frame| FrameId::new(*frame)).collect::<Vec<_>>();
         runs(&frames, len_bytes).map(|(first, bytes)| (first.as_u32(), bytes)).collect()
+    }
+
+    /// Whatever the kernel makes of the advice: all blocks are there, and what is stored is in the file.
+    #[test]
+    fn a_hole_becomes_memory_that_is_all_there() {
+        let counts = Counts { frames: 2048, reserve_frames: 10, inodes: 300, volumes: 7 };
+        let (fd, _, block_bytes) = source::make(&ArenaSource::Memfd).expect("a memfd");
+        let layout = Layout::new(counts, block_bytes).expect("plain counts");
+        source::set_length(fd.as_fd(), layout.file_bytes).expect("a length");
+        let fill = || source::fill(fd.as_fd(), &ArenaSource::Memfd, layout.file_bytes);
+        let mapping = Mapping::of_hole(fd.as_fd(), layout, fill).expect("8 MiB");
+        assert_eq!(mapping.base.addr().get() % HUGE_BYTES, 0);
+        let stat = rustix::fs::fstat(&fd).expect("an open file");
+        assert!(stat.st_blocks.cast_unsigned() * 512 >= layout.file_bytes, "{} blocks", stat.st_blocks);
+        for number in [0, 511, 2047] {
+            let mut frame = mapping.write(FrameId::new(number));
+            assert!(frame.iter().all(|byte| *byte == 0));
+            frame.fill(number as u8);
+        }
+        drop(mapping);
+        let mapping = Mapping::new(fd.as_fd(), layout).expect("the same file");
+        for number in [0, 511, 2047] {
+            assert!(mapping.read(FrameId::new(number)).iter().all(|byte| *byte == number as u8));
+        }
     }
 
     #[test]

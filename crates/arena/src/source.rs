@@ -1,8 +1,8 @@
 //! The file under the mapping: made, found, locked, handed on.
 //!
 //! # Invariants
-//! S1. The file is on tmpfs or hugetlbfs, and all its blocks exist before it is mapped; so a store into
-//!     the mapping never waits for a disk and never ends in SIGBUS.
+//! S1. The file is on tmpfs or hugetlbfs, and all its blocks exist before anything is stored in it; so a
+//!     store into the mapping never waits for a disk and never ends in SIGBUS.
 //! S2. A named file gets its name last, in one step that fails if the name exists. A process killed
 //!     while it fills the file leaves nothing behind.
 //! S3. One open arena per file: `flock` on a file description that nobody else has. The one handed on
@@ -62,6 +62,16 @@ pub(crate) fn make(source: &ArenaSource) -> Result<(OwnedFd, FileSystem, u64), A
     };
     let (file_system, block_bytes) = file_system_of(fd.as_fd())?;
     Ok((fd, file_system, block_bytes))
+}
+
+/// Gives a new file its length: it is one hole then.
+pub(crate) fn set_length(fd: BorrowedFd<'_>, file_bytes: u64) -> Result<(), ArenaError> {
+    match fs::ftruncate(fd, file_bytes) {
+        Err(errno @ (Errno::FBIG | Errno::NOSPC | Errno::NOMEM)) => {
+            Err(ArenaError::NoSpace { needed_bytes: file_bytes, source: errno.into() })
+        }
+        done => done.map_err(ArenaError::os("ftruncate")),
+    }
 }
 
 /// Gives the file all its blocks (S1); a memfd cannot change its length from then on.

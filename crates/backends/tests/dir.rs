@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
 #[path = "conformance/fixture.rs"]
 mod fixture;
+#[path = "dir/nobody.rs"]
+mod nobody;
 #[path = "dir/sys.rs"]
 mod sys;
 #[path = "dir/umask.rs"]

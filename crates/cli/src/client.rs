@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::arguments::UmountArguments;
 use crate::control::client::{Conversation, ask};
@@ -16,6 +17,9 @@ use crate::registry::{Found, Registry};
 
 /// Files that are listed on a terminal.
 const LINES: usize = 50;
+
+/// A process that works says so several times a second, and looks for names for ten seconds at most.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Unmounts; returns when everything is in the source, or with the reason why not.
 pub(crate) fn umount(arguments: &UmountArguments) -> Result<(), Failure> {
@@ -141,13 +145,17 @@ fn find(mountpoint: &Path) -> Result<Found, Failure> {
 /// Sends a request whose answer takes its time, and shows how it goes.
 fn converse(found: &Found, request: &Request, action: &str) -> Result<(), Failure> {
     let lost = |error: &io::Error| match found.is_still_alive() {
+        true if error.kind() == io::ErrorKind::TimedOut => {
+            Failure::failed(format!("pid {} does not answer", found.entry.pid))
+                .advise("is it stopped? kill -CONT lets it go on")
+        }
         true => Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid)),
         false => died(found),
     };
     let mut conversation = Conversation::open(&found.socket(), request).map_err(|error| lost(&error))?;
     let mut meter = Meter::new(action);
     loop {
-        match conversation.next(None).map_err(|error| lost(&error))? {
+        match conversation.next(Some(SILENCE)).map_err(|error| lost(&error))? {
             Reply::Progress { bytes_left, written_bytes } => meter.update(bytes_left, written_bytes),
             Reply::Done => return Ok(()),
             Reply::Failed(failure) => return Err(failure),
@@ -184,9 +192,10 @@ fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
     let unclear = || Failure::failed("cannot tell what would be lost; nothing was thrown away");
     // Names are searched for: that takes longer than a plain question.
     let mut conversation = Conversation::open(&found.socket(), &Request::WouldLose).map_err(|_| unclear())?;
-    let loss = match conversation.next(None).map_err(|_| unclear())? {
+    let loss = match conversation.next(Some(SILENCE)).map_err(|_| unclear())? {
         Reply::Failed(failure) => return Err(failure),
-        reply => Loss::from_reply(reply).ok_or_else(unclear)?,
+        Reply::WouldLose { files, more_files, more_bytes } => Loss { files, more_files, more_bytes },
+        Reply::Status(_) | Reply::Progress { .. } | Reply::Done => return Err(unclear()),
     };
     if loss.is_empty() {
         println!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());

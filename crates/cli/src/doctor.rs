@@ -31,7 +31,9 @@ impl Finding {
     }
 }
 
-const LOOKS: [(&str, fn() -> Finding); 10] = [
+type Look = (&'static str, fn() -> Finding);
+
+const LOOKS: [Look; 10] = [
     ("kernel", look_at_kernel),
     ("/dev/fuse", look_at_fuse),
     ("fusermount3", look_at_helper),

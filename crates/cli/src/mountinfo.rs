@@ -27,7 +27,7 @@ impl Mount {
 
 /// The last of several on one place hides the others.
 fn topmost(mountinfo: &str, path: &Path) -> Option<Mount> {
-    mountinfo.lines().filter_map(parse).filter(|mount| mount.point == path).last()
+    mountinfo.lines().filter_map(parse).rfind(|mount| mount.point == path)
 }
 
 /// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options.

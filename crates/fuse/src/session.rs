@@ -24,7 +24,7 @@ use crate::landing::LandingPad;
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
 use crate::parse::{Operation, ParseError, parse};
-use crate::pool::{Context, Enrolment, Pool, PoolError};
+use crate::pool::{Context, Enrolment, Pool, PoolError, is_handling};
 use crate::reply::Reply;
 use crate::transport::Transport;
 
@@ -88,7 +88,7 @@ impl Session {
     /// Serves a connection that was just mounted. Returns after INIT and [`FileSystem::init`].
     ///
     /// # Errors
-    /// When the kernel says no INIT, or is too old.
+    /// When the kernel says no INIT, or is too old. The caller unmounts then: the mount is there, and dead.
     ///
     /// # Blocking
     /// Until INIT, 10 s at most.
@@ -173,6 +173,7 @@ impl Session {
     /// Until the file system is unmounted and its handlers have returned; so not in a handler.
     #[must_use]
     pub fn wait_ended(&self) -> Ended {
+        debug_assert!(!is_handling(), "a handler cannot wait for its own end");
         self.shared.ended.wait();
         self.shared.how()
     }

@@ -17,7 +17,8 @@ const CRATES: [(&str, &[&str]); 8] = [
 ];
 
 /// What tests may use beyond [`CRATES`].
-const CRATES_IN_TESTS: [(&str, &str); 1] = [("crates/backends", "slackwater-arena")];
+const CRATES_IN_TESTS: [(&str, &str); 2] =
+    [("crates/backends", "slackwater-arena"), ("crates/fuse", "slackwater-backends")];
 
 /// Modules of the engine, top to bottom: a module may use those above its group, and those of its own group.
 /// The one group of several is the knot of mutual references; a new member needs an ADR.

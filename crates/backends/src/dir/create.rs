@@ -4,7 +4,9 @@
 //! C1. A node that could not be handed over is removed again.
 //! C2. The umask of the process is never changed. Where it took bits that the creator's does not take, a
 //!     change of mode gives them back.
-//! C3. setuid and setgid come with the last step: no moment has a file with these bits and another owner.
+//! C3. What is found under the name of a new node gets another owner or mode only if it can be that node: in
+//!     the meantime somebody with the right to the directory may have put another one there.
+//! C4. setuid and setgid come with the last step: no moment has a file with these bits and another owner.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -13,13 +15,12 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fchmod, getxattr_query, mkdirat, mknodat, openat, statx, symlinkat,
 };
 use rustix::io::Errno;
-use rustix::process::getegid;
+use rustix::process::{getegid, geteuid};
 use slackwater::backend::{Attr, Creator, Found, NewNode, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use super::errno::failed;
-use super::node::DirNode;
 use super::volume::{Answer, Volume};
 
 const SETGID: u32 = 0o2000;
@@ -42,7 +43,8 @@ struct Wanted {
 /// How to get at a node that was just made.
 enum Made<'a> {
     Open(OwnedFd),
-    Named(&'a OsStr),
+    /// By its name, under which there has to be a node of this kind.
+    Named(&'a OsStr, NodeKind),
 }
 
 impl Wanted {
@@ -52,7 +54,7 @@ impl Wanted {
         self.mode & !umask & 0o777
     }
 
-    /// What the kernel is asked for (C3).
+    /// What the kernel is asked for (C4).
     fn first_mode(&self) -> Mode {
         let mode = match self.by_acl {
             true => self.mode & 0o777,
@@ -84,14 +86,19 @@ impl Volume {
         let dir = self.dir_and_name(dir, name)?;
         let wanted = self.wanted(dir, mode, creator, !matches!(what, NewNode::Symlink(_)))?;
         let mode = wanted.first_mode();
-        let mut made = Made::Named(name);
-        match what {
+        let made = match what {
             NewNode::File => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                made = Made::Open(openat(dir, name, flags, mode).map_err(failed("openat"))?);
+                Made::Open(openat(dir, name, flags, mode).map_err(failed("openat"))?)
             }
-            NewNode::Directory => mkdirat(dir, name, mode).map_err(failed("mkdirat"))?,
-            NewNode::Symlink(target) => symlinkat(target.as_os_str(), dir, name).map_err(failed("symlinkat"))?,
+            NewNode::Directory => {
+                mkdirat(dir, name, mode).map_err(failed("mkdirat"))?;
+                Made::Named(name, NodeKind::Directory)
+            }
+            NewNode::Symlink(target) => {
+                symlinkat(target.as_os_str(), dir, name).map_err(failed("symlinkat"))?;
+                Made::Named(name, NodeKind::Symlink)
+            }
             NewNode::Special { type_bits, rdev } => {
                 let kind = FileType::from_raw_mode(*type_bits);
                 let is_special = kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device();
@@ -99,9 +106,10 @@ impl Volume {
                     return Err(BackendError::new(ErrorKind::Invalid, "not the type of a special file"));
                 }
                 mknodat(dir, name, kind, mode, *rdev).map_err(failed("mknodat"))?;
+                Made::Named(name, NodeKind::Special)
             }
             _ => return Err(ErrorKind::Unsupported.into()),
-        }
+        };
         let made = self.hand_over(dir, made, &wanted);
         if made.is_err() {
             let flags = if *what == NewNode::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -152,21 +160,28 @@ impl Volume {
 
     /// Gives a new node owner and mode: owner first, since its change clears setuid and setgid.
     fn hand_over(&self, dir: &OwnedFd, made: Made<'_>, wanted: &Wanted) -> Answer<Found> {
-        let (path, writer) = match made {
-            Made::Named(name) => (self.open_name(dir, name).map_err(failed("openat2"))?, None),
+        let (path, writer, named) = match made {
+            Made::Named(name, kind) => (self.open_name(dir, name).map_err(failed("openat2"))?, None, Some(kind)),
             Made::Open(writer) => {
                 let path = self.fds.reopen(&writer, OFlags::PATH).map_err(failed("openat /proc/self/fd"))?;
-                (path, Some(writer))
+                (path, Some(writer), None)
             }
         };
         let mut found = self.found(path)?;
         let node = self.node(&found.node)?;
-        let owner_changed = match wanted.creator {
-            Some(creator) => self.give_owner(dir, node, &found.attr, creator)?,
-            None => false,
+        let (uid, gid) = match wanted.creator {
+            Some(creator) => new_owner(dir, &found.attr, creator)?,
+            None => (None, None),
         };
         let mode = wanted.last_mode(&found.attr);
+        let owner_differs = uid.is_some() || gid.is_some();
         let mode_differs = node.kind != NodeKind::Symlink && found.attr.mode & 0o7777 != mode;
+        if let Some(kind) = named
+            && ((mode_differs && !is_fresh(&found.attr, kind)) || (owner_differs && !is_ours(&found.attr, kind)))
+        {
+            return Err(BackendError::new(ErrorKind::Busy, "another node in place of the new one")); // C3
+        }
+        self.set_owner(node, uid, gid)?;
         match &writer {
             Some(writer) if mode_differs => fchmod(writer, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?,
             None if mode_differs => self.set_mode(node, mode)?,
@@ -175,22 +190,29 @@ impl Volume {
         if let Some(writer) = writer {
             node.set_writer(writer);
         }
-        if owner_changed || mode_differs {
+        if owner_differs || mode_differs {
             found.attr = self.getattr(&found.node)?;
         }
         Ok(found)
     }
+}
 
-    /// Makes the creator the owner where the kernel did not; says whether there was anything to do.
-    fn give_owner(&self, dir: &OwnedFd, node: &DirNode, made: &Attr, creator: Creator) -> Answer<bool> {
-        let uid = (made.uid != creator.uid).then_some(creator.uid);
-        let gid = match made.gid != creator.gid && !group_is_inherited(dir, made)? {
-            true => Some(creator.gid),
-            false => None,
-        };
-        self.set_owner(node, uid, gid)?;
-        Ok(uid.is_some() || gid.is_some())
-    }
+/// What has to change about the owner and group of a new node.
+fn new_owner(dir: &OwnedFd, made: &Attr, creator: Creator) -> Answer<(Option<u32>, Option<u32>)> {
+    let uid = (made.uid != creator.uid).then_some(creator.uid);
+    let keeps_group = made.gid == creator.gid || group_is_inherited(dir, made)?;
+    Ok((uid, (!keeps_group).then_some(creator.gid)))
+}
+
+/// Whether this may be a new node of `kind`: it has the one name it was made with.
+fn is_fresh(made: &Attr, kind: NodeKind) -> bool {
+    // A directory names itself as well, on some file systems.
+    made.kind == kind && made.nlink <= if kind == NodeKind::Directory { 2 } else { 1 }
+}
+
+/// Whether this may be a new node of `kind` that this thread made.
+fn is_ours(made: &Attr, kind: NodeKind) -> bool {
+    is_fresh(made, kind) && made.uid == geteuid().as_raw()
 }
 
 /// Whether the group of a new node is the directory's rather than this process's.
@@ -200,4 +222,25 @@ fn group_is_inherited(dir: &OwnedFd, made: &Attr) -> Answer<bool> {
     }
     let stat = statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::MODE).map_err(failed("statx"))?;
     Ok(u32::from(stat.stx_mode) & SETGID != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackwater::{NodeId, Timestamp};
+
+    #[test]
+    fn what_was_put_in_place_of_a_new_node_is_not_given_away() {
+        let (id, time) = (NodeId { dev: 1, ino: 2, generation: 3 }, Timestamp(0));
+        let (uid, kind) = (geteuid().as_raw(), NodeKind::Special);
+        let (mode, nlink, gid, rdev, size_bytes, allocated_bytes) = (0o010_600, 1, 0, 0, 0, 0);
+        let (atime, mtime, ctime) = (time, time, time);
+        let made = Attr { id, kind, mode, nlink, uid, gid, rdev, size_bytes, allocated_bytes, atime, mtime, ctime };
+        assert!(is_ours(&made, NodeKind::Special));
+        assert!(!is_ours(&Attr { uid: uid + 1, ..made }, NodeKind::Special), "of somebody else");
+        assert!(!is_fresh(&Attr { kind: NodeKind::File, ..made }, NodeKind::Special), "of another kind");
+        assert!(!is_fresh(&Attr { nlink: 2, ..made }, NodeKind::Special), "with a name elsewhere");
+        let dir = Attr { kind: NodeKind::Directory, nlink: 2, ..made };
+        assert!(is_ours(&dir, NodeKind::Directory) && !is_ours(&Attr { nlink: 3, ..dir }, NodeKind::Directory));
+    }
 }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use slackwater::backend::{
     Attr, AttrChange, Backend, Call, Creator, DirEntry, DirEntryPlus, Done, FallocateMode, FileHandle, Found, NewNode,
     Node, ReadUnit, Removal, RenameMode, SeekWhence, Statfs, SyncScope, WriteUnit, XattrMode,
@@ -285,6 +287,25 @@ pub(crate) fn pattern(seed: u8, len_bytes: usize) -> Vec<u8> {
 /// Whoever the calling thread acts for, without a umask.
 pub(crate) fn myself() -> Creator {
     Creator { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0 }
+}
+
+/// Runs `test` as a user without privileges, in a thread of its own: the others keep theirs. It gets a
+/// directory that is this user's; the build is not for this user's eyes. Skipped without root.
+pub(crate) fn as_nobody(test: impl FnOnce(&Path) + Send) {
+    const NOBODY: u32 = 65_534;
+    if !is_root() {
+        return println!("skipped: without root there is no other user to be");
+    }
+    let dir = TempDir::new_in("/tmp");
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("ours to give away");
+    let body = || {
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        set_thread_groups(&[]).expect("root may");
+        set_thread_res_gid(gid, gid, gid).expect("root may");
+        set_thread_res_uid(uid, uid, uid).expect("root may");
+        test(dir.path());
+    };
+    std::thread::scope(|scope| scope.spawn(body).join()).expect("the test passes");
 }
 
 pub(crate) fn is_root() -> bool {

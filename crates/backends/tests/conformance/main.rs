@@ -13,12 +13,10 @@ mod xattrs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use rustix::fs::{Gid, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use slackwater::backend::{Backend, Call, Limits, MemBackend};
 use slackwater_backends::{Delay, DirBackend, Fault, Rate};
 
-use fixture::{TempDir, Volume, is_root};
+use fixture::{TempDir, Volume, as_nobody};
 
 /// A property: its name for the report, and a function that panics where it does not hold.
 type Property = (&'static str, fn(&Volume));
@@ -103,27 +101,14 @@ fn a_directory_served_by_its_callers_conforms() {
     });
 }
 
-/// In a thread of its own, whose privileges end with it; those of the others stay.
 #[test]
 fn a_directory_of_somebody_without_privileges_conforms() {
-    const NOBODY: u32 = 65_534;
-    if !is_root() {
-        return println!("skipped: the other tests are without privileges already");
-    }
-    // Not below the build, where nobody may look.
-    let dir = TempDir::new_in(std::env::temp_dir());
-    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("ours to give away");
-    let as_nobody = || {
-        set_thread_groups(&[]).expect("root may");
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        set_thread_res_gid(gid, gid, gid).expect("root may");
-        set_thread_res_uid(uid, uid, uid).expect("root may");
+    as_nobody(|parent| {
         conforms(|| {
-            let dir = TempDir::new_in(dir.path());
+            let dir = TempDir::new_in(parent);
             (Arc::new(DirBackend::open(dir.path()).expect("it was just made")), dir)
         });
-    };
-    std::thread::scope(|scope| scope.spawn(as_nobody).join()).expect("conforms");
+    });
 }
 
 #[test]

@@ -35,6 +35,23 @@ fn a_node_belongs_to_who_made_it() {
 }
 
 #[test]
+fn a_directory_shows_the_names_that_were_just_made_and_removed() {
+    let rig = Rig::by_hand();
+    let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
+    let other = volume.make(&root, "other", NewNode::Directory, 0o755).unwrap();
+    let look = |dir| volume.revalidate(dir, Duration::from_secs(3600)).unwrap();
+    assert_eq!((look(&root).nlink, look(&other).nlink), (3, 2));
+    volume.make(&root, "d", NewNode::Directory, 0o755).unwrap();
+    assert_eq!(look(&root).nlink, 4);
+    let before = look(&root).mtime;
+    volume.rename(&root, "d", &other, "d", RenameMode::Replace).unwrap();
+    assert_eq!((look(&root).nlink, look(&other).nlink), (3, 3));
+    assert!(look(&root).mtime > before);
+    volume.remove(&other, "d", Removal::Directory).unwrap();
+    assert_eq!(look(&other).nlink, 2);
+}
+
+#[test]
 fn a_nameless_file_that_nobody_names_is_gone_with_its_last_user() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
@@ -79,6 +96,27 @@ fn setuid_that_a_write_has_cleared_stays_cleared_and_one_that_was_not_stays() {
         assert_eq!(volume.walk("a").unwrap().attr().mode & 0o7777, kept, "of {given:o}");
         assert_eq!(volume.walk("b").unwrap().attr().mode & 0o7777, given);
     }
+}
+
+#[test]
+fn setuid_that_was_cleared_is_not_brought_back_by_an_older_answer() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    rig.volume.setattr(file.inode(), mode(0o4755)).unwrap();
+    file.write_at(0, b"x").unwrap();
+    rig.disk.faults.add(Rule::hold().on("setattr").next(1));
+    rig.flush_without_waiting();
+    assert_eq!(rig.disk.faults.held().len(), 1, "a flush that keeps the mode is on its way");
+    rig.volume.kill_suidgid(file.inode()).unwrap();
+    rig.volume.setxattr(file.inode(), "user.a", b"1", XattrMode::Set).unwrap();
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(file.inode().attr().mode & 0o7777, 0o755, "the backend has the old one still");
+    rig.disk.faults.release_all();
+    file.fsync().unwrap();
+    drop(file);
+    rig.volume.umount(slackwater::UmountOptions::default()).unwrap();
+    let volume = rig.engine.mount("again", rig.disk.backend.clone()).unwrap();
+    assert_eq!(volume.walk("a").unwrap().attr().mode & 0o7777, 0o755);
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! Somebody else changes a file on the backend: a clean one is read anew, a dirty one is ours.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, RenameMode, XattrMode};
 use slackwater::{Engine, File, ManualClock, SuperBlock, Timestamp};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::Rule;
+use slackwater_backends::{DirBackend, Rule};
 
-use crate::rig::{PAGE, Rig, by_hand, open, pattern, read_all};
+use crate::rig::{
+    Disk, PAGE, Random, Rig, TempDir, assert_same, busy, by_hand, create, open, pattern, read_all, spawn,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -41,7 +44,7 @@ fn settled(rig: &Rig, name: &str, bytes: &[u8]) -> File {
 }
 
 #[test]
-fn a_clean_file_is_read_anew() {
+fn p12_a_clean_file_is_read_anew() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 3 * PAGE));
     Other::of(&rig).write("a", 10, b"from elsewhere");
@@ -71,7 +74,7 @@ fn a_lookup_notices_as_well() {
 }
 
 #[test]
-fn a_dirty_file_is_ours_and_the_loss_is_counted_once() {
+fn p12_a_dirty_file_is_ours_and_the_loss_is_counted_once() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
     file.write_at(0, b"ours").unwrap();
@@ -88,7 +91,7 @@ fn a_dirty_file_is_ours_and_the_loss_is_counted_once() {
 }
 
 #[test]
-fn nothing_that_we_do_ourselves_looks_like_somebody_else() {
+fn p12_nothing_that_we_do_ourselves_looks_like_somebody_else() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 4 * PAGE));
     let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
@@ -163,4 +166,77 @@ fn the_backend_is_not_asked_again_within_the_age() {
     revalidate();
     rig.clock.advance(SECOND);
     assert!(rig.volume.revalidate(file.inode(), SECOND).is_err());
+}
+
+/// Writes and renames `a` while others look at it all the time; returns what it has in the end.
+fn write_beside_lookers(volume: &Arc<SuperBlock>) -> Vec<u8> {
+    const PAGES: u64 = 30;
+    let file = Arc::new(create(volume, "a"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let lookers: Vec<_> = (0..2)
+        .map(|nth| {
+            let (file, stop, volume) = (file.clone(), stop.clone(), volume.clone());
+            spawn("one who looks", move || {
+                let root = volume.root().unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+                    let _ = volume.lookup(&root, "a").or_else(|_| volume.lookup(&root, "b"));
+                    if nth == 0 {
+                        let mode = Some(0o600);
+                        volume.setattr(file.inode(), AttrChange { mode, ..AttrChange::default() }).unwrap();
+                        let _ = volume.setxattr(file.inode(), "user.x", b"1", XattrMode::Set);
+                    }
+                }
+            })
+        })
+        .collect();
+    let root = volume.root().unwrap();
+    let mut random = Random::new(3);
+    let mut wanted = vec![0; PAGES as usize * PAGE];
+    file.set_len(wanted.len() as u64).unwrap();
+    for round in 0..600_u64 {
+        let from = random.below(wanted.len() as u64 - 1);
+        let len = 1 + random.below((wanted.len() as u64 - from).min(9000)) as usize - 1;
+        let bytes = pattern(round, len);
+        file.write_at(from, &bytes).unwrap();
+        wanted[from as usize..from as usize + len].copy_from_slice(&bytes);
+        match round % 20 {
+            3 => file.write_back().unwrap(),
+            9 => file.fsync().unwrap(),
+            12 => volume.rename(&root, "a", &root, "b", RenameMode::Replace).unwrap(),
+            17 => volume.rename(&root, "b", &root, "a", RenameMode::Replace).unwrap(),
+            _ => {}
+        }
+        assert_same(&read_all(&file), &wanted, "read");
+    }
+    stop.store(true, Ordering::Relaxed);
+    lookers.into_iter().for_each(crate::rig::Running::wait);
+    assert_eq!(volume.status().changed_underneath, 0);
+    file.fsync().unwrap();
+    wanted
+}
+
+#[test]
+fn p12_looks_beside_writers_and_flushers_find_nobody_else_and_drop_nothing() {
+    let rig = Rig::live(Disk::new(), busy());
+    let wanted = write_beside_lookers(&rig.volume);
+    assert_same(&rig.stored("a").unwrap(), &wanted, "stored");
+    rig.unmount_and_find_nothing_left();
+}
+
+#[test]
+fn p12_the_times_of_a_real_file_system_look_like_nobody_else() {
+    let dir = TempDir::new("looks");
+    let rig = Rig::live(Disk::new(), busy());
+    let volume = rig.engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
+    let wanted = write_beside_lookers(&volume);
+    assert_same(&std::fs::read(dir.path().join("a")).unwrap(), &wanted, "stored");
+    let file = open(&volume, "a");
+    file.write_at(0, b"x").unwrap();
+    file.fsync().unwrap();
+    std::fs::write(dir.path().join("a"), b"somebody else").unwrap();
+    volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert_eq!(read_all(&file), b"somebody else");
+    drop(file);
+    volume.umount(slackwater::UmountOptions::default()).unwrap();
 }

@@ -1,10 +1,13 @@
 //! Holes and space for ranges, in what is cached and in what is stored.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use slackwater::ErrorKind;
 use slackwater::backend::{FallocateMode, SeekWhence};
 use slackwater_backends::Rule;
 
-use crate::rig::{PAGE, Rig, assert_same, pattern, read_all};
+use crate::rig::{Disk, PAGE, Random, Rig, assert_same, busy, pattern, read_all, spawn};
 
 const PAGE_U64: u64 = PAGE as u64;
 
@@ -81,4 +84,48 @@ fn what_is_dirty_is_data() {
     rig.disk.faults.add(Rule::fail(ErrorKind::Unsupported).on("seek"));
     assert_eq!(seek(5, SeekWhence::Data), Some(5), "all is data to who cannot tell");
     assert_eq!(seek(5, SeekWhence::Hole), Some(100 * PAGE_U64));
+}
+
+#[test]
+fn holes_beside_readers_and_flushers_show_nothing_old() {
+    const PAGES: u64 = 40;
+    let rig = Rig::live(Disk::new(), busy());
+    let file = Arc::new(rig.create("a"));
+    let mut wanted = vec![0; PAGES as usize * PAGE];
+    file.set_len(PAGES * PAGE_U64).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (file, stop) = (file.clone(), stop.clone());
+            spawn("a reader", move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = read_all(&file);
+                }
+            })
+        })
+        .collect();
+    let mut random = Random::new(11);
+    for round in 0..600 {
+        let from = random.below(wanted.len() as u64);
+        let len = 1 + random.below(5 * PAGE_U64).min(wanted.len() as u64 - from - 1);
+        let range = from as usize..(from + len) as usize;
+        if round % 2 == 0 {
+            file.write_at(from, &pattern(round, len as usize)).unwrap();
+            wanted[range].copy_from_slice(&pattern(round, len as usize));
+        } else {
+            let mode = if round % 4 == 1 { FallocateMode::PunchHole } else { FallocateMode::ZeroKeepSize };
+            file.fallocate(mode, from, len).unwrap();
+            wanted[range].fill(0);
+        }
+        assert_same(&read_all(&file), &wanted, "read");
+        if round % 37 == 0 {
+            file.fsync().unwrap();
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    readers.into_iter().for_each(super::rig::Running::wait);
+    file.fsync().unwrap();
+    assert_same(&rig.durable("a").unwrap(), &wanted, "durable");
+    drop(file);
+    rig.unmount_and_find_nothing_left();
 }

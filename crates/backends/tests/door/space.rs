@@ -37,7 +37,7 @@ fn available_pages(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn what_is_dirty_uses_up_the_space_and_what_was_taken_arrives() {
+fn p11_what_is_dirty_uses_up_the_space_and_what_was_taken_arrives() {
     let rig = rig();
     let file = rig.create("a");
     assert_eq!(available_pages(&rig), PAGES);
@@ -53,7 +53,7 @@ fn what_is_dirty_uses_up_the_space_and_what_was_taken_arrives() {
 }
 
 #[test]
-fn a_full_volume_takes_overwrites_removals_and_cuts() {
+fn p11_a_full_volume_takes_overwrites_removals_and_cuts() {
     let rig = rig();
     let (kept, gone) = (rig.create("kept"), rig.create("gone"));
     gone.write_at(0, &[1; 100 * PAGE]).unwrap();
@@ -97,7 +97,7 @@ fn bytes_in_units_that_are_on_their_way_count_once() {
 }
 
 #[test]
-fn writers_and_flushers_together_use_all_of_it_and_no_more() {
+fn p11_writers_and_flushers_together_use_all_of_it_and_no_more() {
     let rig = Rig::live(disk(), busy());
     let files: Vec<_> = (0..3).map(|nth| Arc::new(rig.create(&format!("f{nth}")))).collect();
     let writers = files.iter().map(|file| {

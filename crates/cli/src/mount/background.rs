@@ -92,9 +92,9 @@ mod tests {
     #[test]
     fn another_process_gets_the_same_arguments() {
         let line = ["slackwater", "mount", "--background", "--cache", "1.5GiB", "--read-only", "--dirty-expire", "2s"];
-        let parse = |line: Vec<std::ffi::OsString>| match Arguments::parse_from(line).command {
-            Command::Mount(arguments) => *arguments,
-            other => panic!("{other:?}"),
+        let parse = |line: Vec<std::ffi::OsString>| {
+            let Command::Mount(arguments) = Arguments::parse_from(line).command else { panic!("the line says mount") };
+            *arguments
         };
         let first = parse(
             line.iter().chain(&["--arena", "/dev/shm/x", "--", "a b", "-c"]).map(|word| (*word).into()).collect(),

@@ -151,13 +151,12 @@ impl Door {
 
 fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
     let failure = Failure::failed(format!("cannot mount at {}: {error}", mountpoint.display()));
-    match error {
-        MountVolumeError::Mount(MountError::NoPermission(_)) => {
-            failure.advise("become root, or own the mount point and install fuse3 for fusermount3")
-        }
-        MountVolumeError::Mount(MountError::Fusermount(_)) => {
-            failure.advise("the mount point must be yours; --allow-other needs user_allow_other in /etc/fuse.conf")
-        }
-        _ => failure,
+    let MountVolumeError::Mount(error) = error else { return failure };
+    if matches!(error, MountError::NoPermission(_)) {
+        failure.advise("become root, or own the mount point and install fuse3 for fusermount3")
+    } else if matches!(error, MountError::Fusermount(_)) {
+        failure.advise("the mount point must be yours; --allow-other needs user_allow_other in /etc/fuse.conf")
+    } else {
+        failure
     }
 }

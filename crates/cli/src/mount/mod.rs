@@ -97,7 +97,11 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     server::start(&claim.registered.socket(), Arc::clone(&session) as _)
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
 
-    bring_in_what_was_left(&session, &identity)?;
+    if let Err(failure) = bring_in_what_was_left(&session, &identity) {
+        // The entry says whose data it is that stays there.
+        claim.registered.leave();
+        return Err(failure);
+    }
     vigil.mounting();
     let mounted = Mounted::open(&session, arguments, cache_bytes, &identity)?;
     let log = registry.log_file(session.entry.pid);

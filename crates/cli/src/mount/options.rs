@@ -84,10 +84,10 @@ mod tests {
     use crate::arguments::{Arguments, Command, MountArguments};
 
     fn arguments() -> MountArguments {
-        match Arguments::parse_from(["slackwater", "mount", "/a", "/b"]).command {
-            Command::Mount(arguments) => *arguments,
-            other => panic!("{other:?}"),
-        }
+        let Command::Mount(arguments) = Arguments::parse_from(["slackwater", "mount", "/a", "/b"]).command else {
+            panic!("the line says mount")
+        };
+        *arguments
     }
 
     #[test]

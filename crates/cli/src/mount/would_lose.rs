@@ -21,21 +21,14 @@ const SEARCH: Duration = Duration::from_secs(10);
 /// Files, and what more there is beyond what a message holds.
 #[derive(Debug, Default)]
 pub(crate) struct Loss {
-    files: Vec<LostFile>,
-    more_files: u64,
-    more_bytes: u64,
+    pub(crate) files: Vec<LostFile>,
+    pub(crate) more_files: u64,
+    pub(crate) more_bytes: u64,
 }
 
 impl Loss {
     pub(crate) fn into_reply(self) -> Reply {
         Reply::WouldLose { files: self.files, more_files: self.more_files, more_bytes: self.more_bytes }
-    }
-
-    pub(crate) fn from_reply(reply: Reply) -> Option<Self> {
-        match reply {
-            Reply::WouldLose { files, more_files, more_bytes } => Some(Self { files, more_files, more_bytes }),
-            _ => None,
-        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -194,7 +194,7 @@ fn discard_names_what_it_drops_and_does_not_without_a_yes() {
     need_fuse!();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
-    let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
     fs::create_dir(mountpoint.join("dir")).unwrap();
     fs::write(mountpoint.join("dir/lost"), bytes(1, 64 << 10)).unwrap();
     let mountpoint = mountpoint.to_str().unwrap();
@@ -204,4 +204,29 @@ fn discard_names_what_it_drops_and_does_not_without_a_yes() {
     scratch.run(["status", mountpoint]).expect(0, &["mounted"]);
     scratch.run(["umount", "--discard", "--yes", mountpoint]).expect(0, &["LOST", "64.0 KiB", lost]);
     assert_ne!(fs::read(lost).unwrap(), bytes(1, 64 << 10));
+    // It is lost for good: the next mount does not bring it back.
+    assert!(!scratch.arena("a-mount").exists());
+    mount.wait().expect(0, &["Unmounted"]);
+}
+
+#[test]
+fn the_place_of_a_dead_process_is_freed_and_its_data_is_not_called_unmounted() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::write(mountpoint.join("file"), bytes(1, 100_000)).unwrap();
+    mount.kill();
+    fs::read_dir(&mountpoint).unwrap_err();
+    let arena = scratch.arena("a-mount");
+    let words = ["died", arena.to_str().unwrap(), "again"];
+    scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(1, &words);
+    scratch.run(["umount", mountpoint.to_str().unwrap()]).expect(1, &words);
+    assert!(fs::read_dir(&mountpoint).unwrap().next().is_none(), "the directory below is to be seen again");
+    scratch.run(["umount", mountpoint.to_str().unwrap()]).expect(5, &words);
+    scratch.run(["status"]).expect(0, &words);
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    assert!(fs::read(source.join("file")).unwrap() == bytes(1, 100_000));
+    scratch.umount(&mountpoint);
+    drop(again);
 }

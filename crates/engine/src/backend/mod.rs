@@ -17,8 +17,8 @@
 //!     `SyncVolume` every write and name change of the volume. Where that cannot be told, it fails:
 //!     the engine keeps all pages written since the last success and writes them again.
 //! B5. A failed call has changed nothing the engine relies on; a failed write may have written part.
-//! B6. What a call on names or attributes has changed is not forgotten while the engine lives; only written
-//!     bytes are kept and written again (B4).
+//! B6. What a call on names, attributes or ranges has changed is not forgotten while the engine lives; only
+//!     written bytes are kept and written again (B4).
 //!
 //! # Kernel counterpart
 //! `address_space_operations`, `inode_operations` and `super_operations`, reduced to what is asynchronous.

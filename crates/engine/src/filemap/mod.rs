@@ -1,6 +1,7 @@
 //! What calls on an open file do: reading, writing, cutting and making durable, one file each.
 
 mod allocate;
+mod busy_frames;
 mod fsync;
 mod peek;
 mod read;

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, Pool, Scatter};
+use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, Pool, Scatter, copy_bytes};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
@@ -20,7 +20,8 @@ use slackwater_sync::shim::atomic::Ordering;
 use crate::backend::{Call, Done, Node, ReadUnit};
 use crate::error::{BackendError, FileError};
 use crate::file::File;
-use crate::filemap::write::{list_leaf, wait_for_frame};
+use crate::filemap::busy_frames::wait_for_frame;
+use crate::filemap::write::list_leaf;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
@@ -63,7 +64,7 @@ impl File {
             let to = (from + len - done).min(FRAME_BYTES);
             let target = &mut buffer[done..done + to - from];
             match look(inode, index) {
-                Look::Cached(frame) => target.copy_from_slice(&frame[from..to]),
+                Look::Cached(frame) => copy_bytes(target, &frame[from..to]),
                 Look::Wait(frame) => {
                     wait_for_frame(inode, index, frame);
                     continue;

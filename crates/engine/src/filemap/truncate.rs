@@ -120,7 +120,7 @@ pub(super) fn drop_pages(inode: &Inode, range: Range<PageIndex>) {
             if filling.is_some() { Scan::Stop } else { Scan::On }
         });
         let Some((index, frame)) = filling else { return };
-        super::write::wait_for_frame(inode, index, frame);
+        super::busy_frames::wait_for_frame(inode, index, frame);
     }
 }
 
@@ -143,7 +143,7 @@ pub(super) fn zero_in_page(inode: &Inode, index: PageIndex, bytes: Range<usize>)
         let Some(frame) = frame.flatten() else {
             let present = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot));
             match present.flatten() {
-                Some(frame) => super::write::wait_for_frame(inode, index, frame),
+                Some(frame) => super::busy_frames::wait_for_frame(inode, index, frame),
                 None => return,
             }
             continue;

@@ -18,12 +18,13 @@
 //! # Kernel counterpart
 //! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
 
-use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite};
+use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, copy_bytes};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
+use crate::filemap::busy_frames::{is_being_filled, wait_for_frame};
 use crate::filemap::check_range;
 use crate::filemap::read::Fetched;
 use crate::filemap::write_terms::Terms;
@@ -300,7 +301,7 @@ fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Res
             .unwrap_or(Grip::Absent);
         match grip {
             Grip::InPlace(mut frame) => {
-                frame[span.from..span.to].copy_from_slice(bytes);
+                copy_bytes(&mut frame[span.from..span.to], bytes);
                 span.grow(inode);
                 return Ok(Outcome::Taken { newly });
             }
@@ -427,7 +428,7 @@ fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: 
             frame[span.to..].fill(0);
         }
     }
-    frame[span.from..span.to].copy_from_slice(bytes);
+    copy_bytes(&mut frame[span.from..span.to], bytes);
 }
 
 /// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile. `delayed`:
@@ -486,18 +487,4 @@ pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
         lru.len()
     };
     reclaim::sweep_if_long(sb, length);
-}
-
-fn is_being_filled(inode: &Inode, index: PageIndex, frame: FrameId) -> bool {
-    let filling =
-        |leaf: &mut LeafState, slot: usize| leaf.frame(slot) == Some(frame) && !leaf.has(Mark::Uptodate, slot);
-    inode.mapping.with_page(index, filling).unwrap_or(false)
-}
-
-/// Waits until the page's frame is neither being filled nor copied to.
-pub(super) fn wait_for_frame(inode: &Inode, index: PageIndex, frame: FrameId) {
-    let engine = inode.super_block().engine();
-    let filled = || (!is_being_filled(inode, index, frame)).then_some(());
-    let _ = engine.waits.wait(inode.id(), &*engine.clock, None, filled);
-    inode.wait_for_copy(index, frame);
 }

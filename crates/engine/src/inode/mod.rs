@@ -269,6 +269,8 @@ impl Inode {
         if self.kind == NodeKind::File {
             attr.size_bytes = self.size_bytes();
             attr.mtime = self.mtime();
+            // What has not got there yet will take as much: a file of bytes must not look like one of holes.
+            attr.allocated_bytes = attr.allocated_bytes.max(self.unclean_bytes());
             if chosen_mtime != Some(attr.mtime) {
                 attr.ctime = attr.ctime.max(attr.mtime);
             }

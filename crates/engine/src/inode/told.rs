@@ -129,7 +129,11 @@ impl Inode {
     pub(crate) fn refresh(&self, attr: &Attr, as_of: Option<Quiet>) {
         let now = self.super_block().engine().clock.now();
         let mut state = self.state.lock();
-        state.told = Told::as_of(attr, now, as_of);
+        let still = as_of.filter(|quiet| self.changes.is_still(*quiet));
+        state.told = Told::as_of(attr, now, still);
+        if still != as_of {
+            state.told.at = None; // a call of ours has just begun
+        }
         take_over(&mut state, attr);
     }
 
@@ -138,16 +142,14 @@ impl Inode {
     pub(crate) fn refresh_if_newer(&self, attr: &Attr) {
         let now = self.super_block().engine().clock.now();
         let mut state = self.state.lock();
-        // A clock of the backend's may stand still for some changes; names in a directory are not counted here.
+        // A clock of the backend's may stand still for some changes. A directory is asked about soon again.
         let newer =
             attr.ctime > state.attr.ctime || (self.kind() == NodeKind::Directory && attr.ctime == state.attr.ctime);
         if newer {
             take_over(&mut state, attr);
         }
-        match self.kind() {
-            NodeKind::File => state.told.at = Some(now),
-            _ if newer => state.told = Told::as_of(attr, now, None),
-            NodeKind::Directory | NodeKind::Symlink | NodeKind::Special => {}
+        if self.kind() == NodeKind::File {
+            state.told.at = Some(now);
         }
     }
 
@@ -166,7 +168,16 @@ impl Inode {
         }
     }
 
-    /// What the backend told is old from now on: a name in this directory changed, or the name of this node.
+    /// Runs a call of ours that changes a name in this directory: what the backend told is old afterwards.
+    pub(crate) fn change_names<T>(&self, call: impl FnOnce() -> T) -> T {
+        let change = self.changes.begin();
+        let answer = call();
+        self.end_change(change, None);
+        self.outdate();
+        answer
+    }
+
+    /// What the backend told is old from now on.
     pub(crate) fn outdate(&self) {
         self.state.lock().told.at = None;
     }

@@ -42,8 +42,10 @@ impl SuperBlock {
         self.alive()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
         let inode = self.iget(self.call(None, |done| Call::Lookup { dir, name, done })?);
-        // Costs a question only if the attributes that came with it look as if somebody else had been there.
-        self.revalidate(&inode, Duration::MAX)?;
+        if inode.kind() == NodeKind::File {
+            // Costs a question only if what came with it looks as if somebody else had been there.
+            self.revalidate(&inode, Duration::MAX)?;
+        }
         Ok(inode)
     }
 
@@ -101,9 +103,9 @@ impl SuperBlock {
     ) -> Result<InodeRef, FileError> {
         self.writable()?;
         let (node, name) = (dir.node()?, name.to_os_string());
-        let made = self.call(None, |done| Call::Make { dir: node, name, what, mode, creator, done });
-        dir.outdate();
-        Ok(self.iget(made?))
+        let made =
+            dir.change_names(|| self.call(None, |done| Call::Make { dir: node, name, what, mode, creator, done }))?;
+        Ok(self.iget(made))
     }
 
     /// Makes a file without a name in `dir`, which [`SuperBlock::link`] may give it one; else it lives as long
@@ -125,9 +127,9 @@ impl SuperBlock {
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
         self.writable()?;
         let (node, dir_node, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
-        let linked = inode.change_with(|| self.call(None, |done| Call::Link { node, dir: dir_node, name, done }));
-        dir.outdate();
-        linked?;
+        dir.change_names(|| {
+            inode.change_with(|| self.call(None, |done| Call::Link { node, dir: dir_node, name, done }))
+        })?;
         Ok(())
     }
 
@@ -146,8 +148,7 @@ impl SuperBlock {
         let (dir_node, name) = (dir.node()?, name.as_ref().to_os_string());
         // Which file it changes is known when it is answered: until then nobody judges any.
         let change = self.removals.begin();
-        let victim = self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done });
-        dir.outdate();
+        let victim = dir.change_names(|| self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done }));
         let victim = victim.map(|victim: Found| {
             let attr = victim.attr;
             let inode = self.iget(victim); // with its node, if it has none (A1)
@@ -191,12 +192,11 @@ impl SuperBlock {
         let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
         let (from, to) = (from.to_os_string(), to.to_os_string());
         let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
-        let renamed =
-            self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
+        let rename =
+            || self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
+        let renamed = from_dir.change_names(|| to_dir.change_names(rename));
         source.end_change(changes.0, None);
         source.outdate();
-        from_dir.outdate();
-        to_dir.outdate();
         if let Some(((node, other), change)) = other.zip(changes.1) {
             let asked = node.clone();
             let attr = match renamed {

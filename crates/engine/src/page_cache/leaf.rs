@@ -18,8 +18,17 @@
 //!     by a writer that puts a fresh one there; the unit then owns the old one.
 //! L4. `COMMITTING` pages were `UNSTABLE` when the running commit began and have not been taken for
 //!     write-back since.
-//! L5. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
+//! L5. `fresh` has the bit of each indexed mark that the leaf did not have before it got one, until
+//!     [`LeafState::take_fresh`].
+//! L6. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
 //!     `super_block::space`.
+//!
+//! # Layout
+//! A cached read takes the leaf's lock, looks at three words and takes the number of a frame; it stores no mark
+//! that is there already. The lock and those words share the leaf's first cache line, and no other leaf has a part
+//! of it.
+
+use std::mem::offset_of;
 
 use slackwater_arena::FrameId;
 
@@ -53,19 +62,35 @@ impl Mark {
     pub(crate) const COUNT: usize = 8;
     /// Number of marks that inner nodes index.
     pub(crate) const INDEXED: usize = 5;
+
+    /// Where its word is: those that a read looks at come first.
+    const fn place(self) -> usize {
+        const MOST: usize = Mark::COUNT - 1;
+        match self as usize {
+            MOST => MOST,
+            mark => (mark + 2) % MOST,
+        }
+    }
 }
+
+// With the lock before it, what a read or an overwrite looks at ends within the first cache line.
+const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
 
 /// See the [module documentation](self). Lives behind the leaf's lock.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct LeafState {
     present: u64,
+    /// L5.
+    fresh: u32,
+    /// At [`Mark::place`].
     marks: [u64; Mark::COUNT],
     frames: [Option<FrameId>; LEAF_PAGES as usize],
 }
 
 impl LeafState {
     pub(crate) fn new() -> Self {
-        Self { present: 0, marks: [0; Mark::COUNT], frames: [None; LEAF_PAGES as usize] }
+        Self { present: 0, fresh: 0, marks: [0; Mark::COUNT], frames: [None; LEAF_PAGES as usize] }
     }
 
     /// The frame in `slot`, whatever its state.
@@ -75,12 +100,12 @@ impl LeafState {
 
     /// Whether the page in `slot` has `mark`.
     pub(crate) fn has(&self, mark: Mark, slot: usize) -> bool {
-        self.marks[mark as usize] >> slot & 1 != 0
+        self.marks[mark.place()] >> slot & 1 != 0
     }
 
     /// All pages with `mark`, one bit each.
     pub(crate) fn bits(&self, mark: Mark) -> u64 {
-        self.marks[mark as usize]
+        self.marks[mark.place()]
     }
 
     /// All pages that are present.
@@ -89,21 +114,28 @@ impl LeafState {
     }
 
     pub(crate) fn set(&mut self, mark: Mark, slot: usize) {
-        debug_assert!(self.present >> slot & 1 != 0, "L1");
-        self.marks[mark as usize] |= 1 << slot;
+        self.set_bits(mark, 1 << slot);
     }
 
     pub(crate) fn set_bits(&mut self, mark: Mark, bits: u64) {
         debug_assert!(bits & !self.present == 0, "L1");
-        self.marks[mark as usize] |= bits;
+        let word = &mut self.marks[mark.place()];
+        let more = bits & !*word;
+        if more == 0 {
+            return;
+        }
+        if *word == 0 && (mark as usize) < Mark::INDEXED {
+            self.fresh |= 1 << mark as u32;
+        }
+        *word |= more;
     }
 
     pub(crate) fn clear(&mut self, mark: Mark, slot: usize) {
-        self.marks[mark as usize] &= !(1 << slot);
+        self.marks[mark.place()] &= !(1 << slot);
     }
 
     pub(crate) fn clear_bits(&mut self, mark: Mark, bits: u64) {
-        self.marks[mark as usize] &= !bits;
+        self.marks[mark.place()] &= !bits;
     }
 
     /// Puts `frame` into an empty slot, without marks.
@@ -142,7 +174,13 @@ impl LeafState {
 
     /// One bit for each indexed mark that some page has.
     pub(crate) fn indexed(&self) -> u32 {
-        (0..Mark::INDEXED).fold(0, |set, mark| set | u32::from(self.marks[mark] != 0) << mark)
+        let indexed = [Mark::Dirty, Mark::ToWrite, Mark::Writeback, Mark::Unstable, Mark::Committing];
+        indexed.into_iter().fold(0, |set, mark| set | u32::from(self.bits(mark) != 0) << mark as u32)
+    }
+
+    /// One bit for each indexed mark that the leaf got since the last call (L5).
+    pub(crate) fn take_fresh(&mut self) -> u32 {
+        if self.fresh == 0 { 0 } else { std::mem::take(&mut self.fresh) }
     }
 }
 

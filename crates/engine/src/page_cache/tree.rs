@@ -27,7 +27,9 @@ const FANOUT_SHIFT: u32 = 6;
 const FANOUT: usize = 1 << FANOUT_SHIFT;
 const LEAF_SHIFT: u32 = LEAF_PAGES.trailing_zeros();
 
-pub(crate) type Leaf = Mutex<LeafState>;
+/// A leaf and its lock, in cache lines of their own: threads that read neighbours do not meet.
+#[repr(align(64))]
+struct Leaf(Mutex<LeafState>);
 
 #[derive(Default)]
 enum Child {
@@ -102,10 +104,9 @@ impl Tree {
 
     /// Locks the leaf of `index`, runs `f`, and indexes the marks that the leaf did not have before (T3).
     fn visit<R>(&self, leaf: &Leaf, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> R {
-        let mut state = leaf.lock();
-        let before = state.indexed();
+        let mut state = leaf.0.lock();
         let result = f(&mut state);
-        let new = state.indexed() & !before;
+        let new = state.take_fresh();
         if new != 0 {
             self.index(index, new);
         }
@@ -139,7 +140,7 @@ impl Tree {
                 if matches!(child, Child::Leaf(_)) {
                     return false;
                 }
-                *child = Child::Leaf(Box::new(Mutex::new(LEAF, LeafState::new())));
+                *child = Child::Leaf(Box::new(Leaf(Mutex::new(LEAF, LeafState::new()))));
                 return true;
             }
             if matches!(child, Child::Empty) {
@@ -210,7 +211,7 @@ fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> 
 fn remove(child: &mut Child, level: u32, index: u64) -> bool {
     let gone = match child {
         Child::Empty => return true,
-        Child::Leaf(leaf) => leaf.get_mut().present() == 0,
+        Child::Leaf(leaf) => leaf.0.get_mut().present() == 0,
         Child::Inner(inner) => {
             let slot = slot_at(index, level - 1);
             let gone = remove(&mut inner.children[slot], level - 1, index);
@@ -236,7 +237,7 @@ fn remove(child: &mut Child, level: u32, index: u64) -> bool {
 fn tidy(child: &mut Child) -> bool {
     let keep = match child {
         Child::Empty => false,
-        Child::Leaf(leaf) => leaf.get_mut().present() != 0,
+        Child::Leaf(leaf) => leaf.0.get_mut().present() != 0,
         Child::Inner(inner) => {
             let mut any = false;
             for below in &mut inner.children {
@@ -260,7 +261,7 @@ fn reindex(inner: &mut Inner) {
     for (slot, child) in inner.children.iter_mut().enumerate() {
         let below = match child {
             Child::Empty => 0,
-            Child::Leaf(leaf) => leaf.get_mut().indexed(),
+            Child::Leaf(leaf) => leaf.0.get_mut().indexed(),
             Child::Inner(inner) => {
                 (0..Mark::INDEXED).fold(0, |set, mark| set | u32::from(*inner.marks[mark].get_mut() != 0) << mark)
             }

@@ -103,7 +103,19 @@ pub mod release {
     pub const FLOCK_UNLOCK: u32 = 1 << 1;
 }
 
-/// SETXATTR, `setxattr_flags`; FSYNC's is here too, both being alone in their words.
+/// FSYNC and FSYNCDIR, `fsync_flags`.
+pub mod fsync {
+    /// Data, and of the metadata what is needed to read it.
+    pub const FDATASYNC: u32 = 1 << 0;
+}
+
+/// GETLK, SETLK and SETLKW, `lk_flags`.
+pub mod lk {
+    /// A lock of flock(2).
+    pub const FLOCK: u32 = 1 << 0;
+}
+
+/// SETXATTR, `setxattr_flags`.
 pub mod setxattr {
     pub const ACL_KILL_SGID: u32 = 1 << 0;
 }

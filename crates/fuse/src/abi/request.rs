@@ -140,7 +140,6 @@ wire! {
 
     pub struct FsyncIn {
         pub fh: u64,
-        /// Bit 0: data only.
         pub fsync_flags: u32,
         pub padding: u32,
     }
@@ -162,7 +161,6 @@ wire! {
         pub fh: u64,
         pub owner: u64,
         pub lk: FileLock,
-        /// Bit 0: flock(2).
         pub lk_flags: u32,
         pub padding: u32,
     }

@@ -16,6 +16,8 @@
 //! # Lock order
 //! `UMOUNT` is the first of all; it is tried, not waited for.
 
+mod error;
+mod flush;
 mod holders;
 
 use std::path::{Path, PathBuf};
@@ -24,21 +26,22 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use slackwater::{ErrorKind, FileError, SuperBlock, Tick, UmountError, UmountOptions};
+use slackwater::{ErrorKind, SuperBlock, Tick, UmountError, UmountOptions};
 use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
-use slackwater_sync::shim::{Arc, thread};
 
 use crate::mount::{self, MountOptions, UnmountError};
+use crate::mounted::flush::push_mapped;
 use crate::negotiate::{InitOptions, Missing};
-use crate::notifier::Notifier;
 use crate::pool::Pool;
-use crate::session::{Session, SessionError};
+use crate::session::Session;
 use crate::transport::DevFuse;
-use crate::volume::lock_order::{LEAF, UMOUNT};
-use crate::volume::{Served, Volume, VolumeError};
+use crate::volume::lock_order::UMOUNT;
+use crate::volume::{Served, Volume};
 
+pub use error::{MountVolumeError, MountedError};
 pub use holders::Holder;
 
 /// Time between two reports of progress, and two looks at what changes by itself.
@@ -90,77 +93,6 @@ pub enum Step {
     FlushingTheRest,
     /// Detached; the engine lets the volume go.
     Ending,
-}
-
-/// Why a volume is not mounted.
-#[derive(Debug, thiserror::Error)]
-pub enum MountVolumeError {
-    /// The volume cannot be served.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// The mount.
-    #[error(transparent)]
-    Mount(#[from] mount::MountError),
-    /// The device.
-    #[error("the FUSE device: {0}")]
-    Device(Errno),
-    /// The kernel.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-}
-
-/// Why a volume is still mounted.
-#[derive(Debug, thiserror::Error)]
-pub enum MountedError {
-    /// It is in use.
-    #[error("{} is in use{}", .mountpoint.display(), holders::list(.holders))]
-    Busy {
-        /// Where it is mounted.
-        mountpoint: PathBuf,
-        /// By whom, as far as this user may know.
-        holders: Vec<Holder>,
-    },
-    /// Gone from its mountpoint, but mounted somewhere else as well, as a bind mount or in another namespace.
-    #[error("{} is unmounted, but the volume is mounted elsewhere too{}", .mountpoint.display(), holders::list(.holders))]
-    Elsewhere {
-        /// Where it was mounted.
-        mountpoint: PathBuf,
-        /// Who uses it there.
-        holders: Vec<Holder>,
-    },
-    /// Data could not be written back in time. Nothing is lost.
-    #[error("deadline passed with {dirty_bytes} bytes not in the backend; the volume stays mounted")]
-    Deadline {
-        /// Bytes that are not in the backend.
-        dirty_bytes: u64,
-        /// The last write-back error, if that is the cause.
-        cause: Option<ErrorKind>,
-    },
-    /// Another unmount of this volume is running.
-    #[error("another unmount of this volume is running")]
-    InProgress,
-    /// The kernel, or `fusermount3`.
-    #[error(transparent)]
-    Unmount(UnmountError),
-    /// The engine.
-    #[error(transparent)]
-    Volume(UmountError),
-    /// A sync.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Pages of shared mappings.
-    #[error("pages of shared mappings: {0}")]
-    Mapped(Errno),
-}
-
-impl From<UmountError> for MountedError {
-    fn from(error: UmountError) -> Self {
-        match error {
-            UmountError::Deadline { dirty_bytes, cause } => Self::Deadline { dirty_bytes, cause },
-            UmountError::InProgress => Self::InProgress,
-            error => Self::Volume(error),
-        }
-    }
 }
 
 impl MountedVolume {
@@ -415,37 +347,6 @@ impl MountedVolume {
         }
     }
 
-    /// Flushes, what mappings have first, on a thread of its own: neither the report nor the deadline waits for
-    /// a kernel that waits for the backend.
-    fn flush(&self, step: Step, deadline: Option<Tick>, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
-        struct Flush {
-            result: Mutex<Option<Result<(), MountedError>>>,
-            done: Completion,
-        }
-        let flush = Arc::new(Flush { result: Mutex::new(LEAF, None), done: Completion::new() });
-        let (sb, volume, notifier) = (Arc::clone(&self.sb), Arc::clone(&self.volume), self.session.notifier().clone());
-        let result = Arc::clone(&flush);
-        let work = move || {
-            let pushed = push_mapped(&volume, &notifier).map_err(MountedError::Mapped);
-            let flushed = pushed.and_then(|()| Ok(sb.flush_until(deadline)?));
-            *result.result.lock() = Some(flushed);
-            result.done.complete_all();
-        };
-        let late =
-            || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
-        if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
-            return Err(late());
-        }
-        while flush.done.wait_timeout(LOOK) {
-            self.report(step, progress);
-            if deadline.is_some_and(|deadline| self.sb.now() > deadline + LOOK) {
-                return Err(late());
-            }
-        }
-        let result = flush.result.lock().take();
-        result.unwrap_or_else(|| Err(late()))
-    }
-
     fn report(&self, step: Step, progress: &dyn Fn(Progress)) {
         let status = self.sb.status();
         progress(Progress { step, bytes_left: status.bytes_left(), failing: status.failing });
@@ -477,23 +378,6 @@ fn dev_of(path: &Path) -> Result<u64, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let stat = statx(CWD, path, flags, StatxFlags::empty())?;
     Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
-}
-
-/// Has the kernel write what it holds of shared mappings; it has arrived when this returns.
-///
-/// # Blocking
-/// Until the kernel has the pages' locks, which requests in flight hold.
-fn push_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
-    for node in volume.maybe_mapped() {
-        match notifier.inval_inode(node, 0, 0) {
-            // Unmounted meanwhile: then the kernel has written them all.
-            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
-            // Written again in between: by a program that writes beside the sync.
-            Err(Errno::BUSY) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 impl std::fmt::Debug for MountedVolume {

@@ -48,6 +48,7 @@ pub enum Operation<'a> {
         node: u64,
         name: &'a OsStr,
     },
+    /// With `O_TRUNC` it truncates, where ATOMIC_O_TRUNC is in use.
     Open(OpenIn),
     Read(ReadIn),
     /// The bytes are the [`Payload`](crate::Payload).

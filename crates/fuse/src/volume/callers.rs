@@ -88,7 +88,7 @@ impl Caller {
                 drop(state);
                 let _ = reply.error(Errno::INTR);
             }
-            other => state.place = other,
+            other @ (Place::Held | Place::Gone | Place::Due(_)) => state.place = other,
         }
         true
     }

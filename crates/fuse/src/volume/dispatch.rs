@@ -29,6 +29,7 @@ impl FileSystem for Served {
         let _ = self.0.notifier.set(notifier.clone());
     }
 
+    #[allow(clippy::wildcard_enum_match_arm, reason = "dispatch has the others")]
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
         let volume = &self.0;
         match op {
@@ -58,6 +59,7 @@ impl FileSystem for Served {
 }
 
 impl Volume {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node")]
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
         match op {
             Operation::Read(args) => {
@@ -220,7 +222,7 @@ impl Volume {
         match write.attempt(bytes, false) {
             Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
-            attempt => {
+            attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = &bytes[write.taken..];
                 let waiting = self.wait(header.pid, reply);
                 if attempt == Attempt::NoRoom {

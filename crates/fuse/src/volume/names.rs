@@ -68,10 +68,10 @@ impl Volume {
 
     /// What MKNOD makes.
     pub(super) fn what(args: &MknodIn) -> NewNode {
-        match FileType::from_raw_mode(args.mode) {
-            FileType::RegularFile => NewNode::File,
-            _ => NewNode::Special { type_bits: args.mode & 0o170_000, rdev: rdev_from_wire(args.rdev) },
+        if FileType::from_raw_mode(args.mode) == FileType::RegularFile {
+            return NewNode::File;
         }
+        NewNode::Special { type_bits: args.mode & 0o170_000, rdev: rdev_from_wire(args.rdev) }
     }
 
     /// CREATE: makes a file and opens it.

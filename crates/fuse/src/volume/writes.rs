@@ -9,11 +9,11 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{WriteIn, write_in};
-use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::callers::Waiting;
 use crate::volume::errno::Failure;
 use crate::volume::open_files::OpenFile;
+use crate::volume::{LOOK, Volume};
 
 /// A write, but for its bytes.
 #[derive(Clone)]
@@ -105,11 +105,12 @@ impl Write {
     }
 
     fn failed(&self, error: FileError) -> Attempt {
-        match error {
-            // Frozen: it will be thawed, or the volume is gone and the next attempt says so.
-            FileError::NotMounted if self.open.node.inode.super_block().is_frozen() => Attempt::WouldBlock,
-            _ if self.taken > 0 => Attempt::Done,
-            error => Attempt::Failed(error.into()),
+        if matches!(error, FileError::NotMounted) {
+            Attempt::WouldBlock // frozen, as a rule; whoever may wait finds out
+        } else if self.taken > 0 {
+            Attempt::Done
+        } else {
+            Attempt::Failed(error.into())
         }
     }
 }
@@ -135,7 +136,7 @@ impl Volume {
                     let _ = self.sb.sync();
                     is_confirmed = true;
                 }
-                // Frozen.
+                // Only a freeze is in the way of who may wait.
                 Attempt::WouldBlock if self.wait_until_thawed() => {}
                 Attempt::WouldBlock => break Some(Failure(Errno::IO)),
                 Attempt::Failed(failure) => break Some(failure),
@@ -166,9 +167,16 @@ impl Volume {
         let inside = (bytes.len() as u64).min(size_bytes.saturating_sub(args.offset)) as usize;
         let mut at = 0;
         while at < inside {
-            match self.unfrozen(|| open.file.write_from_mapping(args.offset + at as u64, &bytes[at..inside]))? {
-                Written::Bytes(taken) if taken > 0 => at += taken,
-                _ => return Err(Errno::IO.into()),
+            let seen = self.sb.room_given();
+            let written =
+                self.unfrozen(|| open.file.write_from_mapping(args.offset + at as u64, &bytes[at..inside]))?;
+            if let Written::Bytes(taken) = written {
+                at += taken;
+            } else if self.is_refusing() {
+                return Err(Errno::IO.into());
+            } else {
+                // Even the reserve is used up. Failing would be the end of the page, so it waits.
+                self.sb.wait_for_room(seen, Some(self.sb.now() + LOOK));
             }
         }
         Ok(Answer::Written(args.size))

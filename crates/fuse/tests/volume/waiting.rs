@@ -118,8 +118,16 @@ fn a_signal_that_does_not_kill_interrupts_no_call_but_a_later_kill_does() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("make"));
     let script = format!("trap : USR1; mkdir {}", rig.file("d").display());
-    let mut child = spawn("python3", &["-c", &format!(
-        "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: None); os.mkdir({:?})", rig.file("d").display().to_string())]);
+    let mut child = spawn(
+        "python3",
+        &[
+            "-c",
+            &format!(
+                "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: None); os.mkdir({:?})",
+                rig.file("d").display().to_string()
+            ),
+        ],
+    );
     drop(script);
     assert_eq!(rig.faults.wait_held(1, LONG).len(), 1);
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();

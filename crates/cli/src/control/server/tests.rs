@@ -16,7 +16,7 @@ impl Respond for Echo {
                 (0..3).for_each(|n| assert!(progress(Reply::Progress { bytes_left: 3 - n, written_bytes: n })));
                 Reply::Done
             }
-            _ => Reply::Failed(Failure::busy("echo")),
+            Request::Status | Request::WouldLose | Request::Umount { .. } => Reply::Failed(Failure::busy("echo")),
         }
     }
 }

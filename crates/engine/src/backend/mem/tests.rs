@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::backend::{AttrChange, Done, Found, NewNode, Node, Removal, RenameMode, SyncScope};
+use crate::backend::{AttrChange, Done, Found, NewNode, Node, Removal, RenameMode, SyncScope, XattrMode};
 use crate::error::{BackendError, ErrorKind};
 
 type Answer<T> = Result<T, BackendError>;
@@ -98,6 +98,45 @@ fn a_synced_file_survives_with_its_name_and_an_unsynced_one_is_stale() {
     let Found { handle, attr, .. } = gone;
     let reopened = disk.call(|done| Call::Reopen { handle, id: attr.id, done });
     assert_eq!(reopened.expect_err("it never became durable").kind(), ErrorKind::Stale);
+}
+
+#[test]
+fn extended_attributes_are_as_durable_as_the_mode() {
+    let disk = Disk::new();
+    let file = disk.file(&disk.root(), "file", 10).node;
+    let set = |value: &[u8]| {
+        let (node, name, value, mode) = (file.clone(), "user.one".into(), value.to_vec(), XattrMode::Set);
+        disk.call(|done| Call::Setxattr { node, name, value, mode, done }).expect("it can be set");
+    };
+    set(b"synced");
+    assert_eq!(disk.sync(&file), Ok(()));
+    set(b"not synced");
+    assert_eq!(disk.sync_as(&file, SyncScope::Data), Ok(()));
+    disk.0.crash();
+    let (node, name) = (file.clone(), "user.one".into());
+    let value = disk.call(|done| Call::Getxattr { node, name, done });
+    assert_eq!(value.expect("it was synced"), b"synced");
+    assert_eq!(disk.sync(&file), Err(ErrorKind::Lost));
+}
+
+#[test]
+fn a_nameless_file_survives_by_the_name_it_was_given() {
+    let disk = Disk::new();
+    let nameless = || {
+        let dir = disk.root();
+        let node = disk.call(|done| Call::Tmpfile { dir, mode: 0o600, creator: None, done }).expect("may be made").node;
+        disk.resize(&node, 10);
+        assert_eq!(disk.sync(&node), Ok(()));
+        node
+    };
+    let (named, gone) = (nameless(), nameless());
+    let (node, dir, name) = (named.clone(), disk.root(), "named".into());
+    disk.call(|done| Call::Link { node, dir, name, done }).expect("the name is free");
+    assert_eq!(disk.sync(&disk.root()), Ok(()));
+    disk.0.crash();
+    assert_eq!(disk.size("named"), Some(10));
+    assert_eq!(disk.sync(&named), Ok(()));
+    assert_eq!(disk.sync(&gone), Err(ErrorKind::Stale));
 }
 
 #[test]

@@ -106,10 +106,12 @@ fn serve(mut stream: UnixStream, respond: &dyn Respond) {
         Ok(Some(line)) => line,
         Ok(None) => return,
         Err(error) => {
-            let why = match error.kind() {
-                io::ErrorKind::TimedOut => "no whole request came within 5 s".to_owned(),
-                io::ErrorKind::InvalidData => format!("the request is longer than {REQUEST_BYTES_MAX} bytes"),
-                _ => return,
+            let why = if error.kind() == io::ErrorKind::TimedOut {
+                "no whole request came within 5 s".to_owned()
+            } else if error.kind() == io::ErrorKind::InvalidData {
+                format!("the request is longer than {REQUEST_BYTES_MAX} bytes")
+            } else {
+                return;
             };
             reply(&stream, Reply::Failed(Failure::usage(why)));
             return;
