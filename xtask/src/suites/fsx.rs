@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::ground::{Ground, make_open_directory};
-use super::program::{Program, cannot};
+use super::program::{Program, Running, cannot};
 use super::tools::CargoTool;
 use super::{Effort, Suite};
 
@@ -44,11 +44,12 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     let program = TOOL.program()?;
     let configuration = ground.beside().join("fsx.toml");
     fs::write(&configuration, CONFIGURATION).map_err(|error| cannot(&configuration, &error))?;
-    // Where fsx leaves what a file should have held.
-    let artifacts = ground.beside().join("artifacts");
-    make_open_directory(&artifacts)?;
     let operations = effort.pick(OPERATIONS.0, OPERATIONS.1);
-    for seed in SEEDS {
+    // All at once, each on a file of its own.
+    let start = |seed: &u32| {
+        // Where fsx leaves what a file should have held.
+        let artifacts = ground.beside().join(format!("artifacts-{seed}"));
+        make_open_directory(&artifacts)?;
         Program::new(&program)
             .arg("-f")
             .arg(&configuration)
@@ -56,9 +57,13 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
             .arg("-P")
             .arg(&artifacts)
             .arg(ground.path().join(format!("file-{seed}")))
-            .seconds(effort.pick(600, 120))
-            .run(ground.log())
-            .map_err(|message| format!("seed {seed}: {message}"))?;
+            .seconds(effort.pick(1800, 200))
+            .start(&ground.log().with_extension(format!("{seed}.log")))
+    };
+    let running = SEEDS.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let ends: Vec<_> = running.into_iter().map(Running::end).collect();
+    for (seed, end) in SEEDS.iter().zip(ends) {
+        end.map_err(|message| format!("seed {seed}: {message}"))?;
     }
     Ok(format!("{} seeds, {operations} operations each, no difference", SEEDS.len()))
 }

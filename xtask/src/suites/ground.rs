@@ -15,6 +15,8 @@ use super::program::{Program, cannot, tail};
 const CACHE: &str = "256MiB";
 const MOUNT_SECONDS: u64 = 30;
 const UMOUNT_SECONDS: u32 = 60;
+/// Time for a process whose mount was taken away.
+const FAREWELL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The directory of a run, which everybody may enter.
@@ -121,20 +123,23 @@ impl Ground {
 struct Mounted {
     binary: PathBuf,
     mountpoint: PathBuf,
+    arena: PathBuf,
     child: Child,
     log: PathBuf,
 }
 
 impl Mounted {
     fn new(binary: &Path, source: &Path, mountpoint: &Path, log: &Path) -> Result<Mounted, String> {
+        // Ours to remove, should the process not be there to do it.
+        let arena = Path::new("/dev/shm").join(format!("slackwater-suites-{}.arena", std::process::id()));
         let output = File::create(log).map_err(|error| cannot(log, &error))?;
         let errors = output.try_clone().map_err(|error| cannot(log, &error))?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "--"]).arg(binary).arg("mount").arg(source).arg(mountpoint);
-        command.args(["--cache", CACHE]).stdin(Stdio::null()).stdout(output).stderr(errors);
+        command.args(["--cache", CACHE, "--arena"]).arg(&arena).stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary.display()))?;
         let (binary, mountpoint, log) = (binary.to_owned(), mountpoint.to_owned(), log.to_owned());
-        let mut mounted = Mounted { binary, mountpoint, child, log };
+        let mut mounted = Mounted { binary, mountpoint, arena, child, log };
         let start = Instant::now();
         while !is_mounted(&mounted.mountpoint) {
             let ended = mounted.child.try_wait().map_err(|error| format!("the mount's process: {error}"))?;
@@ -174,9 +179,14 @@ impl Drop for Mounted {
         if is_mounted(&self.mountpoint) {
             let _ = Command::new("umount").arg("--lazy").arg(&self.mountpoint).status();
         }
-        // By its id, and it is our child: nobody else can have the number.
+        // Time to bring in what it has. Then it is killed, by its id: it is our child, nobody else can have the number.
+        let start = Instant::now();
+        while start.elapsed() < FAREWELL && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(PAUSE);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = fs::remove_file(&self.arena);
     }
 }
 

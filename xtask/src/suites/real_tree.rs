@@ -6,7 +6,7 @@ use super::ground::make_open_directory;
 use super::program::{NOBODY, Program, User};
 
 /// Files at least.
-const FILES: u32 = 12_000;
+const FILES: u32 = 10_000;
 
 /// Takes FILES small files of this machine into the current directory: documentation of Rust, the system's, and what
 /// cargo unpacked. On a machine with few files they are taken again and again.
