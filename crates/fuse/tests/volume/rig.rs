@@ -64,8 +64,21 @@ impl Rig {
         self.source.join(name)
     }
 
-    /// Unmounts as `slackwater umount` does.
+    /// Unmounts. A child that another test is about to start has our descriptors for a moment: that is waited for.
     pub(crate) fn umount(&self) -> Result<(), MountedError> {
+        let start = Instant::now();
+        loop {
+            match self.umount_at_once() {
+                Err(MountedError::Busy { .. }) if start.elapsed() < LONG => {
+                    std::thread::sleep(Duration::from_millis(5))
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Unmounts as `slackwater umount` does.
+    pub(crate) fn umount_at_once(&self) -> Result<(), MountedError> {
         self.mounted.umount(UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
     }
 }
