@@ -12,7 +12,7 @@ use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
-use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, UmountRequest};
 
 /// Longer than anything takes on a loaded machine; only a failure waits for it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -66,20 +66,28 @@ impl Rig {
 
     /// Unmounts. A child that another test is about to start has our descriptors for a moment: that is waited for.
     pub(crate) fn umount(&self) -> Result<(), MountedError> {
-        let start = Instant::now();
-        loop {
-            match self.umount_at_once() {
-                Err(MountedError::Busy { .. }) if start.elapsed() < LONG => {
-                    std::thread::sleep(Duration::from_millis(5))
-                }
-                result => return result,
-            }
-        }
+        umount(&self.mounted, UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
     }
 
     /// Unmounts as `slackwater umount` does.
     pub(crate) fn umount_at_once(&self) -> Result<(), MountedError> {
         self.mounted.umount(UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
+    }
+}
+
+/// Unmounts as [`Rig::umount`] does.
+pub(crate) fn umount(
+    mounted: &MountedVolume,
+    request: UmountRequest,
+    progress: &dyn Fn(Progress),
+) -> Result<(), MountedError> {
+    let start = Instant::now();
+    loop {
+        let result = mounted.umount(request, progress);
+        if !matches!(result, Err(MountedError::Busy { .. })) || start.elapsed() > LONG {
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -11,7 +11,7 @@ use slackwater_backends::Rule;
 use slackwater_fuse::mount::unmount;
 use slackwater_fuse::{MountedError, Step, UmountRequest};
 
-use crate::rig::{LONG, Rig, assert_same, pattern, spawn, until, wait, within};
+use crate::rig::{LONG, Rig, assert_same, pattern, spawn, umount, until, wait, within};
 
 fn holders(error: &MountedError) -> Vec<(u32, String)> {
     let MountedError::Busy { holders, .. } = error else { panic!("{error}") };
@@ -98,7 +98,7 @@ fn past_the_deadline_the_volume_is_mounted_and_loses_nothing() {
     fs::write(rig.file("a"), pattern(2, 1_000_000)).unwrap();
     let steps = Mutex::new(Vec::new());
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
-    let error = rig.mounted.umount(soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
+    let error = umount(&rig.mounted, soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
     assert!(matches!(error, MountedError::Deadline { dirty_bytes: 1_000_000.., .. }), "{error}");
     assert!(steps.lock().unwrap().iter().all(|progress| progress.step == Step::Flushing && progress.bytes_left > 0));
     assert!(!steps.lock().unwrap().is_empty());
@@ -134,7 +134,7 @@ fn discarding_needs_no_backend() {
     assert!(!rig.mounted.super_block().would_lose().is_empty());
     let mounted = rig.mounted.clone();
     let request = UmountRequest { deadline: Some(LONG), force: false, discard: true };
-    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    within("the unmount", move || umount(&mounted, request, &|_| {})).unwrap();
     assert_eq!(fs::read(rig.stored("kept")).unwrap(), b"kept");
     assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
 }
@@ -161,7 +161,7 @@ fn a_call_that_outlives_its_caller_delays_an_unmount_and_is_not_lost() {
     assert!(wait(&mut mkdir).is_some());
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
     let mounted = rig.mounted.clone();
-    let error = within("the unmount", move || mounted.umount(soon, &|_| {})).unwrap_err();
+    let error = within("the unmount", move || umount(&mounted, soon, &|_| {})).unwrap_err();
     assert!(matches!(error, MountedError::Deadline { .. }), "{error}");
     assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "it is mounted and works");
     rig.faults.clear();
