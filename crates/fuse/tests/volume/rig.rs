@@ -37,6 +37,7 @@ impl Rig {
     pub(crate) fn with(arena_bytes: u64, tunables: Tunables) -> Self {
         let home = new_home();
         fs::create_dir(home.join("source")).unwrap();
+        open_to_all(&home.join("source"));
         Self::over(home.clone(), home.join("source"), arena_bytes, tunables)
     }
 
@@ -109,8 +110,13 @@ pub(crate) fn new_home() -> PathBuf {
     let number = LAST.fetch_add(1, Ordering::Relaxed);
     let home = Path::new("/tmp").join(format!("slackwater-volume-{}-{number}", std::process::id()));
     fs::create_dir(&home).unwrap();
-    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    open_to_all(&home);
     home
+}
+
+/// Whatever the umask of these tests is.
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Bytes that are not zero and differ from page to page.
