@@ -37,19 +37,17 @@ impl MountedVolume {
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
-        let late =
-            || MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: self.sb.status().failing };
         if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
-            return Err(late());
+            return Err(self.late());
         }
         while flush.done.wait_timeout(LOOK) {
             self.report(step, progress);
             if deadline.is_some_and(|deadline| self.sb.now() > deadline + LOOK) {
-                return Err(late());
+                return Err(self.late());
             }
         }
         let result = flush.result.lock().take();
-        result.unwrap_or_else(|| Err(late()))
+        result.unwrap_or_else(|| Err(self.late()))
     }
 }
 

@@ -23,6 +23,7 @@ mod holders;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -175,7 +176,8 @@ impl MountedVolume {
         }
         let Some(_only) = self.umount.try_lock() else { return Err(MountedError::InProgress) };
         let deadline = request.deadline.map(|within| self.sb.now() + within);
-        if self.has_ended() {
+        if self.is_cut_off() {
+            self.wait_detached(request, deadline)?;
             return self.end(request, deadline, progress);
         }
         let detached = self.flush_and_detach(request, deadline, progress);
@@ -265,7 +267,25 @@ impl MountedVolume {
         self.sb.freeze_writes(deadline)?;
         self.report(Step::FlushingTheRest, progress);
         self.sb.flush_until(deadline)?;
+        if !force {
+            self.wait_for_calls(deadline)?;
+        }
         self.detach(force)
+    }
+
+    /// Calls whose callers were let go hold the session open, and nobody else: they end before it is detached.
+    fn wait_for_calls(&self, deadline: Option<Tick>) -> Result<(), MountedError> {
+        let pause = Completion::new();
+        while self.volume.calls() > 0
+            && rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE) != Err(Errno::BUSY)
+        {
+            let _ = self.touch();
+            if deadline.is_some_and(|deadline| self.sb.now() > deadline) {
+                return Err(self.late());
+            }
+            pause.wait_timeout(LOOK / 50);
+        }
+        Ok(())
     }
 
     /// Step 1. The kernel knows: it is asked to expire the mount, which it refuses the first time.
@@ -309,17 +329,34 @@ impl MountedVolume {
 
     /// Step 6.
     fn wait_detached(&self, request: UmountRequest, deadline: Option<Tick>) -> Result<(), MountedError> {
-        let patience = deadline.map_or(ELSEWHERE, |deadline| deadline.since(self.sb.now()).max(ELSEWHERE));
-        if self.session.wait_ended_timeout(patience).is_some() {
-            return Ok(());
+        let (begun, pause) = (self.sb.now(), Completion::new());
+        while !self.has_ended() {
+            let is_late = deadline.is_some_and(|deadline| self.sb.now() > deadline);
+            let is_patient = self.sb.now().since(begun) < ELSEWHERE;
+            if self.is_cut_off() || request.force {
+                if is_late && !is_patient {
+                    return Err(self.late()); // calls that wait for the backend hold what they work on
+                }
+            } else if !is_patient {
+                self.volume.refuse(false);
+                self.sb.thaw();
+                return Err(MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders: self.holders() });
+            }
+            pause.wait_timeout(LOOK / 50);
         }
-        if request.force {
-            // Calls that wait for the backend hold what they work on.
-            return Err(MountedError::Deadline { dirty_bytes: self.sb.status().bytes_left(), cause: None });
-        }
-        self.volume.refuse(false);
-        self.sb.thaw();
-        Err(MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders: self.holders() })
+        Ok(())
+    }
+
+    /// Whether the kernel has let go of the connection; calls of earlier may still run.
+    fn is_cut_off(&self) -> bool {
+        let Ok(fd) = self.session.try_clone_fd() else { return false };
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+
+    fn late(&self) -> MountedError {
+        let status = self.sb.status();
+        MountedError::Deadline { dirty_bytes: status.bytes_left(), cause: status.failing }
     }
 
     /// Step 7.

@@ -22,6 +22,7 @@ use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::volume::Volume;
+use crate::volume::blocking::Counted;
 use crate::volume::callers::{Caller, Waiting, let_off};
 use crate::volume::lock_order::LEAF;
 use crate::volume::nodes::Node;
@@ -61,22 +62,6 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.0.parked.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// One more, until it is dropped.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(counter: &Arc<AtomicUsize>) -> Self {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counter))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 
 use crate::pool::Context;
 use crate::reply::Reply;
@@ -23,20 +24,43 @@ use crate::volume::errno::Failure;
 use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
+/// One more, until it is dropped.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn new(counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 type Work = Box<dyn FnOnce(&Arc<Volume>) + Send>;
 
 /// Calls that wait for a thread.
 pub(super) struct Backlog {
     waiting: Mutex<VecDeque<Work>>,
+    /// Calls that run or wait, their callers let go or not.
+    calls: Arc<AtomicUsize>,
 }
 
 impl Backlog {
     pub(super) fn new() -> Self {
-        Self { waiting: Mutex::new(LEAF, VecDeque::new()) }
+        Self { waiting: Mutex::new(LEAF, VecDeque::new()), calls: Arc::default() }
     }
 
     fn next(&self) -> Option<Work> {
         self.waiting.lock().pop_front()
+    }
+
+    /// Calls that run or wait.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Acquire)
     }
 
     fn is_empty(&self) -> bool {
@@ -53,14 +77,19 @@ impl Volume {
         reply: Reply,
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
+        let one = Counted::new(&self.backlog.calls);
         let waiting = self.wait(header.pid, reply);
         match cx.try_block() {
             Some(_blocking) => {
                 self.finish(waiting, call(self));
+                drop(one);
                 self.work_off();
             }
             None => {
-                let work = move |volume: &Arc<Self>| volume.finish(waiting, call(volume));
+                let work = move |volume: &Arc<Self>| {
+                    volume.finish(waiting, call(volume));
+                    drop(one);
+                };
                 self.backlog.waiting.lock().push_back(Box::new(work));
             }
         }

@@ -115,6 +115,11 @@ impl Volume {
         self.handles.open_files()
     }
 
+    /// Calls that wait for the backend, perhaps with nobody to wait for them.
+    pub(crate) fn calls(&self) -> usize {
+        self.backlog.calls()
+    }
+
     /// Bytes of writes that wait for room.
     pub(crate) fn parked_bytes(&self) -> usize {
         self.attendant.parked_bytes()

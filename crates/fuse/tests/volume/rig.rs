@@ -12,7 +12,7 @@ use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
-use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, UmountRequest};
 
 /// Longer than anything takes on a loaded machine; only a failure waits for it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -37,6 +37,7 @@ impl Rig {
     pub(crate) fn with(arena_bytes: u64, tunables: Tunables) -> Self {
         let home = new_home();
         fs::create_dir(home.join("source")).unwrap();
+        open_to_all(&home.join("source"));
         Self::over(home.clone(), home.join("source"), arena_bytes, tunables)
     }
 
@@ -64,9 +65,30 @@ impl Rig {
         self.source.join(name)
     }
 
-    /// Unmounts as `slackwater umount` does.
+    /// Unmounts. A child that another test is about to start has our descriptors for a moment: that is waited for.
     pub(crate) fn umount(&self) -> Result<(), MountedError> {
+        umount(&self.mounted, UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
+    }
+
+    /// Unmounts as `slackwater umount` does.
+    pub(crate) fn umount_at_once(&self) -> Result<(), MountedError> {
         self.mounted.umount(UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
+    }
+}
+
+/// Unmounts as [`Rig::umount`] does.
+pub(crate) fn umount(
+    mounted: &MountedVolume,
+    request: UmountRequest,
+    progress: &dyn Fn(Progress),
+) -> Result<(), MountedError> {
+    let start = Instant::now();
+    loop {
+        let result = mounted.umount(request, progress);
+        if !matches!(result, Err(MountedError::Busy { .. })) || start.elapsed() > LONG {
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -88,8 +110,13 @@ pub(crate) fn new_home() -> PathBuf {
     let number = LAST.fetch_add(1, Ordering::Relaxed);
     let home = Path::new("/tmp").join(format!("slackwater-volume-{}-{number}", std::process::id()));
     fs::create_dir(&home).unwrap();
-    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    open_to_all(&home);
     home
+}
+
+/// Whatever the umask of these tests is.
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Bytes that are not zero and differ from page to page.

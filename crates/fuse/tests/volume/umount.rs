@@ -11,7 +11,7 @@ use slackwater_backends::Rule;
 use slackwater_fuse::mount::unmount;
 use slackwater_fuse::{MountedError, Step, UmountRequest};
 
-use crate::rig::{LONG, Rig, assert_same, pattern, spawn, until, wait, within};
+use crate::rig::{LONG, Rig, assert_same, pattern, spawn, umount, until, wait, within};
 
 fn holders(error: &MountedError) -> Vec<(u32, String)> {
     let MountedError::Busy { holders, .. } = error else { panic!("{error}") };
@@ -27,7 +27,7 @@ fn who_is_in_the_way_is_named() {
     let script = format!("cd {} && exec sleep 1000", rig.file("d").display());
     let mut sleep = spawn("sh", &["-c", &script]);
     until("both are there", || rig.mounted.holders().len() == 2);
-    let error = rig.umount().unwrap_err();
+    let error = rig.umount_at_once().unwrap_err();
     let mut wanted =
         [(tail.id(), rig.file("d/open").display().to_string()), (sleep.id(), rig.file("d").display().to_string())];
     wanted.sort();
@@ -47,7 +47,7 @@ fn a_plain_umount_by_somebody_else_loses_nothing() {
     let rig = Rig::new();
     let wanted = pattern(1, 10_000_000);
     fs::write(rig.file("a"), &wanted).unwrap();
-    unmount(&rig.path, false).unwrap();
+    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
     within("the flush", move || mounted.wait_ended()).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
@@ -75,7 +75,7 @@ fn an_unmount_under_load_ends_with_all_that_was_written() {
         }
     });
     until("it writes", || written.load(Ordering::Acquire) > 20);
-    until("an unmount wins", || match rig.umount() {
+    until("an unmount wins", || match rig.umount_at_once() {
         Ok(()) => true,
         Err(MountedError::Busy { .. }) => false,
         Err(error) => panic!("{error}"),
@@ -98,7 +98,7 @@ fn past_the_deadline_the_volume_is_mounted_and_loses_nothing() {
     fs::write(rig.file("a"), pattern(2, 1_000_000)).unwrap();
     let steps = Mutex::new(Vec::new());
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
-    let error = rig.mounted.umount(soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
+    let error = umount(&rig.mounted, soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
     assert!(matches!(error, MountedError::Deadline { dirty_bytes: 1_000_000.., .. }), "{error}");
     assert!(steps.lock().unwrap().iter().all(|progress| progress.step == Step::Flushing && progress.bytes_left > 0));
     assert!(!steps.lock().unwrap().is_empty());
@@ -134,7 +134,7 @@ fn discarding_needs_no_backend() {
     assert!(!rig.mounted.super_block().would_lose().is_empty());
     let mounted = rig.mounted.clone();
     let request = UmountRequest { deadline: Some(LONG), force: false, discard: true };
-    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    within("the unmount", move || umount(&mounted, request, &|_| {})).unwrap();
     assert_eq!(fs::read(rig.stored("kept")).unwrap(), b"kept");
     assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
 }
@@ -149,4 +149,23 @@ fn an_unmounted_volume_has_no_threads_or_nodes_left() {
     rig.umount().unwrap();
     assert_eq!(rig.mounted.super_block().status().inodes, 0);
     rig.mounted.wait_ended().unwrap();
+}
+
+#[test]
+fn a_call_that_outlives_its_caller_delays_an_unmount_and_is_not_lost() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("make"));
+    let mut mkdir = spawn("mkdir", &[rig.file("d").to_str().unwrap()]);
+    assert_eq!(rig.faults.wait_held(1, LONG).len(), 1);
+    mkdir.kill().unwrap();
+    assert!(wait(&mut mkdir).is_some());
+    let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
+    let mounted = rig.mounted.clone();
+    let error = within("the unmount", move || umount(&mounted, soon, &|_| {})).unwrap_err();
+    assert!(matches!(error, MountedError::Deadline { .. }), "{error}");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "it is mounted and works");
+    rig.faults.clear();
+    rig.faults.release_all();
+    rig.umount().unwrap();
+    assert!(rig.stored("d").is_dir());
 }

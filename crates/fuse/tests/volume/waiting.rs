@@ -117,18 +117,9 @@ fn a_killed_caller_of_anything_dies_while_its_call_hangs() {
 fn a_signal_that_does_not_kill_interrupts_no_call_but_a_later_kill_does() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("make"));
-    let script = format!("trap : USR1; mkdir {}", rig.file("d").display());
-    let mut child = spawn(
-        "python3",
-        &[
-            "-c",
-            &format!(
-                "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: None); os.mkdir({:?})",
-                rig.file("d").display().to_string()
-            ),
-        ],
-    );
-    drop(script);
+    let path = rig.file("d").display().to_string();
+    let program = format!("import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nos.mkdir({path:?})");
+    let mut child = spawn("python3", &["-c", &program]);
     assert_eq!(rig.faults.wait_held(1, LONG).len(), 1);
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     std::thread::sleep(Duration::from_millis(200));
