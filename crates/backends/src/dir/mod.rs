@@ -94,6 +94,12 @@ impl DirBackend {
         Self::open_with(path.as_ref(), Reopening::ByDescriptor)
     }
 
+    /// Whether a node is opened again only after this process has found it by name. Otherwise its handle leads to it in
+    /// any process.
+    pub fn keeps_nodes_open(&self) -> bool {
+        self.volume.handles.are_pinned()
+    }
+
     /// By which road data went so far.
     pub fn stats(&self) -> DirStats {
         self.volume.stats()

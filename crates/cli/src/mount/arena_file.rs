@@ -6,6 +6,7 @@
 //! F2. A file with data in it is removed after that data is durable in the source, and by nobody else than this.
 //!     One that cannot be understood is left alone, with an error.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -18,6 +19,7 @@ use slackwater_arena::{Arena, ArenaConfig, ArenaError, Survivors, memory_limits}
 use slackwater_backends::{DirBackend, SystemClock};
 
 use crate::exit::Failure;
+use crate::mount::find_nodes::find_nodes;
 use crate::quantity;
 
 /// Where arenas are when nobody says otherwise.
@@ -46,6 +48,13 @@ pub(crate) struct Left {
     arena: Arc<Arena>,
     survivors: Survivors,
     pub(crate) bytes: u64,
+}
+
+impl Left {
+    /// Numbers of the files that it has data of.
+    fn inodes(&self) -> HashSet<u64> {
+        self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()
+    }
 }
 
 /// Opens what a predecessor left. `None` when there is no file.
@@ -101,6 +110,9 @@ pub(crate) fn bring_in(
             .advise("the data is kept there; mount again when the cause is gone")
     };
     let backend = DirBackend::open(source).map_err(|error| kept(error.to_string()))?;
+    if left.bytes > 0 && backend.keeps_nodes_open() {
+        find_nodes(&backend, source, &left.inodes()).map_err(|error| kept(error.to_string()))?;
+    }
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount(identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
     started(&volume);

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use crate::detach;
@@ -67,15 +67,19 @@ pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
 
 /// A process that was killed leaves a mount where everything fails; the next mount takes its place.
 fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
-    let is_dead = rustix::fs::stat(mountpoint).is_err_and(|errno| errno == Errno::NOTCONN);
     let Ok(name) = name_of(mountpoint) else { return Ok(()) };
-    match Mount::at(&name) {
-        Some(mount) if is_dead && mount.is_slackwater() => detach::detach(&name).map_err(|error| {
-            Failure::failed(format!("{} is left of a mount whose process died: {error}", name.display()))
-                .advise(format!("free it: umount -l {}", name.display()))
-        }),
-        _ => Ok(()),
+    if !Mount::at(&name).is_some_and(|mount| mount.is_slackwater()) {
+        return Ok(());
     }
+    // Attributes that the kernel remembers would tell nothing of the process.
+    let asked = statx(CWD, &name, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    if !asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)) {
+        return Ok(());
+    }
+    detach::detach(&name).map_err(|error| {
+        Failure::failed(format!("{} is left of a mount whose process died: {error}", name.display()))
+            .advise(format!("free it: umount -l {}", name.display()))
+    })
 }
 
 fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {

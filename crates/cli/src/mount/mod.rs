@@ -15,6 +15,7 @@ mod background;
 mod claim;
 mod door;
 mod ends;
+mod find_nodes;
 pub(crate) mod helper;
 mod options;
 pub(crate) mod place;

@@ -13,6 +13,7 @@ mod rig;
 mod signals;
 mod stopped;
 mod sys;
+mod user;
 
 /// Returns from a test on a machine that cannot mount.
 macro_rules! need_fuse {
