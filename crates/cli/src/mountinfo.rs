@@ -1,8 +1,8 @@
 //! What the kernel says is mounted where. Asking it touches no file system: a mount that hangs answers too.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use slackwater_arena::unescape_mount_field;
 
 /// One mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -33,26 +33,9 @@ fn topmost(mountinfo: &str, path: &Path) -> Option<Mount> {
 /// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options.
 fn parse(line: &str) -> Option<Mount> {
     let (left, right) = line.split_once(" - ")?;
-    let point = unescape(left.split(' ').nth(4)?);
+    let point = unescape_mount_field(left.split(' ').nth(4)?);
     let mut right = right.split(' ');
-    Some(Mount { point, kind: right.next()?.to_owned(), source: unescape(right.next()?) })
-}
-
-/// The kernel writes blanks and backslashes as three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
+    Some(Mount { point, kind: right.next()?.to_owned(), source: unescape_mount_field(right.next()?) })
 }
 
 #[cfg(test)]

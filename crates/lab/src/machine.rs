@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use slackwater_arena::unescape_mount_field;
 
 use crate::quantity;
 use crate::table::{Align, Table};
@@ -84,10 +85,9 @@ pub(crate) fn file_system_of(path: &Path) -> Option<String> {
     let mounts = read("/proc/self/mountinfo");
     let above = mounts.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
-        // Blanks in a mount point are written in octal.
-        let point = before.split(' ').nth(4)?.replace("\\040", " ");
+        let point = unescape_mount_field(before.split(' ').nth(4)?);
         let kind = after.split(' ').next()?;
-        path.starts_with(&point).then(|| (point.len(), kind.to_owned()))
+        path.starts_with(&point).then(|| (point.as_os_str().len(), kind.to_owned()))
     });
     // Of several at one point the last covers the others.
     above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)

@@ -137,7 +137,7 @@ impl CgroupMount {
             "cgroup" if options.split(',').any(|option| option == "memory") => Version::V1,
             _ => return None,
         };
-        Some(Self { point: unescape(point), version })
+        Some(Self { point: unescape_mount_field(point), version })
     }
 }
 
@@ -163,8 +163,9 @@ fn own_path(cgroups: &str, version: Version) -> Option<PathBuf> {
     })
 }
 
-/// The kernel writes blanks and backslashes in mount points as three octal digits.
-fn unescape(field: &str) -> PathBuf {
+/// A field of `/proc/self/mounts` or `mountinfo`, in which the kernel writes blanks and backslashes as three octal
+/// digits.
+pub fn unescape_mount_field(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
     while let [first, tail @ ..] = rest {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::{CgroupMount, Version};
-use super::{Limit, Scope, limit_bytes, limit_files, mem_total_bytes, own_path, smallest, unescape};
+use super::{Limit, Scope, limit_bytes, limit_files, mem_total_bytes, own_path, smallest, unescape_mount_field};
 
 const MEMINFO: &str = "MemTotal:       24684096 kB\nMemFree:        24330792 kB\nMemAvailable:   24370644 kB\n";
 const MEM_TOTAL_BYTES: u64 = 24_684_096 * 1024;
@@ -114,6 +114,6 @@ fn lines_that_make_no_sense_are_no_limit() {
 #[test]
 fn colons_and_escapes_in_paths_are_understood() {
     assert_eq!(own_path("0::/a:b/c\n", Version::V2), Some(PathBuf::from("a:b/c")));
-    assert_eq!(unescape("/mnt/two\\040words\\134"), Path::new("/mnt/two words\\"));
-    assert_eq!(unescape("/mnt/no\\99"), Path::new("/mnt/no\\99"));
+    assert_eq!(unescape_mount_field("/mnt/two\\040words\\134"), Path::new("/mnt/two words\\"));
+    assert_eq!(unescape_mount_field("/mnt/no\\99"), Path::new("/mnt/no\\99"));
 }
