@@ -83,15 +83,14 @@ fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
     need_fuse!();
     let scratch = Scratch::new();
     let mut tower = Tower::new(&scratch);
-    for name in ["one", "two"] {
-        let mut file = File::create(tower.top.join(name)).unwrap();
-        file.write_all(&bytes(1, 100_000)).unwrap();
-        file.sync_all().unwrap();
-        // From here on the mount has the file open in the source, with data to come.
-        file.write_all(&bytes(2, 100_000)).unwrap();
-    }
-    tower.server.process.signal(Signal::STOP);
     let top = tower.top.to_str().unwrap();
+    let mut files = ["one", "two"].map(|name| File::create(tower.top.join(name)).unwrap());
+    files.iter_mut().for_each(|file| file.write_all(&bytes(1, 100_000)).unwrap());
+    scratch.run(["sync", top]).expect(0, &[]);
+    // The mount has them open for data in the source, since there is more to come, and nothing else does.
+    files.iter_mut().for_each(|file| file.write_all(&bytes(2, 100_000)).unwrap());
+    drop(files);
+    tower.server.process.signal(Signal::STOP);
     let start = Instant::now();
     let output = scratch.run(["umount", top, "--discard", "--yes", "--deadline", "30s"]);
     output.expect(0, &["LOST"]);
