@@ -5,7 +5,8 @@
 //! backend already does no harm.
 //!
 //! # Errors
-//! An inode whose file is gone for good (`Stale`) had no name left when the process died, and its data goes.
+//! An inode whose file is gone for good (`Stale`) had no name left when the process died, or lost it since: its data
+//! goes, with a warning, and [`VolumeStatus`](crate::VolumeStatus) counts it.
 //! One that cannot be opened for another reason fails the mount, and everything of the volume stays in the
 //! arena.
 
@@ -69,14 +70,25 @@ impl SuperBlock {
         for (survivor, found) in opened {
             match found {
                 Some(found) => self.adopt_inode(survivor, found),
-                None => {
-                    tracing::info!(target: "slackwater::recovery", volume = self.name(), id = %id_of(survivor),
-                        pages = survivor.pages.len(), "the file of a surviving inode is gone: its data had no name left");
-                    self.engine().drop_survivor(survivor);
-                }
+                None => self.drop_stale(survivor),
             }
         }
         Ok(())
+    }
+
+    /// Drops what nobody can be given any more.
+    fn drop_stale(&self, survivor: &SurvivingInode) {
+        // A process that died within a write may have left pages that were not part of the file yet.
+        let end = PageIndex::end_of(survivor.record.size_bytes);
+        let pages = survivor.pages.iter().filter(|(index, _)| PageIndex(*index) < end).count() as u64;
+        if pages > 0 {
+            let bytes = pages * PAGE_BYTES;
+            tracing::warn!(target: "slackwater::recovery", volume = self.name(), id = %id_of(survivor), bytes,
+                "the file of a surviving inode is gone from the backend: its data is dropped");
+            self.dropped_files.fetch_add(1, Ordering::Relaxed);
+            self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.engine().drop_survivor(survivor);
     }
 
     /// Opens a survivor and brings its file to the size it had for the programs that used it.

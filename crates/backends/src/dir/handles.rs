@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use slackwater::backend::FileHandle;
 use slackwater_sync::lock::Mutex;
 
+use super::file_system::FileSystem;
 use super::sys::{KernelHandle, handle_of, open_handle};
 use crate::BACKEND;
 
@@ -32,17 +33,17 @@ pub(super) enum Reopening {
 /// The handles of one volume.
 pub(super) struct Handles {
     reopening: Reopening,
-    /// Whether the file system has handles at all, if only to tell generations apart.
+    /// Whether the file system has handles that last, if only to tell generations apart.
     has_kernel_handles: bool,
     pins: Mutex<Pins>,
 }
 
 impl Handles {
     /// Finds out what works on the file system of `root`; `wanted` is what is used if it does.
-    pub(super) fn probe(root: &OwnedFd, wanted: Reopening) -> Self {
-        let kernel_handle = handle_of(root.as_fd());
-        let has_kernel_handles = kernel_handle.is_ok();
-        let reopens = kernel_handle.is_ok_and(|handle| open_handle(root.as_fd(), &handle).is_ok());
+    pub(super) fn probe(root: &OwnedFd, file_system: FileSystem, wanted: Reopening) -> Self {
+        let kernel_handle = file_system.has_lasting_handles().then(|| handle_of(root.as_fd()).ok()).flatten();
+        let has_kernel_handles = kernel_handle.is_some();
+        let reopens = kernel_handle.is_some_and(|handle| open_handle(root.as_fd(), &handle).is_ok());
         let reopening = if reopens { wanted } else { Reopening::ByDescriptor };
         Self { reopening, has_kernel_handles, pins: Mutex::new(BACKEND, Pins::new()) }
     }

@@ -12,12 +12,13 @@
 //!     wants B4 of the port keeps the node open from the first write to the sync. The engine does.
 //! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
 //! R4. Where `syncfs` does not reach the data, a sync of the volume syncs what has changed file by file (`unsynced`).
+//! R5. Who lets a node go does not wait for a server: where closing may, a thread does it (`closer`).
 //!
 //! # Identity and handles
 //! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's
 //! generation; where the file system has no handles the generation is 0. `Call::Reopen` goes through
-//! `open_by_handle_at`. Where that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), each node
-//! that was found stays open instead, up to half of the descriptor limit: handles are then good in this
+//! `open_by_handle_at`. Where that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), and on FUSE, which
+//! forgets what nobody has open, each node that was found stays open instead, up to half of the descriptor limit: handles are then good in this
 //! process only, and the oldest turn `Stale` first.
 //!
 //! # Requirements
@@ -25,8 +26,10 @@
 //! checked single names, and mount points are told by their device number.
 
 mod attributes;
+mod closer;
 mod create;
 mod errno;
+mod file_system;
 mod handles;
 mod limits;
 mod names;

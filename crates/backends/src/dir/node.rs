@@ -9,7 +9,7 @@ use slackwater::PAGE_BYTES;
 use slackwater::backend::NodeKind;
 use slackwater_sync::shim::OnceLock;
 
-/// What a [`Node`](slackwater::backend::Node) of this backend holds. Dropping it closes everything.
+/// The descriptors of a node. Dropping it closes them all, which may wait for a server.
 pub(super) struct DirNode {
     /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file.
     pub(super) path: OwnedFd,

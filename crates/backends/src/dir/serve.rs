@@ -8,6 +8,9 @@ use super::volume::Volume;
 impl Volume {
     /// Does what `call` asks for, and answers it.
     pub(super) fn serve(&self, call: Call) {
+        if let Some(closer) = &self.closer {
+            closer.help();
+        }
         match call {
             Call::Root { done } => done.complete(self.open_root()),
             Call::Lookup { dir, name, done } => done.complete(self.lookup(&dir, &name)),

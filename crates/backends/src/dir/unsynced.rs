@@ -13,19 +13,10 @@
 //! `syncing`, then `nodes`; the latter across no system call.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 
-use rustix::fs::fstatfs;
-use rustix::io;
 use slackwater::backend::Node;
 use slackwater::{BackendError, NodeId};
 use slackwater_sync::lock::{Mutex, Rank};
-
-const FUSE: u64 = 0x6573_5546;
-const V9FS: u64 = 0x0102_1997;
-const SMB: u64 = 0x517b;
-const CIFS: u64 = 0xff53_4d42;
-const SMB2: u64 = 0xfe53_4d42;
 
 /// Nodes that are kept open for the next sync.
 const NODES_MAX: usize = 4096;
@@ -40,13 +31,6 @@ pub(super) struct Unsynced {
 }
 
 impl Unsynced {
-    /// For the file system that `root` is on; `None` where `syncfs` reaches all of it.
-    pub(super) fn for_root(root: &OwnedFd) -> io::Result<Option<Self>> {
-        // The number is 32 bits wide, and sign-extended where the field is wider.
-        let magic = fstatfs(root)?.f_type as u64 & u64::from(u32::MAX);
-        Ok(matches!(magic, FUSE | V9FS | SMB | CIFS | SMB2).then(Self::new))
-    }
-
     pub(super) fn new() -> Self {
         Self { syncing: Mutex::new(SYNCING, ()), nodes: Mutex::new(crate::BACKEND, HashMap::new()) }
     }

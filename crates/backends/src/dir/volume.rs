@@ -13,8 +13,10 @@ use slackwater_sync::shim::thread;
 use thiserror::Error;
 
 use super::attributes::{attr_of, device_of};
+use super::closer::{Closer, OpenNode};
 use super::create::Acls;
 use super::errno::failed;
+use super::file_system::FileSystem;
 use super::handles::{Handles, Reopening};
 use super::limits::limits_of;
 use super::node::{DirNode, ProcFds};
@@ -75,6 +77,8 @@ pub(super) struct Volume {
     has_openat2: bool,
     limits: Limits,
     dev: u64,
+    /// R5; `None` where closing waits for nobody. Last: it waits for what the others let go.
+    pub(super) closer: Option<Closer>,
 }
 
 impl Volume {
@@ -85,15 +89,17 @@ impl Volume {
         let root = openat(CWD, path, flags, Mode::empty()).map_err(cannot_open)?;
         let stat = statx(&root, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(cannot_open)?;
         let dev = device_of(&stat);
+        let file_system = FileSystem::of(&root).map_err(no_limits)?;
         Ok(Self {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
-            handles: Handles::probe(&root, reopening),
+            handles: Handles::probe(&root, file_system, reopening),
             roads: Roads::default(),
             acls: Acls::default(),
-            unsynced: Unsynced::for_root(&root).map_err(no_limits)?,
+            unsynced: (!file_system.has_syncfs()).then(Unsynced::new),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: limits_of(&root, dev).map_err(no_limits)?,
             dev,
+            closer: file_system.close_may_wait().then(Closer::new),
             root,
         })
     }
@@ -104,7 +110,8 @@ impl Volume {
 
     /// The node of this backend behind `node`.
     pub(super) fn node<'a>(&self, node: &'a Node) -> Answer<&'a DirNode> {
-        node.get().ok_or_else(|| BackendError::new(ErrorKind::Invalid, "a node of another backend"))
+        let node = node.get().and_then(OpenNode::get);
+        node.ok_or_else(|| BackendError::new(ErrorKind::Invalid, "a node of another backend"))
     }
 
     /// The directory behind `node`, and `name` if it may be one in it.
@@ -153,7 +160,8 @@ impl Volume {
         let (generation, handle) = described.map_err(failed("fcntl"))?;
         let id = NodeId { dev: self.dev, ino: stat.stx_ino, generation };
         let attr = attr_of(&stat, id);
-        Ok(Found { node: Node::new(id, DirNode::new(path, attr.kind)), handle, attr })
+        let node = OpenNode::new(DirNode::new(path, attr.kind), self.closer.as_ref());
+        Ok(Found { node: Node::new(id, node), handle, attr })
     }
 
     pub(super) fn open_root(&self) -> Answer<Found> {

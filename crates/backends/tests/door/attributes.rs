@@ -1,12 +1,13 @@
 //! Attributes as programs see them, and as the backend ends up with them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, Creator, NewNode, Removal, RenameMode, SyncScope, XattrMode};
-use slackwater::{ErrorKind, File};
-use slackwater_backends::Rule;
+use slackwater::{ErrorKind, File, UmountOptions};
+use slackwater_backends::{DirBackend, Rule};
 
-use crate::rig::{Rig, read_all};
+use crate::rig::{Rig, TempDir, create, read_all};
 
 const SOMEBODY: Creator = Creator { uid: 7, gid: 8, umask: 0o022 };
 
@@ -182,4 +183,34 @@ fn attributes_by_name() {
     assert_eq!(volume.listxattr(inode).unwrap(), ["user.a"]);
     volume.removexattr(inode, "user.a").unwrap();
     assert_eq!(volume.getxattr(inode, "user.a").unwrap_err().kind(), ErrorKind::NoData);
+}
+
+/// The kernel takes capabilities from a file at any write, and a flush is one.
+#[test]
+fn capabilities_set_on_a_dirty_file_are_there_when_it_is_clean() {
+    const NAME: &str = "security.capability";
+    // `struct vfs_cap_data` of revision 2: CAP_NET_BIND_SERVICE is permitted, nothing inherited.
+    let mut capabilities = [0; 20];
+    capabilities[..8].copy_from_slice(&[0, 0, 0, 2, 0, 4, 0, 0]);
+    let dir = TempDir::new("capabilities");
+    let rig = Rig::by_hand();
+    let volume = rig.engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
+    let file = create(&volume, "a");
+    file.write_at(0, &[1; 10_000]).unwrap();
+    match volume.setxattr(file.inode(), NAME, &capabilities, XattrMode::Set) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotPermitted | ErrorKind::Unsupported) => {
+            println!("skipped: files cannot be given capabilities here: {error}");
+        }
+        set => {
+            set.unwrap();
+            file.fsync().unwrap();
+            assert_eq!(volume.getxattr(file.inode(), NAME).unwrap(), capabilities);
+            // A later write takes them, as it does everywhere.
+            file.write_at(0, &[2; 10]).unwrap();
+            file.fsync().unwrap();
+            assert_eq!(volume.getxattr(file.inode(), NAME).unwrap_err().kind(), ErrorKind::NoData);
+        }
+    }
+    drop(file);
+    volume.umount(UmountOptions::default()).unwrap();
 }

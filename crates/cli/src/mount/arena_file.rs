@@ -91,6 +91,26 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
     Ok(Some(Left { arena, survivors, bytes }))
 }
 
+/// What was left of files that had been removed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Dropped {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Dropped {
+    /// For people; `None` when there was nothing.
+    pub(crate) fn line(self, source: &Path) -> Option<String> {
+        let (bytes, source) = (quantity::bytes(self.bytes), source.display());
+        let files = match self.files {
+            0 => return None,
+            1 => "1 file".to_owned(),
+            files => format!("{files} files"),
+        };
+        Some(format!("{files} that had been removed from {source} had {bytes} not in it yet: dropped."))
+    }
+}
+
 /// Brings everything to `source` and removes the file (F2). `started` hears of the volume, to follow it.
 ///
 /// # Errors
@@ -104,7 +124,7 @@ pub(crate) fn bring_in(
     identity: &str,
     source: &Path,
     started: impl FnOnce(&Arc<SuperBlock>),
-) -> Result<(), Failure> {
+) -> Result<Dropped, Failure> {
     let kept = |what: String| {
         Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
             .advise("the data is kept there; mount again when the cause is gone")
@@ -116,9 +136,11 @@ pub(crate) fn bring_in(
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount(identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
     started(&volume);
+    let status = volume.status();
     volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;
     drop((volume, engine));
-    remove(path)
+    remove(path)?;
+    Ok(Dropped { files: status.dropped_files, bytes: status.dropped_bytes })
 }
 
 /// Makes a new file.
@@ -183,6 +205,15 @@ mod tests {
         let bytes = default_cache_bytes(Path::new("/dev/shm/x"));
         let machine = memory_limits().machine_bytes.unwrap();
         assert!(bytes >= CACHE_BYTES_MIN && (bytes <= machine / 8 || bytes == CACHE_BYTES_MIN), "{bytes} of {machine}");
+    }
+
+    #[test]
+    fn what_was_dropped_is_said() {
+        let line = |files, bytes| Dropped { files, bytes }.line(Path::new("/s"));
+        assert_eq!(line(0, 0), None);
+        let one = "1 file that had been removed from /s had 8.0 KiB not in it yet: dropped.";
+        assert_eq!(line(1, 8192).as_deref(), Some(one));
+        assert!(line(2, 8192).unwrap().starts_with("2 files that had been removed"));
     }
 
     #[test]

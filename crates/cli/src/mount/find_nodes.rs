@@ -1,12 +1,12 @@
 //! Files that a dead predecessor left data of, where the source cannot open them by handle.
 //!
-//! Without CAP_DAC_READ_SEARCH, and on file systems without handles, a backend opens a node again only after it has found
+//! Without CAP_DAC_READ_SEARCH, on FUSE, and on file systems without handles, a backend opens a node again only after it has found
 //! it by name. So the source is searched for the numbers, and what is found is looked up in the backend.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
@@ -28,9 +28,14 @@ pub(super) fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<
     while let Some((path, dir)) = folders.pop() {
         for entry in std::fs::read_dir(&path)? {
             let entry = entry?;
-            if wanted.contains(&entry.ino()) {
+            // Asked of the file: what a directory says of numbers is not what a server's files have.
+            let status = match entry.metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                status => status?,
+            };
+            if wanted.contains(&status.ino()) {
                 names.push((dir.clone(), entry.file_name()));
-            } else if entry.file_type()?.is_dir() {
+            } else if status.is_dir() {
                 match look_up(backend, &dir, entry.file_name()) {
                     Ok(found) => folders.push((entry.path(), found.node)),
                     // A mount point is not part of the volume.

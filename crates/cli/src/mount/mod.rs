@@ -151,11 +151,14 @@ fn bring_in_what_was_left(session: &Session, identity: &str) -> Result<(), Failu
         say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.display());
     }
     let mut meter = Meter::new("bringing in");
-    session.watch(
+    let dropped = session.watch(
         || arena_file::bring_in(left, &entry.arena, identity, &entry.source.path, |volume| session.show(Some(volume))),
         &mut |left, written| meter.update(left, written),
     )?;
     session.show(None);
+    if let Some(line) = dropped.line(&entry.source.path) {
+        say!("{line}");
+    }
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod deaths;
+mod fuse_source;
 mod life;
 mod load;
 mod owners;

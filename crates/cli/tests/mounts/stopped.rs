@@ -78,6 +78,33 @@ fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
     assert!(fs::read(base.join("file")).unwrap() == bytes(2, 1 << 20));
 }
 
+#[test]
+fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let mut tower = Tower::new(&scratch);
+    let top = tower.top.to_str().unwrap();
+    let mut files = ["one", "two"].map(|name| File::create(tower.top.join(name)).unwrap());
+    files.iter_mut().for_each(|file| file.write_all(&bytes(1, 100_000)).unwrap());
+    scratch.run(["sync", top]).expect(0, &[]);
+    // The mount has them open for data in the source, since there is more to come, and nothing else does.
+    files.iter_mut().for_each(|file| file.write_all(&bytes(2, 100_000)).unwrap());
+    drop(files);
+    tower.server.process.signal(Signal::STOP);
+    let start = Instant::now();
+    let output = scratch.run(["umount", top, "--discard", "--yes", "--deadline", "30s"]);
+    output.expect(0, &["LOST"]);
+    println!("umount --discard took {:?}", start.elapsed());
+    scratch.run(["status", top]).expect(5, &[]);
+    // Its last descriptors close when the server answers.
+    tower.server.process.signal(Signal::CONT);
+    tower.upper.wait().expect(0, &["Unmounted"]);
+    scratch.umount(&tower.middle);
+    for name in ["one", "two"] {
+        assert!(fs::read(tower.base.join(name)).unwrap()[..100_000] == bytes(1, 100_000));
+    }
+}
+
 /// Not a test of its own: the program that is killed.
 #[test]
 fn program() {

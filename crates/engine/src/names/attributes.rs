@@ -2,6 +2,8 @@
 //!
 //! # Invariants
 //! A3. Mode and mtime set here are what the backend ends up with, also if a flush carries older ones just now.
+//! A4. So is `security.capability`. A write takes it from the file, so what was written before must be in the backend
+//!     before it is set.
 
 use std::ffi::{OsStr, OsString};
 
@@ -12,6 +14,9 @@ use crate::inode::{Inode, InodeRef, meta};
 use crate::super_block::SuperBlock;
 use crate::units::Timestamp;
 use crate::writeback::SetattrTurn;
+
+/// The extended attribute that any write to the file takes away.
+const CAPABILITY: &str = "security.capability";
 
 /// What a write clears of a mode: setuid, and setgid where it means that and not mandatory locking.
 const fn suidgid_bits(mode: u32) -> u32 {
@@ -90,7 +95,8 @@ impl SuperBlock {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend's, or the volume is frozen or gone. For `security.capability` also those of writing the file back
+    /// (A4).
     pub fn setxattr(
         &self,
         inode: &InodeRef,
@@ -99,6 +105,9 @@ impl SuperBlock {
         mode: XattrMode,
     ) -> Result<(), FileError> {
         self.writable()?;
+        if name.as_ref() == CAPABILITY && inode.kind() == NodeKind::File {
+            filemap::write_back(inode.arc())?;
+        }
         let (node, name, value) = (inode.node()?, name.as_ref().to_os_string(), value.to_vec());
         inode.change_with(|| self.call(None, |done| Call::Setxattr { node, name, value, mode, done }))?;
         Ok(())

@@ -91,6 +91,9 @@ pub struct SuperBlock {
     pub(crate) removals: Changes,
     /// Times that somebody else changed a file that was dirty here.
     pub(crate) changed_underneath: AtomicU64,
+    /// What recovery found no file for.
+    pub(crate) dropped_files: AtomicU64,
+    pub(crate) dropped_bytes: AtomicU64,
     pub(crate) lru: Mutex<VecDeque<LeafRef>>,
     /// Length of `lru` after it was last swept, and whether it is being swept.
     pub(crate) lru_swept: AtomicUsize,
@@ -135,6 +138,8 @@ impl SuperBlock {
             space: Space::new(),
             removals: Changes::new(),
             changed_underneath: AtomicU64::new(0),
+            dropped_files: AtomicU64::new(0),
+            dropped_bytes: AtomicU64::new(0),
             lru: Mutex::new(LEAVES, VecDeque::new()),
             lru_swept: AtomicUsize::new(0),
             lru_sweeping: AtomicBool::new(false),

@@ -25,6 +25,10 @@ pub struct VolumeStatus {
     pub inodes: u64,
     /// Times that somebody else changed a file in the backend while it was dirty here, and lost to us.
     pub changed_underneath: u64,
+    /// Files that a killed process left data of and that were gone from the backend at the mount.
+    pub dropped_files: u64,
+    /// Bytes of them in whole pages, which were dropped.
+    pub dropped_bytes: u64,
     /// The last write-back error, if the last attempt failed.
     pub failing: Option<ErrorKind>,
 }
@@ -49,6 +53,8 @@ impl SuperBlock {
             open_files: u64::from(self.open_files.load(Ordering::Acquire)),
             inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
             changed_underneath: self.changed_underneath.load(Ordering::Relaxed),
+            dropped_files: self.dropped_files.load(Ordering::Relaxed),
+            dropped_bytes: self.dropped_bytes.load(Ordering::Relaxed),
             failing,
         }
     }

@@ -1,0 +1,249 @@
+//! Closing nodes where that may wait for a server.
+//!
+//! On FUSE, NFS, SMB and 9p the `close` of a file asks the server to flush it, and returns when it has answered, which
+//! may be never. Who lets a node go may be an unmount with a deadline, or a thread of many volumes. So there nodes go
+//! to a thread of their volume that does nothing but close them. It starts with the first one.
+//!
+//! # Invariants
+//! K1. Who lets a node go never waits. Only where no thread can be started it is closed at once.
+//! K2. While a node is queued there is a thread, which decides to leave under the lock and with the queue empty.
+//! K3. While more than [`BACKLOG_MAX`] are queued, each call closes one before it begins: calls are what opens nodes,
+//!     and may wait for the server. Closing cannot fall so far behind opening that descriptors run out.
+//! K4. The thread ends with the volume, when the queue is empty. A node that outlives its volume starts another one,
+//!     which ends at once.
+//!
+//! # Lock order
+//! A leaf: nothing is taken under it, and nothing closed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use slackwater_sync::lock::{Condvar, Mutex, Rank};
+use slackwater_sync::shim::{Arc, thread};
+
+use super::node::DirNode;
+
+/// Nodes that wait to be closed before calls help.
+const BACKLOG_MAX: usize = 256;
+
+/// How long the end of a volume waits for its last nodes: who unmounts the source next finds it unused, and a server
+/// that does not answer holds nobody up for long.
+const LAST_NODES_WITHIN: Duration = Duration::from_secs(1);
+
+/// A node may be let go under any lock.
+const CLOSING: Rank = Rank::new(85, "nodes to close");
+
+/// The closing thread of a volume, from when it is first needed. Dropping it waits up to a second for what is queued.
+pub(super) struct Closer<T: Send + 'static = DirNode>(Arc<Queue<T>>);
+
+/// What a node is handed to.
+struct Queue<T> {
+    state: Mutex<State<T>>,
+    work: Condvar,
+    drained: Condvar,
+}
+
+struct State<T> {
+    nodes: VecDeque<T>,
+    has_thread: bool,
+    /// The thread has taken one and not closed it yet.
+    is_closing: bool,
+    is_ended: bool,
+}
+
+/// What a [`Node`](slackwater::backend::Node) of this backend holds: a node that its volume's closer closes, if it has
+/// one.
+pub(super) struct OpenNode<T: Send + 'static = DirNode> {
+    /// There until it is dropped.
+    node: Option<T>,
+    closer: Option<Arc<Queue<T>>>,
+}
+
+impl<T: Send + 'static> OpenNode<T> {
+    pub(super) fn new(node: T, closer: Option<&Closer<T>>) -> Self {
+        Self { node: Some(node), closer: closer.map(|closer| Arc::clone(&closer.0)) }
+    }
+
+    pub(super) fn get(&self) -> Option<&T> {
+        self.node.as_ref()
+    }
+}
+
+impl<T: Send + 'static> Drop for OpenNode<T> {
+    fn drop(&mut self) {
+        if let (Some(closer), Some(node)) = (&self.closer, self.node.take()) {
+            closer.close(node);
+        }
+    }
+}
+
+impl<T: Send + 'static> Closer<T> {
+    pub(super) fn new() -> Self {
+        let state = State { nodes: VecDeque::new(), has_thread: false, is_closing: false, is_ended: false };
+        Self(Arc::new(Queue { state: Mutex::new(CLOSING, state), work: Condvar::new(), drained: Condvar::new() }))
+    }
+
+    /// Before a call: closes a node if too many wait (K3).
+    ///
+    /// # Blocking
+    /// For the server.
+    pub(super) fn help(&self) {
+        let mut state = self.0.state.lock();
+        let node = (state.nodes.len() > BACKLOG_MAX).then(|| state.nodes.pop_front());
+        drop(state);
+        drop(node);
+    }
+}
+
+impl<T: Send + 'static> Drop for Closer<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.is_ended = true;
+        self.0.work.notify_all();
+        let mut is_late = false;
+        while !is_late && (state.is_closing || !state.nodes.is_empty()) {
+            is_late = self.0.drained.wait_timeout(&mut state, LAST_NODES_WITHIN);
+        }
+    }
+}
+
+impl<T: Send + 'static> Queue<T> {
+    fn close(self: &Arc<Self>, node: T) {
+        let mut state = self.state.lock();
+        state.nodes.push_back(node);
+        if std::mem::replace(&mut state.has_thread, true) {
+            drop(state);
+            self.work.notify_one();
+            return;
+        }
+        drop(state);
+        let queue = Arc::clone(self);
+        let work = move || {
+            while let Some(node) = queue.next() {
+                drop(node);
+            }
+        };
+        if thread::Builder::new().name("slackwater-close".to_owned()).spawn(work).is_err() {
+            let mut state = self.state.lock();
+            state.has_thread = false; // the next one tries again
+            let nodes = std::mem::take(&mut state.nodes);
+            drop(state);
+            drop(nodes); // K1
+        }
+    }
+
+    /// The node that was taken last is closed; waits for the next one. `None` when it is time to leave.
+    fn next(&self) -> Option<T> {
+        let mut state = self.state.lock();
+        state.is_closing = false;
+        loop {
+            if let Some(node) = state.nodes.pop_front() {
+                state.is_closing = true;
+                return Some(node);
+            }
+            self.drained.notify_all();
+            if state.is_ended {
+                state.has_thread = false; // K2
+                return None;
+            }
+            self.work.wait(&mut state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    /// Takes to be closed until the test lets it.
+    struct Slow {
+        gate: Receiver<()>,
+        closed: Sender<ThreadId>,
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.gate.recv().ok();
+            self.closed.send(thread::current().id()).ok();
+        }
+    }
+
+    fn slow(closer: Option<&Closer<Slow>>) -> (OpenNode<Slow>, Sender<()>, Receiver<ThreadId>) {
+        let ((let_go, gate), (closed, is_closed)) = (channel(), channel());
+        (OpenNode::new(Slow { gate, closed }, closer), let_go, is_closed)
+    }
+
+    #[test]
+    fn who_lets_nodes_go_does_not_wait_for_the_server() {
+        let closer = Closer::new();
+        let nodes: Vec<_> = (0..3).map(|_| slow(Some(&closer))).collect();
+        let (nodes, gates): (Vec<_>, Vec<_>) =
+            nodes.into_iter().map(|(node, gate, closed)| (node, (gate, closed))).unzip();
+        drop(nodes);
+        for (_, is_closed) in &gates {
+            assert!(is_closed.try_recv().is_err(), "the server has not answered");
+        }
+        for (let_go, is_closed) in gates {
+            drop(let_go);
+            assert_ne!(is_closed.recv().expect("it is closed"), thread::current().id());
+        }
+    }
+
+    #[test]
+    fn without_a_closer_a_node_is_closed_at_once() {
+        let (node, let_go, is_closed) = slow(None);
+        drop((let_go, node));
+        assert_eq!(is_closed.try_recv(), Ok(thread::current().id()));
+    }
+
+    #[test]
+    fn the_end_waits_for_nodes_that_close_and_not_for_those_that_hang() {
+        let closer = Closer::new();
+        let (quick, let_go, is_closed) = slow(Some(&closer));
+        drop((let_go, quick));
+        drop(closer);
+        is_closed.try_recv().expect("K4: it was waited for");
+
+        let closer = Closer::new();
+        let (hanging, let_go, is_closed) = slow(Some(&closer));
+        let (late, let_late_go, is_late_closed) = slow(Some(&closer));
+        drop(hanging);
+        let queue = Arc::downgrade(&closer.0);
+        drop(closer);
+        assert!(is_closed.try_recv().is_err());
+        drop((let_go, let_late_go));
+        is_closed.recv().expect("it is closed after all");
+        drop(late);
+        is_late_closed.recv().expect("it outlived its volume");
+        while queue.strong_count() > 0 {
+            thread::yield_now(); // K4: the thread has it
+        }
+    }
+
+    #[test]
+    fn calls_help_when_closing_falls_behind() {
+        let closer = Closer::new();
+        let (first, let_go, is_closed) = slow(Some(&closer));
+        drop(first);
+        // The thread may have taken it or not: one more than would do.
+        let rest: Vec<_> = (0..BACKLOG_MAX + 2).map(|_| slow(Some(&closer))).collect();
+        let mut closed = Vec::new();
+        for (node, let_go, is_closed) in rest {
+            drop((let_go, node));
+            closed.push(is_closed);
+        }
+        while closer.0.state.lock().nodes.len() > BACKLOG_MAX + 2 {
+            thread::yield_now();
+        }
+        closer.help();
+        assert_eq!(closed[0].try_recv(), Ok(thread::current().id()));
+        drop(let_go);
+        for is_closed in &closed[1..] {
+            is_closed.recv().expect("K2");
+        }
+        is_closed.recv().expect("K2");
+    }
+}

@@ -1,0 +1,46 @@
+//! A source that is a FUSE file system itself: another mount of ours. It forgets files that nobody has open.
+
+use std::fs::{self, File};
+use std::io::Write;
+
+use crate::rig::Scratch;
+use crate::{bytes, need_fuse};
+
+#[test]
+fn a_killed_mount_process_loses_nothing() {
+    need_fuse!();
+    let scratch = Scratch::new();
+    let (base, middle) = scratch.pair("base");
+    let top = scratch.dir("top", 0o755);
+    let server = scratch.mount(&base, &middle, &[]);
+    let mut upper = scratch.mount(&middle, &top, &["--dirty-expire", "1h"]);
+    fs::create_dir_all(top.join("dir/below")).unwrap();
+    let names: Vec<_> = (0..20).map(|nth| format!("dir/below/{nth}")).chain(["at the root".to_owned()]).collect();
+    for (seed, name) in names.iter().enumerate() {
+        fs::write(top.join(name), bytes(seed as u64, 50_000)).unwrap();
+    }
+    // One that had been removed: nobody can have its data.
+    let mut removed = File::create(top.join("removed")).unwrap();
+    removed.write_all(&bytes(1, 8192)).unwrap();
+    fs::remove_file(top.join("removed")).unwrap();
+    upper.kill();
+    drop((removed, upper));
+    // The server is told to forget them all.
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+
+    let again = scratch.mount(&middle, &top, &[]);
+    assert_eq!(again.said("1 file that had been removed"), 1);
+    assert_eq!(again.said("8.0 KiB not in it yet: dropped"), 1);
+    let check = |dir: &std::path::Path| {
+        for (seed, name) in names.iter().enumerate() {
+            assert!(fs::read(dir.join(name)).unwrap() == bytes(seed as u64, 50_000), "{name} in {}", dir.display());
+        }
+    };
+    check(&top);
+    check(&middle);
+    scratch.umount(&top);
+    drop(again);
+    scratch.umount(&middle);
+    drop(server);
+    check(&base);
+}
