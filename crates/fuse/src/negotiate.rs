@@ -185,8 +185,9 @@ mod tests {
 
     #[test]
     fn an_old_kernel_is_refused() {
-        let refused = negotiate(&request(38, u64::MAX), &InitOptions::default());
-        assert_eq!(refused.unwrap_err(), NegotiateError::Version { major: 7, minor: 38 });
+        let refused = negotiate(&request(39, u64::MAX), &InitOptions::default());
+        assert_eq!(refused.unwrap_err(), NegotiateError::Version { major: 7, minor: 39 });
+        assert!(negotiate(&request(40, u64::MAX), &InitOptions::default()).is_ok(), "Linux 6.9");
         let refused = negotiate(&request(45, !init::MAX_PAGES), &InitOptions::default());
         assert!(matches!(refused, Err(NegotiateError::Feature(Missing { feature: "MAX_PAGES", .. }))));
     }
