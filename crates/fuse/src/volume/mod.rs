@@ -25,6 +25,7 @@ mod names;
 mod nodes;
 mod open_files;
 mod processes;
+mod read_buffer;
 mod reads;
 mod writes;
 mod xattrs;
