@@ -101,7 +101,7 @@ fn look_at_kernel() -> Finding {
         Err(failure) => Finding::Fatal(failure),
         Ok(()) if running < kernel::TESTED => Finding::lost(
             format!("Linux {running} is not what releases are tested on ({})", kernel::TESTED),
-            "where cached readers could miss a write, files open for reading are not cached by the kernel: slower",
+            "each mount tries out whether cached readers could miss a write; if so, reads go around the kernel's cache: slower",
         ),
         Ok(()) => Finding::Good(format!("Linux {running} (needs {}, tested on {})", kernel::FLOOR, kernel::TESTED)),
     }

@@ -81,6 +81,28 @@ fn doctor_looks_at_everything() {
 }
 
 #[test]
+fn a_kernel_that_is_too_old_is_refused() {
+    let old = |program: &std::ffi::OsStr| {
+        let mut command = Command::new("setarch");
+        command.arg("--uname-2.6").arg(program).stdin(Stdio::null());
+        command
+    };
+    if !old("uname".as_ref()).arg("-r").output().is_ok_and(|output| output.stdout.starts_with(b"2.6")) {
+        println!("SKIPPED: setarch is missing, or not allowed");
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = (scratch.dir("source", 0o755), scratch.dir("mount", 0o755));
+    let mount = scratch.command(["mount", text(&source), text(&mountpoint)]);
+    let mut command = old(mount.get_program());
+    command.args(mount.get_args()).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run"));
+    run(command).expect(1, &["Linux 2.6 is too old", "6.9"]);
+    let mut command = old(mount.get_program());
+    command.arg("doctor");
+    run(command).expect(1, &["FATAL    kernel: ", "Linux 2.6 is too old"]);
+}
+
+#[test]
 fn a_runtime_directory_of_others_is_refused() {
     let scratch = Scratch::new();
     let open = scratch.dir("open", 0o777);

@@ -7,6 +7,7 @@
 //! [`Pool`], [`mount`].
 
 pub mod abi;
+mod coherence;
 mod connection;
 mod dirents;
 mod file_system;

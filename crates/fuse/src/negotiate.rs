@@ -26,11 +26,12 @@ const REQUIRED: [Feature; 3] = [
 ];
 
 /// What is asked for by default, and what is lost without.
-const WANTED: [Feature; 13] = [
+const WANTED: [Feature; 14] = [
     feature(init::ASYNC_READ, "ASYNC_READ", "several reads of one file at a time"),
     feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one step"),
     feature(init::BIG_WRITES, "BIG_WRITES", "writes of more than a page"),
     feature(init::DONT_MASK, "DONT_MASK", "default ACLs, which replace the umask"),
+    feature(init::POSIX_ACL, "POSIX_ACL", "ACLs: access is by mode alone, which may allow more than an ACL does"),
     feature(init::DO_READDIRPLUS, "DO_READDIRPLUS", "listing with attributes in one request"),
     feature(init::READDIRPLUS_AUTO, "READDIRPLUS_AUTO", "listing without attributes where nobody asks for them"),
     feature(init::PARALLEL_DIROPS, "PARALLEL_DIROPS", "several lookups in one directory at a time"),
@@ -46,10 +47,12 @@ const WANTED: [Feature; 13] = [
 #[derive(Copy, Clone, Debug)]
 pub struct InitOptions {
     /// Bits of [`init`] to ask for, beside those without which nothing works. By default, as far as the kernel has them:
-    /// ASYNC_READ, ATOMIC_O_TRUNC, BIG_WRITES, DONT_MASK, DO_READDIRPLUS, READDIRPLUS_AUTO, PARALLEL_DIROPS, ABORT_ERROR,
-    /// CACHE_SYMLINKS, EXPLICIT_INVAL_DATA, HANDLE_KILLPRIV_V2, DIRECT_IO_ALLOW_MMAP, HAS_RESEND. Four of them are
-    /// promises: ATOMIC_O_TRUNC (OPEN truncates), DONT_MASK (the file system applies the umask), HANDLE_KILLPRIV_V2 (it
-    /// clears set-user-id bits where a request says so) and EXPLICIT_INVAL_DATA (it reports changes from elsewhere).
+    /// ASYNC_READ, ATOMIC_O_TRUNC, BIG_WRITES, DONT_MASK, POSIX_ACL, DO_READDIRPLUS, READDIRPLUS_AUTO, PARALLEL_DIROPS,
+    /// ABORT_ERROR, CACHE_SYMLINKS, EXPLICIT_INVAL_DATA, HANDLE_KILLPRIV_V2, DIRECT_IO_ALLOW_MMAP, HAS_RESEND. Five of
+    /// them are promises: ATOMIC_O_TRUNC (OPEN truncates), DONT_MASK (the file system applies the umask), POSIX_ACL (it
+    /// keeps mode and ACL in step; the kernel checks both, whatever the mount's `default_permissions`),
+    /// HANDLE_KILLPRIV_V2 (it clears set-user-id bits where a request says so) and EXPLICIT_INVAL_DATA (it reports
+    /// changes from elsewhere).
     pub wanted: u64,
     /// Most bytes in one WRITE. The kernel's `max_pages_limit` bounds it too.
     pub max_write: u32,
@@ -182,8 +185,9 @@ mod tests {
 
     #[test]
     fn an_old_kernel_is_refused() {
-        let refused = negotiate(&request(38, u64::MAX), &InitOptions::default());
-        assert_eq!(refused.unwrap_err(), NegotiateError::Version { major: 7, minor: 38 });
+        let refused = negotiate(&request(39, u64::MAX), &InitOptions::default());
+        assert_eq!(refused.unwrap_err(), NegotiateError::Version { major: 7, minor: 39 });
+        assert!(negotiate(&request(40, u64::MAX), &InitOptions::default()).is_ok(), "Linux 6.9");
         let refused = negotiate(&request(45, !init::MAX_PAGES), &InitOptions::default());
         assert!(matches!(refused, Err(NegotiateError::Feature(Missing { feature: "MAX_PAGES", .. }))));
     }

@@ -330,7 +330,11 @@ impl Shared {
         match request.operation {
             Operation::Forget(forgets) => self.fs.forget(cx, forgets),
             Operation::Interrupt { unique } => self.connection.held.interrupt(unique),
-            Operation::Unknown(_) => drop(self.reply(unique).error(Errno::NOSYS)),
+            Operation::Unknown(opcode) => {
+                // A kernel newer than this crate asks once, and then does without.
+                tracing::debug!(opcode, "an unknown request");
+                let _ = self.reply(unique).error(Errno::NOSYS);
+            }
             Operation::Init(_) => drop(self.reply(unique).error(Errno::IO)),
             Operation::Destroy => drop(self.reply(unique).empty()),
             op => self.fs.handle(cx, &request.header, op, request.payload, self.reply(unique)),

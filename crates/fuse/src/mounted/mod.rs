@@ -19,6 +19,7 @@
 mod error;
 mod flush;
 mod holders;
+mod start;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,12 +36,12 @@ use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::mount::{self, MountOptions, UnmountError};
 use crate::mounted::flush::push_mapped;
-use crate::negotiate::{InitOptions, Missing};
+use crate::mounted::start::Started;
+use crate::negotiate::Missing;
 use crate::pool::Pool;
 use crate::session::Session;
-use crate::transport::DevFuse;
+use crate::volume::Volume;
 use crate::volume::lock_order::UMOUNT;
-use crate::volume::{Served, Volume};
 
 pub use error::{MountVolumeError, MountedError};
 pub use holders::Holder;
@@ -56,6 +57,7 @@ pub struct MountedVolume {
     sb: Arc<SuperBlock>,
     volume: Arc<Volume>,
     session: Session,
+    missing: Vec<Missing>,
     mountpoint: PathBuf,
     /// `st_dev` of its files.
     dev: u64,
@@ -103,7 +105,7 @@ impl MountedVolume {
     /// Nothing is mounted then.
     ///
     /// # Blocking
-    /// Until the kernel has started the session.
+    /// Until the kernel has started the session, and has shown how its cache works.
     pub fn mount(
         pool: &Pool,
         sb: Arc<SuperBlock>,
@@ -111,11 +113,11 @@ impl MountedVolume {
         options: &MountOptions,
     ) -> Result<Arc<Self>, MountVolumeError> {
         let volume = Volume::new(&sb)?;
-        let started = mount_and_start(pool, &volume, mountpoint, options);
-        let (session, dev) = started.inspect_err(|_| volume.let_go())?;
+        let started = start::start(pool, &volume, mountpoint, options);
+        let Started { session, dev, missing } = started.inspect_err(|_| volume.let_go())?;
         let umount = Mutex::new(UMOUNT, ());
         let (mountpoint, discards) = (mountpoint.to_owned(), AtomicBool::new(false));
-        Ok(Arc::new(Self { sb, volume, session, mountpoint, dev, umount, discards }))
+        Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, dev, umount, discards }))
     }
 
     /// Where it is mounted.
@@ -130,7 +132,7 @@ impl MountedVolume {
 
     /// What this kernel does not have.
     pub fn missing_features(&self) -> &[Missing] {
-        &self.session.negotiated().missing
+        &self.missing
     }
 
     /// Open files, as far as the kernel has told.
@@ -388,26 +390,6 @@ impl MountedVolume {
         let status = self.sb.status();
         progress(Progress { step, bytes_left: status.bytes_left(), failing: status.failing });
     }
-}
-
-fn mount_and_start(
-    pool: &Pool,
-    volume: &Arc<Volume>,
-    mountpoint: &Path,
-    options: &MountOptions,
-) -> Result<(Session, u64), MountVolumeError> {
-    let device = mount::mount(mountpoint, options)?;
-    let start = || -> Result<(Session, u64), MountVolumeError> {
-        let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
-        let served = Arc::new(Served(Arc::clone(volume)));
-        let session = Session::start(pool, transport, &InitOptions::default(), served)?;
-        let dev = dev_of(mountpoint).map_err(MountVolumeError::Device)?;
-        Ok((session, dev))
-    };
-    start().inspect_err(|_| {
-        // Nobody serves it: better nothing there than something that hangs.
-        let _ = mount::unmount(mountpoint, true);
-    })
 }
 
 /// `st_dev` of what is at `path`, without asking the file system.

@@ -7,6 +7,7 @@ use crate::abi::{AttrOut, EntryOut, Kstatfs};
 use crate::reply::{Delivery, Reply};
 use crate::volume::Volume;
 use crate::volume::errno::Failure;
+use crate::volume::read_buffer::ReadBuffer;
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(super) enum Answer {
     Entries(Vec<u8>, Vec<u64>),
     /// A link's target or an attribute's value.
     Bytes(Vec<u8>),
+    /// Bytes of a file.
+    Data(ReadBuffer),
     /// How long the value is that was asked for.
     Size(u32),
     /// How many bytes were taken.
@@ -52,6 +55,7 @@ impl Volume {
             Answer::Opened(handle, flags) => reply.open(*handle, *flags),
             Answer::Created(entry, handle, flags) => reply.create(entry, *handle, *flags),
             Answer::Entries(bytes, _) | Answer::Bytes(bytes) => reply.bytes(bytes),
+            Answer::Data(buffer) => reply.bytes(buffer),
             Answer::Size(size) => reply.xattr_size(*size),
             Answer::Written(bytes) => reply.write(*bytes),
             Answer::Place(offset) => reply.lseek(*offset),
@@ -75,6 +79,7 @@ impl Volume {
             Answer::Done
             | Answer::Attr(_)
             | Answer::Bytes(_)
+            | Answer::Data(_)
             | Answer::Size(_)
             | Answer::Written(_)
             | Answer::Place(_)

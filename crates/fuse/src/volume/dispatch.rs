@@ -7,6 +7,7 @@ use slackwater::backend::{NewNode, Removal};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{WriteIn, write_in};
+use crate::coherence::TrialFile;
 use crate::file_system::FileSystem;
 use crate::negotiate::Negotiated;
 use crate::notifier::Notifier;
@@ -21,18 +22,22 @@ use crate::volume::nodes::Node;
 use crate::volume::writes::{Attempt, Write};
 
 /// A volume as the session sees it.
-pub(crate) struct Served(pub(crate) Arc<Volume>);
+pub(crate) struct Served {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) trial: Arc<TrialFile>,
+}
 
 impl FileSystem for Served {
     fn init(&self, _: &Negotiated, notifier: &Notifier) {
         // Set once: a volume is served by one session.
-        let _ = self.0.notifier.set(notifier.clone());
+        let _ = self.volume.notifier.set(notifier.clone());
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "dispatch has the others")]
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
-        let volume = &self.0;
+        let volume = &self.volume;
         match op {
+            op if self.trial.is_meant(header, &op) => self.trial.answer(&op, payload, reply),
             Operation::Write(args) => volume.write(cx, header, &args, payload.bytes(), reply),
             Operation::Release(args) => {
                 volume.handles.remove(args.fh);
@@ -49,12 +54,12 @@ impl FileSystem for Served {
 
     fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
         for (node, lookups) in forgets {
-            self.0.nodes.forget(node, lookups);
+            self.volume.nodes.forget(node, lookups);
         }
     }
 
     fn destroy(&self) {
-        self.0.let_go();
+        self.volume.let_go();
     }
 }
 

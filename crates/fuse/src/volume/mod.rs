@@ -25,6 +25,7 @@ mod names;
 mod nodes;
 mod open_files;
 mod processes;
+mod read_buffer;
 mod reads;
 mod writes;
 mod xattrs;
@@ -56,6 +57,8 @@ pub(crate) struct Volume {
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
     is_refusing: AtomicBool,
+    /// Whether the kernel's cache was seen to follow every write around it.
+    is_coherent: AtomicBool,
 }
 
 impl Volume {
@@ -72,6 +75,7 @@ impl Volume {
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
             is_refusing: AtomicBool::new(false),
+            is_coherent: AtomicBool::new(false),
         });
         volume.start_attendant()?;
         Ok(volume)
@@ -108,6 +112,11 @@ impl Volume {
     /// Refuses everything from now on, or no longer.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.is_refusing.store(refuse, Ordering::Release);
+    }
+
+    /// From now on readers may use the kernel's cache.
+    pub(crate) fn trust_cache(&self) {
+        self.is_coherent.store(true, Ordering::Release);
     }
 
     /// How many files are open.

@@ -83,7 +83,8 @@ impl Volume {
     /// A new handle for a node, and what the kernel may do with it.
     ///
     /// Who writes goes around the kernel's pages, several at a time, so that each write is seen with its
-    /// writer. Who only reads uses them, as long as the file is as the kernel knows it.
+    /// writer. Who only reads uses them, as long as the file is as the kernel knows it, and the kernel drops what
+    /// is written around them ([`coherence`](crate::coherence)).
     pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
         let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -92,7 +93,7 @@ impl Volume {
         let file = self.unfrozen(|| File::open(&node.inode))?;
         let open_flags = if is_writable {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
-        } else if flags.contains(OFlags::DIRECT) {
+        } else if flags.contains(OFlags::DIRECT) || !self.is_coherent.load(Ordering::Acquire) {
             fopen::DIRECT_IO
         } else if is_changed {
             0
@@ -142,4 +143,31 @@ impl Volume {
 
 fn scope(args: &FsyncIn) -> SyncScope {
     if args.fsync_flags & FSYNC_DATA == 0 { SyncScope::All } else { SyncScope::Data }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater::backend::{MemBackend, NewNode};
+    use slackwater::{Engine, Tunables};
+    use slackwater_arena::{Arena, ArenaConfig};
+    use slackwater_backends::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn readers_use_the_kernels_cache_only_once_it_is_trusted() {
+        let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).expect("an arena");
+        let engine = Engine::new(arena, std::sync::Arc::new(SystemClock), Tunables::default());
+        let sb = engine.mount("memory", std::sync::Arc::new(MemBackend::new())).expect("a volume");
+        let volume = Volume::new(&sb).expect("a volume to serve");
+        let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
+        let node = volume.nodes.look_up(inode).expect("not the root");
+        let opened = |flags: OFlags| volume.open_handle(&node, flags.bits()).expect("it opens").1;
+        let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (fopen::DIRECT_IO, direct));
+        volume.trust_cache();
+        assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (fopen::KEEP_CACHE, direct));
+        assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), fopen::DIRECT_IO);
+        volume.let_go();
+    }
 }

@@ -12,6 +12,7 @@ use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
 use crate::volume::open_files::OpenFile;
+use crate::volume::read_buffer::ReadBuffer;
 
 /// Pages of 1 MiB that need not begin at one.
 const SLICES_MAX: usize = 257;
@@ -44,10 +45,10 @@ impl Volume {
     pub(super) fn read(&self, open: &OpenFile, args: &ReadIn) -> Result<Answer, Failure> {
         let size_bytes = open.node.inode.size_bytes();
         let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
-        let mut bytes = vec![0; len];
-        let len = open.file.read_at(args.offset, &mut bytes)?;
-        bytes.truncate(len);
-        Ok(Answer::Bytes(bytes))
+        let mut buffer = ReadBuffer::take(len);
+        let len = open.file.read_at(args.offset, &mut buffer)?;
+        buffer.truncate(len);
+        Ok(Answer::Data(buffer))
     }
 
     /// LSEEK for data and holes.

@@ -1,13 +1,18 @@
 //! Extended attributes: passed to the backend as they are.
+//!
+//! # ACLs
+//! The kernel reads them here, keeps them as long as it keeps attributes, and checks permissions by them. The backend
+//! keeps mode and ACL in step: a new ACL changes the mode, a new mode the ACL's mask. Umask and default ACL are the
+//! backend's as well. What the kernel leaves to us is setgid, which a caller outside the file's group loses.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
-use slackwater::FileError;
-use slackwater::backend::XattrMode;
+use slackwater::backend::{AttrChange, XattrMode};
+use slackwater::{ErrorKind, FileError};
 
-use crate::abi::SetxattrIn;
+use crate::abi::{SetxattrIn, setxattr};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
@@ -17,10 +22,19 @@ use crate::volume::nodes::Node;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
+const ACL_ACCESS: &str = "system.posix_acl_access";
+const ACL_DEFAULT: &str = "system.posix_acl_default";
+const ISGID: u32 = 0o2000;
+
 impl Volume {
     /// GETXATTR: `size` 0 asks how long the value is.
     pub(super) fn getxattr(&self, node: &Node, name: &OsStr, size: u32) -> Result<Answer, Failure> {
-        sized(self.sb.getxattr(&node.inode, name), size)
+        let value = self.sb.getxattr(&node.inode, name);
+        // A file system without ACLs. The kernel would refuse access for any error but this one.
+        if is_acl(name) && value.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+            return Err(Errno::NODATA.into());
+        }
+        sized(value, size)
     }
 
     /// LISTXATTR: the names, each with a NUL.
@@ -46,7 +60,15 @@ impl Volume {
             XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(Errno::INVAL.into()),
         };
-        self.unfrozen(|| self.sb.setxattr(&node.inode, name, value, mode))?;
+        let inode = &node.inode;
+        self.unfrozen(|| self.sb.setxattr(inode, name, value, mode))?;
+        let mode = inode.attr().mode & 0o7777;
+        // The kernel sets the flag for default ACLs as well, which take nothing away from the directory itself.
+        let kills = args.setxattr_flags & setxattr::ACL_KILL_SGID != 0 && name == ACL_ACCESS;
+        if kills && mode & ISGID != 0 {
+            let change = AttrChange { mode: Some(mode & !ISGID), ..AttrChange::default() };
+            self.unfrozen(|| self.sb.setattr(inode, change))?;
+        }
         Ok(Answer::Done)
     }
 
@@ -55,6 +77,10 @@ impl Volume {
         self.unfrozen(|| self.sb.removexattr(&node.inode, name))?;
         Ok(Answer::Done)
     }
+}
+
+fn is_acl(name: &OsStr) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
 fn sized(value: Result<Vec<u8>, FileError>, size: u32) -> Result<Answer, Failure> {

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod acls;
 mod bytes;
 mod lifetimes;
 mod listing;

@@ -172,3 +172,12 @@ fn space_is_that_of_the_source() {
     assert_eq!((here.f_frsize, here.f_namemax), (there.f_frsize, there.f_namemax));
     assert_eq!(here.f_blocks, there.f_blocks);
 }
+
+#[test]
+fn the_trial_of_a_new_mount_leaves_nothing() {
+    let rig = Rig::new();
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&rig.source).unwrap().count(), 0);
+    assert_eq!(rig.mounted.open_files(), 0);
+    rig.umount().unwrap();
+}

@@ -1,0 +1,282 @@
+//! The trial whether the kernel's cache is coherent: does a read from it see every write that went around it?
+//!
+//! Writers go around the kernel's cache, readers use it. That is right only as long as the kernel drops a cached page
+//! after each write around it. Not all kernels do so for a page that is read while the write is on its way: it stays,
+//! old, once the write is done. So each mount starts with a trial on a file of one page, which is in this mount for
+//! the time of the trial only, under a name that nobody can guess, and in no backend. Until it has passed, and where
+//! it does not pass, readers go around the cache as well.
+//!
+//! # Invariants
+//! P1. No request for the trial file reaches the volume: its node has a number that the volume gives to none. None of
+//!     them is answered with ENOSYS, which the kernel would take for the whole mount.
+//! P2. A write that is held is answered before the trial ends.
+//!
+//! # Lock order
+//! The file's lock is a leaf; nothing is sent under it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
+use slackwater_sync::Completion;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::{Arc, thread};
+
+use crate::TRANSPORT;
+use crate::abi::{Attr, AttrOut, EntryOut, ROOT_ID, fopen};
+use crate::parse::Operation;
+use crate::reply::{Delivery, Reply};
+use crate::request::{Payload, RequestHeader};
+
+/// Numbers of a volume's nodes are 1 and from 32 on.
+const NODE: u64 = 2;
+const BYTES: usize = 4096;
+/// For how long a write may be on its way; only a failure waits for it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The file of the trial: a page of one byte's value.
+pub(crate) struct TrialFile {
+    name: OsString,
+    /// Whether the name leads to it.
+    is_there: AtomicBool,
+    state: Mutex<State>,
+    /// A write is held.
+    holding: Completion,
+}
+
+struct State {
+    value: u8,
+    /// The next write is held.
+    holds: bool,
+    held: Option<(Reply, u8)>,
+}
+
+impl TrialFile {
+    pub(crate) fn new() -> Self {
+        let random = || RandomState::new().hash_one(NODE);
+        Self {
+            name: format!(".slackwater-trial-{:016x}{:016x}", random(), random()).into(),
+            is_there: AtomicBool::new(true),
+            state: Mutex::new(TRANSPORT, State { value: 0, holds: false, held: None }),
+            holding: Completion::new(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Whether a request is about this file.
+    #[inline]
+    pub(crate) fn is_meant(&self, header: &RequestHeader, op: &Operation<'_>) -> bool {
+        match header.node_id {
+            NODE => true,
+            ROOT_ID => {
+                matches!(op, Operation::Lookup { name } if *name == self.name) && self.is_there.load(Ordering::Acquire)
+            }
+            _ => false,
+        }
+    }
+
+    /// Answers a request that is about it. Nothing needs to be taken back where the answer does not arrive.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the trial asks for no more")]
+    pub(crate) fn answer(&self, op: &Operation<'_>, payload: Payload<'_>, reply: Reply) {
+        let _: Delivery = match op {
+            Operation::Lookup { .. } => reply.entry(&EntryOut { nodeid: NODE, attr: attr(), ..EntryOut::default() }),
+            Operation::Getattr(_) => reply.attr(&AttrOut { attr: attr(), ..AttrOut::default() }),
+            Operation::Open(args) => {
+                let is_writable = OFlags::from_bits_retain(args.flags).intersects(OFlags::WRONLY | OFlags::RDWR);
+                reply.open(0, if is_writable { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 })
+            }
+            Operation::Read(args) => {
+                let value = self.state.lock().value;
+                let rest = BYTES.saturating_sub(args.offset as usize).min(args.size as usize);
+                reply.bytes(&[value; BYTES][..rest])
+            }
+            Operation::Write(_) => return self.write(payload.bytes(), reply),
+            Operation::Flush(_) | Operation::Release(_) => reply.empty(),
+            Operation::Getxattr { .. } => reply.error(Errno::NODATA),
+            _ => reply.error(Errno::OPNOTSUPP),
+        };
+    }
+
+    fn write(&self, bytes: &[u8], reply: Reply) {
+        let value = bytes.first().copied().unwrap_or_default();
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.holds) {
+            state.held = Some((reply, value));
+            drop(state);
+            self.holding.complete_all();
+            return;
+        }
+        state.value = value;
+        drop(state);
+        let _ = reply.write(bytes.len() as u32);
+    }
+
+    fn hold_next_write(&self) {
+        self.state.lock().holds = true;
+    }
+
+    /// P2.
+    fn release(&self) {
+        let mut state = self.state.lock();
+        state.holds = false;
+        let held = state.held.take();
+        if let Some((_, value)) = &held {
+            state.value = *value;
+        }
+        drop(state);
+        if let Some((reply, _)) = held {
+            let _ = reply.write(BYTES as u32);
+        }
+    }
+
+    /// Makes the trial, in a mount at `mountpoint` whose requests for the file come here. True if the cache is
+    /// coherent; the file's name leads nowhere afterwards.
+    ///
+    /// # Errors
+    /// The trial could not be made.
+    ///
+    /// # Blocking
+    /// For the threads that serve the mount; the caller is not one of them.
+    pub(crate) fn make_trial(&self, mountpoint: &Path) -> io::Result<bool> {
+        let outcome = self.read_around_writes(&mountpoint.join(&self.name));
+        self.release();
+        self.end();
+        outcome
+    }
+
+    /// The name leads nowhere from here on.
+    pub(crate) fn end(&self) {
+        self.is_there.store(false, Ordering::Release);
+    }
+
+    fn read_around_writes(&self, path: &Path) -> io::Result<bool> {
+        let reader = File::open(path)?;
+        let writer = File::options().write(true).open(path)?;
+        let read = || -> io::Result<u8> {
+            let mut page = [0; BYTES];
+            reader.read_exact_at(&mut page, 0)?;
+            Ok(page[0])
+        };
+        // A page that is cached when it is written.
+        read()?;
+        writer.write_all_at(&[1; BYTES], 0)?;
+        if read()? != 1 {
+            return Ok(false);
+        }
+        // A page that is cached anew while it is written.
+        self.hold_next_write();
+        let written = Arc::new(Completion::new());
+        let done = Arc::clone(&written);
+        let write = move || {
+            let outcome = writer.write_all_at(&[2; BYTES], 0);
+            drop(writer);
+            done.complete_all();
+            outcome
+        };
+        let thread = thread::Builder::new().name("sw-trial".to_owned()).spawn(write)?;
+        if self.holding.wait_timeout(PATIENCE) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let before = read()?;
+        self.release();
+        if written.wait_timeout(PATIENCE) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        Ok(before == 1 && read()? == 2)
+    }
+}
+
+fn attr() -> Attr {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    Attr { ino: NODE, size: BYTES as u64, mode: 0o100_600, nlink: 1, uid, gid, blksize: 4096, ..Attr::default() }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use std::fs;
+
+    use slackwater_sync::shim::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::mount::{MountOptions, mount, unmount};
+    use crate::{Context, DevFuse, FileSystem, InitOptions, Pool, PoolOptions, Session};
+
+    /// A root with the trial file, whose reads are of the value `stale_value` from the `stale_from`th on: as a kernel
+    /// shows it that has kept a page.
+    struct Alone {
+        trial: Arc<TrialFile>,
+        reads: AtomicUsize,
+        stale_from: usize,
+        stale_value: u8,
+    }
+
+    impl FileSystem for Alone {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the trial asks for no more")]
+        fn handle(
+            &self,
+            _: &Context<'_>,
+            header: &RequestHeader,
+            op: Operation<'_>,
+            payload: Payload<'_>,
+            reply: Reply,
+        ) {
+            let is_read = matches!(op, Operation::Read(_));
+            if is_read && self.reads.fetch_add(1, Ordering::SeqCst) >= self.stale_from {
+                let _ = reply.bytes(&[self.stale_value; BYTES]);
+            } else if self.trial.is_meant(header, &op) {
+                self.trial.answer(&op, payload, reply);
+            } else if matches!(op, Operation::Getattr(_)) {
+                let _ =
+                    reply.attr(&AttrOut { attr: Attr { mode: 0o040_755, nlink: 2, ..attr() }, ..AttrOut::default() });
+            } else {
+                let _ = reply.error(Errno::NOENT);
+            }
+        }
+    }
+
+    fn trial(number: u32, stale_from: usize, stale_value: u8) -> bool {
+        let path = std::env::temp_dir().join(format!("slackwater-trial-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let pool = Pool::new(PoolOptions::default()).unwrap();
+        let device = mount(&path, &MountOptions::default()).expect("this test mounts: run it as root, with /dev/fuse");
+        let trial = Arc::new(TrialFile::new());
+        let alone = Alone { trial: Arc::clone(&trial), reads: AtomicUsize::new(0), stale_from, stale_value };
+        let transport = DevFuse::new(device).unwrap();
+        let session = Session::start(&pool, transport, &InitOptions::default(), Arc::new(alone)).unwrap();
+        let outcome = trial.make_trial(&path);
+        let gone = File::open(path.join(trial.name())).is_err();
+        unmount(&path, true).unwrap();
+        let _ = session.wait_ended();
+        fs::remove_dir(&path).unwrap();
+        assert!(gone, "the trial is over");
+        outcome.unwrap()
+    }
+
+    #[test]
+    fn a_cache_that_follows_every_write_passes() {
+        assert!(trial(0, usize::MAX, 0));
+    }
+
+    #[test]
+    fn a_page_that_stays_after_a_write_is_found() {
+        assert!(!trial(1, 1, 0));
+    }
+
+    #[test]
+    fn a_page_that_comes_back_while_it_is_written_is_found() {
+        assert!(!trial(2, 3, 1));
+    }
+}

@@ -1,0 +1,74 @@
+//! The start of a mount: mounted, served, and tried out.
+
+use std::path::Path;
+
+use slackwater_sync::shim::Arc;
+
+use crate::abi::ROOT_ID;
+use crate::coherence::TrialFile;
+use crate::mount::{self, MountOptions};
+use crate::mounted::{MountVolumeError, dev_of};
+use crate::negotiate::{InitOptions, Missing};
+use crate::notifier::Notification;
+use crate::pool::Pool;
+use crate::session::Session;
+use crate::transport::DevFuse;
+use crate::volume::{Served, Volume};
+
+/// What the trial has not found.
+const COHERENCE: Missing = Missing {
+    feature: "cache that follows writes around it",
+    lost: "files open for reading in the kernel's cache: each of their reads is a request, and slower",
+};
+
+/// A mount that works.
+pub(super) struct Started {
+    pub(super) session: Session,
+    /// `st_dev` of its files.
+    pub(super) dev: u64,
+    /// What this kernel does not have.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// Mounts a volume and serves it.
+pub(super) fn start(
+    pool: &Pool,
+    volume: &Arc<Volume>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<Started, MountVolumeError> {
+    let device = mount::mount(mountpoint, options)?;
+    let start = || -> Result<Started, MountVolumeError> {
+        let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
+        let trial = Arc::new(TrialFile::new());
+        let served = Served { volume: Arc::clone(volume), trial: Arc::clone(&trial) };
+        let session = Session::start(pool, transport, &InitOptions::default(), Arc::new(served))?;
+        let dev = dev_of(mountpoint).map_err(MountVolumeError::Device)?;
+        let mut missing = session.negotiated().missing.clone();
+        if options.read_only {
+            // Nobody writes around the cache.
+            trial.end();
+            volume.trust_cache();
+        } else if is_coherent(&trial, &session, mountpoint) {
+            volume.trust_cache();
+        } else {
+            missing.push(COHERENCE);
+        }
+        Ok(Started { session, dev, missing })
+    };
+    start().inspect_err(|_| {
+        // Nobody serves it: better nothing there than something that hangs.
+        let _ = mount::unmount(mountpoint, true);
+    })
+}
+
+fn is_coherent(trial: &TrialFile, session: &Session, mountpoint: &Path) -> bool {
+    let outcome = trial.make_trial(mountpoint);
+    // The kernel need not remember it. Who holds the root's lock may wait for the backend, so another thread waits.
+    let name = trial.name().to_owned();
+    session.notifier().queue(Notification::InvalEntry { parent: ROOT_ID, name });
+    outcome.unwrap_or_else(|error| {
+        tracing::warn!(%error, "how the kernel's cache works cannot be tried out: readers go around it");
+        false
+    })
+}
