@@ -5,8 +5,8 @@
 //!     when a frame was just taken or its record just cleared, a crash returns it to the pool.
 //! F2. FREE -> DIRTY or CLEAN -> DIRTY is [`Arena::publish_dirty`], after the bytes are in the frame. A
 //!     DIRTY record's fields never change.
-//! F3. DIRTY -> CLEAN is [`Arena::mark_clean`], any -> FREE is [`Arena::free`]. From then on a crash loses
-//!     the frame; so the caller first has the bytes safe elsewhere.
+//! F3. DIRTY -> CLEAN is [`Arena::mark_clean`], any -> FREE is [`Arena::free`], or [`Arena::forget`] for who
+//!     keeps the frame. From then on a crash loses it; so the caller first has the bytes safe elsewhere.
 //! F4. Of two DIRTY frames of one page the one with the higher version counts. The caller clears the
 //!     older before it marks the newer clean: the other way round a crash between the two would bring old
 //!     bytes back.
@@ -152,6 +152,11 @@ impl Arena {
     pub fn alloc_many(&self, pool: Pool, count: usize, out: &mut Vec<FrameId>) -> usize {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.pools.alloc_many(pool, count, out) as usize
+    }
+
+    /// Says that nothing is in the frame any more, which stays the caller's (F3).
+    pub fn forget(&self, frame: FrameId) {
+        self.mapping.frames()[frame.index()].clear();
     }
 
     /// Gives a frame back, whatever its record says (F3).

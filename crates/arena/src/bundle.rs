@@ -12,7 +12,7 @@ use slackwater_sync::shim::Arc;
 use crate::arena::Arena;
 use crate::ids::FrameId;
 use crate::layout::FRAME_BYTES;
-use crate::mapping::{Exclusive, LockedFrames, Shared};
+use crate::mapping::{Exclusive, FrameWrite, LockedFrames, Shared};
 
 /// Frames to be read: the source of a write to the backend. Others may read them meanwhile.
 pub struct Gather(LockedFrames<Shared>);
@@ -117,6 +117,23 @@ impl Scatter {
         }
     }
 
+    /// The bytes of the `nth` frame.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn frame_bytes(&self, nth: usize) -> &[u8] {
+        self.0.frame_bytes(nth)
+    }
+
+    /// Puts the frame of `hold` in the place of the `nth`, and lets go of that one.
+    ///
+    /// # Panics
+    /// If there are not so many, or the frame is of another arena.
+    pub fn exchange(&mut self, nth: usize, hold: FrameWrite<'_>) -> FrameId {
+        self.0.exchange(nth, hold)
+    }
+
     /// Lets go of all frames and keeps the memory of the list.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -189,6 +206,32 @@ mod tests {
         assert!(!scatter.push(frames[0]), "its capacity is one");
         drop(scatter);
         assert!(frames.iter().all(|frame| arena.try_write(*frame).is_some()));
+    }
+
+    #[test]
+    fn an_exchanged_frame_takes_its_hold_and_its_bytes_with_it() {
+        let (arena, frames) = arena_and_frames(3);
+        let mut scatter = Scatter::new(Arc::clone(&arena), 2);
+        assert!(scatter.push(frames[0]) && scatter.push(frames[1]));
+        scatter.slices_mut(2 * FRAME_BYTES).for_each(|slice| slice.fill(1));
+        let mut other = arena.try_write(frames[2]).unwrap();
+        other.fill(2);
+        assert_eq!(scatter.exchange(1, other), frames[1]);
+        assert_eq!(scatter.frames(), [frames[0], frames[2]]);
+        assert_eq!((scatter.frame_bytes(0)[7], scatter.frame_bytes(1)[7], arena.read(frames[1])[7]), (1, 2, 1));
+        assert!(arena.try_read(frames[2]).is_none(), "the bundle has the hold now");
+        drop(scatter);
+        assert!(frames.iter().all(|frame| arena.try_write(*frame).is_some()));
+    }
+
+    #[test]
+    #[should_panic(expected = "another arena")]
+    fn a_frame_of_another_arena_is_refused() {
+        let (arena, frames) = arena_and_frames(1);
+        let mut scatter = Scatter::new(arena, 1);
+        assert!(scatter.push(frames[0]));
+        let (other, others) = arena_and_frames(1);
+        let _ = scatter.exchange(0, other.write(others[0]));
     }
 
     #[test]

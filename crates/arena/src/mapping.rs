@@ -305,6 +305,11 @@ impl<H: Hold> LockedFrames<H> {
         })
     }
 
+    pub(crate) fn frame_bytes(&self, nth: usize) -> &[u8] {
+        // SAFETY: M3: the frame is of this bundle, which holds it.
+        unsafe { std::slice::from_raw_parts(self.mapping().bytes(self.frames[nth]), FRAME_BYTES) }
+    }
+
     pub(crate) fn clear(&mut self) {
         for frame in &self.frames {
             H::give_back(self.mapping().lock(*frame));
@@ -319,6 +324,15 @@ impl<H: Hold> LockedFrames<H> {
 }
 
 impl LockedFrames<Exclusive> {
+    /// Puts the frame of `hold` in the place of the `nth` and lets go of that one, which is returned.
+    pub(crate) fn exchange(&mut self, nth: usize, hold: FrameWrite<'_>) -> FrameId {
+        assert!(std::ptr::eq(self.mapping(), hold.mapping), "a frame of another arena");
+        let before = std::mem::replace(&mut self.frames[nth], hold.frame);
+        std::mem::forget(hold); // it is the bundle's now
+        Exclusive::give_back(self.mapping().lock(before));
+        before
+    }
+
     /// As [`slices`](LockedFrames::slices), to be filled.
     pub(crate) fn slices_mut(&mut self, len_bytes: usize) -> impl Iterator<Item = &mut [u8]> {
         let this = &*self;

@@ -15,7 +15,7 @@ use crate::backend::{Backend, Call, Done};
 use crate::clock::Clock;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::lock_order::LEAVES;
-use crate::page_cache::WaitTable;
+use crate::page_cache::{LandingStock, WaitTable};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
@@ -29,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<FlusherPool>,
     pub(crate) waits: WaitTable,
     pub(crate) room: Room,
+    pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
@@ -69,6 +70,7 @@ impl Engine {
             pool,
             waits: WaitTable::new(),
             room: Room::new(),
+            landing: LandingStock::new(),
             survivors: Mutex::new(LEAVES, survivors),
             volumes: Mutex::new(LEAVES, Volumes::default()),
             gates: Mutex::new(LEAVES, HashMap::new()),
@@ -136,6 +138,7 @@ impl Drop for Owner {
         for sb in &abandoned {
             sb.abandon();
         }
+        self.shared.landing.free_kept();
         self.shared.room.give(); // who waits for room finds that the volume is gone
     }
 }

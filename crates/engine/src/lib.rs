@@ -63,7 +63,7 @@ pub use engine::Engine;
 pub use error::{BackendError, ErrorKind, FileError, MountError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
-pub use filemap::Written;
+pub use filemap::{LandingFrames, Written};
 pub use inode::{Inode, InodeRef};
 pub use names::NamedInode;
 pub use super_block::{SuperBlock, VolumeStatus};

@@ -1,5 +1,9 @@
 //! What serves the requests of a session.
 
+use slackwater::LandingFrames;
+
+use crate::abi::WriteIn;
+use crate::landing::Landed;
 use crate::negotiate::Negotiated;
 use crate::notifier::Notifier;
 use crate::parse::{Forgets, Operation};
@@ -24,6 +28,18 @@ pub trait FileSystem: Send + Sync + 'static {
     ///
     /// A panic is caught and logged, and the request answered with EIO.
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply);
+
+    /// Frames for the payload of the next WRITE to land in, where room for `len_bytes` is at hand. The pool asks while
+    /// large writes come, drops them when no more requests are there, and falls back to memory of its own.
+    fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
+        let _ = len_bytes;
+        None
+    }
+
+    /// A large WRITE whose payload has landed in frames that were lent. Otherwise as [`handle`](Self::handle).
+    fn write_landed(&self, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
+        self.handle(cx, header, Operation::Write(*args), Payload::new(landed.into_bytes(0)), reply);
+    }
 
     /// The kernel drops references to nodes. Must not wait: forgets come in bulk and nobody counts them.
     fn forget(&self, cx: &Context<'_>, forgets: Forgets<'_>) {

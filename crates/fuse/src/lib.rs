@@ -30,6 +30,7 @@ mod volume;
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;
+pub use landing::Landed;
 pub use mounted::{Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
 pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};

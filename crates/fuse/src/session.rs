@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use slackwater::LandingFrames;
 use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
@@ -20,10 +21,10 @@ use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering
 use crate::TRANSPORT;
 use crate::connection::Connection;
 use crate::file_system::FileSystem;
-use crate::landing::LandingPad;
+use crate::landing::{LandedMessage, LandingPad};
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
-use crate::parse::{Operation, ParseError, parse};
+use crate::parse::{Operation, ParseError, parse, parse_write};
 use crate::pool::{Context, Enrolment, Pool, PoolError, is_handling};
 use crate::reply::Reply;
 use crate::transport::Transport;
@@ -313,18 +314,39 @@ impl Shared {
         }
     }
 
+    /// Handles a WRITE whose payload has landed in frames.
+    pub(crate) fn dispatch_landed(&self, cx: &Context<'_>, message: LandedMessage<'_>) {
+        let LandedMessage { head, landed } = message;
+        let handle = || match parse_write(head, landed.len()) {
+            Ok((header, args)) => {
+                let landed = landed.cut(args.size as usize);
+                self.fs.write_landed(cx, &header, &args, landed, self.reply(header.unique));
+            }
+            Err(error) => self.refuse(&error),
+        };
+        if catch_unwind(AssertUnwindSafe(handle)).is_err() {
+            tracing::error!("a handler panicked; its request was answered with EIO");
+        }
+    }
+
+    /// See [`FileSystem::lend_frames`].
+    pub(crate) fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
+        self.fs.lend_frames(len_bytes)
+    }
+
+    fn refuse(&self, error: &ParseError) {
+        tracing::error!(%error, "a malformed request");
+        if error.unique() != 0 {
+            self.reply(error.unique()).error(Errno::IO);
+        }
+    }
+
     #[inline]
     #[allow(clippy::wildcard_enum_match_arm, reason = "all other operations are the file system's")]
     fn handle(&self, cx: &Context<'_>, message: &[u8]) {
         let request = match parse(message) {
             Ok(request) => request,
-            Err(error) => {
-                tracing::error!(%error, "a malformed request");
-                if error.unique() != 0 {
-                    self.reply(error.unique()).error(Errno::IO);
-                }
-                return;
-            }
+            Err(error) => return self.refuse(&error),
         };
         let unique = request.header.unique;
         match request.operation {

@@ -8,11 +8,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, WriteIn, init};
+use slackwater::backend::MemBackend;
+use slackwater::{Engine, LandingFrames, ManualClock, SuperBlock, Timestamp, Tunables};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, SetxattrIn, WriteIn, init};
 use slackwater_fuse::loopback::{Peer, loopback, message};
 use slackwater_fuse::{
-    Context, Ended, Errno, FileSystem, Forgets, Held, InitOptions, NegotiateError, Notification, Operation, Payload,
-    Pool, PoolOptions, Reply, RequestHeader, Session, SessionError,
+    Context, Ended, Errno, FileSystem, Forgets, Held, InitOptions, Landed, NegotiateError, Notification, Operation,
+    Payload, Pool, PoolOptions, Reply, RequestHeader, Session, SessionError,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -334,4 +337,67 @@ fn a_session_that_cannot_start_says_why() {
     assert!(matches!(error, SessionError::InUse(17)), "{error}");
     let error = start(&small, &|peer| peer.message(b"noise").unwrap());
     assert!(matches!(error, SessionError::Parse(_)), "{error}");
+}
+
+/// Lends frames of an engine, and answers with what it was sent.
+struct Lender {
+    volume: Arc<SuperBlock>,
+    landed: AtomicUsize,
+}
+
+impl FileSystem for Lender {
+    fn handle(&self, _: &Context<'_>, _: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
+        if let Operation::Setxattr { name, value, .. } = op {
+            reply.io_slices(&[IoSlice::new(name.as_encoded_bytes()), IoSlice::new(value)]);
+        } else {
+            reply.bytes(payload.bytes());
+        }
+    }
+
+    fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
+        self.volume.landing_frames(len_bytes)
+    }
+
+    fn write_landed(&self, _: &Context<'_>, _: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
+        self.landed.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(landed.len(), args.size as usize);
+        let skip = args.offset as usize;
+        reply.bytes(landed.into_bytes(skip));
+    }
+}
+
+#[test]
+fn requests_of_all_kinds_arrive_whole_while_large_writes_land_in_frames() {
+    let arena = Arena::create(&ArenaConfig::memfd(64 << 20)).unwrap();
+    let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+    let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
+    let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
+    let lender = Arc::new(Lender { volume, landed: AtomicUsize::new(0) });
+    let pool = Pool::new(PoolOptions { readers: 1, ..PoolOptions::default() }).unwrap();
+    let (transport, peer) = loopback().unwrap();
+    peer.init(u64::MAX >> 1).unwrap();
+    let _session = Session::start(&pool, transport, &InitOptions::default(), lender.clone()).unwrap();
+    assert_eq!(peer.answer().unwrap().error, 0);
+    // Other users than root have smaller sockets.
+    let large: Vec<u8> = (0..150_000_u32).map(|at| (at / 3) as u8).collect();
+    let value = [9; 20_000];
+    let mut expected = 0;
+    for round in 0..10_u64 {
+        let unique = 100 + 10 * round;
+        let args = WriteIn { size: large.len() as u32, offset: 1 + 5000 * round, ..WriteIn::default() };
+        peer.request(Opcode::Write, unique, 1, &[&args.to_bytes(), &large]).unwrap();
+        let body = peer.answer().unwrap().body;
+        let skip = if lender.landed.load(Ordering::SeqCst) > expected { args.offset as usize } else { 0 };
+        expected = lender.landed.load(Ordering::SeqCst);
+        assert!(body == large[skip..], "large write {round}");
+        write(&peer, unique + 2, 1, &large[..round as usize]);
+        assert!(peer.answer().unwrap().body == large[..round as usize], "small write {round}");
+        let args = SetxattrIn { size: value.len() as u32, ..SetxattrIn::default() };
+        peer.request(Opcode::Setxattr, unique + 4, 1, &[&args.to_bytes(), b"user.name\0", &value]).unwrap();
+        assert!(peer.answer().unwrap().body == [&b"user.name"[..], &value].concat(), "attribute {round}");
+        let wrong = WriteIn { size: large.len() as u32 + 1, ..WriteIn::default() };
+        peer.request(Opcode::Write, unique + 6, 1, &[&wrong.to_bytes(), &large]).unwrap();
+        assert_eq!(peer.answer().unwrap().error, -Errno::IO.raw_os_error(), "less than it says {round}");
+    }
+    assert_eq!(expected, 9, "all but the first");
 }

@@ -7,6 +7,7 @@ mod attributes;
 mod foreign_changes;
 mod holes;
 mod idle_nodes;
+mod landing;
 mod leaving;
 mod lending;
 #[path = "../rig/mod.rs"]

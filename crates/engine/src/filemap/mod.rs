@@ -3,20 +3,23 @@
 mod allocate;
 mod busy_frames;
 mod fsync;
+mod landed;
 mod peek;
 mod read;
 mod readahead;
 mod revalidate;
 mod truncate;
 mod write;
+mod write_page;
 mod write_terms;
 
 pub(crate) use fsync::write_back;
 
+pub use landed::LandingFrames;
 pub(crate) use readahead::Readahead;
 pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;
-pub(crate) use write::list_leaf;
+pub(crate) use write_page::list_leaf;
 
 use crate::error::FileError;
 use crate::inode::Inode;

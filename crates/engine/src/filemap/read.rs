@@ -21,7 +21,7 @@ use crate::backend::{Call, Done, Node, ReadUnit};
 use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::busy_frames::wait_for_frame;
-use crate::filemap::write::list_leaf;
+use crate::filemap::write_page::list_leaf;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};

@@ -137,23 +137,20 @@ pub(crate) fn zero_tail(inode: &Inode, size_bytes: u64) {
 /// the end, so the page needs no mark for it. No unit has the page, and none can take it.
 pub(super) fn zero_in_page(inode: &Inode, index: PageIndex, bytes: Range<usize>) {
     loop {
-        let frame = inode.mapping.with_page(index, |leaf, slot| {
-            leaf.frame(slot).filter(|_| leaf.has(Mark::Uptodate, slot) && !leaf.has(Mark::Writeback, slot))
+        let arena = &inode.super_block().engine().arena;
+        // By trying, under the leaf's lock: eviction may take a clean page, and its frame may then be held for long.
+        let held = inode.mapping.with_page(index, |leaf, slot| {
+            let frame = leaf.frame(slot)?;
+            let settled = leaf.has(Mark::Uptodate, slot) && !leaf.has(Mark::Writeback, slot);
+            Some((frame, if settled { arena.try_write(frame) } else { None }))
         });
-        let Some(frame) = frame.flatten() else {
-            let present = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot));
-            match present.flatten() {
-                Some(frame) => super::busy_frames::wait_for_frame(inode, index, frame),
-                None => return,
+        match held.flatten() {
+            Some((_, Some(mut page))) => {
+                page[bytes].fill(0);
+                return;
             }
-            continue;
-        };
-        // `rwsem` keeps writers out, but eviction may take a clean page: check again with the lock held.
-        let mut page = inode.super_block().engine().arena.write(frame);
-        let same = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot) == Some(frame));
-        if same == Some(true) {
-            page[bytes].fill(0);
-            return;
+            Some((frame, None)) => super::busy_frames::wait_for_frame(inode, index, frame),
+            None => return,
         }
     }
 }

@@ -18,21 +18,16 @@
 //! # Kernel counterpart
 //! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
 
-use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, copy_bytes};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::Ordering;
 
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
-use crate::filemap::busy_frames::{is_being_filled, wait_for_frame};
 use crate::filemap::check_range;
-use crate::filemap::read::Fetched;
+use crate::filemap::write_page::{Outcome, Span, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
-use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
-use crate::reclaim;
-use crate::super_block::{LeafRef, Left};
-use crate::units::{PAGE_BYTES, PageIndex, Tick};
+use crate::super_block::Left;
+use crate::units::Tick;
 
 /// What became of a write.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -47,47 +42,23 @@ pub enum Written {
     NoSpace,
 }
 
-/// What a page is to the write that wants it; found under the leaf's lock.
-enum Grip<'a> {
-    /// The frame is here and locked, its mark is set: copy.
-    InPlace(FrameWrite<'a>),
-    /// Under write-back: copy into a fresh frame; these are the page's bytes.
-    Rewrite(FrameId, FrameRead<'a>),
-    /// Nothing is here.
-    Absent,
-    /// Being filled, or somebody copies: look again when that is over.
-    Wait(FrameId),
-    /// The share is used up.
-    NoRoom,
-    /// The backend's space is.
-    NoSpace,
+/// What a write brings.
+pub(super) trait Source {
+    fn len(&self) -> usize;
+
+    /// Writes what comes after the first `done` bytes at `offset_bytes`, up to the end of its page or further.
+    fn put(&mut self, inode: &Arc<Inode>, offset_bytes: u64, done: usize, terms: Terms) -> Result<Outcome, FileError>;
 }
 
-/// What became of one page of a write.
-enum Outcome {
-    Taken {
-        /// It was not dirty before.
-        newly: bool,
-    },
-    NoRoom,
-    NoSpace,
-}
+/// Bytes that are copied.
+impl Source for &[u8] {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
 
-/// The part of a page that a write covers.
-#[derive(Copy, Clone)]
-struct Span {
-    index: PageIndex,
-    from: usize,
-    to: usize,
-}
-
-impl Span {
-    /// R4: the file reaches at least to the end of the span.
-    fn grow(self, inode: &Inode) {
-        let end = self.index.offset_bytes() + self.to as u64;
-        if end > inode.size_bytes() {
-            inode.set_size(end);
-        }
+    fn put(&mut self, inode: &Arc<Inode>, offset_bytes: u64, done: usize, terms: Terms) -> Result<Outcome, FileError> {
+        let span = Span::first_of(offset_bytes, self.len() - done);
+        write_page(inode, span, &self[done..done + span.len()], terms)
     }
 }
 
@@ -188,11 +159,11 @@ impl File {
 pub(super) fn write_locked(
     inode: &Arc<Inode>,
     offset_bytes: u64,
-    bytes: &[u8],
+    mut source: impl Source,
     terms: Terms,
 ) -> Result<Written, FileError> {
     loop {
-        let written = write_pages(inode, offset_bytes, bytes, terms)?;
+        let written = write_pages(inode, offset_bytes, &mut source, terms)?;
         if written != Written::NoSpace {
             return Ok(written);
         }
@@ -207,7 +178,12 @@ pub(super) fn write_locked(
     }
 }
 
-fn write_pages(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8], terms: Terms) -> Result<Written, FileError> {
+fn write_pages(
+    inode: &Arc<Inode>,
+    offset_bytes: u64,
+    source: &mut impl Source,
+    terms: Terms,
+) -> Result<Written, FileError> {
     let sb = inode.super_block();
     sb.writable()?;
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {
@@ -219,13 +195,12 @@ fn write_pages(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8], terms: Terms
     let mut dirtied = 0;
     let mut failed = None;
     let mut space = true;
-    while done < bytes.len() {
-        let at = offset_bytes + done as u64;
-        let from = (at % PAGE_BYTES) as usize;
-        let to = (from + bytes.len() - done).min(FRAME_BYTES);
-        let span = Span { index: PageIndex::of(at), from, to };
-        match write_page(inode, span, &bytes[done..done + to - from], terms) {
-            Ok(Outcome::Taken { newly }) => dirtied += i64::from(newly),
+    while done < source.len() {
+        match source.put(inode, offset_bytes + done as u64, done, terms) {
+            Ok(Outcome::Taken { bytes, newly }) => {
+                done += bytes;
+                dirtied += newly;
+            }
             Ok(Outcome::NoRoom) => break,
             Ok(Outcome::NoSpace) => {
                 space = false;
@@ -236,7 +211,6 @@ fn write_pages(inode: &Arc<Inode>, offset_bytes: u64, bytes: &[u8], terms: Terms
                 break;
             }
         }
-        done += to - from;
     }
     let grew = inode.size_bytes() > size_before;
     if dirtied != 0 || grew {
@@ -289,202 +263,4 @@ fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
     if wb.pool.over_background() || wb.bdi.nodes_are_short() {
         wb.start_background();
     }
-}
-
-/// Writes one page or part of it.
-fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Result<Outcome, FileError> {
-    loop {
-        let mut newly = false;
-        let grip = inode
-            .mapping
-            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, terms, &mut newly))
-            .unwrap_or(Grip::Absent);
-        match grip {
-            Grip::InPlace(mut frame) => {
-                copy_bytes(&mut frame[span.from..span.to], bytes);
-                span.grow(inode);
-                return Ok(Outcome::Taken { newly });
-            }
-            Grip::NoRoom => return Ok(Outcome::NoRoom),
-            Grip::NoSpace => return Ok(Outcome::NoSpace),
-            Grip::Wait(frame) => {
-                if terms.must_not_wait() && is_being_filled(inode, span.index, frame) {
-                    return Err(FileError::WouldBlock);
-                }
-                wait_for_frame(inode, span.index, frame);
-            }
-            Grip::Rewrite(old, earlier) => {
-                let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoRoom) };
-                fill_frame(inode, fresh, span, bytes, Some(&earlier));
-                if install(inode, span, fresh, Some(old), false) {
-                    return Ok(Outcome::Taken { newly: true });
-                }
-            }
-            Grip::Absent => {
-                if needs_read(inode, span) {
-                    if terms.must_not_wait() {
-                        return Err(FileError::WouldBlock);
-                    }
-                    match super::read::read_page(inode, span.index)? {
-                        Fetched::Tried => continue,
-                        Fetched::NoFrame => return Ok(Outcome::NoRoom),
-                    }
-                }
-                let space = &inode.super_block().space;
-                let delayed = inode.needs_space(span.index);
-                if delayed && !terms.reserve(space) {
-                    return Ok(Outcome::NoSpace);
-                }
-                let Some(fresh) = take_frame(inode, terms) else {
-                    space.release(u64::from(delayed));
-                    return Ok(Outcome::NoRoom);
-                };
-                fill_frame(inode, fresh, span, bytes, None);
-                if install(inode, span, fresh, None, delayed) {
-                    return Ok(Outcome::Taken { newly: true });
-                }
-            }
-        }
-        // Somebody else changed the page meanwhile: look again.
-    }
-}
-
-/// Takes hold of the page for writing, under the leaf's lock. A page that is not dirty becomes so here.
-fn grip<'a>(
-    inode: &'a Inode,
-    leaf: &mut LeafState,
-    slot: usize,
-    index: PageIndex,
-    terms: Terms,
-    newly: &mut bool,
-) -> Grip<'a> {
-    let sb = inode.super_block();
-    let arena = &sb.engine().arena;
-    let Some(frame) = leaf.frame(slot) else { return Grip::Absent };
-    if !leaf.has(Mark::Uptodate, slot) {
-        return Grip::Wait(frame);
-    }
-    if leaf.has(Mark::Writeback, slot) && !leaf.has(Mark::Dirty, slot) {
-        return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
-    }
-    let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
-    if !leaf.has(Mark::Dirty, slot) {
-        let unclean = leaf.unclean() >> slot & 1 != 0;
-        if !unclean {
-            if !terms.pin(sb.bdi()) {
-                return Grip::NoRoom;
-            }
-            if inode.needs_space(index) {
-                if !terms.reserve(&sb.space) {
-                    sb.bdi().unpin(1);
-                    return Grip::NoSpace;
-                }
-                leaf.set(Mark::Delayed, slot);
-            }
-            inode.mapping.add_unclean(1);
-            let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
-            arena.publish_dirty(frame, record, index.0, arena.version(frame));
-        }
-        leaf.set(Mark::Dirty, slot);
-        inode.mapping.add(Mark::Dirty, 1);
-        *newly = true;
-    }
-    Grip::InPlace(guard)
-}
-
-/// Whether the page's earlier bytes matter and are on the backend.
-fn needs_read(inode: &Inode, span: Span) -> bool {
-    let start = span.index.offset_bytes();
-    if start >= inode.backing_bytes.load(Ordering::Acquire) {
-        return false;
-    }
-    let covers_rest = start + span.to as u64 >= inode.size_bytes();
-    !(span.from == 0 && (span.to == FRAME_BYTES || covers_rest))
-}
-
-/// A frame for a page that becomes dirty: pinned, evicting clean pages for it if need be.
-fn take_frame(inode: &Inode, terms: Terms) -> Option<FrameId> {
-    let sb = inode.super_block();
-    if !terms.pin(sb.bdi()) {
-        return None;
-    }
-    let frame = reclaim::alloc_frame(sb.engine(), terms.pool());
-    if frame.is_none() {
-        sb.bdi().unpin(1);
-    }
-    frame
-}
-
-/// R2. Nobody else knows the frame yet.
-fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: Option<&FrameRead<'_>>) {
-    let mut frame = inode.super_block().engine().arena.write(fresh);
-    match earlier {
-        Some(earlier) => {
-            frame[..span.from].copy_from_slice(&earlier[..span.from]);
-            frame[span.to..].copy_from_slice(&earlier[span.to..]);
-        }
-        None => {
-            frame[..span.from].fill(0);
-            frame[span.to..].fill(0);
-        }
-    }
-    copy_bytes(&mut frame[span.from..span.to], bytes);
-}
-
-/// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile. `delayed`:
-/// space is reserved for it.
-fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>, delayed: bool) -> bool {
-    let sb = inode.super_block();
-    let arena = &sb.engine().arena;
-    let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
-    let index = span.index;
-    let (installed, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
-        if leaf.frame(slot) != old {
-            return false;
-        }
-        match old {
-            // Written by another, written back and evicted since we looked: its bytes are on the backend.
-            None if needs_read(inode, span) => return false,
-            None => {
-                arena.publish_dirty(fresh, record, index.0, 0);
-                leaf.insert(slot, fresh);
-                leaf.set(Mark::Uptodate, slot);
-                if delayed {
-                    leaf.set(Mark::Delayed, slot);
-                }
-                inode.mapping.add_unclean(1);
-            }
-            // The old frame's lock is held, so it is the same page still; its unit may have ended.
-            Some(old) if leaf.has(Mark::Writeback, slot) => {
-                arena.publish_dirty(fresh, record, index.0, arena.version(old) + 1);
-                let _ = leaf.replace(slot, fresh);
-            }
-            Some(_) => return false,
-        }
-        leaf.set(Mark::Dirty, slot);
-        inode.mapping.add(Mark::Dirty, 1);
-        span.grow(inode);
-        true
-    });
-    if !installed {
-        arena.free(fresh);
-        sb.bdi().unpin(1);
-        sb.space.release(u64::from(delayed));
-    }
-    if new_leaf {
-        list_leaf(inode, index);
-    }
-    installed
-}
-
-/// Puts a new leaf on the volume's eviction list.
-pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
-    let first = PageIndex(index.0 / LEAF_PAGES * LEAF_PAGES);
-    let sb = inode.super_block();
-    let length = {
-        let mut lru = sb.lru.lock();
-        lru.push_back(LeafRef { inode: Arc::downgrade(inode), first });
-        lru.len()
-    };
-    reclaim::sweep_if_long(sb, length);
 }

@@ -8,7 +8,7 @@ use slackwater_arena::Pool;
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
-use crate::filemap::write::{Written, write_locked};
+use crate::filemap::write::{Source, Written, write_locked};
 use crate::super_block::Space;
 use crate::writeback::BackingDevInfo;
 
@@ -69,19 +69,23 @@ impl File {
     /// # Blocking
     /// Never, but for others that copy to or from the same page.
     pub fn write_nowait(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        self.write_at_once(offset_bytes, bytes)
+    }
+
+    pub(super) fn write_at_once(&self, offset_bytes: u64, source: impl Source) -> Result<Written, FileError> {
         let inode = self.inode().arc();
-        let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
-        if bytes.is_empty() {
+        let end = check_range(inode, offset_bytes, source.len() as u64)?;
+        if source.len() == 0 {
             return Ok(Written::Bytes(0));
         }
         {
             let _shared = inode.rwsem.try_read().ok_or(FileError::WouldBlock)?;
             if end <= inode.size_bytes() {
-                return write_locked(inode, offset_bytes, bytes, Terms::Nowait);
+                return write_locked(inode, offset_bytes, source, Terms::Nowait);
             }
         }
         let _exclusive = inode.rwsem.try_write().ok_or(FileError::WouldBlock)?;
-        write_locked(inode, offset_bytes, bytes, Terms::Nowait)
+        write_locked(inode, offset_bytes, source, Terms::Nowait)
     }
 
     /// Writes pages that a kernel held for a mapping of the file. Neither the volume's share nor the space on

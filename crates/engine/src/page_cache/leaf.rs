@@ -14,8 +14,8 @@
 //! # Invariants
 //! L1. A mark is set only on a present page.
 //! L2. A page with `WRITEBACK` and without `DIRTY` holds the very frame that its unit reads.
-//! L3. A frame is taken out of a slot only by who holds the frame's lock exclusively, or, under write-back,
-//!     by a writer that puts a fresh one there; the unit then owns the old one.
+//! L3. A frame is taken out of a slot only by who holds the frame's lock exclusively and has it from then on, or,
+//!     under write-back, by a writer that puts a fresh one there; the unit then owns the old one.
 //! L4. `COMMITTING` pages were `UNSTABLE` when the running commit began and have not been taken for
 //!     write-back since.
 //! L5. `fresh` has the bit of each indexed mark that the leaf did not have before it got one, until
@@ -145,9 +145,9 @@ impl LeafState {
         self.present |= 1 << slot;
     }
 
-    /// Puts `frame` in the place of the one that is there; marks stay.
+    /// Puts `frame` in the place of the one that is there, which L3 lets the caller take out; marks stay.
     pub(crate) fn replace(&mut self, slot: usize, frame: FrameId) -> Option<FrameId> {
-        debug_assert!(self.has(Mark::Writeback, slot), "L3");
+        debug_assert!(self.frames[slot].is_some(), "nothing to replace");
         self.frames[slot].replace(frame)
     }
 

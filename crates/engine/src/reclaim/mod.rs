@@ -39,6 +39,21 @@ pub(crate) fn alloc_frame(engine: &Arc<Shared>, pool: Pool) -> Option<FrameId> {
     }
 }
 
+/// Takes up to `count` frames, in runs where possible, and adds them to `out`. Clean pages are dropped for them if
+/// need be; fewer, if every page is pinned.
+///
+/// # Blocking
+/// Never.
+pub(crate) fn alloc_frames(engine: &Arc<Shared>, pool: Pool, count: usize, out: &mut Vec<FrameId>) {
+    let full = out.len() + count;
+    loop {
+        engine.arena.alloc_many(pool, full - out.len(), out);
+        if out.len() == full || evict(engine, BATCH.max(full - out.len())) == 0 {
+            return;
+        }
+    }
+}
+
 /// Drops clean pages until `target` frames are freed or every volume has been looked through.
 pub(crate) fn evict(engine: &Arc<Shared>, target: usize) -> usize {
     let mut freed = 0;

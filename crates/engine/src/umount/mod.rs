@@ -99,6 +99,7 @@ impl SuperBlock {
         let busy = self.evict_inodes(options.discard);
         self.forget_dirty();
         self.set_gone();
+        self.engine().landing.free_kept();
         self.note_progress();
         if busy != 0 {
             tracing::error!(target: "slackwater::umount", volume = self.name(), busy, "busy inodes after unmount");

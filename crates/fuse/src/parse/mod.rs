@@ -12,7 +12,7 @@ mod tests;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::abi::{self, InHeader, Opcode, Wire};
+use crate::abi::{self, InHeader, Opcode, Wire, WriteIn};
 use crate::request::{Payload, RequestHeader};
 
 pub use operation::{Forgets, InitRequest, Operation};
@@ -91,6 +91,25 @@ pub fn parse(message: &[u8]) -> Result<Request<'_>, ParseError> {
         payload = Payload::new(fields.bytes("write payload", args.size)?);
     }
     Ok(Request { header, operation, payload })
+}
+
+/// Parses a WRITE whose payload, of `payload_bytes`, is elsewhere.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_write(head: &[u8], payload_bytes: usize) -> Result<(RequestHeader, WriteIn), ParseError> {
+    let mut fields = Fields { rest: head, unique: 0 };
+    let raw: InHeader = fields.record("header")?;
+    let InHeader { len, opcode, unique, nodeid: node_id, uid, gid, pid, .. } = raw;
+    fields.unique = unique;
+    if len as usize != head.len() + payload_bytes {
+        return Err(ParseError::Length { stated: len, actual: head.len() + payload_bytes, unique });
+    }
+    let args: WriteIn = fields.record("write_in")?;
+    if args.size as usize > payload_bytes {
+        return Err(ParseError::Short { field: "write payload", unique });
+    }
+    Ok((RequestHeader { unique, node_id, uid, gid, pid, opcode }, args))
 }
 
 /// What is left of a message.

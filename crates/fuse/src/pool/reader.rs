@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use slackwater::LandingFrames;
 use slackwater_sync::shim::atomic::Ordering;
 use slackwater_sync::shim::{Arc, Weak, thread_local};
 
@@ -20,6 +21,9 @@ const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// Requests of one session in a row, before the thread looks at the others.
 const SHARE: usize = 64;
 
+/// Messages in a row that may come after a large write until no more of them is expected.
+const EXPECTED: u8 = 4;
+
 thread_local! {
     static HANDLING: Cell<bool> = const { Cell::new(false) };
 }
@@ -32,6 +36,9 @@ pub(crate) fn is_handling() -> bool {
 pub(super) struct Reader {
     core: Arc<Core>,
     pad: LandingPad,
+    /// Messages for which a large write is still expected, after the last one. The kernel cuts a write from memory that
+    /// is not at a page in two, so that small ones come in between.
+    expects_large: u8,
     /// Sessions that this thread has served, by slot.
     known: Vec<Option<Known>>,
 }
@@ -43,7 +50,7 @@ struct Known {
 
 impl Reader {
     pub(super) const fn new(core: Arc<Core>, pad: LandingPad) -> Self {
-        Self { core, pad, known: Vec::new() }
+        Self { core, pad, expects_large: 0, known: Vec::new() }
     }
 
     /// Serves until the pool closes, or this thread is one too many. Not even a panic of our own ends it.
@@ -90,14 +97,11 @@ impl Reader {
     /// Reads and handles requests until nothing is left or the share is used up.
     fn read(&mut self, token: u64, session: &Shared) {
         let transport = &session.connection.transport;
+        let mut frames = None;
         for _ in 0..SHARE {
-            let how = match transport.receive(&mut self.pad.buffers()) {
+            let how = match self.receive(session, &mut frames) {
                 Ok(len) => {
-                    let cx = Context::new(&self.core, session, token);
-                    HANDLING.set(true);
-                    session.dispatch(&cx, self.pad.message(len));
-                    HANDLING.set(false);
-                    self.pad.advance(len);
+                    self.handle(token, session, frames.as_mut(), len);
                     if session.has_ended() {
                         return;
                     }
@@ -117,6 +121,33 @@ impl Reader {
             return;
         }
         self.core.rearm(token, transport.fd());
+    }
+
+    /// Reads a message: to the pad, or its payload to frames where those before it were large.
+    fn receive(&mut self, session: &Shared, frames: &mut Option<LandingFrames>) -> Result<usize, Errno> {
+        let transport = &session.connection.transport;
+        if self.expects_large == 0 {
+            *frames = None;
+        } else if frames.is_none() {
+            *frames = session.lend_frames(self.pad.max_write());
+        }
+        match frames {
+            Some(frames) => self.pad.receive_to(frames, |buffers| transport.receive(buffers)),
+            None => transport.receive(&mut self.pad.buffers()),
+        }
+    }
+
+    /// Handles the message of `len` bytes that was read.
+    fn handle(&mut self, token: u64, session: &Shared, frames: Option<&mut LandingFrames>, len: usize) {
+        let cx = Context::new(&self.core, session, token);
+        HANDLING.set(true);
+        match frames.and_then(|frames| self.pad.landed(frames, len)) {
+            Some(message) => session.dispatch_landed(&cx, message),
+            None => session.dispatch(&cx, self.pad.message(len)),
+        }
+        HANDLING.set(false);
+        self.expects_large = if self.pad.is_large_write(len) { EXPECTED } else { self.expects_large.saturating_sub(1) };
+        self.pad.advance(len);
     }
 
     /// The session of a token. Without a lock where this thread has served it before.

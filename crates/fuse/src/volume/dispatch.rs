@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 
 use rustix::io::Errno;
 use slackwater::backend::{NewNode, Removal};
+use slackwater::{LandingFrames, PAGE_BYTES};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{WriteIn, write_in};
 use crate::coherence::TrialFile;
 use crate::file_system::FileSystem;
+use crate::landing::Landed;
 use crate::negotiate::Negotiated;
 use crate::notifier::Notifier;
 use crate::parse::{Forgets, Operation};
@@ -50,6 +52,14 @@ impl FileSystem for Served {
             _ if volume.is_refusing() => volume.deliver(reply, Err(Errno::IO.into())),
             op => volume.dispatch(cx, header, op, reply),
         }
+    }
+
+    fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
+        self.0.sb.landing_frames(len_bytes)
+    }
+
+    fn write_landed(&self, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
+        self.0.write_landed(cx, header, args, landed, reply);
     }
 
     fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
@@ -229,13 +239,51 @@ impl Volume {
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = &bytes[write.taken..];
-                let waiting = self.wait(header.pid, reply);
-                if attempt == Attempt::NoRoom {
-                    self.park(waiting, write, rest);
-                } else {
-                    self.serve_write(cx, waiting, write, rest);
-                }
+                self.write_on(cx, header, write, attempt, rest, reply);
             }
+        }
+    }
+
+    /// A large WRITE: its frames become the file's pages, if the cache can take them at once.
+    fn write_landed(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        args: &WriteIn,
+        mut landed: Landed<'_>,
+        reply: Reply,
+    ) {
+        let is_plain = args.write_flags & write_in::CACHE == 0 && args.offset.is_multiple_of(PAGE_BYTES);
+        let open = self.handles.file(args.fh).filter(|_| is_plain && !self.is_refusing());
+        let mut write = match open.map(|open| Write::new(open, args)).filter(|write| !write.must_queue()) {
+            Some(write) => write,
+            None => return self.write(cx, header, args, landed.into_bytes(0), reply),
+        };
+        match write.attempt_landed(&mut landed) {
+            Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
+            Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
+            attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
+                let rest = landed.into_bytes(write.taken);
+                self.write_on(cx, header, write, attempt, rest, reply);
+            }
+        }
+    }
+
+    /// A write that has to wait, with what is left of its bytes.
+    fn write_on(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        write: Write,
+        attempt: Attempt,
+        rest: &[u8],
+        reply: Reply,
+    ) {
+        let waiting = self.wait(header.pid, reply);
+        if attempt == Attempt::NoRoom {
+            self.park(waiting, write, rest);
+        } else {
+            self.serve_write(cx, waiting, write, rest);
         }
     }
 }

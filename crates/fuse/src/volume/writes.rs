@@ -9,6 +9,8 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{WriteIn, write_in};
+use crate::landing::Landed;
+use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::callers::Waiting;
 use crate::volume::errno::Failure;
@@ -71,7 +73,31 @@ impl Write {
 
     /// Takes what can be taken of `rest`, the bytes that are left.
     pub(super) fn attempt(&mut self, rest: &[u8], may_block: bool) -> Attempt {
-        let mut rest = rest;
+        let begun = self.taken;
+        self.attempt_with(begun + rest.len(), may_block, |write| {
+            let (file, rest) = (&write.open.file, &rest[write.taken - begun..]);
+            if may_block {
+                file.try_write_at(write.offset_bytes, rest)
+            } else {
+                file.write_nowait(write.offset_bytes, rest)
+            }
+        })
+    }
+
+    /// Takes what can be taken at once of what has landed.
+    pub(super) fn attempt_landed(&mut self, landed: &mut Landed<'_>) -> Attempt {
+        let len = landed.len();
+        self.attempt_with(len, false, |write| {
+            write.open.file.write_landed(write.offset_bytes, landed.frames(), write.taken..len)
+        })
+    }
+
+    fn attempt_with(
+        &mut self,
+        len: usize,
+        may_block: bool,
+        mut put: impl FnMut(&Self) -> Result<Written, FileError>,
+    ) -> Attempt {
         if self.kills_suidgid {
             if !may_block && self.open.node.inode.attr().mode & 0o6000 != 0 {
                 return Attempt::WouldBlock;
@@ -81,18 +107,11 @@ impl Write {
             }
             self.kills_suidgid = false;
         }
-        while !rest.is_empty() {
-            let file = &self.open.file;
-            let written = if may_block {
-                file.try_write_at(self.offset_bytes, rest)
-            } else {
-                file.write_nowait(self.offset_bytes, rest)
-            };
-            match written {
+        while self.taken < len {
+            match put(self) {
                 Ok(Written::Bytes(bytes)) => {
                     self.taken += bytes;
                     self.offset_bytes += bytes as u64;
-                    rest = &rest[bytes..];
                 }
                 Ok(Written::NoSpace) => return Attempt::NoSpace,
                 // What the engine may answer in time is a reason to wait.

@@ -19,6 +19,41 @@ fn bytes_come_back_and_reach_the_source_with_a_sync() {
     rig.umount().unwrap();
 }
 
+/// Over one another, of all sizes, with pages in every state.
+#[test]
+fn large_writes_over_one_another_leave_the_last_bytes() {
+    let rig = Rig::new();
+    let writers: Vec<_> = (0..2_u8)
+        .map(|writer| {
+            let path = rig.file(format!("large-{writer}"));
+            std::thread::spawn(move || {
+                let mut wanted = Vec::new();
+                for round in 0..60 {
+                    let len = [1 << 20, 300_000, 5000, 131_072, (1 << 20) + 4113][round % 5];
+                    let offset = (round * 37 % 11) * 65_536 + if round % 7 == 6 { 100 } else { 0 };
+                    let bytes = pattern(writer + 3 * round as u8, len);
+                    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).unwrap();
+                    file.write_all_at(&bytes, offset as u64).unwrap();
+                    wanted.resize(wanted.len().max(offset + len), 0);
+                    wanted[offset..offset + len].copy_from_slice(&bytes);
+                    match round % 9 {
+                        3 => file.sync_data().unwrap(),
+                        5 | 8 => assert_same(&fs::read(&path).unwrap(), &wanted),
+                        _ => {}
+                    }
+                }
+                assert_same(&fs::read(&path).unwrap(), &wanted);
+                wanted
+            })
+        })
+        .collect();
+    let wanted: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    rig.umount().unwrap();
+    for (writer, wanted) in wanted.iter().enumerate() {
+        assert_same(&fs::read(rig.stored(format!("large-{writer}"))).unwrap(), wanted);
+    }
+}
+
 #[test]
 fn fsync_brings_one_file_to_the_source() {
     let rig = Rig::new();

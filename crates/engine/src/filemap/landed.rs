@@ -1,0 +1,327 @@
+//! Payloads that land in frames of the arena, and are taken by exchanging frames instead of copying.
+//!
+//! # Invariants
+//! E1. The frames of a [`LandingFrames`] are its own: locked exclusively, in no page's place, their records FREE. A
+//!     frame comes and goes by exchange only, under the leaf's lock, so that nobody finds a page without a frame or a
+//!     frame in two places.
+//! E2. The landed frame is published, newer than the page's old one, before the old one's record is cleared: a killed
+//!     process is recovered with the one or the other (F4 of the arena).
+//! E3. The old frame is taken in exchange only if nobody holds it and no unit has it. Under write-back it stays with
+//!     its unit, and a fresh frame is given for the landed one, as for a page that is not here.
+//! E4. Landing frames of all volumes are at most [`PART`] of the arena. They are not pinned: they are nobody's pages.
+//!
+//! # Lock order
+//! As [`super::write`]. The landed frame is let go of under the leaf's lock.
+//!
+//! # Kernel counterpart
+//! `fuse_try_move_folio`, `splice` with `SPLICE_F_MOVE`.
+
+use std::fmt;
+use std::ops::Range;
+
+use slackwater_arena::{FRAME_BYTES, FrameId, Pool, Scatter};
+use slackwater_sync::shim::Arc;
+
+use crate::engine::Shared;
+use crate::error::{BackendError, ErrorKind, FileError};
+use crate::file::File;
+use crate::filemap::write::{Source, Written};
+use crate::filemap::write_page::{Outcome, Span, list_leaf, write_page};
+use crate::filemap::write_terms::Terms;
+use crate::inode::Inode;
+use crate::page_cache::{LEAF_PAGES, LeafState, Mark, range_bits};
+use crate::reclaim;
+use crate::super_block::SuperBlock;
+use crate::units::{PAGE_BYTES, PageIndex};
+
+/// Most of the arena that payloads land in: one of so many frames.
+const PART: usize = 16;
+
+/// Frames of the arena for a payload to land in, for [`File::write_landed`] to take. Dropping it gives them back, to be
+/// lent again.
+pub struct LandingFrames {
+    frames: Scatter,
+    /// Not yet given for landed ones; none between two calls.
+    fresh: Vec<FrameId>,
+    engine: Arc<Shared>,
+}
+
+impl LandingFrames {
+    fn new(engine: &Arc<Shared>, count: usize) -> Option<Self> {
+        let stock = &engine.landing;
+        if !stock.try_add(count, engine.arena.frames() as usize / PART) {
+            return None;
+        }
+        let mut list = Vec::with_capacity(count);
+        reclaim::alloc_frames(engine, Pool::Normal, count, &mut list);
+        let mut frames = Scatter::new(Arc::clone(&engine.arena), count);
+        list.retain(|frame| !frames.push(*frame));
+        list.iter().for_each(|frame| engine.arena.free(*frame));
+        if frames.frames().len() < count {
+            stock.sub(count - frames.frames().len());
+            stock.free(frames);
+            return None;
+        }
+        list.clear();
+        Some(Self { frames, fresh: list, engine: Arc::clone(engine) })
+    }
+
+    /// How much can land.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.frames.frames().len() * FRAME_BYTES
+    }
+
+    /// Where to land: the memory of all frames, as few slices as their order allows.
+    pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let len_bytes = self.len_bytes();
+        self.frames.slices_mut(len_bytes)
+    }
+
+    /// Copies `to.len()` bytes from `from` on.
+    ///
+    /// # Panics
+    /// If the frames hold fewer bytes.
+    pub fn copy_to(&self, from: usize, to: &mut [u8]) {
+        let (mut skip, mut copied) = (from, 0);
+        for slice in self.frames.slices(from + to.len()) {
+            let part = &slice[skip.min(slice.len())..];
+            skip -= slice.len() - part.len();
+            to[copied..copied + part.len()].copy_from_slice(part);
+            copied += part.len();
+        }
+    }
+
+    fn give_back_fresh(&mut self) {
+        self.fresh.drain(..).for_each(|frame| self.engine.arena.free(frame));
+    }
+}
+
+impl Drop for LandingFrames {
+    fn drop(&mut self) {
+        self.give_back_fresh();
+        let frames = std::mem::replace(&mut self.frames, Scatter::new(Arc::clone(&self.engine.arena), 0));
+        self.engine.landing.keep(frames, std::mem::take(&mut self.fresh));
+    }
+}
+
+impl fmt::Debug for LandingFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LandingFrames").field("len_bytes", &self.len_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl SuperBlock {
+    /// Frames for payloads of up to `len_bytes` to land in. `None`: there are none to spare, or as many as may be are in
+    /// use.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn landing_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
+        let (engine, count) = (self.engine(), len_bytes.div_ceil(FRAME_BYTES));
+        match engine.landing.take() {
+            Some((frames, fresh)) if frames.frames().len() == count => {
+                Some(LandingFrames { frames, fresh, engine: Arc::clone(engine) })
+            }
+            other => {
+                other.into_iter().for_each(|(frames, _)| engine.landing.free(frames));
+                LandingFrames::new(engine, count)
+            }
+        }
+    }
+}
+
+impl File {
+    /// As [`File::write_nowait`], of the bytes `range` of what has landed. Whole pages are taken with their frames, so
+    /// that what is in `landed` in their place is arbitrary afterwards; what was not taken is still there.
+    ///
+    /// # Errors
+    /// As [`File::write_nowait`], and `Invalid` if `offset_bytes` or the start of `range` is not at a page, `range` is
+    /// not within `landed`, or that is of another engine.
+    ///
+    /// # Blocking
+    /// As [`File::write_nowait`].
+    pub fn write_landed(
+        &self,
+        offset_bytes: u64,
+        landed: &mut LandingFrames,
+        range: Range<usize>,
+    ) -> Result<Written, FileError> {
+        let is_at_page = (offset_bytes | range.start as u64).is_multiple_of(PAGE_BYTES);
+        let is_ours = Arc::ptr_eq(&landed.engine, self.inode().super_block().engine());
+        if !is_ours || !is_at_page || range.start > range.end || range.end > landed.len_bytes() {
+            return Err(BackendError::from(ErrorKind::Invalid).into());
+        }
+        let written = self.write_at_once(offset_bytes, Landed { landed, range });
+        landed.give_back_fresh();
+        written
+    }
+}
+
+struct Landed<'a> {
+    landed: &'a mut LandingFrames,
+    range: Range<usize>,
+}
+
+impl Source for Landed<'_> {
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    fn put(&mut self, inode: &Arc<Inode>, offset_bytes: u64, done: usize, terms: Terms) -> Result<Outcome, FileError> {
+        let left = self.len() - done;
+        let nth = (self.range.start + done) / FRAME_BYTES;
+        if left >= FRAME_BYTES
+            && let Some(outcome) = self.exchange(inode, PageIndex::of(offset_bytes), nth, left / FRAME_BYTES, terms)
+        {
+            return Ok(outcome);
+        }
+        let span = Span::first_of(offset_bytes, left);
+        write_page(inode, span, &self.landed.frames.frame_bytes(nth)[..span.len()], terms)
+    }
+}
+
+impl Landed<'_> {
+    /// Exchanges frames from the `nth` on with those of up to `count` pages from `index` on, of one leaf. `None`: the
+    /// first page has to be copied.
+    fn exchange(
+        &mut self,
+        inode: &Arc<Inode>,
+        index: PageIndex,
+        nth: usize,
+        count: usize,
+        terms: Terms,
+    ) -> Option<Outcome> {
+        loop {
+            let (exchanged, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+                let mut exchange =
+                    Exchange { inode, landed: self.landed, terms, index, nth, pages: 0, newly: 0, unclean: 0 };
+                let stop = exchange.pages(leaf, slot, count);
+                (exchange.pages, exchange.newly, stop)
+            });
+            if new_leaf {
+                list_leaf(inode, index);
+            }
+            match exchanged {
+                (pages @ 1.., newly, _) => return Some(Outcome::Taken { bytes: pages * FRAME_BYTES, newly }),
+                (0, _, Some(Stop::Fresh(missing))) => {
+                    reclaim::alloc_frames(&self.landed.engine, terms.pool(), missing, &mut self.landed.fresh);
+                    if self.landed.fresh.is_empty() {
+                        return Some(Outcome::NoRoom);
+                    }
+                    // They are taken from the end.
+                    self.landed.fresh.reverse();
+                }
+                (0, _, Some(Stop::NoRoom)) => return Some(Outcome::NoRoom),
+                (0, _, Some(Stop::NoSpace)) => return Some(Outcome::NoSpace),
+                (0, _, Some(Stop::Busy) | None) => return None,
+            }
+        }
+    }
+}
+
+/// Why no more pages of a leaf are exchanged.
+enum Stop {
+    /// So many fresh frames are needed to go on.
+    Fresh(usize),
+    /// Somebody has the page's frame.
+    Busy,
+    /// The share is used up.
+    NoRoom,
+    /// The backend's space is.
+    NoSpace,
+}
+
+/// Landed frames on their way into one leaf, whose lock is held.
+struct Exchange<'a> {
+    inode: &'a Arc<Inode>,
+    landed: &'a mut LandingFrames,
+    terms: Terms,
+    /// Of the first page, and of the frame for it.
+    index: PageIndex,
+    nth: usize,
+    /// Exchanged so far, and how many of them were not dirty.
+    pages: usize,
+    newly: i64,
+    /// And how many were clean.
+    unclean: i64,
+}
+
+impl Exchange<'_> {
+    /// Exchanges up to `count` pages from `first` on.
+    fn pages(&mut self, leaf: &mut LeafState, first: usize, count: usize) -> Option<Stop> {
+        let end = (first + count).min(LEAF_PAGES as usize);
+        let stop = (first..end).find_map(|slot| self.page(leaf, slot, end).err());
+        self.inode.mapping.add_unclean(self.unclean);
+        self.inode.mapping.add(Mark::Dirty, self.newly);
+        if self.pages > 0 {
+            let last = self.index.plus(self.pages as u64 - 1);
+            Span { index: last, from: 0, to: FRAME_BYTES }.grow(self.inode); // R4
+        }
+        stop
+    }
+
+    fn page(&mut self, leaf: &mut LeafState, slot: usize, end: usize) -> Result<(), Stop> {
+        let inode = self.inode;
+        let arena = &inode.super_block().engine().arena;
+        let index = self.index.plus(self.pages as u64);
+        let nth = self.nth + self.pages;
+        let old = leaf.frame(slot);
+        let is_dirty = leaf.has(Mark::Dirty, slot);
+        let is_sent = leaf.has(Mark::Writeback, slot) && !is_dirty;
+        let is_unclean = leaf.unclean() >> slot & 1 != 0;
+        // E3
+        let taken = match old {
+            Some(_) if !leaf.has(Mark::Uptodate, slot) => return Err(Stop::Busy),
+            Some(old) if !is_sent => old,
+            Some(_) | None => *self.landed.fresh.last().ok_or_else(|| Stop::Fresh(missing(leaf, slot, end)))?,
+        };
+        let hold = arena.try_write(taken).ok_or(Stop::Busy)?;
+        let delayed = !is_unclean && inode.needs_space(index);
+        self.charge(is_sent || !is_unclean, delayed)?;
+
+        let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
+        let landed = self.landed.frames.frames()[nth];
+        arena.publish_dirty(landed, record, index.0, old.map_or(0, |old| arena.version(old) + 1));
+        if old.is_some() {
+            let _ = leaf.replace(slot, landed);
+        } else {
+            leaf.insert(slot, landed);
+            leaf.set(Mark::Uptodate, slot);
+        }
+        if delayed {
+            leaf.set(Mark::Delayed, slot);
+        }
+        if !is_dirty {
+            leaf.set(Mark::Dirty, slot);
+            self.newly += 1;
+        }
+        self.unclean += i64::from(!is_unclean);
+        if old == Some(taken) {
+            arena.forget(taken); // E2
+        } else {
+            let _ = self.landed.fresh.pop();
+        }
+        let _ = self.landed.frames.exchange(nth, hold);
+        self.pages += 1;
+        Ok(())
+    }
+
+    fn charge(&self, frame: bool, space: bool) -> Result<(), Stop> {
+        let sb = self.inode.super_block();
+        if frame && !self.terms.pin(sb.bdi()) {
+            return Err(Stop::NoRoom);
+        }
+        if space && !self.terms.reserve(&sb.space) {
+            sb.bdi().unpin(u64::from(frame));
+            return Err(Stop::NoSpace);
+        }
+        Ok(())
+    }
+}
+
+/// Pages from `slot` on whose frames cannot be had for landed ones.
+fn missing(leaf: &LeafState, slot: usize, end: usize) -> usize {
+    let sent = leaf.bits(Mark::Writeback) & !leaf.bits(Mark::Dirty);
+    ((!leaf.present() | sent) & range_bits(slot as u64, end as u64)).count_ones() as usize
+}

@@ -1,0 +1,61 @@
+//! The frames that payloads land in, of all volumes: how many there are, and those that nobody has at the moment.
+//!
+//! # Invariants
+//! N1. `count` is at least the number of frames in `kept` and with those who took some, and at most the limit that
+//!     they asked with.
+//! N2. Frames in `kept` are locked exclusively, in no page's place, and their records are FREE.
+//!
+//! # Lock order
+//! A leaf, taken once for all requests that a thread finds waiting.
+
+use slackwater_arena::{FrameId, Scatter};
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
+
+use crate::lock_order::LEAVES;
+
+/// See the [module documentation](self).
+pub(crate) struct LandingStock {
+    count: AtomicUsize,
+    /// Each with the empty list for fresh frames that its last owner had.
+    kept: Mutex<Vec<(Scatter, Vec<FrameId>)>>,
+}
+
+impl LandingStock {
+    pub(crate) fn new() -> Self {
+        Self { count: AtomicUsize::new(0), kept: Mutex::new(LEAVES, Vec::new()) }
+    }
+
+    /// Counts `count` more, unless that is more than `most`.
+    pub(crate) fn try_add(&self, count: usize, most: usize) -> bool {
+        let more = |now: usize| now.checked_add(count).filter(|then| *then <= most);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// So many of those counted were not to be had.
+    pub(crate) fn sub(&self, count: usize) {
+        self.count.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self) -> Option<(Scatter, Vec<FrameId>)> {
+        self.kept.lock().pop()
+    }
+
+    pub(crate) fn keep(&self, frames: Scatter, list: Vec<FrameId>) {
+        self.kept.lock().push((frames, list));
+    }
+
+    /// Gives those that nobody has back to the arena.
+    pub(crate) fn free_kept(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        kept.into_iter().for_each(|(frames, _)| self.free(frames));
+    }
+
+    pub(crate) fn free(&self, mut frames: Scatter) {
+        let (arena, list) = (Arc::clone(frames.arena()), frames.frames().to_vec());
+        frames.clear();
+        list.iter().for_each(|frame| arena.free(*frame));
+        self.sub(list.len());
+    }
+}
