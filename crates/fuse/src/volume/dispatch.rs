@@ -55,11 +55,11 @@ impl FileSystem for Served {
     }
 
     fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
-        self.0.sb.landing_frames(len_bytes)
+        self.volume.sb.landing_frames(len_bytes)
     }
 
     fn write_landed(&self, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
-        self.0.write_landed(cx, header, args, landed, reply);
+        self.volume.write_landed(cx, header, args, landed, reply);
     }
 
     fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {

@@ -10,7 +10,6 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{WriteIn, write_in};
 use crate::landing::Landed;
-use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::callers::Waiting;
 use crate::volume::errno::Failure;
