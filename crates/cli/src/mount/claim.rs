@@ -4,6 +4,8 @@
 //! directory above or below it is found in the registry: its entries name all directories they lie in.
 
 use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -14,10 +16,14 @@ use crate::exit::{Failure, Reason};
 use crate::mount::place::Place;
 use crate::registry::{Entry, Found, Registered, Registry};
 
-/// A source that is ours. Dropping it gives it back.
+/// For how long an owner that answers nothing, or has just left, may hold what it is about to let go of.
+const LEAVING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A source that is ours. Dropping it gives it back: the lock first, since who waits is woken by the entry's end.
 pub(crate) struct Claim {
-    pub(crate) registered: Registered,
     _lock: OwnedFd,
+    pub(crate) registered: Registered,
 }
 
 /// What is in the way.
@@ -41,6 +47,8 @@ pub(crate) fn claim(
     say: &dyn Fn(&str),
 ) -> Result<Claim, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot register the mount: {error}"));
+    // Who left may still be closing its lock: a process that is killed closes all it has in no order of ours.
+    let mut left_at: Option<Instant> = None;
     loop {
         let obstacle = {
             let guard = registry.lock().map_err(failed)?;
@@ -49,17 +57,24 @@ pub(crate) fn claim(
                 None => {
                     forget_dead(registry, entry).map_err(failed)?;
                     let registered = registry.register(&guard, entry).map_err(failed)?;
-                    return Ok(Claim { registered, _lock: source_fd });
+                    return Ok(Claim { _lock: source_fd, registered });
                 }
             }
         };
+        if matches!(obstacle, Obstacle::Lock) && left_at.is_some_and(|at| at.elapsed() < LEAVING) {
+            thread::sleep(LOOK);
+            continue;
+        }
         let refusal = refusal(&obstacle, &entry.source);
         if !wait && !obstacle.is_going_away() {
             return Err(refusal);
         }
         say(&format!("{}; waiting until it is free", refusal.what));
         match &obstacle {
-            Obstacle::Mount(found) => found.wait_until_dead().map_err(failed)?,
+            Obstacle::Mount(found) => {
+                found.wait_until_dead().map_err(failed)?;
+                left_at = Some(Instant::now());
+            }
             Obstacle::Lock => {
                 flock(&source_fd, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
                 flock(&source_fd, FlockOperation::Unlock).map_err(|errno| failed(errno.into()))?;
@@ -94,13 +109,17 @@ fn forget_dead(registry: &Registry, entry: &Entry) -> std::io::Result<()> {
 impl Obstacle {
     /// Whether it ends by itself.
     fn is_going_away(&self) -> bool {
-        match self {
-            Self::Mount(found) => match client::ask(&found.socket(), &Request::Status) {
-                Ok(Reply::Status(status)) => status.phase == Phase::Flushing,
-                Ok(_) => false,
-                Err(_) => !found.is_still_alive(),
-            },
-            Self::Lock => false,
+        let Self::Mount(found) = self else { return false };
+        let start = Instant::now();
+        loop {
+            match client::ask(&found.socket(), &Request::Status) {
+                Ok(Reply::Status(status)) => return status.phase == Phase::Flushing,
+                Ok(_) => return false,
+                Err(_) if !found.is_still_alive() => return true,
+                // It has just begun, or is about to end.
+                Err(_) if start.elapsed() < LEAVING => thread::sleep(LOOK),
+                Err(_) => return false,
+            }
         }
     }
 }
