@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::{FallocateMode, MemBackend, NewNode, Removal, SeekWhence};
-use slackwater::{Engine, ErrorKind, File, ManualClock, SuperBlock, Timestamp, Tunables, UmountOptions, Written};
+use slackwater::{
+    Engine, ErrorKind, File, FileError, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
+    Written,
+};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Fault, FaultControl, Rule, RuleId};
 
@@ -13,6 +16,8 @@ use crate::history::Dice;
 /// Files of a history.
 pub(crate) const FILES: usize = 3;
 const ARENA_BYTES: u64 = 2 << 20;
+/// As much as may land at once in such an arena.
+const LANDING_BYTES: usize = 128 << 10;
 
 thread_local! {
     /// The arena of the last history, if it came back with every frame free: making one takes longer than
@@ -137,7 +142,7 @@ impl World {
         let mut done = 0;
         for attempt in 0.. {
             let at = offset + done as u64;
-            match self.file(nth).try_write_at(at, &bytes[done..]).unwrap() {
+            match self.try_write(nth, at, &bytes[done..]) {
                 Written::Bytes(taken) => {
                     let model = &mut self.models[nth].bytes;
                     let (from, to) = (at as usize, at as usize + taken);
@@ -155,6 +160,26 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Whole pages land in frames half of the time, where there are some.
+    fn try_write(&mut self, nth: usize, at: u64, bytes: &[u8]) -> Written {
+        let lands = at.is_multiple_of(2 * PAGE_BYTES) && (PAGE_BYTES as usize..=LANDING_BYTES).contains(&bytes.len());
+        let frames = lands.then(|| self.running().volume.landing_frames(LANDING_BYTES)).flatten();
+        if let Some(mut frames) = frames {
+            self.note("landed");
+            let mut rest = bytes;
+            for slice in frames.slices_mut() {
+                let (now, later) = rest.split_at(slice.len().min(rest.len()));
+                slice[..now.len()].copy_from_slice(now);
+                rest = later;
+            }
+            match self.file(nth).write_landed(at, &mut frames, 0..bytes.len()) {
+                Err(FileError::WouldBlock) => {}
+                written => return written.unwrap(),
+            }
+        }
+        self.file(nth).try_write_at(at, bytes).unwrap()
     }
 
     pub(crate) fn append(&mut self, nth: usize, bytes: &[u8]) {
