@@ -224,6 +224,20 @@ fn a_panic_in_a_handler_is_an_error_of_its_request() {
     assert_eq!(mounted.umount(), Ended::Unmounted);
 }
 
+/// The last close of a file is told to the server after `close` has returned, so it may be read while the kernel takes
+/// the connection down.
+#[test]
+fn an_unmount_behind_a_close_is_an_unmount() {
+    let pool = pool();
+    for _ in 0..100 {
+        let mounted = Mounted::new(&pool);
+        for name in ["a", "b", "c"] {
+            fs::write(mounted.file(name), b"closed just now").unwrap();
+        }
+        assert_eq!(mounted.umount(), Ended::Unmounted);
+    }
+}
+
 #[test]
 fn an_aborted_connection_is_told_from_an_unmount() {
     let pool = pool();
