@@ -137,7 +137,12 @@ impl Model {
     /// Compares a file of the directory with what the engine found.
     pub(crate) fn compare(&self, name: &str, found: Option<Vec<u8>>, seed: u64) {
         judge(self.files.get(name), None, found.as_ref())
-            .unwrap_or_else(|what| panic!("seed {seed}, file {name} after the unmount: {what}"));
+            .unwrap_or_else(|what| {
+                let lost = self.files.get(name).zip(found.as_ref()).and_then(|(wanted, found)| wanted.get(found.len()..));
+                let is_hole = lost.map(|lost| lost.iter().all(|byte| *byte == 0));
+                let step = self.under_way.get(name);
+                panic!("seed {seed}, file {name} after the unmount: {what}; lost end is zeroes: {is_hole:?}, under way {step:?}")
+            });
     }
 }
 
