@@ -97,8 +97,11 @@ impl SuperBlock {
         let id = id_of(survivor);
         let mut found: Found = self.call(None, |done| Call::Reopen { handle, id, done })?;
         let size_bytes = survivor.record.size_bytes;
-        if found.attr.size_bytes > size_bytes {
-            // The process died inside a truncate, whose intent was recorded first.
+        let end = PageIndex::end_of(size_bytes);
+        let will_grow = survivor.pages.iter().any(|(index, _)| PageIndex(*index).plus(1) == end);
+        if found.attr.size_bytes > size_bytes || (found.attr.size_bytes < size_bytes && !will_grow) {
+            // The process died inside a cut, whose intent was recorded first: in the backend's bytes, or in a hole
+            // beyond them that ends where no page is left to write.
             let change = AttrChange { size_bytes: Some(size_bytes), ..AttrChange::default() };
             let node = found.node.clone();
             found.attr = self.call(None, |done| Call::Setattr { node, change, done })?;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rig::{
-    Disk, PAGE, Random, Rig, assert_idle, assert_same, by_hand, create, open, pattern, read_all, recover, remount,
-    snapshot, within,
+    Disk, PAGE, Random, Rig, assert_idle, assert_same, by_hand, create, eventually, open, pattern, read_all, recover,
+    remount, snapshot, spawn, within,
 };
 
 /// Kills the rig's process: the engine on what it left, with the volume mounted.
@@ -127,6 +127,31 @@ fn p09_a_cut_and_extended_file_survives_with_its_zeroes() {
         unmount(&engine, &volume);
         assert_same(&mem.durable_file("a").unwrap(), &wanted, "durable");
     }
+}
+
+/// The dirty page beyond the cut is gone, and nothing that is left to write reaches the end.
+#[test]
+fn p09_a_cut_into_a_hole_that_death_came_before_is_made() {
+    let rig = Rig::by_hand();
+    let file = Arc::new(rig.create("a"));
+    file.write_at(0, &[7; 2 * PAGE]).unwrap();
+    file.fsync().unwrap();
+    file.write_at(100 * PAGE as u64, b"beyond").unwrap();
+    rig.disk.faults.add(Rule::hold().on("setattr"));
+    let size = 50 * PAGE + 10;
+    let cut = Arc::clone(&file);
+    let cutting = spawn("a cut", move || cut.set_len(size as u64));
+    eventually("the cut is on its way", || !rig.disk.faults.held().is_empty());
+    let (engine, _) = recover(snapshot(&rig.engine));
+    let volume = remount(&engine, &rig.disk.mem).unwrap();
+    let mut wanted = vec![7; 2 * PAGE];
+    wanted.resize(size, 0);
+    assert_same(&read_all(&open(&volume, "a")), &wanted, "as the cut says");
+    unmount(&engine, &volume);
+    assert_same(&rig.disk.mem.durable_file("a").unwrap(), &wanted, "in the backend too");
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    cutting.wait().unwrap();
 }
 
 #[test]
