@@ -95,10 +95,17 @@ fn test() -> Result<TestCount, String> {
     Ok(count)
 }
 
-/// Tests marked `#[ignore = "long: ..."]`. `--tests` keeps out doc tests, where `ignore` means something else.
+/// Tests marked `#[ignore = "long: ..."]`, and more rounds of some. `--tests` keeps out doc tests, where `ignore` means
+/// something else.
 fn heavy() -> Result<TestCount, String> {
-    Cargo::new("test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored")
-        .run_tests()
+    let long = "test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored";
+    let mut count = Cargo::new(long).run_tests()?;
+    // What goes wrong at random moments of a mount, as often as is promised.
+    count += Cargo::new("test --release -p slackwater-cli --test mounts -- deaths:: load::")
+        .env("SLACKWATER_MOUNT_KILLS", "100")
+        .env("SLACKWATER_MOUNT_RUNS", "20")
+        .run_tests()?;
+    Ok(count)
 }
 
 fn fuzz() -> Result<TestCount, String> {

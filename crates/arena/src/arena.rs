@@ -13,6 +13,7 @@
 //! F5. Calls that change one frame's record come one after another: whoever owns the frame sees to it.
 //! F6. Records name inode slots, inode records name volume slots. The caller frees the named one last.
 
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use slackwater_sync::shim::Arc;
@@ -76,6 +77,22 @@ impl Arena {
     /// # Blocking
     /// Until all memory is there: up to a second per GiB.
     pub fn create(config: &ArenaConfig) -> Result<Arc<Self>, ArenaError> {
+        Self::create_watched(config, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// As [`create`](Self::create). `watch` hears several times a second how many bytes of how many are there, and may
+    /// give up with [`ControlFlow::Break`].
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create), and [`ArenaError::GivenUp`].
+    ///
+    /// # Blocking
+    /// As for [`create`](Self::create); after `watch` gave up until the memory is given back.
+    pub fn create_watched(
+        config: &ArenaConfig,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Arc<Self>, ArenaError> {
+        limits::check(config.frames_bytes, Scope::Machine)?;
         config.layout(1)?; // Before a file is touched.
         let (fd, file_system, block_bytes) = source::make(&config.source)?;
         let layout = config.layout(block_bytes)?;
@@ -88,14 +105,16 @@ impl Arena {
         )?;
         source::set_length(fd.as_fd(), layout.file_bytes)?;
         let file = ArenaFile::lock(fd)?;
-        let fill = || source::fill(file.fd(), &config.source, layout.file_bytes);
         let mapping = match file_system {
-            FileSystem::Tmpfs => Mapping::of_hole(file.fd(), layout, fill)?,
+            FileSystem::Tmpfs => Mapping::of_hole(file.fd(), layout, watch)?,
             FileSystem::Hugetlbfs => {
-                fill()?;
+                // A mapping wants its huge pages to be there.
+                let fill = |at, bytes| source::fill(file.fd(), at, bytes, layout.file_bytes);
+                source::in_steps(layout.file_bytes, watch, fill)?;
                 Mapping::new(file.fd(), layout)?
             }
         };
+        source::seal(file.fd(), &config.source)?;
         mapping.header().set(&header::words_of(&layout));
         source::publish(&file, &config.source)?;
         Ok(Self::assemble(mapping, file))
@@ -178,6 +197,13 @@ impl Arena {
     #[must_use]
     pub fn free_frames_in(&self, pool: Pool) -> u64 {
         self.pools.free_count(pool)
+    }
+
+    /// Asks the processor for the memory of a frame whose bytes are wanted at once and were not foreseeable: random
+    /// reads, and writes of any order.
+    #[inline]
+    pub fn prefetch(&self, frame: FrameId) {
+        self.mapping.prefetch(frame);
     }
 
     /// The bytes of a frame, unless someone is writing into it or waits to.
@@ -282,10 +308,12 @@ fn cpus() -> usize {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 mod tests {
+    use std::ops::ControlFlow;
+
     use slackwater_sync::shim::{Arc, thread};
 
     use super::Arena;
-    use crate::{ArenaConfig, InodeRecord, InodeSlot, Pool, VolumeId, VolumeRecord};
+    use crate::{ArenaConfig, ArenaError, InodeRecord, InodeSlot, Pool, VolumeId, VolumeRecord};
 
     fn arena_and_inode(frames_bytes: u64) -> (Arc<Arena>, InodeSlot) {
         let arena = Arena::create(&ArenaConfig::memfd(frames_bytes)).unwrap();
@@ -355,6 +383,34 @@ mod tests {
         });
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(arena.free_frames(), 16);
+    }
+
+    #[test]
+    fn who_watches_hears_of_all_bytes_and_can_give_up() {
+        let config = ArenaConfig::memfd(200 << 20);
+        let mut heard = Vec::new();
+        let arena = Arena::create_watched(&config, &mut |done, of| {
+            heard.push((done, of));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(arena.unwrap().frames(), 200 << 8);
+        let (last, of) = *heard.last().unwrap();
+        assert!(heard.len() > 2 && heard.is_sorted() && last == of && of > 200 << 20, "{heard:?}");
+        let mut steps = 0;
+        let given_up = Arena::create_watched(&config, &mut |_, _| {
+            steps += 1;
+            ControlFlow::Break(())
+        });
+        assert!(matches!(given_up.map(drop), Err(ArenaError::GivenUp)));
+        assert_eq!(steps, 1);
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused_whatever_the_number() {
+        for bytes in [u64::MAX, 100 << 40] {
+            let refused = Arena::create(&ArenaConfig::memfd(bytes)).map(drop);
+            assert!(matches!(refused, Err(ArenaError::TooLarge { .. })), "{refused:?}");
+        }
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub enum ArenaError {
         /// Name or magic number of the file system.
         found: String,
     },
+    /// Whoever watched the making of the arena did not want it to go on. Nothing is left of it.
+    #[error("the making of the arena was given up")]
+    GivenUp,
     /// Another open arena holds this file.
     #[error("the arena is in use by another process")]
     InUse,

@@ -48,11 +48,12 @@ pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
 
 /// Makes huge pages of `len` bytes of a new file mapped at `base`, one by one: where one is refused for the moment it
 /// stays pages, and where the kernel or the file system has none, or no memory for one, the next would fare no better.
-/// The kernel takes no part of a file where nothing at all is, so the first page of each is there before.
+/// The kernel takes no part of a file where nothing at all is, so the first page of each is there before. Whether the
+/// next bytes are worth a try.
 ///
 /// # Safety
 /// The bytes are a mapping of the caller's.
-pub(crate) unsafe fn collapse(base: NonNull<u8>, len: usize) {
+pub(crate) unsafe fn collapse(base: NonNull<u8>, len: usize) -> bool {
     let mut at = 0;
     while at + HUGE_BYTES <= len {
         let start = base.as_ptr().wrapping_add(at).cast::<c_void>();
@@ -62,9 +63,10 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, len: usize) {
         match begun.and_then(|()| unsafe { collapse_one(start) }) {
             Err(Errno::INTR) => {}
             Ok(()) | Err(Errno::AGAIN | Errno::BUSY) => at += HUGE_BYTES,
-            Err(_) => return,
+            Err(_) => return false,
         }
     }
+    true
 }
 
 /// # Safety

@@ -11,7 +11,8 @@
 //! * `inode_table`, `volume_table`: the records that frames name.
 //! * `run_allocator`, `frame_pools`: who gets which frame, in runs, without a lock.
 //! * `mapping`, `bundle`: bytes behind locks, one frame at a time or gathered for an I/O. `mapping` holds
-//!   the unsafe code of the crate, but for `huge_pages`, where memory comes from, and one instruction in `copy`.
+//!   the unsafe code of the crate, but for `huge_pages`, where memory comes from, and one instruction each in
+//!   `copy` and `prefetch`.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
 //! * `source`, `limits`, `config`: which file, how large at most.
@@ -31,6 +32,7 @@ mod layout;
 mod limits;
 mod mapping;
 mod open;
+mod prefetch;
 mod record;
 mod run_allocator;
 mod source;

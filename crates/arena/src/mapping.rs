@@ -35,7 +35,9 @@ use crate::error::{ArenaError, Mismatch};
 use crate::huge_pages;
 use crate::ids::FrameId;
 use crate::layout::{FRAME_BYTES, Layout};
+use crate::prefetch::prefetch_line;
 use crate::record::{FrameEntry, HeaderEntry, InodeEntry, VolumeEntry};
+use crate::source::{self, Watch};
 
 /// The arena's memory and the lock words of its frames.
 pub(crate) struct Mapping {
@@ -68,22 +70,25 @@ impl Mapping {
     /// Maps the file and faults all of it in, so that no later access waits for memory.
     pub(crate) fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
         let mapping = Self::unfilled(fd, layout)?;
-        mapping.populate()?;
+        mapping.advise(0, layout.file_bytes, Advice::LinuxPopulateWrite)?;
         Ok(mapping)
     }
 
-    /// Maps a new file, which is one hole, and makes huge pages of as much of it as the kernel will. `fill` gives
-    /// the file the rest of its blocks; then all of it is faulted in.
-    pub(crate) fn of_hole(
-        fd: BorrowedFd<'_>,
-        layout: Layout,
-        fill: impl FnOnce() -> Result<(), ArenaError>,
-    ) -> Result<Self, ArenaError> {
+    /// Maps a new file, which is one hole, and gives it all its memory step by step: huge pages for as much as the
+    /// kernel will, and blocks for the rest.
+    pub(crate) fn of_hole(fd: BorrowedFd<'_>, layout: Layout, watch: &mut Watch<'_>) -> Result<Self, ArenaError> {
         let mapping = Self::unfilled(fd, layout)?;
-        // SAFETY: M1.
-        unsafe { huge_pages::collapse(mapping.base, layout.file_bytes as usize) };
-        fill()?;
-        mapping.populate()?;
+        let mut makes_huge = true;
+        source::in_steps(layout.file_bytes, watch, |at, bytes| {
+            if makes_huge {
+                // SAFETY: M1, and the step is inside.
+                let start = unsafe { mapping.base.byte_add(at as usize) };
+                // SAFETY: as above.
+                makes_huge = unsafe { huge_pages::collapse(start, bytes as usize) };
+            }
+            source::fill(fd, at, bytes, layout.file_bytes)?;
+            mapping.advise(at, bytes, Advice::LinuxPopulateWrite)
+        })?;
         Ok(mapping)
     }
 
@@ -98,19 +103,17 @@ impl Mapping {
         let base = huge_pages::map(fd, len).map_err(ArenaError::os("mmap"))?;
         let mapping = Self { base, layout, locks };
         // A core dump would be as large as the cache. A forked child would keep the file in use.
-        mapping.advise(Advice::LinuxDontDump)?;
-        mapping.advise(Advice::LinuxDontFork)?;
+        mapping.advise(0, layout.file_bytes, Advice::LinuxDontDump)?;
+        mapping.advise(0, layout.file_bytes, Advice::LinuxDontFork)?;
         Ok(mapping)
     }
 
-    fn populate(&self) -> Result<(), ArenaError> {
-        self.advise(Advice::LinuxPopulateWrite)
-    }
-
-    fn advise(&self, advice: Advice) -> Result<(), ArenaError> {
+    fn advise(&self, at: u64, bytes: u64, advice: Advice) -> Result<(), ArenaError> {
+        assert!(at + bytes <= self.layout.file_bytes, "{bytes} bytes from {at} on are not inside");
+        let start = self.base.as_ptr().wrapping_add(at as usize).cast::<c_void>();
         loop {
-            // SAFETY: M1; none of the three advices above changes what the memory holds.
-            match unsafe { mm::madvise(self.base.as_ptr().cast::<c_void>(), self.layout.file_bytes as usize, advice) } {
+            // SAFETY: M1, and inside of it; none of the three advices above changes what the memory holds.
+            match unsafe { mm::madvise(start, bytes as usize, advice) } {
                 Err(Errno::INTR) => {}
                 done => return done.map_err(ArenaError::os("madvise")),
             }
@@ -142,6 +145,13 @@ impl Mapping {
         // SAFETY: M1 and M2: `at` and `count` are the layout's, `R` is what lies there, and a page's
         // alignment suffices for it.
         unsafe { std::slice::from_raw_parts(first, count as usize) }
+    }
+
+    /// Asks for the frame's lock and the line that its bytes begin with.
+    #[inline]
+    pub(crate) fn prefetch(&self, frame: FrameId) {
+        prefetch_line(self.lock(frame));
+        prefetch_line(self.bytes(frame));
     }
 
     /// Takes a shared hold unless somebody has the exclusive one.
@@ -363,6 +373,7 @@ fn runs(frames: &[FrameId], len_bytes: usize) -> impl Iterator<Item = (FrameId, 
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
     use std::os::fd::AsFd;
 
     use super::{Mapping, runs};
@@ -383,8 +394,8 @@ mod tests {
         let (fd, _, block_bytes) = source::make(&ArenaSource::Memfd).expect("a memfd");
         let layout = Layout::new(counts, block_bytes).expect("plain counts");
         source::set_length(fd.as_fd(), layout.file_bytes).expect("a length");
-        let fill = || source::fill(fd.as_fd(), &ArenaSource::Memfd, layout.file_bytes);
-        let mapping = Mapping::of_hole(fd.as_fd(), layout, fill).expect("8 MiB");
+        let watch = &mut |_, _| ControlFlow::Continue(());
+        let mapping = Mapping::of_hole(fd.as_fd(), layout, watch).expect("8 MiB");
         assert_eq!(mapping.base.addr().get() % HUGE_BYTES, 0);
         let stat = rustix::fs::fstat(&fd).expect("an open file");
         assert!(stat.st_blocks.cast_unsigned() * 512 >= layout.file_bytes, "{} blocks", stat.st_blocks);

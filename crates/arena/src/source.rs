@@ -8,6 +8,7 @@
 //! S3. One open arena per file: `flock` on a file description that nobody else has. The one handed on
 //!     ([`ArenaFile::fd`]) carries no lock, so it may outlive this process.
 
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode
 use rustix::io::Errno;
 
 use crate::error::ArenaError;
+use crate::huge_pages::HUGE_BYTES;
 
 /// Where the arena's file comes from.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -40,8 +42,12 @@ pub(crate) struct ArenaFile {
     lock: OwnedFd,
 }
 
-/// Bytes asked for at once, so that a signal costs one step and not the whole file.
-const STEP_BYTES: u64 = 64 << 20;
+/// Given to a new file at once: a signal, and whoever gives up, waits for one step and not for the whole file.
+const STEP_BYTES: u64 = 16 << 20;
+const _: () = assert!(STEP_BYTES.is_multiple_of(HUGE_BYTES as u64), "a huge page belongs to one step");
+
+/// Hears how many bytes of how many a new file has, and says whether to go on.
+pub(crate) type Watch<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 
 /// A file without a name yet, and the file system's block size.
 pub(crate) fn make(source: &ArenaSource) -> Result<(OwnedFd, FileSystem, u64), ArenaError> {
@@ -74,20 +80,39 @@ pub(crate) fn set_length(fd: BorrowedFd<'_>, file_bytes: u64) -> Result<(), Aren
     }
 }
 
-/// Gives the file all its blocks (S1); a memfd cannot change its length from then on.
-pub(crate) fn fill(fd: BorrowedFd<'_>, source: &ArenaSource, file_bytes: u64) -> Result<(), ArenaError> {
+/// Does `step` for one part of a new file after the other, each at a place and of so many bytes, and tells `watch`.
+pub(crate) fn in_steps(
+    file_bytes: u64,
+    watch: &mut Watch<'_>,
+    mut step: impl FnMut(u64, u64) -> Result<(), ArenaError>,
+) -> Result<(), ArenaError> {
     let mut at = 0;
     while at < file_bytes {
-        let step = STEP_BYTES.min(file_bytes - at);
-        match fs::fallocate(fd, FallocateFlags::empty(), at, step) {
-            Ok(()) => at += step,
+        let bytes = STEP_BYTES.min(file_bytes - at);
+        step(at, bytes)?;
+        at += bytes;
+        if watch(at, file_bytes).is_break() {
+            return Err(ArenaError::GivenUp);
+        }
+    }
+    Ok(())
+}
+
+/// Gives `bytes` of the file from `at` on their blocks (S1).
+pub(crate) fn fill(fd: BorrowedFd<'_>, at: u64, bytes: u64, file_bytes: u64) -> Result<(), ArenaError> {
+    loop {
+        match fs::fallocate(fd, FallocateFlags::empty(), at, bytes) {
             Err(Errno::INTR) => {}
             Err(errno @ (Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT)) => {
                 return Err(ArenaError::NoSpace { needed_bytes: file_bytes, source: errno.into() });
             }
-            Err(errno) => return Err(ArenaError::os("fallocate")(errno)),
+            done => return done.map_err(ArenaError::os("fallocate")),
         }
     }
+}
+
+/// A memfd cannot change its length from now on.
+pub(crate) fn seal(fd: BorrowedFd<'_>, source: &ArenaSource) -> Result<(), ArenaError> {
     match source {
         ArenaSource::Memfd => fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(ArenaError::os("fcntl(F_ADD_SEALS)")),

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
 #[path = "conformance/fixture.rs"]
 mod fixture;
+#[path = "dir/mounted.rs"]
+mod mounted;
 #[path = "dir/nobody.rs"]
 mod nobody;
 #[path = "dir/sys.rs"]
@@ -15,11 +17,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fixture::{TempDir, Volume, is_root, pattern};
+use mounted::{Mounted, mount_tmpfs, mounted};
 use rustix::fs::Uid;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
-};
+use rustix::mount::{MountFlags, mount_bind, mount_remount};
 use rustix::thread::set_thread_res_uid;
 use slackwater::ErrorKind;
 use slackwater::backend::{NewNode, NodeKind, Removal, SyncScope};
@@ -28,34 +29,6 @@ use slackwater_backends::{DirBackend, DirStats, OpenError};
 fn open(path: &Path) -> (Arc<DirBackend>, Volume) {
     let backend = Arc::new(DirBackend::open(path).expect("a directory can be opened"));
     (backend.clone(), Volume::new(backend))
-}
-
-/// A mount that is taken away again, also by a panic.
-struct Mounted<'a>(&'a Path);
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        unmount(self.0, UnmountFlags::DETACH).ok();
-    }
-}
-
-/// Mounts a file system of its own at `path`; says so and gives nothing where that is not permitted.
-fn mounted<'a>(path: &'a Path, mount: impl FnOnce(&Path) -> rustix::io::Result<()>) -> Option<Mounted<'a>> {
-    match mount(path) {
-        Ok(()) => {
-            let mounted = Mounted(path);
-            mount_change(path, MountPropagationFlags::PRIVATE).expect("our own mount can be made private");
-            Some(mounted)
-        }
-        Err(errno) => {
-            println!("skipped: cannot mount: {errno}");
-            None
-        }
-    }
-}
-
-fn mount_tmpfs(path: &Path, size: &std::ffi::CStr) -> rustix::io::Result<()> {
-    mount("tmpfs", path, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, size)
 }
 
 #[test]

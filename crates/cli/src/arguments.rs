@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::EXIT_STATUSES;
-use crate::quantity::{parse_bytes, parse_duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,10 +72,11 @@ not survive the death of the machine; it is at most --dirty-expire and a few sec
 pub(crate) struct MountArguments {
     /// The directory that has the data. Nobody else may change it meanwhile
     pub(crate) source: PathBuf,
-    /// An empty directory elsewhere
+    /// A directory elsewhere; what is in it is hidden meanwhile
     pub(crate) mountpoint: PathBuf,
-    /// Memory for page data, such as 2GiB [default: 1/8 of the memory, at most half of this cgroup's limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    /// Memory for page data, such as 2GiB [default: 1/8 of the memory, at most half of what is
+    /// available and of this cgroup's limit, and 3/4 of what is free in /dev/shm]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
     pub(crate) cache: Option<u64>,
     /// Percent of the cache that may hold data which is not in the source yet; then writers wait. Half of it starts
     /// write-back
@@ -97,6 +97,9 @@ pub(crate) struct MountArguments {
     /// Device nodes cannot be opened
     #[arg(long)]
     pub(crate) nodev: bool,
+    /// No program can be run from it
+    #[arg(long)]
+    pub(crate) noexec: bool,
     /// Stay until it is unmounted [default]
     #[arg(long, conflicts_with = "background")]
     pub(crate) foreground: bool,
@@ -138,6 +141,12 @@ pub(crate) struct UmountArguments {
     /// Do not ask before throwing away
     #[arg(long, requires = "discard")]
     pub(crate) yes: bool,
+}
+
+/// Reads a time such as `30s`, `500ms`, `1.5m` or `1h`. A number alone is not taken: the kernel's knobs of that kind
+/// count hundredths.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| "not a time; write for example 30s, 500ms, 5m or 1h")
 }
 
 #[cfg(test)]

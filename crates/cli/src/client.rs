@@ -2,7 +2,10 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater_size as size;
 
 use crate::arguments::UmountArguments;
 use crate::control::client::{Conversation, ask};
@@ -12,7 +15,6 @@ use crate::exit::{Failure, Reason};
 use crate::mount::{Loss, name_of};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
-use crate::quantity;
 use crate::registry::{Found, Registry};
 use crate::terminal::{say, tell};
 
@@ -22,11 +24,14 @@ const LINES: usize = 50;
 /// A process that works says so several times a second, and looks for names for ten seconds at most.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// A process listens within this time of its beginning.
+const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+
 /// Unmounts; returns when everything is in the source, or with the reason why not.
 pub(crate) fn umount(arguments: &UmountArguments) -> Result<(), Failure> {
     let found = find(&arguments.mountpoint)?;
     if !found.is_alive {
-        return Err(bury(&found));
+        return if found.has_ended_in_order() { Ok(()) } else { Err(bury(&found)) };
     }
     if arguments.discard && !may_discard(&found, arguments.yes)? {
         return Err(Failure::failed("nothing was thrown away; still mounted"));
@@ -39,7 +44,7 @@ pub(crate) fn umount(arguments: &UmountArguments) -> Result<(), Failure> {
 /// Makes everything durable that was written so far.
 pub(crate) fn sync(mountpoint: &Path) -> Result<(), Failure> {
     let found = find(mountpoint)?;
-    if !found.is_alive {
+    if !found.is_alive && !found.has_ended_in_order() {
         return Err(died(&found));
     }
     converse(&found, &Request::Sync, "syncing")
@@ -57,7 +62,7 @@ pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failur
             Ok(Reply::Status(status)) => mounts.push(*status),
             // Who ends between two looks is gone, not dead.
             _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
-            _ if found.entry.arena.exists() => dead.push(&found.entry),
+            _ if found.entry.arena.exists() && !found.has_ended_in_order() => dead.push(&found.entry),
             _ => {}
         }
     }
@@ -90,9 +95,10 @@ fn describe(status: &Status) -> String {
         Phase::Starting => "starting",
         Phase::Mounted => "mounted",
         Phase::Unmounting => "unmounting",
+        Phase::Elsewhere => "unmounted here, in use elsewhere",
         Phase::Flushing => "unmounted, flushing",
     };
-    let bytes = quantity::bytes;
+    let bytes = size::text;
     let mut text = format!("{} at {}\n", status.source.display(), status.mountpoint.display());
     text +=
         &format!("  {phase}, pid {}, cache {} in {}\n", status.pid, bytes(status.cache_bytes), status.arena.display());
@@ -143,26 +149,50 @@ fn find(mountpoint: &Path) -> Result<Found, Failure> {
     })
 }
 
-/// Sends a request whose answer takes its time, and shows how it goes.
+/// Sends a request whose answer takes its time, and shows how it goes. A process that ends in order instead of answering
+/// has done what was asked for: everything is in the source, and it is unmounted.
 fn converse(found: &Found, request: &Request, action: &str) -> Result<(), Failure> {
-    let lost = |error: &io::Error| match found.is_still_alive() {
+    let answered = hear(found, request, action);
+    answered.unwrap_or_else(|error| match found.is_still_alive() {
         true if error.kind() == io::ErrorKind::TimedOut => {
-            Failure::failed(format!("pid {} does not answer", found.entry.pid))
-                .advise("is it stopped? kill -CONT lets it go on")
+            Err(Failure::failed(format!("pid {} does not answer", found.entry.pid))
+                .advise("is it stopped? kill -CONT lets it go on"))
         }
-        true => Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid)),
-        false => died(found),
-    };
-    let mut conversation = Conversation::open(&found.socket(), request).map_err(|error| lost(&error))?;
+        true => Err(Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid))),
+        false if found.has_ended_in_order() => Ok(()),
+        false => Err(died(found)),
+    })
+}
+
+/// What the process answers in the end; the outer error is that it does not.
+fn hear(found: &Found, request: &Request, action: &str) -> io::Result<Result<(), Failure>> {
+    let mut conversation = open(found, request)?;
     let mut meter = Meter::new(action);
     loop {
-        match conversation.next(Some(SILENCE)).map_err(|error| lost(&error))? {
+        match conversation.next(Some(SILENCE))? {
             Reply::Progress { bytes_left, written_bytes } => meter.update(bytes_left, written_bytes),
-            Reply::Done => return Ok(()),
-            Reply::Failed(failure) => return Err(failure),
+            Reply::Done => return Ok(Ok(())),
+            Reply::Failed(failure) => return Ok(Err(failure)),
             Reply::Status(_) | Reply::WouldLose { .. } => {
-                return Err(Failure::failed("the mount process answers something else than it was asked"));
+                return Ok(Err(Failure::failed("the mount process answers something else than it was asked")));
             }
+        }
+    }
+}
+
+/// Sends a request. A process that has just begun is on the list a moment before it listens.
+fn open(found: &Found, request: &Request) -> io::Result<Conversation> {
+    let since = Instant::now();
+    loop {
+        match Conversation::open(&found.socket(), request) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+                    && since.elapsed() < LISTENS_WITHIN
+                    && found.is_still_alive() =>
+            {
+                thread::sleep(Duration::from_millis(10));
+            }
+            done => return done,
         }
     }
 }
@@ -211,10 +241,75 @@ fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
         return Err(Failure::usage("nobody is here to ask").advise("say --yes to throw this away"));
     }
     let mut answer = String::new();
-    let question = format!("Throw away {}? Type yes: ", quantity::bytes(loss.bytes()));
+    let question = format!("Throw away {}? [y/N] ", size::text(loss.bytes()));
     let asked = io::stdout()
         .write_all(question.as_bytes())
         .and_then(|()| io::stdout().flush())
         .and_then(|()| io::stdin().lock().read_line(&mut answer));
-    Ok(asked.is_ok() && answer.trim() == "yes")
+    Ok(asked.is_ok() && is_yes(&answer))
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+    use crate::mount::place::Place;
+    use crate::registry::Entry;
+
+    /// What `umount` says to a mount that takes its request, does `last`, and closes without an answer.
+    fn unanswered(name: &str, last: impl FnOnce(crate::registry::Registered, &Path) + Send) -> Result<(), Failure> {
+        let dir = std::env::temp_dir().join(format!("slackwater-client-{name}-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let registry = Registry::in_dir(&dir);
+        let source = Place::open(&dir, OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "/mnt".into(), dir.join("arena"), 1 << 20);
+        let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
+        let found = registry.entries().unwrap().remove(0);
+        let listener = UnixListener::bind(found.socket()).unwrap();
+        let request = Request::Umount { deadline_ms: 60_000, force: false, discard: false };
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut peer, _) = listener.accept().unwrap();
+                peer.read_exact(&mut [0; 10]).unwrap();
+                last(registered, &dir);
+            });
+            converse(&found, &request, "flushing")
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+        outcome
+    }
+
+    #[test]
+    fn a_mount_that_ends_in_order_without_an_answer_is_unmounted() {
+        // The next mount of the source may have its arena there already.
+        let outcome = unanswered("order", |registered, dir| {
+            drop(registered);
+            std::fs::write(dir.join("arena"), "").unwrap();
+        });
+        assert_eq!(outcome, Ok(()));
+    }
+
+    #[test]
+    fn a_mount_that_dies_without_an_answer_has_died() {
+        let outcome = unanswered("death", |registered, dir| {
+            std::fs::write(dir.join("arena"), "").unwrap();
+            registered.die();
+        });
+        let failure = outcome.unwrap_err();
+        assert!(failure.what.contains("died") && failure.advice[0].contains("not brought in"), "{failure}");
+    }
+
+    #[test]
+    fn yes_may_be_short_and_everything_else_is_no() {
+        assert!(["y", "yes\n", "Y\n", " Yes "].iter().all(|answer| is_yes(answer)));
+        assert!(!["", "\n", "n", "no", "yess", "ye", "y y"].iter().any(|answer| is_yes(answer)));
+    }
 }

@@ -8,12 +8,13 @@ use std::process::ExitCode;
 
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
 use rustix::io::{Errno, ReadWriteFlags};
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
 use slackwater_arena::memory_limits;
+use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::kernel::{self, Version};
-use crate::quantity;
+use crate::mount::trial;
 use crate::terminal::tell;
 
 /// What one look found.
@@ -34,13 +35,14 @@ impl Finding {
 
 type Look = (&'static str, fn() -> Finding);
 
-const LOOKS: [Look; 10] = [
+const LOOKS: [Look; 11] = [
     ("kernel", look_at_kernel),
     ("/dev/fuse", look_at_fuse),
     ("fusermount3", look_at_helper),
     ("/dev/shm", look_at_shm),
     ("memory", look_at_memory),
     ("locked memory", look_at_memlock),
+    ("I/O flusher", look_at_io_flusher),
     ("huge pages", look_at_collapse),
     ("openat2", look_at_openat2),
     ("RWF_DONTCACHE", look_at_dontcache),
@@ -51,19 +53,30 @@ const LOOKS: [Look; 10] = [
 pub(crate) fn run() -> ExitCode {
     let mut can_mount = true;
     for (name, look) in LOOKS {
-        match look() {
-            Finding::Good(text) => tell!("ok       {name}: {text}"),
-            Finding::Lost { what, lost } => tell!("missing  {name}: {what}\n           without it: {lost}"),
-            Finding::Fatal(failure) => {
-                tell!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
-                can_mount = false;
-            }
+        can_mount &= show(name, look());
+    }
+    if can_mount {
+        for finding in look_at_features() {
+            can_mount &= show("FUSE", finding);
         }
     }
     match can_mount {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(Reason::Failed.status()),
     }
+}
+
+/// Prints a finding. False if nothing can be mounted.
+fn show(name: &str, finding: Finding) -> bool {
+    match finding {
+        Finding::Good(text) => tell!("ok       {name}: {text}"),
+        Finding::Lost { what, lost } => tell!("missing  {name}: {what}\n           without it: {lost}"),
+        Finding::Fatal(failure) => {
+            tell!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
+            return false;
+        }
+    }
+    true
 }
 
 /// Refuses a machine that cannot mount: no `/dev/fuse`, or nobody who may use it for us.
@@ -89,7 +102,8 @@ pub(crate) fn check_fuse() -> Result<(), Failure> {
 }
 
 fn helper() -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH")?;
+    // mount(8) takes the variable from other users; then execvp(3) looks here.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     std::env::split_paths(&path).map(|folder| folder.join("fusermount3")).find(|path| path.is_file())
 }
 
@@ -124,7 +138,7 @@ fn look_at_shm() -> Finding {
         Err(errno) => Finding::lost(format!("no /dev/shm: {}", io::Error::from(errno)), lost),
         Ok(room) => {
             let free = room.f_bavail.saturating_mul(room.f_frsize);
-            let text = format!("{} free", quantity::bytes(free));
+            let text = format!("{} free", size::text(free));
             if free < 256 << 20 { Finding::lost(text, "only a small cache fits") } else { Finding::Good(text) }
         }
     }
@@ -132,7 +146,7 @@ fn look_at_shm() -> Finding {
 
 fn look_at_memory() -> Finding {
     let limits = memory_limits();
-    let text = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), quantity::bytes);
+    let text = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size::text);
     let cgroup = limits.cgroup_bytes.filter(|bytes| limits.machine_bytes.is_none_or(|machine| *bytes < machine));
     match limits.machine_bytes {
         None => Finding::lost("/proc/meminfo cannot be read", "a cache larger than the memory is not refused"),
@@ -147,8 +161,19 @@ fn look_at_memlock() -> Finding {
     match getrlimit(Resource::Memlock).current {
         None => Finding::Good("no limit".into()),
         Some(bytes) => Finding::lost(
-            format!("limited to {}", quantity::bytes(bytes)),
+            format!("limited to {}", size::text(bytes)),
             "the cache may be swapped out where there is swap: slower, nothing else",
+        ),
+    }
+}
+
+/// As a mount process does.
+fn look_at_io_flusher() -> Finding {
+    match configure_io_flusher_behavior(true) {
+        Ok(()) => Finding::Good("PR_SET_IO_FLUSHER is allowed".into()),
+        Err(errno) => Finding::lost(
+            format!("PR_SET_IO_FLUSHER needs CAP_SYS_RESOURCE: {}", io::Error::from(errno)),
+            "where memory is all but used up, what the flush needs of it may have to wait for the flush",
         ),
     }
 }
@@ -204,6 +229,15 @@ fn look_at_cgroups() -> Finding {
     match layout {
         None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known: set --cache"),
         Some(layout) => Finding::Good(layout),
+    }
+}
+
+/// What only a mount finds out: one line for each feature that this kernel's FUSE has not.
+fn look_at_features() -> Vec<Finding> {
+    match trial::missing_features() {
+        Err(failure) => vec![Finding::Fatal(failure)],
+        Ok(missing) if missing.is_empty() => vec![Finding::Good("a trial mount found all features".into())],
+        Ok(missing) => missing.iter().map(|missing| Finding::lost(missing.feature, missing.lost)).collect(),
     }
 }
 

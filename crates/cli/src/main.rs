@@ -1,7 +1,7 @@
 //! The `slackwater` command.
 //!
 //! ```text
-//! arguments, quantity, exit    the command line, and how it ends
+//! arguments, exit              the command line, and how it ends
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, progress             umount, sync, status
@@ -20,7 +20,6 @@ mod mount;
 mod mountinfo;
 mod pages;
 mod progress;
-mod quantity;
 mod registry;
 mod sys;
 mod terminal;

@@ -1,20 +1,21 @@
-//! How far a flush is: a bar on a terminal, a line now and then elsewhere.
+//! How far a flush is, or the making of a cache: a bar on a terminal, a line now and then elsewhere.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
+use humantime::format_duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use slackwater_size as size;
 
-use crate::quantity;
 use crate::terminal::say;
 
 /// The rate is that of the last moments.
 const WINDOW: Duration = Duration::from_secs(3);
 /// Between two lines where there is no terminal.
-const LINE_EVERY: Duration = Duration::from_secs(2);
+const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Follows one flush. Prints nothing for one that ends at once.
+/// Follows one of them. Prints nothing for one that ends at once.
 pub(crate) struct Meter {
     action: String,
     bar: Option<ProgressBar>,
@@ -38,18 +39,27 @@ impl Meter {
 
     /// So many bytes are left, and so many reached the source since the mount.
     pub(crate) fn update(&mut self, left: u64, written: u64) {
-        let now = Instant::now();
-        self.rate.add(now, written);
+        self.rate.add(Instant::now(), written);
         self.most_left = self.most_left.max(left);
-        let text = || format!("{}: {}", self.action, description(left, self.rate.per_second()));
+        let text = description(left, self.rate.per_second());
+        self.show(self.most_left - left, self.most_left, &text);
+    }
+
+    /// So many bytes are there, of so many in the end.
+    pub(crate) fn fill(&mut self, done: u64, of: u64) {
+        self.show(done, of, &format!("{} of {}", size::text(done), size::text(of)));
+    }
+
+    fn show(&mut self, position: u64, length: u64, text: &str) {
+        let now = Instant::now();
         match &self.bar {
             Some(bar) => {
-                bar.set_length(self.most_left);
-                bar.set_position(self.most_left - left);
-                bar.set_message(text());
+                bar.set_length(length);
+                bar.set_position(position);
+                bar.set_message(format!("{}: {text}", self.action));
             }
             None if now.duration_since(self.printed_at) >= LINE_EVERY => {
-                say!("{}", text());
+                say!("{}: {text}", self.action);
                 self.printed_at = now;
             }
             None => {}
@@ -66,10 +76,10 @@ impl Drop for Meter {
 }
 
 fn description(left: u64, per_second: Option<f64>) -> String {
-    let left_text = quantity::bytes(left);
+    let left_text = size::text(left);
     match per_second.filter(|rate| *rate >= 1.0) {
         Some(rate) => {
-            let time = quantity::duration(Duration::from_secs_f64((left as f64 / rate).min(1e9)));
+            let time = format_duration(Duration::from_secs((left as f64 / rate) as u64));
             format!("{left_text} left, {:.1} MB/s, about {time}", rate / 1e6)
         }
         None => format!("{left_text} left"),
@@ -117,6 +127,6 @@ mod tests {
     #[test]
     fn a_description_says_what_is_known() {
         assert_eq!(description(5 << 20, None), "5.0 MiB left");
-        assert_eq!(description(200_000_000, Some(50_000_000.0)), "191 MiB left, 50.0 MB/s, about 4 s");
+        assert_eq!(description(200_000_000, Some(50_000_000.0)), "191 MiB left, 50.0 MB/s, about 4s");
     }
 }

@@ -4,7 +4,9 @@
 //! Y1. The directory belongs to us and nobody else gets in. What is in it was written by a process of ours.
 //! Y2. An entry is locked (`flock`) by the process it names, from before it has its name until the process is gone.
 //!     So an entry that can be locked is of a dead process, whatever runs under its number now.
-//! Y3. Who looks for conflicts and then adds an entry holds [`Guard`] over both.
+//! Y3. An entry whose process ended in order is empty: it was emptied before it was removed. Who has it open can tell
+//!     this end from a death.
+//! Y4. Who looks for conflicts and then adds an entry holds [`Guard`] over both.
 //!
 //! An entry of a dead process stays while its arena does: it says whose data is in there.
 
@@ -65,6 +67,11 @@ impl Found {
         is_locked(&self.file)
     }
 
+    /// Whether the process has given everything back, which leaves nothing behind (Y3).
+    pub(crate) fn has_ended_in_order(&self) -> bool {
+        self.file.metadata().is_ok_and(|status| status.len() == 0)
+    }
+
     /// Removes what a dead process left.
     pub(crate) fn remove(&self) {
         debug_assert!(!self.is_alive, "Y2");
@@ -83,7 +90,7 @@ pub(crate) struct Registry {
     dir: PathBuf,
 }
 
-/// Nobody else adds an entry while it lives (Y3).
+/// Nobody else adds an entry while it lives (Y4).
 pub(crate) struct Guard {
     _lock: File,
 }
@@ -91,12 +98,23 @@ pub(crate) struct Guard {
 /// This process's own entry. Removed when dropped.
 pub(crate) struct Registered {
     path: PathBuf,
-    _lock: File,
+    /// Its lock is Y2.
+    file: File,
 }
 
 impl Registered {
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.with_extension("sock")
+    }
+
+    /// As the end of the process without any order.
+    #[cfg(test)]
+    pub(crate) fn die(self) {
+        let mut this = std::mem::ManuallyDrop::new(self);
+        let nothing = File::open("/dev/null");
+        if let Ok(nothing) = nothing {
+            drop(std::mem::replace(&mut this.file, nothing));
+        }
     }
 
     /// Leaves the entry behind: it says where the data is.
@@ -107,6 +125,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // Y3; were it impossible, the end would be taken for a death, of which the arena says that it left nothing.
+        let _ = self.file.set_len(0);
         remove_files(&self.path);
     }
 }
@@ -114,10 +134,21 @@ impl Drop for Registered {
 fn remove_files(entry: &Path) {
     // What is missing is removed.
     let _ = std::fs::remove_file(entry.with_extension("sock"));
+    let log = entry.with_extension("log");
+    if std::fs::metadata(&log).is_ok_and(|log| log.len() == 0) {
+        // Nothing happened that is worth keeping.
+        let _ = std::fs::remove_file(&log);
+    }
     let _ = std::fs::remove_file(entry);
 }
 
 impl Registry {
+    /// In a directory that the test has made.
+    #[cfg(test)]
+    pub(crate) fn in_dir(dir: &Path) -> Self {
+        Self { dir: dir.to_path_buf() }
+    }
+
     /// The directory of this user, made if it is not there.
     pub(crate) fn open() -> Result<Self, Failure> {
         let dir = runtime_dir();
@@ -137,7 +168,7 @@ impl Registry {
         Ok(Self { dir })
     }
 
-    /// Y3.
+    /// Y4.
     ///
     /// # Blocking
     /// While another mount starts.
@@ -170,7 +201,7 @@ impl Registry {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
-        Ok(Registered { path, _lock: file })
+        Ok(Registered { path, file })
     }
 
     /// Where a mount without a terminal writes.
@@ -224,7 +255,7 @@ mod tests {
     fn entries_are_found_while_their_process_lives_and_known_to_be_dead_after() {
         let dir = std::env::temp_dir().join(format!("slackwater-registry-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        let registry = Registry { dir: dir.clone() };
+        let registry = Registry::in_dir(&dir);
         let source = Place::open(&dir, OFlags::PATH).unwrap().0;
         let entry = Entry::of_this_process(source, "/mnt".into(), "/dev/shm/a".into(), 1 << 20);
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
@@ -237,6 +268,8 @@ mod tests {
         assert_eq!(found[1].entry, entry);
 
         drop(registered);
+        assert!(found[1].has_ended_in_order() && !found[1].is_still_alive());
+        assert!(!found[0].has_ended_in_order());
         found[0].wait_until_dead().unwrap();
         found[0].remove();
         assert!(registry.entries().unwrap().is_empty());

@@ -1,9 +1,9 @@
-//! Signals, which the standard library leaves to the C one.
+//! Signals and inherited descriptors, which the standard library leaves to the C one.
 //!
 //! # Invariants
 //! G1. [`Signals::block`] runs before the first thread starts. A signal that is blocked nowhere ends the process
 //!     in whichever thread it finds.
-#![allow(unsafe_code, reason = "the C library's calls on signal sets")]
+#![allow(unsafe_code, reason = "the C library's calls on signal sets and on ranges of descriptors")]
 
 use std::mem::MaybeUninit;
 
@@ -62,4 +62,11 @@ impl Signals {
             }
         }
     }
+}
+
+/// Closes every descriptor but the standard three in the programs that this process starts from now on.
+pub(crate) fn keep_descriptors_from_programs() {
+    let first = libc::STDERR_FILENO.cast_unsigned() + 1;
+    // SAFETY: it marks descriptors and closes none. Where the kernel has no such call, they stay as they are.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }

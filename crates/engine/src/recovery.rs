@@ -10,6 +10,8 @@
 //! One that cannot be opened for another reason fails the mount, and everything of the volume stays in the
 //! arena.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
+
 use slackwater_arena::{SurvivingInode, SurvivingVolume};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
@@ -59,7 +61,7 @@ impl SuperBlock {
         let mut opened = Vec::with_capacity(survivors.inodes.len());
         for survivor in &survivors.inodes {
             match self.reopen(survivor) {
-                Ok(found) => opened.push((survivor, Some(found))),
+                Ok(reopened) => opened.push((survivor, Some(reopened))),
                 Err(error) if error.kind() == ErrorKind::Stale => opened.push((survivor, None)),
                 Err(source) => {
                     let dirty_bytes = survivor.pages.len() as u64 * PAGE_BYTES;
@@ -67,9 +69,9 @@ impl SuperBlock {
                 }
             }
         }
-        for (survivor, found) in opened {
-            match found {
-                Some(found) => self.adopt_inode(survivor, found),
+        for (survivor, reopened) in opened {
+            match reopened {
+                Some(reopened) => self.adopt_inode(survivor, reopened),
                 None => self.drop_stale(survivor),
             }
         }
@@ -92,30 +94,28 @@ impl SuperBlock {
     }
 
     /// Opens a survivor and brings its file to the size it had for the programs that used it.
-    fn reopen(&self, survivor: &SurvivingInode) -> Result<Found, BackendError> {
+    fn reopen(&self, survivor: &SurvivingInode) -> Result<Reopened, BackendError> {
         let handle = FileHandle::new(survivor.record.handle.as_slice()).ok_or(ErrorKind::Stale)?;
         let id = id_of(survivor);
         let mut found: Found = self.call(None, |done| Call::Reopen { handle, id, done })?;
-        let size_bytes = survivor.record.size_bytes;
-        let end = PageIndex::end_of(size_bytes);
-        let will_grow = survivor.pages.iter().any(|(index, _)| PageIndex(*index).plus(1) == end);
-        if found.attr.size_bytes > size_bytes || (found.attr.size_bytes < size_bytes && !will_grow) {
-            // The process died inside a cut, whose intent was recorded first: in the backend's bytes, or in a hole
-            // beyond them that ends where no page is left to write.
-            let change = AttrChange { size_bytes: Some(size_bytes), ..AttrChange::default() };
+        let had_bytes = found.attr.size_bytes;
+        if is_to_be_resized(survivor, had_bytes) {
+            let change = AttrChange { size_bytes: Some(survivor.record.size_bytes), ..AttrChange::default() };
             let node = found.node.clone();
             found.attr = self.call(None, |done| Call::Setattr { node, change, done })?;
         }
-        Ok(found)
+        let allocated_to = had_bytes.min(found.attr.size_bytes);
+        Ok(Reopened { found, allocated_to })
     }
 
-    fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, found: Found) {
-        let backing_bytes = found.attr.size_bytes;
-        let inode = self.iget(found);
+    fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened) {
+        let backing_bytes = reopened.found.attr.size_bytes;
+        let inode = self.iget(reopened.found);
         inode.adopt_slot(survivor.slot);
         self.bdi().pin_adopted_node();
         inode.set_size(survivor.record.size_bytes);
         inode.backing_bytes.store(backing_bytes, Ordering::Release);
+        inode.allocated_to.store(reopened.allocated_to, Ordering::Release);
         inode.set_mtime(Timestamp(survivor.record.mtime_ns));
         let mut pages = 0;
         let mut delayed = 0;
@@ -148,6 +148,29 @@ impl SuperBlock {
         wb.pool.nr_dirty.add(pages);
         wb.bdi.pin_adopted(pages as u64);
         wb.mark_inode_dirty(inode.arc(), meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
+    }
+}
+
+/// A survivor whose file is open, and has its size or will have it once its pages are written.
+struct Reopened {
+    found: Found,
+    /// Pages behind have no space on the backend: an extension gives them none.
+    allocated_to: u64,
+}
+
+/// Whether a file of `had_bytes` does not come to its size by the writing of the pages that are left.
+fn is_to_be_resized(survivor: &SurvivingInode, had_bytes: u64) -> bool {
+    let size_bytes = survivor.record.size_bytes;
+    match had_bytes.cmp(&size_bytes) {
+        // The process died inside a cut, whose intent was recorded first.
+        Greater => true,
+        Equal => false,
+        // It was extended by writes, and the last page is left: that will extend it, once it has its space. Or one of
+        // those writes was cut off again, and the file ends in a hole.
+        Less => {
+            let end = PageIndex::end_of(size_bytes);
+            !survivor.pages.iter().any(|(index, _)| PageIndex(*index).plus(1) == end)
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use slackwater_arena::unescape_mount_field;
+use slackwater_size as size;
 
-use crate::quantity;
 use crate::table::{Align, Table};
 
 /// Facts that a reader needs to compare figures.
@@ -42,7 +42,7 @@ impl Machine {
         let title = format!("slackwater-lab {experiment}");
         let mut table = Table::new(title, &[("", Align::Left), ("", Align::Left)]);
         let mut row = |name: &str, text: String| table.row([format!("  {name}"), text]);
-        row("machine", format!("{}, {} cores, {} memory", self.cpu, self.cores, quantity::bytes(self.memory_bytes)));
+        row("machine", format!("{}, {} cores, {} memory", self.cpu, self.cores, size::text(self.memory_bytes)));
         row("kernel", format!("{}, huge pages {}, load {}", self.kernel, self.huge_pages, self.load));
         if let Some((dir, file_system)) = &self.files {
             row("files in", format!("{dir} ({file_system})"));

@@ -12,7 +12,7 @@ use slackwater_backends::{DirBackend, SystemClock};
 /// An engine with an arena of `arena_bytes` in memory, on the machine's clock.
 pub(crate) fn engine(arena_bytes: u64, tunables: Tunables) -> Result<Engine> {
     let arena = Arena::create(&ArenaConfig::memfd(arena_bytes))
-        .with_context(|| format!("cannot make a cache of {}", crate::quantity::bytes(arena_bytes)))?;
+        .with_context(|| format!("cannot make a cache of {}", slackwater_size::text(arena_bytes)))?;
     Ok(Engine::new(arena, Arc::new(SystemClock), tunables))
 }
 

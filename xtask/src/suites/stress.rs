@@ -18,9 +18,6 @@ pub(super) const SUITE: Suite = Suite {
 
 /// verity needs a file system with keys; lockofd fails for want of memory to lock.
 const CLASS: &str = "--class filesystem --sequential 1 --exclude verity,lockofd";
-/// How often one that failed here, and not on the file system below, is run again by itself: some fail now and then on a
-/// busy machine, wherever they run, when what they killed still writes into the directory they remove.
-const AGAIN: u32 = 4;
 /// Seconds for each.
 const SECONDS: (u32, u32) = (5, 1);
 
@@ -52,26 +49,9 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
             ours.insert(name.clone());
         }
     }
-    let mut once = BTreeSet::new();
-    for name in &ours {
-        let mut fails_again = false;
-        for _ in 0..AGAIN {
-            let (output, _) = stress(&format!("--{name} 1"), ground.path(), seconds + 60).output_of_any_end(&log)?;
-            fails_again |= !self::failed(&output).is_empty();
-        }
-        if !fails_again {
-            once.insert(name.clone());
-        }
-    }
-    ours.retain(|name| !once.contains(name));
     if ours.is_empty() {
         let ran = stressors(&output).len();
-        let below = failed.difference(&once).cloned().collect();
-        return Ok(format!(
-            "{ran} stressors; failed here and on the file system below: {}; failed once and not in {AGAIN} more runs: {}",
-            listed(&below),
-            listed(&once)
-        ));
+        return Ok(format!("{ran} stressors; failed here and on the file system below: {}", listed(&failed)));
     }
     Err(format!("failed here and not on the file system below: {}\n{}", listed(&ours), messages(&output, &ours)))
 }

@@ -5,14 +5,25 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
     ("crates/backends", &["slackwater", "slackwater-sync"]),
     ("crates/fuse", &["slackwater", "slackwater-sync", "slackwater-arena"]),
-    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
-    ("crates/lab", &["slackwater", "slackwater-sync", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
+    ("crates/size", &[]),
+    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-size"]),
+    (
+        "crates/lab",
+        &[
+            "slackwater",
+            "slackwater-sync",
+            "slackwater-arena",
+            "slackwater-backends",
+            "slackwater-fuse",
+            "slackwater-size",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -1,7 +1,8 @@
 //! How large an arena may be: the machine's memory and the cgroup's limits.
 //!
 //! An arena is memory that never shrinks. One that does not fit ends in the OOM killer at some later
-//! time, in somebody else's allocation; so it is refused at the start, with the name of the limit.
+//! time, in somebody else's allocation; so it is refused at the start, with the name of the limit. It may take
+//! what is available now, and what its cgroups allow, but for a rest that everything else needs.
 //!
 //! Cgroup mounts and our own path in them are looked up, not assumed: v1, v2 and both at once exist, and
 //! in a container the path in `/proc/self/cgroup` may be the host's and not exist below the mount. Every
@@ -18,8 +19,10 @@ struct Limit {
     name: String,
 }
 
-/// Refuses `needed_bytes` if they exceed the machine's memory or, where `by_cgroup`, that of a cgroup of
-/// ours.
+/// What is left to others of the machine's memory, and of a cgroup's: one part of so many.
+const REST: u64 = 16;
+
+/// Refuses `needed_bytes` if they exceed a limit of `scope`.
 pub(crate) fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
     let limit = smallest(scope, |path| std::fs::read_to_string(path).ok());
     match limit {
@@ -33,18 +36,27 @@ pub(crate) fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
 /// Which limits apply.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Scope {
-    /// Memory that is charged to our cgroup.
+    /// Memory of everybody, which is charged to our cgroup.
     Charged,
-    /// Huge pages come from a pool of their own and are charged to no memory cgroup.
+    /// All there is in the machine. Huge pages come from a pool of their own and are charged to no memory cgroup.
     Machine,
 }
 
 fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
-    let cgroups = match scope {
-        Scope::Machine => Vec::new(),
-        Scope::Charged => of_cgroups(&read),
-    };
-    of_machine(&read).into_iter().chain(cgroups).min_by_key(|limit| limit.bytes)
+    let mut limits = Vec::from_iter(of_machine(&read));
+    if scope == Scope::Charged {
+        let rest = |limit: &Limit| limit.bytes / REST;
+        let of_total = limits.first().map_or(0, rest);
+        let less = |limit: Limit, rest: u64| {
+            let bytes = limit.bytes.saturating_sub(rest);
+            Limit { bytes, name: format!("{}, less a rest for everything else", limit.name) }
+        };
+        limits.extend(of_available(&read).map(|limit| less(limit, of_total)));
+        limits.extend(
+            of_cgroups(&read).into_iter().map(|limit| (rest(&limit), limit)).map(|(rest, limit)| less(limit, rest)),
+        );
+    }
+    limits.into_iter().min_by_key(|limit| limit.bytes)
 }
 
 /// How much memory there is for arenas, as far as it can be told.
@@ -52,6 +64,8 @@ fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limi
 pub struct MemoryLimits {
     /// What the machine has.
     pub machine_bytes: Option<u64>,
+    /// What of it is free, or can be freed at once.
+    pub available_bytes: Option<u64>,
     /// The smallest limit of our cgroup and those above it; `None` without one.
     pub cgroup_bytes: Option<u64>,
 }
@@ -62,13 +76,22 @@ pub fn memory_limits() -> MemoryLimits {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     MemoryLimits {
         machine_bytes: of_machine(&read).map(|limit| limit.bytes),
+        available_bytes: of_available(&read).map(|limit| limit.bytes),
         cgroup_bytes: of_cgroups(&read).into_iter().map(|limit| limit.bytes).min(),
     }
 }
 
 fn of_machine(read: &impl Fn(&Path) -> Option<String>) -> Option<Limit> {
-    let bytes = mem_total_bytes(&read(Path::new("/proc/meminfo"))?)?;
-    Some(Limit { bytes, name: "MemTotal of /proc/meminfo".to_owned() })
+    of_meminfo("MemTotal", read)
+}
+
+fn of_available(read: &impl Fn(&Path) -> Option<String>) -> Option<Limit> {
+    of_meminfo("MemAvailable", read)
+}
+
+fn of_meminfo(field: &str, read: &impl Fn(&Path) -> Option<String>) -> Option<Limit> {
+    let bytes = meminfo_bytes(&read(Path::new("/proc/meminfo"))?, field)?;
+    Some(Limit { bytes, name: format!("{field} of /proc/meminfo") })
 }
 
 fn of_cgroups(read: &impl Fn(&Path) -> Option<String>) -> Vec<Limit> {
@@ -81,9 +104,9 @@ fn of_cgroups(read: &impl Fn(&Path) -> Option<String>) -> Vec<Limit> {
     limit_files(&mounts, &cgroups).into_iter().filter_map(of_file).collect()
 }
 
-/// `MemTotal` of `/proc/meminfo`.
-fn mem_total_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// A field of `/proc/meminfo`.
+fn meminfo_bytes(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 

@@ -8,6 +8,13 @@ use std::os::fd::OwnedFd;
 use rustix::fs::fstatfs;
 use rustix::io;
 
+const EXT4: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683e;
+const TMPFS: u64 = 0x0102_1994;
+const ZFS: u64 = 0x2fc1_2fc1;
+const BCACHEFS: u64 = 0xca45_1a4e;
+const MSDOS: u64 = 0x4d44;
 const FUSE: u64 = 0x6573_5546;
 const NFS: u64 = 0x6969;
 const V9FS: u64 = 0x0102_1997;
@@ -15,48 +22,52 @@ const SMB: u64 = 0x517b;
 const CIFS: u64 = 0xff53_4d42;
 const SMB2: u64 = 0xfe53_4d42;
 
-/// Kinds of file systems, by what they do differently.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum FileSystem {
-    /// No server that is known of.
-    Local,
-    Fuse,
-    Nfs,
-    /// 9p and SMB.
-    Remote,
+/// What ext2, the smallest of those without a line of their own, holds with blocks of 4 KiB, in round figures: 2 TiB.
+const OTHERS_MAX: u64 = 1 << 41;
+
+/// The kind of a file system.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct FileSystem {
+    magic: u64,
+    block_bytes: u64,
 }
 
 impl FileSystem {
     /// That of `root`.
     pub(super) fn of(root: &OwnedFd) -> io::Result<Self> {
+        let stat = fstatfs(root)?;
         // The number is 32 bits wide, and sign-extended where the field is wider.
-        Ok(Self::by_magic(fstatfs(root)?.f_type as u64 & u64::from(u32::MAX)))
-    }
-
-    fn by_magic(magic: u64) -> Self {
-        match magic {
-            FUSE => Self::Fuse,
-            NFS => Self::Nfs,
-            V9FS | SMB | CIFS | SMB2 => Self::Remote,
-            _ => Self::Local,
-        }
+        Ok(Self { magic: stat.f_type as u64 & u64::from(u32::MAX), block_bytes: stat.f_bsize as u64 })
     }
 
     /// Whether `syncfs` makes everything durable. FUSE, 9p and SMB hand a sync on only for a file that is asked for
     /// by itself.
     pub(super) fn has_syncfs(self) -> bool {
-        matches!(self, Self::Local | Self::Nfs)
+        !matches!(self.magic, FUSE | V9FS | SMB | CIFS | SMB2)
     }
 
     /// Whether `close` may wait for a server.
     pub(super) fn close_may_wait(self) -> bool {
-        self != Self::Local
+        matches!(self.magic, FUSE | NFS | V9FS | SMB | CIFS | SMB2)
     }
 
     /// Whether a kernel handle says which file it is in any process, as long as the file exists. FUSE forgets what
     /// nobody has open, and a server may then give the same file another number.
     pub(super) fn has_lasting_handles(self) -> bool {
-        self != Self::Fuse
+        self.magic != FUSE
+    }
+
+    /// How large a file may become. No system call tells, and the engine has to refuse what is too large *before* it
+    /// takes the bytes. So those that hold more are listed, and anything else is held to a size that all but the FAT
+    /// family reach.
+    pub(super) fn max_file_bytes(self) -> u64 {
+        match self.magic {
+            // Extents number blocks in 32 bits and keep the last number for themselves.
+            EXT4 => u64::from(u32::MAX) * self.block_bytes.min(4096),
+            XFS | BTRFS | TMPFS | ZFS | BCACHEFS => i64::MAX as u64,
+            MSDOS => u64::from(u32::MAX),
+            _ => OTHERS_MAX,
+        }
     }
 }
 
@@ -64,17 +75,32 @@ impl FileSystem {
 mod tests {
     use super::*;
 
+    fn with_blocks_of(block_bytes: u64, magic: u64) -> FileSystem {
+        FileSystem { magic, block_bytes }
+    }
+
     #[test]
     fn a_server_is_told_from_a_disk() {
-        const EXT4: u64 = 0xef53;
-        let local = FileSystem::by_magic(EXT4);
+        let local = with_blocks_of(4096, EXT4);
         assert!(local.has_syncfs() && !local.close_may_wait() && local.has_lasting_handles());
-        let nfs = FileSystem::by_magic(NFS);
+        let nfs = with_blocks_of(1 << 20, NFS);
         assert!(nfs.has_syncfs() && nfs.close_may_wait() && nfs.has_lasting_handles());
         for magic in [FUSE, V9FS, SMB, CIFS, SMB2] {
-            let remote = FileSystem::by_magic(magic);
+            let remote = with_blocks_of(4096, magic);
             assert!(!remote.has_syncfs() && remote.close_may_wait(), "{magic:#x}");
             assert_eq!(remote.has_lasting_handles(), magic != FUSE);
         }
+    }
+
+    #[test]
+    fn ext4_stops_a_block_short_of_16_tib() {
+        assert_eq!(with_blocks_of(4096, EXT4).max_file_bytes(), (16 << 40) - 4096);
+        assert_eq!(with_blocks_of(1024, EXT4).max_file_bytes(), (4 << 40) - 1024);
+    }
+
+    #[test]
+    fn an_unknown_file_system_is_not_trusted_with_much() {
+        assert_eq!(with_blocks_of(1 << 20, NFS).max_file_bytes(), 2 << 40);
+        assert_eq!(with_blocks_of(4096, MSDOS).max_file_bytes(), (4 << 30) - 1);
     }
 }

@@ -53,6 +53,11 @@ impl Handles {
         self.has_kernel_handles.then(|| handle_of(fd.as_fd())).transpose()
     }
 
+    /// Whether a node is found again only by being kept open.
+    pub(super) fn keep_nodes_open(&self) -> bool {
+        self.reopening != Reopening::ByKernel
+    }
+
     /// Generation and handle of node `ino`, open at `fd`. Without a name it is not kept open.
     pub(super) fn describe(
         &self,

@@ -57,8 +57,8 @@ use crate::workers::{Lane, Workers};
 
 /// Threads of one volume.
 const THREADS_MAX: usize = 8;
-/// Threads that data and syncs never take: a lookup is not behind a volume's worth of slow writes. What is
-/// left lets two syncs run beside the units in flight of [`limits`].
+/// Threads that data and syncs never take: a lookup is not behind a volume's worth of slow writes. The rest is as many
+/// as the units in flight of [`limits`].
 const THREADS_RESERVED: usize = 2;
 
 /// A volume in a directory of a mounted file system.

@@ -11,8 +11,11 @@ use slackwater_sync::shim::OnceLock;
 
 /// The descriptors of a node. Dropping it closes them all, which may wait for a server.
 pub(super) struct DirNode {
-    /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file.
+    /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file. Or the one that
+    /// the file was made with.
     pub(super) path: OwnedFd,
+    /// Set if `path` is open for reading and writing.
+    made_with: OnceLock<()>,
     pub(super) kind: NodeKind,
     reader: OnceLock<OwnedFd>,
     writer: OnceLock<OwnedFd>,
@@ -26,6 +29,7 @@ impl DirNode {
     pub(super) fn new(path: OwnedFd, kind: NodeKind) -> Self {
         Self {
             path,
+            made_with: OnceLock::new(),
             kind,
             reader: OnceLock::new(),
             writer: OnceLock::new(),
@@ -39,14 +43,23 @@ impl DirNode {
         self.writer.set(writer).ok();
     }
 
+    /// `path` is the descriptor that it was made with.
+    pub(super) fn set_made_with_path(&self) {
+        self.made_with.set(()).ok();
+    }
+
+    fn made_with(&self) -> Option<&OwnedFd> {
+        self.made_with.get().map(|()| &self.path)
+    }
+
     /// Whether data may have been written to it.
     pub(super) fn has_writer(&self) -> bool {
-        self.writer.get().is_some()
+        self.made_with().or(self.writer.get()).is_some()
     }
 
     /// A descriptor for reading: the writer if there is one.
     pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
-        match self.writer.get() {
+        match self.made_with().or(self.writer.get()) {
             Some(writer) => Ok(writer),
             None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
         }
@@ -54,7 +67,10 @@ impl DirNode {
 
     /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.
     pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
-        open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR))
+        match self.made_with() {
+            Some(writer) => Ok(writer),
+            None => open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR)),
+        }
     }
 
     pub(super) fn direct_reader(&self, fds: &ProcFds) -> io::Result<Option<&OwnedFd>> {

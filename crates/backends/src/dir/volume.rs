@@ -97,7 +97,7 @@ impl Volume {
             acls: Acls::default(),
             unsynced: (!file_system.has_syncfs()).then(Unsynced::new),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
-            limits: limits_of(&root, dev).map_err(no_limits)?,
+            limits: limits_of(file_system, dev),
             dev,
             closer: file_system.close_may_wait().then(Closer::new),
             root,

@@ -6,7 +6,9 @@ use slackwater::backend::{FallocateMode, MemBackend};
 use slackwater::{File, FileError, Tunables, UmountOptions, Written};
 use slackwater_backends::Rule;
 
-use crate::rig::{Disk, PAGE, Rig, busy, by_hand, create, limits, pattern, recover, remount, snapshot, spawn};
+use crate::rig::{
+    Disk, PAGE, Rig, busy, by_hand, create, eventually, limits, pattern, recover, remount, snapshot, spawn,
+};
 
 /// Pages that files can have; the root directory takes one more.
 const PAGES: u64 = 600;
@@ -193,4 +195,28 @@ fn bytes_that_survived_their_process_count() {
     assert_eq!(volume.statfs().unwrap().blocks_available, PAGES - 300);
     volume.umount(UmountOptions::default()).unwrap();
     drop(engine);
+}
+
+/// The file is extended to where it was cut, over a page that has still to be written.
+#[test]
+fn p11_a_page_before_a_cut_that_recovery_makes_keeps_its_space() {
+    let rig = rig();
+    let file = Arc::new(rig.create("a"));
+    file.write_at(0, &[7; 2 * PAGE]).unwrap();
+    file.fsync().unwrap();
+    for page in [40, 100] {
+        file.write_at(page * PAGE as u64, &[7; PAGE]).unwrap();
+    }
+    assert_eq!(available_pages(&rig), PAGES - 4);
+    rig.disk.faults.add(Rule::hold().on("setattr"));
+    let cut = Arc::clone(&file);
+    let cutting = spawn("a cut", move || cut.set_len(50 * PAGE as u64));
+    eventually("the cut is on its way", || !rig.disk.faults.held().is_empty());
+    let (engine, _) = recover(snapshot(&rig.engine));
+    let volume = remount(&engine, &rig.disk.mem).unwrap();
+    assert_eq!(volume.statfs().unwrap().blocks_available, PAGES - 3);
+    volume.umount(UmountOptions::default()).unwrap();
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    cutting.wait().unwrap();
 }

@@ -5,41 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
-};
+use rustix::mount::{MountFlags, mount_bind, mount_remount};
 use slackwater::{Engine, ErrorKind, File, FileError, SuperBlock, Tunables, UmountError, UmountOptions, Written};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Rule, SystemClock};
 
+use crate::mounted::{mount_tmpfs, mounted};
 use crate::rig::{
     ARENA_BYTES, Disk, PAGE, Rig, TempDir, assert_idle, assert_same, busy, by_hand, create, eventually, fill, open,
     pattern, read_all, within,
 };
-
-/// A mount that is taken away again, also by a panic.
-struct Mounted<'a>(&'a Path);
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        unmount(self.0, UnmountFlags::DETACH).ok();
-    }
-}
-
-/// Says so and gives nothing where mounting is not permitted.
-fn mounted<'a>(path: &'a Path, mount: impl FnOnce(&Path) -> rustix::io::Result<()>) -> Option<Mounted<'a>> {
-    match mount(path) {
-        Ok(()) => {
-            let mounted = Mounted(path);
-            mount_change(path, MountPropagationFlags::PRIVATE).unwrap();
-            Some(mounted)
-        }
-        Err(errno) => {
-            println!("skipped: cannot mount: {errno}");
-            None
-        }
-    }
-}
 
 fn engine(tunables: Tunables) -> Engine {
     Engine::new(Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap(), Arc::new(SystemClock), tunables)
@@ -57,11 +32,7 @@ fn fsync(file: &Arc<File>) -> Result<(), FileError> {
 #[test]
 fn a_full_disk_says_so_at_fsync_and_gets_everything_once_there_is_space() {
     let dir = TempDir::new("full");
-    let Some(_mounted) =
-        mounted(dir.path(), |path| mount("tmpfs", path, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"size=2m"))
-    else {
-        return;
-    };
+    let Some(_mounted) = mounted(dir.path(), |path| mount_tmpfs(path, c"size=2m")) else { return };
     // Nothing is written back before the fsync: the space is gone when it is needed, not when it was asked for.
     let engine = engine(Tunables::default());
     let volume = mount_dir(&engine, dir.path());

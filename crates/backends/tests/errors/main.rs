@@ -5,6 +5,8 @@
 mod backends_that_fail;
 mod cuts;
 mod limits;
+#[path = "../dir/mounted.rs"]
+mod mounted;
 mod names;
 mod nodes;
 mod other_files_bytes;

@@ -77,6 +77,8 @@ pub(crate) enum Phase {
     Mounted,
     /// An unmount is under way.
     Unmounting,
+    /// Unmounted here, but in use: by files that were open, as a bind mount, in another namespace.
+    Elsewhere,
     /// Nobody can reach it any more, and not everything is in the source yet.
     Flushing,
 }

@@ -9,18 +9,21 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use slackwater::{Engine, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, Survivors, memory_limits};
 use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_size as size;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Reason};
 use crate::mount::find_nodes::find_nodes;
-use crate::quantity;
+use crate::progress::Meter;
 
 /// Where arenas are when nobody says otherwise.
 const FOLDER: &str = "/dev/shm";
@@ -32,16 +35,21 @@ pub(crate) fn default_path(identity: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("slackwater-{}-{identity}.arena", geteuid().as_raw()))
 }
 
-/// An eighth of the memory, at most half of our cgroup's limit, and what the file system of `path` has room for.
+/// An eighth of the memory, at most half of what is free and of our cgroup's limit, and what the file system of `path`
+/// has room for.
 pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
     let limits = memory_limits();
     let room = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
     // The tables come on top, and others need room too.
     let room = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize) / 4 * 3);
-    let parts = [limits.machine_bytes.map(|bytes| bytes / 8), limits.cgroup_bytes.map(|bytes| bytes / 2), room];
+    let halves = [limits.available_bytes, limits.cgroup_bytes].map(|bytes| bytes.map(|bytes| bytes / 2));
+    let parts = [limits.machine_bytes.map(|bytes| bytes / 8), halves[0], halves[1], room];
     let least = parts.into_iter().flatten().min().unwrap_or(256 << 20);
     (least >> 20 << 20).max(CACHE_BYTES_MIN)
 }
+
+/// Who waits as long wants to know for what.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// What is in an arena of a process that died.
 pub(crate) struct Left {
@@ -57,11 +65,8 @@ impl Left {
     }
 }
 
-/// Opens what a predecessor left. `None` when there is no file.
-///
-/// # Errors
-/// The file is none of ours, in use, damaged, or has data of another source.
-pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
+/// Opens a file that is ours (F1). `None` when there is none.
+fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
     let name = path.display();
     let status = match fs::symlink_metadata(path) {
         Ok(status) => status,
@@ -74,20 +79,46 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
             Failure::failed(what).advise("remove it if you know what it is, or choose another with --arena FILE")
         );
     }
-    let (arena, survivors) = Arena::open(path).map_err(|error| refused(path, &error))?;
-    let is_other = |id: &[u8]| id != identity.as_bytes();
-    let pages = |other: bool| -> u64 {
-        let volumes = survivors.volumes.iter().filter(|volume| is_other(volume.record.id.as_slice()) == other);
-        volumes.flat_map(|volume| &volume.inodes).map(|inode| inode.pages.len() as u64).sum()
-    };
-    let frame_bytes = slackwater_arena::FRAME_BYTES as u64;
-    if pages(true) > 0 {
-        let what = format!("the arena {name} holds {} of another source", quantity::bytes(pages(true) * frame_bytes));
-        return Err(Failure::failed(what).advise(
-            "mount that source with this arena first, which brings the data in, or choose another --arena FILE",
-        ));
+    Arena::open(path).map(Some).map_err(|error| refused(path, &error))
+}
+
+/// Bytes in the volumes whose name is one of `these`.
+fn bytes_of(survivors: &Survivors, these: impl Fn(&[u8]) -> bool) -> u64 {
+    let volumes = survivors.volumes.iter().filter(|volume| these(volume.record.id.as_slice()));
+    let pages: usize = volumes.flat_map(|volume| &volume.inodes).map(|inode| inode.pages.len()).sum();
+    (pages * slackwater_arena::FRAME_BYTES) as u64
+}
+
+/// Bytes that a dead process left in a file, in the volumes whose name is one of `these`.
+///
+/// # Errors
+/// The file is none of ours, or damaged.
+pub(crate) fn bytes_left(path: &Path, these: impl Fn(&[u8]) -> bool) -> Result<u64, Failure> {
+    match open(path) {
+        Ok(Some((_, survivors))) => Ok(bytes_of(&survivors, these)),
+        Ok(None) => Ok(0),
+        // By a mount of another source, which takes no file with data in it that is not its own.
+        Err(failure) if failure.reason == Reason::Busy => Ok(0),
+        Err(failure) => Err(failure),
     }
-    let bytes = pages(false) * frame_bytes;
+}
+
+/// Opens what a predecessor left. `None` when there is no file.
+///
+/// # Errors
+/// The file is none of ours, in use, damaged, or has data of another source.
+pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
+    let name = path.display();
+    let Some((arena, survivors)) = open(path)? else { return Ok(None) };
+    let of_others = bytes_of(&survivors, |id| id != identity.as_bytes());
+    if of_others > 0 {
+        let what = format!("the arena {name} holds {} of another source", size::text(of_others));
+        return Err(Failure::failed(what)
+            .advise("mount that source with this arena first, which brings the data in, or choose another --arena FILE")
+            .advise("a source whose file system was mounted anew, with another device number, counts as another")
+            .advise(format!("to go on without that data, move the arena away: mv {name} {name}.bad")));
+    }
+    let bytes = bytes_of(&survivors, |id| id == identity.as_bytes());
     Ok(Some(Left { arena, survivors, bytes }))
 }
 
@@ -101,7 +132,7 @@ pub(crate) struct Dropped {
 impl Dropped {
     /// For people; `None` when there was nothing.
     pub(crate) fn line(self, source: &Path) -> Option<String> {
-        let (bytes, source) = (quantity::bytes(self.bytes), source.display());
+        let (bytes, source) = (size::text(self.bytes), source.display());
         let files = match self.files {
             0 => return None,
             1 => "1 file".to_owned(),
@@ -143,16 +174,30 @@ pub(crate) fn bring_in(
     Ok(Dropped { files: status.dropped_files, bytes: status.dropped_bytes })
 }
 
-/// Makes a new file.
+/// Makes a new file, and shows how far it is when that takes its time. `check` is asked several times a second whether to
+/// go on.
 ///
 /// # Errors
-/// There is not enough memory, or the file cannot be there.
+/// There is not enough memory, or the file cannot be there; and that of `check`.
 ///
 /// # Blocking
-/// Up to a second per GiB.
-pub(crate) fn create(path: &Path, cache_bytes: u64) -> Result<Arc<Arena>, Failure> {
+/// Up to some seconds per GiB.
+pub(crate) fn create(
+    path: &Path,
+    cache_bytes: u64,
+    check: impl Fn() -> Result<(), Failure>,
+) -> Result<Arc<Arena>, Failure> {
+    let (begun, mut meter) = (Instant::now(), Meter::new("making the cache"));
+    let mut stopped = None;
     // One volume; the rest of the table costs nothing.
-    Arena::create(&ArenaConfig::file(path, cache_bytes)).map_err(|error| refused(path, &error))
+    let arena = Arena::create_watched(&ArenaConfig::file(path, cache_bytes), &mut |done, of| {
+        if begun.elapsed() >= SHOWN_AFTER {
+            meter.fill(done, of);
+        }
+        stopped = check().err();
+        if stopped.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    arena.map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
 }
 
 /// Removes a file that has nothing any more.
@@ -169,13 +214,13 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
     let name = path.display();
     match error {
         ArenaError::TooLarge { needed_bytes, limit_bytes, limit_name } => {
-            let (needed, limit) = (quantity::bytes(*needed_bytes), quantity::bytes(*limit_bytes));
-            let half = quantity::bytes(limit_bytes / 2);
+            let (needed, limit) = (size::text(*needed_bytes), size::text(*limit_bytes));
+            let half = size::text(limit_bytes / 2);
             Failure::usage(format!("this cache needs {needed} of memory, more than the {limit} of {limit_name}"))
                 .advise(format!("choose a smaller --cache, at most half of the memory is sensible ({half})"))
         }
         ArenaError::NoSpace { needed_bytes, .. } => {
-            let needed = quantity::bytes(*needed_bytes);
+            let needed = size::text(*needed_bytes);
             let folder = path.parent().unwrap_or(path).display();
             Failure::failed(format!("{folder} has no room for the {needed} of this cache"))
                 .advise("choose a smaller --cache, remount it larger (mount -o remount,size=...), or use --arena FILE elsewhere")
@@ -192,7 +237,7 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
         ArenaError::Config(mismatch) => Failure::usage(format!("this cache is not possible: {mismatch}")),
         ArenaError::Os { call, source } => Failure::failed(format!("cannot use the arena {name}: {call}: {source}"))
             .advise("choose another with --arena FILE, in a directory of tmpfs that you may write"),
-        other => Failure::failed(format!("cannot use the arena {name}: {other}")),
+        other @ (ArenaError::GivenUp | _) => Failure::failed(format!("cannot use the arena {name}: {other}")),
     }
 }
 

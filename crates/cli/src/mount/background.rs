@@ -2,20 +2,31 @@
 //!
 //! The command starts itself again before it has any thread, waits for the announcement of that process, and passes it
 //! on. The new process leaves the session, and writes to a log from then on.
+//!
+//! # Invariants
+//! B1. Until the new process has left, the end of the one that started it asks it to end, as SIGTERM does. So whoever
+//!     interrupts the command interrupts the start, and nothing that is half made stays behind.
+//! B2. It has no descriptor but those it opens and the standard three: a lock that a script holds, or the end of a
+//!     pipe, would be kept as long as the mount.
+//! B3. What may fail of leaving is done before the mount; afterwards nobody could be told.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use rustix::process::setsid;
+use humantime::format_duration;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::arguments::MountArguments;
 use crate::exit::{Failure, Reason};
+use crate::sys;
 
 /// Starts the mount in a process of its own. Returns when it is mounted, or with its failure.
 ///
@@ -30,6 +41,7 @@ pub(crate) fn start(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let own = std::env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(own.as_deref().unwrap_or(Path::new("/proc/self/exe")));
     command.arg0("slackwater").args(command_line(arguments));
+    sys::keep_descriptors_from_programs(); // B2
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut announcement = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {
@@ -45,41 +57,97 @@ pub(crate) fn start(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What makes another process do the same.
+/// What makes another process do the same. Taken apart without `..`: what is new must be passed on too.
 fn command_line(arguments: &MountArguments) -> Vec<OsString> {
+    let MountArguments {
+        source,
+        mountpoint,
+        cache,
+        dirty_ratio,
+        dirty_expire,
+        read_only,
+        allow_other,
+        nosuid,
+        nodev,
+        noexec,
+        foreground: _,
+        background: _,
+        arena,
+        wait,
+        options,
+        detached: _,
+    } = arguments;
     let mut line: Vec<OsString> = vec!["mount".into(), "--detached".into()];
     let mut add = |name: &str, value: OsString| line.extend([OsString::from(name), value]);
-    if let Some(bytes) = arguments.cache {
+    if let Some(bytes) = cache {
         add("--cache", bytes.to_string().into());
     }
-    if let Some(arena) = &arguments.arena {
+    if let Some(arena) = arena {
         add("--arena", arena.into());
     }
-    add("--dirty-ratio", arguments.dirty_ratio.to_string().into());
-    add("--dirty-expire", format!("{}ms", arguments.dirty_expire.as_millis()).into());
-    let flags =
-        [(arguments.read_only, "--read-only"), (arguments.allow_other, "--allow-other"), (arguments.wait, "--wait")];
-    line.extend(flags.into_iter().filter(|(set, _)| *set).map(|(_, name)| name.into()));
+    add("--dirty-ratio", dirty_ratio.to_string().into());
+    add("--dirty-expire", format_duration(*dirty_expire).to_string().into());
+    options.iter().for_each(|list| add("-o", list.into()));
+    let flags = [
+        (read_only, "--read-only"),
+        (allow_other, "--allow-other"),
+        (nosuid, "--nosuid"),
+        (nodev, "--nodev"),
+        (noexec, "--noexec"),
+        (wait, "--wait"),
+    ];
+    line.extend(flags.into_iter().filter(|(set, _)| **set).map(|(_, name)| name.into()));
     line.push("--".into());
-    line.extend([arguments.source.clone().into(), arguments.mountpoint.clone().into()]);
+    line.extend([source.into(), mountpoint.into()]);
     line
 }
 
-/// Leaves the terminal and the session; what is printed from now on goes to `log`.
+/// Ends with the process that started this one, until [`Departure::leave`] (B1).
 ///
 /// # Errors
-/// When the log cannot be made.
-pub(crate) fn detach(log: &Path) -> io::Result<()> {
-    let nothing = OpenOptions::new().read(true).open("/dev/null")?;
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(log)?;
-    io::stdout().flush()?;
-    // Fails for the leader of a process group only, who has been detached by somebody else.
-    let _ = setsid();
-    std::env::set_current_dir("/")?;
-    dup2_stdin(&nothing)?;
-    dup2_stderr(&log)?;
-    // Last: who started us takes its end for the end of the announcement.
-    Ok(dup2_stdout(&log)?)
+/// It has ended already.
+pub(crate) fn end_with_starter() -> Result<(), Failure> {
+    let failed = |errno: Errno| Failure::failed(format!("cannot watch the command that started the mount: {errno}"));
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    // It may have ended before it was watched: then nobody reads the pipe any more.
+    let stdout = io::stdout();
+    let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut pipe, Some(&Timespec::default())).map_err(failed)?;
+    match pipe[0].revents().contains(PollFlags::ERR) {
+        true => Err(Failure::failed("the command that started the mount has ended")),
+        false => Ok(()),
+    }
+}
+
+/// What it takes to leave the terminal.
+pub(crate) struct Departure {
+    nothing: File,
+    log: File,
+}
+
+impl Departure {
+    /// Makes it possible to leave; what is printed afterwards goes to `log`.
+    ///
+    /// # Errors
+    /// When the log cannot be made.
+    pub(crate) fn prepare(log: &Path) -> io::Result<Self> {
+        let nothing = File::open("/dev/null")?;
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(log)?;
+        std::env::set_current_dir("/")?;
+        // Fails for the leader of a process group only, who has been detached by somebody else.
+        let _ = setsid();
+        Ok(Self { nothing, log })
+    }
+
+    /// Leaves. Who started us takes it for the end of the announcement.
+    pub(crate) fn leave(self) {
+        // B3: none of these fails for descriptors that are open, and nobody may be there for the announcement.
+        let _ = set_parent_process_death_signal(None);
+        let _ = dup2_stdin(&self.nothing);
+        let _ = dup2_stderr(&self.log);
+        let _ = io::stdout().flush();
+        let _ = dup2_stdout(&self.log);
+    }
 }
 
 #[cfg(test)]
@@ -91,13 +159,28 @@ mod tests {
 
     #[test]
     fn another_process_gets_the_same_arguments() {
-        let line = ["slackwater", "mount", "--background", "--cache", "1.5GiB", "--read-only", "--dirty-expire", "2s"];
+        let line = [
+            "slackwater",
+            "mount",
+            "--background",
+            "--cache",
+            "1.5GiB",
+            "--dirty-ratio",
+            "7",
+            "--dirty-expire",
+            "1.0625h",
+        ];
+        let flags = ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "-o", "nofail"];
         let parse = |line: Vec<std::ffi::OsString>| {
             let Command::Mount(arguments) = Arguments::parse_from(line).command else { panic!("the line says mount") };
             *arguments
         };
         let first = parse(
-            line.iter().chain(&["--arena", "/dev/shm/x", "--", "a b", "-c"]).map(|word| (*word).into()).collect(),
+            line.iter()
+                .chain(&flags)
+                .chain(&["--arena", "/dev/shm/x", "--", "a b", "-c"])
+                .map(|word| (*word).into())
+                .collect(),
         );
         let mut second = parse(std::iter::once("slackwater".into()).chain(command_line(&first)).collect());
         assert!(second.detached);

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use slackwater_size as size;
 
 use crate::control::client;
 use crate::control::protocol::{Phase, Reply, Request};
 use crate::exit::{Failure, Reason};
+use crate::mount::arena_file;
 use crate::mount::place::Place;
 use crate::registry::{Entry, Found, Registered, Registry};
 
@@ -38,7 +40,7 @@ enum Obstacle {
 /// or as long as it takes with `wait`; `say` hears for what.
 ///
 /// # Errors
-/// `Busy`, with the owner and what to do.
+/// `Busy`, with the owner and what to do; or an earlier mount left data in another arena.
 pub(crate) fn claim(
     registry: &Registry,
     entry: &Entry,
@@ -55,6 +57,7 @@ pub(crate) fn claim(
             match obstacle(registry, entry, &source_fd).map_err(failed)? {
                 Some(obstacle) => obstacle,
                 None => {
+                    check_left_elsewhere(registry, entry)?;
                     forget_dead(registry, entry).map_err(failed)?;
                     let registered = registry.register(&guard, entry).map_err(failed)?;
                     return Ok(Claim { _lock: source_fd, registered });
@@ -96,6 +99,34 @@ fn obstacle(registry: &Registry, entry: &Entry, source_fd: &OwnedFd) -> std::io:
     }
 }
 
+/// Refuses to go on without what an earlier mount of this source left in another arena: brought in later, it would be
+/// written over what is newer.
+fn check_left_elsewhere(registry: &Registry, entry: &Entry) -> Result<(), Failure> {
+    let failed = |error| Failure::failed(format!("cannot read the register of mounts: {error}"));
+    for found in registry.entries().map_err(failed)?.iter().filter(|found| !found.is_alive) {
+        let dead = &found.entry;
+        let is_same = dead.source.id == entry.source.id;
+        if dead.arena == entry.arena || !(is_same || dead.source.path == entry.source.path) {
+            continue;
+        }
+        let bytes = arena_file::bytes_left(&dead.arena, |id| dead.source.is_meant_by(id))?;
+        if bytes > 0 {
+            // Directory and number may be the same, and the file system another.
+            let identity = entry.source.identity().map_err(failed)?;
+            let is_same = is_same && arena_file::bytes_left(&dead.arena, |id| id == identity.as_bytes())? > 0;
+            let (bytes, source, arena) = (size::text(bytes), dead.source.path.display(), dead.arena.display());
+            let what = format!("an earlier mount of {source} died with {bytes} not in it yet, which are in {arena}");
+            let advice = match is_same {
+                true => format!("mount it with --arena {arena} first, which brings the data in"),
+                false => format!("{source} is another directory since, or its file system was mounted anew"),
+            };
+            let away = format!("to go on without that data, move the arena away: mv {arena} {arena}.bad");
+            return Err(Failure::failed(what).advise(advice).advise(away));
+        }
+    }
+    Ok(())
+}
+
 /// Entries of the dead that say nothing any more: this source is taken over, or their arena is gone.
 fn forget_dead(registry: &Registry, entry: &Entry) -> std::io::Result<()> {
     for found in registry.entries()?.iter().filter(|found| !found.is_alive) {
@@ -113,6 +144,10 @@ impl Obstacle {
         let start = Instant::now();
         loop {
             match client::ask(&found.socket(), &Request::Status) {
+                // Just unmounted, and the process has not heard of it.
+                Ok(Reply::Status(status)) if status.phase == Phase::Elsewhere && start.elapsed() < LEAVING => {
+                    thread::sleep(LOOK);
+                }
                 Ok(Reply::Status(status)) => return status.phase == Phase::Flushing,
                 Ok(_) => return false,
                 Err(_) if !found.is_still_alive() => return true,

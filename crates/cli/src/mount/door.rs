@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::SuperBlock;
+pub(crate) use slackwater_fuse::Missing;
 use slackwater_fuse::mount::{MountError, MountOptions};
 use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
-use crate::quantity;
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;
@@ -21,6 +22,7 @@ pub(crate) struct DoorOptions {
     pub(crate) allow_other: bool,
     pub(crate) nosuid: bool,
     pub(crate) nodev: bool,
+    pub(crate) noexec: bool,
 }
 
 /// How to unmount.
@@ -55,6 +57,7 @@ impl Door {
             allow_other: options.allow_other,
             nosuid: options.nosuid,
             nodev: options.nodev,
+            noexec: options.noexec,
             ..MountOptions::default()
         };
         let mounted = MountedVolume::mount(&pool, Arc::clone(volume), mountpoint, &options);
@@ -62,12 +65,15 @@ impl Door {
         Ok(Arc::new(Self { mounted, _pool: pool }))
     }
 
+    /// What the kernel lacks.
+    pub(crate) fn missing(&self) -> &[Missing] {
+        self.mounted.missing_features()
+    }
+
     /// What the kernel lacks, and what is lost with it.
     pub(crate) fn missing_features(&self) -> Vec<String> {
-        let text = |missing: &slackwater_fuse::Missing| {
-            format!("this kernel has no {}; without it: {}", missing.feature, missing.lost)
-        };
-        self.mounted.missing_features().iter().map(text).collect()
+        let text = |missing: &Missing| format!("this kernel has no {}; without it: {}", missing.feature, missing.lost);
+        self.missing().iter().map(text).collect()
     }
 
     /// Makes everything durable that was written, shared mappings included.
@@ -87,6 +93,11 @@ impl Door {
         // How far it is, is asked of the volume.
         let outcome = self.mounted.umount(UmountRequest { deadline, force, discard }, &|_| {});
         outcome.map_err(|error| self.failure(&error))
+    }
+
+    /// Whether nobody can reach it any more.
+    pub(crate) fn is_unmounted(&self) -> bool {
+        self.mounted.is_unmounted()
     }
 
     /// Waits until nobody can reach it any more.
@@ -125,13 +136,14 @@ impl Door {
             }
             MountedError::Elsewhere { holders: found, .. } => {
                 let what = format!(
-                    "{mountpoint} is unmounted, but the volume is mounted elsewhere too, as a bind mount \
+                    "{mountpoint} is unmounted, but the volume is in use elsewhere: by open files, as a bind mount, \
                     or in another namespace"
                 );
-                holders(Failure::busy(what), found).advise("unmount it there; the process flushes and ends then")
+                holders(Failure::busy(what), found)
+                    .advise("close and unmount it there, or use --force; the process flushes and ends then")
             }
             MountedError::Deadline { dirty_bytes, cause } => {
-                let left = quantity::bytes(*dirty_bytes);
+                let left = size::text(*dirty_bytes);
                 let why = cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"));
                 let what =
                     format!("the deadline passed with {left} not in the source{why}; {mountpoint} is still mounted");

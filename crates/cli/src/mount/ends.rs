@@ -1,8 +1,8 @@
 //! The two directories of a mount, checked before anything is made or locked.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::{io, iter};
 
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
@@ -11,6 +11,8 @@ use crate::detach;
 use crate::exit::Failure;
 use crate::mount::place::Place;
 use crate::mountinfo::Mount;
+use crate::registry::Found;
+use crate::terminal::say;
 
 /// Source and mount point, which may be mounted together.
 pub(crate) struct Ends {
@@ -20,11 +22,11 @@ pub(crate) struct Ends {
     pub(crate) mountpoint: PathBuf,
 }
 
-/// Finds both. A mount point whose process died is freed first.
+/// Finds both. A mount point whose process died is freed first. `mounts` are all there are.
 ///
 /// # Errors
 /// One of them is missing, is no directory, is in use, or lies in the other.
-pub(crate) fn find(source: &Path, mountpoint: &Path) -> Result<Ends, Failure> {
+pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[Found]) -> Result<Ends, Failure> {
     let (source, source_fd) = Place::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
     free_dead(mountpoint)?;
     let (mountpoint, _) =
@@ -42,6 +44,10 @@ pub(crate) fn find(source: &Path, mountpoint: &Path) -> Result<Ends, Failure> {
         return Err(Failure::usage(format!("the mount point {to} lies inside the source {from}"))
             .advise("the volume would contain itself; choose a mount point elsewhere"));
     }
+    if let Some(behind) = behind(&source.path, mounts).find(|behind| behind.contains(&mountpoint)) {
+        let what = format!("the mount point {to} lies inside {}, which the source {from} shows", behind.path.display());
+        return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
+    }
     if let Some(mount) = Mount::at(&mountpoint.path) {
         let what = format!("{to} is a mount point already, of {} ({})", mount.source.display(), mount.kind);
         let unmount = if mount.is_slackwater() { "slackwater umount" } else { "umount" };
@@ -49,7 +55,24 @@ pub(crate) fn find(source: &Path, mountpoint: &Path) -> Result<Ends, Failure> {
             Failure::busy(what).advise(format!("unmount that first ({unmount} {to}), or choose another directory"))
         );
     }
+    if std::fs::read_dir(&mountpoint.path).is_ok_and(|mut entries| entries.next().is_some()) {
+        say!("{to} is not empty: what is in it is hidden until the unmount.");
+    }
     Ok(Ends { source, source_fd, mountpoint: mountpoint.path })
+}
+
+/// The sources of the mounts that `path` lies on, one behind another.
+fn behind<'a>(path: &Path, mounts: &'a [Found]) -> impl Iterator<Item = &'a Place> {
+    let mut at = path.to_path_buf();
+    let mut left = mounts.len();
+    iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let on = |found: &&Found| found.is_alive && at.starts_with(&found.entry.mountpoint);
+        let entry = &mounts.iter().filter(on).max_by_key(|found| found.entry.mountpoint.as_os_str().len())?.entry;
+        let below = at.strip_prefix(&entry.mountpoint).ok()?;
+        at = entry.source.path.join(below);
+        Some(&entry.source)
+    })
 }
 
 /// The name of a mount point, absolute and without links, found without asking what is mounted there: that may hang.

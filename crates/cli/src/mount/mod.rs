@@ -8,7 +8,8 @@
 //! 5. Until somebody ends it (`vigil`), in any way; then everything is given back.
 //!
 //! A signal before step 4 ends the process at once: it has taken nothing from anybody yet, and what it brings in stays
-//! in the old arena until it is in the source.
+//! in the old arena until it is in the source. So does one while the new arena is made, which has no name before it is
+//! whole. A later one unmounts.
 
 mod arena_file;
 mod background;
@@ -20,6 +21,7 @@ pub(crate) mod helper;
 mod options;
 pub(crate) mod place;
 mod session;
+pub(crate) mod trial;
 mod vigil;
 mod would_lose;
 
@@ -28,9 +30,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use humantime::format_duration;
 use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit, setrlimit, umask};
 use slackwater::{Engine, SuperBlock, Tunables};
 use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_size as size;
 
 use crate::arguments::MountArguments;
 use crate::control::server;
@@ -39,9 +43,10 @@ use crate::progress::Meter;
 use crate::registry::{Entry, Registry};
 use crate::sys::Signals;
 use crate::terminal::{say, tell};
-use crate::{doctor, kernel, quantity};
+use crate::{doctor, kernel};
 
 use self::arena_file::CACHE_BYTES_MIN;
+use self::background::Departure;
 use self::claim::Claim;
 use self::door::{Door, DoorOptions};
 pub(crate) use self::ends::name_of;
@@ -74,11 +79,17 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
 fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     // Before the first thread: all of them inherit it.
     let vigil = Vigil::begin(Signals::block());
+    if arguments.detached {
+        background::end_with_starter()?;
+    }
     prepare_process();
 
     kernel::check(kernel::Version::running())?;
     doctor::check_fuse()?;
-    let ends = ends::find(&arguments.source, &arguments.mountpoint)?;
+    let registry = Registry::open()?;
+    let mounts =
+        registry.entries().map_err(|error| Failure::failed(format!("cannot read the list of mounts: {error}")))?;
+    let ends = ends::find(&arguments.source, &arguments.mountpoint, &mounts)?;
     let identity =
         ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
@@ -86,15 +97,21 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         None => arena_file::default_path(&identity),
     };
 
-    let registry = Registry::open()?;
     let cache_bytes = arguments.cache;
     if let Some(bytes) = cache_bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
-        let what = format!("a cache of {} is too small", quantity::bytes(bytes));
-        return Err(Failure::usage(what).advise(format!("give it {} at least", quantity::bytes(CACHE_BYTES_MIN))));
+        let what = format!("a cache of {} is too small", size::text(bytes));
+        return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
     }
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(ends.source, ends.mountpoint, arena_path, shown_bytes);
     let claim = claim::claim(&registry, &entry, ends.source_fd, arguments.wait, &|text| say!("{text}"))?;
+    let departure = match arguments.detached {
+        true => Some(
+            Departure::prepare(&registry.log_file(entry.pid))
+                .map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?,
+        ),
+        false => None,
+    };
     let session = Session::new(entry);
     server::start(&claim.registered.socket(), Arc::clone(&session) as _)
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
@@ -105,19 +122,14 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         return Err(failure);
     }
     vigil.mounting();
-    let mounted = Mounted::open(&session, arguments, cache_bytes, &identity)?;
-    let log = registry.log_file(session.entry.pid);
+    let mounted = Mounted::open(&session, arguments, cache_bytes, &identity, &vigil)?;
     announce(&session, &mounted, arguments);
-    if arguments.detached {
-        background::detach(&log).map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?;
+    if let Some(departure) = departure {
+        departure.leave();
     }
     vigil.keep(&session, &mounted.door, arguments.detached);
     mounted.close(&session, claim)?;
     session.set_released();
-    if std::fs::metadata(&log).is_ok_and(|log| log.len() == 0) {
-        // Nothing happened that is worth keeping.
-        let _ = std::fs::remove_file(&log);
-    }
     if !arguments.detached {
         tell!(
             "Unmounted {}: everything is in {}.",
@@ -132,7 +144,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 fn prepare_process() {
     // Modes of files are made by those who make them.
     umask(rustix::fs::Mode::empty());
-    // Memory that the flush needs must not wait for the flush. Only root may, and nobody else needs to.
+    // Memory that the flush needs must not wait for the flush. It takes CAP_SYS_RESOURCE; `doctor` says what is lost.
     let _ = configure_io_flusher_behavior(true);
     let mut limit = getrlimit(Resource::Nofile);
     if let Some(current) = limit.current.filter(|current| *current < DESCRIPTORS) {
@@ -147,7 +159,7 @@ fn bring_in_what_was_left(session: &Session, identity: &str) -> Result<(), Failu
     let Some(left) = arena_file::open_left(&entry.arena, identity)? else { return Ok(()) };
     let bytes = left.bytes;
     if bytes > 0 {
-        let text = quantity::bytes(bytes);
+        let text = size::text(bytes);
         say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.display());
     }
     let mut meter = Meter::new("bringing in");
@@ -175,12 +187,13 @@ impl Mounted {
         arguments: &MountArguments,
         cache: Option<u64>,
         identity: &str,
+        vigil: &Vigil,
     ) -> Result<Self, Failure> {
         let entry = &session.entry;
         // What an earlier mount had is free only now.
         let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
         let backend = DirBackend::open(&entry.source.path).map_err(|error| Failure::failed(error.to_string()))?;
-        let arena = arena_file::create(&entry.arena, cache_bytes)?;
+        let arena = arena_file::create(&entry.arena, cache_bytes, || vigil.check())?;
         let opened = || -> Result<Self, Failure> {
             let engine = Engine::new(arena, Arc::new(SystemClock), tunables(arguments));
             let mount = engine.mount(identity, Arc::new(backend));
@@ -190,6 +203,7 @@ impl Mounted {
                 allow_other: arguments.allow_other || rustix::process::geteuid().is_root(),
                 nosuid: arguments.nosuid,
                 nodev: arguments.nodev,
+                noexec: arguments.noexec,
             };
             let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options)?;
             Ok(Self { engine, volume, door })
@@ -209,10 +223,15 @@ impl Mounted {
         if left > 0 {
             claim.registered.leave();
             let arena = session.entry.arena.display();
-            return Err(Failure::failed(format!("{} are in {arena} alone", quantity::bytes(left)))
+            return Err(Failure::failed(format!("{} are in {arena} alone", size::text(left)))
                 .advise("the next mount of the source brings them in"));
         }
-        arena_file::remove(&session.entry.arena)
+        let removed = arena_file::remove(&session.entry.arena);
+        if removed.is_err() {
+            // With the log that will say why.
+            claim.registered.leave();
+        }
+        removed
     }
 }
 
@@ -235,9 +254,9 @@ fn tunables(arguments: &MountArguments) -> Tunables {
 fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
     let entry = &session.entry;
     let frames = u64::from(mounted.engine.arena().frames());
-    let cache = quantity::bytes(frames * slackwater_arena::FRAME_BYTES as u64);
+    let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
     let tunables = tunables(arguments);
-    let age = quantity::duration(tunables.dirty_expire + tunables.dirty_writeback);
+    let age = format_duration(tunables.dirty_expire.saturating_add(tunables.dirty_writeback));
     let mountpoint = entry.mountpoint.display();
     let command = command_name();
     tell!(

@@ -2,49 +2,41 @@
 
 use std::path::PathBuf;
 
-use crate::arguments::MountArguments;
+use crate::arguments::{MountArguments, parse_duration};
 use crate::exit::Failure;
-use crate::quantity::{parse_bytes, parse_duration};
 
-/// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here.
-const GENERIC: [&str; 31] = [
+/// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
+/// for them, the others say how it is anyway. Access times are those of the source, which a mount never sets by itself.
+const GENERIC: [&str; 20] = [
     "defaults",
-    "rw",
     "auto",
     "noauto",
-    "user",
-    "nouser",
-    "users",
-    "owner",
-    "group",
     "nofail",
     "_netdev",
-    "exec",
-    "noexec",
-    "suid",
-    "dev",
-    "sync",
+    "nouser",
+    "silent",
+    "loud",
     "async",
-    "dirsync",
+    "nomand",
     "atime",
     "noatime",
     "diratime",
     "nodiratime",
     "relatime",
     "norelatime",
-    "strictatime",
     "nostrictatime",
     "lazytime",
     "nolazytime",
-    "silent",
-    "loud",
-    "mand",
+    "comment",
 ];
 
-/// Applies options to what the command line says. Those that nobody knows come back.
+/// What those know as well, and what no cache can do.
+const IMPOSSIBLE: [&str; 4] = ["sync", "dirsync", "strictatime", "mand"];
+
+/// Applies options to what the command line says, a later one over an earlier one. Those that nobody knows come back.
 ///
 /// # Errors
-/// A value that cannot be read.
+/// A value that cannot be read, and what is known but not possible.
 pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec<String>, Failure> {
     let mut unknown = Vec::new();
     for option in options.split(',').filter(|option| !option.is_empty()) {
@@ -57,17 +49,25 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
         match name.replace('_', "-").as_str() {
             "ro" | "read-only" if value.is_none() => arguments.read_only = true,
             "allow-other" if value.is_none() => arguments.allow_other = true,
-            "nosuid" => arguments.nosuid = true,
-            "nodev" => arguments.nodev = true,
+            "rw" if value.is_none() => arguments.read_only = false,
+            "nosuid" | "suid" if value.is_none() => arguments.nosuid = name == "nosuid",
+            "nodev" | "dev" if value.is_none() => arguments.nodev = name == "nodev",
+            "noexec" | "exec" if value.is_none() => arguments.noexec = name == "noexec",
+            // `mount(8)`: these imply others, and may say who has mounted.
+            "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
+            "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
-            "cache" => arguments.cache = Some(parse_bytes(needed()?).map_err(|error| refused(&error))?),
+            "cache" => arguments.cache = Some(slackwater_size::parse(needed()?).map_err(|error| refused(&error))?),
             "dirty-expire" => arguments.dirty_expire = parse_duration(needed()?).map_err(|error| refused(&error))?,
             "dirty-ratio" => {
                 let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
                 arguments.dirty_ratio = percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?;
             }
             "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
-            _ if GENERIC.contains(&name) || name.starts_with("x-") || name == "comment" => {}
+            _ if IMPOSSIBLE.contains(&name) => {
+                return Err(refused(&"a mount through a cache cannot do that").advise("mount without it"));
+            }
+            _ if GENERIC.contains(&name) || name.starts_with("x-") => {}
             _ => unknown.push(option.to_owned()),
         }
     }
@@ -108,5 +108,39 @@ mod tests {
         for options in ["cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"] {
             assert!(apply(&mut arguments(), options).unwrap_err().what.contains(options), "{options}");
         }
+    }
+
+    #[test]
+    fn restrictions_come_with_what_implies_them_and_the_later_word_counts() {
+        for (options, expected) in [
+            ("nosuid,nodev,noexec", [true, true, true]),
+            ("defaults,noexec", [false, false, true]),
+            ("noexec,exec,nosuid,suid,nodev,dev", [false, false, false]),
+            ("user", [true, true, true]),
+            ("rw,users,exec", [true, true, false]),
+            ("user=somebody,dev", [true, false, true]),
+            ("owner", [true, true, false]),
+            ("group", [true, true, false]),
+        ] {
+            let mut arguments = arguments();
+            assert!(apply(&mut arguments, options).unwrap().is_empty(), "{options}");
+            assert_eq!([arguments.nosuid, arguments.nodev, arguments.noexec], expected, "{options}");
+        }
+        let mut arguments = arguments();
+        apply(&mut arguments, "rw,ro").unwrap();
+        assert!(arguments.read_only);
+    }
+
+    #[test]
+    fn what_no_cache_can_do_is_refused_and_what_changes_nothing_is_not() {
+        for options in ["sync", "defaults,dirsync", "strictatime", "mand"] {
+            assert!(apply(&mut arguments(), options).unwrap_err().what.contains("cannot"), "{options}");
+        }
+        let harmless =
+            "defaults,rw,auto,noauto,nofail,_netdev,async,noatime,relatime,x-systemd.automount,comment=hello";
+        let before = arguments();
+        let mut after = before.clone();
+        assert!(apply(&mut after, harmless).unwrap().is_empty());
+        assert_eq!(format!("{before:?}"), format!("{after:?}"));
     }
 }

@@ -27,6 +27,9 @@ pub(crate) struct Place {
     above: Vec<DirId>,
 }
 
+/// `STATX_MNT_ID_UNIQUE`, Linux 6.8.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
 /// Deeper than any path can be.
 const LEVELS_MAX: usize = 4096;
 
@@ -57,10 +60,27 @@ impl Place {
 
     /// Name of the volume in an arena, and part of the name of its file: two directories never share it, and one
     /// keeps it as long as its file system is there.
+    ///
+    /// Where a file system has neither a device nor an id (FUSE), the kernel gives its number to another when it is gone,
+    /// and the roots of all may have one inode number. So the number of the mount is part of it, which no other ever gets.
     pub(crate) fn identity(&self) -> io::Result<String> {
         let fd = open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let fsid = rustix::fs::fstatvfs(&fd)?.f_fsid;
-        Ok(format!("{:x}-{:x}-{fsid:x}", self.id.dev, self.id.ino))
+        let mut identity = format!("{}{fsid:x}", self.identity_start());
+        if fsid == 0 && rustix::fs::major(self.id.dev) == 0 {
+            let mount = statx(&fd, c"", AtFlags::EMPTY_PATH, MNT_ID_UNIQUE)?.stx_mnt_id;
+            identity += &format!("-{mount:x}");
+        }
+        Ok(identity)
+    }
+
+    /// Whether an identity is one of this directory, whatever file system that number is of.
+    pub(crate) fn is_meant_by(&self, identity: &[u8]) -> bool {
+        identity.starts_with(self.identity_start().as_bytes())
+    }
+
+    fn identity_start(&self) -> String {
+        format!("{:x}-{:x}-", self.id.dev, self.id.ino)
     }
 
     /// Device and number as `/proc/locks` writes them.
@@ -102,6 +122,7 @@ mod tests {
         assert!(a.contains(&link) && b.contains(&link) && !b.contains(&a));
         assert!(place(Path::new("/")).contains(&b));
         assert_ne!(a.identity().unwrap(), b.identity().unwrap());
+        assert!(a.is_meant_by(a.identity().unwrap().as_bytes()) && !b.is_meant_by(a.identity().unwrap().as_bytes()));
         std::fs::remove_dir_all(&outer).unwrap();
     }
 

@@ -25,6 +25,9 @@ const TICK: Duration = Duration::from_millis(200);
 /// A client that does not take its answer within this time goes without.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
+/// What the steps of an unmount may take where nothing is left to flush, whatever the deadline.
+const STEPS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Does something at the end, panics included.
 struct OnDrop<F: FnMut()>(F);
 
@@ -48,6 +51,8 @@ struct State {
     /// From the mount on.
     door: Option<Arc<Door>>,
     unmounting: u32,
+    /// It was mounted, and everything has reached the source.
+    is_over: bool,
     /// S2.
     released: bool,
     /// Requests whose answer has not been sent.
@@ -72,12 +77,13 @@ impl Session {
     /// It is mounted.
     pub(crate) fn set_mounted(&self, door: &Arc<Door>) {
         self.state().door = Some(Arc::clone(door));
+        self.changed.notify_all();
     }
 
     /// Gives up every reference to the volume.
     pub(crate) fn let_go(&self) {
         let mut state = self.state();
-        (state.door, state.volume) = (None, None);
+        (state.door, state.volume, state.is_over) = (None, None, true);
         self.changed.notify_all();
     }
 
@@ -113,15 +119,17 @@ impl Session {
 
     fn phase(&self) -> Phase {
         let state = self.state();
-        let (is_mounted, unmounting) = (state.door.is_some(), state.unmounting > 0);
+        let (door, is_over, unmounting) = (state.door.clone(), state.is_over, state.unmounting > 0);
         drop(state);
-        match (is_mounted, unmounting) {
-            (false, _) => Phase::Starting,
-            (true, true) => Phase::Unmounting,
-            (true, false) if !Mount::at(&self.entry.mountpoint).is_some_and(|mount| mount.is_slackwater()) => {
-                Phase::Flushing
+        match door {
+            None if is_over => Phase::Flushing,
+            None => Phase::Starting,
+            Some(door) if door.is_unmounted() => Phase::Flushing,
+            Some(_) if unmounting => Phase::Unmounting,
+            Some(_) if !Mount::at(&self.entry.mountpoint).is_some_and(|mount| mount.is_slackwater()) => {
+                Phase::Elsewhere
             }
-            (true, false) => Phase::Mounted,
+            Some(_) => Phase::Mounted,
         }
     }
 
@@ -152,11 +160,29 @@ impl Session {
         }
     }
 
-    fn door(&self) -> Result<Arc<Door>, Failure> {
-        self.state().door.clone().ok_or_else(|| {
-            Failure::busy("the mount is still starting: it brings in what an earlier one left")
-                .advise("try again in a moment")
-        })
+    /// Waits for the mount, which may first have to bring in what an earlier one left.
+    fn door(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<Door>, Failure> {
+        loop {
+            let starting = |state: &mut State| state.door.is_none() && !state.is_over;
+            let waited = self.changed.wait_timeout_while(self.state(), TICK, starting);
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if let Some(door) = &state.door {
+                return Ok(Arc::clone(door));
+            }
+            if state.is_over {
+                return Err(Failure::new(Reason::NotMounted, "it has just been unmounted"));
+            }
+            drop(state);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Failure::new(
+                    Reason::Deadline,
+                    "the deadline passed while the mount brings in what an earlier one left",
+                )
+                .advise("nothing is lost: the mount process goes on with it"));
+            }
+            let (left, written) = self.figures();
+            tick(left, written);
+        }
     }
 
     /// Unmounts, and calls `tick` with bytes left and written meanwhile. Ends when everything is given back but for
@@ -165,14 +191,25 @@ impl Session {
     /// # Blocking
     /// Until its deadline at most.
     pub(crate) fn umount(&self, request: Umount, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        let door = self.door()?;
-        if self.phase() == Phase::Flushing {
+        // A deadline beyond the end of time is none.
+        let deadline = request.deadline.and_then(|within| Instant::now().checked_add(within));
+        let door = match self.door(deadline, tick) {
+            Err(failure) if failure.reason == Reason::NotMounted => return Ok(()),
+            door => door?,
+        };
+        if self.phase() == Phase::Flushing && !request.discard {
             // umount(2) was here first: nothing is left to ask for.
             return Ok(());
         }
         self.state().unmounting += 1;
         let _unmounting = OnDrop(|| self.state().unmounting -= 1);
-        self.watch(|| door.umount(request), tick)
+        let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
+        match self.watch(|| door.umount(Umount { deadline: left, ..request }), tick) {
+            // It goes on to its end by itself.
+            Err(_) if door.is_unmounted() => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// Does `work` on another thread, to look at the figures meanwhile.
@@ -199,7 +236,8 @@ impl Session {
         })
     }
 
-    fn wait_released(&self, deadline: Instant, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+    /// S2. `discards` says what becomes of what is left.
+    fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         loop {
             let (state, _) = self
                 .changed
@@ -211,10 +249,12 @@ impl Session {
             drop(state);
             let (left, written) = self.figures();
             if Instant::now() >= deadline {
-                let what = format!("the deadline passed with {} not in the source yet", crate::quantity::bytes(left));
-                return Err(
-                    Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process goes on with it")
-                );
+                let what = format!("the deadline passed with {} not in the source yet", slackwater_size::text(left));
+                let next = match discards {
+                    false => "nothing is lost: the mount process goes on with it",
+                    true => "it is thrown away as soon as the source answers what it was asked before",
+                };
+                return Err(Failure::new(Reason::Deadline, what).advise(next));
             }
             tick(left, written);
         }
@@ -228,7 +268,7 @@ impl Session {
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::WouldLose => Ok(self.would_lose().into_reply()),
             Request::Sync => {
-                let door = self.door()?;
+                let door = self.door(None, &mut tick)?;
                 self.watch(|| door.sync(), &mut tick).map(|()| Reply::Done)
             }
             Request::Umount { deadline_ms, force, discard } => {
@@ -237,7 +277,8 @@ impl Session {
                 let now = Instant::now();
                 let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
                 self.umount(Umount { deadline: Some(within), force, discard }, &mut tick)?;
-                self.wait_released(deadline.max(Instant::now() + LAST_ANSWERS_WITHIN), &mut tick).map(|()| Reply::Done)
+                let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
+                self.wait_released(deadline, discard, &mut tick).map(|()| Reply::Done)
             }
         }
     }

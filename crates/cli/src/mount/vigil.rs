@@ -4,17 +4,18 @@
 //! third; the main thread hears of all of it in one queue.
 
 use std::process::exit;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use slackwater_size as size;
 
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
 use crate::mount::door::{Door, Umount};
 use crate::mount::session::Session;
 use crate::progress::Meter;
-use crate::quantity;
 use crate::sys::{Signal, Signals};
 use crate::terminal::say;
 
@@ -22,6 +23,8 @@ use crate::terminal::say;
 const TICK: std::time::Duration = std::time::Duration::from_millis(200);
 /// Lines of a list that are worth reading.
 const LINES: usize = 20;
+
+const INTERRUPTED: &str = "Interrupted before it was mounted: nothing is lost.";
 
 enum Event {
     Signal(Signal),
@@ -37,23 +40,34 @@ enum Event {
 pub(crate) struct Vigil {
     events: Receiver<Event>,
     sender: Sender<Event>,
-    /// Nothing is mounted yet: a signal ends the process.
-    is_starting: Arc<AtomicBool>,
+    /// Nothing is made yet: a signal ends the process, which nobody gets past meanwhile.
+    is_starting: Arc<Mutex<bool>>,
+    /// A signal waits for [`Vigil::keep`].
+    is_asked: Arc<AtomicBool>,
 }
 
 impl Vigil {
     pub(crate) fn begin(signals: Signals) -> Self {
         let (sender, events) = channel();
-        let is_starting = Arc::new(AtomicBool::new(true));
-        let vigil = Self { events, sender: sender.clone(), is_starting: Arc::clone(&is_starting) };
+        let is_starting = Arc::new(Mutex::new(true));
+        let is_asked = Arc::new(AtomicBool::new(false));
+        let vigil = Self {
+            events,
+            sender: sender.clone(),
+            is_starting: Arc::clone(&is_starting),
+            is_asked: Arc::clone(&is_asked),
+        };
         // Lives as long as the process.
         thread::spawn(move || {
             loop {
                 let signal = signals.wait();
-                if is_starting.load(Ordering::Acquire) {
-                    say!("Interrupted before it was mounted: nothing is lost.");
+                let is_starting = is_starting.lock().unwrap_or_else(PoisonError::into_inner);
+                if *is_starting {
+                    say!("{INTERRUPTED}");
                     exit(i32::from(Reason::Failed.status()));
                 }
+                drop(is_starting);
+                is_asked.store(true, Ordering::Release);
                 if sender.send(Event::Signal(signal)).is_err() {
                     return;
                 }
@@ -62,9 +76,17 @@ impl Vigil {
         vigil
     }
 
-    /// From now on signals wait for [`Vigil::keep`].
+    /// From now on signals wait for [`Vigil::keep`], or for who asks whether there is one.
     pub(crate) fn mounting(&self) {
-        self.is_starting.store(false, Ordering::Release);
+        *self.is_starting.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// Fails when a signal waits.
+    ///
+    /// # Errors
+    /// With what is said then.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.is_asked.load(Ordering::Acquire) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
     }
 
     /// Returns when the volume has ended with everything in the source.
@@ -185,7 +207,7 @@ fn follow(session: &Arc<Session>) {
 fn explain(session: &Session) {
     let loss = session.would_lose();
     let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
-    say!("Not in {source} yet: {}", quantity::bytes(loss.bytes()));
+    say!("Not in {source} yet: {}", size::text(loss.bytes()));
     loss.lines(LINES).iter().for_each(|line| say!("  {line}"));
     say!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
     say!("it is lost if the machine restarts before. Programs with open files get errors.");

@@ -11,9 +11,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
+use slackwater_size as size;
 
 use crate::control::protocol::{FILES_MAX, LostFile, Reply};
-use crate::quantity;
 
 /// A name is a courtesy: the search for all of them ends after this time.
 const SEARCH: Duration = Duration::from_secs(10);
@@ -41,12 +41,12 @@ impl Loss {
 
     /// One line per file.
     pub(crate) fn lines(&self, most: usize) -> Vec<String> {
-        let line = |file: &LostFile| format!("{:>10}  {}", quantity::bytes(file.bytes), file.path);
+        let line = |file: &LostFile| format!("{:>10}  {}", size::text(file.bytes), file.path);
         let mut lines: Vec<_> = self.files.iter().take(most).map(line).collect();
         let left_out: u64 = self.files.iter().skip(most).map(|file| file.bytes).sum();
         let count = self.files.len().saturating_sub(most) as u64 + self.more_files;
         if count > 0 {
-            lines.push(format!("{:>10}  in {count} more files", quantity::bytes(left_out + self.more_bytes)));
+            lines.push(format!("{:>10}  in {count} more files", size::text(left_out + self.more_bytes)));
         }
         lines
     }

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::rig::{Process, Scratch};
-use crate::{bytes, need_fuse, runs};
+use crate::rig::{Process, Scratch, need_fuse};
+use crate::{bytes, runs};
 
 /// How often each test kills.
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_KILLS";
@@ -81,7 +81,7 @@ fn lifetime(run: u64) -> Duration {
 
 #[test]
 fn a_killed_mount_process_loses_nothing_that_was_acknowledged() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut last = [0; SAVERS as usize];
@@ -149,7 +149,7 @@ fn append(path: &Path, start: u64) -> u64 {
 
 #[test]
 fn a_killed_program_leaves_files_old_or_new() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "100ms"]);

@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::io::Write;
 
-use crate::rig::Scratch;
-use crate::{bytes, need_fuse};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::bytes;
+use crate::rig::{Scratch, need_fuse};
 
 #[test]
 fn a_killed_mount_process_loses_nothing() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (base, middle) = scratch.pair("base");
     let top = scratch.dir("top", 0o755);
@@ -43,4 +45,34 @@ fn a_killed_mount_process_loses_nothing() {
     scratch.umount(&middle);
     drop(server);
     check(&base);
+}
+
+/// The kernel gives the device number of a FUSE mount that is gone to the next one, and our roots' numbers and the first
+/// files' may be the same.
+#[test]
+fn another_source_at_the_same_place_gets_nothing_of_the_first() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (first, middle) = scratch.pair("base");
+    let (second, top) = scratch.pair("other");
+    for base in [&first, &second] {
+        mount("tmpfs", base, "tmpfs", MountFlags::empty(), None).unwrap();
+        fs::write(base.join("file"), "as it was").unwrap();
+    }
+    let server = scratch.mount(&first, &middle, &[]);
+    let mut upper = scratch.mount(&middle, &top, &["--dirty-expire", "1h"]);
+    fs::write(top.join("file"), bytes(1, 100_000)).unwrap();
+    upper.kill();
+    drop(upper);
+    // What the death left there, if the rig has left it.
+    let _ = unmount(&top, UnmountFlags::DETACH);
+    scratch.umount(&middle);
+    drop(server);
+
+    let server = scratch.mount(&second, &middle, &[]);
+    let refused = scratch.run(["mount", middle.to_str().unwrap(), top.to_str().unwrap(), "--cache", "32MiB"]);
+    refused.expect(1, &["not in it yet", "mounted anew", "mv "]);
+    scratch.umount(&middle);
+    drop(server);
+    assert_eq!(fs::read(second.join("file")).unwrap(), b"as it was");
 }

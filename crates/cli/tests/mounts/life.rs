@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rig::{Scratch, run, wait_until};
-use crate::{bytes, need_fuse};
+use crate::bytes;
+use crate::rig::{Scratch, need_fuse, run, wait_until};
 
 fn status(scratch: &Scratch) -> serde_json::Value {
     let output = scratch.run(["status", "--json"]);
@@ -56,8 +56,34 @@ fn listing(dir: &Path) -> Vec<(String, u32, Vec<u8>)> {
 }
 
 #[test]
+fn an_unmount_waits_for_a_mount_that_is_still_starting() {
+    need_fuse();
+    const NOT_MOUNTED: i32 = 5;
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    for _ in 0..10 {
+        let name = mountpoint.to_str().unwrap();
+        let arena = scratch.arena("a-mount");
+        let arguments =
+            ["mount", source.to_str().unwrap(), name, "--cache", "64MiB", "--arena", arena.to_str().unwrap()];
+        let starting = scratch.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut mounting = starting.unwrap();
+        // From the moment on in which there is a process to ask.
+        wait_until("it is on the list", || {
+            let asked = scratch.run(["umount", name]);
+            let is_listed = asked.code != Some(NOT_MOUNTED);
+            if is_listed {
+                asked.expect(0, &[]);
+            }
+            is_listed
+        });
+        assert!(mounting.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn what_is_written_is_in_the_source_after_the_unmount() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &[]);
@@ -79,7 +105,7 @@ fn what_is_written_is_in_the_source_after_the_unmount() {
 
 #[test]
 fn data_arrives_by_itself_when_it_is_old() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "200ms"]);
@@ -89,7 +115,7 @@ fn data_arrives_by_itself_when_it_is_old() {
 
 #[test]
 fn sync_brings_everything_to_the_source_and_status_says_so() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
@@ -108,7 +134,7 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
 
 #[test]
 fn a_mount_in_the_background_outlives_its_command_and_its_terminal() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let arena = scratch.arena("a");
@@ -129,7 +155,7 @@ fn a_mount_in_the_background_outlives_its_command_and_its_terminal() {
 
 #[test]
 fn the_mount_helper_mounts() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     fs::write(source.join("file"), "read me").unwrap();
@@ -148,12 +174,12 @@ fn the_mount_helper_mounts() {
 
 #[test]
 fn umount2_by_anybody_loses_nothing() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h", "--dirty-ratio", "50"]);
     fs::write(mountpoint.join("file"), bytes(5, 12 << 20)).unwrap();
-    unmount(&mountpoint, UnmountFlags::empty()).unwrap();
+    wait_until("nobody is in it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
     mount.wait().expect(0, &["everything is in"]);
     assert!(fs::read(source.join("file")).unwrap() == bytes(5, 12 << 20));
     assert!(!scratch.arena("a-mount").exists());
@@ -161,7 +187,7 @@ fn umount2_by_anybody_loses_nothing() {
 
 #[test]
 fn a_busy_volume_is_left_alone_and_names_its_users() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let _mount = scratch.mount(&source, &mountpoint, &[]);
@@ -178,7 +204,7 @@ fn a_busy_volume_is_left_alone_and_names_its_users() {
 
 #[test]
 fn force_keeps_what_was_written_and_fails_what_comes_after() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let _mount = scratch.mount(&source, &mountpoint, &[]);
@@ -190,8 +216,21 @@ fn force_keeps_what_was_written_and_fails_what_comes_after() {
 }
 
 #[test]
+fn a_volume_with_nothing_to_flush_needs_no_time() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::write(mountpoint.join("file"), bytes(1, 1 << 20)).unwrap();
+    scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    scratch.run(["umount", mountpoint.to_str().unwrap(), "--deadline", "0s"]).expect(0, &[]);
+    assert!(fs::read(source.join("file")).unwrap() == bytes(1, 1 << 20));
+    drop(mount);
+}
+
+#[test]
 fn discard_names_what_it_drops_and_does_not_without_a_yes() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
@@ -211,7 +250,7 @@ fn discard_names_what_it_drops_and_does_not_without_a_yes() {
 
 #[test]
 fn the_place_of_a_dead_process_is_freed_and_its_data_is_not_called_unmounted() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);

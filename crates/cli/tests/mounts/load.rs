@@ -6,16 +6,18 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::rig::{Scratch, run, wait_until};
+use crate::rig::{Scratch, need_fuse, run, wait_until};
 use crate::sys::Mapped;
-use crate::{bytes, need_fuse, runs};
+use crate::{bytes, runs};
 
 /// How often the unmount under load is done.
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_RUNS";
 const WRITERS: u64 = 4;
+/// How often each operation is tried beside an appender.
+const ATTEMPTS: u64 = 25;
 
 /// Writes until it fails; how much was acknowledged.
 fn write_until_it_fails(path: &Path, seed: u64) -> usize {
@@ -31,6 +33,33 @@ fn write_until_it_fails(path: &Path, seed: u64) -> usize {
     }
 }
 
+/// Writers who fill files until they fail, and have all begun: each returns how much was acknowledged.
+fn start_writers(source: &Path, mountpoint: &Path) -> Vec<JoinHandle<usize>> {
+    let writers = (0..WRITERS).map(|writer| {
+        let path = mountpoint.join(written(writer));
+        thread::spawn(move || write_until_it_fails(&path, writer))
+    });
+    let writers = writers.collect();
+    let has_begun = |writer| fs::metadata(source.join(written(writer))).is_ok_and(|file| file.len() > 0);
+    wait_until("everybody writes", || (0..WRITERS).all(has_begun));
+    writers
+}
+
+fn written(writer: u64) -> String {
+    format!("file-{writer}")
+}
+
+/// Waits for the writers, and asserts that the source has what was acknowledged; how many bytes.
+fn assert_arrived(source: &Path, writers: Vec<JoinHandle<usize>>) -> usize {
+    let acknowledged: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    for (writer, acknowledged) in (0..).zip(&acknowledged) {
+        let path = source.join(written(writer));
+        assert_has(&path, writer, *acknowledged);
+        fs::remove_file(path).unwrap();
+    }
+    acknowledged.iter().sum()
+}
+
 /// Whether the file begins with what was acknowledged.
 fn assert_has(path: &Path, seed: u64, acknowledged: usize) {
     let (found, content) = (fs::read(path).unwrap(), bytes(seed, 1 << 20));
@@ -41,40 +70,25 @@ fn assert_has(path: &Path, seed: u64, acknowledged: usize) {
 
 #[test]
 fn force_under_four_writers_ends_in_time_with_every_acknowledged_byte() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     for round in 0..runs(RUNS_VARIABLE, 3) {
         let mount = scratch.mount(&source, &mountpoint, &[]);
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| {
-                let path = mountpoint.join(format!("file-{writer}"));
-                thread::spawn(move || write_until_it_fails(&path, writer))
-            })
-            .collect();
-        let has_all_begun = || {
-            (0..WRITERS).all(|writer| fs::metadata(source.join(format!("file-{writer}"))).is_ok_and(|f| f.len() > 0))
-        };
-        wait_until("everybody writes", has_all_begun);
+        let writers = start_writers(&source, &mountpoint);
         let start = Instant::now();
         let output = scratch.run(["umount", "--force", "--deadline", "60s", mountpoint.to_str().unwrap()]);
         output.expect(0, &[]);
         let took = start.elapsed();
         assert!(took < Duration::from_secs(65), "it took {took:?}");
-        let acknowledged: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
-        println!("round {round}: {took:?}, {} MiB acknowledged", acknowledged.iter().sum::<usize>() >> 20);
-        for (writer, acknowledged) in (0..).zip(acknowledged) {
-            let path = source.join(format!("file-{writer}"));
-            assert_has(&path, writer, acknowledged);
-            fs::remove_file(path).unwrap();
-        }
+        println!("round {round}: {took:?}, {} MiB acknowledged", assert_arrived(&source, writers) >> 20);
         drop(mount);
     }
 }
 
 #[test]
 fn a_shared_mapping_arrives_with_force_while_it_lives_and_without_once_it_is_closed() {
-    need_fuse!();
+    need_fuse();
     for force in [true, false] {
         let scratch = Scratch::new();
         let (source, mountpoint) = scratch.pair("a");
@@ -85,22 +99,41 @@ fn a_shared_mapping_arrives_with_force_while_it_lives_and_without_once_it_is_clo
         let mut mapped = Mapped::new(&file);
         mapped.store(&bytes(1, 300_000));
         drop(file);
-        let mountpoint = mountpoint.to_str().unwrap();
+        let path = mountpoint.to_str().unwrap();
         if force {
-            scratch.run(["umount", "--force", mountpoint]).expect(0, &[]);
+            scratch.run(["umount", "--force", path]).expect(0, &[]);
         } else {
-            scratch.run(["umount", mountpoint]).expect(3, &[&format!("pid {}", std::process::id())]);
+            scratch.run(["umount", path]).expect(3, &[&format!("pid {}", std::process::id())]);
             mapped.store(&bytes(1, 300_000));
             drop(mapped);
-            scratch.run(["umount", mountpoint]).expect(0, &[]);
+            scratch.umount(&mountpoint);
         }
         assert!(fs::read(source.join("mapped")).unwrap() == bytes(1, 300_000), "force: {force}");
     }
 }
 
 #[test]
+fn a_shared_mapping_arrives_with_force_beside_four_writers() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &[]);
+    let path = mountpoint.join("mapped");
+    fs::write(&path, vec![0; 3 << 20]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut mapped = Mapped::new(&file);
+    drop(file);
+    let writers = start_writers(&source, &mountpoint);
+    mapped.store(&bytes(9, 3 << 20));
+    scratch.run(["umount", "--force", "--deadline", "60s", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    assert_arrived(&source, writers);
+    assert!(fs::read(source.join("mapped")).unwrap() == bytes(9, 3 << 20), "what was stored before the unmount");
+    drop((mapped, mount));
+}
+
+#[test]
 fn a_full_source_says_so_to_the_writer() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut small = Command::new("mount");
@@ -137,7 +170,7 @@ fn a_full_source_says_so_to_the_writer() {
 
 #[test]
 fn a_throttled_appender_keeps_nobody_else_waiting() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mount = scratch.mount(&source, &mountpoint, &["--cache", "16MiB", "--dirty-ratio", "10"]);
@@ -156,12 +189,12 @@ fn a_throttled_appender_keeps_nobody_else_waiting() {
         }
     });
     wait_until("it is throttled", || fs::metadata(&path).is_ok_and(|file| file.len() > 16 << 20));
-    let mut longest = [Duration::ZERO; 4];
-    for round in 0..5 {
+    let mut times = [const { Vec::new() }; 4];
+    for round in 0..ATTEMPTS {
         let mut timed = |which: usize, work: &dyn Fn()| {
             let start = Instant::now();
             work();
-            longest[which] = longest[which].max(start.elapsed());
+            times[which].push(start.elapsed());
         };
         let file = File::open(&path).unwrap();
         let other = mountpoint.join(format!("other-{round}"));
@@ -173,9 +206,15 @@ fn a_throttled_appender_keeps_nobody_else_waiting() {
     stop.store(true, Ordering::Relaxed);
     let start = Instant::now();
     fs::remove_file(&path).unwrap();
-    longest[3] = longest[3].max(start.elapsed());
-    println!("beside an appender: open, fsync, create, rm took at most {longest:?}; target 250 ms");
-    assert!(longest.iter().all(|time| *time < Duration::from_secs(2)), "{longest:?}");
+    times[3].push(start.elapsed());
+    for (what, mut times) in ["open", "fsync", "create", "rm"].into_iter().zip(times) {
+        times.sort();
+        let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("beside an appender: {what} took {median:?} as a rule, {longest:?} at most");
+        assert!(median < Duration::from_millis(250), "{what}: {times:?}");
+        // Once the disk itself may take longer, on a machine that does other things.
+        assert!(times[times.len() - 2] < Duration::from_secs(2), "{what}: {times:?}");
+    }
     println!("{} MiB appended", appender.join().unwrap() >> 20);
     scratch.umount(&mountpoint);
     drop(mount);

@@ -1,30 +1,25 @@
 //! Real mounts by the real command: what programs write through them is in the source afterwards, whatever happens.
 //!
-//! As root with /dev/fuse. Where that is missing each test says so; with `SLACKWATER_REQUIRE_FUSE` or `CI` set it fails.
+//! As root with /dev/fuse and fusermount3. Where that is missing these tests fail: nothing else tests what they are about.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod binds;
 mod deaths;
+mod flags;
 mod fuse_source;
 mod life;
 mod load;
+mod mount8;
 mod owners;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod sandbox;
 mod signals;
+mod starts;
 mod stopped;
 mod sys;
 mod user;
-
-/// Returns from a test on a machine that cannot mount.
-macro_rules! need_fuse {
-    () => {
-        if !crate::rig::can_mount() {
-            return;
-        }
-    };
-}
-pub(crate) use need_fuse;
 
 /// How often a test repeats what happens at random: `default`, or what the variable says.
 pub(crate) fn runs(variable: &str, default: u64) -> u64 {

@@ -3,16 +3,25 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
+use slackwater::backend::MemBackend;
+use slackwater::{Engine, Tunables};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::{Fault, FaultControl, Rule, SystemClock};
+use slackwater_fuse::mount::MountOptions;
+use slackwater_fuse::{MountedVolume, Pool, PoolOptions, UmountRequest};
 
-use crate::rig::{Mount, Process, Scratch, wait_until};
-use crate::{bytes, need_fuse};
+use crate::bytes;
+use crate::rig::{Mount, Process, Scratch, need_fuse, wait_until};
 
 #[test]
 fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (parent, mountpoint) = scratch.pair("a");
     let source = parent.join("source");
@@ -51,7 +60,7 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
 
 #[test]
 fn who_waits_gets_the_source_when_it_is_free() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let other = scratch.dir("other", 0o755);
@@ -75,7 +84,7 @@ fn who_waits_gets_the_source_when_it_is_free() {
 
 #[test]
 fn an_arena_of_another_source_or_another_mount_is_not_taken() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let (second_source, second_mountpoint) = scratch.pair("b");
@@ -95,57 +104,87 @@ fn an_arena_of_another_source_or_another_mount_is_not_taken() {
     drop(second);
 }
 
-/// A source that takes no write while it lives: a frozen ext4 on a loop device. Thawed and gone when dropped.
-struct Frozen {
+/// A file system without a device of its own, FUSE for one, has another number each time it is mounted.
+#[test]
+fn an_arena_of_a_source_that_was_mounted_anew_is_refused_with_what_to_do() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount_anew = || mount("tmpfs", &source, "tmpfs", MountFlags::empty(), None).unwrap();
+    mount_anew();
+    let mut first = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::write(mountpoint.join("file"), bytes(7, 300_000)).unwrap();
+    first.kill();
+    mount_anew();
+    let arena = scratch.arena("a-mount");
+    let arena = arena.to_str().unwrap();
+    let words = ["mount", "--arena", arena, source.to_str().unwrap(), mountpoint.to_str().unwrap()];
+    let away = format!("mv {arena} {arena}.bad");
+    scratch.run(words).expect(1, &["of another source", "mounted anew", &away]);
+    let elsewhere = scratch.arena("elsewhere");
+    let mut words = words;
+    words[2] = elsewhere.to_str().unwrap();
+    scratch.run(words).expect(1, &["296 KiB not in it yet", "mounted anew", &away]);
+    // Nothing is lost: where the right one is back, it gets its data.
+    wait_until("nobody is in it", || unmount(&source, UnmountFlags::empty()).is_ok());
+    scratch.run(words).expect(1, &["not in it yet", &format!("--arena {arena} first"), &away]);
+    let second = scratch.mount(&source, &mountpoint, &[]);
+    assert!(fs::read(source.join("file")).unwrap() == bytes(7, 300_000));
+    scratch.umount(&mountpoint);
+    drop(second);
+}
+
+/// A source that takes no write while it is held: a volume that this process serves, on a backend that can wait.
+struct HeldSource {
     dir: std::path::PathBuf,
+    faults: FaultControl,
+    mounted: Arc<MountedVolume>,
+    _engine: Engine,
+    _pool: Pool,
 }
 
-impl Frozen {
-    /// `None` where the tools or the devices are missing.
-    fn new(scratch: &Scratch) -> Option<Self> {
-        let (image, dir) = (scratch.path.join("image"), scratch.dir("loop", 0o755));
-        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        let run = |program: &str, arguments: &[&str]| {
-            let mut command = std::process::Command::new(program);
-            let command = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.status().is_ok_and(|status| status.success())
-        };
-        let (image, path) = (image.to_str().unwrap(), dir.to_str().unwrap());
-        let is_there = run("mkfs.ext4", &["-q", image]) && run("mount", &["-o", "loop", image, path]);
-        if !is_there {
-            println!("SKIPPED: no ext4 on a loop device here");
-            return None;
-        }
-        Some(Self { dir })
+impl HeldSource {
+    fn new(scratch: &Scratch) -> Self {
+        let dir = scratch.dir("held", 0o755);
+        let pool = Pool::new(PoolOptions::default()).unwrap();
+        let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
+        let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
+        let (backend, faults) = Fault::new(Arc::new(MemBackend::new()));
+        let volume = engine.mount("held", Arc::new(backend)).unwrap();
+        let mounted = MountedVolume::mount(&pool, volume, &dir, &MountOptions::default()).unwrap();
+        Self { dir, faults, mounted, _engine: engine, _pool: pool }
     }
 
-    fn freeze(&self, how: &str) -> bool {
-        std::process::Command::new("fsfreeze").arg(how).arg(&self.dir).status().is_ok_and(|status| status.success())
+    fn hold(&self) {
+        self.faults.add(Rule::hold().on("write"));
+    }
+
+    fn release(&self) {
+        self.faults.clear();
+        self.faults.release_all();
     }
 }
 
-impl Drop for Frozen {
+impl Drop for HeldSource {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.freeze("--unfreeze");
-        }
-        let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH);
+        self.release();
+        let _ = self.mounted.umount(UmountRequest { discard: true, force: true, ..UmountRequest::default() }, &|_| {});
     }
 }
 
 #[test]
 fn a_mount_waits_for_the_flush_after_an_umount2_of_the_one_before() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
-    let Some(frozen) = Frozen::new(&scratch) else { return };
-    let source = frozen.dir.join("source");
+    let held = HeldSource::new(&scratch);
+    let source = held.dir.join("source");
     fs::create_dir(&source).unwrap();
     let (_, mountpoint) = scratch.pair("a");
     let other = scratch.dir("other", 0o755);
     let mut first = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
     fs::write(mountpoint.join("file"), bytes(1, 1 << 20)).unwrap();
-    assert!(frozen.freeze("--freeze"), "an ext4 of our own can be frozen");
-    rustix::mount::unmount(&mountpoint, rustix::mount::UnmountFlags::empty()).unwrap();
+    held.hold();
+    wait_until("nobody is in it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
     wait_until("it is known to flush", || scratch.run(["status"]).text.contains("unmounted, flushing"));
     let arena = scratch.arena("other");
     let mut words = vec!["mount", "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
@@ -155,9 +194,35 @@ fn a_mount_waits_for_the_flush_after_an_umount2_of_the_one_before() {
     // Closed after one line: what it says later is nobody's, and stops nothing.
     BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("waiting until it is free") && line.contains("is mounted already"), "{line}");
-    assert!(frozen.freeze("--unfreeze"));
+    held.release();
     first.wait().expect(0, &["everything is in"]);
     wait_until("the second is mounted", || fs::read(other.join("file")).is_ok_and(|found| found == bytes(1, 1 << 20)));
     scratch.umount(&other);
     assert_eq!(second.wait().code(), Some(0));
+}
+
+#[test]
+fn a_view_of_a_source_is_not_mounted_in_that_source() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let inside = source.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let _mount = scratch.mount(&source, &mountpoint, &[]);
+    let mount = |from: &Path| scratch.run(["mount".as_ref(), from.as_os_str(), inside.as_os_str()]);
+    mount(&mountpoint).expect(2, &["lies inside", "which the source", "elsewhere"]);
+    mount(&mountpoint.join("inside")).expect(2, &["would contain itself"]);
+    scratch.umount(&mountpoint);
+}
+
+#[test]
+fn what_a_mount_hides_is_said() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    fs::write(mountpoint.join("hidden"), "x").unwrap();
+    let mut mount = scratch.mount(&source, &mountpoint, &[]);
+    scratch.umount(&mountpoint);
+    mount.wait().expect(0, &["is not empty", "hidden until the unmount"]);
+    assert_eq!(fs::read(mountpoint.join("hidden")).unwrap(), b"x");
 }

@@ -5,12 +5,12 @@ use std::io::Write;
 
 use rustix::process::Signal;
 
-use crate::rig::{Scratch, wait_until};
-use crate::{bytes, need_fuse};
+use crate::bytes;
+use crate::rig::{Scratch, need_fuse, wait_until};
 
 #[test]
 fn interrupt_and_terminate_unmount_with_everything_in_the_source() {
-    need_fuse!();
+    need_fuse();
     for signal in [Signal::INT, Signal::TERM] {
         let scratch = Scratch::new();
         let (source, mountpoint) = scratch.pair("a");
@@ -25,7 +25,7 @@ fn interrupt_and_terminate_unmount_with_everything_in_the_source() {
 
 #[test]
 fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
@@ -55,7 +55,7 @@ fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
 
 #[test]
 fn terminate_unmounts_a_busy_volume_too() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &[]);

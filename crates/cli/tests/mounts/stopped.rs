@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::rig::{Mount, PATIENCE, Process, Scratch, wait_until};
-use crate::{bytes, need_fuse};
+use crate::bytes;
+use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, wait_until};
 
 /// `base`, mounted at `middle` by `server`, which is the source of the mount at `top`.
 struct Tower {
@@ -42,7 +42,7 @@ impl Tower {
 
 #[test]
 fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let tower = Tower::new(&scratch);
     let (apart, apart_mount) = scratch.pair("apart");
@@ -80,7 +80,7 @@ fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
 
 #[test]
 fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let mut tower = Tower::new(&scratch);
     let top = tower.top.to_str().unwrap();
@@ -128,7 +128,7 @@ fn writer(path: &Path) -> Process {
 
 #[test]
 fn a_program_that_waits_for_room_dies_at_once() {
-    need_fuse!();
+    need_fuse();
     let scratch = Scratch::new();
     let tower = Tower::new(&scratch);
     fs::write(tower.top.join("file"), "").unwrap();

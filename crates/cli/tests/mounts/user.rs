@@ -1,57 +1,169 @@
 //! A mount by somebody who is not root: through fusermount3, and without handles that lead to files.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
-
-use crate::need_fuse;
-use crate::rig::{Scratch, run};
-
-/// In a mount namespace of its own, where /dev/fuse is for everybody as on most machines. Nobody mounts, is killed with
-/// data that only the arena has, and mounts again.
-const SCRIPT: &str = r#"
-set -e
-mount -t tmpfs none /dev
-mknod -m 666 /dev/fuse c 10 229
-mknod -m 666 /dev/null c 1 3
-mkdir -m 1777 /dev/shm
-exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
-cd "$0"
-export SLACKWATER_RUNTIME_DIR="$0/user-run"
-mount="./slackwater mount user-source user-mount --cache 32MiB --dirty-expire 1h --background"
-$mount
-mkdir -p user-mount/deep/er
-echo precious > user-mount/deep/er/file
-kill -9 $(sed "s/.*\"pid\":\([0-9]*\).*/\1/" user-run/*.json)
-while ls user-mount 2>/dev/null; do :; done
-$mount
-echo "found: $(cat user-source/deep/er/file)"
-echo more > user-mount/more
-./slackwater umount user-mount
-echo "and $(cat user-source/more)"
-' "$1"
-"#;
+use crate::rig::need_fuse;
+use crate::sandbox::Sandbox;
 
 #[test]
 fn a_user_loses_nothing_when_the_mount_process_is_killed() {
-    need_fuse!();
-    let has = |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
-    if !["fusermount3", "setpriv", "unshare"].into_iter().all(has) {
-        println!("SKIPPED: fusermount3, setpriv or unshare is missing");
-        return;
+    need_fuse();
+    let script = r#"
+        $MOUNT
+        mkdir -p mount/deep/er
+        echo precious > mount/deep/er/file
+        kill -9 $(sed 's/.*"pid":\([0-9]*\).*/\1/' run/*.json)
+        while ls mount 2>/dev/null; do :; done
+        $MOUNT
+        echo "found: $(cat source/deep/er/file)"
+        echo more > mount/more
+        ./slackwater umount mount
+        echo "and $(cat source/more)"
+    "#;
+    Sandbox::new().run_as_nobody(script).expect(0, &["found: precious", "and more"]);
+}
+
+#[test]
+fn a_user_unmounts_in_every_way_and_finds_all_in_the_source() {
+    need_fuse();
+    let sandbox = Sandbox::new();
+    let script = r#"
+        for way in './slackwater umount' 'fusermount3 -u' 'umount'; do
+            $MOUNT
+            mkdir -p mount/deep
+            echo "by $way" > "mount/deep/$way"
+            head -c 3000000 slackwater > run/large
+            cp run/large mount/large
+            grep " $SANDBOX/mount fuse.slackwater rw,nosuid,nodev,.*user_id=65534" /proc/self/mounts
+            $way mount
+            ended
+            [ "$(cat "source/deep/$way")" = "by $way" ]
+            cmp source/large run/large
+        done
+        [ "$(stat -c %u source/deep)" = 65534 ]
+        ./slackwater status
+    "#;
+    sandbox.run_as_nobody(&script.replace("/$way\"", "/${way%% *}\"")).expect(0, &["Nothing is mounted"]);
+}
+
+#[test]
+fn without_fusermount3_a_user_is_told_and_loses_nothing() {
+    need_fuse();
+    let sandbox = Sandbox::new();
+    sandbox.dir_of_nobody("bin", 0o755);
+    let script = r#"
+        fails 1 env PATH="$SANDBOX/bin" $MOUNT
+        ended
+        ln -s "$(command -v fusermount3)" bin
+        env PATH="$SANDBOX/bin" $MOUNT
+        echo one > mount/file
+        # Gone while it is mounted.
+        rm bin/fusermount3
+        fails 1 ./slackwater umount mount
+        echo two >> mount/file
+        ln -s "$(command -v fusermount3)" bin
+        ./slackwater umount mount
+        ended
+        echo $(cat source/file)
+    "#;
+    let words = ["there is no fusermount3", "install fuse3, or become root", "fusermount3 is missing", "one two"];
+    sandbox.run_as_nobody(script).expect(0, &words);
+}
+
+#[test]
+fn what_a_user_may_not_mount_is_refused_with_the_reason_and_nothing_is_left() {
+    need_fuse();
+    let sandbox = Sandbox::new();
+    sandbox.scratch.dir("others", 0o755);
+    sandbox.scratch.dir("closed", 0o700);
+    let script = r#"
+        fails 1 $MOUNT --allow-other
+        fails 1 ./slackwater mount source others --cache 32MiB
+        fails 1 ./slackwater mount closed mount --cache 32MiB
+        fails 1 ./slackwater mount source closed/mount --cache 32MiB
+        ended
+        ./slackwater status
+    "#;
+    let words = [
+        "user_allow_other",
+        "the mount point must be yours",
+        "no permission to open the source closed",
+        "no permission to open the mount point closed/mount",
+        "Nothing is mounted",
+    ];
+    sandbox.run_as_nobody(script).expect(0, &words);
+    let script = r#"
+        chmod 600 /dev/fuse
+        fails 1 as_nobody $MOUNT
+        ended
+    "#;
+    sandbox.run_as_root(script).expect(0, &["cannot open /dev/fuse", "chmod 666 /dev/fuse"]);
+}
+
+#[test]
+fn mounts_of_one_user_are_not_anothers_to_unmount() {
+    need_fuse();
+    let sandbox = Sandbox::new();
+    sandbox.scratch.dir("other", 0o755);
+    let script = r#"
+        as_nobody $MOUNT
+        echo nobodys | as_nobody tee mount/file
+        fails 5 ./slackwater umount mount
+        fails 3 ./slackwater mount source other --cache 32MiB
+        umount -l mount
+        ended
+        cat source/file
+
+        $MOUNT
+        echo roots > mount/file
+        fails 5 as_nobody ./slackwater umount mount
+        [ "$(as_nobody cat mount/file)" = roots ]
+        ./slackwater umount mount
+        ended
+        cat source/file
+    "#;
+    let words = ["of another user", "with the same SLACKWATER_RUNTIME_DIR", "is locked by", "nobodys", "roots"];
+    sandbox.run_as_root(script).expect(0, &words);
+}
+#[test]
+fn a_user_is_told_who_is_in_the_way_and_may_insist() {
+    need_fuse();
+    for more in ["", "--discard --yes"] {
+        let script = r#"
+            $MOUNT
+            echo synced > mount/file
+            ./slackwater sync mount
+            exec 3>> mount/file
+            echo late >&3
+            fails 3 ./slackwater umount mount MORE
+            echo later >&3
+            ./slackwater umount --force mount MORE
+            ended
+            if (echo too late >&3) 2>/dev/null; then echo "it is still there"; exit 1; fi
+            echo $(cat source/file)
+        "#;
+        let output = Sandbox::new().run_as_nobody(&script.replace("MORE", more));
+        output.expect(0, &["is in use by", "(sh): ", "mount/file"]);
+        let end = if more.is_empty() { "synced late later" } else { "synced" };
+        assert!(output.text.lines().any(|line| line == end), "{}", output.text);
     }
-    let scratch = Scratch::new();
-    scratch.dir("user-source", 0o777);
-    // fusermount3 wants the mount point to be the user's.
-    for name in ["user-mount", "user-run"] {
-        let dir = scratch.dir(name, 0o700);
-        std::os::unix::fs::chown(&dir, Some(65534), Some(65534)).unwrap();
-    }
-    let binary = scratch.path.join("slackwater");
-    fs::copy(env!("CARGO_BIN_EXE_slackwater"), &binary).unwrap();
-    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "timeout", "60", "sh", "-c", SCRIPT, "sh"]).arg(&scratch.path);
-    command.stdin(Stdio::null()).current_dir("/");
-    run(command).expect(0, &["found: precious", "and more"]);
+}
+
+/// Where the connection cannot be cut, who uses the volume keeps it.
+#[test]
+fn insisting_without_the_control_files_of_fuse_detaches_and_says_who_keeps_it() {
+    need_fuse();
+    let script = r#"
+        $MOUNT
+        exec 3> mount/file
+        echo one >&3
+        fails 3 ./slackwater umount --force mount
+        ls mount
+        ./slackwater status
+        echo two >&3
+        fails 3 ./slackwater umount mount
+        exec 3>&-
+        ended
+        echo $(cat source/file)
+    "#;
+    let output = Sandbox::new().run_as_nobody_after("umount /sys/fs/fuse/connections", script);
+    output.expect(0, &["(sh): ", "one two"]);
 }

@@ -57,7 +57,7 @@ impl File {
         let end = offset_bytes + len as u64;
         while at < end {
             let index = PageIndex::of(at);
-            match look(inode, index) {
+            match look(inode, index, false) {
                 Look::Cached(frame) => frames[count] = Some(frame),
                 Look::Absent if index.offset_bytes() >= inode.backing_bytes.load(Ordering::Acquire) => {}
                 Look::Absent | Look::Wait(_) => return None,

@@ -63,7 +63,7 @@ impl File {
             let from = (at % PAGE_BYTES) as usize;
             let to = (from + len - done).min(FRAME_BYTES);
             let target = &mut buffer[done..done + to - from];
-            match look(inode, index) {
+            match look(inode, index, !sequential) {
                 Look::Cached(frame) => copy_bytes(target, &frame[from..to]),
                 Look::Wait(frame) => {
                     wait_for_frame(inode, index, frame);
@@ -111,12 +111,16 @@ impl File {
     }
 }
 
-pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex) -> Look<'a> {
+/// `hint`: the bytes are wanted at once, and the processor cannot foresee which.
+pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, hint: bool) -> Look<'a> {
     let arena = &inode.super_block().engine().arena;
     let look = |leaf: &mut LeafState, slot: usize| {
         let Some(frame) = leaf.frame(slot) else { return Look::Absent };
         if !leaf.has(Mark::Uptodate, slot) {
             return Look::Wait(frame);
+        }
+        if hint {
+            arena.prefetch(frame);
         }
         match arena.try_read(frame) {
             Some(guard) => {

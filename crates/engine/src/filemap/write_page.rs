@@ -150,6 +150,7 @@ fn grip<'a>(
     if leaf.has(Mark::Writeback, slot) && !leaf.has(Mark::Dirty, slot) {
         return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
     }
+    arena.prefetch(frame);
     let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
     if !leaf.has(Mark::Dirty, slot) {
         let unclean = leaf.unclean() >> slot & 1 != 0;

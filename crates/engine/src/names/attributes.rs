@@ -3,12 +3,13 @@
 //! # Invariants
 //! A3. Mode and mtime set here are what the backend ends up with, also if a flush carries older ones just now.
 //! A4. So is `security.capability`. A write takes it from the file, so what was written before must be in the backend
-//!     before it is set.
+//!     before it is set. From the write on it is gone, though the backend takes it away with the bytes only: else
+//!     whoever may write to a program could run what was written with the capabilities of the program.
 
 use std::ffi::{OsStr, OsString};
 
 use crate::backend::{AttrChange, Call, NodeKind, XattrMode};
-use crate::error::FileError;
+use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
 use crate::inode::{Inode, InodeRef, meta};
 use crate::super_block::SuperBlock;
@@ -88,6 +89,9 @@ impl SuperBlock {
     /// The backend's; `NoData` if there is no such attribute.
     pub fn getxattr(&self, inode: &InodeRef, name: impl AsRef<OsStr>) -> Result<Vec<u8>, FileError> {
         self.alive()?;
+        if name.as_ref() == CAPABILITY && inode.mapping.is_unwritten() {
+            return Err(BackendError::new(ErrorKind::NoData, "taken by a write").into()); // A4
+        }
         let (node, name) = (inode.node()?, name.as_ref().to_os_string());
         Ok(self.call(None, |done| Call::Getxattr { node, name, done })?)
     }
@@ -120,7 +124,10 @@ impl SuperBlock {
     pub fn listxattr(&self, inode: &InodeRef) -> Result<Vec<OsString>, FileError> {
         self.alive()?;
         let node = inode.node()?;
-        Ok(self.call(None, |done| Call::Listxattr { node, done })?)
+        let is_unwritten = inode.mapping.is_unwritten();
+        let mut names = self.call(None, |done| Call::Listxattr { node, done })?;
+        names.retain(|name| name != CAPABILITY || !is_unwritten); // A4
+        Ok(names)
     }
 
     /// Removes an extended attribute.

@@ -123,6 +123,13 @@ impl AddressSpace {
         self.counter(mark).load(Ordering::Acquire).max(0) as u64
     }
 
+    /// Whether the backend has yet to get a page.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        let waits = |mark| self.count(mark) != 0;
+        // The last look finds a page that failed in between: it goes back to the dirty ones.
+        waits(Mark::Dirty) || waits(Mark::Writeback) || waits(Mark::Dirty)
+    }
+
     /// Pages that are dirty, under write-back or not yet durable (A2).
     pub(crate) fn count_unclean(&self) -> u64 {
         self.unclean.load(Ordering::Acquire).max(0) as u64

@@ -88,9 +88,10 @@ fn option_words(options: &MountOptions) -> String {
         (options.default_permissions, ",default_permissions"),
         (options.allow_other, ",allow_other"),
         (options.read_only, ",ro"),
-        // It sets these two itself, and would refuse their opposites.
+        // It sets the first two itself, and would refuse their opposites.
         (options.nosuid, ",nosuid"),
         (options.nodev, ",nodev"),
+        (options.noexec, ",noexec"),
     ] {
         words += if is_on { word } else { "" };
     }
@@ -165,6 +166,7 @@ mod tests {
     #[test]
     fn commas_in_the_source_are_escaped() {
         let options = MountOptions {
+            noexec: true,
             source: "slackwater#/a,b\\c".to_owned(),
             subtype: "slackwater".to_owned(),
             allow_other: false,
@@ -172,6 +174,9 @@ mod tests {
             ..MountOptions::default()
         };
         let words = option_words(&options);
-        assert_eq!(words, "fsname=slackwater#/a\\,b\\\\c,subtype=slackwater,default_permissions,max_read=131072");
+        assert_eq!(
+            words,
+            "fsname=slackwater#/a\\,b\\\\c,subtype=slackwater,default_permissions,noexec,max_read=131072"
+        );
     }
 }

@@ -30,6 +30,8 @@ pub struct MountOptions {
     pub nosuid: bool,
     /// Device nodes cannot be opened. Always so for other users than root.
     pub nodev: bool,
+    /// No program can be run from it.
+    pub noexec: bool,
     /// Most bytes in one READ, where fewer than the kernel's own limit.
     pub max_read: Option<u32>,
 }
@@ -44,6 +46,7 @@ impl Default for MountOptions {
             read_only: false,
             nosuid: false,
             nodev: false,
+            noexec: false,
             max_read: None,
         }
     }
@@ -184,6 +187,7 @@ fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> R
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NODEV, options.nodev);
+    flags.set(MountFlags::NOEXEC, options.noexec);
     let words = std::ffi::CString::new(words).map_err(|_| MountError::BadOption(options.source.clone()))?;
     let kind = format!("fuse.{}", options.subtype);
     rustix::mount::mount(&options.source, mountpoint, kind, flags, words.as_c_str()).map_err(|errno| match errno {

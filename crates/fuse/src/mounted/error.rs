@@ -38,8 +38,9 @@ pub enum MountedError {
         /// By whom, as far as this user may know.
         holders: Vec<Holder>,
     },
-    /// Gone from its mountpoint, but mounted somewhere else as well, as a bind mount or in another namespace.
-    #[error("{} is unmounted, but the volume is mounted elsewhere too{}", .mountpoint.display(), list(.holders))]
+    /// Gone from its mountpoint, but mounted somewhere else as well, as a bind mount or in another namespace; or a lazy
+    /// unmount has left it to who had it open.
+    #[error("{} is unmounted, but the volume is in use elsewhere{}", .mountpoint.display(), list(.holders))]
     Elsewhere {
         /// Where it was mounted.
         mountpoint: PathBuf,

@@ -11,7 +11,7 @@
 //!
 //! The deadline can end it before step 5 only, with the volume as it was. With force step 1 is left out, all
 //! requests get EIO from step 3 on, and step 5 detaches the mount and cuts the connection. An umount(2) by
-//! anybody else enters at step 6: the flush comes then, and nothing is lost.
+//! anybody else enters at step 6: the flush comes then, and nothing is lost. So does what is mounted elsewhere only.
 //!
 //! # Lock order
 //! `UMOUNT` is the first of all; it is tried, not waited for.
@@ -21,11 +21,13 @@ mod flush;
 mod holders;
 mod start;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, minor, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use slackwater::{ErrorKind, SuperBlock, Tick, UmountError, UmountOptions};
@@ -173,22 +175,23 @@ impl MountedVolume {
     /// # Blocking
     /// For the backend, until the deadline at most.
     pub fn umount(&self, request: UmountRequest, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
-        if request.discard {
-            self.discards.store(true, Ordering::Release); // ends a flush that nobody waits for any more
-        }
+        self.note_discard(request); // ends a flush that nobody waits for any more
         let Some(_only) = self.umount.try_lock() else { return Err(MountedError::InProgress) };
         let deadline = request.deadline.map(|within| self.sb.now() + within);
-        if self.is_cut_off() {
-            self.wait_detached(request, deadline)?;
-            return self.end(request, deadline, progress);
+        if !self.is_cut_off() && (request.force || self.is_here()) {
+            self.flush_and_detach(request, deadline, progress)?;
         }
-        let detached = self.flush_and_detach(request, deadline, progress);
-        if request.discard && detached.is_err() {
-            self.discards.store(false, Ordering::Release);
-        }
+        let detached = self.wait_detached(deadline);
+        self.note_discard(request);
         detached?;
-        self.wait_detached(request, deadline)?;
         self.end(request, deadline, progress)
+    }
+
+    /// Whoever ends it throws away, from now on: nobody can write any more. Not before: an unmount may fail.
+    fn note_discard(&self, request: UmountRequest) {
+        if request.discard && self.is_cut_off() {
+            self.discards.store(true, Ordering::Release);
+        }
     }
 
     /// Waits until the mount has gone, by whomever, and everything has reached the backend.
@@ -225,6 +228,11 @@ impl MountedVolume {
     /// Until then.
     pub fn wait_unmounted(&self) {
         let _ = self.session.wait_ended();
+    }
+
+    /// Whether the mount has gone, by whomever; not everything may have reached the backend yet.
+    pub fn is_unmounted(&self) -> bool {
+        self.session.ended().is_some()
     }
 
     fn has_ended(&self) -> bool {
@@ -313,13 +321,18 @@ impl MountedVolume {
 
     /// Step 5.
     fn detach(&self, force: bool) -> Result<(), MountedError> {
-        let unmounted = if force && rustix::process::geteuid().is_root() {
+        let unmounted = if force && !self.is_here() {
+            Ok(())
+        } else if force && rustix::process::geteuid().is_root() {
             // Cuts the connection as well.
             let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
             rustix::mount::unmount(&self.mountpoint, flags).map_err(UnmountError::Kernel)
         } else {
             mount::unmount(&self.mountpoint, force)
         };
+        if force && unmounted.is_ok() && !self.is_cut_off() {
+            self.cut_off();
+        }
         match unmounted {
             Ok(()) => Ok(()),
             Err(UnmountError::Busy(_)) => Err(self.busy()),
@@ -329,13 +342,28 @@ impl MountedVolume {
         }
     }
 
+    /// Whether it is mounted at its mountpoint still, and nothing else on top of it.
+    fn is_here(&self) -> bool {
+        dev_of(&self.mountpoint) == Ok(self.dev)
+    }
+
+    /// Cuts the connection by its control file, which is its owner's: however it is used and wherever it is mounted.
+    /// Where these files are not to be seen nothing happens.
+    fn cut_off(&self) {
+        let control = format!("/sys/fs/fuse/connections/{}/abort", minor(self.dev));
+        let cut = File::options().write(true).open(control).and_then(|mut control| control.write_all(b"1"));
+        if let Err(error) = cut {
+            tracing::info!(%error, "the connection cannot be cut");
+        }
+    }
+
     /// Step 6.
-    fn wait_detached(&self, request: UmountRequest, deadline: Option<Tick>) -> Result<(), MountedError> {
+    fn wait_detached(&self, deadline: Option<Tick>) -> Result<(), MountedError> {
         let (begun, pause) = (self.sb.now(), Completion::new());
         while !self.has_ended() {
             let is_late = deadline.is_some_and(|deadline| self.sb.now() > deadline);
             let is_patient = self.sb.now().since(begun) < ELSEWHERE;
-            if self.is_cut_off() || request.force {
+            if self.is_cut_off() {
                 if is_late && !is_patient {
                     return Err(self.late()); // calls that wait for the backend hold what they work on
                 }

@@ -276,7 +276,8 @@ impl Volume {
 
     fn look_after_callers(&self) {
         let mut watched = std::mem::take(&mut self.attendant.queue.lock().watched);
-        watched.retain(|caller| caller.upgrade().is_some_and(|caller| !caller.let_go_if_killed()));
+        let now = self.sb.now();
+        watched.retain(|caller| caller.upgrade().is_some_and(|caller| !caller.let_go_if_killed(now)));
         self.attendant.queue.lock().watched.append(&mut watched);
     }
 }

@@ -69,7 +69,7 @@ impl Backlog {
 }
 
 impl Volume {
-    /// Makes a call that may wait for the backend, and answers its request.
+    /// Makes a call that may wait for the backend and changes nothing, and answers its request.
     pub(super) fn serve(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -77,21 +77,45 @@ impl Volume {
         reply: Reply,
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
+        self.let_wait(cx, header, reply, move |volume, waiting| volume.finish(waiting, call(volume)));
+    }
+
+    /// Makes a change that may wait for the backend, and answers its request. A caller that was let go before
+    /// the change could begin wants none.
+    pub(super) fn serve_change(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        reply: Reply,
+        change: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
+    ) {
+        self.let_wait(cx, header, reply, move |volume, waiting| {
+            if waiting.begin_change(volume.sb.now()) {
+                volume.finish(waiting, change(volume));
+            }
+        });
+    }
+
+    /// Lets a caller wait for `work`, on this thread or the next that may wait for the backend.
+    fn let_wait(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        reply: Reply,
+        work: impl FnOnce(&Arc<Self>, Waiting) + Send + 'static,
+    ) {
         let one = Counted::new(&self.backlog.calls);
         let waiting = self.wait(header.pid, reply);
+        let work = move |volume: &Arc<Self>| {
+            work(volume, waiting);
+            drop(one);
+        };
         match cx.try_block() {
             Some(_blocking) => {
-                self.finish(waiting, call(self));
-                drop(one);
+                work(self);
                 self.work_off();
             }
-            None => {
-                let work = move |volume: &Arc<Self>| {
-                    volume.finish(waiting, call(volume));
-                    drop(one);
-                };
-                self.backlog.waiting.lock().push_back(Box::new(work));
-            }
+            None => self.backlog.waiting.lock().push_back(Box::new(work)),
         }
         self.look_once_more(cx);
     }

@@ -5,17 +5,26 @@
 //! waiting, since the name may be made already; but the kernel interrupts only once, so it is watched from
 //! then on. A caller whose write is parked is answered by any interrupt: with what was taken, or EINTR.
 //!
+//! A change that has begun keeps its caller. Who has seen a process die removes what it left, or takes over what
+//! it had locked, and no change of the dead may come after that. Only a change that takes very long ([`PATIENCE`])
+//! goes on without its caller, so that a backend that hangs makes nobody immortal.
+//!
 //! # Invariants
 //! C1. A reply is with its [`Held`] until an interrupt takes it, then with its [`Caller`]. Whichever of the
 //!     call's end and the interrupt comes second finds what the first has left, under the caller's lock.
 //! C2. Bytes of a parked write are taken under the caller's lock, so the count that an interrupt answers is
 //!     what was taken, and nothing is taken after it.
+//! C3. A change begins under the caller's lock, and only while the caller is there: who is let go before has
+//!     changed nothing and never will.
 //!
 //! # Lock order
 //! A caller's lock comes before those of the engine: C2. Nothing is sent under it, and what runs under it
 //! does not wait for a backend.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
+use slackwater::Tick;
 use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::{Arc, Weak};
 
@@ -25,6 +34,9 @@ use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
 use crate::volume::lock_order::CALLER;
 use crate::volume::{Volume, processes};
+
+/// For how long a change keeps a caller that is being killed. A backend that works is faster, however busy it is.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who waits for a call.
 pub(super) struct Caller {
@@ -38,6 +50,8 @@ pub(super) struct CallerState {
     place: Place,
     /// Bytes taken of a write that is parked.
     pub(super) parked: Option<usize>,
+    /// When the change began that it waits for, if it waits for one.
+    changing_since: Option<Tick>,
 }
 
 /// Where the reply is.
@@ -63,6 +77,14 @@ impl Waiting {
         let state = self.caller.state.lock();
         if matches!(state.place, Place::Gone) { None } else { Some(state) }
     }
+
+    /// A change begins (C3). False: the caller was let go, and it must not be made.
+    #[must_use = "no change is made for who was let go"]
+    pub(super) fn begin_change(&self, now: Tick) -> bool {
+        let Some(mut state) = self.lock() else { return false };
+        state.changing_since = Some(now);
+        true
+    }
 }
 
 impl CallerState {
@@ -70,12 +92,17 @@ impl CallerState {
     pub(super) fn is_interrupted(&self) -> bool {
         matches!(self.place, Place::Here(_))
     }
+
+    /// Whether a change keeps the caller.
+    fn is_changing(&self, now: Tick) -> bool {
+        self.changing_since.is_some_and(|since| now.since(since) < PATIENCE)
+    }
 }
 
 impl Caller {
     /// Lets the caller go if it was interrupted before and is being killed now. True if there is nobody to
     /// watch any more.
-    pub(super) fn let_go_if_killed(&self) -> bool {
+    pub(super) fn let_go_if_killed(&self, now: Tick) -> bool {
         if !self.state.lock().is_interrupted() {
             return true;
         }
@@ -83,6 +110,9 @@ impl Caller {
             return false;
         }
         let mut state = self.state.lock();
+        if state.is_changing(now) {
+            return false;
+        }
         match std::mem::replace(&mut state.place, Place::Gone) {
             Place::Here(reply) => {
                 drop(state);
@@ -97,7 +127,7 @@ impl Caller {
 impl Volume {
     /// Lets a caller wait.
     pub(super) fn wait(self: &Arc<Self>, pid: u32, reply: Reply) -> Waiting {
-        let state = CallerState { place: Place::Held, parked: None };
+        let state = CallerState { place: Place::Held, parked: None, changing_since: None };
         let caller = Arc::new(Caller { pid, state: Mutex::new(CALLER, state) });
         let (volume, interrupted) = (Arc::downgrade(self), Arc::clone(&caller));
         let held = reply.hold(move |reply| interrupt(&volume, &interrupted, reply));
@@ -136,8 +166,9 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
     let answer = match (std::mem::replace(&mut state.place, Place::Gone), state.parked) {
         (Place::Due(result), _) => result,
         (_, Some(taken)) => let_off(taken),
-        (_, None) if is_killed => Err(Errno::INTR.into()),
+        (_, None) if is_killed && state.changing_since.is_none() => Err(Errno::INTR.into()),
         (_, None) => {
+            // A killed one too, in the middle of a change.
             state.place = Place::Here(reply);
             drop(state);
             if let Some(volume) = volume.upgrade() {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::{NewNode, Removal};
 use slackwater::{LandingFrames, PAGE_BYTES};
@@ -99,13 +100,15 @@ impl Volume {
                 self.serve(cx, header, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
             }
             Operation::Fallocate(args) => {
-                self.serve(cx, header, reply, move |volume| volume.fallocate(&*volume.open_file(args.fh)?, &args));
+                self.serve_change(cx, header, reply, move |volume| {
+                    volume.fallocate(&*volume.open_file(args.fh)?, &args)
+                });
             }
             Operation::Lseek(args) => {
                 self.serve(cx, header, reply, move |volume| volume.lseek(&*volume.open_file(args.fh)?, &args));
             }
             Operation::CopyFileRange(args) => {
-                self.serve(cx, header, reply, move |volume| volume.copy_file_range(&args));
+                self.serve_change(cx, header, reply, move |volume| volume.copy_file_range(&args));
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
@@ -154,24 +157,30 @@ impl Volume {
                 self.serve(cx, header, reply, move |volume| volume.lookup(&node, &name));
             }
             Operation::Getattr(_) => self.serve(cx, header, reply, move |volume| volume.getattr(&node)),
-            Operation::Setattr(args) => self.serve(cx, header, reply, move |volume| volume.setattr(&node, &args)),
+            Operation::Setattr(args) => {
+                self.serve_change(cx, header, reply, move |volume| volume.setattr(&node, &args))
+            }
             Operation::Readlink => self.serve(cx, header, reply, move |volume| volume.readlink(&node)),
             Operation::Symlink { name, target } => {
                 let (name, what, creator) = (own(name), NewNode::Symlink(own(target)), creator(header, 0));
-                self.serve(cx, header, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
+                self.serve_change(cx, header, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
             }
             Operation::Mknod { args, name } => {
                 let (name, what, creator) = (own(name), Self::what(&args), creator(header, args.umask));
-                self.serve(cx, header, reply, move |volume| volume.make(&node, &name, &what, args.mode, creator));
+                self.serve_change(cx, header, reply, move |volume| {
+                    volume.make(&node, &name, &what, args.mode, creator)
+                });
             }
             Operation::Mkdir { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
                 let what = NewNode::Directory;
-                self.serve(cx, header, reply, move |volume| volume.make(&node, &name, &what, args.mode, creator));
+                self.serve_change(cx, header, reply, move |volume| {
+                    volume.make(&node, &name, &what, args.mode, creator)
+                });
             }
             Operation::Create { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
-                self.serve(cx, header, reply, move |volume| volume.create(&node, &name, &args, creator));
+                self.serve_change(cx, header, reply, move |volume| volume.create(&node, &name, &args, creator));
             }
             Operation::Tmpfile(args) => {
                 let creator = creator(header, args.umask);
@@ -179,23 +188,28 @@ impl Volume {
             }
             Operation::Unlink { name } => {
                 let name = own(name);
-                self.serve(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::File));
+                self.serve_change(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::File));
             }
             Operation::Rmdir { name } => {
                 let name = own(name);
-                self.serve(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
+                self.serve_change(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let Some(to_dir) = self.nodes.get(new_parent) else {
                     return self.deliver(reply, Err(Errno::STALE.into()));
                 };
                 let (from, to) = (own(name), own(new_name));
-                self.serve(cx, header, reply, move |volume| volume.rename((&node, &from), (&to_dir, &to), flags));
+                self.serve_change(cx, header, reply, move |volume| {
+                    volume.rename((&node, &from), (&to_dir, &to), flags)
+                });
             }
             Operation::Link { node: linked, name } => {
                 let Some(linked) = self.nodes.get(linked) else { return self.deliver(reply, Err(Errno::STALE.into())) };
                 let name = own(name);
-                self.serve(cx, header, reply, move |volume| volume.link(&linked, &node, &name));
+                self.serve_change(cx, header, reply, move |volume| volume.link(&linked, &node, &name));
+            }
+            Operation::Open(args) if args.flags & OFlags::TRUNC.bits() != 0 => {
+                self.serve_change(cx, header, reply, move |volume| volume.open(&node, &args));
             }
             Operation::Open(args) => self.serve(cx, header, reply, move |volume| volume.open(&node, &args)),
             Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
@@ -209,11 +223,11 @@ impl Volume {
             }
             Operation::Setxattr { args, name, value } => {
                 let (name, value) = (own(name), value.to_vec());
-                self.serve(cx, header, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
+                self.serve_change(cx, header, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
             }
             Operation::Removexattr { name } => {
                 let name = own(name);
-                self.serve(cx, header, reply, move |volume| volume.removexattr(&node, &name));
+                self.serve_change(cx, header, reply, move |volume| volume.removexattr(&node, &name));
             }
             _ => self.deliver(reply, Err(Errno::NOSYS.into())),
         }

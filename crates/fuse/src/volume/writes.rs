@@ -136,6 +136,9 @@ impl Write {
 impl Volume {
     /// Writes `rest` on a thread that may wait for the backend, or parks it.
     pub(super) fn write_slowly(self: &Arc<Self>, waiting: Waiting, mut write: Write, rest: &[u8]) {
+        if !waiting.begin_change(self.sb.now()) {
+            return;
+        }
         let begun = write.taken;
         let mut is_confirmed = false;
         let failure = loop {

@@ -140,6 +140,99 @@ fn discarding_needs_no_backend() {
 }
 
 #[test]
+fn a_discard_that_came_to_nothing_takes_nothing_from_a_later_unmount() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    fs::write(rig.file("a"), pattern(1, 100_000)).unwrap();
+    let discard = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
+    let refused = AtomicUsize::new(0);
+    let error = umount(&rig.mounted, soon, &|_| {
+        let second = || rig.mounted.umount(discard, &|_| {});
+        let second = std::thread::scope(|scope| scope.spawn(second).join().unwrap());
+        assert!(matches!(second, Err(MountedError::InProgress)), "{second:?}");
+        refused.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(matches!(error, Err(MountedError::Deadline { .. })), "{error:?}");
+    assert!(refused.into_inner() > 0);
+    fs::write(rig.file("b"), pattern(2, 100_000)).unwrap();
+    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    rig.faults.clear();
+    rig.faults.release_all();
+    let mounted = rig.mounted.clone();
+    within("the flush", move || mounted.wait_ended()).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
+    assert_same(&fs::read(rig.stored("b")).unwrap(), &pattern(2, 100_000));
+}
+
+#[test]
+fn a_flush_after_umount2_that_hangs_can_be_given_up() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    fs::write(rig.file("lost"), pattern(1, 100_000)).unwrap();
+    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    let mounted = rig.mounted.clone();
+    let flushing = std::thread::spawn(move || mounted.wait_ended());
+    until("it is known to be unmounted", || rig.mounted.is_unmounted());
+    let mounted = rig.mounted.clone();
+    let request = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    // Whether this finds the flush at work or not.
+    let _ = within("the discard", move || mounted.umount(request, &|_| {}));
+    within("the flush", move || flushing.join().unwrap()).unwrap();
+    assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
+}
+
+#[test]
+fn force_and_discard_together_wait_for_nobody() {
+    let rig = Rig::with(8 << 20, slackwater::Tunables::default());
+    fs::write(rig.file("kept"), b"kept").unwrap();
+    rig.mounted.sync().unwrap();
+    rig.faults.add(Rule::hold().on("write"));
+    let mut open = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("open")).unwrap();
+    open.write_all(&pattern(1, 100_000)).unwrap();
+    // More than there is room for.
+    let lost = format!("of={}", rig.file("lost").display());
+    let mut dd = spawn("dd", &["if=/dev/zero", &lost, "bs=1M", "count=64"]);
+    until("a write is parked", || rig.mounted.parked_bytes() > 0);
+    let discard = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    let error = rig.mounted.umount(discard, &|_| {}).unwrap_err();
+    assert!(matches!(error, MountedError::Busy { .. }), "{error}");
+    open.read_exact_at(&mut [0; 100], 1000).expect("it is mounted and works");
+    let mounted = rig.mounted.clone();
+    let request = UmountRequest { force: true, ..discard };
+    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    assert!(!wait(&mut dd).expect("who wrote is told").success());
+    assert!(open.write_at(b"x", 0).is_err());
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+    until("nothing is parked any more", || rig.mounted.parked_bytes() == 0);
+    assert_eq!(fs::read(rig.stored("kept")).unwrap(), b"kept");
+    assert_eq!(fs::metadata(rig.stored("open")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_volume_that_is_bound_elsewhere_works_on_and_loses_nothing() {
+    let rig = Rig::new();
+    let bound = rig.source.parent().unwrap().join("bound");
+    fs::create_dir(&bound).unwrap();
+    fs::write(rig.file("a"), pattern(1, 100_000)).unwrap();
+    rustix::mount::mount_bind(&rig.path, &bound).unwrap();
+    for discard in [false, true] {
+        let request = UmountRequest { deadline: Some(LONG), force: false, discard };
+        let error = umount(&rig.mounted, request, &|_| {}).unwrap_err();
+        assert!(matches!(error, MountedError::Elsewhere { .. }), "{error}");
+        assert_same(&fs::read(bound.join("a")).unwrap(), &pattern(1, 100_000));
+        fs::write(bound.join("b"), pattern(2, 100_000)).unwrap();
+    }
+    assert!(!rig.mounted.is_unmounted());
+    until("it is unmounted there too", || unmount(&bound, false).is_ok());
+    let mounted = rig.mounted.clone();
+    within("the flush", move || mounted.wait_ended()).unwrap();
+    fs::remove_dir(&bound).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
+    assert_same(&fs::read(rig.stored("b")).unwrap(), &pattern(2, 100_000));
+}
+
+#[test]
 fn an_unmounted_volume_has_no_threads_or_nodes_left() {
     let rig = Rig::new();
     fs::write(rig.file("a"), b"a").unwrap();

@@ -1,14 +1,17 @@
 //! Backends that hang or are full, and callers that wait for them or are killed.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
 use slackwater_backends::Rule;
+use slackwater_fuse::{MountedError, PoolOptions, UmountRequest};
 
 use crate::rig::{LONG, Rig, assert_same, new_home, pattern, spawn, until, wait, within};
 
@@ -21,7 +24,7 @@ fn hung() -> Rig {
     rig
 }
 
-fn dd(path: &Path, count: usize) -> std::process::Child {
+fn dd(path: &Path, count: usize) -> Child {
     spawn("dd", &["if=/dev/zero", &format!("of={}", path.display()), "bs=1M", &format!("count={count}")])
 }
 
@@ -83,44 +86,205 @@ fn parked_writes_hold_no_thread_and_go_on_when_there_is_room() {
     }
 }
 
+/// As many as may wait for the backend of one volume, of all whom [`PoolOptions::default`] has threads for.
+const BLOCKED_MAX: usize = 64;
+
 #[test]
-fn a_killed_caller_of_anything_dies_while_its_call_hangs() {
+fn callers_without_a_thread_wait_their_turn_or_are_let_go() {
+    const CALLERS: usize = BLOCKED_MAX + 20;
     let rig = Rig::new();
-    fs::write(rig.file("a"), b"a").unwrap();
-    rig.mounted.sync().unwrap();
-    for (what, program, arguments) in [
-        ("make", "touch", vec!["new"]),
-        ("lookup", "stat", vec!["b"]),
-        ("remove", "rm", vec!["-f", "a"]),
-        ("statfs", "stat", vec!["-f", "."]),
-    ] {
-        rig.faults.add(Rule::hold().on(what));
-        let paths: Vec<String> = arguments
-            .iter()
-            .map(|word| if word.starts_with('-') { (*word).to_owned() } else { rig.file(word).display().to_string() })
-            .collect();
-        let mut child = spawn(program, &paths.iter().map(String::as_str).collect::<Vec<_>>());
-        let held = rig.faults.wait_held(1, LONG);
-        assert_eq!(held.len(), 1, "{what}");
+    // Each in a directory of its own: whoever wants to change a directory waits for who looks there, and others behind.
+    for number in 0..CALLERS {
+        fs::create_dir_all(rig.stored(format!("{number}/x"))).unwrap();
+        fs::metadata(rig.file(number.to_string())).unwrap();
+    }
+    let file = File::options().read(true).write(true).create_new(true).open(rig.file("cached")).unwrap();
+    file.write_all_at(b"cached", 0).unwrap();
+    rig.faults.add(Rule::hold().on("lookup"));
+    let look = |path: std::path::PathBuf| std::thread::spawn(move || fs::metadata(path).map(|found| found.is_dir()));
+    let callers: Vec<_> = (0..CALLERS).map(|number| look(rig.file(format!("{number}/x")))).collect();
+    assert_eq!(rig.faults.wait_held(BLOCKED_MAX, LONG).len(), BLOCKED_MAX);
+    // One who came later than all threads there are, and does not want to wait.
+    let mut late = spawn("stat", &[rig.file("late").to_str().unwrap()]);
+    until("it waits", || is_asleep_in_a_request(late.id()));
+    late.kill().unwrap();
+    assert!(wait(&mut late).expect("who is killed dies without a thread").code().is_none());
+    within("what needs no thread", move || {
+        let mut found = [0; 6];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"cached");
+        file.write_all_at(b"written", 0).unwrap();
+    });
+    assert_eq!(rig.faults.wait_held(BLOCKED_MAX, LONG).len(), BLOCKED_MAX, "no more than may");
+    let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
+    let error = rig.mounted.umount(soon, &|_| {}).unwrap_err();
+    assert!(matches!(error, MountedError::Busy { .. } | MountedError::Deadline { .. }), "{error}");
+    rig.faults.clear();
+    rig.faults.release_all();
+    within("all callers", move || callers.into_iter().for_each(|caller| assert!(caller.join().unwrap().unwrap())));
+    rig.umount().unwrap();
+    assert_eq!(fs::read(rig.stored("cached")).unwrap(), b"written");
+}
+
+/// Whether a process waits for an answer of FUSE.
+fn is_asleep_in_a_request(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("request_wait_answer"))
+}
+
+#[test]
+fn what_is_parked_is_bounded_and_arrives() {
+    /// As in the attendant.
+    const VOLUME_BYTES: usize = 64 << 20;
+    const KEPT_BYTES: usize = 64 << 10;
+    const WRITERS: usize = 90;
+    let rig = hung();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| {
+            let path = rig.file(number.to_string());
+            std::thread::spawn(move || fs::write(path, pattern(number as u8, 1 << 20)).unwrap())
+        })
+        .collect();
+    let full = VOLUME_BYTES - (1 << 20);
+    let mut most = 0;
+    until("as much is parked as may be", || {
+        most = most.max(rig.mounted.parked_bytes());
+        most > full
+    });
+    // Nobody's bytes are kept twice, and what is too much is cut.
+    for _ in 0..100 {
+        most = most.max(rig.mounted.parked_bytes());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(most <= VOLUME_BYTES + WRITERS * KEPT_BYTES, "{most}");
+    rig.faults.clear();
+    rig.faults.release_all();
+    within("all writes", move || writers.into_iter().for_each(|writer| writer.join().unwrap()));
+    // A writer is answered before its bytes are given back.
+    until("nothing is parked any more", || !is_parked(&rig));
+    rig.umount().unwrap();
+    for number in 0..WRITERS {
+        assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, 1 << 20));
+    }
+}
+
+/// Runs python in the mount until it hangs in a call of this kind.
+fn held_in(rig: &Rig, call: &'static str, statement: &str) -> Child {
+    let held = rig.faults.held().len();
+    rig.faults.add(Rule::hold().on(call));
+    let handler = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)";
+    let child = spawn("python3", &["-I", "-c", &format!("{handler}\nos.chdir({:?})\n{statement}", rig.path)]);
+    assert_eq!(rig.faults.wait_held(held + 1, LONG).len(), held + 1, "{call}");
+    child
+}
+
+#[test]
+fn a_killed_caller_that_changes_nothing_dies_while_its_call_hangs() {
+    let rig = Rig::new();
+    for (call, statement) in [("lookup", "os.stat('b')"), ("statfs", "os.statvfs('.')")] {
+        let mut child = held_in(&rig, call, statement);
         child.kill().unwrap();
-        assert!(wait(&mut child).unwrap_or_else(|| panic!("{what} hangs")).code().is_none());
+        assert!(wait(&mut child).unwrap_or_else(|| panic!("{call} hangs")).code().is_none());
         rig.faults.clear();
         rig.faults.release_all();
     }
     // The calls went on without their callers, and nobody kept what they handed out.
+    until("nothing is left behind", || rig.umount().is_ok());
+}
+
+#[test]
+fn what_a_killed_caller_began_is_done_when_it_is_dead() {
+    let rig = Rig::new();
+    for name in ["removed", "moved", "protected", "emptied"] {
+        fs::write(rig.file(name), b"old").unwrap();
+    }
+    rig.mounted.sync().unwrap();
+    let (path, stored) = (|name: &str| rig.file(name), |name: &str| rig.stored(name));
+    let is_there = |name: &str| {
+        assert_eq!(path(name).exists(), stored(name).exists(), "the mount and the source differ in {name}");
+        stored(name).exists()
+    };
+    let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o777;
+    let changes: [(&'static str, &str, &dyn Fn() -> bool); 6] = [
+        ("make", "os.mkdir('directory')", &|| is_there("directory")),
+        ("make", "open('file', 'w')", &|| is_there("file")),
+        ("remove", "os.unlink('removed')", &|| !is_there("removed")),
+        ("rename", "os.rename('moved', 'there')", &|| !is_there("moved") && is_there("there")),
+        ("setattr", "os.chmod('protected', 0o400)", &|| mode("protected") == 0o400),
+        ("setattr", "open('emptied', 'w')", &|| fs::metadata(path("emptied")).unwrap().len() == 0),
+    ];
+    for (call, statement, is_done) in changes {
+        let mut child = held_in(&rig, call, statement);
+        child.kill().unwrap();
+        let status = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(200));
+                rig.faults.clear();
+                rig.faults.release_all();
+            });
+            let status = wait(&mut child);
+            assert!(is_done(), "dead before its change: {statement}");
+            status
+        });
+        assert!(status.expect("it dies").code().is_none());
+    }
+    rig.umount().unwrap();
+}
+
+#[test]
+fn what_a_killed_caller_has_not_begun_is_never_done() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), b"a").unwrap();
+    fs::set_permissions(rig.file("a"), Permissions::from_mode(0o644)).unwrap();
+    let statements = format!("a = os.open({:?}, os.O_RDWR)\ninput('.')\nprint('.', flush=True)", rig.file("a"));
+    let program = format!("import os\n{statements}\nos.fchmod(a, 0)");
+    let mut command = Command::new("python3");
+    let mut child = command.args(["-I", "-c", &program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    output.read_exact(&mut [0; 1]).unwrap();
+    rig.faults.add(Rule::hold().on("statfs"));
+    let most = PoolOptions::default().blocked_max;
+    std::thread::scope(|scope| {
+        for _ in 0..most {
+            scope.spawn(|| rustix::fs::statvfs(&rig.path).unwrap());
+        }
+        assert_eq!(rig.faults.wait_held(most, LONG).len(), most, "as many calls wait as may");
+        input.write_all(b"\n").unwrap();
+        output.read_exact(&mut [0; 1]).unwrap();
+        // Time for the request to come.
+        std::thread::sleep(Duration::from_millis(200));
+        child.kill().unwrap();
+        let status = wait(&mut child);
+        rig.faults.clear();
+        rig.faults.release_all();
+        assert!(status.expect("it dies while its change waits for its turn").code().is_none());
+    });
+    rig.umount().unwrap();
+    assert_eq!(fs::metadata(rig.stored("a")).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[test]
+fn a_killed_caller_dies_before_a_change_that_hangs_for_long() {
+    let rig = Rig::new();
+    fs::create_dir(rig.file("other")).unwrap();
+    fs::write(rig.file("other/a"), b"a").unwrap();
+    rig.mounted.sync().unwrap();
+    let mut children = [held_in(&rig, "make", "os.mkdir('new')"), held_in(&rig, "remove", "os.unlink('other/a')")];
+    children.iter_mut().for_each(|child| child.kill().unwrap());
+    for mut child in children {
+        assert!(wait(&mut child).expect("it dies while its change hangs").code().is_none());
+    }
+    rig.faults.clear();
+    rig.faults.release_all();
+    // The changes went on without their callers, and nobody kept what they handed out.
     until("made", || rig.stored("new").exists());
-    until("removed", || !rig.stored("a").exists());
+    until("removed", || !rig.stored("other/a").exists());
     until("nothing is left behind", || rig.umount().is_ok());
 }
 
 #[test]
 fn a_signal_that_does_not_kill_interrupts_no_call_but_a_later_kill_does() {
     let rig = Rig::new();
-    rig.faults.add(Rule::hold().on("make"));
-    let path = rig.file("d").display().to_string();
-    let program = format!("import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nos.mkdir({path:?})");
-    let mut child = spawn("python3", &["-c", &program]);
-    assert_eq!(rig.faults.wait_held(1, LONG).len(), 1);
+    let mut child = held_in(&rig, "lookup", "os.stat('b')");
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "it waits on");

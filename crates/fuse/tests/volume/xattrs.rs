@@ -1,6 +1,9 @@
 //! Extended attributes.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::chown;
+use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, getxattr_query, listxattr, listxattr_query, removexattr, setxattr};
 use rustix::io::Errno;
@@ -30,4 +33,34 @@ fn attributes_are_set_listed_read_and_removed() {
     assert_eq!(removexattr(&path, "user.color"), Err(Errno::NODATA));
     setxattr(&path, "user.empty", b"", XattrFlags::empty()).unwrap();
     assert_eq!(getxattr(&path, "user.empty", &mut buffer), Ok(0));
+}
+
+/// The kernel leaves it to the file system (HANDLE_KILLPRIV_V2), whoever makes the change.
+#[test]
+fn a_write_a_cut_and_a_change_of_owner_take_capabilities_away_at_once() {
+    const NAME: &str = "security.capability";
+    // `struct vfs_cap_data` of revision 2: CAP_NET_BIND_SERVICE is permitted, nothing inherited.
+    let mut capabilities = [0; 20];
+    capabilities[..8].copy_from_slice(&[0, 0, 0, 2, 0, 4, 0, 0]);
+    let changes: [fn(&Path); 3] = [
+        |path| File::options().append(true).open(path).unwrap().write_all(b"!").unwrap(),
+        |path| File::options().write(true).open(path).unwrap().set_len(3).unwrap(),
+        |path| chown(path, Some(1), None).unwrap(),
+    ];
+    let rig = Rig::new();
+    for (number, change) in changes.iter().enumerate() {
+        let path = rig.file(format!("program {number}"));
+        fs::write(&path, b"#!/bin/sh\n").unwrap();
+        match setxattr(&path, NAME, &capabilities, XattrFlags::empty()) {
+            Err(Errno::PERM | Errno::OPNOTSUPP) => return println!("skipped: files cannot be given capabilities here"),
+            set => set.unwrap(),
+        }
+        let mut found = [0; 32];
+        assert_eq!(getxattr(&path, NAME, &mut found), Ok(20));
+        change(&path);
+        assert_eq!(getxattr(&path, NAME, &mut found), Err(Errno::NODATA), "change {number}");
+        rig.mounted.sync().unwrap();
+        assert_eq!(getxattr(&path, NAME, &mut found), Err(Errno::NODATA), "change {number}");
+        assert_eq!(getxattr(rig.stored(format!("program {number}")), NAME, &mut found), Err(Errno::NODATA));
+    }
 }

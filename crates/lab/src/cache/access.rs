@@ -1,8 +1,9 @@
 //! Overwriting and reading cached pages, and the first write of a file.
 //!
-//! A subject's turn in a round: every page is written once, then come the two orders of writing, then
-//! everything is settled, then come the two orders of reading. So writes meet dirty pages with write-back
-//! going on as it does by default, and reads meet clean ones.
+//! A setting's turn in a round: every page of all subjects is written once, then come the two orders of writing,
+//! then everything is settled, then come the two orders of reading. So writes meet dirty pages with write-back
+//! going on as it does by default, and reads meet clean ones. For each of the four the subjects follow directly on
+//! one another: what else the machine's memory is used for changes within a second, and ratios are what is asked.
 
 use std::path::Path;
 use std::time::Duration;
@@ -87,18 +88,22 @@ pub(crate) fn overwrite_and_read(options: &Options, dir: &Path, series: &mut Ser
         subject.settle()?;
     }
     // Every setting of a round follows directly on the one before: they are compared too.
-    let turns = Setting::ALL.len() * subjects.len();
-    rounds::run("access", options.rounds(), turns, |round, turn| {
-        let (setting, number) = (Setting::ALL[turn / subjects.len()], turn % subjects.len());
-        let (subject, seed) = (&mut *subjects[number], options.seed.wrapping_add(u64::from(round)));
-        touch(subject, setting, pages)?;
+    rounds::run("access", options.rounds(), Setting::ALL.len(), |round, turn| {
+        let (setting, seed) = (Setting::ALL[turn], options.seed.wrapping_add(u64::from(round)));
+        for subject in &mut subjects {
+            touch(&mut **subject, setting, pages)?;
+        }
         for operation in Operation::ALL {
             for order in Order::ALL {
-                let time = batch(subject, operation, order, setting, count, seed)?;
-                let ns = time.as_nanos() as f64 / count as f64;
-                series.add(&row(operation, order, setting), subject.name(), ns);
+                for subject in &mut subjects {
+                    let time = batch(&mut **subject, operation, order, setting, count, seed)?;
+                    let ns = time.as_nanos() as f64 / count as f64;
+                    series.add(&row(operation, order, setting), subject.name(), ns);
+                }
             }
-            subject.settle()?;
+            for subject in &mut subjects {
+                subject.settle()?;
+            }
         }
         Ok(())
     })

@@ -82,7 +82,7 @@ fn access_table(times: &Series, options: &Options) -> Table {
         ("by memcpy", Align::Right),
         ("kernel by it", Align::Right),
     ];
-    let size = crate::quantity::bytes(access::file_bytes(options));
+    let size = slackwater_size::text(access::file_bytes(options));
     let mut table = Table::new(format!("Cached access, files of {size}"), &columns);
     for row in all_rows() {
         let ns = |subject| times.median(&row, subject).map_or_else(String::new, |ns| format!("{ns:.0}"));

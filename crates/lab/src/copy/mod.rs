@@ -16,6 +16,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use slackwater::{SuperBlock, Tunables, UmountError, UmountOptions};
 use slackwater_backends::{DirBackend, DirStats};
+use slackwater_size as size;
 
 use self::places::Destination;
 use self::plan::Plan;
@@ -48,7 +49,7 @@ pub(crate) struct Arguments {
     destination: Option<PathBuf>,
 
     /// Size of the engine's cache
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = quantity::parse_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size::parse)]
     cache: u64,
 
     /// Threads that copy files
@@ -77,7 +78,7 @@ struct Measured {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let (options, threads) = (&arguments.options, usize::from(arguments.threads));
     if arguments.cache < CACHE_BYTES_MIN {
-        let (cache, least) = (quantity::bytes(arguments.cache), quantity::bytes(CACHE_BYTES_MIN));
+        let (cache, least) = (size::text(arguments.cache), size::text(CACHE_BYTES_MIN));
         bail!("a cache of {cache} is too small to work with: give --cache at least {least}");
     }
     rig::raise_file_limit();
@@ -199,7 +200,7 @@ fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, t
         let bytes = progress.bytes.load(Ordering::Relaxed);
         bar_copying.set_position(bytes);
         let (files, rate) = (progress.files.load(Ordering::Relaxed), mb_per_s(bytes, start.elapsed()));
-        let dirty = quantity::bytes(volume.status().dirty_bytes);
+        let dirty = size::text(volume.status().dirty_bytes);
         bar_copying.set_message(format!("{files}/{} files  {rate:.0} MB/s  {dirty} dirty", plan.files));
     };
     let copied = watched(look, || through::copy(plan, volume, threads, &progress));
@@ -220,7 +221,7 @@ fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, t
         bar_unmounting.set_position(done);
         let rate = mb_per_s(done, start.elapsed());
         let failing = volume.status().failing.map_or_else(String::new, |kind| format!("  failing: {kind}"));
-        bar_unmounting.set_message(format!("{} left  {rate:.0} MB/s{failing}", quantity::bytes(left)));
+        bar_unmounting.set_message(format!("{} left  {rate:.0} MB/s{failing}", size::text(left)));
     };
     watched(look, || unmount(volume))?;
     let unmounting = start.elapsed();
@@ -249,7 +250,7 @@ fn unmount(volume: &Arc<SuperBlock>) -> Result<()> {
         };
         if let Some(why) = is_over {
             let _ = rig::discard(volume);
-            bail!("cannot unmount: {why}; {} did not arrive", quantity::bytes(*dirty_bytes));
+            bail!("cannot unmount: {why}; {} did not arrive", size::text(*dirty_bytes));
         }
     }
 }
@@ -287,7 +288,7 @@ fn tell(report: &mut Report, plan: &Plan, measured: &Measured, plain: Option<pla
         "{} files, {} names, {} ({} sockets, FIFOs and devices left out)",
         plan.files,
         plan.entries.len(),
-        quantity::bytes(plan.bytes),
+        size::text(plan.bytes),
         plan.skipped
     );
     let mut table = Table::new(title, &columns);
@@ -303,13 +304,13 @@ fn tell(report: &mut Report, plan: &Plan, measured: &Measured, plain: Option<pla
     row("together", quantity::seconds(whole), plain_text(&|times| quantity::seconds(times.copying + times.syncing)));
     let rate = |time: Duration| format!("{:.0} MB/s", mb_per_s(plan.bytes, time));
     row("rate", rate(whole), plain_text(&|times| rate(times.copying + times.syncing)));
-    row("left for the unmount", quantity::bytes(measured.left_bytes), String::new());
+    row("left for the unmount", size::text(measured.left_bytes), String::new());
     let pinned = measured.pinned_frames_max * slackwater::PAGE_BYTES;
-    row("most pinned in the cache", quantity::bytes(pinned), String::new());
+    row("most pinned in the cache", size::text(pinned), String::new());
     let stats = measured.stats;
     let writes = stats.direct_writes + stats.dontcache_writes + stats.plain_writes;
     let average = measured.written_bytes.checked_div(writes).unwrap_or(0);
-    row("write calls, average", format!("{writes}, {}", quantity::bytes(average)), String::new());
+    row("write calls, average", format!("{writes}, {}", size::text(average)), String::new());
     let direct = format!("{}/{}/{}", stats.direct_writes, stats.dontcache_writes, stats.plain_writes);
     row("direct/dontcache/plain", direct, String::new());
     report.table(table);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use slackwater_size as size;
 
 use super::plan::Plan;
-use crate::quantity;
 use crate::scratch::Scratch;
 
 /// Where the copy goes.
@@ -94,7 +94,7 @@ pub(crate) fn refuse_too_much(plan: &Plan, destination: &Path, copies: u64) -> R
     let room = stat.f_bavail.saturating_mul(stat.f_frsize);
     let needed = (plan.bytes + plan.entries.len() as u64 * 4096) * copies;
     if needed > room {
-        let (needed, room) = (quantity::bytes(needed), quantity::bytes(room));
+        let (needed, room) = (size::text(needed), size::text(room));
         bail!("{} has room for {room}, and about {needed} are needed", destination.display());
     }
     Ok(())

@@ -18,7 +18,7 @@ use self::mounted::Mounted;
 use self::programs::{BARE, BINDFS, DISK, MERGERFS, OURS, PEERS, Server};
 use self::subject::Subject;
 use crate::options::Options;
-use crate::quantity::{bytes, figure};
+use crate::quantity::figure;
 use crate::report::Report;
 use crate::rounds;
 use crate::scratch::Scratch;
@@ -130,7 +130,7 @@ fn with_unit(row: &str) -> String {
 fn table(series: &Series, columns: &[&'static str]) -> Table {
     let mut heads = vec![("", Align::Left)];
     heads.extend(columns.iter().map(|name| (*name, Align::Right)));
-    let mut table = Table::new(format!("A mounted directory, cache of {}", bytes(CACHE_BYTES)), &heads);
+    let mut table = Table::new(format!("A mounted directory, cache of {}", slackwater_size::text(CACHE_BYTES)), &heads);
     for row in all_rows() {
         let cells = columns.iter().map(|column| series.median(&row, column).map_or_else(String::new, figure));
         table.row([with_unit(&row)].into_iter().chain(cells));
@@ -141,8 +141,8 @@ fn table(series: &Series, columns: &[&'static str]) -> Table {
 fn footprint_table(footprint: &Footprint) -> Table {
     let title = format!("The process of the mount while {} files were copied", footprint.inodes);
     let mut table = Table::new(title, &[("", Align::Left), ("", Align::Right)]);
-    table.row(["peak of memory".to_owned(), bytes(footprint.peak_bytes)]);
-    table.row(["of which the arena".to_owned(), bytes(footprint.arena_bytes)]);
+    table.row(["peak of memory".to_owned(), slackwater_size::text(footprint.peak_bytes)]);
+    table.row(["of which the arena".to_owned(), slackwater_size::text(footprint.arena_bytes)]);
     table.row(["most descriptors at once".to_owned(), footprint.descriptors.to_string()]);
     table
 }

@@ -1,0 +1,127 @@
+//! mount(8) and umount(8), by hand and by fstab, with this command as their helper.
+
+use crate::rig::need_fuse;
+use crate::sandbox::Sandbox;
+
+/// As the documentation says to install it.
+const INSTALL: &str = r#"
+    ln -s "$SANDBOX/slackwater" /sbin/mount.slackwater
+    OPTIONS=cache=32MiB,dirty-expire=1h
+"#;
+
+fn run(sandbox: &Sandbox, script: &str, words: &[&str]) {
+    sandbox.run_as_root(&format!("{INSTALL}{script}")).expect(0, words);
+}
+
+#[test]
+fn mount_mounts_and_umount_loses_nothing() {
+    need_fuse();
+    let script = r#"
+        head -c 5000000 slackwater > run/large
+        for way in umount './slackwater umount' 'umount -l'; do
+            rm -f source/large
+            mount -t slackwater source mount -o "$OPTIONS"
+            cp run/large mount/large
+            mv mount/large mount/moved
+            $way mount
+            ended
+            cmp run/large source/moved
+        done
+        # A second mount waits for the flush of the first.
+        mount -t slackwater source mount -o "$OPTIONS"
+        cp run/large mount/again
+        umount mount
+        mount -t slackwater source mount -o "$OPTIONS"
+        cmp run/large mount/again
+        umount mount
+        ended
+    "#;
+    run(&Sandbox::new(), script, &["Mounted", "32.0 MiB", "1h 5s"]);
+}
+
+#[test]
+fn options_of_mount_reach_the_kernel() {
+    need_fuse();
+    let script = r#"
+        cp /bin/true source/program
+        mknod -m 666 source/device c 1 3
+        mount -t slackwater source mount -o "$OPTIONS,noexec,nosuid,nodev,noatime,_netdev,x-any=thing"
+        grep " $SANDBOX/mount fuse.slackwater rw,nosuid,nodev,noexec," /proc/self/mounts
+        fails 126 mount/program
+        fails 2 sh -c 'cat < mount/device'
+        umount mount
+        ended
+        mount -t slackwater -r source mount -o "$OPTIONS"
+        mount/program
+        cat < mount/device
+        fails 2 sh -c 'echo x > mount/file'
+        umount mount
+        ended
+        # Said, not swallowed.
+        mount -t slackwater source mount -o "$OPTIONS,gobbledygook"
+        umount mount
+        ended
+        fails 1 mount -t slackwater source mount -o "$OPTIONS,sync"
+    "#;
+    run(&Sandbox::new(), script, &["sync", "option gobbledygook is unknown"]);
+}
+
+#[test]
+fn a_mount_that_fails_leaves_the_status_and_the_words() {
+    need_fuse();
+    let script = r#"
+        fails 32 mount -t slackwater nowhere mount -o "$OPTIONS"
+        fails 1 mount -t slackwater source mount -o cache=much
+        mount -f -t slackwater source mount -o "$OPTIONS"
+        ended
+        mount -t slackwater source mount -o "$OPTIONS"
+        mkdir other
+        fails 32 mount -t slackwater source other -o "$OPTIONS"
+        umount mount
+        ended
+    "#;
+    run(&Sandbox::new(), script, &["does not exist", "cache=much", "is mounted already, at"]);
+}
+
+#[test]
+fn lines_of_fstab_mount_once_and_umount_loses_nothing() {
+    need_fuse();
+    let script = r#"
+        mkdir "a source" "a mount"
+        cat > run/fstab <<END
+            $SANDBOX/source $SANDBOX/mount slackwater $OPTIONS,nofail,x-systemd.automount 0 0
+            $SANDBOX/a\\040source $SANDBOX/a\\040mount slackwater $OPTIONS,nosuid 0 0
+            $SANDBOX/nowhere $SANDBOX/other slackwater noauto 0 0
+END
+        mount --fstab run/fstab "$SANDBOX/a mount"
+        echo spaced > "a mount/file"
+        grep "a.040mount fuse.slackwater rw,nosuid,relatime" /proc/self/mounts
+        mount -a --fstab run/fstab
+        echo plain > mount/file
+        # What is mounted is not mounted again.
+        mount -a --fstab run/fstab
+        [ "$(grep -c fuse.slackwater /proc/self/mounts)" = 2 ]
+        umount "$SANDBOX/a mount"
+        umount mount
+        ended
+        cat source/file "a source/file"
+    "#;
+    run(&Sandbox::new(), script, &["plain", "spaced"]);
+}
+
+#[test]
+fn a_user_mounts_by_a_line_of_fstab_that_lets_users() {
+    need_fuse();
+    let script = r#"
+        echo "$SANDBOX/source $SANDBOX/mount slackwater $OPTIONS,noauto,user 0 0" > run/fstab
+        mount --bind run/fstab /etc/fstab
+        as_nobody mount mount
+        grep " $SANDBOX/mount fuse.slackwater rw,nosuid,nodev,noexec,.*user_id=65534" /proc/self/mounts
+        echo users | as_nobody tee mount/file
+        as_nobody umount mount
+        ended
+        [ "$(stat -c %u source/file)" = 65534 ]
+        cat source/file
+    "#;
+    run(&Sandbox::new(), script, &["users"]);
+}

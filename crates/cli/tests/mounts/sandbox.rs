@@ -1,0 +1,98 @@
+//! Shell scripts in namespaces of their own: what they mount is seen by nobody else, and what they start ends with them.
+//!
+//! In there /dev/fuse is for everybody, as on most machines, and nothing is in /dev/shm, /run and /sbin but what the
+//! script puts there. The working directory has `slackwater`, and `source`, `mount` and `run` (the registry)
+//! of nobody.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::rig::{Output, Scratch, run};
+
+/// Whom ordinary users are played by.
+const NOBODY: u32 = 65534;
+
+const STAGE: &str = r#"
+# Copies of what other tests have mounted would keep their volumes.
+umount -l -a -t fuse.slackwater
+mount -t tmpfs none /dev
+mknod -m 666 /dev/fuse c 10 229
+mknod -m 666 /dev/null c 1 3
+mkdir -m 1777 /dev/shm
+mount -t tmpfs none /run
+mount -t tmpfs none /sbin
+mount -t fusectl none /sys/fs/fuse/connections
+unset SLACKWATER_RUNTIME_DIR XDG_RUNTIME_DIR
+"#;
+
+const WORDS: &str = r#"
+cd "$SANDBOX"
+MOUNT='./slackwater mount source mount --cache 32MiB --dirty-expire 1h --background'
+
+# Runs a command that is to end with a status: fails STATUS COMMAND...
+fails() {
+    expected=$1; shift; status=0
+    "$@" || status=$?
+    [ $status = $expected ] || { echo "status $status, not $expected: $*"; exit 99; }
+}
+as_nobody() {
+    env SLACKWATER_RUNTIME_DIR="$SANDBOX/run" setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+}
+# Waits until no mount process is left, and sees that nothing else is.
+ended() {
+    while ls run /run/slackwater 2>&1 | grep -q json; do sleep 0.02; done
+    [ -z "$(ls mount && ls /dev/shm)" ] || { ls mount /dev/shm; exit 98; }
+}
+"#;
+
+pub(crate) struct Sandbox {
+    pub(crate) scratch: Scratch,
+}
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        let scratch = Scratch::new();
+        // Nobody can execute what is in a checkout below a private directory.
+        let binary = scratch.path.join("slackwater");
+        fs::copy(env!("CARGO_BIN_EXE_slackwater"), &binary).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        let sandbox = Self { scratch };
+        for (name, mode) in [("source", 0o755), ("mount", 0o755)] {
+            sandbox.dir_of_nobody(name, mode);
+        }
+        chown(sandbox.scratch.path.join("run"), Some(NOBODY), Some(NOBODY)).unwrap();
+        sandbox
+    }
+
+    pub(crate) fn dir_of_nobody(&self, name: &str, mode: u32) -> PathBuf {
+        let dir = self.scratch.dir(name, mode);
+        chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+        dir
+    }
+
+    /// Runs a script as root; it ends at the first command that fails.
+    pub(crate) fn run_as_root(&self, script: &str) -> Output {
+        self.run(&format!("{STAGE}{WORDS}{script}"))
+    }
+
+    /// Runs a script as nobody; it ends at the first command that fails.
+    pub(crate) fn run_as_nobody(&self, script: &str) -> Output {
+        self.run_as_nobody_after("", script)
+    }
+
+    /// The same, after root has prepared something.
+    pub(crate) fn run_as_nobody_after(&self, preparation: &str, script: &str) -> Output {
+        let script = format!("{WORDS}{script}").replace('\'', r"'\''");
+        self.run(&format!("{STAGE}{WORDS}{preparation}\nas_nobody sh -e -c '{script}'"))
+    }
+
+    fn run(&self, script: &str) -> Output {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["sh", "-e", "-c", script]).env("SANDBOX", &self.scratch.path);
+        command.stdin(Stdio::null()).current_dir("/");
+        run(command)
+    }
+}
