@@ -9,7 +9,9 @@
 use std::collections::VecDeque;
 
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
-use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions};
+use slackwater::{
+    Engine, ErrorKind, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions,
+};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_sync::lock::{Condvar, Mutex, Rank};
 use slackwater_sync::shim::{Arc, model, thread};
@@ -17,17 +19,23 @@ use slackwater_sync::shim::{Arc, model, thread};
 const EXECUTIONS: usize = 2000;
 const QUEUE: Rank = Rank::new(90, "test queue");
 
-/// Answers calls from a thread of its own.
+/// Answers calls from a thread of its own, in their order. Or refused ones from there, and the others at once.
 struct Elsewhere {
     queue: Arc<(Mutex<(VecDeque<Call>, bool)>, Condvar)>,
     limits: Limits,
+    at_once: Option<Arc<MemBackend>>,
 }
 
+/// How many units the backend refuses before it takes one.
+#[derive(Copy, Clone)]
+struct Refused(u32);
+
 impl Elsewhere {
-    fn new(inner: Arc<MemBackend>) -> (Self, thread::JoinHandle<()>) {
+    fn new(inner: Arc<MemBackend>, Refused(mut refused): Refused) -> (Self, thread::JoinHandle<()>) {
         let queue = Arc::new((Mutex::new(QUEUE, (VecDeque::new(), false)), Condvar::new()));
         let limits = inner.limits();
         let calls = Arc::clone(&queue);
+        let at_once = (refused != 0).then(|| Arc::clone(&inner));
         let worker = thread::spawn(move || {
             loop {
                 let call = {
@@ -38,17 +46,28 @@ impl Elsewhere {
                     let Some(call) = state.0.pop_front() else { return };
                     call
                 };
-                inner.submit(call);
+                match call {
+                    Call::Write(unit) if refused != 0 => {
+                        refused -= 1;
+                        unit.complete(Err(ErrorKind::Io.into()));
+                    }
+                    call => inner.submit(call),
+                }
             }
         });
-        (Self { queue, limits }, worker)
+        (Self { queue, limits, at_once }, worker)
     }
 }
 
 impl Backend for Elsewhere {
     fn submit(&self, call: Call) {
-        self.queue.0.lock().0.push_back(call);
-        self.queue.1.notify_one();
+        match (&self.at_once, call) {
+            (Some(inner), call) if !matches!(call, Call::Write(_)) => inner.submit(call),
+            (_, call) => {
+                self.queue.0.lock().0.push_back(call);
+                self.queue.1.notify_one();
+            }
+        }
     }
 
     fn limits(&self) -> Limits {
@@ -72,6 +91,10 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::with(Refused(0))
+    }
+
+    fn with(refused: Refused) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(16 * PAGE_BYTES).with_inodes(4).with_volumes(1)).unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let tunables = Tunables {
@@ -85,7 +108,7 @@ impl Rig {
         let limits =
             Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) };
         let backend = Arc::new(MemBackend::with_limits(limits));
-        let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend));
+        let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend), refused);
         let volume = engine.mount("rig", Arc::new(elsewhere)).unwrap();
         Self { engine, volume, backend, worker }
     }
@@ -172,6 +195,54 @@ fn a_cut_and_a_flush_never_leave_the_backing_file_longer() {
         syncer.join().unwrap();
         file.fsync().unwrap();
         assert_eq!(rig.backend.durable_file("a").unwrap().len() as u64, PAGE_BYTES + 5);
+        drop(file);
+        rig.finish();
+    });
+}
+
+/// The pages lie in two leaves, so that there is an index above them, which learns of a mark later than the leaf.
+#[test]
+fn a_cut_of_a_long_file_waits_for_the_units_that_a_flush_takes_meanwhile() {
+    model::check(EXECUTIONS, || {
+        let rig = Rig::new();
+        let file = rig.create("a");
+        for at in [1, 64] {
+            file.write_at(at * PAGE_BYTES, &page(7)).unwrap();
+        }
+        let syncer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || file.fsync().unwrap())
+        };
+        file.set_len(PAGE_BYTES + 5).unwrap();
+        syncer.join().unwrap();
+        assert!(rig.backend.volatile_file("a").unwrap().len() as u64 <= PAGE_BYTES + 5);
+        file.set_len(66 * PAGE_BYTES).unwrap();
+        file.fsync().unwrap();
+        let durable = rig.backend.durable_file("a").unwrap();
+        assert!(durable[PAGE_BYTES as usize + 5..].iter().all(|byte| *byte == 0), "nothing comes back");
+        drop(file);
+        rig.finish();
+    });
+}
+
+/// The unit is the flusher's, and may come back before, while or after the sync looks.
+#[test]
+fn a_sync_beside_a_unit_that_fails_says_so_or_writes_again() {
+    model::check(EXECUTIONS, || {
+        let rig = Rig::with(Refused(1));
+        let file = rig.create("a");
+        for at in 0..2 {
+            file.write_at(at * PAGE_BYTES, &page(7)).unwrap();
+        }
+        let writer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || file.write_at(0, &page(8)).unwrap())
+        };
+        if file.fsync().is_ok() {
+            let durable = rig.backend.durable_file("a").unwrap();
+            assert!(durable == [page(7), page(7)].concat() || durable == [page(8), page(7)].concat(), "fsync said so");
+        }
+        writer.join().unwrap();
         drop(file);
         rig.finish();
     });

@@ -28,7 +28,7 @@ use crate::inode::{Inode, NO_CUT};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::SetattrTurn;
-use crate::writeback::sync::wait_for_writeback;
+use crate::writeback::sync::wait_for_last_units;
 use crate::writeback::writepages::settle_now;
 
 impl File {
@@ -129,7 +129,7 @@ fn clear(
 ) -> Result<Attr, BackendError> {
     let first = PageIndex::of(bytes.start);
     let held = Held::new(inode, first);
-    wait_for_writeback(inode, first..PageIndex(u64::MAX), None)?;
+    wait_for_last_units(inode);
     let size_bytes = inode.size_bytes();
     let backing_bytes = inode.backing_bytes.load(Ordering::Acquire);
     if backing_bytes < size_bytes && backing_bytes < bytes.end {

@@ -29,7 +29,7 @@ use crate::filemap::check_range;
 use crate::inode::{Inode, NO_CUT};
 use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::sync::wait_for_writeback;
+use crate::writeback::sync::wait_for_last_units;
 use crate::writeback::writepages::settle_now;
 use crate::writeback::{SetattrTurn, cancel_pages};
 
@@ -60,7 +60,7 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     let turn;
     if size_bytes < old_bytes {
         let cut = Cut::begin(inode, size_bytes);
-        wait_for_writeback(inode, PageIndex::of(size_bytes)..PageIndex(u64::MAX), None)?;
+        wait_for_last_units(inode);
         turn = SetattrTurn::wait(inode);
         turn.send(node, change)?;
         cut.made();

@@ -77,7 +77,9 @@ impl AddressSpace {
     }
 
     /// Visits, in ascending order, each leaf with pages in `from..to` that may have `mark` (any page, for
-    /// `None`). The tree is unlocked between leaves. `f` gets the index of the leaf's first page.
+    /// `None`). The tree is unlocked between leaves. `f` gets the index of the leaf's first page. A page that gets
+    /// `mark` meanwhile may be missed, even if that began before (T1 of the tree); with `None` its leaf's lock is
+    /// waited for.
     pub(crate) fn scan(
         &self,
         from: PageIndex,

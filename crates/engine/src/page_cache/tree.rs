@@ -4,8 +4,10 @@
 //! dirty pages of a sparse terabyte touches only what is dirty.
 //!
 //! # Invariants
-//! T1. An inner node's bit for a mark is set whenever a page below has the mark. It may be set without
-//!     one: bits are set as soon as a leaf gets its first such page, and cleared when somebody looks.
+//! T1. An inner node's bit for a mark is set whenever a page below has the mark and the visit that set it is
+//!     over. It may be set without one: bits are cleared when somebody looks. During the visit a search, which
+//!     takes no leaf's lock, may miss the page: who may not, because the visit waits for nothing that the search
+//!     did before, looks for any page.
 //! T2. Nodes are added and removed, and index bits cleared, only with the tree's lock held for writing.
 //! T3. Index bits are set with the tree's lock held for reading and the leaf's lock held. So no set can
 //!     run between the look and the clear of T2, and no set can be overtaken by another.

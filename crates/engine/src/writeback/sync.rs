@@ -93,13 +93,30 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
 ///
 /// # Errors
 /// `TimedOut`.
-pub(crate) fn wait_for_writeback(
+fn wait_for_writeback(inode: &Inode, range: Range<PageIndex>, deadline: Option<Tick>) -> Result<(), BackendError> {
+    wait_for_units(inode, range, Some(Mark::Writeback), deadline)
+}
+
+/// Waits for all units with pages from `Inode::cut_from` on, which the caller has set: that being so no other begins
+/// (W2 of `writepages`). One may be in the middle of taking its pages, so every leaf is locked once.
+///
+/// # Blocking
+/// For the backend.
+pub(crate) fn wait_for_last_units(inode: &Inode) {
+    let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
+    let ended = wait_for_units(inode, cut_from..PageIndex(u64::MAX), None, None);
+    debug_assert!(ended.is_ok(), "without a deadline");
+}
+
+/// `found_by`: the mark by which leaves are looked for.
+fn wait_for_units(
     inode: &Inode,
     range: Range<PageIndex>,
+    found_by: Option<Mark>,
     deadline: Option<Tick>,
 ) -> Result<(), BackendError> {
     let mut at = range.start;
-    while let Some((base, mut bits)) = next_bits(inode, Mark::Writeback, at..range.end) {
+    while let Some((base, mut bits)) = next_bits(inode, Mark::Writeback, found_by, at..range.end) {
         // Each page is waited for once: if it goes into write-back again it has newer bytes.
         let still = || {
             bits &= inode.mapping.with_page(base, |leaf, _| leaf.bits(Mark::Writeback)).unwrap_or(0);
@@ -115,9 +132,10 @@ pub(crate) fn wait_for_writeback(
     Ok(())
 }
 
-fn next_bits(inode: &Inode, mark: Mark, range: Range<PageIndex>) -> Option<(PageIndex, u64)> {
+/// The pages with `mark` of the first leaf that has some in `range`, one bit each.
+fn next_bits(inode: &Inode, mark: Mark, found_by: Option<Mark>, range: Range<PageIndex>) -> Option<(PageIndex, u64)> {
     let mut found = None;
-    inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
+    inode.mapping.scan(range.start, range.end, found_by, |base, leaf| {
         let clip = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
         let bits = leaf.bits(mark) & clip;
         if bits == 0 {
@@ -131,7 +149,7 @@ fn next_bits(inode: &Inode, mark: Mark, range: Range<PageIndex>) -> Option<(Page
 
 fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
     let end = PageIndex::end_of(inode.size_bytes());
-    next_bits(inode, mark, PageIndex(0)..end)
+    next_bits(inode, mark, Some(mark), PageIndex(0)..end)
         .and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
 }
 

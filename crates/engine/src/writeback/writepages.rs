@@ -4,7 +4,8 @@
 //! W1. A page is in at most one unit: it is taken under its leaf's lock, and only without `WRITEBACK`. So a
 //!     rewritten page waits for its old unit, and the backend never sees the two out of order.
 //! W2. A unit ends before `cut_from`, as read under the lock of its last page's leaf. A cut sets `cut_from`
-//!     first and then waits for `WRITEBACK` marks: it sees the unit or the unit sees it. And it ends at the
+//!     first, then takes each leaf's lock to look for `WRITEBACK` marks (not by the index above, which learns of a
+//!     mark late): it sees the unit or the unit sees it. And it ends at the
 //!     file's size, as read with the last page's frame held: who lengthens the file inside that page does so
 //!     with the frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
 //! W3. Metadata stays dirty until it has been sent with no page dirty or under write-back, so that the times
@@ -230,11 +231,6 @@ fn end_writeback(
         Err(error) => (0, Some(error)),
     };
     let good_pages = if good_bytes == len_bytes { u64::MAX } else { good_bytes as u64 / PAGE_BYTES };
-    let fate = |nth| match (nth < good_pages, &error) {
-        (true, _) => Fate::Written,
-        (false, None) => Fate::CutShort,
-        (false, Some(_)) => Fate::Failed,
-    };
     inode.backing_bytes.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
     inode.allocated_to.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
 
@@ -246,7 +242,7 @@ fn end_writeback(
         let bits = range_bits(first.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(Mark::Writeback) & bits) {
             let nth = base.0 + slot as u64 - first.0;
-            ended.page(inode, leaf, slot, unit_frames[nth as usize], fate(nth));
+            ended.page(inode, leaf, slot, unit_frames[nth as usize], nth < good_pages);
         }
         Scan::On
     });
@@ -267,15 +263,6 @@ fn end_writeback(
     finish(inode);
 }
 
-/// How a page of a unit came back.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Fate {
-    Written,
-    /// Behind the end of a short write.
-    CutShort,
-    Failed,
-}
-
 /// What a completed unit changed.
 #[derive(Default)]
 struct Ended {
@@ -288,13 +275,13 @@ struct Ended {
 }
 
 impl Ended {
-    fn page(&mut self, inode: &Inode, leaf: &mut LeafState, slot: usize, frame: FrameId, fate: Fate) {
+    fn page(&mut self, inode: &Inode, leaf: &mut LeafState, slot: usize, frame: FrameId, written: bool) {
         let arena = &inode.super_block().engine().arena;
         leaf.clear(Mark::Writeback, slot);
         self.pages += 1;
         if leaf.has(Mark::Delayed, slot) {
             self.delayed += 1;
-            if fate == Fate::Written {
+            if written {
                 leaf.clear(Mark::Delayed, slot);
                 self.allocated += 1;
             }
@@ -303,16 +290,16 @@ impl Ended {
             // Rewritten meanwhile: the fresh frame is dirty, this one is history.
             arena.free(frame);
             self.unpinned += 1;
-        } else if fate == Fate::Written {
+        } else if written {
             leaf.set(Mark::Unstable, slot);
             self.unstable += 1;
         } else {
             leaf.set(Mark::Dirty, slot);
             self.redirtied += 1;
-            if fate == Fate::CutShort {
-                // No error that a waiting sync would see: it has to find the page still chosen.
-                leaf.set(Mark::ToWrite, slot);
-            }
+        }
+        if !written {
+            // A sync that waited for the unit has to find the page chosen: the failure is noted later, if it is one.
+            leaf.set(Mark::ToWrite, slot);
         }
     }
 
