@@ -11,8 +11,9 @@ use std::time::Duration;
 use anyhow::Result;
 use slackwater::Tunables;
 
+use super::memory::Memory;
 use super::pattern::{Order, PAGE, Pattern};
-use super::subject::{Cached, Kernel, Memory, Operation, Sharing, Subject};
+use super::subject::{Cached, Kernel, Operation, Sharing, Subject};
 use crate::options::Options;
 use crate::series::Series;
 use crate::{lanes, rounds};

@@ -5,6 +5,7 @@
 
 mod access;
 mod flush;
+mod memory;
 mod pattern;
 mod subject;
 

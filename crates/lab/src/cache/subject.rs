@@ -1,4 +1,4 @@
-//! What is compared: memory, the engine, and files of the kernel; all read and written a page at a time.
+//! What is compared: [memory](super::memory), the engine, and files of the kernel; all read and written a page at a time.
 //!
 //! A subject gives out *lanes*, one for each thread, and each lane has a file of its own or all share one.
 //! The loop over pages is compiled once for each kind of lane, so nothing but the operation differs.
@@ -64,72 +64,6 @@ pub(crate) trait Subject {
 
     /// Makes the first file empty.
     fn empty(&mut self) -> Result<()>;
-}
-
-/// Buffers of memory, for `memcpy`. A shared buffer is divided among the lanes: which thread copies which of
-/// its pages makes no difference to memory.
-pub(crate) struct Memory {
-    buffers: Vec<Vec<u8>>,
-    bytes: usize,
-}
-
-impl Memory {
-    pub(crate) fn new(files: usize, bytes: u64) -> Self {
-        let bytes = bytes as usize;
-        // Written once: untouched memory is one page of zeroes, to the kernel.
-        Self { buffers: (0..files).map(|_| vec![1; bytes]).collect(), bytes }
-    }
-}
-
-impl Subject for Memory {
-    fn name(&self) -> &'static str {
-        "memcpy"
-    }
-
-    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
-        let lane = |bytes| Box::new(MemoryLane { bytes, is_shared: sharing == Sharing::Shared }) as Box<dyn Lane>;
-        match sharing {
-            Sharing::Own => self.buffers.iter_mut().take(threads).map(|buffer| lane(&mut buffer[..])).collect(),
-            Sharing::Shared => self.buffers[0].chunks_exact_mut(self.bytes / threads).map(lane).collect(),
-        }
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn empty(&mut self) -> Result<()> {
-        // Given back first, so that the next use finds fresh pages.
-        self.buffers[0] = Vec::new();
-        self.buffers[0] = vec![0; self.bytes];
-        Ok(())
-    }
-}
-
-struct MemoryLane<'a> {
-    bytes: &'a mut [u8],
-    is_shared: bool,
-}
-
-impl Lane for MemoryLane<'_> {
-    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
-        let mut page = Box::new(PageBuffer([7; PAGE]));
-        for _ in 0..count {
-            let at = pattern.next() as usize * PAGE;
-            let bytes = &mut self.bytes[at..at + PAGE];
-            match operation {
-                Operation::Write => bytes.copy_from_slice(black_box(&page.0)),
-                Operation::Read => black_box(&mut page.0).copy_from_slice(bytes),
-            }
-        }
-        black_box(&page.0);
-        Ok(())
-    }
-
-    fn pages(&self, share: f64) -> (u64, u64) {
-        let pages = (self.bytes.len() / PAGE) as u64;
-        (if self.is_shared { 0 } else { (share * pages as f64) as u64 }, pages)
-    }
 }
 
 /// Files of the engine, on a directory.

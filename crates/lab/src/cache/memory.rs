@@ -1,0 +1,97 @@
+//! Copying in memory: what the others cannot be faster than.
+//!
+//! The memory and the instruction are those of the engine's frames: huge pages, which the kernel's own page cache is
+//! reached through as well, and `copy_bytes`. So what an engine adds to the copy shows, and with two threads both meet
+//! the same limit of the machine. (The C library's `memcpy` on a program's ordinary memory takes a quarter longer, which
+//! flatters whoever is compared with it.)
+
+#![allow(unsafe_code, reason = "huge pages are asked for by address")]
+
+use std::hint::black_box;
+
+use anyhow::Result;
+use rustix::mm::{Advice, madvise};
+use slackwater_arena::copy_bytes;
+
+use super::pattern::{PAGE, PageBuffer, Pattern};
+use super::subject::{Lane, Operation, Sharing, Subject};
+
+/// Size of a huge page on the processors that we know.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Buffers of memory, for `memcpy`. A shared buffer is divided among the lanes: which thread copies which of
+/// its pages makes no difference to memory.
+pub(crate) struct Memory {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(files: usize, bytes: u64) -> Self {
+        let bytes = bytes as usize;
+        Self { buffers: (0..files).map(|_| huge(bytes)).collect(), bytes }
+    }
+}
+
+/// Memory in huge pages, where there are any.
+fn huge(bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    let skipped = buffer.as_ptr().align_offset(HUGE_BYTES).min(bytes);
+    let whole = (bytes - skipped) / HUGE_BYTES * HUGE_BYTES;
+    let start = buffer[skipped..].as_mut_ptr().cast();
+    // SAFETY: the range is inside the buffer, and the advice leaves the bytes as they are.
+    let _ = unsafe { madvise(start, whole, Advice::LinuxHugepage) };
+    buffer.fill(1); // untouched memory is one page of zeroes, to the kernel
+    buffer
+}
+
+impl Subject for Memory {
+    fn name(&self) -> &'static str {
+        "memcpy"
+    }
+
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
+        let lane = |bytes| Box::new(MemoryLane { bytes, is_shared: sharing == Sharing::Shared }) as Box<dyn Lane>;
+        match sharing {
+            Sharing::Own => self.buffers.iter_mut().take(threads).map(|buffer| lane(&mut buffer[..])).collect(),
+            Sharing::Shared => self.buffers[0].chunks_exact_mut(self.bytes / threads).map(lane).collect(),
+        }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Result<()> {
+        // Given back first, so that the next use finds fresh pages, and those that programs have.
+        self.buffers[0] = Vec::new();
+        self.buffers[0] = vec![0; self.bytes];
+        Ok(())
+    }
+}
+
+struct MemoryLane<'a> {
+    bytes: &'a mut [u8],
+    is_shared: bool,
+}
+
+impl Lane for MemoryLane<'_> {
+    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
+        let mut page = Box::new(PageBuffer([7; PAGE]));
+        for _ in 0..count {
+            let at = pattern.next() as usize * PAGE;
+            let bytes = &mut self.bytes[at..at + PAGE];
+            match operation {
+                Operation::Write => copy_bytes(bytes, black_box(&page.0)),
+                Operation::Read => copy_bytes(black_box(&mut page.0), bytes),
+            }
+        }
+        black_box(&page.0);
+        Ok(())
+    }
+
+    fn pages(&self, share: f64) -> (u64, u64) {
+        let pages = (self.bytes.len() / PAGE) as u64;
+        (if self.is_shared { 0 } else { (share * pages as f64) as u64 }, pages)
+    }
+}
