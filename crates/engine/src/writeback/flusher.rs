@@ -228,8 +228,8 @@ impl BdiWriteback {
             state.dirtied_when.take()
         };
         let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: UnitClass::Background };
-        let whole = PageIndex(0)..PageIndex(u64::MAX);
-        let stop = writepages(inode, Mark::Dirty, whole, limit);
+        let mut whole = PageIndex(0)..PageIndex(u64::MAX);
+        let stop = writepages(inode, Mark::Dirty, &mut whole, limit);
         if stop == Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             // Its age, should it wait for the end of a cut or of older units.
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));

@@ -64,13 +64,15 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         Scan::On
     });
     let limit = Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: UnitClass::Sync };
+    let mut left = whole.clone();
     loop {
         if !sb.bdi().sync_slot(&*engine.clock, deadline) {
             return Err(ErrorKind::TimedOut.into());
         }
-        if writepages(inode, Mark::ToWrite, whole.clone(), limit) != Stop::End {
+        if writepages(inode, Mark::ToWrite, &mut left, limit) != Stop::End {
             continue;
         }
+        left = whole.clone();
         wait_for_writeback(inode, whole.clone(), deadline)?;
         // What is left was being copied to, was under write-back with older bytes, or was cut short.
         let Some(index) = first_marked(inode, Mark::ToWrite) else { return Ok(()) };

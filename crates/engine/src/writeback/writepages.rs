@@ -64,15 +64,15 @@ impl Gathering {
     }
 }
 
-/// Submits pages of `range` that have `mark` (dirty, or chosen by a sync) in units of consecutive pages.
+/// Submits pages of `range` that have `mark` (dirty, or chosen by a sync) in units of consecutive pages. `range` then
+/// begins behind them: whoever goes on with it meets no page again that was refused at once.
 ///
 /// The caller of the `Sync` class has taken a slot for the first unit and gets `Stop::Pages` after it.
 ///
 /// # Blocking
 /// Never.
-pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: Range<PageIndex>, limit: Limit) -> Stop {
+pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: &mut Range<PageIndex>, limit: Limit) -> Stop {
     let bdi = inode.super_block().bdi();
-    let mut at = range.start;
     let mut pages = 0;
     while pages < limit.pages {
         if limit.class == UnitClass::Background {
@@ -83,11 +83,11 @@ pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: Range<PageIndex>
                 return Stop::Slots;
             }
         }
-        let Some(unit) = gather(inode, mark, at..range.end, limit.unit_bytes) else {
+        let Some(unit) = gather(inode, mark, range.clone(), limit.unit_bytes) else {
             bdi.release_slot(limit.class);
             return Stop::End;
         };
-        at = unit.next();
+        range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
         submit(inode, unit, limit.class);
         if limit.class == UnitClass::Sync {
