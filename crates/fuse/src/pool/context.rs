@@ -15,11 +15,17 @@ pub struct Context<'a> {
     pub(super) token: u64,
     /// Guards that this call holds.
     depth: Cell<usize>,
+    has_blocked: Cell<bool>,
 }
 
 impl<'a> Context<'a> {
     pub(super) const fn new(core: &'a Arc<Core>, session: &'a Shared, token: u64) -> Self {
-        Self { core, session, token, depth: Cell::new(0) }
+        Self { core, session, token, depth: Cell::new(0), has_blocked: Cell::new(false) }
+    }
+
+    /// Whether the session's edge was given back (T2 of the pool).
+    pub(super) fn has_blocked(&self) -> bool {
+        self.has_blocked.get()
     }
 
     /// Before the handler waits for anything: makes sure that another thread reads meanwhile. The handler may block until
@@ -37,6 +43,7 @@ impl<'a> Context<'a> {
                 self.session.blocked.fetch_sub(1, Ordering::AcqRel);
                 return None;
             }
+            self.has_blocked.set(true);
             self.core.rearm(self.token, self.session.connection.transport.fd());
         }
         self.depth.set(self.depth.get() + 1);

@@ -8,7 +8,8 @@
 //!     `readers` of them unless the system cannot start threads. A thread that is about to block first makes up for itself,
 //!     by starting a thread where too few are left, and is refused where none would be left.
 //! T2. The edge of a session belongs to a thread that reads on until `AGAIN`. One that blocks, or has read its share, gives
-//!     it back by modifying the entry, which looks again whether there is something to read.
+//!     it back by modifying the entry, which looks again whether there is something to read. It reads no more then: it
+//!     waits with the others.
 //! T3. Tokens of the epoll set are never reused: the slot number in the low half, and how often it was used in the high.
 //!
 //! # Lock order

@@ -103,8 +103,8 @@ impl Reader {
         for _ in 0..SHARE {
             let how = match self.receive(session, &mut frames) {
                 Ok(len) => {
-                    self.handle(token, session, frames.as_mut(), len);
-                    if session.has_ended() {
+                    let has_edge = self.handle(token, session, frames.as_mut(), len);
+                    if session.has_ended() || !has_edge {
                         return;
                     }
                     continue;
@@ -144,17 +144,19 @@ impl Reader {
         }
     }
 
-    /// Handles the message of `len` bytes that was read.
-    fn handle(&mut self, token: u64, session: &Shared, frames: Option<&mut LandingFrames>, len: usize) {
+    /// Handles the message of `len` bytes that was read. Whether the session's edge is still this thread's (T2).
+    fn handle(&mut self, token: u64, session: &Shared, frames: Option<&mut LandingFrames>, len: usize) -> bool {
         let cx = Context::new(&self.core, session, token);
         HANDLING.set(true);
         match frames.and_then(|frames| self.pad.landed(frames, len)) {
             Some(message) => session.dispatch_landed(&cx, message),
             None => session.dispatch(&cx, self.pad.message(len)),
         }
+        let has_blocked = cx.has_blocked();
         HANDLING.set(false);
         self.expects_large = if self.pad.is_large_write(len) { EXPECTED } else { self.expects_large.saturating_sub(1) };
         self.pad.advance(len);
+        !has_blocked
     }
 
     /// The session of a token. Without a lock where this thread has served it before.

@@ -84,7 +84,7 @@ impl Volume {
     ///
     /// Who writes goes around the kernel's pages, several at a time, so that each write is seen with its
     /// writer. Who only reads uses them, as long as the file is as the kernel knows it, and the kernel drops what
-    /// is written around them ([`coherence`](crate::coherence)).
+    /// is written around them ([`coherence`](crate::coherence)); there is nothing to say when he closes it.
     pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
         let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -94,11 +94,11 @@ impl Volume {
         let open_flags = if is_writable {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
         } else if flags.contains(OFlags::DIRECT) || !self.is_coherent.load(Ordering::Acquire) {
-            fopen::DIRECT_IO
+            fopen::NOFLUSH | fopen::DIRECT_IO
         } else if is_changed {
-            0
+            fopen::NOFLUSH
         } else {
-            fopen::KEEP_CACHE
+            fopen::NOFLUSH | fopen::KEEP_CACHE
         };
         Ok((self.handles.add_file(Arc::new(OpenFile::new(node, file, is_writable))), open_flags))
     }
@@ -164,10 +164,11 @@ mod tests {
         let node = volume.nodes.look_up(inode).expect("not the root");
         let opened = |flags: OFlags| volume.open_handle(&node, flags.bits()).expect("it opens").1;
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
-        assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (fopen::DIRECT_IO, direct));
+        let (uncached, cached) = (fopen::NOFLUSH | fopen::DIRECT_IO, fopen::NOFLUSH | fopen::KEEP_CACHE);
+        assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (uncached, direct));
         volume.trust_cache();
-        assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (fopen::KEEP_CACHE, direct));
-        assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), fopen::DIRECT_IO);
+        assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (cached, direct));
+        assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), uncached);
         volume.let_go();
     }
 }
