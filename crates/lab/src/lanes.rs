@@ -43,7 +43,7 @@ pub(crate) fn run<L: Send>(lanes: Vec<L>, work: impl Fn(&mut L) -> Result<()> + 
 }
 
 /// The CPUs this process may use.
-fn cpus() -> Vec<usize> {
+pub(crate) fn cpus() -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(None) else { return vec![0] };
     let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     if cpus.is_empty() { vec![0] } else { cpus }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{Advice, fadvise};
 
+use super::placement::Placement;
 use super::subject::Subject;
 use crate::lanes;
 use crate::options::Options;
@@ -19,8 +20,9 @@ const PAGE: usize = 4096;
 const BLOCK: usize = 1 << 20;
 const CLIENTS: [usize; 2] = [1, 2];
 
-pub(crate) const SEQUENTIAL: &str = "4 KiB write, sequential";
-pub(crate) const RANDOM: &str = "4 KiB write, random";
+/// Client and server on one CPU, and on two.
+pub(crate) const SEQUENTIAL: [&str; 2] = ["4 KiB write, sequential", "4 KiB write, sequential, 2 CPUs"];
+pub(crate) const RANDOM: [&str; 2] = ["4 KiB write, random", "4 KiB write, random, 2 CPUs"];
 pub(crate) const SYNC: &str = "4 KiB write and fdatasync";
 pub(crate) const WRITE: [&str; 2] = ["1 MiB write, 1 client", "1 MiB write, 2 clients"];
 pub(crate) const READ: [&str; 2] = ["1 MiB read, 1 client", "1 MiB read, 2 clients"];
@@ -69,16 +71,18 @@ pub(crate) fn prepare(subject: &Subject, amounts: Amounts) -> Result<()> {
 pub(crate) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut Series) -> Result<()> {
     let (name, page) = (subject.name(), [7; PAGE]);
     let path = subject.file("small");
-    if subject.keeps_files() && path.exists() {
-        std::fs::remove_file(&path)?;
+    for (placement, (sequential, scattered)) in Placement::ALL.into_iter().zip(SEQUENTIAL.into_iter().zip(RANDOM)) {
+        if subject.keeps_files() && path.exists() {
+            std::fs::remove_file(&path)?;
+        }
+        let (small, file) = (writable(&path)?, writable(&subject.file("random"))?);
+        let _placed = placement.place(subject)?;
+        let times = timed(amounts.small, |number| small.write_all_at(&page, (number * PAGE) as u64))?;
+        add(series, sequential, name, times);
+        let mut random = Random::new(seed);
+        let times = timed(amounts.small, |_| file.write_all_at(&page, random.below(amounts.pages) * PAGE as u64))?;
+        add(series, scattered, name, times);
     }
-    let small = writable(&path)?;
-    let appended = timed(amounts.small, |number| small.write_all_at(&page, (number * PAGE) as u64))?;
-    add(series, SEQUENTIAL, name, appended);
-
-    let (file, mut random) = (writable(&subject.file("random"))?, Random::new(seed));
-    let scattered = timed(amounts.small, |_| file.write_all_at(&page, random.below(amounts.pages) * PAGE as u64))?;
-    add(series, RANDOM, name, scattered);
 
     for (clients, row) in CLIENTS.into_iter().zip(WRITE) {
         let files = (0..clients).map(|client| writable(&large(subject, client))).collect::<Result<Vec<_>>>()?;

@@ -7,6 +7,7 @@ mod access;
 mod footprint;
 mod mounted;
 mod names;
+mod placement;
 mod programs;
 mod subject;
 
@@ -62,6 +63,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         "Medians of the rounds, each on a directory of the same disk. Reads come from what the server has cached;",
     );
     report.note("reads again, from what the kernel has. The disk's own reads always come from the kernel.");
+    report.note(
+        "Small writes and names: client and server on one CPU, or on two where it says so. Left to the scheduler",
+    );
+    report.note("it is now this, now that.");
     for peer in PEERS.into_iter().filter(|peer| !columns.contains(peer)) {
         report.note(format!("{peer} is not installed."));
     }
@@ -101,19 +106,25 @@ fn compare(options: &Options, home: &Scratch, servers: &[Server], series: &mut S
             subject.settle()?;
             if subject.keeps_files() {
                 access::read_and_sync(subject, amounts, series)?;
-                names::measure(subject, files, round, series)?;
                 subject.settle()?;
             }
             Ok(())
         };
         turn().with_context(|| subject.name())
     })?;
+    let keepers: Vec<&Subject> = subjects.iter().filter(|subject| subject.keeps_files()).collect();
+    for phase in names::Phase::ALL {
+        rounds::run(phase.name(), options.rounds(), keepers.len(), |round, turn| {
+            let subject = keepers[turn];
+            phase.measure(subject, files, round, series).with_context(|| subject.name())
+        })?;
+    }
     subjects.into_iter().try_for_each(Subject::end)
 }
 
 fn all_rows() -> Vec<String> {
     let mut rows = Vec::new();
-    for row in [access::SEQUENTIAL, access::RANDOM, access::SYNC] {
+    for row in [access::SEQUENTIAL, access::RANDOM].concat().into_iter().chain([access::SYNC]) {
         rows.extend([p50(row), p99(row)]);
     }
     let rates = [access::WRITE, access::READ, access::READ_AGAIN].concat();
@@ -149,7 +160,7 @@ fn footprint_table(footprint: &Footprint) -> Table {
 
 fn targets(series: &Series, footprint: &Footprint) -> Vec<Target> {
     let mut targets = Vec::new();
-    for row in [access::SEQUENTIAL, access::RANDOM] {
+    for row in [access::SEQUENTIAL, access::RANDOM].concat() {
         let ratio = series.ratio(&p50(row), OURS, BARE);
         targets.push(Target::new(format!("{row}: p50 by the bare server's"), Bound::AtMost(BY_BARE), ratio));
     }

@@ -44,6 +44,11 @@ impl Subject {
         self.mounted.is_some()
     }
 
+    /// The process of the server, if there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.mounted.as_ref().map(Mounted::pid)
+    }
+
     /// Whether what is written can be read.
     pub(crate) fn keeps_files(&self) -> bool {
         self.server.as_ref().is_none_or(Server::keeps_files)
