@@ -21,6 +21,8 @@ use crate::registry::{Entry, Found, Registered, Registry};
 /// For how long an owner that answers nothing, or has just left, may hold what it is about to let go of.
 const LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked who has a lock, before that counts as unknown.
+const LOOKS: u32 = 6;
 
 /// A source that is ours. Dropping it gives it back: the lock first, since who waits is woken by the entry's end.
 pub(crate) struct Claim {
@@ -196,9 +198,21 @@ fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
     }
 }
 
-/// Who has an exclusive lock on the directory, as `/proc/locks` says.
+/// Who has an exclusive lock on the directory, as `/proc/locks` says. One reading may miss a lock, while others come
+/// and go, or find it between two owners.
 fn lock_holder(source: &Place) -> Option<u32> {
-    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &source.lock_name())
+    let name = source.lock_name();
+    look_again(|| holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &name))
+}
+
+/// Looks until something is found, for some 100 ms.
+fn look_again<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    (0..LOOKS).find_map(|nth| {
+        if nth > 0 {
+            thread::sleep(LOOK);
+        }
+        look()
+    })
 }
 
 /// Number, `FLOCK`, `ADVISORY`, `WRITE`, process, device and inode, range.
@@ -219,7 +233,7 @@ fn command_of(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::holder_in;
+    use super::{holder_in, look_again};
 
     #[test]
     fn the_holder_of_a_lock_is_found_by_device_and_inode() {
@@ -229,5 +243,12 @@ mod tests {
                      3: FLOCK  ADVISORY  WRITE 13 fe:00:77 0 EOF\n";
         assert_eq!(holder_in(locks, "fe:00:77"), Some(13));
         assert_eq!(holder_in(locks, "fe:00:79"), None);
+    }
+
+    #[test]
+    fn a_holder_that_is_not_listed_at_once_is_looked_for_again() {
+        let mut readings = [None, None, Some(13)].into_iter();
+        assert_eq!(look_again(|| readings.next().flatten()), Some(13));
+        assert_eq!(look_again(|| None::<u32>), None);
     }
 }
