@@ -54,6 +54,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// the volume is mounted somewhere else as well.
 const ELSEWHERE: Duration = Duration::from_secs(2);
 
+/// For how long a mount may be busy with nobody to be found. Who starts a program has what it had open in the child
+/// for a moment, and what is closed is in use until the kernel has come to it.
+const PASSING: Duration = Duration::from_millis(250);
+
 /// One volume, mounted at a path.
 pub struct MountedVolume {
     sb: Arc<SuperBlock>,
@@ -300,14 +304,29 @@ impl MountedVolume {
 
     /// Step 1. The kernel knows: it is asked to expire the mount, which it refuses the first time.
     fn check_busy(&self) -> Result<(), MountedError> {
-        let _ = self.touch();
-        match rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
-            Err(Errno::BUSY) => Err(self.busy()),
-            // An access takes the mark away that the question has left.
-            Err(Errno::AGAIN) => self.touch().map_err(|errno| MountedError::Unmount(UnmountError::Kernel(errno))),
-            // Not for this user; or it is gone, and umount2(2) says so better.
-            Ok(()) | Err(_) => Ok(()),
+        let begun = self.sb.now();
+        loop {
+            let _ = self.touch();
+            match rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
+                Err(Errno::BUSY) => self.wait_while_passing(begun)?,
+                // An access takes the mark away that the question has left.
+                Err(Errno::AGAIN) => {
+                    return self.touch().map_err(|errno| MountedError::Unmount(UnmountError::Kernel(errno)));
+                }
+                // Not for this user; or it is gone, and umount2(2) says so better.
+                Ok(()) | Err(_) => return Ok(()),
+            }
         }
+    }
+
+    /// After the kernel's "busy": pauses, to ask it again, for as long since `begun` as nobody is found who uses it.
+    fn wait_while_passing(&self, begun: Tick) -> Result<(), MountedError> {
+        let holders = self.holders();
+        if !holders.is_empty() || self.sb.now().since(begun) > PASSING {
+            return Err(MountedError::Busy { mountpoint: self.mountpoint.clone(), holders });
+        }
+        Completion::new().wait_timeout(LOOK / 10);
+        Ok(())
     }
 
     /// Walks over the mountpoint without asking the file system anything.
@@ -321,24 +340,32 @@ impl MountedVolume {
 
     /// Step 5.
     fn detach(&self, force: bool) -> Result<(), MountedError> {
-        let unmounted = if force && !self.is_here() {
-            Ok(())
-        } else if force && rustix::process::geteuid().is_root() {
-            // Cuts the connection as well.
-            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            rustix::mount::unmount(&self.mountpoint, flags).map_err(UnmountError::Kernel)
-        } else {
-            mount::unmount(&self.mountpoint, force)
-        };
-        if force && unmounted.is_ok() && !self.is_cut_off() {
-            self.cut_off();
-        }
-        match unmounted {
-            Ok(()) => Ok(()),
-            Err(UnmountError::Busy(_)) => Err(self.busy()),
-            // Somebody was faster.
-            Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(ELSEWHERE).is_some() => Ok(()),
-            Err(error) => Err(MountedError::Unmount(error)),
+        let begun = self.sb.now();
+        loop {
+            let unmounted = match force {
+                false => mount::unmount(&self.mountpoint, false),
+                true if !self.is_here() => Ok(()),
+                // Cuts the connection as well.
+                true if rustix::process::geteuid().is_root() => {
+                    let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+                    rustix::mount::unmount(&self.mountpoint, flags).map_err(UnmountError::Kernel)
+                }
+                true => mount::unmount(&self.mountpoint, true),
+            };
+            match unmounted {
+                Ok(()) => {
+                    if force && !self.is_cut_off() {
+                        self.cut_off();
+                    }
+                    return Ok(());
+                }
+                Err(UnmountError::Busy(_)) => self.wait_while_passing(begun)?,
+                // Somebody was faster.
+                Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(ELSEWHERE).is_some() => {
+                    return Ok(());
+                }
+                Err(error) => return Err(MountedError::Unmount(error)),
+            }
         }
     }
 
