@@ -5,6 +5,7 @@
 //! P2. The length in the header is the length of the message.
 //! P3. A message may go on behind its last field: later protocols append, and extensions stand there.
 
+mod change;
 mod operation;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::abi::{self, InHeader, Opcode, Wire, WriteIn};
 use crate::request::{Payload, RequestHeader};
 
+pub(crate) use change::Change;
 pub use operation::{Forgets, InitRequest, Operation};
 
 /// A request, borrowed from the message.

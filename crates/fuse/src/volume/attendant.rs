@@ -240,8 +240,12 @@ impl Volume {
             attempt
         };
         match attempt {
-            Attempt::Done if parked.write.is_lazy() => self.finish(parked.waiting, self.complete(&parked.write)),
-            Attempt::Failed(failure) => self.finish(parked.waiting, Err(failure)),
+            Attempt::Done if parked.write.is_lazy() => {
+                self.finish(parked.waiting, self.complete(&parked.write));
+            }
+            Attempt::Failed(failure) => {
+                self.finish(parked.waiting, Err(failure));
+            }
             Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock
                 if self.attendant.elsewhere.load(Ordering::Relaxed) < ELSEWHERE_MAX =>
             {

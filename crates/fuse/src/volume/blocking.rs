@@ -14,6 +14,8 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 
+use crate::notifier::Notification;
+use crate::parse::Change;
 use crate::pool::Context;
 use crate::reply::Reply;
 use crate::request::RequestHeader;
@@ -69,31 +71,33 @@ impl Backlog {
 }
 
 impl Volume {
-    /// Makes a call that may wait for the backend and changes nothing, and answers its request.
+    /// Makes a call that may wait for the backend, and answers its request. A caller that was let go before its
+    /// `change` could begin wants none; one that was let go after that leaves it to us to tell the kernel.
     pub(super) fn serve(
         self: &Arc<Self>,
         cx: &Context<'_>,
         header: &RequestHeader,
+        change: Option<Change>,
         reply: Reply,
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
-        self.let_wait(cx, header, reply, move |volume, waiting| volume.finish(waiting, call(volume)));
-    }
-
-    /// Makes a change that may wait for the backend, and answers its request. A caller that was let go before
-    /// the change could begin wants none.
-    pub(super) fn serve_change(
-        self: &Arc<Self>,
-        cx: &Context<'_>,
-        header: &RequestHeader,
-        reply: Reply,
-        change: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
-    ) {
         self.let_wait(cx, header, reply, move |volume, waiting| {
-            if waiting.begin_change(volume.sb.now()) {
-                volume.finish(waiting, change(volume));
+            if change.is_some() && !waiting.begin_change(volume.sb.now()) {
+                return;
+            }
+            let is_heard = volume.finish(waiting, call(volume));
+            if let Some(change) = change.filter(|_| !is_heard) {
+                volume.outdate(change);
             }
         });
+    }
+
+    /// Has the kernel ask again for what is not as it was told (C4).
+    fn outdate(&self, change: Change) {
+        let Some(notifier) = self.notifier.get() else { return };
+        let names = change.names.into_iter().map(|(parent, name)| Notification::InvalEntry { parent, name });
+        let nodes = change.nodes.into_iter().map(|node| Notification::InvalInode { node, offset: 0, len: 0 });
+        names.chain(nodes).for_each(|notification| notifier.queue(notification));
     }
 
     /// Lets a caller wait for `work`, on this thread or the next that may wait for the backend.

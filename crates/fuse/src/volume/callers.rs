@@ -16,6 +16,8 @@
 //!     what was taken, and nothing is taken after it.
 //! C3. A change begins under the caller's lock, and only while the caller is there: who is let go before has
 //!     changed nothing and never will.
+//! C4. The kernel hears of every change: by its answer, or, if its caller was let go meanwhile, by notifications
+//!     when it has been made. What it was told between the two is old.
 //!
 //! # Lock order
 //! A caller's lock comes before those of the engine: C2. Nothing is sent under it, and what runs under it
@@ -134,8 +136,8 @@ impl Volume {
         Waiting { held, caller }
     }
 
-    /// What a caller waited for has come.
-    pub(super) fn finish(&self, waiting: Waiting, result: Result<Answer, Failure>) {
+    /// What a caller waited for has come. False: it was let go, and the kernel does not hear of it.
+    pub(super) fn finish(&self, waiting: Waiting, result: Result<Answer, Failure>) -> bool {
         let Waiting { held, caller } = waiting;
         let reply = match held.take() {
             Some(reply) => Some(reply),
@@ -145,17 +147,20 @@ impl Volume {
                     Place::Here(reply) => Some(reply),
                     Place::Held => {
                         state.place = Place::Due(result);
-                        return;
+                        return true;
                     }
                     Place::Gone | Place::Due(_) => None,
                 }
             }
         };
-        match (reply, result) {
-            (Some(reply), result) => self.deliver(reply, result),
-            (None, Ok(answer)) => self.take_back(answer),
-            (None, Err(_)) => {}
-        }
+        let Some(reply) = reply else {
+            if let Ok(answer) = result {
+                self.take_back(answer);
+            }
+            return false;
+        };
+        self.deliver(reply, result);
+        true
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::{NewNode, Removal};
 use slackwater::{LandingFrames, PAGE_BYTES};
@@ -14,7 +13,7 @@ use crate::file_system::FileSystem;
 use crate::landing::Landed;
 use crate::negotiate::Negotiated;
 use crate::notifier::Notifier;
-use crate::parse::{Forgets, Operation};
+use crate::parse::{Change, Forgets, Operation};
 use crate::pool::Context;
 use crate::reply::Reply;
 use crate::request::{Payload, RequestHeader};
@@ -77,13 +76,14 @@ impl FileSystem for Served {
 impl Volume {
     #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node")]
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
+        let change = op.change(header.node_id);
         match op {
             Operation::Read(args) => {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
                 if let Some(reply) = Self::read_cached(&open, &args, reply) {
-                    self.serve(cx, header, reply, move |volume| volume.read(&open, &args));
+                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &args));
                 }
             }
             Operation::Flush(args) => {
@@ -91,34 +91,34 @@ impl Volume {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
                 if open.closes_slowly() {
-                    self.serve(cx, header, reply, move |volume| volume.flush(&open));
+                    self.serve(cx, header, change, reply, move |volume| volume.flush(&open));
                 } else {
                     self.deliver(reply, self.flush(&open));
                 }
             }
             Operation::Fsync(args) => {
-                self.serve(cx, header, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
+                self.serve(cx, header, change, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
             }
             Operation::Fallocate(args) => {
-                self.serve_change(cx, header, reply, move |volume| {
+                self.serve(cx, header, change, reply, move |volume| {
                     volume.fallocate(&*volume.open_file(args.fh)?, &args)
                 });
             }
             Operation::Lseek(args) => {
-                self.serve(cx, header, reply, move |volume| volume.lseek(&*volume.open_file(args.fh)?, &args));
+                self.serve(cx, header, change, reply, move |volume| volume.lseek(&*volume.open_file(args.fh)?, &args));
             }
             Operation::CopyFileRange(args) => {
-                self.serve_change(cx, header, reply, move |volume| volume.copy_file_range(&args));
+                self.serve(cx, header, change, reply, move |volume| volume.copy_file_range(&args));
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
                 let Some(directory) = self.handles.directory(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
-                self.serve(cx, header, reply, move |volume| volume.readdir(&directory, &args, plus));
+                self.serve(cx, header, change, reply, move |volume| volume.readdir(&directory, &args, plus));
             }
-            Operation::Statfs => self.serve(cx, header, reply, |volume| volume.statfs()),
-            Operation::Syncfs => self.serve(cx, header, reply, |volume| {
+            Operation::Statfs => self.serve(cx, header, change, reply, |volume| volume.statfs()),
+            Operation::Syncfs => self.serve(cx, header, change, reply, |volume| {
                 volume.sb.sync()?;
                 Ok(Answer::Done)
             }),
@@ -134,7 +134,7 @@ impl Volume {
             | Operation::Setlkw(_)
             | Operation::Unknown(_) => self.deliver(reply, Err(Errno::NOSYS.into())),
             op => match self.nodes.get(header.node_id) {
-                Some(node) => self.dispatch_on_node(cx, header, op, node, reply),
+                Some(node) => self.dispatch_on_node(cx, header, op, change, node, reply),
                 None => self.deliver(reply, Err(Errno::STALE.into())),
             },
         }
@@ -147,6 +147,7 @@ impl Volume {
         cx: &Context<'_>,
         header: &RequestHeader,
         op: Operation<'_>,
+        change: Option<Change>,
         node: Arc<Node>,
         reply: Reply,
     ) {
@@ -154,80 +155,79 @@ impl Volume {
         match op {
             Operation::Lookup { name } => {
                 let name = own(name);
-                self.serve(cx, header, reply, move |volume| volume.lookup(&node, &name));
+                self.serve(cx, header, change, reply, move |volume| volume.lookup(&node, &name));
             }
-            Operation::Getattr(_) => self.serve(cx, header, reply, move |volume| volume.getattr(&node)),
+            Operation::Getattr(_) => self.serve(cx, header, change, reply, move |volume| volume.getattr(&node)),
             Operation::Setattr(args) => {
-                self.serve_change(cx, header, reply, move |volume| volume.setattr(&node, &args))
+                self.serve(cx, header, change, reply, move |volume| volume.setattr(&node, &args))
             }
-            Operation::Readlink => self.serve(cx, header, reply, move |volume| volume.readlink(&node)),
+            Operation::Readlink => self.serve(cx, header, change, reply, move |volume| volume.readlink(&node)),
             Operation::Symlink { name, target } => {
                 let (name, what, creator) = (own(name), NewNode::Symlink(own(target)), creator(header, 0));
-                self.serve_change(cx, header, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
+                self.serve(cx, header, change, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
             }
             Operation::Mknod { args, name } => {
                 let (name, what, creator) = (own(name), Self::what(&args), creator(header, args.umask));
-                self.serve_change(cx, header, reply, move |volume| {
+                self.serve(cx, header, change, reply, move |volume| {
                     volume.make(&node, &name, &what, args.mode, creator)
                 });
             }
             Operation::Mkdir { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
                 let what = NewNode::Directory;
-                self.serve_change(cx, header, reply, move |volume| {
+                self.serve(cx, header, change, reply, move |volume| {
                     volume.make(&node, &name, &what, args.mode, creator)
                 });
             }
             Operation::Create { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
-                self.serve_change(cx, header, reply, move |volume| volume.create(&node, &name, &args, creator));
+                self.serve(cx, header, change, reply, move |volume| volume.create(&node, &name, &args, creator));
             }
             Operation::Tmpfile(args) => {
                 let creator = creator(header, args.umask);
-                self.serve(cx, header, reply, move |volume| volume.tmpfile(&node, &args, creator));
+                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator));
             }
             Operation::Unlink { name } => {
                 let name = own(name);
-                self.serve_change(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::File));
+                self.serve(cx, header, change, reply, move |volume| volume.remove(&node, &name, Removal::File));
             }
             Operation::Rmdir { name } => {
                 let name = own(name);
-                self.serve_change(cx, header, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
+                self.serve(cx, header, change, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let Some(to_dir) = self.nodes.get(new_parent) else {
                     return self.deliver(reply, Err(Errno::STALE.into()));
                 };
                 let (from, to) = (own(name), own(new_name));
-                self.serve_change(cx, header, reply, move |volume| {
+                self.serve(cx, header, change, reply, move |volume| {
                     volume.rename((&node, &from), (&to_dir, &to), flags)
                 });
             }
             Operation::Link { node: linked, name } => {
                 let Some(linked) = self.nodes.get(linked) else { return self.deliver(reply, Err(Errno::STALE.into())) };
                 let name = own(name);
-                self.serve_change(cx, header, reply, move |volume| volume.link(&linked, &node, &name));
+                self.serve(cx, header, change, reply, move |volume| volume.link(&linked, &node, &name));
             }
-            Operation::Open(args) if args.flags & OFlags::TRUNC.bits() != 0 => {
-                self.serve_change(cx, header, reply, move |volume| volume.open(&node, &args));
-            }
-            Operation::Open(args) => self.serve(cx, header, reply, move |volume| volume.open(&node, &args)),
+            Operation::Open(args) => self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args)),
             Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
-            Operation::Fsyncdir(args) => self.serve(cx, header, reply, move |volume| volume.fsyncdir(&node, &args)),
+            Operation::Fsyncdir(args) => {
+                self.serve(cx, header, change, reply, move |volume| volume.fsyncdir(&node, &args))
+            }
             Operation::Getxattr { size, name } => {
                 let name = own(name);
-                self.serve(cx, header, reply, move |volume| volume.getxattr(&node, &name, size));
+                self.serve(cx, header, change, reply, move |volume| volume.getxattr(&node, &name, size));
             }
             Operation::Listxattr { size } => {
-                self.serve(cx, header, reply, move |volume| volume.listxattr(&node, size));
+                self.serve(cx, header, change, reply, move |volume| volume.listxattr(&node, size));
             }
             Operation::Setxattr { args, name, value } => {
                 let (name, value) = (own(name), value.to_vec());
-                self.serve_change(cx, header, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
+                self.serve(cx, header, change, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
             }
             Operation::Removexattr { name } => {
                 let name = own(name);
-                self.serve_change(cx, header, reply, move |volume| volume.removexattr(&node, &name));
+                self.serve(cx, header, change, reply, move |volume| volume.removexattr(&node, &name));
             }
             _ => self.deliver(reply, Err(Errno::NOSYS.into())),
         }

@@ -1,0 +1,89 @@
+//! What an operation changes, of all that the kernel keeps.
+
+use std::ffi::{OsStr, OsString};
+
+use rustix::fs::OFlags;
+
+use crate::parse::Operation;
+
+/// What is no longer as the kernel was told when a change has been made.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(crate) struct Change {
+    /// Names, each with its directory.
+    pub(crate) names: Vec<(u64, OsString)>,
+    /// Nodes whose attributes or bytes change, directories of names among them.
+    pub(crate) nodes: Vec<u64>,
+}
+
+impl Change {
+    fn of_name(dir: u64, name: &OsStr) -> Self {
+        Self { names: vec![(dir, name.to_owned())], nodes: vec![dir] }
+    }
+
+    fn of_node(node: u64) -> Self {
+        Self { names: Vec::new(), nodes: vec![node] }
+    }
+}
+
+impl Operation<'_> {
+    /// What it changes, if it changes something; `node` is that of its header. A write changes what it has taken, and
+    /// says how much that is.
+    pub(crate) fn change(&self, node: u64) -> Option<Change> {
+        match *self {
+            Self::Symlink { name, .. }
+            | Self::Mknod { name, .. }
+            | Self::Mkdir { name, .. }
+            | Self::Create { name, .. }
+            | Self::Unlink { name }
+            | Self::Rmdir { name } => Some(Change::of_name(node, name)),
+            Self::Rename { name, new_parent, new_name, .. } => Some(Change {
+                names: vec![(node, name.to_owned()), (new_parent, new_name.to_owned())],
+                nodes: vec![node, new_parent],
+            }),
+            Self::Link { node: linked, name } => {
+                let mut change = Change::of_name(node, name);
+                change.nodes.push(linked);
+                Some(change)
+            }
+            Self::Open(args) if args.flags & OFlags::TRUNC.bits() != 0 => Some(Change::of_node(node)),
+            Self::Setattr(_) | Self::Setxattr { .. } | Self::Removexattr { .. } | Self::Fallocate(_) => {
+                Some(Change::of_node(node))
+            }
+            Self::CopyFileRange(args) => Some(Change::of_node(args.nodeid_out)),
+            // A file without a name is its maker's alone.
+            Self::Tmpfile(_)
+            | Self::Open(_)
+            | Self::Write(_)
+            | Self::Lookup { .. }
+            | Self::Forget(_)
+            | Self::Getattr(_)
+            | Self::Statx(_)
+            | Self::Readlink
+            | Self::Read(_)
+            | Self::Statfs
+            | Self::Release(_)
+            | Self::Fsync(_)
+            | Self::Getxattr { .. }
+            | Self::Listxattr { .. }
+            | Self::Flush(_)
+            | Self::Init(_)
+            | Self::Opendir(_)
+            | Self::Readdir(_)
+            | Self::Readdirplus(_)
+            | Self::Releasedir(_)
+            | Self::Fsyncdir(_)
+            | Self::Getlk(_)
+            | Self::Setlk(_)
+            | Self::Setlkw(_)
+            | Self::Access(_)
+            | Self::Interrupt { .. }
+            | Self::Bmap(_)
+            | Self::Destroy
+            | Self::Ioctl { .. }
+            | Self::Poll(_)
+            | Self::Lseek(_)
+            | Self::Syncfs
+            | Self::Unknown(_) => None,
+        }
+    }
+}
