@@ -160,19 +160,21 @@ impl Volume {
 
     /// Gives a new node owner and mode: owner first, since its change clears setuid and setgid.
     fn hand_over(&self, dir: &OwnedFd, made: Made<'_>, wanted: &Wanted) -> Answer<Found> {
-        let is_open = matches!(made, Made::Open(_));
         let (path, writer, named) = match made {
             Made::Named(name, kind) => (self.open_name(dir, name).map_err(failed("openat2"))?, None, Some(kind)),
             // One descriptor does for all. Where nodes are kept open as long as they are known, that is not to be one
             // that holds the file open for writing.
-            Made::Open(writer) if !self.handles.keep_nodes_open() => (writer, None, None),
+            Made::Open(writer) if !self.handles.keep_nodes_open() => (writer, Some(None), None),
             Made::Open(writer) => {
                 let path = self.fds.reopen(&writer, OFlags::PATH).map_err(failed("openat /proc/self/fd"))?;
-                (path, Some(writer), None)
+                (path, Some(Some(writer)), None)
             }
         };
         let mut found = self.found(path)?;
         let node = self.node(&found.node)?;
+        if let Some(writer) = writer {
+            node.set_writer(writer);
+        }
         let (uid, gid) = match wanted.creator {
             Some(creator) => new_owner(dir, &found.attr, creator)?,
             None => (None, None),
@@ -186,15 +188,10 @@ impl Volume {
             return Err(BackendError::new(ErrorKind::Busy, "another node in place of the new one")); // C3
         }
         self.set_owner(node, uid, gid)?;
-        match writer.as_ref().or(is_open.then_some(&node.path)) {
+        match node.known_writer() {
             Some(writer) if mode_differs => fchmod(writer, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?,
             None if mode_differs => self.set_mode(node, mode)?,
             Some(_) | None => {}
-        }
-        match writer {
-            Some(writer) => node.set_writer(writer),
-            None if is_open => node.set_made_with_path(),
-            None => {}
         }
         if owner_differs || mode_differs {
             found.attr = self.getattr(&found.node)?;

@@ -14,11 +14,10 @@ pub(super) struct DirNode {
     /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file. Or the one that
     /// the file was made with.
     pub(super) path: OwnedFd,
-    /// Set if `path` is open for reading and writing.
-    made_with: OnceLock<()>,
     pub(super) kind: NodeKind,
     reader: OnceLock<OwnedFd>,
-    writer: OnceLock<OwnedFd>,
+    /// `None` inside: it is `path`.
+    writer: OnceLock<Option<OwnedFd>>,
     /// `None` inside: the file system does not take direct I/O in whole pages on this file, or it cannot be opened
     /// again with its mode: then what it was made with has to do.
     direct_reader: OnceLock<Option<OwnedFd>>,
@@ -29,7 +28,6 @@ impl DirNode {
     pub(super) fn new(path: OwnedFd, kind: NodeKind) -> Self {
         Self {
             path,
-            made_with: OnceLock::new(),
             kind,
             reader: OnceLock::new(),
             writer: OnceLock::new(),
@@ -38,28 +36,24 @@ impl DirNode {
         }
     }
 
-    /// Gives a node that was just made the descriptor it was made with.
-    pub(super) fn set_writer(&self, writer: OwnedFd) {
+    /// Gives a node that was just made the descriptor it was made with, where that is not its path.
+    pub(super) fn set_writer(&self, writer: Option<OwnedFd>) {
         self.writer.set(writer).ok();
     }
 
-    /// `path` is the descriptor that it was made with.
-    pub(super) fn set_made_with_path(&self) {
-        self.made_with.set(()).ok();
-    }
-
-    fn made_with(&self) -> Option<&OwnedFd> {
-        self.made_with.get().map(|()| &self.path)
+    /// A descriptor for writing, if there is one already.
+    pub(super) fn known_writer(&self) -> Option<&OwnedFd> {
+        self.writer.get().map(|writer| writer.as_ref().unwrap_or(&self.path))
     }
 
     /// Whether data may have been written to it.
     pub(super) fn has_writer(&self) -> bool {
-        self.made_with().or(self.writer.get()).is_some()
+        self.writer.get().is_some()
     }
 
     /// A descriptor for reading: the writer if there is one.
     pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
-        match self.made_with().or(self.writer.get()) {
+        match self.known_writer() {
             Some(writer) => Ok(writer),
             None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
         }
@@ -67,10 +61,8 @@ impl DirNode {
 
     /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.
     pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
-        match self.made_with() {
-            Some(writer) => Ok(writer),
-            None => open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR)),
-        }
+        let writer = open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR).map(Some))?;
+        Ok(writer.as_ref().unwrap_or(&self.path))
     }
 
     pub(super) fn direct_reader(&self, fds: &ProcFds) -> io::Result<Option<&OwnedFd>> {
