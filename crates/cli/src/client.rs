@@ -123,8 +123,7 @@ fn describe(status: &Status) -> String {
 }
 
 fn entries() -> Result<Vec<Found>, Failure> {
-    let failed = |error: io::Error| Failure::failed(format!("cannot read the list of mounts: {error}"));
-    Registry::open()?.entries().map_err(failed)
+    Registry::open()?.entries()
 }
 
 /// The mount process of `mountpoint`; a living one rather than one that died there before.
@@ -270,7 +269,7 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);
         let source = Place::open(&dir, OFlags::PATH).unwrap().0;
-        let entry = Entry::of_this_process(source, "/mnt".into(), dir.join("arena"), 1 << 20);
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
         let found = registry.entries().unwrap().remove(0);
         let listener = UnixListener::bind(found.socket()).unwrap();

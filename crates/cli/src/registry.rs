@@ -33,14 +33,23 @@ pub(crate) struct Entry {
     version: u32,
     pub(crate) pid: u32,
     pub(crate) source: Place,
+    /// Of the source: [`Place::identity`]. Entries without it are entries all the same.
+    #[serde(default)]
+    pub(crate) identity: String,
     pub(crate) mountpoint: PathBuf,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
 }
 
 impl Entry {
-    pub(crate) fn of_this_process(source: Place, mountpoint: PathBuf, arena: PathBuf, cache_bytes: u64) -> Self {
-        Self { version: ENTRY_VERSION, pid: std::process::id(), source, mountpoint, arena, cache_bytes }
+    pub(crate) fn of_this_process(
+        source: Place,
+        identity: String,
+        mountpoint: PathBuf,
+        arena: PathBuf,
+        cache_bytes: u64,
+    ) -> Self {
+        Self { version: ENTRY_VERSION, pid: std::process::id(), source, identity, mountpoint, arena, cache_bytes }
     }
 }
 
@@ -180,10 +189,11 @@ impl Registry {
     }
 
     /// All entries, by number of process.
-    pub(crate) fn entries(&self) -> io::Result<Vec<Found>> {
+    pub(crate) fn entries(&self) -> Result<Vec<Found>, Failure> {
+        let failed = |error: io::Error| Failure::failed(format!("cannot read the list of mounts: {error}"));
         let mut found = Vec::new();
-        for file in std::fs::read_dir(&self.dir)? {
-            let path = file?.path();
+        for file in std::fs::read_dir(&self.dir).map_err(failed)? {
+            let path = file.map_err(failed)?.path();
             if path.extension().is_some_and(|extension| extension == "json") {
                 found.extend(read(path));
             }
@@ -257,7 +267,7 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);
         let source = Place::open(&dir, OFlags::PATH).unwrap().0;
-        let entry = Entry::of_this_process(source, "/mnt".into(), "/dev/shm/a".into(), 1 << 20);
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), "/dev/shm/a".into(), 1 << 20);
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
         std::fs::write(dir.join("1.json"), "{ not an entry").unwrap();
         std::fs::write(dir.join("2.json"), serde_json::to_vec(&Entry { pid: 2, ..entry.clone() }).unwrap()).unwrap();

@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use slackwater::{Engine, SuperBlock, Tunables, UmountOptions};
-use slackwater_arena::{Arena, ArenaConfig, ArenaError, Survivors, memory_limits};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
 use slackwater_backends::{DirBackend, SystemClock};
 use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::mount::find_nodes::find_nodes;
 use crate::progress::Meter;
+use crate::registry::Entry;
 
 /// Where arenas are when nobody says otherwise.
 const FOLDER: &str = "/dev/shm";
@@ -84,23 +85,28 @@ fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
 
 /// Bytes in the volumes whose name is one of `these`.
 fn bytes_of(survivors: &Survivors, these: impl Fn(&[u8]) -> bool) -> u64 {
-    let volumes = survivors.volumes.iter().filter(|volume| these(volume.record.id.as_slice()));
-    let pages: usize = volumes.flat_map(|volume| &volume.inodes).map(|inode| inode.pages.len()).sum();
+    survivors.volumes.iter().filter(|volume| these(volume.record.id.as_slice())).map(bytes_in).sum()
+}
+
+fn bytes_in(volume: &SurvivingVolume) -> u64 {
+    let pages: usize = volume.inodes.iter().map(|inode| inode.pages.len()).sum();
     (pages * slackwater_arena::FRAME_BYTES) as u64
 }
 
-/// Bytes that a dead process left in a file, in the volumes whose name is one of `these`.
+/// What a dead process left in a file: names of volumes, each with its bytes.
 ///
 /// # Errors
 /// The file is none of ours, or damaged.
-pub(crate) fn bytes_left(path: &Path, these: impl Fn(&[u8]) -> bool) -> Result<u64, Failure> {
-    match open(path) {
-        Ok(Some((_, survivors))) => Ok(bytes_of(&survivors, these)),
-        Ok(None) => Ok(0),
+pub(crate) fn left_in(path: &Path) -> Result<Vec<(Vec<u8>, u64)>, Failure> {
+    let survivors = match open(path) {
+        Ok(Some((_, survivors))) => survivors,
+        Ok(None) => return Ok(Vec::new()),
         // By a mount of another source, which takes no file with data in it that is not its own.
-        Err(failure) if failure.reason == Reason::Busy => Ok(0),
-        Err(failure) => Err(failure),
-    }
+        Err(failure) if failure.reason == Reason::Busy => return Ok(Vec::new()),
+        Err(failure) => return Err(failure),
+    };
+    let volumes = survivors.volumes.iter().map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume)));
+    Ok(volumes.filter(|(_, bytes)| *bytes > 0).collect())
 }
 
 /// Opens what a predecessor left. `None` when there is no file.
@@ -142,20 +148,15 @@ impl Dropped {
     }
 }
 
-/// Brings everything to `source` and removes the file (F2). `started` hears of the volume, to follow it.
+/// Brings everything to the source of `entry` and removes the file (F2). `started` hears of the volume, to follow it.
 ///
 /// # Errors
 /// The data is still in the file then.
 ///
 /// # Blocking
 /// Until everything is in the source.
-pub(crate) fn bring_in(
-    left: Left,
-    path: &Path,
-    identity: &str,
-    source: &Path,
-    started: impl FnOnce(&Arc<SuperBlock>),
-) -> Result<Dropped, Failure> {
+pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<SuperBlock>)) -> Result<Dropped, Failure> {
+    let (path, source) = (&entry.arena, &entry.source.path);
     let kept = |what: String| {
         Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
             .advise("the data is kept there; mount again when the cause is gone")
@@ -165,7 +166,7 @@ pub(crate) fn bring_in(
         find_nodes(&backend, source, &left.inodes()).map_err(|error| kept(error.to_string()))?;
     }
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
-    let volume = engine.mount(identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
+    let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
     started(&volume);
     let status = volume.status();
     volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;

@@ -56,11 +56,13 @@ pub(crate) fn claim(
     loop {
         let obstacle = {
             let guard = registry.lock().map_err(failed)?;
-            match obstacle(registry, entry, &source_fd).map_err(failed)? {
+            let mut mounts = registry.entries()?;
+            match obstacle(&mut mounts, entry, &source_fd).map_err(failed)? {
                 Some(obstacle) => obstacle,
                 None => {
-                    check_left_elsewhere(registry, entry)?;
-                    forget_dead(registry, entry).map_err(failed)?;
+                    let dead = || mounts.iter().filter(|found| !found.is_alive);
+                    check_left_elsewhere(dead(), entry)?;
+                    forget(dead(), entry);
                     let registered = registry.register(&guard, entry).map_err(failed)?;
                     return Ok(Claim { _lock: source_fd, registered });
                 }
@@ -88,11 +90,11 @@ pub(crate) fn claim(
     }
 }
 
-fn obstacle(registry: &Registry, entry: &Entry, source_fd: &OwnedFd) -> std::io::Result<Option<Obstacle>> {
+/// What is in the way; a mount is taken out of `mounts`.
+fn obstacle(mounts: &mut Vec<Found>, entry: &Entry, source_fd: &OwnedFd) -> std::io::Result<Option<Obstacle>> {
     let overlaps = |other: &Place| other.contains(&entry.source) || entry.source.contains(other);
-    let owner = registry.entries()?.into_iter().find(|found| found.is_alive && overlaps(&found.entry.source));
-    if let Some(owner) = owner {
-        return Ok(Some(Obstacle::Mount(Box::new(owner))));
+    if let Some(owner) = mounts.iter().position(|found| found.is_alive && overlaps(&found.entry.source)) {
+        return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
     }
     match flock(source_fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(None),
@@ -103,19 +105,18 @@ fn obstacle(registry: &Registry, entry: &Entry, source_fd: &OwnedFd) -> std::io:
 
 /// Refuses to go on without what an earlier mount of this source left in another arena: brought in later, it would be
 /// written over what is newer.
-fn check_left_elsewhere(registry: &Registry, entry: &Entry) -> Result<(), Failure> {
-    let failed = |error| Failure::failed(format!("cannot read the register of mounts: {error}"));
-    for found in registry.entries().map_err(failed)?.iter().filter(|found| !found.is_alive) {
-        let dead = &found.entry;
-        let is_same = dead.source.id == entry.source.id;
-        if dead.arena == entry.arena || !(is_same || dead.source.path == entry.source.path) {
+fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) -> Result<(), Failure> {
+    for dead in dead.map(|found| &found.entry) {
+        let is_about_this = dead.source.id == entry.source.id || dead.source.path == entry.source.path;
+        if dead.arena == entry.arena || !is_about_this {
             continue;
         }
-        let bytes = arena_file::bytes_left(&dead.arena, |id| dead.source.is_meant_by(id))?;
+        let mut left = arena_file::left_in(&dead.arena)?;
+        left.retain(|(volume, _)| dead.source.is_meant_by(volume));
+        let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
             // Directory and number may be the same, and the file system another.
-            let identity = entry.source.identity().map_err(failed)?;
-            let is_same = is_same && arena_file::bytes_left(&dead.arena, |id| id == identity.as_bytes())? > 0;
+            let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
             let (bytes, source, arena) = (size::text(bytes), dead.source.path.display(), dead.arena.display());
             let what = format!("an earlier mount of {source} died with {bytes} not in it yet, which are in {arena}");
             let advice = match is_same {
@@ -130,13 +131,9 @@ fn check_left_elsewhere(registry: &Registry, entry: &Entry) -> Result<(), Failur
 }
 
 /// Entries of the dead that say nothing any more: this source is taken over, or their arena is gone.
-fn forget_dead(registry: &Registry, entry: &Entry) -> std::io::Result<()> {
-    for found in registry.entries()?.iter().filter(|found| !found.is_alive) {
-        if found.entry.source.id == entry.source.id || !found.entry.arena.exists() {
-            found.remove();
-        }
-    }
-    Ok(())
+fn forget<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) {
+    dead.filter(|found| found.entry.source.id == entry.source.id || !found.entry.arena.exists())
+        .for_each(Found::remove);
 }
 
 impl Obstacle {

@@ -87,9 +87,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     kernel::check(kernel::Version::running())?;
     doctor::check_fuse()?;
     let registry = Registry::open()?;
-    let mounts =
-        registry.entries().map_err(|error| Failure::failed(format!("cannot read the list of mounts: {error}")))?;
-    let ends = ends::find(&arguments.source, &arguments.mountpoint, &mounts)?;
+    let ends = ends::find(&arguments.source, &arguments.mountpoint, &registry.entries()?)?;
     let identity =
         ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
@@ -103,7 +101,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
     }
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
-    let entry = Entry::of_this_process(ends.source, ends.mountpoint, arena_path, shown_bytes);
+    let entry = Entry::of_this_process(ends.source, identity, ends.mountpoint, arena_path, shown_bytes);
     let claim = claim::claim(&registry, &entry, ends.source_fd, arguments.wait, &|text| say!("{text}"))?;
     let departure = match arguments.detached {
         true => Some(
@@ -116,13 +114,13 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     server::start(&claim.registered.socket(), Arc::clone(&session) as _)
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
 
-    if let Err(failure) = bring_in_what_was_left(&session, &identity) {
+    if let Err(failure) = bring_in_what_was_left(&session) {
         // The entry says whose data it is that stays there.
         claim.registered.leave();
         return Err(failure);
     }
     vigil.mounting();
-    let mounted = Mounted::open(&session, arguments, cache_bytes, &identity, &vigil)?;
+    let mounted = Mounted::open(&session, arguments, cache_bytes, &vigil)?;
     announce(&session, &mounted, arguments);
     if let Some(departure) = departure {
         departure.leave();
@@ -154,19 +152,19 @@ fn prepare_process() {
     }
 }
 
-fn bring_in_what_was_left(session: &Session, identity: &str) -> Result<(), Failure> {
+fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
     let entry = &session.entry;
-    let Some(left) = arena_file::open_left(&entry.arena, identity)? else { return Ok(()) };
+    let Some(left) = arena_file::open_left(&entry.arena, &entry.identity)? else { return Ok(()) };
     let bytes = left.bytes;
     if bytes > 0 {
         let text = size::text(bytes);
         say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.display());
     }
     let mut meter = Meter::new("bringing in");
-    let dropped = session.watch(
-        || arena_file::bring_in(left, &entry.arena, identity, &entry.source.path, |volume| session.show(Some(volume))),
-        &mut |left, written| meter.update(left, written),
-    )?;
+    let dropped = session
+        .watch(|| arena_file::bring_in(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
+            meter.update(left, written)
+        })?;
     session.show(None);
     if let Some(line) = dropped.line(&entry.source.path) {
         say!("{line}");
@@ -182,13 +180,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn open(
-        session: &Session,
-        arguments: &MountArguments,
-        cache: Option<u64>,
-        identity: &str,
-        vigil: &Vigil,
-    ) -> Result<Self, Failure> {
+    fn open(session: &Session, arguments: &MountArguments, cache: Option<u64>, vigil: &Vigil) -> Result<Self, Failure> {
         let entry = &session.entry;
         // What an earlier mount had is free only now.
         let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
@@ -196,7 +188,7 @@ impl Mounted {
         let arena = arena_file::create(&entry.arena, cache_bytes, || vigil.check())?;
         let opened = || -> Result<Self, Failure> {
             let engine = Engine::new(arena, Arc::new(SystemClock), tunables(arguments));
-            let mount = engine.mount(identity, Arc::new(backend));
+            let mount = engine.mount(&entry.identity, Arc::new(backend));
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
             let options = DoorOptions {
                 read_only: arguments.read_only,
