@@ -45,16 +45,13 @@ pub(crate) enum Scope {
 fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
     let mut limits = Vec::from_iter(of_machine(&read));
     if scope == Scope::Charged {
-        let rest = |limit: &Limit| limit.bytes / REST;
-        let of_total = limits.first().map_or(0, rest);
-        let less = |limit: Limit, rest: u64| {
-            let bytes = limit.bytes.saturating_sub(rest);
-            Limit { bytes, name: format!("{}, less a rest for everything else", limit.name) }
-        };
-        limits.extend(of_available(&read).map(|limit| less(limit, of_total)));
-        limits.extend(
-            of_cgroups(&read).into_iter().map(|limit| (rest(&limit), limit)).map(|(rest, limit)| less(limit, rest)),
-        );
+        // Each with the whole of which a part is left to others.
+        let available = of_available(&read).map(|limit| (limits.first().map_or(0, |machine| machine.bytes), limit));
+        let cgroups = of_cgroups(&read).into_iter().map(|limit| (limit.bytes, limit));
+        for (whole, Limit { bytes, name }) in available.into_iter().chain(cgroups) {
+            let bytes = bytes.saturating_sub(whole / REST);
+            limits.push(Limit { bytes, name: format!("{name}, less a rest for everything else") });
+        }
     }
     limits.into_iter().min_by_key(|limit| limit.bytes)
 }

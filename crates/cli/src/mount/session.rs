@@ -160,29 +160,40 @@ impl Session {
         }
     }
 
-    /// Waits for the mount, which may first have to bring in what an earlier one left.
-    fn door(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<Door>, Failure> {
+    /// Waits until `look` finds something in the state, and calls `tick` with bytes left and written meanwhile. `None`:
+    /// the deadline passed.
+    fn wait_for<T>(
+        &self,
+        deadline: Option<Instant>,
+        tick: &mut dyn FnMut(u64, u64),
+        look: impl Fn(&State) -> Option<T>,
+    ) -> Option<T> {
         loop {
-            let starting = |state: &mut State| state.door.is_none() && !state.is_over;
-            let waited = self.changed.wait_timeout_while(self.state(), TICK, starting);
+            let waited = self.changed.wait_timeout_while(self.state(), TICK, |state| look(state).is_none());
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if let Some(door) = &state.door {
-                return Ok(Arc::clone(door));
-            }
-            if state.is_over {
-                return Err(Failure::new(Reason::NotMounted, "it has just been unmounted"));
+            if let Some(found) = look(&state) {
+                return Some(found);
             }
             drop(state);
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(Failure::new(
-                    Reason::Deadline,
-                    "the deadline passed while the mount brings in what an earlier one left",
-                )
-                .advise("nothing is lost: the mount process goes on with it"));
+                return None;
             }
             let (left, written) = self.figures();
             tick(left, written);
         }
+    }
+
+    /// Waits for the mount, which may first have to bring in what an earlier one left.
+    fn door(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<Door>, Failure> {
+        let door = self.wait_for(deadline, tick, |state| match &state.door {
+            Some(door) => Some(Ok(Arc::clone(door))),
+            None if state.is_over => Some(Err(Failure::new(Reason::NotMounted, "it has just been unmounted"))),
+            None => None,
+        });
+        door.unwrap_or_else(|| {
+            let what = "the deadline passed while the mount brings in what an earlier one left";
+            Err(Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process goes on with it"))
+        })
     }
 
     /// Unmounts, and calls `tick` with bytes left and written meanwhile. Ends when everything is given back but for
@@ -238,26 +249,16 @@ impl Session {
 
     /// S2. `discards` says what becomes of what is left.
     fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        loop {
-            let (state, _) = self
-                .changed
-                .wait_timeout_while(self.state(), TICK, |state| !state.released)
-                .unwrap_or_else(PoisonError::into_inner);
-            if state.released {
-                return Ok(());
-            }
-            drop(state);
-            let (left, written) = self.figures();
-            if Instant::now() >= deadline {
-                let what = format!("the deadline passed with {} not in the source yet", slackwater_size::text(left));
-                let next = match discards {
-                    false => "nothing is lost: the mount process goes on with it",
-                    true => "it is thrown away as soon as the source answers what it was asked before",
-                };
-                return Err(Failure::new(Reason::Deadline, what).advise(next));
-            }
-            tick(left, written);
-        }
+        let released = self.wait_for(Some(deadline), tick, |state| state.released.then_some(()));
+        released.ok_or_else(|| {
+            let left = slackwater_size::text(self.figures().0);
+            let next = match discards {
+                false => "nothing is lost: the mount process goes on with it",
+                true => "it is thrown away as soon as the source answers what it was asked before",
+            };
+            let what = format!("the deadline passed with {left} not in the source yet");
+            Failure::new(Reason::Deadline, what).advise(next)
+        })
     }
 
     fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
