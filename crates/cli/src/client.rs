@@ -16,6 +16,7 @@ use crate::mount::{Loss, name_of};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::registry::{Found, Registry};
+use crate::shell;
 use crate::terminal::{say, tell};
 
 /// Files that are listed on a terminal.
@@ -140,10 +141,13 @@ fn find(mountpoint: &Path) -> Result<Found, Failure> {
         Some(mount) if mount.is_slackwater() => {
             not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.display()))
                 .advise("run the command as that user, with the same SLACKWATER_RUNTIME_DIR")
-                .advise(format!("or detach it: umount -l {0} (nothing is lost: the process flushes)", name.display()))
+                .advise(format!(
+                    "or detach it: umount -l {} (nothing is lost: the process flushes)",
+                    shell::word(&name)
+                ))
         }
         Some(mount) => not_mounted(format!("{} is not a slackwater mount ({})", name.display(), mount.kind))
-            .advise(format!("use umount {}", name.display())),
+            .advise(format!("use umount {}", shell::word(&name))),
         None => not_mounted(format!("{} is not mounted", name.display())).advise("slackwater status lists what is"),
     })
 }

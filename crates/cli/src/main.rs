@@ -6,6 +6,7 @@
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, progress             umount, sync, status
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
+//! shell                        words for commands that are to be copied
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
 //! ```
 
@@ -21,6 +22,7 @@ mod mountinfo;
 mod pages;
 mod progress;
 mod registry;
+mod shell;
 mod sys;
 mod terminal;
 

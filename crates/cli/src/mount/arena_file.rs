@@ -25,6 +25,7 @@ use crate::exit::{Failure, Reason};
 use crate::mount::find_nodes::find_nodes;
 use crate::progress::Meter;
 use crate::registry::Entry;
+use crate::shell;
 
 /// Where arenas are when nobody says otherwise.
 const FOLDER: &str = "/dev/shm";
@@ -122,7 +123,7 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
         return Err(Failure::failed(what)
             .advise("mount that source with this arena first, which brings the data in, or choose another --arena FILE")
             .advise("a source whose file system was mounted anew, with another device number, counts as another")
-            .advise(format!("to go on without that data, move the arena away: mv {name} {name}.bad")));
+            .advise(format!("to go on without that data, move the arena away: {}", away(path))));
     }
     let bytes = bytes_of(&survivors, |id| id == identity.as_bytes());
     Ok(Some(Left { arena, survivors, bytes }))
@@ -211,6 +212,13 @@ pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The command that moves a file out of the way.
+pub(crate) fn away(path: &Path) -> String {
+    let mut bad = path.as_os_str().to_owned();
+    bad.push(".bad");
+    format!("mv {} {}", shell::word(path), shell::word(bad.as_ref()))
+}
+
 fn refused(path: &Path, error: &ArenaError) -> Failure {
     let name = path.display();
     match error {
@@ -233,7 +241,7 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
         ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Length(_) | ArenaError::Damaged(_) => {
             Failure::failed(format!("cannot use the arena {name}: {error}"))
                 .advise("it may hold data that is not in the source yet; nothing was changed")
-                .advise(format!("to go on without it, move it away: mv {name} {name}.bad"))
+                .advise(format!("to go on without it, move it away: {}", away(path)))
         }
         ArenaError::Config(mismatch) => Failure::usage(format!("this cache is not possible: {mismatch}")),
         ArenaError::Os { call, source } => Failure::failed(format!("cannot use the arena {name}: {call}: {source}"))

@@ -17,6 +17,7 @@ use crate::exit::{Failure, Reason};
 use crate::mount::arena_file;
 use crate::mount::place::Place;
 use crate::registry::{Entry, Found, Registered, Registry};
+use crate::shell;
 
 /// For how long an owner that answers nothing, or has just left, may hold what it is about to let go of.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -120,10 +121,10 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             let (bytes, source, arena) = (size::text(bytes), dead.source.path.display(), dead.arena.display());
             let what = format!("an earlier mount of {source} died with {bytes} not in it yet, which are in {arena}");
             let advice = match is_same {
-                true => format!("mount it with --arena {arena} first, which brings the data in"),
+                true => format!("mount it with --arena {} first, which brings the data in", shell::word(&dead.arena)),
                 false => format!("{source} is another directory since, or its file system was mounted anew"),
             };
-            let away = format!("to go on without that data, move the arena away: mv {arena} {arena}.bad");
+            let away = format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena));
             return Err(Failure::failed(what).advise(advice).advise(away));
         }
     }
@@ -180,7 +181,10 @@ fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
                 }
             };
             Failure::new(Reason::Busy, what)
-                .advise(format!("use {mountpoint}, or unmount it first: slackwater umount {mountpoint}"))
+                .advise(format!(
+                    "use {mountpoint}, or unmount it first: slackwater umount {}",
+                    shell::word(&owner.mountpoint)
+                ))
                 .advise("or wait for it: --wait")
         }
         Obstacle::Lock => {

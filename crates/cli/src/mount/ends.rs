@@ -12,6 +12,7 @@ use crate::exit::Failure;
 use crate::mount::place::Place;
 use crate::mountinfo::Mount;
 use crate::registry::Found;
+use crate::shell;
 use crate::terminal::say;
 
 /// Source and mount point, which may be mounted together.
@@ -51,9 +52,8 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[Found]) -> Result
     if let Some(mount) = Mount::at(&mountpoint.path) {
         let what = format!("{to} is a mount point already, of {} ({})", mount.source.display(), mount.kind);
         let unmount = if mount.is_slackwater() { "slackwater umount" } else { "umount" };
-        return Err(
-            Failure::busy(what).advise(format!("unmount that first ({unmount} {to}), or choose another directory"))
-        );
+        let unmount = format!("{unmount} {}", shell::word(&mountpoint.path));
+        return Err(Failure::busy(what).advise(format!("unmount that first ({unmount}), or choose another directory")));
     }
     if std::fs::read_dir(&mountpoint.path).is_ok_and(|mut entries| entries.next().is_some()) {
         say!("{to} is not empty: what is in it is hidden until the unmount.");
@@ -101,15 +101,15 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
     }
     detach::detach(&name).map_err(|error| {
         Failure::failed(format!("{} is left of a mount whose process died: {error}", name.display()))
-            .advise(format!("free it: umount -l {}", name.display()))
+            .advise(format!("free it: umount -l {}", shell::word(&name)))
     })
 }
 
 fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {
-    let path = path.display();
+    let (path, word) = (path.display(), shell::word(path));
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => {
-            Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {path}"))
+            Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {word}"))
         }
         Some(Errno::NOTDIR) => {
             Failure::failed(format!("the {role} {path} is not a directory")).advise("only directories can be mounted")
@@ -117,7 +117,7 @@ fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {
         Some(Errno::ACCESS | Errno::PERM) => Failure::failed(format!("no permission to open the {role} {path}"))
             .advise("use a directory that you may read, or become its owner or root"),
         Some(Errno::NOTCONN) => Failure::failed(format!("the {role} {path} is on a mount whose process died"))
-            .advise(format!("free it: umount -l {path}")),
+            .advise(format!("free it: umount -l {word}")),
         _ => Failure::failed(format!("cannot open the {role} {path}: {error}")),
     }
 }

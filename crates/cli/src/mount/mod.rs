@@ -25,7 +25,7 @@ pub(crate) mod trial;
 mod vigil;
 mod would_lose;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ use crate::progress::Meter;
 use crate::registry::{Entry, Registry};
 use crate::sys::Signals;
 use crate::terminal::{say, tell};
-use crate::{doctor, kernel};
+use crate::{doctor, kernel, shell};
 
 use self::arena_file::CACHE_BYTES_MIN;
 use self::background::Departure;
@@ -249,28 +249,28 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
     let tunables = tunables(arguments);
     let age = format_duration(tunables.dirty_expire.saturating_add(tunables.dirty_writeback));
-    let mountpoint = entry.mountpoint.display();
-    let command = command_name();
+    let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
     tell!(
-        "Mounted {} at {mountpoint}: cache {cache}, what is written is in the source within {age}.",
-        entry.source.path.display()
+        "Mounted {} at {}: cache {cache}, what is written is in the source within {age}.",
+        entry.source.path.display(),
+        entry.mountpoint.display()
     );
     for missing in mounted.door.missing_features() {
         tell!("Note: {missing}");
     }
     match arguments.detached {
-        true => tell!("Unmount with: {command} umount {mountpoint}"),
-        false => tell!("Unmount with Ctrl-C here, or with: {command} umount {mountpoint}"),
+        true => tell!("Unmount with: {umount}"),
+        false => tell!("Unmount with Ctrl-C here, or with: {umount}"),
     }
 }
 
 /// How this command is called: by its name where a shell finds it, else as it was called now.
-fn command_name() -> String {
+fn command_name() -> PathBuf {
     let own = std::env::current_exe().ok();
     let is_own = |folder: &Path| own.is_some() && folder.join("slackwater").canonicalize().ok() == own;
     let path = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&path).any(|folder| is_own(&folder)) {
-        true => "slackwater".to_owned(),
-        false => own.map_or_else(|| "slackwater".to_owned(), |own| own.display().to_string()),
+        true => "slackwater".into(),
+        false => own.unwrap_or_else(|| "slackwater".into()),
     }
 }

@@ -133,6 +133,22 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
 }
 
 #[test]
+fn the_command_that_a_mount_names_unmounts_it_whatever_it_is_called() {
+    need_fuse();
+    let scratch = Scratch::new();
+    for name in ["plain", "it's \"my\" $mount", "two\nlines"] {
+        let (source, mountpoint) = scratch.pair(name);
+        let mut mount = scratch.mount(&source, &mountpoint, &[]);
+        let command = mount.announcement.split_once("or with: ").unwrap().1.trim_end();
+        assert_eq!(command.lines().count(), 1, "{command}");
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", command]).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run"));
+        crate::rig::run(shell).expect(0, &[]);
+        mount.wait().expect(0, &["Unmounted"]);
+    }
+}
+
+#[test]
 fn a_mount_in_the_background_outlives_its_command_and_its_terminal() {
     need_fuse();
     let scratch = Scratch::new();
