@@ -10,18 +10,18 @@ use crate::parse::Operation;
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Change {
     /// Names, each with its directory.
-    pub(crate) names: Vec<(u64, OsString)>,
+    pub(crate) names: [Option<(u64, OsString)>; 2],
     /// Nodes whose attributes or bytes change, directories of names among them.
-    pub(crate) nodes: Vec<u64>,
+    pub(crate) nodes: [Option<u64>; 2],
 }
 
 impl Change {
     fn of_name(dir: u64, name: &OsStr) -> Self {
-        Self { names: vec![(dir, name.to_owned())], nodes: vec![dir] }
+        Self { names: [Some((dir, name.to_owned())), None], nodes: [Some(dir), None] }
     }
 
     fn of_node(node: u64) -> Self {
-        Self { names: Vec::new(), nodes: vec![node] }
+        Self { names: [None, None], nodes: [Some(node), None] }
     }
 }
 
@@ -37,13 +37,11 @@ impl Operation<'_> {
             | Self::Unlink { name }
             | Self::Rmdir { name } => Some(Change::of_name(node, name)),
             Self::Rename { name, new_parent, new_name, .. } => Some(Change {
-                names: vec![(node, name.to_owned()), (new_parent, new_name.to_owned())],
-                nodes: vec![node, new_parent],
+                names: [Some((node, name.to_owned())), Some((new_parent, new_name.to_owned()))],
+                nodes: [Some(node), Some(new_parent)],
             }),
             Self::Link { node: linked, name } => {
-                let mut change = Change::of_name(node, name);
-                change.nodes.push(linked);
-                Some(change)
+                Some(Change { nodes: [Some(node), Some(linked)], ..Change::of_name(node, name) })
             }
             Self::Open(args) if args.flags & OFlags::TRUNC.bits() != 0 => Some(Change::of_node(node)),
             Self::Setattr(_) | Self::Setxattr { .. } | Self::Removexattr { .. } | Self::Fallocate(_) => {

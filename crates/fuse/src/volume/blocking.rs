@@ -95,8 +95,10 @@ impl Volume {
     /// Has the kernel ask again for what is not as it was told (C4).
     fn outdate(&self, change: Change) {
         let Some(notifier) = self.notifier.get() else { return };
-        let names = change.names.into_iter().map(|(parent, name)| Notification::InvalEntry { parent, name });
-        let nodes = change.nodes.into_iter().map(|node| Notification::InvalInode { node, offset: 0, len: 0 });
+        let names = change.names.into_iter().flatten();
+        let names = names.map(|(parent, name)| Notification::InvalEntry { parent, name });
+        let nodes = change.nodes.into_iter().flatten();
+        let nodes = nodes.map(|node| Notification::InvalInode { node, offset: 0, len: 0 });
         names.chain(nodes).for_each(|notification| notifier.queue(notification));
     }
 
