@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::mount::{MountOptions, mount, unmount};
+use slackwater_fuse::mount::{MountOptions, UnmountError, mount, unmount};
 use slackwater_fuse::{DevFuse, Ended, InitOptions, Pool, Session};
 
 use crate::memory::MemFs;
@@ -43,7 +43,11 @@ impl Mounted {
     /// Unmounts and waits for the end of the session.
     pub(crate) fn umount(&self) -> Ended {
         self.fs.release();
-        unmount(&self.path, false).expect("nothing is open");
+        // A program that another test starts has what was open here until it is executed.
+        until("nothing is open", || match unmount(&self.path, false) {
+            Err(UnmountError::Busy(_)) => false,
+            unmounted => unmounted.map(|()| true).expect("it is mounted"),
+        });
         self.session.wait_ended_timeout(LONG).expect("an unmounted session ends")
     }
 }
