@@ -21,11 +21,13 @@
 mod clock;
 mod dir;
 mod layers;
+mod random;
 mod workers;
 
 pub use clock::SystemClock;
 pub use dir::{DirBackend, DirStats, OpenError};
 pub use layers::{Delay, Fault, FaultControl, FaultCounts, Held, Rate, Rule, RuleId};
+pub use random::Random;
 pub use workers::{Lane, Workers};
 
 use slackwater_sync::lock::Rank;

@@ -20,7 +20,6 @@ mod lanes;
 mod machine;
 mod options;
 mod quantity;
-mod random;
 mod report;
 mod rig;
 mod rounds;

@@ -1,7 +1,8 @@
 //! From figures of single rounds to one figure and how far it can be trusted.
 
+use slackwater_backends::Random;
+
 use crate::quantity::figure;
-use crate::random::Random;
 
 /// A figure with the interval that holds the true one in 95 of 100 runs.
 #[derive(Copy, Clone, PartialEq, Debug)]

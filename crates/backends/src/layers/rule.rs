@@ -3,6 +3,8 @@
 use slackwater::backend::Call;
 use slackwater::{ErrorKind, NodeId};
 
+use crate::random::Random;
+
 /// One kind of fault. Built from its effect; without further words it strikes every call.
 ///
 /// ```
@@ -44,7 +46,7 @@ enum Timing {
     Always,
     Next(u64),
     Nth(u64),
-    Chance { per_2_64: u64, state: u64 },
+    Chance { per_2_64: u64, random: Random },
 }
 
 impl Rule {
@@ -95,7 +97,7 @@ impl Rule {
     /// Each matching call with this `probability`; the same `seed` strikes the same calls.
     pub fn chance(self, probability: f64, seed: u64) -> Self {
         let per_2_64 = (probability.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
-        Self { timing: Timing::Chance { per_2_64, state: seed }, ..self }
+        Self { timing: Timing::Chance { per_2_64, random: Random::new(seed) }, ..self }
     }
 
     /// How many calls were struck.
@@ -116,20 +118,11 @@ impl Rule {
             Timing::Always => true,
             Timing::Next(calls) => self.matches <= *calls,
             Timing::Nth(call) => self.matches == *call,
-            Timing::Chance { per_2_64, state } => split_mix(state) < *per_2_64,
+            Timing::Chance { per_2_64, random } => random.next() < *per_2_64,
         };
         self.strikes += u64::from(strikes);
         strikes.then_some(self.effect)
     }
-}
-
-/// SplitMix64: small, and good enough to be unlucky with.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

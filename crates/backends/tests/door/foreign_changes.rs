@@ -7,11 +7,9 @@ use std::time::Duration;
 use slackwater::backend::{AttrChange, RenameMode, XattrMode};
 use slackwater::{Engine, File, ManualClock, SuperBlock, Timestamp};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Rule};
+use slackwater_backends::{DirBackend, Random, Rule};
 
-use crate::rig::{
-    Disk, PAGE, Random, Rig, TempDir, assert_same, busy, by_hand, create, open, pattern, read_all, spawn,
-};
+use crate::rig::{Disk, PAGE, Rig, TempDir, assert_same, busy, by_hand, create, open, pattern, read_all, spawn};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use slackwater::backend::Call;
 use slackwater::{File, FileError, LandingFrames, SuperBlock, Written};
-use slackwater_backends::Rule;
+use slackwater_backends::{Random, Rule};
 
-use crate::rig::{
-    PAGE, Random, Rig, assert_same, create, fill, open, pattern, read_all, recover, remount, snapshot, spawn,
-};
+use crate::rig::{PAGE, Rig, assert_same, create, fill, open, pattern, read_all, recover, remount, snapshot, spawn};
 
 const LEN: usize = 256 * PAGE;
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use slackwater::backend::{Limits, Removal};
 use slackwater::{ErrorKind, File, SuperBlock, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Fault, Rule, SystemClock};
+use slackwater_backends::{DirBackend, Fault, Random, Rule, SystemClock};
 
 use crate::rig::{
-    Disk, PAGE, Random, Rig, Running, TempDir, assert_idle, assert_same, busy, count_engine_panics, create,
-    engine_panics, eventually, limits, open, pattern, spawn, within,
+    Disk, PAGE, Rig, Running, TempDir, assert_idle, assert_same, busy, count_engine_panics, create, engine_panics,
+    eventually, limits, open, pattern, spawn, within,
 };
 
 const TIME: Duration = Duration::from_secs(3);

@@ -13,8 +13,6 @@
 
 mod child;
 mod model;
-#[path = "../rig/random.rs"]
-mod random;
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -27,10 +25,9 @@ use std::time::{Duration, Instant};
 use slackwater::backend::NodeKind;
 use slackwater::{Engine, ErrorKind, File, SuperBlock, UmountOptions};
 use slackwater_arena::Arena;
-use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_backends::{DirBackend, Random, SystemClock};
 
 use model::{Model, THREADS};
-use random::Random;
 
 const SEED_VARIABLE: &str = "SLACKWATER_KILL9_SEED";
 const RUNS_VARIABLE: &str = "SLACKWATER_KILL9_RUNS";

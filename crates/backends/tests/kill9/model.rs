@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::Random;
+use slackwater_backends::Random;
 
 pub(crate) const THREADS: usize = 3;
 pub(crate) const FILES_PER_THREAD: u64 = 8;

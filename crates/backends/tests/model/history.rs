@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use slackwater::ErrorKind;
 use slackwater::backend::FallocateMode;
-use slackwater_backends::Rule;
+use slackwater_backends::{Random, Rule};
 
-use crate::random::Random;
 use crate::world::{FILES, World};
 
 /// Operations in a history.

@@ -9,8 +9,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod history;
-#[path = "../rig/random.rs"]
-mod random;
 mod world;
 
 use history::run;

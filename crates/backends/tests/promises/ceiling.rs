@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater::{ErrorKind, FileError, Tunables, UmountOptions, Written};
-use slackwater_backends::Rule;
+use slackwater_backends::{Random, Rule};
 
 use crate::rig::{
-    Disk, PAGE, Random, Rig, assert_same, busy, by_hand, create, eventually, fill, open, pattern, read_all, spawn,
-    within,
+    Disk, PAGE, Rig, assert_same, busy, by_hand, create, eventually, fill, open, pattern, read_all, spawn, within,
 };
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use slackwater::backend::{AttrChange, Call};
 use slackwater::{ErrorKind, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_backends::{Random, Rule};
 
 use crate::rig::{
     Disk, PAGE, PATIENCE, Rig, assert_same, busy, create, eventually, open, pattern, read_all, recover, remount,
@@ -80,7 +80,7 @@ fn p09_a_live_engine_can_be_killed_between_any_two_writes() {
     for seed in 0..4 {
         println!("seed {seed}");
         let rig = Rig::live(Disk::new(), busy());
-        let mut random = crate::rig::Random::new(seed);
+        let mut random = Random::new(seed);
         let mut wanted: Vec<Vec<u8>> = vec![Vec::new(); FILES as usize];
         let files: Vec<_> = (0..FILES).map(|nth| rig.create(&format!("f{nth}"))).collect();
         for _ in 0..300 {

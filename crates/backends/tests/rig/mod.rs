@@ -4,10 +4,6 @@
 //! Calls are held by the fault layer, so that "in flight" is a state a test can stay in. What may hang is
 //! run by [`spawn`] or [`within`], which fail a test instead of hanging it.
 
-mod random;
-
-pub(crate) use random::Random;
-
 use std::fs::File as OsFile;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -22,7 +18,7 @@ use slackwater::{
     Clock, Engine, File, ManualClock, MountError, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
-use slackwater_backends::{Fault, FaultControl, SystemClock};
+use slackwater_backends::{Fault, FaultControl, Random, SystemClock};
 
 /// Far beyond what anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

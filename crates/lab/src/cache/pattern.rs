@@ -1,6 +1,6 @@
 //! Which page comes next.
 
-use crate::random::Random;
+use slackwater_backends::Random;
 
 /// Bytes that every operation moves.
 pub(crate) const PAGE: usize = 4096;

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{Advice, fadvise};
+use slackwater_backends::Random;
 
 use super::placement::Placement;
 use super::subject::Subject;
 use crate::lanes;
 use crate::options::Options;
 use crate::quantity::mb_per_s;
-use crate::random::Random;
 use crate::series::Series;
 
 const PAGE: usize = 4096;

@@ -1,16 +1,20 @@
-//! A small generator, so that a seed repeats a run.
+//! A small generator, so that a seed repeats a run: of a fault, a test, an experiment.
 
 /// SplitMix64: passes the usual tests, costs a nanosecond, and any seed will do.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Starts at `seed`.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
+    /// The next number.
     #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
+    #[allow(clippy::should_implement_trait, reason = "it has no end, and nobody iterates over it")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,7 +24,7 @@ impl Random {
 
     /// A number below `end`, each as likely as the other up to one part in 2^64 / `end`.
     #[inline]
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
