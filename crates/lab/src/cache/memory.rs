@@ -5,19 +5,14 @@
 //! the same limit of the machine. (The C library's `memcpy` on a program's ordinary memory takes a quarter longer, which
 //! flatters whoever is compared with it.)
 
-#![allow(unsafe_code, reason = "huge pages are asked for by address")]
-
 use std::hint::black_box;
 
 use anyhow::Result;
-use rustix::mm::{Advice, madvise};
 use slackwater_arena::copy_bytes;
 
 use super::pattern::{PAGE, PageBuffer, Pattern};
 use super::subject::{Lane, Operation, Sharing, Subject};
-
-/// Size of a huge page on the processors that we know.
-const HUGE_BYTES: usize = 2 << 20;
+use super::sys;
 
 /// Buffers of memory, for `memcpy`. A shared buffer is divided among the lanes: which thread copies which of
 /// its pages makes no difference to memory.
@@ -29,20 +24,8 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(files: usize, bytes: u64) -> Self {
         let bytes = bytes as usize;
-        Self { buffers: (0..files).map(|_| huge(bytes)).collect(), bytes }
+        Self { buffers: (0..files).map(|_| sys::huge_buffer(bytes)).collect(), bytes }
     }
-}
-
-/// Memory in huge pages, where there are any.
-fn huge(bytes: usize) -> Vec<u8> {
-    let mut buffer = vec![0; bytes];
-    let skipped = buffer.as_ptr().align_offset(HUGE_BYTES).min(bytes);
-    let whole = (bytes - skipped) / HUGE_BYTES * HUGE_BYTES;
-    let start = buffer[skipped..].as_mut_ptr().cast();
-    // SAFETY: the range is inside the buffer, and the advice leaves the bytes as they are.
-    let _ = unsafe { madvise(start, whole, Advice::LinuxHugepage) };
-    buffer.fill(1); // untouched memory is one page of zeroes, to the kernel
-    buffer
 }
 
 impl Subject for Memory {

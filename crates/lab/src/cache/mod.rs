@@ -8,6 +8,7 @@ mod flush;
 mod memory;
 mod pattern;
 mod subject;
+mod sys;
 
 use anyhow::Result;
 

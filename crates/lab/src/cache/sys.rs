@@ -1,0 +1,20 @@
+//! Memory in huge pages.
+
+#![allow(unsafe_code, reason = "huge pages are asked for by address")]
+
+use rustix::mm::{Advice, madvise};
+
+/// Size of a huge page on the processors that we know.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Written memory, in huge pages where there are any.
+pub(super) fn huge_buffer(bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    let skipped = buffer.as_ptr().align_offset(HUGE_BYTES).min(bytes);
+    let whole = (bytes - skipped) / HUGE_BYTES * HUGE_BYTES;
+    let start = buffer[skipped..].as_mut_ptr().cast();
+    // SAFETY: the range is inside the buffer, and the advice leaves the bytes as they are.
+    let _ = unsafe { madvise(start, whole, Advice::LinuxHugepage) };
+    buffer.fill(1); // untouched memory is one page of zeroes, to the kernel
+    buffer
+}
