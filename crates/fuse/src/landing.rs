@@ -38,11 +38,12 @@ pub(crate) struct LandingPad {
 }
 
 impl LandingPad {
-    /// Room for messages with `max_write` bytes of payload, that come round again after `ring` bytes, at the earliest.
+    /// Room for messages with `max_write` bytes of payload, that come round again after `ring` bytes, at the earliest. A
+    /// ring is faulted in. Without one most threads never use more than two pages: large writes go to frames.
     pub(crate) fn new(max_write: usize, ring: usize) -> Result<Self, Errno> {
         let page = page_size();
         let max_write = max_write.max(MESSAGE_MIN).next_multiple_of(page);
-        let memory = Memory::new(page + max_write.max(ring.next_multiple_of(page)))?;
+        let memory = Memory::new(page + max_write.max(ring.next_multiple_of(page)), ring != 0)?;
         Ok(Self { memory, max_write, payload: page })
     }
 

@@ -11,15 +11,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// Huge pages where the mapping is at least one large.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Page-aligned zeroed memory that is faulted in already.
+/// Page-aligned zeroed memory.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Memory {
-    /// Maps `len` bytes, a multiple of the page size and not 0.
-    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
+    /// Maps `len` bytes, a multiple of the page size and not 0. Faulted in now, or as it is used.
+    pub(crate) fn new(len: usize, is_populated: bool) -> Result<Self, Errno> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
         let start = unsafe { mmap_anonymous(null_mut(), len, protection, flags) }?;
@@ -28,8 +28,10 @@ impl Memory {
             // SAFETY: the range is the mapping; this advice changes no content. It may be refused.
             let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         }
-        // SAFETY: the range is the mapping; populating changes no content.
-        unsafe { madvise(start, len, Advice::LinuxPopulateWrite) }?;
+        if is_populated {
+            // SAFETY: the range is the mapping; populating changes no content.
+            unsafe { madvise(start, len, Advice::LinuxPopulateWrite) }?;
+        }
         Ok(memory)
     }
 }
