@@ -22,11 +22,12 @@
 //!     [`LeafState::take_fresh`].
 //! L6. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
 //!     `super_block::space`.
+//! L7. Once a page is behind the first [`FEW`], `all` has the frames, and `few` nothing.
 //!
 //! # Layout
 //! A cached read takes the leaf's lock, looks at three words and takes the number of a frame; it stores no mark
 //! that is there already. The lock and those words share the leaf's first cache line, and no other leaf has a part
-//! of it.
+//! of it. Most files are small, and so is their leaf: it has room for a few frames, and gets more when it needs it.
 
 use std::mem::offset_of;
 
@@ -63,12 +64,17 @@ impl Mark {
     /// Number of marks that inner nodes index.
     pub(crate) const INDEXED: usize = 5;
 
-    /// Where its word is: those that a read looks at come first.
+    /// Where its word is: those that a read or an overwrite looks at come first.
     const fn place(self) -> usize {
-        const MOST: usize = Mark::COUNT - 1;
-        match self as usize {
-            MOST => MOST,
-            mark => (mark + 2) % MOST,
+        match self {
+            Self::Uptodate => 0,
+            Self::Referenced => 1,
+            Self::Dirty => 2,
+            Self::Writeback => 3,
+            Self::ToWrite => 4,
+            Self::Unstable => 5,
+            Self::Committing => 6,
+            Self::Delayed => 7,
         }
     }
 }
@@ -80,22 +86,41 @@ const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Writeback.place(
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct LeafState {
-    present: u64,
+    /// L7.
+    all: Option<Box<[Option<FrameId>; LEAF_PAGES as usize]>>,
     /// L5.
     fresh: u32,
     /// At [`Mark::place`].
     marks: [u64; Mark::COUNT],
-    frames: [Option<FrameId>; LEAF_PAGES as usize],
+    present: u64,
+    /// L7.
+    few: [Option<FrameId>; FEW],
 }
+
+/// Frames that every leaf has room for: what is left of its second cache line.
+const FEW: usize = 8;
+const _: () = assert!(8 + size_of::<LeafState>() == 128);
 
 impl LeafState {
     pub(crate) fn new() -> Self {
-        Self { present: 0, fresh: 0, marks: [0; Mark::COUNT], frames: [None; LEAF_PAGES as usize] }
+        Self { all: None, fresh: 0, marks: [0; Mark::COUNT], present: 0, few: [None; FEW] }
     }
 
     /// The frame in `slot`, whatever its state.
+    #[inline]
     pub(crate) fn frame(&self, slot: usize) -> Option<FrameId> {
-        self.frames[slot]
+        match &self.all {
+            Some(all) => all[slot],
+            None => self.few.get(slot).copied().flatten(),
+        }
+    }
+
+    /// Where the frame of `slot` is; `None` where there is no room for one yet.
+    fn place_of(&mut self, slot: usize) -> Option<&mut Option<FrameId>> {
+        match &mut self.all {
+            Some(all) => all.get_mut(slot),
+            None => self.few.get_mut(slot),
+        }
     }
 
     /// Whether the page in `slot` has `mark`.
@@ -140,15 +165,28 @@ impl LeafState {
 
     /// Puts `frame` into an empty slot, without marks.
     pub(crate) fn insert(&mut self, slot: usize, frame: FrameId) {
-        debug_assert!(self.frames[slot].is_none(), "slot taken");
-        self.frames[slot] = Some(frame);
+        debug_assert!(self.frame(slot).is_none(), "slot taken");
+        if slot >= FEW && self.all.is_none() {
+            self.make_room();
+        }
+        if let Some(place) = self.place_of(slot) {
+            *place = Some(frame);
+        }
         self.present |= 1 << slot;
+    }
+
+    /// L7.
+    #[cold]
+    fn make_room(&mut self) {
+        let mut all = Box::new([None; LEAF_PAGES as usize]);
+        all[..FEW].copy_from_slice(&std::mem::take(&mut self.few));
+        self.all = Some(all);
     }
 
     /// Puts `frame` in the place of the one that is there, which L3 lets the caller take out; marks stay.
     pub(crate) fn replace(&mut self, slot: usize, frame: FrameId) -> Option<FrameId> {
-        debug_assert!(self.frames[slot].is_some(), "nothing to replace");
-        self.frames[slot].replace(frame)
+        debug_assert!(self.frame(slot).is_some(), "nothing to replace");
+        self.place_of(slot)?.replace(frame)
     }
 
     /// Takes the page out of `slot` with all its marks.
@@ -157,7 +195,7 @@ impl LeafState {
         for marks in &mut self.marks {
             *marks &= !(1 << slot);
         }
-        self.frames[slot].take()
+        self.place_of(slot)?.take()
     }
 
     /// Pages that are newer than what the backend has durably: dirty, under write-back or unstable.
@@ -207,6 +245,19 @@ pub(crate) fn range_bits(from: u64, to: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leaf_has_as_much_room_as_its_file_needs() {
+        let mut leaf = LeafState::new();
+        assert_eq!((leaf.frame(0), leaf.frame(63), leaf.remove(63)), (None, None, None));
+        let arena = slackwater_arena::Arena::create(&slackwater_arena::ArenaConfig::memfd(64 << 10)).unwrap();
+        let [first, last] = [0, 1].map(|number| arena.frame(number).unwrap());
+        leaf.insert(0, first);
+        assert!(leaf.all.is_none() && leaf.frame(0) == Some(first));
+        leaf.insert(63, last);
+        assert_eq!((leaf.frame(0), leaf.frame(63), leaf.present()), (Some(first), Some(last), 1 << 63 | 1));
+        assert_eq!((leaf.replace(0, last), leaf.remove(0), leaf.frame(0)), (Some(first), Some(last), None));
+    }
 
     #[test]
     fn a_range_of_slots_is_clamped_to_the_leaf() {
