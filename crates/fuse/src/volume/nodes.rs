@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
 use slackwater::{InodeRef, NodeId};
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
@@ -60,10 +61,18 @@ impl Node {
     }
 }
 
+/// Where an inode's node is.
+#[derive(Copy, Clone)]
+struct Hash {
+    shard: u64,
+    within: u64,
+}
+
 #[derive(Default)]
 struct Shard {
     by_id: HashMap<u64, Arc<Node>>,
-    by_inode: HashMap<NodeId, Arc<Node>>,
+    /// By [`Nodes::hash`]; a node knows its inode.
+    by_inode: HashTable<Arc<Node>>,
 }
 
 /// Every node that the kernel knows.
@@ -96,12 +105,14 @@ impl Nodes {
         if inode == self.root {
             return Some(ROOT_ID);
         }
-        let shard = self.shard(self.shard_of(inode));
-        shard.read().by_inode.get(&inode).map(|node| node.id)
+        let hash = self.hash(inode);
+        self.shard(hash.shard).read().find(hash, inode).map(|node| node.id)
     }
 
-    fn shard_of(&self, inode: NodeId) -> u64 {
-        self.hasher.hash_one(inode) % SHARDS
+    fn hash(&self, inode: NodeId) -> Hash {
+        let hash = self.hasher.hash_one(inode);
+        // The table wants the bits of both ends.
+        Hash { shard: (hash >> 32) % SHARDS, within: hash }
     }
 
     /// The node of `inode`, with one lookup more. It is new if the kernel did not know the inode. The root has
@@ -110,17 +121,18 @@ impl Nodes {
         if inode.id() == self.root {
             return None;
         }
-        let number = self.shard_of(inode.id());
-        let mut shard = self.shard(number).write();
-        if let Some(node) = shard.by_inode.get(&inode.id()) {
+        let hash = self.hash(inode.id());
+        let mut shard = self.shard(hash.shard).write();
+        if let Some(node) = shard.find(hash, inode.id()) {
             let node = Arc::clone(node);
             node.lookups.fetch_add(1, Ordering::Relaxed);
             drop(shard); // `inode` is dropped after it
             return Some(node);
         }
-        let node = Node::new(self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + number, inode);
+        let node = Node::new(self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + hash.shard, inode);
         node.lookups.store(1, Ordering::Relaxed);
-        shard.by_inode.insert(node.inode.id(), Arc::clone(&node));
+        let hash_of = |node: &Arc<Node>| self.hash(node.inode.id()).within;
+        shard.by_inode.insert_unique(hash.within, Arc::clone(&node), hash_of);
         shard.by_id.insert(node.id, Arc::clone(&node));
         Some(node)
     }
@@ -135,7 +147,8 @@ impl Nodes {
             let Some(node) = shard.by_id.get(&id) else { return };
             let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
             node.lookups.store(left, Ordering::Relaxed);
-            if left == 0 { shard.remove(id) } else { None }
+            let hash = self.hash(node.inode.id());
+            if left == 0 { shard.remove(id, hash) } else { None }
         };
         drop(forgotten); // may be the last user of the inode, which drops pages
     }
@@ -163,9 +176,14 @@ impl Nodes {
 }
 
 impl Shard {
-    fn remove(&mut self, id: u64) -> Option<(Arc<Node>, Option<Arc<Node>>)> {
+    fn find(&self, hash: Hash, inode: NodeId) -> Option<&Arc<Node>> {
+        self.by_inode.find(hash.within, |node| node.inode.id() == inode)
+    }
+
+    fn remove(&mut self, id: u64, hash: Hash) -> Option<(Arc<Node>, Option<Arc<Node>>)> {
         let node = self.by_id.remove(&id)?;
-        let same = self.by_inode.remove(&node.inode.id());
+        let same = self.by_inode.find_entry(hash.within, |same| same.id == id);
+        let same = same.ok().map(|entry| entry.remove().0);
         Some((node, same))
     }
 }
