@@ -147,8 +147,11 @@ impl Nodes {
             let Some(node) = shard.by_id.get(&id) else { return };
             let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
             node.lookups.store(left, Ordering::Relaxed);
+            if left != 0 {
+                return;
+            }
             let hash = self.hash(node.inode.id());
-            if left == 0 { shard.remove(id, hash) } else { None }
+            shard.remove(id, hash)
         };
         drop(forgotten); // may be the last user of the inode, which drops pages
     }
