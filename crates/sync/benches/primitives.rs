@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, Ordering};
 use slackwater_sync::shim::{Arc, Fences, spin_loop, thread};
-use slackwater_sync::{InFlight, PercpuCounter, RwWord};
+use slackwater_sync::{InFlight, PercpuCounter, PercpuRef, RwWord};
 
 fn domain(fences: Fences) -> Arc<Domain> {
     Arc::new(Domain::with(Options { fences, coalesce: Duration::ZERO, ..Options::default() }))
@@ -117,6 +117,30 @@ fn counters(c: &mut Criterion) {
     c.bench_function("percpu counter sum", |b| b.iter(|| counter.sum()));
 }
 
+fn references(c: &mut Criterion) {
+    for company in [0, 1] {
+        let mut group = c.benchmark_group(format!("get and put, {} threads", company + 1));
+        for (name, fences) in [("percpu ref", Fences::Membarrier), ("percpu ref, full fence", Fences::Full)] {
+            let count = Arc::new(PercpuRef::new(domain(fences), || ()));
+            let pair = move || {
+                count.get();
+                count.put();
+            };
+            in_company(company, pair.clone(), || {
+                group.bench_function(name, |b| b.iter(&pair));
+            });
+        }
+        let arc = Arc::new(());
+        let pair = move || drop(black_box(Arc::clone(&arc)));
+        in_company(company, pair.clone(), || {
+            group.bench_function("arc clone and drop", |b| b.iter(&pair));
+        });
+        group.finish();
+    }
+    let domain = domain(Fences::Membarrier);
+    c.bench_function("percpu ref, made and dropped", |b| b.iter(|| PercpuRef::new(Arc::clone(&domain), || ())));
+}
+
 fn locks(c: &mut Criterion) {
     let word = RwWord::new();
     c.bench_function("rw word read and unlock", |b| {
@@ -133,5 +157,5 @@ fn locks(c: &mut Criterion) {
     });
 }
 
-criterion_group!(primitives, read_sections, grace_periods, in_flight, counters, locks);
+criterion_group!(primitives, read_sections, grace_periods, in_flight, counters, references, locks);
 criterion_main!(primitives);

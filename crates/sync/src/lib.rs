@@ -10,7 +10,7 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Completion`], [`PercpuCounter`] and [`gate`], a file each.
+//! then [`InFlight`], [`Completion`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and [`gate`], a file each.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
@@ -19,6 +19,7 @@ mod counter;
 pub mod gate;
 mod in_flight;
 pub mod lock;
+mod percpu_ref;
 pub mod rcu;
 pub mod shim;
 
@@ -28,3 +29,4 @@ pub use in_flight::InFlight;
 pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
 };
+pub use percpu_ref::PercpuRef;

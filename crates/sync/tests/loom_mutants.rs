@@ -30,6 +30,8 @@ fn scenario_of(site: Site) -> (&'static str, &'static [AsymModel]) {
             ("the_owner_waits_or_the_worker_backs_off", PLAIN)
         }
         Site::CompletionRelease | Site::CompletionAcquire => ("a_waiter_sees_what_was_completed", PLAIN),
+        Site::PercpuRefPutRelease => ("the_callback_follows_what_was_done_under_references", TOKENS),
+        Site::PercpuRefPutAcquire => ("the_callback_follows_what_was_done_under_references", BOTH),
         Site::RcuEnterLight
         | Site::RcuGraceHeavy
         | Site::RcuExitRelease

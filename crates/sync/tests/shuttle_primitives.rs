@@ -7,7 +7,7 @@ use std::time::Duration;
 use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, model, thread};
-use slackwater_sync::{InFlight, Mutex, Rank, RwWord, lock_two};
+use slackwater_sync::{InFlight, Mutex, PercpuRef, Rank, RwWord, lock_two};
 
 const EXECUTIONS: usize = 2000;
 
@@ -135,5 +135,38 @@ fn several_drains_outlast_several_workers() {
             }) as Box<dyn FnOnce() + Send>
         });
         run(workers.chain(drains).collect());
+    });
+}
+
+#[test]
+fn a_ref_is_released_once_whoever_kills_it_and_puts_last() {
+    model::check(EXECUTIONS, || {
+        let domain = Arc::new(Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() }));
+        let releases = Arc::new(AtomicUsize::new(0));
+        let count = Arc::new(PercpuRef::new(Arc::clone(&domain), {
+            let releases = Arc::clone(&releases);
+            move || _ = releases.fetch_add(1, Ordering::Relaxed)
+        }));
+        let kills = Arc::new(AtomicUsize::new(0));
+        let killers = (0..2).map(|_| {
+            let (count, kills) = (Arc::clone(&count), Arc::clone(&kills));
+            Box::new(move || _ = kills.fetch_add(usize::from(count.kill()), Ordering::Relaxed))
+                as Box<dyn FnOnce() + Send>
+        });
+        let users = [PercpuRef::tryget, PercpuRef::tryget_live, PercpuRef::tryget].into_iter().map(|take| {
+            let (count, releases) = (Arc::clone(&count), Arc::clone(&releases));
+            Box::new(move || {
+                for _ in 0..2 {
+                    if take(&count) {
+                        count.get();
+                        assert_eq!(releases.load(Ordering::Relaxed), 0, "used after its release");
+                        count.put_many(2);
+                    }
+                }
+            }) as Box<dyn FnOnce() + Send>
+        });
+        run(killers.chain(users).collect());
+        domain.barrier();
+        assert_eq!((kills.load(Ordering::Relaxed), releases.load(Ordering::Relaxed)), (1, 1));
     });
 }

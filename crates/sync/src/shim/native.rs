@@ -1,6 +1,7 @@
 //! The ordinary build: the standard library, with `parking_lot` for locks.
 
 use std::num::NonZero;
+use std::sync::OnceLock;
 
 pub use std::hint::spin_loop;
 pub use std::thread_local;
@@ -88,7 +89,9 @@ pub(crate) fn cpu_hint() -> usize {
     super::syscall::current_cpu()
 }
 
-/// CPUs this process may use, at least one.
+/// CPUs this process may use, at least one. The system is asked once: it takes tens of microseconds to answer, which
+/// whoever makes a sharded object for each of many cgroups would notice.
 pub(crate) fn nr_cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get)
+    static NR_CPUS: OnceLock<usize> = OnceLock::new();
+    *NR_CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
 }

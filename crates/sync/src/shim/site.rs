@@ -41,6 +41,10 @@ sites! {
     CompletionRelease,
     /// `Completion`: a waiter sees what is complete.
     CompletionAcquire,
+    /// `PercpuRef`: what was done under a reference happened before its put.
+    PercpuRefPutRelease,
+    /// `PercpuRef`: the callback follows what was done under each reference.
+    PercpuRefPutAcquire,
     /// RCU: a reader that enters under the new number sees what was published before it.
     RcuNumberRelease,
     /// RCU: likewise, the reader's side.
