@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use slackwater_arena::{Arena, Survivors};
 use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::backend::{Backend, Call, Done};
+use crate::cgroup::{FrameOwners, Memcg};
 use crate::clock::Clock;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::lock_order::LEAVES;
@@ -19,7 +21,7 @@ use crate::page_cache::{LandingStock, WaitTable};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
-use crate::writeback::{DeviceGate, FlusherPool};
+use crate::writeback::{BdiWriteback, DeviceGate, DrainStats, FlusherPool, SwitchQueue, UmountForm};
 
 /// What all volumes of an engine share.
 pub(crate) struct Shared {
@@ -31,8 +33,20 @@ pub(crate) struct Shared {
     pub(crate) room: Room,
     pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
+    pub(crate) owners: FrameOwners,
+    pub(crate) switches: SwitchQueue,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
+}
+
+/// Mechanisms that exist in more than one form; the default is right.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct Forms {
+    /// What an unmount waits for.
+    pub umount: UmountForm,
+    /// Fences, and how long a normal grace period waits for joiners.
+    pub rcu: Options,
 }
 
 #[derive(Default)]
@@ -60,10 +74,25 @@ impl Engine {
     /// An engine on an arena that an earlier process left behind. What survived of a volume is taken over
     /// when a volume of the same name is mounted, and stays in the arena until then.
     pub fn recover(arena: Arc<Arena>, survivors: Survivors, clock: Arc<dyn Clock>, tunables: Tunables) -> Self {
+        Self::with_forms(arena, survivors, clock, tunables, Forms::default())
+    }
+
+    /// As [`Engine::recover`], with mechanisms in the form they had earlier in their history: for experiments.
+    #[doc(hidden)]
+    pub fn with_forms(
+        arena: Arc<Arena>,
+        survivors: Survivors,
+        clock: Arc<dyn Clock>,
+        tunables: Tunables,
+        forms: Forms,
+    ) -> Self {
         let frames = u64::from(arena.frames());
-        let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames);
+        let Forms { umount, rcu } = forms;
+        let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let threads = pool.start();
         let shared = Shared {
+            owners: FrameOwners::new(arena.frames()),
+            switches: SwitchQueue::new(umount),
             arena,
             clock,
             tunables,
@@ -120,6 +149,57 @@ impl Engine {
         survivors.volumes.iter().map(|volume| String::from_utf8_lossy(volume.record.id.as_slice()).into()).collect()
     }
 
+    /// The tenant of all that no other is asked to pay for.
+    pub fn root_memcg(&self) -> &Arc<Memcg> {
+        self.0.shared.owners.root()
+    }
+
+    /// A new tenant, below `parent` (`None`: below the root). `limit_bytes` bounds what may be dirty for it and those
+    /// below it, on all volumes together; `None`: no bound of its own.
+    pub fn memcg_create(&self, name: &str, parent: Option<&Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
+        self.0.shared.owners.add(name, parent.cloned(), limit_bytes)
+    }
+
+    /// A tenant is gone: nobody will write for it again. What is dirty for it stays so until it is written back; then its
+    /// files go to the nearest tenant above it that is online. False if that was said before, or it is the root.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn memcg_offline(&self, memcg: &Arc<Memcg>) -> bool {
+        let Some(wbs) = memcg.begin_offline() else { return false };
+        wbs.iter().for_each(BdiWriteback::kill);
+        memcg.set_offline();
+        self.0.shared.owners.note_offline(memcg);
+        true
+    }
+
+    /// The tenants of which something is left, the root first.
+    pub fn memcgs(&self) -> Vec<Arc<Memcg>> {
+        self.0.shared.owners.release_unused();
+        self.0.shared.owners.all()
+    }
+
+    /// Inodes that were given another wb so far, because others write them or their tenant went offline.
+    pub fn inodes_switched(&self) -> u64 {
+        self.0.shared.switches.switched()
+    }
+
+    /// Batches of inodes on their way to another wb, of all volumes.
+    pub fn switches_in_flight(&self) -> u32 {
+        self.0.shared.switches.in_flight()
+    }
+
+    /// What unmounts have waited for while they drained switches.
+    pub fn drain_stats(&self) -> DrainStats {
+        self.0.shared.switches.costs.stats()
+    }
+
+    /// Switches that met a volume which had been unmounted under them: none, unless [`Forms::umount`] is the wrong one.
+    #[doc(hidden)]
+    pub fn dead_volume_uses(&self) -> u64 {
+        self.0.shared.switches.dead_uses()
+    }
+
     /// Runs every flusher that is due, on this thread; returns when the next is. For engines without flusher
     /// threads ([`Tunables::flusher_threads`] 0).
     pub fn step(&self) -> Option<Tick> {
@@ -133,6 +213,9 @@ impl Drop for Owner {
         for thread in self.threads.get_mut().drain(..) {
             // A flusher that panicked has said so; there is nothing to add.
             let _ = thread.join();
+        }
+        if self.shared.switches.in_flight() != 0 {
+            self.shared.pool.rcu.barrier(); // none comes back from its grace period after what follows
         }
         let abandoned = std::mem::take(&mut self.shared.volumes.lock().mounted);
         for sb in &abandoned {

@@ -9,9 +9,11 @@
 use std::fmt;
 
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeKind;
+use crate::cgroup::Memcg;
 use crate::error::FileError;
 use crate::errseq::ErrCursor;
 use crate::filemap::Readahead;
@@ -24,6 +26,8 @@ pub struct File {
     /// What this description has heard of; serialises its reporting.
     pub(crate) heard: Mutex<ErrCursor>,
     pub(crate) readahead: Readahead,
+    /// Who pays for what is written through it, unless a write names another.
+    memcg: Arc<Memcg>,
 }
 
 impl File {
@@ -35,6 +39,17 @@ impl File {
     /// # Blocking
     /// For the backend, if the node has to be opened again.
     pub fn open(inode: &InodeRef) -> Result<Self, FileError> {
+        Self::open_for(inode, inode.super_block().engine().owners.root())
+    }
+
+    /// Opens `inode` for `memcg`, which pays for what is written through the description.
+    ///
+    /// # Errors
+    /// As [`File::open`].
+    ///
+    /// # Blocking
+    /// As [`File::open`].
+    pub fn open_for(inode: &InodeRef, memcg: &Arc<Memcg>) -> Result<Self, FileError> {
         if inode.kind() != NodeKind::File {
             return Err(FileError::NotAFile(inode.id()));
         }
@@ -43,6 +58,7 @@ impl File {
             inode: inode.clone(),
             heard: Mutex::new(F_LOCK, inode.errseq.sample()),
             readahead: Readahead::new(),
+            memcg: Arc::clone(memcg),
         };
         inode.openers.fetch_add(1, Ordering::SeqCst);
         // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
@@ -50,6 +66,11 @@ impl File {
         sb.writable()?;
         inode.node()?;
         Ok(file)
+    }
+
+    /// Who pays for what is written through it.
+    pub fn memcg(&self) -> &Arc<Memcg> {
+        &self.memcg
     }
 
     /// The file.

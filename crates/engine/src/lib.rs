@@ -10,7 +10,8 @@
 //! 3. [`Inode`] and [`File`]: what is cached of a file, and an open description of it.
 //! 4. `filemap`: what read, write, truncate and fsync do. [`File::try_write_at`] never waits for room.
 //! 5. `page_cache`: the radix tree of 4 KiB frames with its marks; `leaf.rs` has the states of a page.
-//! 6. `writeback`: from the dirty mark to durable: lists, flusher, units, commit, sync.
+//! 6. `writeback`: from the dirty mark to durable: lists, flusher, units, commit, sync. `cgroup` and `writeback::cgwb`:
+//!    whose data it is, and a wb for each [`Memcg`].
 //! 7. `reclaim`: where frames come from when none is free.
 //! 8. `umount`: the numbered steps.
 //! 9. [`backend`]: the storage port, and [`backend::MemBackend`] as its reference.
@@ -40,6 +41,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 pub mod backend;
+mod cgroup;
 mod clock;
 mod engine;
 mod error;
@@ -58,8 +60,11 @@ mod umount;
 mod units;
 mod writeback;
 
+pub use cgroup::{Memcg, MemcgId, MemcgState};
 pub use clock::{Clock, ManualClock};
 pub use engine::Engine;
+#[doc(hidden)]
+pub use engine::Forms;
 pub use error::{BackendError, ErrorKind, FileError, MountError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
@@ -70,4 +75,4 @@ pub use super_block::{SuperBlock, VolumeStatus};
 pub use tunables::Tunables;
 pub use umount::{UmountOptions, UncleanFile};
 pub use units::{NodeId, PAGE_BYTES, PageIndex, Tick, Timestamp};
-pub use writeback::{BackingDevInfo, WbReason};
+pub use writeback::{BackingDevInfo, DrainStats, UmountForm, WbReason};

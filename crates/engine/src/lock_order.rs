@@ -9,8 +9,10 @@
 //! | 42 | `FOLIO` | a frame's own lock; taken by trying only while a lock from 45 up is held |
 //! | 43 | `F_LOCK` | what an open file has heard of |
 //! | 44 | `RELEASING` | giving back what a dirty inode held |
+//! | 45 | `CGWB_TREE` | a bdi's wbs by tenant: one is made and added under it |
+//! | 46 | `CGROUP` | a tenant's list of wbs; a new one is refused or added under it |
 //! | 48 | `WAIT_TABLE` | a waiter checks its condition, with what is below, under its bucket |
-//! | 50 | `LIST_LOCK` | a wb's lists; inodes are marked and moved under it |
+//! | 50 | `LIST_LOCK` | a wb's lists; inodes are marked and moved under it, between two wbs with both held |
 //! | 60 | `I_LOCK` | an inode's state; to go from inode to list: drop it, take the list lock, check again |
 //! | 70 | `I_PAGES` | the shape of a page tree |
 //! | 72 | `LEAF` | 64 pages and their marks |
@@ -27,6 +29,8 @@ pub(crate) const WB_PASS: Rank = Rank::new(35, "WB_PASS");
 pub(crate) const INODE_HASH: Rank = Rank::new(40, "INODE_HASH");
 pub(crate) const RELEASING: Rank = Rank::new(44, "RELEASING");
 pub(crate) const F_LOCK: Rank = Rank::new(43, "F_LOCK");
+pub(crate) const CGWB_TREE: Rank = Rank::new(45, "CGWB_TREE");
+pub(crate) const CGROUP: Rank = Rank::new(46, "CGROUP");
 pub(crate) const LIST_LOCK: Rank = Rank::new(50, "LIST_LOCK");
 pub(crate) const I_LOCK: Rank = Rank::new(60, "I_LOCK");
 pub(crate) const I_PAGES: Rank = Rank::new(70, "I_PAGES");

@@ -24,6 +24,7 @@ use crate::inode::{DOOMED, meta};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
+use crate::writeback::Pages;
 
 impl Shared {
     /// What survived of the volume called `name`.
@@ -143,11 +144,9 @@ impl SuperBlock {
         inode.mapping.add(Mark::Dirty, pages);
         inode.mapping.add_unclean(pages);
         self.space.reserve(delayed);
-        let wb = inode.wb();
-        wb.stat.reclaimable.add(pages);
-        wb.pool.nr_dirty.add(pages);
-        wb.bdi.pin_adopted(pages as u64);
-        wb.mark_inode_dirty(inode.arc(), meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
+        inode.account(Pages { reclaimable: pages, ..Pages::default() });
+        self.bdi().pin_adopted(pages as u64);
+        inode.arc().mark_dirty(meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
     }
 }
 

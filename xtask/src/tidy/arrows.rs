@@ -41,7 +41,7 @@ const ENGINE: [&[&str]; 13] = [
     &["tunables"],
     &["lock_order"],
     &["backend"],
-    &["page_cache", "inode", "super_block", "writeback", "engine"],
+    &["page_cache", "inode", "super_block", "writeback", "cgroup", "engine"],
     &["reclaim"],
     &["file", "filemap"],
     &["names"],

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::fstat;
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
@@ -88,7 +89,7 @@ impl Handles {
             KERNEL => {
                 let (kind, bytes) = body.split_first_chunk().ok_or(Errno::STALE)?;
                 let handle = KernelHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() };
-                open_handle(root.as_fd(), &handle)
+                open_settled(root, &handle)
             }
             PINNED => {
                 let ino = body.try_into().map_err(|_| Errno::STALE)?;
@@ -123,6 +124,21 @@ impl Handles {
         drop(unpinned);
     }
 }
+
+/// Opens by handle. A number that is being given to a new file at this moment is answered with ENOMEM (the kernel's
+/// `iget_locked` finds it in the making and returns nothing): asked again it is stale, and a lack of memory stays one.
+fn open_settled(root: &OwnedFd, handle: &KernelHandle) -> io::Result<OwnedFd> {
+    for _ in 0..IN_THE_MAKING {
+        match open_handle(root.as_fd(), handle) {
+            Err(Errno::NOMEM) => std::thread::sleep(Duration::from_millis(1)),
+            settled => return settled,
+        }
+    }
+    open_handle(root.as_fd(), handle)
+}
+
+/// Times that a number is looked at again while a file is being made under it, a millisecond each.
+const IN_THE_MAKING: u32 = 20;
 
 fn encode(tag: u8, head: &[u8], body: &[u8]) -> Option<FileHandle> {
     FileHandle::new(&[&[tag], head, body].concat())

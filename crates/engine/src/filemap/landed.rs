@@ -22,6 +22,7 @@ use std::ops::Range;
 use slackwater_arena::{FRAME_BYTES, FrameId, Pool, Scatter};
 use slackwater_sync::shim::Arc;
 
+use crate::cgroup::Memcg;
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
@@ -147,12 +148,29 @@ impl File {
         landed: &mut LandingFrames,
         range: Range<usize>,
     ) -> Result<Written, FileError> {
+        self.write_landed_for(self.memcg(), offset_bytes, landed, range)
+    }
+
+    /// As [`File::write_landed`], for `memcg`.
+    ///
+    /// # Errors
+    /// As [`File::write_landed`].
+    ///
+    /// # Blocking
+    /// As [`File::write_landed`].
+    pub fn write_landed_for(
+        &self,
+        memcg: &Arc<Memcg>,
+        offset_bytes: u64,
+        landed: &mut LandingFrames,
+        range: Range<usize>,
+    ) -> Result<Written, FileError> {
         let is_at_page = (offset_bytes | range.start as u64).is_multiple_of(PAGE_BYTES);
         let is_ours = Arc::ptr_eq(&landed.engine, self.inode().super_block().engine());
         if !is_ours || !is_at_page || range.start > range.end || range.end > landed.len_bytes() {
             return Err(BackendError::from(ErrorKind::Invalid).into());
         }
-        let written = self.write_at_once(offset_bytes, Landed { landed, range });
+        let written = self.write_at_once(offset_bytes, Landed { landed, range }, memcg);
         landed.give_back_fresh();
         written
     }
@@ -168,7 +186,13 @@ impl Source for Landed<'_> {
         self.range.len()
     }
 
-    fn put(&mut self, inode: &Arc<Inode>, offset_bytes: u64, done: usize, terms: Terms) -> Result<Outcome, FileError> {
+    fn put(
+        &mut self,
+        inode: &Arc<Inode>,
+        offset_bytes: u64,
+        done: usize,
+        terms: Terms<'_>,
+    ) -> Result<Outcome, FileError> {
         let left = self.len() - done;
         let nth = (self.range.start + done) / FRAME_BYTES;
         if left >= FRAME_BYTES
@@ -190,7 +214,7 @@ impl Landed<'_> {
         index: PageIndex,
         nth: usize,
         count: usize,
-        terms: Terms,
+        terms: Terms<'_>,
     ) -> Option<Outcome> {
         loop {
             let (exchanged, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
@@ -236,7 +260,7 @@ enum Stop {
 struct Exchange<'a> {
     inode: &'a Arc<Inode>,
     landed: &'a mut LandingFrames,
-    terms: Terms,
+    terms: Terms<'a>,
     /// Of the first page, and of the frame for it.
     index: PageIndex,
     nth: usize,
@@ -282,6 +306,11 @@ impl Exchange<'_> {
 
         let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
         let landed = self.landed.frames.frames()[nth];
+        let owners = &inode.super_block().engine().owners;
+        owners.charge(landed, self.terms.memcg);
+        if is_unclean && !is_sent {
+            owners.uncharge(taken); // the old one
+        }
         arena.publish_dirty(landed, record, index.0, old.map_or(0, |old| arena.version(old) + 1));
         if old.is_some() {
             let _ = leaf.replace(slot, landed);

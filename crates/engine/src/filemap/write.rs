@@ -20,6 +20,7 @@
 
 use slackwater_sync::shim::Arc;
 
+use crate::cgroup::Memcg;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::check_range;
@@ -28,6 +29,7 @@ use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
 use crate::super_block::Left;
 use crate::units::Tick;
+use crate::writeback::Pages;
 
 /// What became of a write.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -47,7 +49,13 @@ pub(super) trait Source {
     fn len(&self) -> usize;
 
     /// Writes what comes after the first `done` bytes at `offset_bytes`, up to the end of its page or further.
-    fn put(&mut self, inode: &Arc<Inode>, offset_bytes: u64, done: usize, terms: Terms) -> Result<Outcome, FileError>;
+    fn put(
+        &mut self,
+        inode: &Arc<Inode>,
+        offset_bytes: u64,
+        done: usize,
+        terms: Terms<'_>,
+    ) -> Result<Outcome, FileError>;
 }
 
 /// Bytes that are copied.
@@ -56,7 +64,13 @@ impl Source for &[u8] {
         (**self).len()
     }
 
-    fn put(&mut self, inode: &Arc<Inode>, offset_bytes: u64, done: usize, terms: Terms) -> Result<Outcome, FileError> {
+    fn put(
+        &mut self,
+        inode: &Arc<Inode>,
+        offset_bytes: u64,
+        done: usize,
+        terms: Terms<'_>,
+    ) -> Result<Outcome, FileError> {
         let span = Span::first_of(offset_bytes, self.len() - done);
         write_page(inode, span, &self[done..done + span.len()], terms)
     }
@@ -73,10 +87,21 @@ impl File {
     /// For the backend, if a page outside the cache is covered in part; for other writers and truncates of
     /// this file. Never for write-back.
     pub fn try_write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_on(offset_bytes, bytes, Terms::Patient)
+        self.try_write_for(self.memcg(), offset_bytes, bytes)
     }
 
-    pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms) -> Result<Written, FileError> {
+    /// As [`File::try_write_at`], for `memcg` instead of the tenant that opened the file.
+    ///
+    /// # Errors
+    /// As [`File::try_write_at`].
+    ///
+    /// # Blocking
+    /// As [`File::try_write_at`].
+    pub fn try_write_for(&self, memcg: &Arc<Memcg>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        self.write_on(offset_bytes, bytes, Terms::patient(memcg))
+    }
+
+    pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
         let inode = self.inode.arc();
         let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
         if bytes.is_empty() {
@@ -104,7 +129,7 @@ impl File {
         let _exclusive = inode.rwsem.write();
         let offset_bytes = inode.size_bytes();
         check_range(inode, offset_bytes, bytes.len() as u64)?;
-        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, Terms::Patient)?))
+        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, Terms::patient(self.memcg()))?))
     }
 
     /// Writes all of `bytes` at `offset_bytes`, waiting for room as long as it takes.
@@ -160,7 +185,7 @@ pub(super) fn write_locked(
     inode: &Arc<Inode>,
     offset_bytes: u64,
     mut source: impl Source,
-    terms: Terms,
+    terms: Terms<'_>,
 ) -> Result<Written, FileError> {
     loop {
         let written = write_pages(inode, offset_bytes, &mut source, terms)?;
@@ -182,10 +207,14 @@ fn write_pages(
     inode: &Arc<Inode>,
     offset_bytes: u64,
     source: &mut impl Source,
-    terms: Terms,
+    terms: Terms<'_>,
 ) -> Result<Written, FileError> {
     let sb = inode.super_block();
     sb.writable()?;
+    if !terms.takes_all() && !terms.memcg.may_dirty() {
+        terms.memcg.ask_for_room();
+        return Ok(Written::NoRoom);
+    }
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {
         return Ok(Written::NoRoom);
     }
@@ -228,11 +257,12 @@ fn write_pages(
 }
 
 /// N2: takes the record and the node that a dirty inode holds. False when there is no room for either.
-fn begin_dirtying(inode: &Arc<Inode>, terms: Terms) -> Result<bool, FileError> {
+fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileError> {
     if terms.must_not_wait() && inode.state.lock().node.is_none() {
         return Err(FileError::WouldBlock);
     }
     inode.node()?;
+    inode.attach_wb(terms.memcg);
     let bdi = inode.super_block().bdi();
     if terms.takes_all() {
         bdi.pin_adopted_node();
@@ -254,13 +284,10 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms) -> Result<bool, FileError> {
 }
 
 fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
+    inode.account(Pages { reclaimable: dirtied, ..Pages::default() });
+    inode.mark_dirty(if grew { meta::DIRTY_SYNC | meta::DIRTY_DATASYNC } else { meta::DIRTY_SYNC });
     let wb = inode.wb();
-    if dirtied != 0 {
-        wb.stat.reclaimable.add(dirtied);
-        wb.pool.nr_dirty.add(dirtied);
-    }
-    wb.mark_inode_dirty(inode, if grew { meta::DIRTY_SYNC | meta::DIRTY_DATASYNC } else { meta::DIRTY_SYNC });
-    if wb.pool.over_background() || wb.bdi.nodes_are_short() {
+    if wb.is_over_background() || wb.bdi.nodes_are_short() {
         wb.start_background();
     }
 }

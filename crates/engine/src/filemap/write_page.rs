@@ -75,7 +75,7 @@ impl Span {
 }
 
 /// Writes one page or part of it.
-pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms) -> Result<Outcome, FileError> {
+pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms<'_>) -> Result<Outcome, FileError> {
     loop {
         let mut newly = false;
         let grip = inode
@@ -99,7 +99,7 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
             Grip::Rewrite(old, earlier) => {
                 let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoRoom) };
                 fill_frame(inode, fresh, span, bytes, Some(&earlier));
-                if install(inode, span, fresh, Some(old), false) {
+                if install(inode, span, fresh, Some(old), false, terms) {
                     return Ok(Outcome::Taken { bytes: bytes.len(), newly: 1 });
                 }
             }
@@ -123,7 +123,7 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                     return Ok(Outcome::NoRoom);
                 };
                 fill_frame(inode, fresh, span, bytes, None);
-                if install(inode, span, fresh, None, delayed) {
+                if install(inode, span, fresh, None, delayed, terms) {
                     return Ok(Outcome::Taken { bytes: bytes.len(), newly: 1 });
                 }
             }
@@ -138,7 +138,7 @@ fn grip<'a>(
     leaf: &mut LeafState,
     slot: usize,
     index: PageIndex,
-    terms: Terms,
+    terms: Terms<'_>,
     newly: &mut bool,
 ) -> Grip<'a> {
     let sb = inode.super_block();
@@ -152,8 +152,12 @@ fn grip<'a>(
     }
     arena.prefetch(frame);
     let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
+    let owners = &sb.engine().owners;
+    let unclean = leaf.unclean() >> slot & 1 != 0;
+    if unclean {
+        owners.take_over(frame, terms.memcg);
+    }
     if !leaf.has(Mark::Dirty, slot) {
-        let unclean = leaf.unclean() >> slot & 1 != 0;
         if !unclean {
             if !terms.pin(sb.bdi()) {
                 return Grip::NoRoom;
@@ -166,6 +170,7 @@ fn grip<'a>(
                 leaf.set(Mark::Delayed, slot);
             }
             inode.mapping.add_unclean(1);
+            owners.charge(frame, terms.memcg);
             let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
             arena.publish_dirty(frame, record, index.0, arena.version(frame));
         }
@@ -187,7 +192,7 @@ fn needs_read(inode: &Inode, span: Span) -> bool {
 }
 
 /// A frame for a page that becomes dirty: pinned, evicting clean pages for it if need be.
-fn take_frame(inode: &Inode, terms: Terms) -> Option<FrameId> {
+fn take_frame(inode: &Inode, terms: Terms<'_>) -> Option<FrameId> {
     let sb = inode.super_block();
     if !terms.pin(sb.bdi()) {
         return None;
@@ -217,7 +222,14 @@ fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: 
 
 /// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile. `delayed`:
 /// space is reserved for it.
-fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>, delayed: bool) -> bool {
+fn install(
+    inode: &Arc<Inode>,
+    span: Span,
+    fresh: FrameId,
+    old: Option<FrameId>,
+    delayed: bool,
+    terms: Terms<'_>,
+) -> bool {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
     let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
@@ -245,6 +257,7 @@ fn install(inode: &Arc<Inode>, span: Span, fresh: FrameId, old: Option<FrameId>,
             }
             Some(_) => return false,
         }
+        sb.engine().owners.charge(fresh, terms.memcg);
         leaf.set(Mark::Dirty, slot);
         inode.mapping.add(Mark::Dirty, 1);
         span.grow(inode);

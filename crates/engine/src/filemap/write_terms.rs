@@ -1,10 +1,12 @@
 //! What a write may do to get what it needs: wait for the backend, be refused, or take the last of it.
 //!
 //! # Kernel counterpart
-//! `IOCB_NOWAIT`; `PF_MEMALLOC` for pages that memory is to be got back from.
+//! `IOCB_NOWAIT`; `PF_MEMALLOC` for pages that memory is to be got back from; `set_active_memcg` for the tenant.
 
 use slackwater_arena::Pool;
+use slackwater_sync::shim::Arc;
 
+use crate::cgroup::Memcg;
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
@@ -12,9 +14,16 @@ use crate::filemap::write::{Source, Written, write_locked};
 use crate::super_block::Space;
 use crate::writeback::BackingDevInfo;
 
-/// See the [module documentation](self).
+/// For whom, and on which terms: see the [module documentation](self).
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Terms<'a> {
+    kind: Kind,
+    /// Who pays for the frames.
+    pub(super) memcg: &'a Arc<Memcg>,
+}
+
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Terms {
+enum Kind {
     /// Waits for the backend where a page has to be read, and is refused when room or space is used up.
     Patient,
     /// The same, but does not wait.
@@ -23,20 +32,32 @@ pub(super) enum Terms {
     Mapping,
 }
 
-impl Terms {
+impl<'a> Terms<'a> {
+    pub(super) fn patient(memcg: &'a Arc<Memcg>) -> Self {
+        Self { kind: Kind::Patient, memcg }
+    }
+
+    fn nowait(memcg: &'a Arc<Memcg>) -> Self {
+        Self { kind: Kind::Nowait, memcg }
+    }
+
+    fn mapping(memcg: &'a Arc<Memcg>) -> Self {
+        Self { kind: Kind::Mapping, memcg }
+    }
+
     pub(super) fn must_not_wait(self) -> bool {
-        self == Self::Nowait
+        self.kind == Kind::Nowait
     }
 
     /// Whether share and space do not count.
     pub(super) fn takes_all(self) -> bool {
-        self == Self::Mapping
+        self.kind == Kind::Mapping
     }
 
     pub(super) fn pool(self) -> Pool {
-        match self {
-            Self::Patient | Self::Nowait => Pool::Normal,
-            Self::Mapping => Pool::Reserve,
+        match self.kind {
+            Kind::Patient | Kind::Nowait => Pool::Normal,
+            Kind::Mapping => Pool::Reserve,
         }
     }
 
@@ -69,10 +90,26 @@ impl File {
     /// # Blocking
     /// Never, but for others that copy to or from the same page.
     pub fn write_nowait(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_at_once(offset_bytes, bytes)
+        self.write_nowait_for(self.memcg(), offset_bytes, bytes)
     }
 
-    pub(super) fn write_at_once(&self, offset_bytes: u64, source: impl Source) -> Result<Written, FileError> {
+    /// As [`File::write_nowait`], for `memcg`.
+    ///
+    /// # Errors
+    /// As [`File::write_nowait`].
+    ///
+    /// # Blocking
+    /// As [`File::write_nowait`].
+    pub fn write_nowait_for(&self, memcg: &Arc<Memcg>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
+        self.write_at_once(offset_bytes, bytes, memcg)
+    }
+
+    pub(super) fn write_at_once(
+        &self,
+        offset_bytes: u64,
+        source: impl Source,
+        memcg: &Arc<Memcg>,
+    ) -> Result<Written, FileError> {
         let inode = self.inode().arc();
         let end = check_range(inode, offset_bytes, source.len() as u64)?;
         if source.len() == 0 {
@@ -81,14 +118,15 @@ impl File {
         {
             let _shared = inode.rwsem.try_read().ok_or(FileError::WouldBlock)?;
             if end <= inode.size_bytes() {
-                return write_locked(inode, offset_bytes, source, Terms::Nowait);
+                return write_locked(inode, offset_bytes, source, Terms::nowait(memcg));
             }
         }
         let _exclusive = inode.rwsem.try_write().ok_or(FileError::WouldBlock)?;
-        write_locked(inode, offset_bytes, source, Terms::Nowait)
+        write_locked(inode, offset_bytes, source, Terms::nowait(memcg))
     }
 
-    /// Writes pages that a kernel held for a mapping of the file. Neither the volume's share nor the space on
+    /// Writes pages that a kernel held for a mapping of the file, for the tenant of its wb, since nobody knows who stored
+    /// to them. Neither the volume's share nor the space on
     /// the backend counts, and the arena's reserve is open to it: `NoRoom` only if that is used up as well.
     ///
     /// # Errors
@@ -97,6 +135,7 @@ impl File {
     /// # Blocking
     /// As [`File::try_write_at`].
     pub fn write_from_mapping(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_on(offset_bytes, bytes, Terms::Mapping)
+        let memcg = Arc::clone(&self.inode().wb().memcg);
+        self.write_on(offset_bytes, bytes, Terms::mapping(&memcg))
     }
 }

@@ -20,6 +20,7 @@
 //! # Kernel counterpart
 //! `struct inode`; sem. 1.2.
 
+mod owner;
 mod told;
 
 pub(crate) use told::Changes;
@@ -39,7 +40,8 @@ use crate::lock_order::{I_LOCK, I_RWSEM};
 use crate::page_cache::{AddressSpace, LeafState, Mark};
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, PageIndex, Tick, Timestamp};
-use crate::writeback::BdiWriteback;
+use crate::writeback::Foreign;
+use owner::Owner;
 use told::Told;
 
 /// Metadata that a flush still has to carry to the backend.
@@ -64,7 +66,7 @@ pub struct Inode {
     kind: NodeKind,
     handle: FileHandle,
     sb: Arc<SuperBlock>,
-    wb: Arc<BdiWriteback>,
+    owner: Owner,
     /// Held for writing by whatever changes the size, for reading by overwrites.
     pub(crate) rwsem: RwLock<()>,
     pub(crate) mapping: AddressSpace,
@@ -121,23 +123,19 @@ pub(crate) struct InodeState {
     pub(crate) retry_at: Option<Tick>,
     /// No name and no user is left: pages are dropped, not written.
     pub(crate) doomed: bool,
+    /// Who has been writing it, as far as that is not the tenant of its wb.
+    pub(crate) foreign: Foreign,
 }
 
 impl Inode {
-    pub(crate) fn new(
-        sb: Arc<SuperBlock>,
-        wb: Arc<BdiWriteback>,
-        attr: Attr,
-        handle: FileHandle,
-        node: Option<Node>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(sb: Arc<SuperBlock>, attr: Attr, handle: FileHandle, node: Option<Node>) -> Arc<Self> {
         let told = Told::new(&attr, sb.engine().clock.now());
         Arc::new(Self {
             id: attr.id,
             kind: attr.kind,
             handle,
+            owner: Owner::new(&sb.engine().pool.rcu, Arc::clone(sb.root_wb())),
             sb,
-            wb,
             rwsem: RwLock::new(I_RWSEM, ()),
             mapping: AddressSpace::new(),
             errseq: ErrSeq::new(),
@@ -172,6 +170,7 @@ impl Inode {
                     failures: 0,
                     retry_at: None,
                     doomed: false,
+                    foreign: Foreign::default(),
                 },
             ),
         })
@@ -210,11 +209,6 @@ impl Inode {
     /// Bytes that would be lost if the cache vanished: dirty, under write-back or not yet durable.
     pub fn unclean_bytes(&self) -> u64 {
         self.mapping.count_unclean() * crate::units::PAGE_BYTES
-    }
-
-    /// The wb that writes this inode back. One root wb per bdi for now; an inode keeps it for life.
-    pub(crate) fn wb(&self) -> &Arc<BdiWriteback> {
-        &self.wb
     }
 
     pub(crate) fn set_size(&self, size_bytes: u64) {

@@ -79,7 +79,7 @@ impl SuperBlock {
             state.attr.mode &= !suidgid_bits(state.attr.mode);
             state.meta |= meta::DIRTY_SYNC | meta::DIRTY_MODE;
         }
-        inode.wb().mark_inode_dirty(inode.arc(), meta::DIRTY_SYNC);
+        inode.arc().mark_dirty(meta::DIRTY_SYNC);
         Ok(())
     }
 

@@ -136,7 +136,7 @@ impl SuperBlock {
     pub(crate) fn make_room(&self) {
         for sb in self.engine().super_blocks() {
             if sb.bdi().pinned_frames() != 0 && sb.bdi().ask_for_room() {
-                sb.root_wb().wake();
+                sb.wake_wbs();
             }
         }
     }

@@ -32,7 +32,7 @@ impl SuperBlock {
             return inode;
         }
         // The node is kept for what can be open; a file drops it when it is neither open nor dirty.
-        let inode = Inode::new(Arc::clone(self), Arc::clone(&self.root_wb), attr, handle, Some(node));
+        let inode = Inode::new(Arc::clone(self), attr, handle, Some(node));
         let result = InodeRef::new(&inode);
         shard.insert(attr.id, inode);
         drop(shard);
@@ -80,7 +80,7 @@ impl SuperBlock {
         drop(shard);
         if unlinked {
             self.drop_pages(inode);
-            let _ = inode.wb().settle(inode, self.engine.clock.now(), false);
+            let _ = inode.settle(self.engine.clock.now(), false);
         }
         inode.release_if_clean();
         if unlinked {

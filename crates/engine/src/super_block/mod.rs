@@ -44,7 +44,7 @@ use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
 use crate::super_block::idle_nodes::IdleNodes;
 use crate::units::{NodeId, PageIndex, Tick};
 use crate::writeback::commit::Commits;
-use crate::writeback::{BackingDevInfo, BdiWriteback};
+use crate::writeback::{BackingDevInfo, BdiWriteback, CgroupWbs};
 
 const MOUNTED: u8 = 0;
 const FROZEN: u8 = 1;
@@ -71,6 +71,11 @@ pub struct SuperBlock {
     pub(crate) root: Mutex<Option<InodeRef>>,
     state: AtomicU8,
     in_flight: InFlight,
+    /// Switches of inodes of this volume to another wb. Kernel: `s_isw_nr_in_flight`.
+    switches_in_flight: InFlight,
+    pub(crate) cgroup_wbs: CgroupWbs,
+    /// Umount has taken every inode out of memory: nobody may come any more.
+    is_evicted: AtomicBool,
     /// Unmounted, and its record in the arena not given back yet.
     gone: Mutex<bool>,
     errseq: ErrSeq,
@@ -108,7 +113,7 @@ impl SuperBlock {
         let gate = engine.gate(backend.limits().device);
         let frames = u64::from(engine.arena.frames());
         let bdi = Arc::new(BackingDevInfo::new(backend, gate, &engine.tunables, frames));
-        let root_wb = BdiWriteback::new(Arc::clone(&bdi), Arc::clone(&engine.pool));
+        let root_wb = BdiWriteback::root(Arc::clone(&bdi), Arc::clone(&engine.pool), Arc::clone(engine.owners.root()));
         let survivors = engine.take_survivors(name);
         let volume_slot = match &survivors {
             Some(survivors) => survivors.slot,
@@ -124,6 +129,9 @@ impl SuperBlock {
             root: Mutex::new(INODE_HASH, None),
             state: AtomicU8::new(MOUNTED),
             in_flight: InFlight::new(),
+            switches_in_flight: InFlight::new(),
+            cgroup_wbs: CgroupWbs::new(),
+            is_evicted: AtomicBool::new(false),
             gone: Mutex::new(LEAVES, false),
             errseq: ErrSeq::new(),
             write_failures: AtomicU64::new(0),
@@ -207,6 +215,18 @@ impl SuperBlock {
         &self.in_flight
     }
 
+    pub(crate) fn switches_in_flight(&self) -> &InFlight {
+        &self.switches_in_flight
+    }
+
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_evicted(&self) {
+        self.is_evicted.store(true, Ordering::Release);
+    }
+
     /// Whether anything of this volume is in flight, or may put something there without an inode in use.
     pub(crate) fn is_quiet(&self) -> bool {
         self.syncs.load(Ordering::SeqCst) == 0 && self.in_flight.count() == 0
@@ -273,13 +293,12 @@ impl SuperBlock {
     }
 
     pub(crate) fn unstable_pages(&self) -> u64 {
-        self.root_wb.stat.unstable.read()
+        self.wbs().iter().map(|wb| wb.stat.unstable.read()).sum()
     }
 
     /// Whether nothing is dirty, in flight or unstable: there is no room to be made here.
     pub(crate) fn is_idle(&self) -> bool {
-        let stat = &self.root_wb.stat;
-        stat.reclaimable.sum() + stat.writeback.sum() + stat.unstable.sum() == 0
+        self.pages().is_zero()
     }
 
     /// Refuses when the volume is gone.
@@ -313,7 +332,7 @@ impl SuperBlock {
     /// Forgets what waits for write-back and commit.
     pub(crate) fn forget_dirty(&self) {
         drop(self.commits.take());
-        self.root_wb.abandon();
+        self.close_wbs();
     }
 
     /// The engine goes away with this volume mounted: breaks the references between volume and inodes and
@@ -324,6 +343,7 @@ impl SuperBlock {
         let root = self.root.lock().take();
         drop(root);
         drop(self.take_inodes());
+        self.wbs().iter().for_each(|wb| wb.forget_switches());
         self.forget_dirty();
     }
 }

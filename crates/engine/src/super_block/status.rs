@@ -43,12 +43,13 @@ impl VolumeStatus {
 impl SuperBlock {
     /// How much is not in the backend yet. Counts are approximate while writers run.
     pub fn status(&self) -> VolumeStatus {
-        let stat = &self.root_wb.stat;
+        let pages = self.pages();
+        let bytes = |pages: i64| pages as u64 * PAGE_BYTES;
         let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
         VolumeStatus {
-            dirty_bytes: stat.reclaimable.sum() * PAGE_BYTES,
-            writeback_bytes: stat.writeback.sum() * PAGE_BYTES,
-            unstable_bytes: stat.unstable.sum() * PAGE_BYTES,
+            dirty_bytes: bytes(pages.reclaimable),
+            writeback_bytes: bytes(pages.writeback),
+            unstable_bytes: bytes(pages.unstable),
             written_bytes: self.bdi.written_bytes(),
             open_files: u64::from(self.open_files.load(Ordering::Acquire)),
             inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),

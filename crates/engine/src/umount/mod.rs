@@ -8,7 +8,8 @@
 //! 5. Busy check again, then detach: the volume cannot be found any more.
 //! 6. Clear `ACTIVE`: nothing is dirty and nothing new begins. There is no way back from here, and nothing
 //!    from here on waits for the backend.
-//! 7. Drain: what is in flight of this volume, and of no other, lets go of its inodes.
+//! 7. Drain: what is in flight of this volume, and of no other, lets go of its inodes: switches to another wb
+//!    (`writeback::cgwb`), then units.
 //! 8. Evict every inode.
 //! 9. An inode that is still referenced is a bug, and said so.
 //! 10. The arena's records are given back and the backend is closed.
@@ -90,6 +91,7 @@ impl SuperBlock {
         }
         self.engine().detach(self);
         self.clear_active();
+        self.drain_switches();
         if options.discard {
             self.doom_all();
         } else {
@@ -212,7 +214,7 @@ impl SuperBlock {
             }
             inode.record_doom();
             self.drop_pages(&inode);
-            let settled = inode.wb().settle(&inode, self.engine().clock.now(), false);
+            let settled = inode.settle(self.engine().clock.now(), false);
             debug_assert_ne!(settled, Settled::WriteMeta, "doomed");
         }
     }
@@ -223,12 +225,13 @@ impl SuperBlock {
         let root = self.root.lock().take();
         drop(root);
         let mut busy = 0;
+        self.set_evicted();
         for inode in self.take_inodes() {
             if inode.kind() == NodeKind::File {
                 self.drop_pages(&inode);
             }
             inode.release_if_clean();
-            busy += u64::from(inode.users() != 0);
+            busy += u64::from(inode.users() != 0 || inode.is_switching());
             if !discard {
                 debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
             }

@@ -273,10 +273,9 @@ impl BackingDevInfo {
         blocked.iter().for_each(BdiWriteback::wake);
     }
 
-    /// Forgets who waits for a slot.
-    pub(crate) fn unblock(&self) {
-        let blocked = std::mem::take(&mut self.slots.lock().blocked);
-        drop(blocked);
+    /// Forgets that `wb` waits for a slot.
+    pub(crate) fn unblock(&self, wb: &Arc<BdiWriteback>) {
+        self.slots.lock().blocked.retain(|blocked| !Arc::ptr_eq(blocked, wb));
     }
 
     /// Notes how many bytes of a unit were written.

@@ -10,15 +10,18 @@ use std::ops::Range;
 
 use slackwater_arena::FrameId;
 
+use crate::cgroup::Uncharges;
 use crate::inode::Inode;
 use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::PageIndex;
+use crate::writeback::Pages;
 
 /// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays.
 pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
     let mut dropped = Dropped::default();
     let mut emptied = Vec::new();
     let arena = &inode.super_block().engine().arena;
+    let mut uncharges = Uncharges::new(&inode.super_block().engine().owners);
     inode.mapping.scan(range.start, range.end, None, |base, leaf| {
         let bits = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
         for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
@@ -30,7 +33,10 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
             dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
             dropped.unclean += i64::from(unclean);
             // Before the inode counts as clean and its record may go: no dirty frame names a free record.
-            inode.super_block().engine().arena.mark_clean(frame);
+            arena.mark_clean(frame);
+            if unclean {
+                uncharges.add(frame);
+            }
             inode.mapping.add_unclean(-i64::from(unclean));
             let _ = leaf.remove(slot);
             dropped.frames.push(frame);
@@ -41,6 +47,7 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
         Scan::On
     });
     dropped.account(inode);
+    drop(uncharges);
     for frame in dropped.frames {
         drop(arena.write(frame));
         arena.free(frame);
@@ -61,13 +68,10 @@ struct Dropped {
 
 impl Dropped {
     fn account(&self, inode: &Inode) {
-        let wb = inode.wb();
         inode.mapping.add(Mark::Dirty, -self.dirty);
         inode.mapping.add(Mark::Unstable, -self.unstable);
-        wb.stat.reclaimable.add(-self.dirty);
-        wb.stat.unstable.add(-self.unstable);
-        wb.pool.nr_dirty.add(-self.dirty);
-        wb.bdi.unpin(self.unclean as u64);
+        inode.account(Pages { reclaimable: -self.dirty, writeback: 0, unstable: -self.unstable });
+        inode.super_block().bdi().unpin(self.unclean as u64);
         inode.super_block().space.release(self.delayed);
     }
 }

@@ -23,14 +23,15 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 
 use crate::backend::{Call, Done, SyncScope};
+use crate::cgroup::Uncharges;
 use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Inode, meta};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{Mark, Scan, slots};
 use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
-use crate::writeback::Attempt;
 use crate::writeback::writepages::note_failure;
+use crate::writeback::{Attempt, Pages};
 
 /// A commit starts when this part of the volume's share is unstable and no more than this is left of it: 1/this.
 const UNSTABLE_PART: u64 = 4;
@@ -40,6 +41,8 @@ struct State {
     inodes: Vec<Arc<Inode>>,
     /// When the oldest of them was listed.
     since: Option<Tick>,
+    /// A tenant has nothing left but unstable pages, and wants room.
+    wanted: bool,
     /// Volume commits begun and ended: one runs while they differ.
     begun: u64,
     ended: u64,
@@ -63,6 +66,11 @@ impl Commits {
 
     pub(crate) fn is_running(&self) -> bool {
         self.0.lock().is_running()
+    }
+
+    /// Has the next step of the root wb start a commit, if anything is unstable.
+    pub(crate) fn want(&self) {
+        self.0.lock().wanted = true;
     }
 
     /// Empties the list; the engine goes away.
@@ -98,15 +106,17 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
             (oldest, commits.inodes.len())
         };
         if oldest {
-            let pool = &inode.wb().pool;
-            pool.arm(inode.wb(), now + pool.tunables.commit_interval);
+            let pool = &sb.engine().pool;
+            pool.arm(sb.root_wb(), now + pool.tunables.commit_interval);
         }
         listed
     } else {
         sb.commits().0.lock().inodes.len()
     };
-    if is_short(sb, listed) {
-        inode.wb().wake();
+    let wb = inode.wb();
+    if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) {
+        sb.commits().want();
+        sb.root_wb().wake();
     }
 }
 
@@ -117,7 +127,7 @@ fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let much = sb.unstable_pages() > share / UNSTABLE_PART && bdi.pinned_frames() > share - share / UNSTABLE_PART;
     // A writer that waits for a node is helped more by a commit of many than by one at once; but what is
     // written is all there is to commit when no unit is on its way.
-    let room = || !bdi.nodes_are_used_up() || sb.root_wb().stat.writeback.sum() == 0;
+    let room = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;
     much || bdi.nodes_want_commit(listed) || (bdi.wants_room() && room())
 }
 
@@ -126,9 +136,9 @@ fn is_short(sb: &SuperBlock, listed: usize) -> bool {
 pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
     let tunables = &sb.engine().tunables;
     let bdi = sb.bdi();
-    let (since, running, listed) = {
+    let (since, running, wanted, listed) = {
         let commits = sb.commits().0.lock();
-        (commits.since, commits.is_running(), commits.inodes.len())
+        (commits.since, commits.is_running(), commits.wanted, commits.inodes.len())
     };
     let Some(since) = since else {
         if bdi.wants_room() && !running && sb.is_idle() {
@@ -137,7 +147,7 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
         return None;
     };
     let due = since + tunables.commit_interval;
-    if !running && (now >= due || is_short(sb, listed)) {
+    if !running && (now >= due || wanted || is_short(sb, listed)) {
         let _ = start_volume(sb);
         return None;
     }
@@ -155,7 +165,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
             return None;
         }
         commits.begun += 1;
-        commits.since = None;
+        (commits.since, commits.wanted) = (None, false);
         (std::mem::take(&mut commits.inodes), commits.begun)
     };
     let mut inodes = Vec::with_capacity(listed.len());
@@ -246,6 +256,7 @@ fn begin(inode: &Inode) {
 fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
+    let mut uncharges = Uncharges::new(&sb.engine().owners);
     let (mut ended, mut cleaned, mut redirtied) = (0_i64, 0_u64, 0_i64);
     inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |_, leaf| {
         let bits = leaf.bits(Mark::Committing);
@@ -255,6 +266,7 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
         if result.is_ok() {
             for frame in slots(bits & !dirty).filter_map(|slot| leaf.frame(slot)) {
                 arena.mark_clean(frame);
+                uncharges.add(frame);
                 cleaned += 1;
             }
             inode.mapping.add_unclean(-i64::from((bits & !dirty).count_ones()));
@@ -264,13 +276,11 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
         }
         Scan::On
     });
-    let wb = inode.wb();
     inode.mapping.add(Mark::Dirty, redirtied);
     inode.mapping.add(Mark::Unstable, -ended);
-    wb.stat.reclaimable.add(redirtied);
-    wb.stat.unstable.add(-ended);
-    wb.pool.nr_dirty.add(redirtied);
+    inode.account(Pages { reclaimable: redirtied, writeback: 0, unstable: -ended });
     sb.bdi().unpin(cleaned);
+    drop(uncharges);
     let failed = result.err().filter(|_| redirtied != 0 || ended != 0);
     if let Some(kind) = failed {
         tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, %kind, pages = redirtied,
@@ -279,8 +289,8 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     }
     inode.state.lock().committing = false;
     if redirtied != 0 {
-        wb.mark_inode_dirty(inode, meta::DIRTY_SYNC);
-        let _ = wb.settle(inode, sb.engine().clock.now(), false);
+        inode.mark_dirty(meta::DIRTY_SYNC);
+        let _ = inode.settle(sb.engine().clock.now(), false);
     }
     if inode.mapping.count(Mark::Unstable) != 0 {
         note_unstable(inode);

@@ -23,22 +23,24 @@ use std::time::Duration;
 
 use slackwater_sync::PercpuCounter;
 use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::thread;
 
 use crate::clock::Clock;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::Mark;
+use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::gate::Pass;
-use crate::writeback::io_lists::ListName;
-use crate::writeback::wb::{BdiWriteback, Settled};
+use crate::writeback::io_lists::{IoLists, ListName};
+use crate::writeback::wb::{BdiWriteback, LockedWb, Settled};
 use crate::writeback::work::WbReason;
 use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
-use crate::writeback::{UnitClass, commit};
+use crate::writeback::{Round, UnitClass, commit};
 
 /// Inodes visited before other wbs get their turn.
 const INODES_PER_STEP: usize = 64;
@@ -97,11 +99,24 @@ impl BdiWriteback {
     /// Never, and no lock that a waiter on I/O holds is needed.
     pub(crate) fn step(self: &Arc<Self>, now: Tick) -> Next {
         let Some(sb) = self.super_block() else { return Next::Idle };
+        self.run_switches(sb.engine());
+        if self.is_released() {
+            self.release(&sb);
+            return Next::Idle;
+        }
+        if self.is_dying() && self.cleanup_offline(&sb) {
+            return Next::Again;
+        }
         let mut pass = self.pass.lock();
         self.blocked.store(false, Ordering::Release);
         self.lists.lock().queue_retries(Some(now));
-        sb.refresh_space(now);
-        let commit_at = commit::start_if_due(&sb, now);
+        let commit_at = if self.is_root() {
+            sb.refresh_space(now);
+            commit::start_if_due(&sb, now)
+        } else {
+            self.want_commit_if_last(&sb);
+            None
+        };
         let mut full = false;
         for _ in 0..INODES_PER_STEP {
             let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
@@ -138,6 +153,23 @@ impl BdiWriteback {
         Next::Again
     }
 
+    /// Whether so much is dirty, of all or of its tenant, that it writes back without being asked. Approximate.
+    pub(crate) fn is_over_background(&self) -> bool {
+        self.pool.over_background() || self.memcg.over_background()
+    }
+
+    /// Has a commit started when a writer of its tenant waits for room and there is nothing left to write.
+    fn want_commit_if_last(&self, sb: &SuperBlock) {
+        if !self.memcg.wants_room() {
+            return;
+        }
+        let pages = self.stat.sum();
+        if pages.unstable != 0 && pages.reclaimable + pages.writeback == 0 {
+            sb.commits().want();
+            sb.root_wb().wake();
+        }
+    }
+
     /// What to work on: queued work first, then old data, then too much data. A later kind stops as soon
     /// as an earlier one appears and is taken up again afterwards.
     fn plan(&self, pass: &mut PassState, now: Tick) -> Option<Plan> {
@@ -148,7 +180,7 @@ impl BdiWriteback {
                 let mut lists = self.lists.lock();
                 lists.queue_retries(None);
                 let chunks = self.stat.reclaimable.sum() / CHUNK_PAGES;
-                pass.work_visits = chunks + 2 * lists.total() + INODES_PER_STEP as u64;
+                pass.work_visits = chunks + 2 * lists.unclean() + INODES_PER_STEP as u64;
             }
             return Some(plan);
         }
@@ -162,7 +194,7 @@ impl BdiWriteback {
                 return Some(Plan { reason: WbReason::Periodic, cutoff: now - tunables.dirty_expire });
             }
         }
-        let over = self.pool.over_background() || self.bdi.wants_room() || self.bdi.nodes_are_short();
+        let over = self.is_over_background() || self.bdi.wants_room() || self.bdi.nodes_are_short();
         let lists = self.lists.lock();
         if over && lists.has_untried() {
             return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
@@ -219,7 +251,7 @@ impl BdiWriteback {
         let unit_bytes = match pass {
             Pass::Open(unit_bytes) => unit_bytes,
             Pass::Held(until) => {
-                self.lists.lock().put_back(inode);
+                self.put_back(inode, now);
                 return Visit::HeldUntil(until);
             }
         };
@@ -227,28 +259,29 @@ impl BdiWriteback {
             let mut state = inode.state.lock();
             state.dirtied_when.take()
         };
-        let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: UnitClass::Background };
+        let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: UnitClass::Background, woken: Some(self) };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
-        let stop = writepages(inode, Mark::Dirty, &mut whole, limit);
+        let mut round = Round::begin(inode);
+        let stop = writepages(inode, Mark::Dirty, &mut whole, limit, &mut round);
+        round.end(inode);
         if stop == Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             // Its age, should it wait for the end of a cut or of older units.
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
         }
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
-            let mut lists = self.lists.lock();
             return match stop {
                 Stop::Slots => {
-                    lists.put_back(inode);
+                    self.put_back(inode, now);
                     Visit::Blocked
                 }
                 Stop::Share | Stop::Pages | Stop::End => {
-                    lists.place(inode, ListName::MoreIo, now);
+                    self.return_to(inode, now, |lists| lists.place(inode, ListName::MoreIo, now));
                     if stop == Stop::Share { Visit::HadShare } else { Visit::On }
                 }
             };
         }
-        match self.settle(inode, now, true) {
+        match inode.settle(now, true) {
             Settled::WriteMeta => {
                 let _ = submit_meta(inode);
             }
@@ -256,6 +289,25 @@ impl BdiWriteback {
             Settled::Waiting => {}
         }
         Visit::On
+    }
+
+    /// Puts back an inode that this wb took from `Io` and could not submit.
+    fn put_back(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick) {
+        self.return_to(inode, now, |lists| lists.put_back(inode));
+    }
+
+    /// Returns an inode that this wb took from `Io` to a list of it. One that has been switched to another wb meanwhile
+    /// waits on that one's `Dirty`.
+    fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick, place: impl FnOnce(&mut IoLists)) {
+        inode.with_lists(|LockedWb { wb, mut lists }| {
+            if Arc::ptr_eq(wb, self) {
+                return place(&mut lists);
+            }
+            let when = *inode.state.lock().dirtied_when.get_or_insert(now);
+            lists.place(inode, ListName::Dirty, when);
+            drop(lists);
+            wb.wake();
+        });
     }
 }
 
@@ -305,10 +357,13 @@ pub(crate) struct FlusherPool {
     /// Dirty pages of all volumes, not counting those under write-back.
     pub(crate) nr_dirty: PercpuCounter,
     background_frames: u64,
+    /// Sections and grace periods of everything that the engine reads without a lock.
+    pub(crate) rcu: Arc<Domain>,
+    wbs_made: AtomicU64,
 }
 
 impl FlusherPool {
-    pub(crate) fn new(clock: Arc<dyn Clock>, tunables: Tunables, arena_frames: u64) -> Arc<Self> {
+    pub(crate) fn new(clock: Arc<dyn Clock>, tunables: Tunables, arena_frames: u64, rcu: Options) -> Arc<Self> {
         let background_frames = arena_frames * u64::from(tunables.dirty_background_percent.min(100)) / 100;
         Arc::new(Self {
             state: Mutex::new(LEAVES, PoolState::default()),
@@ -317,7 +372,14 @@ impl FlusherPool {
             tunables,
             nr_dirty: PercpuCounter::new(),
             background_frames,
+            rcu: Arc::new(Domain::with(rcu)),
+            wbs_made: AtomicU64::new(0),
         })
+    }
+
+    /// A number for a wb, by which the locks of two are told apart.
+    pub(crate) fn number_wb(&self) -> u64 {
+        self.wbs_made.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`].
@@ -363,6 +425,9 @@ impl FlusherPool {
     pub(crate) fn forget(&self, wb: &Arc<BdiWriteback>) {
         let mut state = self.state.lock();
         state.queue.retain(|queued| !Arc::ptr_eq(queued, wb));
+        if wb.run.load(Ordering::Relaxed) == QUEUED {
+            wb.run.store(IDLE, Ordering::Relaxed);
+        }
         state.timers.retain(|Reverse(timer)| !Arc::ptr_eq(&timer.wb, wb));
         wb.timer_at.store(u64::MAX, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! I1. An inode is on at most one list. A list owns a counted reference to each of its inodes, so a dirty
-//!     inode cannot vanish.
+//!     inode cannot vanish; but `Attached`, whose clean inodes may, and leave it then.
 //! I2. `Dirty` is ordered by `dirtied_when`, oldest first: an inode enters where its age belongs and is
 //!     never moved because it was dirtied again.
 //! I3. Only the flusher takes from `Io`. Only the last completion of an inode's I/O takes it from `Busy`.
@@ -19,10 +19,10 @@
 //! All of it lives behind the wb's `LIST_LOCK`; `Inode::list_slot` is read and written under it only.
 //!
 //! # Kernel counterpart
-//! `b_dirty`, `b_io`, `b_more_io`; sem. 2.3. Differs: I/O is asynchronous, so inodes with I/O in flight have
+//! `b_dirty`, `b_io`, `b_more_io`, `b_attached`; sem. 2.3, 1.5. Differs: I/O is asynchronous, so inodes with I/O in flight have
 //! a list of their own, and so have those whose write-back failed.
 
-use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::{Arc, Weak};
 
 use crate::inode::Inode;
 use crate::units::Tick;
@@ -41,14 +41,37 @@ pub(crate) enum ListName {
     Retry = 3,
     /// Its I/O is being submitted or in flight.
     Busy = 4,
+    /// Clean, and of this wb; the root wb keeps none. Kernel: `b_attached`.
+    Attached = 5,
 }
 
-const LISTS: usize = 5;
+const LISTS: usize = 6;
 /// End of a list, and the free list's.
 const NIL: u32 = u32::MAX;
 
+/// How an entry holds its inode (I1).
+enum Held {
+    Nothing,
+    Counted(Arc<Inode>),
+    Weakly(Weak<Inode>),
+}
+
+impl Held {
+    fn on(list: ListName, inode: &Arc<Inode>) -> Self {
+        if list == ListName::Attached { Self::Weakly(Arc::downgrade(inode)) } else { Self::Counted(Arc::clone(inode)) }
+    }
+
+    fn get(&self) -> Option<Arc<Inode>> {
+        match self {
+            Self::Nothing => None,
+            Self::Counted(inode) => Some(Arc::clone(inode)),
+            Self::Weakly(inode) => inode.upgrade(),
+        }
+    }
+}
+
 struct Entry {
-    inode: Option<Arc<Inode>>,
+    inode: Held,
     list: ListName,
     prev: u32,
     next: u32,
@@ -80,14 +103,19 @@ impl IoLists {
         self.len[list as usize]
     }
 
-    /// Inodes on all lists.
-    pub(crate) fn total(&self) -> u64 {
-        self.len.iter().sum::<usize>() as u64
+    /// Inodes that are not clean.
+    pub(crate) fn unclean(&self) -> u64 {
+        (self.len.iter().sum::<usize>() - self.len(ListName::Attached)) as u64
     }
 
     /// Whether something waits for the flusher: what the kernel calls `WB_has_dirty_io`, and arms a timer.
     pub(crate) fn has_dirty_io(&self) -> bool {
         [ListName::Dirty, ListName::Io, ListName::MoreIo, ListName::Retry].into_iter().any(|list| self.len(list) != 0)
+    }
+
+    /// Whether some inode is not clean.
+    pub(crate) fn has_unclean(&self) -> bool {
+        self.unclean() != 0
     }
 
     /// Whether a pass without a cut-off by age would find an inode that has not just failed.
@@ -105,10 +133,15 @@ impl IoLists {
         let slot = match inode.list_slot() {
             Some(slot) => {
                 self.unlink(slot);
+                let entry = &mut self.entries[slot as usize];
+                if (entry.list == ListName::Attached) != (list == ListName::Attached) {
+                    // The caller holds a reference of its own: nothing runs here.
+                    entry.inode = Held::on(list, inode);
+                }
                 slot
             }
             None => {
-                let slot = self.new_entry(inode);
+                let slot = self.new_entry(Held::on(list, inode));
                 inode.set_list_slot(Some(slot));
                 slot
             }
@@ -120,22 +153,35 @@ impl IoLists {
     /// Takes `inode` off its list.
     pub(crate) fn remove(&mut self, inode: &Inode) {
         if let Some(slot) = inode.list_slot() {
-            self.unlink(slot);
             inode.set_list_slot(None);
-            let entry = &mut self.entries[slot as usize];
-            entry.next = self.free;
-            self.free = slot;
             // The caller holds a reference of its own: this is never the last one, nothing runs here.
-            entry.inode = None;
+            self.forget(slot);
         }
     }
 
-    /// Takes everything off every list.
+    /// Takes what is not clean off every list. The others leave by themselves.
     pub(crate) fn clear(&mut self) -> Vec<Arc<Inode>> {
-        let entries = std::mem::replace(self, Self::new()).entries;
-        let inodes: Vec<_> = entries.into_iter().filter_map(|entry| entry.inode).collect();
-        inodes.iter().for_each(|inode| inode.set_list_slot(None));
+        let mut inodes = Vec::new();
+        for list in [ListName::Dirty, ListName::Io, ListName::MoreIo, ListName::Retry, ListName::Busy] {
+            while let Some(inode) = self.oldest(list) {
+                self.remove(&inode);
+                inodes.push(inode);
+            }
+        }
         inodes
+    }
+
+    fn oldest(&self, list: ListName) -> Option<Arc<Inode>> {
+        let slot = self.ends[list as usize].oldest;
+        if slot == NIL { None } else { self.entries[slot as usize].inode.get() }
+    }
+
+    /// A clean inode ceases to exist; `slot` was its own.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.unlink(slot);
+        let entry = &mut self.entries[slot as usize];
+        (entry.inode, entry.next) = (Held::Nothing, self.free);
+        self.free = slot;
     }
 
     /// Fills `Io`: what was left of the last pass first, then what became dirty at or before `cutoff`,
@@ -160,12 +206,27 @@ impl IoLists {
     /// Takes the oldest inode of `Io` for the flusher and puts it on `Busy`.
     pub(crate) fn take_io(&mut self) -> Option<Arc<Inode>> {
         let slot = self.ends[ListName::Io as usize].oldest;
-        if slot == NIL {
-            return None;
-        }
+        let inode = self.oldest(ListName::Io)?;
         self.unlink(slot);
         self.link(slot, ListName::Busy);
-        self.entries[slot as usize].inode.clone()
+        Some(inode)
+    }
+
+    /// Up to `most` clean inodes that are still there and on their way to no other wb, oldest first.
+    pub(crate) fn attached(&self, most: usize) -> Vec<Arc<Inode>> {
+        let mut inodes = Vec::new();
+        let mut slot = self.ends[ListName::Attached as usize].oldest;
+        while slot != NIL && inodes.len() < most {
+            let entry = &self.entries[slot as usize];
+            inodes.extend(entry.inode.get().filter(|inode| !inode.is_switching()));
+            slot = entry.next;
+        }
+        inodes
+    }
+
+    /// When the inode became dirty, or is due: its place on its list.
+    pub(crate) fn when(&self, inode: &Inode) -> Option<Tick> {
+        inode.list_slot().map(|slot| self.entries[slot as usize].when)
     }
 
     /// Returns an inode that [`IoLists::take_io`] gave and that could not be submitted: it stays the first.
@@ -197,9 +258,8 @@ impl IoLists {
         }
     }
 
-    fn new_entry(&mut self, inode: &Arc<Inode>) -> u32 {
-        let entry =
-            Entry { inode: Some(Arc::clone(inode)), list: ListName::Dirty, prev: NIL, next: NIL, when: Tick(0) };
+    fn new_entry(&mut self, inode: Held) -> u32 {
+        let entry = Entry { inode, list: ListName::Dirty, prev: NIL, next: NIL, when: Tick(0) };
         if self.free == NIL {
             self.entries.push(entry);
             return (self.entries.len() - 1) as u32;

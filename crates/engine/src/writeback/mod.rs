@@ -7,10 +7,11 @@
 //!                                |   '--- [`gate`], slots of      '------ failed: dirty again, backed off
 //!   [`work`]: sync, umount ------'        [`bdi`]                         error latched (errseq)
 //! ```
-//! [`wb`] ties lists, counters and state of one writer together; [`sync`] waits for the right-hand end.
+//! [`wb`] ties lists, counters and state of one tenant together, [`cgwb`] gives inodes to them; [`sync`] waits for the right-hand end.
 
 mod bdi;
 mod cancel;
+mod cgwb;
 pub(crate) mod commit;
 mod flusher;
 mod gate;
@@ -24,8 +25,10 @@ pub(crate) mod writepages;
 pub use bdi::BackingDevInfo;
 pub(crate) use bdi::{Attempt, UnitClass};
 pub(crate) use cancel::cancel_pages;
+pub(crate) use cgwb::{CgroupWbs, Foreign, Round, SwitchQueue};
+pub use cgwb::{DrainStats, UmountForm};
 pub(crate) use flusher::FlusherPool;
 pub(crate) use gate::DeviceGate;
 pub(crate) use setattr_turn::SetattrTurn;
-pub(crate) use wb::{BdiWriteback, Settled};
+pub(crate) use wb::{BdiWriteback, Pages, Settled};
 pub use work::WbReason;

@@ -21,7 +21,7 @@ use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::work::{WbCompletion, WbReason, WbWork};
 use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
-use crate::writeback::{UnitClass, commit};
+use crate::writeback::{Round, UnitClass, commit};
 
 /// Makes one inode durable, at once and whatever its back-off says.
 ///
@@ -63,19 +63,24 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
         Scan::On
     });
-    let limit = Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: UnitClass::Sync };
+    let limit =
+        Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: UnitClass::Sync, woken: None };
     let mut left = whole.clone();
+    let mut round = Round::begin(inode);
     loop {
         if !sb.bdi().sync_slot(&*engine.clock, deadline) {
             return Err(ErrorKind::TimedOut.into());
         }
-        if writepages(inode, Mark::ToWrite, &mut left, limit) != Stop::End {
+        if writepages(inode, Mark::ToWrite, &mut left, limit, &mut round) != Stop::End {
             continue;
         }
         left = whole.clone();
         wait_for_writeback(inode, whole.clone(), deadline)?;
         // What is left was being copied to, was under write-back with older bytes, or was cut short.
-        let Some(index) = first_marked(inode, Mark::ToWrite) else { return Ok(()) };
+        let Some(index) = first_marked(inode, Mark::ToWrite) else {
+            round.end(inode);
+            return Ok(());
+        };
         if inode.write_failures.load(Ordering::Acquire) != failures {
             // The marks stay: another sync may have chosen the same pages, and the next attempt wants them.
             return Ok(());
@@ -196,8 +201,9 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
 
     // First pass: everything is on its way, in parallel, before anything is waited for.
     let completion = WbCompletion::new(start);
-    let work = WbWork { reason: WbReason::Sync, dirtied_before: start, done: Some(completion.token()) };
-    sb.root_wb().queue_work(work);
+    for wb in sb.wbs().iter().filter(|wb| wb.lists.lock().has_dirty_io()) {
+        wb.queue_work(WbWork { reason: WbReason::Sync, dirtied_before: start, done: Some(completion.token()) });
+    }
     engine.run_by_hand();
     let hung = |waited, stuck| {
         tracing::warn!(target: "slackwater::writeback", volume = sb.name(), ?waited, ?stuck, "sync makes no progress");

@@ -1,33 +1,40 @@
 //! One unit of dirty lists, flusher work and counting: a [`BdiWriteback`].
 //!
-//! A volume has one root wb for now. Inodes reach their wb through `Inode::wb` only and a bdi knows slots,
-//! not lists, so several wbs can share a bdi when tenants get their own.
+//! A volume has a root wb, and one more for each tenant that writes to it. An inode finds its wb through
+//! `inode::Owner`, which may change; a bdi knows slots, not lists.
+//!
+//! # References
+//! Memory is counted by `Arc`. The life as a wb is counted by `refcnt`, which the root wb does not have: one for each
+//! inode that belongs to it, one for each context of a switch to it, the initial one until it is killed. The last one
+//! put has the flusher release it ([`super::cgwb`]).
 //!
 //! # Lock order
 //! `pass` (rank 35: held by the one thread that runs the wb, across submissions) before `lists`
-//! (`LIST_LOCK`) before `Inode::state`. `work` is a leaf.
+//! (`LIST_LOCK`) before `Inode::state`. `work` and `switches` are leaves.
 //!
 //! # Kernel counterpart
-//! `struct bdi_writeback`; sem. 1.5.
+//! `struct bdi_writeback`; sem. 1.5, 1.6.
 
 use std::collections::VecDeque;
 
-use slackwater_sync::PercpuCounter;
-use slackwater_sync::lock::Mutex;
+use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
+use slackwater_sync::{PercpuCounter, PercpuRef};
 
+use crate::cgroup::Memcg;
 use crate::inode::{Inode, InodeState};
 use crate::lock_order::{LEAVES, LIST_LOCK, WB_PASS};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::units::Tick;
 use crate::writeback::bdi::BackingDevInfo;
+use crate::writeback::cgwb::Switches;
 use crate::writeback::flusher::{FlusherPool, PassState};
 use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::work::WbWork;
 
-/// Page counts of a wb; sem. 2.4.
+/// Page counts of a wb; sem. 2.4. Changed by `Inode::account` only, which keeps them exact while inodes move.
 pub(crate) struct WbStat {
     /// Dirty and not under write-back.
     pub(crate) reclaimable: PercpuCounter,
@@ -37,13 +44,60 @@ pub(crate) struct WbStat {
     pub(crate) unstable: PercpuCounter,
 }
 
+impl WbStat {
+    fn new() -> Self {
+        Self { reclaimable: PercpuCounter::new(), writeback: PercpuCounter::new(), unstable: PercpuCounter::new() }
+    }
+
+    pub(crate) fn add(&self, pages: Pages) {
+        let Pages { reclaimable, writeback, unstable } = pages;
+        for (counter, pages) in
+            [(&self.reclaimable, reclaimable), (&self.writeback, writeback), (&self.unstable, unstable)]
+        {
+            if pages != 0 {
+                counter.add(pages);
+            }
+        }
+    }
+
+    /// Exact, once nobody changes it.
+    pub(crate) fn sum(&self) -> Pages {
+        let sum = |counter: &PercpuCounter| counter.sum() as i64;
+        Pages { reclaimable: sum(&self.reclaimable), writeback: sum(&self.writeback), unstable: sum(&self.unstable) }
+    }
+}
+
+/// A change of the counts of a wb, or what an inode has in them.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub(crate) struct Pages {
+    pub(crate) reclaimable: i64,
+    pub(crate) writeback: i64,
+    pub(crate) unstable: i64,
+}
+
+impl Pages {
+    pub(crate) fn is_zero(self) -> bool {
+        self == Self::default()
+    }
+
+    pub(crate) fn negated(self) -> Self {
+        Self { reclaimable: -self.reclaimable, writeback: -self.writeback, unstable: -self.unstable }
+    }
+}
+
 /// See the [module documentation](self).
 pub(crate) struct BdiWriteback {
     pub(crate) bdi: Arc<BackingDevInfo>,
     pub(crate) pool: Arc<FlusherPool>,
+    pub(crate) memcg: Arc<Memcg>,
+    /// `None` for the root wb.
+    refcnt: Option<PercpuRef>,
+    /// The last reference was put: the flusher is to shut it down.
+    is_released: AtomicBool,
     pub(crate) lists: Mutex<IoLists>,
     pub(crate) work: Mutex<VecDeque<WbWork>>,
     pub(crate) stat: WbStat,
+    pub(crate) switches: Mutex<Switches>,
     pub(crate) pass: Mutex<PassState>,
     /// The last step ended because slots or the gate were closed, which will wake this wb.
     pub(crate) blocked: AtomicBool,
@@ -65,25 +119,52 @@ pub(crate) enum Settled {
 }
 
 impl BdiWriteback {
-    pub(crate) fn new(bdi: Arc<BackingDevInfo>, pool: Arc<FlusherPool>) -> Arc<Self> {
-        let stat = WbStat {
-            reclaimable: PercpuCounter::new(),
-            writeback: PercpuCounter::new(),
-            unstable: PercpuCounter::new(),
-        };
+    /// The root wb of a bdi, whose volume is set later.
+    pub(crate) fn root(bdi: Arc<BackingDevInfo>, pool: Arc<FlusherPool>, memcg: Arc<Memcg>) -> Arc<Self> {
+        Arc::new(Self::build(bdi, pool, memcg, None, Weak::new()))
+    }
+
+    /// A wb of `memcg` on the volume of `sb`, with its initial reference.
+    pub(crate) fn for_memcg(sb: &Arc<SuperBlock>, memcg: &Arc<Memcg>) -> Arc<Self> {
+        let pool = &sb.engine().pool;
+        Arc::new_cyclic(|this: &Weak<Self>| {
+            let this = this.clone();
+            let release = move || {
+                if let Some(wb) = this.upgrade() {
+                    wb.is_released.store(true, Ordering::Release);
+                    wb.wake();
+                }
+            };
+            let refcnt = PercpuRef::new(Arc::clone(&pool.rcu), release);
+            let (bdi, sb) = (Arc::clone(sb.bdi()), Arc::downgrade(sb));
+            Self::build(bdi, Arc::clone(pool), Arc::clone(memcg), Some(refcnt), sb)
+        })
+    }
+
+    fn build(
+        bdi: Arc<BackingDevInfo>,
+        pool: Arc<FlusherPool>,
+        memcg: Arc<Memcg>,
+        refcnt: Option<PercpuRef>,
+        sb: Weak<SuperBlock>,
+    ) -> Self {
         let now = pool.clock.now();
-        Arc::new(Self {
+        Self {
+            lists: Mutex::keyed(LIST_LOCK, pool.number_wb(), IoLists::new()),
             bdi,
             pool,
-            lists: Mutex::new(LIST_LOCK, IoLists::new()),
+            memcg,
+            refcnt,
+            is_released: AtomicBool::new(false),
             work: Mutex::new(LEAVES, VecDeque::new()),
-            stat,
+            stat: WbStat::new(),
+            switches: Mutex::new(LEAVES, Switches::default()),
             pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
             run: AtomicU8::new(0),
             timer_at: AtomicU64::new(u64::MAX),
-            sb: Mutex::new(LEAVES, Weak::new()),
-        })
+            sb: Mutex::new(LEAVES, sb),
+        }
     }
 
     /// The volume it belongs to, while that is alive.
@@ -95,13 +176,60 @@ impl BdiWriteback {
         *self.sb.lock() = Arc::downgrade(sb);
     }
 
-    /// The volume is gone, or the engine goes away with dirty inodes: breaks the references between inodes,
-    /// lists and pool.
+    pub(crate) fn is_root(&self) -> bool {
+        self.refcnt.is_none()
+    }
+
+    /// One more reference, for who knows that there is one.
+    pub(crate) fn get(&self) {
+        self.refcnt.iter().for_each(PercpuRef::get);
+    }
+
+    /// A reference, unless it has been released.
+    pub(crate) fn tryget(&self) -> bool {
+        self.refcnt.as_ref().is_none_or(PercpuRef::tryget)
+    }
+
+    /// A reference, unless it has been killed.
+    pub(crate) fn tryget_live(&self) -> bool {
+        self.refcnt.as_ref().is_none_or(PercpuRef::tryget_live)
+    }
+
+    pub(crate) fn put(&self) {
+        self.put_many(1);
+    }
+
+    pub(crate) fn put_many(&self, references: u64) {
+        self.refcnt.iter().for_each(|refcnt| refcnt.put_many(references));
+    }
+
+    /// Drops the initial reference. False if that was done before, or it is the root wb.
+    pub(crate) fn kill_ref(&self) -> bool {
+        self.refcnt.as_ref().is_some_and(PercpuRef::kill)
+    }
+
+    /// Whether it was killed: no inode comes to it any more.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.refcnt.as_ref().is_some_and(PercpuRef::is_dying)
+    }
+
+    /// Whether the last reference has been put.
+    pub(crate) fn is_released(&self) -> bool {
+        self.is_released.load(Ordering::Acquire)
+    }
+
+    /// Smoothed speed of the device for this wb, in pages per second; at least 1.
+    pub(crate) fn avg_write_bandwidth(&self) -> u64 {
+        INIT_BW_PAGES
+    }
+
+    /// It is released, the volume is gone, or the engine goes away with dirty inodes: breaks the references between
+    /// inodes, lists and pool.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.pool.forget(self);
         let inodes = self.lists.lock().clear();
         let work = std::mem::take(&mut *self.work.lock());
-        self.bdi.unblock();
+        self.bdi.unblock(self);
         drop((inodes, work));
     }
 
@@ -131,14 +259,38 @@ impl BdiWriteback {
         self.work.lock().push_back(work);
         self.wake();
     }
+}
 
-    /// Notes that pages or metadata of `inode` became dirty; its age starts now unless it was dirty.
+/// Bandwidth assumed of a device that has not been measured: 100 MB/s. Kernel: `INIT_BW`; sem. 1.5.
+const INIT_BW_PAGES: u64 = 25_600;
+
+/// The wb that an inode belongs to and its lists, locked: neither changes meanwhile.
+pub(crate) struct LockedWb<'a> {
+    pub(crate) wb: &'a Arc<BdiWriteback>,
+    pub(crate) lists: MutexGuard<'a, IoLists>,
+}
+
+impl Inode {
+    /// Runs `f` with the lists of the wb that this inode belongs to. Kernel: `locked_inode_to_wb_and_lock_list`.
+    pub(crate) fn with_lists<R>(&self, f: impl FnOnce(LockedWb<'_>) -> R) -> R {
+        loop {
+            let wb = self.wb();
+            let lists = wb.lists.lock();
+            // It changes under both locks only.
+            if self.belongs_to(&wb) {
+                return f(LockedWb { wb: &wb, lists });
+            }
+        }
+    }
+
+    /// Notes that pages or metadata became dirty; its age starts now unless it was dirty.
     ///
     /// Called after the pages carry their mark, so whoever finds the inode clean afterwards has looked
-    /// before and finds it on a list.
-    pub(crate) fn mark_inode_dirty(self: &Arc<Self>, inode: &Arc<Inode>, meta: u8) {
+    /// before and finds it on a list. Kernel: `__mark_inode_dirty`.
+    pub(crate) fn mark_dirty(self: &Arc<Self>, meta: u8) {
+        let clock = &self.super_block().engine().clock;
         let when = {
-            let mut state = inode.state.lock();
+            let mut state = self.state.lock();
             if state.doomed {
                 return;
             }
@@ -146,68 +298,85 @@ impl BdiWriteback {
             if state.dirtied_when.is_some() {
                 return;
             }
-            *state.dirtied_when.insert(self.pool.clock.now())
+            *state.dirtied_when.insert(clock.now())
         };
-        let mut lists = self.lists.lock();
-        if lists.list_of(inode).is_some() || inode.super_block().alive().is_err() {
-            return;
-        }
-        let idle = !lists.has_dirty_io();
-        lists.place(inode, ListName::Dirty, when);
-        drop(lists);
-        if idle {
-            self.arm_periodic(when);
-        } else if self.blocked.load(Ordering::Acquire) && self.pool.over_background() {
-            // Blocked for others: this one may have a slot.
-            self.wake();
-        }
-    }
-
-    /// Puts an inode where it belongs after its I/O ended, or after the flusher submitted what it could.
-    /// `flusher`: the caller is the flusher and holds the inode on `Busy`.
-    pub(crate) fn settle(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick, flusher: bool) -> Settled {
-        let mut lists = self.lists.lock();
-        let mut state = inode.state.lock();
-        let list = lists.list_of(inode);
-        if !flusher && matches!(list, Some(ListName::Io | ListName::MoreIo)) {
-            return Settled::Waiting; // I3: the flusher looks at it soon.
-        }
-        if inode.has_io(&state) || inode.is_being_cut() {
-            return Settled::Waiting; // whoever ends it settles
-        }
-        let dirty = inode.mapping.count(Mark::Dirty) != 0;
-        self.note_failure(&mut state, now);
-        let dead = state.doomed || inode.super_block().alive().is_err();
-        if dead || (!dirty && state.meta == 0) {
-            (state.dirtied_when, state.failures, state.retry_at) = (None, 0, None);
-            drop(state);
-            lists.remove(inode);
-            return Settled::Clean;
-        }
-        if let Some(due) = state.retry_at.filter(|due| *due > now) {
-            drop(state);
-            lists.place(inode, ListName::Retry, due);
+        self.with_lists(|LockedWb { wb, mut lists }| {
+            let waits = lists.list_of(self).is_some_and(|list| list != ListName::Attached);
+            if waits || self.super_block().alive().is_err() {
+                return;
+            }
+            let idle = !lists.has_dirty_io();
+            lists.place(self, ListName::Dirty, when);
             drop(lists);
-            self.pool.arm(self, due);
-            return Settled::Waiting;
-        }
-        if !dirty {
-            state.dirtied_when = None;
-            drop(state);
-            lists.place(inode, ListName::Busy, now);
-            return Settled::WriteMeta;
-        }
-        let when = *state.dirtied_when.get_or_insert(now);
-        drop(state);
-        let idle = !lists.has_dirty_io();
-        lists.place(inode, ListName::Dirty, when);
-        drop(lists);
-        if idle {
-            self.arm_periodic(when);
-        }
-        Settled::Waiting
+            if idle {
+                wb.arm_periodic(when);
+            } else if wb.blocked.load(Ordering::Acquire) && wb.is_over_background() {
+                // Blocked for others: this one may have a slot.
+                wb.wake();
+            }
+        });
     }
 
+    /// Puts the inode where it belongs after its I/O ended, or after the flusher submitted what it could.
+    /// `flusher`: the caller is the flusher and holds the inode on `Busy`. Kernel: `requeue_inode`.
+    pub(crate) fn settle(self: &Arc<Self>, now: Tick, flusher: bool) -> Settled {
+        self.with_lists(|locked| settle_locked(self, locked, now, flusher))
+    }
+}
+
+fn settle_locked(inode: &Arc<Inode>, locked: LockedWb<'_>, now: Tick, flusher: bool) -> Settled {
+    let LockedWb { wb, mut lists } = locked;
+    let mut state = inode.state.lock();
+    let list = lists.list_of(inode);
+    if !flusher && matches!(list, Some(ListName::Io | ListName::MoreIo)) {
+        return Settled::Waiting; // I3: the flusher looks at it soon.
+    }
+    if inode.has_io(&state) || inode.is_being_cut() {
+        return Settled::Waiting; // whoever ends it settles
+    }
+    let dirty = inode.mapping.count(Mark::Dirty) != 0;
+    wb.note_failure(&mut state, now);
+    let dead = state.doomed || inode.super_block().alive().is_err();
+    if dead || (!dirty && state.meta == 0) {
+        (state.dirtied_when, state.failures, state.retry_at) = (None, 0, None);
+        drop(state);
+        if wb.is_root() {
+            lists.remove(inode);
+        } else {
+            lists.place(inode, ListName::Attached, now);
+            let moves_away = wb.is_dying() && !lists.has_unclean();
+            drop(lists);
+            if moves_away {
+                wb.wake(); // to the nearest ancestor that is online
+            }
+        }
+        return Settled::Clean;
+    }
+    if let Some(due) = state.retry_at.filter(|due| *due > now) {
+        drop(state);
+        lists.place(inode, ListName::Retry, due);
+        drop(lists);
+        wb.pool.arm(wb, due);
+        return Settled::Waiting;
+    }
+    if !dirty {
+        state.dirtied_when = None;
+        drop(state);
+        lists.place(inode, ListName::Busy, now);
+        return Settled::WriteMeta;
+    }
+    let when = *state.dirtied_when.get_or_insert(now);
+    drop(state);
+    let idle = !lists.has_dirty_io();
+    lists.place(inode, ListName::Dirty, when);
+    drop(lists);
+    if idle {
+        wb.arm_periodic(when);
+    }
+    Settled::Waiting
+}
+
+impl BdiWriteback {
     /// Backs off after a failed attempt: each in a row doubles the wait.
     fn note_failure(&self, state: &mut InodeState, now: Tick) {
         if !std::mem::take(&mut state.failed) {

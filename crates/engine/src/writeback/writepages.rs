@@ -27,14 +27,16 @@ use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::{Attempt, Settled, UnitClass, commit};
+use crate::writeback::{Attempt, BdiWriteback, Pages, Round, Settled, UnitClass, commit};
 
 /// How much one call submits.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Limit {
+#[derive(Copy, Clone)]
+pub(crate) struct Limit<'a> {
     pub(crate) pages: u64,
     pub(crate) unit_bytes: u32,
     pub(crate) class: UnitClass,
+    /// Woken when a background slot comes free: the wb that runs, which need not be the inode's any more.
+    pub(crate) woken: Option<&'a Arc<BdiWriteback>>,
 }
 
 /// Why it stopped.
@@ -71,7 +73,13 @@ impl Gathering {
 ///
 /// # Blocking
 /// Never.
-pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: &mut Range<PageIndex>, limit: Limit) -> Stop {
+pub(crate) fn writepages(
+    inode: &Arc<Inode>,
+    mark: Mark,
+    range: &mut Range<PageIndex>,
+    limit: Limit<'_>,
+    round: &mut Round,
+) -> Stop {
     let bdi = inode.super_block().bdi();
     let mut pages = 0;
     while pages < limit.pages {
@@ -79,11 +87,11 @@ pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: &mut Range<PageI
             if inode.units.load(Ordering::Acquire) >= bdi.units_per_inode() {
                 return Stop::Share;
             }
-            if !bdi.try_slot(inode.wb()) {
+            if !limit.woken.is_some_and(|wb| bdi.try_slot(wb)) {
                 return Stop::Slots;
             }
         }
-        let Some(unit) = gather(inode, mark, range.clone(), limit.unit_bytes) else {
+        let Some(unit) = gather(inode, mark, range.clone(), limit.unit_bytes, round) else {
             bdi.release_slot(limit.class);
             return Stop::End;
         };
@@ -98,7 +106,8 @@ pub(crate) fn writepages(inode: &Arc<Inode>, mark: Mark, range: &mut Range<PageI
 }
 
 /// Takes the next run of consecutive pages, at most `unit_bytes` of it (W1).
-fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -> Option<Gathering> {
+fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32, round: &mut Round) -> Option<Gathering> {
+    let owners = &inode.super_block().engine().owners;
     let max_pages = u64::from(unit_bytes) / PAGE_BYTES;
     let arena = &inode.super_block().engine().arena;
     let mut unit: Option<Gathering> = None;
@@ -132,6 +141,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32) -
                 (Some(unit), true) => {
                     unit.size_bytes = inode.size_bytes(); // W2: not before the frame is held
                     started.page(leaf, slot);
+                    round.page(frame.map_or(0, |frame| owners.of(frame)));
                     if unit.frames.frames().len() as u64 == max_pages {
                         return Scan::Stop;
                     }
@@ -169,14 +179,10 @@ impl Started {
 
     /// Once for all pages: a unit has 256 of them.
     fn account(&self, inode: &Inode) {
-        let wb = inode.wb();
         inode.mapping.add(Mark::Writeback, self.pages);
         inode.mapping.add(Mark::Dirty, -self.dirty);
         inode.mapping.add(Mark::Unstable, -self.unstable);
-        wb.stat.writeback.add(self.pages);
-        wb.stat.reclaimable.add(-self.dirty);
-        wb.stat.unstable.add(-self.unstable);
-        wb.pool.nr_dirty.add(-self.dirty);
+        inode.account(Pages { reclaimable: -self.dirty, writeback: self.pages, unstable: -self.unstable });
         inode.super_block().space.unit_sent(self.delayed);
     }
 }
@@ -288,6 +294,7 @@ impl Ended {
         }
         if leaf.frame(slot) != Some(frame) {
             // Rewritten meanwhile: the fresh frame is dirty, this one is history.
+            inode.super_block().engine().owners.uncharge(frame);
             arena.free(frame);
             self.unpinned += 1;
         } else if written {
@@ -304,15 +311,11 @@ impl Ended {
     }
 
     fn account(&self, inode: &Inode) {
-        let wb = inode.wb();
         inode.mapping.add(Mark::Dirty, self.redirtied);
         inode.mapping.add(Mark::Unstable, self.unstable);
         inode.mapping.add(Mark::Writeback, -self.pages);
-        wb.stat.unstable.add(self.unstable);
-        wb.stat.writeback.add(-self.pages);
-        wb.stat.reclaimable.add(self.redirtied);
-        wb.pool.nr_dirty.add(self.redirtied);
-        wb.bdi.unpin(self.unpinned);
+        inode.account(Pages { reclaimable: self.redirtied, writeback: -self.pages, unstable: self.unstable });
+        inode.super_block().bdi().unpin(self.unpinned);
         inode.super_block().space.unit_ended(self.delayed, self.allocated);
     }
 }
@@ -339,7 +342,7 @@ fn finish(inode: &Arc<Inode>) {
 /// Puts an inode where it belongs, does what is due, and lets everybody who waits for it look again.
 pub(crate) fn settle_now(inode: &Arc<Inode>) {
     let now = inode.super_block().engine().clock.now();
-    match inode.wb().settle(inode, now, false) {
+    match inode.settle(now, false) {
         Settled::WriteMeta => {
             let _ = submit_meta(inode);
         }

@@ -8,7 +8,8 @@
 //! delayed so that more may join, and disturbs no running thread. An *expedited* one starts at once and interrupts the
 //! CPUs that run threads of this process.
 //!
-//! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`.
+//! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`, and
+//! [`RcuArc`], a pointer that is read and replaced this way.
 //!
 //! # Invariants
 //! R1. A domain has one record per reading thread. Records are added and reused, and freed only with the domain.
@@ -35,6 +36,7 @@
 //! `rcu_read_lock`, `synchronize_rcu`, `synchronize_rcu_expedited`, `call_rcu`, `rcu_barrier`. Differs: sections may be
 //! preempted, there may be several domains, and a leaked guard stalls its domain for ever.
 
+mod arc;
 mod callback;
 mod grace;
 mod record;
@@ -44,6 +46,7 @@ mod tests;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+pub use self::arc::RcuArc;
 use self::callback::Callbacks;
 use self::grace::{Kind, Progress};
 use self::record::{Record, Records};

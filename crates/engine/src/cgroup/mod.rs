@@ -1,0 +1,272 @@
+//! Tenants: whose data is dirty, and how much of it there may be.
+//!
+//! One [`Memcg`] stands for a cgroup's memory and its io controller at once. Frames remember who dirtied them last
+//! ([`FrameOwners`]), inodes belong to a wb of the tenant that writes most of them (`writeback::cgwb`).
+//!
+//! # States
+//! | state | what holds | who leaves it |
+//! |---|---|---|
+//! | `Online` | new wbs are made for it | `Engine::memcg_offline` |
+//! | `Dying` | no new wbs; its wbs are being killed | the same call |
+//! | `Offline` | every wb of it has been killed; its inodes move to the nearest ancestor that is online as they become clean | the last of its frames and wbs |
+//! | `Released` | nothing is charged to it and no wb has it: its slot in the table is free | - |
+//!
+//! # Invariants
+//! T1. `charged_pages` counts the frames that cannot be dropped (dirty, under write-back, replaced meanwhile, not yet
+//!     durable) whose owner is this tenant or a descendant. The root counts none: what it would be is the bdi's.
+//! T2. A slot is given to another tenant only after the last frame that names it was uncharged.
+//! T3. `cgwbs` is `None` from `Dying` on: who makes a wb looks under its lock.
+//!
+//! # Lock order
+//! `cgwbs` (`CGROUP`) is taken before a wb's lists, and nothing but leaves under it. The table is a leaf.
+//!
+//! # Kernel counterpart
+//! `struct mem_cgroup` with `cgwb_list` and `memcg_cgwb_domain`; sem. 1.9. Differs: a frame belongs to the tenant that
+//! dirtied it last, not to the one that touched it first.
+
+mod owners;
+
+pub(crate) use owners::{FrameOwners, Uncharges};
+
+use std::fmt;
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+
+use crate::lock_order::CGROUP;
+use crate::units::PAGE_BYTES;
+use crate::writeback::BdiWriteback;
+
+/// Number of a tenant; never given twice in the life of an engine. Kernel: `css->id`.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+pub struct MemcgId(pub(crate) u64);
+
+impl MemcgId {
+    /// The tenant of what no other is asked to pay for.
+    pub const ROOT: MemcgId = MemcgId(0);
+}
+
+impl fmt::Display for MemcgId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a tenant is in its life; see the [module documentation](self).
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
+#[repr(u8)]
+pub enum MemcgState {
+    /// In use.
+    Online = 0,
+    /// Being taken offline.
+    Dying = 1,
+    /// Nobody writes for it any more; some of its data is left.
+    Offline = 2,
+    /// Nothing of it is left.
+    Released = 3,
+}
+
+const NO_LIMIT: u64 = u64::MAX;
+
+/// A tenant. Kernel: `struct mem_cgroup`.
+pub struct Memcg {
+    id: MemcgId,
+    /// Its place in the table, which is what frames remember.
+    slot: u32,
+    name: String,
+    /// `None` for the root, and for who has no parent but it.
+    parent: Option<Arc<Memcg>>,
+    state: AtomicU8,
+    limit_pages: AtomicU64,
+    charged_pages: AtomicI64,
+    /// A writer found no room: its wbs write back whatever the thresholds say.
+    want_room: AtomicBool,
+    /// T3.
+    cgwbs: Mutex<Option<Vec<Arc<BdiWriteback>>>>,
+}
+
+impl Memcg {
+    fn new(id: MemcgId, slot: u32, name: &str, parent: Option<Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            slot,
+            name: name.into(),
+            parent: parent.filter(|parent| !parent.is_root()),
+            state: AtomicU8::new(MemcgState::Online as u8),
+            limit_pages: AtomicU64::new(pages_of(limit_bytes)),
+            charged_pages: AtomicI64::new(0),
+            want_room: AtomicBool::new(false),
+            cgwbs: Mutex::keyed(CGROUP, id.0, Some(Vec::new())),
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> MemcgId {
+        self.id
+    }
+
+    /// The name it was made with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tenant above it, unless that is the root.
+    pub fn parent(&self) -> Option<&Arc<Memcg>> {
+        self.parent.as_ref()
+    }
+
+    /// Where it is in its life.
+    pub fn state(&self) -> MemcgState {
+        match self.state.load(Ordering::Acquire) {
+            0 => MemcgState::Online,
+            1 => MemcgState::Dying,
+            2 => MemcgState::Offline,
+            _ => MemcgState::Released,
+        }
+    }
+
+    /// Bytes that may be dirty for it and its descendants, in whole pages; `None`: as much as the volume may.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        match self.limit_pages.load(Ordering::Relaxed) {
+            NO_LIMIT => None,
+            pages => Some(pages * PAGE_BYTES),
+        }
+    }
+
+    /// Sets what may be dirty for it from now on. What is dirty beyond that goes first; a limit smaller than a write
+    /// lets one write after the other through, each once the one before is durable.
+    pub fn set_limit_bytes(&self, limit_bytes: Option<u64>) {
+        if !self.is_root() {
+            self.limit_pages.store(pages_of(limit_bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of frames that cannot be dropped and are its own or a descendant's (T1). None for the root.
+    pub fn charged_bytes(&self) -> u64 {
+        self.charged_pages() * PAGE_BYTES
+    }
+
+    pub(crate) fn charged_pages(&self) -> u64 {
+        self.charged_pages.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.id == MemcgId::ROOT
+    }
+
+    pub(crate) fn is_online(&self) -> bool {
+        self.state() == MemcgState::Online
+    }
+
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// It and the tenants above it, without the root.
+    fn lineage(&self) -> impl Iterator<Item = &Memcg> {
+        std::iter::successors(Some(self), |memcg| memcg.parent.as_deref()).filter(|memcg| !memcg.is_root())
+    }
+
+    /// Whether it may dirty a further write: it and those above it are below their limits, or have nothing dirty.
+    pub(crate) fn may_dirty(&self) -> bool {
+        self.lineage().all(|memcg| {
+            let charged = memcg.charged_pages();
+            charged == 0 || charged < memcg.limit_pages.load(Ordering::Relaxed)
+        })
+    }
+
+    /// Whether so much of it is dirty that its wbs write back without being asked, or a writer of it waits.
+    pub(crate) fn over_background(&self) -> bool {
+        self.lineage().any(|memcg| {
+            memcg.want_room.load(Ordering::Relaxed)
+                || memcg.charged_pages() > memcg.limit_pages.load(Ordering::Relaxed) / 2
+        })
+    }
+
+    /// Whether a writer of it waits for room.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.lineage().any(|memcg| memcg.want_room.load(Ordering::Relaxed))
+    }
+
+    /// Whether `unstable_pages` of one of its wbs are what stands in its writers' way: a commit is due.
+    pub(crate) fn wants_commit(&self, unstable_pages: u64) -> bool {
+        unstable_pages != 0
+            && self.lineage().any(|memcg| {
+                let limit = memcg.limit_pages.load(Ordering::Relaxed);
+                let charged = memcg.charged_pages();
+                limit != NO_LIMIT && charged > limit - limit / 4 && unstable_pages >= charged.min(limit / 4)
+            })
+    }
+
+    /// A writer of it found no room: its wbs, and those of all below the full ones, are to write back.
+    pub(crate) fn ask_for_room(&self) {
+        for memcg in self.lineage() {
+            if memcg.charged_pages() >= memcg.limit_pages.load(Ordering::Relaxed) {
+                memcg.want_room.store(true, Ordering::Relaxed);
+            }
+        }
+        self.wake_wbs();
+    }
+
+    fn wake_wbs(&self) {
+        let wbs = self.cgwbs.lock().clone().unwrap_or_default();
+        wbs.iter().for_each(BdiWriteback::wake);
+    }
+
+    /// One more frame of it cannot be dropped.
+    pub(crate) fn charge(&self, pages: i64) {
+        for memcg in self.lineage() {
+            memcg.charged_pages.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    fn uncharge(&self, pages: i64) {
+        for memcg in self.lineage() {
+            let left = memcg.charged_pages.fetch_sub(pages, Ordering::Relaxed) - pages;
+            if left.max(0) as u64 <= memcg.limit_pages.load(Ordering::Relaxed) / 2 {
+                memcg.want_room.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Adds a wb that [`crate::writeback`] made for it; false, and `wb` stays alone, from `Dying` on (T3).
+    pub(crate) fn add_wb(&self, wb: &Arc<BdiWriteback>) -> bool {
+        let mut cgwbs = self.cgwbs.lock();
+        let Some(list) = cgwbs.as_mut() else { return false };
+        list.push(Arc::clone(wb));
+        true
+    }
+
+    /// A wb of it was killed.
+    pub(crate) fn remove_wb(&self, wb: &Arc<BdiWriteback>) {
+        if let Some(list) = self.cgwbs.lock().as_mut() {
+            list.retain(|other| !Arc::ptr_eq(other, wb));
+        }
+    }
+
+    /// `Online` to `Dying`: no wb is made for it from here on. Returns those that it has; `None` if it was not online.
+    pub(crate) fn begin_offline(&self) -> Option<Vec<Arc<BdiWriteback>>> {
+        if self.is_root() {
+            return None;
+        }
+        let mut cgwbs = self.cgwbs.lock();
+        let wbs = cgwbs.take()?;
+        self.state.store(MemcgState::Dying as u8, Ordering::Release);
+        Some(wbs)
+    }
+
+    pub(crate) fn set_offline(&self) {
+        self.state.store(MemcgState::Offline as u8, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Memcg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memcg({} {:?} {:?})", self.id, self.name, self.state())
+    }
+}
+
+fn pages_of(limit_bytes: Option<u64>) -> u64 {
+    limit_bytes.map_or(NO_LIMIT, |bytes| bytes / PAGE_BYTES)
+}

@@ -1,0 +1,167 @@
+//! Which tenant each frame is charged to, and the table that finds the tenant.
+//!
+//! # Invariants
+//! O1. The owner of a frame changes only under the lock of the leaf that has it, or while nobody else knows the frame:
+//!     it is set when the page becomes unclean or somebody else writes to it, and read when it becomes clean.
+//!
+//! # Memory ordering
+//! None beyond the leaf's lock.
+
+use std::collections::VecDeque;
+
+use slackwater_arena::FrameId;
+use slackwater_sync::lock::RwLock;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+
+use crate::cgroup::{Memcg, MemcgId, MemcgState};
+use crate::lock_order::LEAVES;
+
+struct Table {
+    slots: Vec<Option<Arc<Memcg>>>,
+    free: Vec<u32>,
+    /// Tenants that went offline, to be looked at again.
+    offline: VecDeque<u32>,
+    last_id: u64,
+}
+
+/// Tenants that went offline looked at for each one that is made: fewer are left than are made.
+const LOOKS: usize = 4;
+
+impl Table {
+    /// Looks at `looks` tenants that are offline, longest since first.
+    fn release_unused(&mut self, looks: usize) {
+        for _ in 0..looks.min(self.offline.len()) {
+            let Some(slot) = self.offline.pop_front() else { return };
+            let Some(memcg) = &self.slots[slot as usize] else { continue };
+            // Who may still charge to it, and its wbs, hold references. Nobody gets one from a slot with no charge.
+            if memcg.charged_pages.load(Ordering::Acquire) == 0 && Arc::strong_count(memcg) == 1 {
+                memcg.state.store(MemcgState::Released as u8, Ordering::Release);
+                self.slots[slot as usize] = None;
+                self.free.push(slot);
+            } else {
+                self.offline.push_back(slot);
+            }
+        }
+    }
+}
+
+/// See the [module documentation](self).
+pub(crate) struct FrameOwners {
+    owners: Box<[AtomicU32]>,
+    table: RwLock<Table>,
+    root: Arc<Memcg>,
+}
+
+impl FrameOwners {
+    pub(crate) fn new(frames: u32) -> Self {
+        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None);
+        let table =
+            Table { slots: vec![Some(Arc::clone(&root))], free: Vec::new(), offline: VecDeque::new(), last_id: 0 };
+        Self { owners: (0..frames).map(|_| AtomicU32::new(0)).collect(), table: RwLock::new(LEAVES, table), root }
+    }
+
+    pub(crate) fn root(&self) -> &Arc<Memcg> {
+        &self.root
+    }
+
+    pub(crate) fn add(&self, name: &str, parent: Option<Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
+        let mut table = self.table.write();
+        table.release_unused(LOOKS);
+        table.last_id += 1;
+        let id = MemcgId(table.last_id);
+        let slot = table.free.pop().unwrap_or_else(|| {
+            table.slots.push(None);
+            (table.slots.len() - 1) as u32
+        });
+        let memcg = Memcg::new(id, slot, name, parent, limit_bytes);
+        table.slots[slot as usize] = Some(Arc::clone(&memcg));
+        memcg
+    }
+
+    /// All tenants that are not released, the root first.
+    pub(crate) fn all(&self) -> Vec<Arc<Memcg>> {
+        self.table.read().slots.iter().flatten().cloned().collect()
+    }
+
+    pub(crate) fn at(&self, slot: u32) -> Option<Arc<Memcg>> {
+        self.table.read().slots.get(slot as usize).cloned().flatten()
+    }
+
+    /// `memcg` went offline: its slot is given up once nobody needs it (T2).
+    pub(crate) fn note_offline(&self, memcg: &Memcg) {
+        self.table.write().offline.push_back(memcg.slot);
+    }
+
+    /// Gives up the slots of all tenants that are offline and have nothing left.
+    pub(crate) fn release_unused(&self) {
+        let mut table = self.table.write();
+        let all = table.offline.len();
+        table.release_unused(all);
+    }
+
+    /// The slot of the frame's owner.
+    #[inline]
+    pub(crate) fn of(&self, frame: FrameId) -> u32 {
+        self.owners[frame.as_u32() as usize].load(Ordering::Relaxed)
+    }
+
+    /// `frame` became one that cannot be dropped, for `memcg`.
+    #[inline]
+    pub(crate) fn charge(&self, frame: FrameId, memcg: &Memcg) {
+        self.owners[frame.as_u32() as usize].store(memcg.slot, Ordering::Relaxed);
+        memcg.charge(1);
+    }
+
+    /// `memcg` writes to `frame`, which is charged to somebody: from now on to it.
+    #[inline]
+    pub(crate) fn take_over(&self, frame: FrameId, memcg: &Memcg) {
+        if self.of(frame) != memcg.slot {
+            self.uncharge(frame);
+            self.charge(frame, memcg);
+        }
+    }
+
+    /// `frame` can be dropped, or is somebody else's from here on.
+    pub(crate) fn uncharge(&self, frame: FrameId) {
+        let mut uncharges = Uncharges::new(self);
+        uncharges.add(frame);
+    }
+}
+
+/// Frames that can be dropped, collected for one change per tenant. What was collected is uncharged by dropping it.
+pub(crate) struct Uncharges<'a> {
+    owners: &'a FrameOwners,
+    slot: u32,
+    pages: i64,
+}
+
+impl<'a> Uncharges<'a> {
+    pub(crate) fn new(owners: &'a FrameOwners) -> Self {
+        Self { owners, slot: 0, pages: 0 }
+    }
+
+    pub(crate) fn add(&mut self, frame: FrameId) {
+        let slot = self.owners.of(frame);
+        if slot != self.slot {
+            self.settle();
+            self.slot = slot;
+        }
+        self.pages += 1;
+    }
+
+    fn settle(&mut self) {
+        let pages = std::mem::take(&mut self.pages);
+        if pages == 0 || self.slot == 0 {
+            return;
+        }
+        let Some(memcg) = self.owners.at(self.slot) else { unreachable!("T2: a charged tenant has its slot") };
+        memcg.uncharge(pages);
+    }
+}
+
+impl Drop for Uncharges<'_> {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}

@@ -1,0 +1,160 @@
+//! Which wb an inode belongs to, and what it has in the counts of that wb.
+//!
+//! An inode is given a wb when it first becomes dirty, that of its writer, and keeps it when it is clean. A *switch*
+//! (`writeback::cgwb`) may give it another one at any time, with its counts.
+//!
+//! # Invariants
+//! W1. Every change of a wb's counts is a change of `counted` of one of its inodes too, in one [`Inode::account`]. So a
+//!     switch moves exactly what the inode has, and the counts of a wb are the sums of those of its inodes.
+//! W2. `is_switching` is set and cleared with `Inode::state` held, and at most one switch has it. Once a grace period
+//!     has passed, every `account` that had not seen it is over, and the others take the state's lock.
+//! W3. The wb changes with `is_switching` set, both wbs' `LIST_LOCK`s and the state's lock held.
+//! W4. An inode that was given a cgroup wb has one of its references.
+//!
+//! # Memory ordering
+//! O1. `is_switching` is cleared with Release after the wb was replaced, and read with Acquire before the wb: who finds it
+//!     clear finds the new wb. That who found it clear before the switch is not counting still is the grace period's
+//!     doing, W2.
+//!
+//! # Kernel counterpart
+//! `inode_attach_wb`, `unlocked_inode_to_wb_begin`; sem. 5.4. Differs: the switch moves what the inode has counted
+//! instead of walking its pages, since our counts change in batches, outside the lock of the page tree.
+
+use slackwater_sync::rcu::{Domain, RcuArc};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use crate::cgroup::Memcg;
+use crate::inode::Inode;
+use crate::writeback::{BdiWriteback, Pages};
+
+/// See the [module documentation](self).
+pub(crate) struct Owner {
+    wb: RcuArc<BdiWriteback>,
+    /// It was given its wb; before, it stands for the root wb.
+    is_attached: AtomicBool,
+    is_switching: AtomicBool,
+    reclaimable: AtomicI64,
+    writeback: AtomicI64,
+    unstable: AtomicI64,
+}
+
+impl Owner {
+    pub(super) fn new(domain: &Domain, root_wb: Arc<BdiWriteback>) -> Self {
+        Self {
+            wb: RcuArc::new(domain, root_wb),
+            is_attached: AtomicBool::new(false),
+            is_switching: AtomicBool::new(false),
+            reclaimable: AtomicI64::new(0),
+            writeback: AtomicI64::new(0),
+            unstable: AtomicI64::new(0),
+        }
+    }
+
+    fn add(&self, pages: Pages) {
+        let Pages { reclaimable, writeback, unstable } = pages;
+        for (counted, pages) in
+            [(&self.reclaimable, reclaimable), (&self.writeback, writeback), (&self.unstable, unstable)]
+        {
+            if pages != 0 {
+                counted.fetch_add(pages, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn counted(&self) -> Pages {
+        Pages {
+            reclaimable: self.reclaimable.load(Ordering::Relaxed),
+            writeback: self.writeback.load(Ordering::Relaxed),
+            unstable: self.unstable.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Inode {
+    fn domain(&self) -> &Domain {
+        &self.super_block().engine().pool.rcu
+    }
+
+    /// The wb that writes this inode back, now.
+    pub(crate) fn wb(&self) -> Arc<BdiWriteback> {
+        self.owner.wb.load(self.domain())
+    }
+
+    /// The tenant whose flusher writes this inode back: the one that dirtied it first, until others write most of it.
+    pub fn memcg(&self) -> Arc<Memcg> {
+        Arc::clone(&self.wb().memcg)
+    }
+
+    /// Whether its wb is `wb`. Stays so while that one's lists are locked.
+    pub(crate) fn belongs_to(&self, wb: &Arc<BdiWriteback>) -> bool {
+        self.owner.wb.holds(wb)
+    }
+
+    /// Changes the counts of its wb, whichever that is (W1).
+    pub(crate) fn account(&self, pages: Pages) {
+        if pages.is_zero() {
+            return;
+        }
+        let section = self.domain().read_lock();
+        let moving = self.owner.is_switching.load(Ordering::Acquire).then(|| self.state.lock()); // W2
+        let wb = self.owner.wb.read(&section);
+        self.owner.add(pages);
+        wb.stat.add(pages);
+        wb.pool.nr_dirty.add(pages.reclaimable);
+        drop(moving);
+    }
+
+    /// Gives the inode the wb of `memcg`, unless it has one. Kernel: `inode_attach_wb`.
+    pub(crate) fn attach_wb(&self, memcg: &Arc<Memcg>) {
+        if self.owner.is_attached.load(Ordering::Acquire) {
+            return;
+        }
+        let wb = self.super_block().wb_get_create(memcg);
+        let state = self.state.lock();
+        if self.owner.is_attached.load(Ordering::Relaxed) {
+            drop(state);
+            wb.put(); // the loser's
+            return;
+        }
+        debug_assert!(self.owner.counted().is_zero(), "nothing of it was dirty");
+        if !self.belongs_to(&wb) {
+            self.owner.wb.replace(self.domain(), wb);
+        }
+        self.owner.is_attached.store(true, Ordering::Release);
+    }
+
+    /// Whether a switch has it. Stays so while its state is locked.
+    pub(crate) fn is_switching(&self) -> bool {
+        self.owner.is_switching.load(Ordering::Relaxed)
+    }
+
+    /// W2: with `state` locked.
+    pub(crate) fn set_switching(&self, switching: bool) {
+        self.owner.is_switching.store(switching, Ordering::Release); // O1
+    }
+
+    /// Makes `new` its wb, with all that it has counted (W3). `new` has a reference for it already, and that of the old
+    /// wb is the caller's.
+    pub(crate) fn move_to(&self, old: &BdiWriteback, new: &Arc<BdiWriteback>) {
+        let pages = self.owner.counted();
+        old.stat.add(pages.negated());
+        new.stat.add(pages);
+        self.owner.wb.replace(self.domain(), Arc::clone(new));
+        self.owner.is_attached.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Inode {
+    /// Leaves its wb: the list of clean inodes does not keep it, and W4.
+    fn drop(&mut self) {
+        let slot = self.list_slot();
+        let wb = self.owner.wb.get_mut();
+        if let Some(slot) = slot {
+            wb.lists.lock().forget(slot);
+        }
+        if *self.owner.is_attached.get_mut() {
+            wb.put();
+        }
+    }
+}

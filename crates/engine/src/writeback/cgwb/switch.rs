@@ -1,0 +1,299 @@
+//! Giving an inode another wb: asked for, prepared, queued, and done a grace period later.
+//!
+//! # Invariants
+//! S1. A context holds references to its inodes and one to the wb they go to, until the job has ended.
+//! S2. Between *prepare* and the end of the job `Inode::is_switching` is set. What pins the volume meanwhile is the
+//!     matter of the form ([`Drain`]); the pin is taken before the look at ACTIVE and given back after the inode.
+//! S3. A batch is taken off `pending` first and a grace period passes then, so every context in it had its inodes marked
+//!     before that began (W2 of `inode::owner`).
+//! S4. A switch may be dropped at any step before it is queued: correctness never depends on one.
+//!
+//! # Lock order
+//! Both wbs' `LIST_LOCK`s, then the inode's state. No lock is held when an inode is let go of.
+//!
+//! # Kernel counterpart
+//! `inode_switch_wbs`, `inode_prepare_wbs_switch`, `inode_switch_wbs_work_fn`; sem. 5.3, 5.5, 5.6. Differs: an inode
+//! keeps its place by age; a sync goes by inodes and not by wbs, so none can slip past it and no `wb_switch_rwsem`
+//! keeps switches and syncs apart.
+
+use slackwater_sync::lock::{Condvar, Mutex, lock_two};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::{gate, might_sleep};
+
+use crate::engine::Shared;
+use crate::inode::Inode;
+use crate::lock_order::LEAVES;
+use crate::writeback::BdiWriteback;
+use crate::writeback::cgwb::Foreign;
+use crate::writeback::cgwb::drain::{Drain, DrainCosts, UmountForm};
+use crate::writeback::io_lists::ListName;
+
+/// Contexts in flight beyond which no foreign switch is begun. Kernel: `WB_FRN_MAX_IN_FLIGHT`.
+const MAX_IN_FLIGHT: u32 = 1024;
+
+/// Inodes on their way to one wb.
+pub(crate) struct Context {
+    inodes: Vec<Arc<Inode>>,
+    target: Arc<BdiWriteback>,
+    phase: usize,
+}
+
+/// Contexts of a wb: `pending` their grace period, or `ready` to be done.
+#[derive(Default)]
+pub(crate) struct Switches {
+    pending: Vec<Context>,
+    ready: Vec<Context>,
+}
+
+/// What an engine knows of all switches.
+pub(crate) struct SwitchQueue {
+    /// Contexts from their beginning to the end of their job. Kernel: `isw_nr_in_flight`.
+    in_flight: AtomicU32,
+    queued: Mutex<Queued>,
+    ended: Condvar,
+    form: &'static dyn Drain,
+    pub(crate) costs: DrainCosts,
+    switched: AtomicU64,
+    /// Times that a switch met a volume that had been evicted under it.
+    dead_uses: AtomicU64,
+}
+
+/// Queued contexts, of before and after the last flush began.
+#[derive(Default)]
+struct Queued {
+    phase: usize,
+    count: [u32; 2],
+    is_flushing: bool,
+}
+
+impl SwitchQueue {
+    pub(crate) fn new(form: UmountForm) -> Self {
+        Self {
+            in_flight: AtomicU32::new(0),
+            queued: Mutex::new(LEAVES, Queued::default()),
+            ended: Condvar::new(),
+            form: form.drain(),
+            costs: DrainCosts::default(),
+            switched: AtomicU64::new(0),
+            dead_uses: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn form(&self) -> &'static dyn Drain {
+        self.form
+    }
+
+    /// Switches of all volumes in flight.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn switched(&self) -> u64 {
+        self.switched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn dead_uses(&self) -> u64 {
+        self.dead_uses.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self) -> usize {
+        let mut queued = self.queued.lock();
+        let phase = queued.phase;
+        queued.count[phase] += 1;
+        phase
+    }
+
+    fn leave(&self, phase: usize) {
+        let mut queued = self.queued.lock();
+        queued.count[phase] -= 1;
+        if queued.count[phase] == 0 {
+            self.ended.notify_all();
+        }
+    }
+
+    /// Waits until every context queued before the call is done. Kernel: `flush_workqueue`.
+    ///
+    /// # Blocking
+    /// For their grace periods and jobs, of all volumes, and for other flushes.
+    pub(super) fn flush(&self, engine: &Shared) {
+        might_sleep();
+        let mut queued = self.queued.lock();
+        while queued.is_flushing {
+            self.ended.wait(&mut queued);
+        }
+        let before = queued.phase;
+        (queued.is_flushing, queued.phase) = (true, 1 - before);
+        while queued.count[before] != 0 {
+            if engine.tunables.flusher_threads == 0 {
+                drop(queued);
+                engine.run_by_hand();
+                slackwater_sync::shim::thread::yield_now();
+                queued = self.queued.lock();
+            } else {
+                self.ended.wait(&mut queued);
+            }
+        }
+        queued.is_flushing = false;
+        self.ended.notify_all();
+    }
+}
+
+/// A switch that has been counted and has a wb to go to, and no inodes yet.
+pub(super) struct Switch<'a> {
+    engine: &'a Shared,
+    target: Arc<BdiWriteback>,
+}
+
+impl<'a> Switch<'a> {
+    /// Takes the caller's reference to `target`.
+    pub(super) fn begin(engine: &'a Shared, target: Arc<BdiWriteback>) -> Self {
+        engine.switches.in_flight.fetch_add(1, Ordering::SeqCst);
+        Self { engine, target }
+    }
+
+    /// Prepares as many of `inodes` as can be, and queues them. Returns how many.
+    pub(super) fn start(self, mut inodes: Vec<Arc<Inode>>) -> usize {
+        let queue = &self.engine.switches;
+        let section = queue.form.section(&self.engine.pool.rcu);
+        inodes.retain(|inode| prepare(inode, &self.target, queue.form));
+        let prepared = inodes.len();
+        gate::pass("switch.prepared");
+        if prepared == 0 {
+            drop(section);
+            self.target.put();
+            queue.in_flight.fetch_sub(1, Ordering::SeqCst);
+            return 0;
+        }
+        tracing::trace!(target: "slackwater::writeback", new = %self.target.memcg.id(), count = prepared, "inode_switch_wbs_queue");
+        let target = Arc::clone(&self.target);
+        let context = Context { inodes, target: self.target, phase: queue.enter() };
+        target.switches.lock().pending.push(context);
+        drop(section);
+        target.wake();
+        prepared
+    }
+}
+
+/// S2. Kernel: `inode_prepare_wbs_switch`; sem. 6.5.
+fn prepare(inode: &Arc<Inode>, target: &Arc<BdiWriteback>, form: &dyn Drain) -> bool {
+    let sb = inode.super_block();
+    if !form.pin(sb) {
+        return false;
+    }
+    let state = inode.state.lock();
+    let refused = sb.alive().is_err() || state.doomed || inode.is_switching() || inode.belongs_to(target);
+    if !refused {
+        inode.set_switching(true);
+    }
+    drop(state);
+    if refused {
+        form.unpin(sb);
+    }
+    !refused
+}
+
+impl Inode {
+    /// Has the inode moved to the wb of the tenant in `slot`, unless something is in the way. Kernel: `inode_switch_wbs`;
+    /// sem. 5.3.
+    pub(super) fn switch_wbs(self: &Arc<Self>, slot: u32) {
+        let engine = self.super_block().engine();
+        if self.is_switching() || engine.switches.in_flight() > MAX_IN_FLIGHT {
+            return;
+        }
+        let Some(memcg) = engine.owners.at(slot).filter(|memcg| memcg.is_root() || memcg.is_online()) else { return };
+        let target = self.super_block().wb_get_create(&memcg);
+        let _ = Switch::begin(engine, target).start(vec![Arc::clone(self)]);
+    }
+}
+
+impl BdiWriteback {
+    /// Does the switches to this wb that are ready, and starts the grace period of those that are not (S3).
+    pub(in crate::writeback) fn run_switches(self: &Arc<Self>, engine: &Shared) {
+        let Switches { pending, ready } = std::mem::take(&mut *self.switches.lock());
+        if !pending.is_empty() {
+            let wb = Arc::clone(self);
+            self.pool.rcu.call(move || {
+                wb.switches.lock().ready.extend(pending);
+                wb.wake();
+            });
+        }
+        for context in ready {
+            context.run(engine);
+        }
+    }
+
+    /// The engine goes away: nobody will do them.
+    pub(crate) fn forget_switches(&self) {
+        let forgotten = std::mem::take(&mut *self.switches.lock());
+        drop(forgotten);
+    }
+}
+
+impl Context {
+    /// The job of one context; sem. 5.5.
+    fn run(self, engine: &Shared) {
+        let queue = &engine.switches;
+        let moved = self.inodes.iter().filter(|inode| move_inode(inode, &self.target)).count();
+        if moved != 0 {
+            queue.switched.fetch_add(moved as u64, Ordering::Relaxed);
+            self.target.wake();
+        }
+        for inode in self.inodes {
+            let sb = Arc::clone(inode.super_block());
+            if sb.is_evicted() {
+                queue.dead_uses.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(target: "slackwater::umount", volume = sb.name(), "a switch ended after its volume");
+            }
+            sb.forget_if_unused(&inode);
+            drop(inode);
+            gate::pass("switch.iput");
+            queue.form.unpin(&sb);
+        }
+        self.target.put();
+        queue.in_flight.fetch_sub(1, Ordering::SeqCst);
+        queue.leave(self.phase);
+    }
+}
+
+/// Moves one inode, with its counts and its place by age; sem. 5.6. False if it went away or is there already.
+fn move_inode(inode: &Arc<Inode>, new: &Arc<BdiWriteback>) -> bool {
+    loop {
+        let old = inode.wb();
+        if Arc::ptr_eq(&old, new) {
+            let _state = inode.state.lock();
+            inode.set_switching(false);
+            return false;
+        }
+        let (mut from, mut to) = lock_two(&old.lists, &new.lists);
+        let mut state = inode.state.lock();
+        if !inode.belongs_to(&old) {
+            continue;
+        }
+        if state.doomed {
+            inode.set_switching(false);
+            return false;
+        }
+        tracing::trace!(target: "slackwater::writeback", ino = inode.id().ino, old = %old.memcg.id(), new = %new.memcg.id(),
+            "inode_switch_wbs");
+        let list = from.list_of(inode);
+        let when = from.when(inode).unwrap_or_default();
+        from.remove(inode);
+        new.get();
+        inode.move_to(&old, new);
+        match list {
+            Some(ListName::Dirty | ListName::Io | ListName::MoreIo) => {
+                to.place(inode, ListName::Dirty, state.dirtied_when.unwrap_or(when));
+            }
+            Some(list @ (ListName::Retry | ListName::Busy)) => to.place(inode, list, when),
+            Some(ListName::Attached) | None if !new.is_root() => to.place(inode, ListName::Attached, when),
+            Some(ListName::Attached) | None => {}
+        }
+        state.foreign = Foreign::default();
+        inode.set_switching(false);
+        drop(state);
+        drop((from, to));
+        old.put();
+        return true;
+    }
+}

@@ -1,0 +1,239 @@
+//! Tenants: whose wb an inode belongs to, what is charged to whom, and that nothing of a tenant stays behind.
+
+#![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slackwater::backend::{MemBackend, NewNode};
+use slackwater::{
+    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
+    UmountOptions, Written,
+};
+use slackwater_arena::{Arena, ArenaConfig};
+
+const PAGE: usize = PAGE_BYTES as usize;
+
+struct Rig {
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+}
+
+impl Rig {
+    /// Driven by hand, but for grace periods.
+    fn new() -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
+        let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(1))), tunables);
+        let volume = engine.mount("rig", Arc::new(MemBackend::new())).unwrap();
+        Self { engine, volume }
+    }
+
+    fn create(&self, name: &str) -> InodeRef {
+        self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
+    }
+
+    /// Steps until `done`: switches wait for a grace period, which takes its time.
+    fn step_until(&self, what: &str, done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what} does not come");
+            let _ = self.engine.step();
+            std::thread::yield_now();
+        }
+    }
+
+    fn umount(self) {
+        self.volume.umount(UmountOptions::default()).unwrap();
+        assert_eq!(self.engine.dead_volume_uses(), 0);
+    }
+}
+
+/// Writes page `index` for `memcg` and makes it durable: one round of write-back.
+fn write_round(inode: &InodeRef, memcg: &Arc<Memcg>, index: u64) {
+    let file = File::open_for(inode, memcg).unwrap();
+    file.write_at(index * PAGE_BYTES, &[7; PAGE]).unwrap();
+    file.fsync().unwrap();
+}
+
+#[test]
+fn an_inode_belongs_to_who_dirties_it_first_and_keeps_him_when_it_is_clean() {
+    let rig = Rig::new();
+    let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
+    let inode = rig.create("x");
+    assert_eq!(inode.memcg().id(), MemcgId::ROOT);
+    write_round(&inode, &a, 0);
+    assert_eq!(inode.memcg().id(), a.id());
+    write_round(&inode, &b, 0);
+    assert_eq!(inode.memcg().id(), a.id(), "one foreign round does not move it");
+    drop(inode);
+    rig.umount();
+}
+
+#[test]
+fn a_steady_foreign_majority_moves_the_inode_and_a_single_round_of_its_owner_does_not_stop_it() {
+    let rig = Rig::new();
+    let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
+    let inode = rig.create("x");
+    write_round(&inode, &a, 0);
+    for round in 0..8 {
+        write_round(&inode, &b, round);
+        assert_eq!(inode.memcg().id(), a.id(), "round {round}");
+    }
+    write_round(&inode, &a, 3);
+    write_round(&inode, &b, 3);
+    rig.step_until("the switch", || inode.memcg().id() == b.id());
+    assert_eq!(rig.engine.inodes_switched(), 1);
+    drop(inode);
+    rig.umount();
+}
+
+#[test]
+fn dirty_pages_move_with_their_inode_and_are_charged_to_who_dirtied_them() {
+    let rig = Rig::new();
+    let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
+    let inode = rig.create("x");
+    write_round(&inode, &a, 0);
+    let file = File::open_for(&inode, &a).unwrap();
+    file.write_at(0, &[1; 3 * PAGE]).unwrap();
+    file.write_at(50 * PAGE_BYTES, &[1; PAGE]).unwrap();
+    assert_eq!((a.charged_bytes(), b.charged_bytes()), (4 * PAGE_BYTES, 0));
+    let theirs = File::open_for(&inode, &b).unwrap();
+    theirs.write_at(PAGE_BYTES, b"mine now").unwrap();
+    assert_eq!((a.charged_bytes(), b.charged_bytes()), (3 * PAGE_BYTES, PAGE_BYTES), "whoever dirtied it last");
+    for round in 100..110 {
+        write_round(&inode, &b, round);
+    }
+    rig.step_until("the switch", || inode.memcg().id() == b.id());
+    file.write_at(0, &[2; PAGE]).unwrap();
+    assert_eq!(rig.volume.status().dirty_bytes, PAGE_BYTES);
+    rig.volume.sync().unwrap();
+    assert_eq!((a.charged_bytes(), b.charged_bytes(), rig.volume.status().bytes_left()), (0, 0, 0));
+    drop((file, theirs, inode));
+    rig.umount();
+}
+
+#[test]
+fn what_a_tenant_leaves_goes_to_the_nearest_ancestor_that_is_online() {
+    let rig = Rig::new();
+    let parent = rig.engine.memcg_create("parent", None, None);
+    let child = rig.engine.memcg_create("child", Some(&parent), None);
+    let grandchild = rig.engine.memcg_create("grandchild", Some(&child), None);
+    let inodes: Vec<_> = (0..300).map(|nth| rig.create(&format!("{nth}"))).collect();
+    for inode in &inodes {
+        write_round(inode, &grandchild, 0);
+    }
+    let dirty = File::open_for(&inodes[0], &grandchild).unwrap();
+    dirty.write_at(0, b"dirty").unwrap();
+    assert!(rig.engine.memcg_offline(&child));
+    assert!(rig.engine.memcg_offline(&grandchild) && !rig.engine.memcg_offline(&grandchild), "once");
+    for _ in 0..50 {
+        let _ = rig.engine.step();
+    }
+    assert!(inodes.iter().all(|inode| inode.memcg().id() == grandchild.id()), "while something of it is dirty");
+    dirty.fsync().unwrap();
+    drop(dirty);
+    rig.step_until("the clean-up", || inodes.iter().all(|inode| inode.memcg().id() == parent.id()));
+    assert_eq!(grandchild.state(), MemcgState::Offline);
+    assert_eq!(rig.engine.memcgs().len(), 4, "the test has references to them");
+    let ids = (child.id(), grandchild.id());
+    drop((child, grandchild));
+    rig.step_until("the release", || rig.engine.memcgs().len() == 2);
+    let next = rig.engine.memcg_create("next", None, None);
+    assert!(next.id() != ids.0 && next.id() != ids.1, "numbers are not given twice");
+    drop(inodes);
+    rig.umount();
+}
+
+#[test]
+fn a_write_for_a_tenant_that_is_gone_is_its_ancestors() {
+    let rig = Rig::new();
+    let parent = rig.engine.memcg_create("parent", None, None);
+    let child = rig.engine.memcg_create("child", Some(&parent), None);
+    let inode = rig.create("x");
+    let file = File::open_for(&inode, &child).unwrap();
+    assert!(rig.engine.memcg_offline(&child));
+    file.write_at(0, b"late").unwrap();
+    assert_eq!(inode.memcg().id(), parent.id());
+    file.fsync().unwrap();
+    drop((file, inode));
+    rig.umount();
+}
+
+#[test]
+fn a_limit_holds_for_a_tenant_and_those_below_it_on_every_volume_and_for_nobody_else() {
+    let rig = Rig::new();
+    let second = rig.engine.mount("second", Arc::new(MemBackend::new())).unwrap();
+    let parent = rig.engine.memcg_create("parent", None, Some(8 * PAGE_BYTES));
+    let child = rig.engine.memcg_create("child", Some(&parent), Some(6 * PAGE_BYTES));
+    let other = rig.engine.memcg_create("other", None, None);
+    let inode = rig.create("x");
+    let elsewhere = second.make(&second.root().unwrap(), "y", NewNode::File, 0o644).unwrap();
+    let (file, on_second) = (File::open_for(&inode, &child).unwrap(), File::open_for(&elsewhere, &parent).unwrap());
+    assert_eq!(file.try_write_at(0, &[1; 5 * PAGE]).unwrap(), Written::Bytes(5 * PAGE));
+    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
+    assert_eq!(file.try_write_at(6 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom, "its own");
+    assert_eq!(on_second.try_write_at(0, &[1; 3 * PAGE]).unwrap(), Written::Bytes(3 * PAGE), "by one request at most");
+    assert_eq!(parent.charged_bytes(), 9 * PAGE_BYTES);
+    assert_eq!(
+        on_second.try_write_at(3 * PAGE_BYTES, b"x").unwrap(),
+        Written::NoRoom,
+        "the child's are the parent's too"
+    );
+    let theirs = File::open_for(&inode, &other).unwrap();
+    assert_eq!(theirs.try_write_at(9 * PAGE_BYTES, b"x").unwrap(), Written::Bytes(1));
+    // Their wbs have been woken; room comes without anybody asking for a sync.
+    file.write_at(6 * PAGE_BYTES, &[1; 20 * PAGE]).unwrap();
+    on_second.write_at(3 * PAGE_BYTES, &[1; 20 * PAGE]).unwrap();
+    drop((file, on_second, theirs, inode, elsewhere));
+    second.umount(UmountOptions::default()).unwrap();
+    rig.umount();
+}
+
+#[test]
+fn limits_of_nothing_of_a_page_and_beyond_the_arena_let_everything_through() {
+    let rig = Rig::new();
+    for limit in [0, 1, PAGE_BYTES, PAGE_BYTES + 1, u64::MAX] {
+        let memcg = rig.engine.memcg_create("odd", None, Some(limit));
+        let inode = rig.create(&format!("{limit}"));
+        let file = File::open_for(&inode, &memcg).unwrap();
+        for nth in 0..20 {
+            file.write_at(nth * PAGE_BYTES, &[nth as u8; PAGE]).unwrap();
+        }
+        memcg.set_limit_bytes(Some(3 * PAGE_BYTES));
+        file.write_at(0, &[1; 10 * PAGE]).unwrap();
+        memcg.set_limit_bytes(None);
+        file.write_at(0, &[1; 10 * PAGE]).unwrap();
+        assert!(rig.engine.memcg_offline(&memcg));
+    }
+    rig.volume.sync().unwrap();
+    rig.step_until("their release", || rig.engine.memcgs().len() == 1);
+    rig.umount();
+}
+
+#[test]
+fn ten_thousand_tenants_come_and_go_and_leave_nothing() {
+    let rig = Rig::new();
+    let inode = rig.create("x");
+    for nth in 0..10_000_u64 {
+        let memcg = rig.engine.memcg_create(&format!("{nth}"), None, Some(1 << 20));
+        if nth % 10 == 0 {
+            let own = rig.create(&format!("{nth}"));
+            write_round(&own, &memcg, 0);
+            drop(own);
+            rig.volume
+                .remove(&rig.volume.root().unwrap(), &format!("{nth}"), slackwater::backend::Removal::File)
+                .unwrap();
+        }
+        write_round(&inode, &memcg, nth % 8);
+        assert!(rig.engine.memcg_offline(&memcg));
+        drop(memcg);
+        let _ = rig.engine.step();
+    }
+    rig.volume.sync().unwrap(); // what waits for the next commit is held until then
+    rig.step_until("the release of all", || rig.engine.memcgs().len() == 1);
+    assert_eq!(rig.volume.wbs_alive(), 1);
+    drop(inode);
+    rig.umount();
+}
