@@ -146,8 +146,8 @@ impl Tenants {
     /// and where a cgroup cannot be read, which is logged once.
     ///
     /// # Blocking
-    /// A thread that was here less than 1 s ago costs about 1.2 us. Else files of `/proc` and cgroups are read, and the
-    /// caller holds no spinning lock.
+    /// A thread that was here less than 1 s ago costs about 1 us. Else files of `/proc` and of cgroups are read. The caller
+    /// holds no lock of rank 9 or more.
     #[must_use]
     pub fn of(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
         match &self.finder {

@@ -2,17 +2,18 @@
 
 mod rig;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use slackwater::{Clock, ManualClock, Timestamp};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::tenants::{TenantBy, TenantId, Tenants};
 
-use rig::{Cgroup, Rig, Sleeper, memory, unified};
+use rig::{Cgroup, Rig, Sleeper, await_removal, memory, unified};
 
 const MIB: u64 = 1 << 20;
 const SECOND: Duration = Duration::from_secs(1);
@@ -110,7 +111,7 @@ fn a_removed_tenant_is_told_at_once_and_its_successor_is_another() {
         other.enter(&process);
         let start = Instant::now();
         top.remove();
-        rig.await_removal(first.id);
+        await_removal(&mut rig.watcher, first.id);
         println!("{}: told after {:?}", top.path, start.elapsed());
         assert_eq!(rig.watcher.drain(), []);
         // Though no time has passed, nobody is found to be in it.
@@ -139,7 +140,52 @@ fn a_removed_leaf_is_no_removed_tenant() {
         assert_eq!(rig.of(&process).unwrap(), tenant);
         drop(process);
         top.remove();
-        rig.await_removal(tenant.id);
+        await_removal(&mut rig.watcher, tenant.id);
+    }
+}
+
+/// Raises a flag even when the test fails.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// While a process moves on and the cgroups behind it are removed, who looks for it never finds one that was told to be
+/// gone before.
+#[test]
+fn no_lookup_finds_a_tenant_that_was_told_to_be_removed() {
+    const MOVES: usize = 50;
+    for hierarchy in [unified(), memory()].into_iter().flatten() {
+        let mut here = Cgroup::top(&hierarchy);
+        let (Rig { tenants, mut watcher, .. }, process) = (Rig::new(), Sleeper::new());
+        here.enter(&process);
+        let told = Mutex::new(HashSet::new());
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let before = told.lock().unwrap().clone();
+                        let found = tenants.of(process.id(), 0);
+                        assert!(found.is_none_or(|tenant| !before.contains(&tenant.id)));
+                    }
+                });
+            }
+            let _end = Raise(&is_over);
+            for _ in 0..MOVES {
+                let tenant = tenants.of(process.id(), 0).map(|tenant| tenant.id);
+                let next = Cgroup::top(&hierarchy);
+                next.enter(&process);
+                drop(std::mem::replace(&mut here, next));
+                if let Some(tenant) = tenant {
+                    await_removal(&mut watcher, tenant);
+                    told.lock().unwrap().insert(tenant);
+                }
+            }
+        });
     }
 }
 

@@ -164,20 +164,20 @@ impl Rig {
     pub(crate) fn path_of(&self, process: &Sleeper) -> String {
         self.of(process).expect("its cgroup is known").path.clone()
     }
+}
 
-    /// Waits until `tenant` is told to be removed.
-    pub(crate) fn await_removal(&mut self, tenant: TenantId) {
-        let start = Instant::now();
-        loop {
-            assert!(start.elapsed() < LONG, "in vain: the removal is told");
-            {
-                let fd = self.watcher.fd().expect("inotify");
-                let timeout = self.watcher.poll_interval().unwrap_or(LONG).try_into().expect("a short time");
-                poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).expect("poll");
-            }
-            if self.watcher.drain().contains(&tenant) {
-                return;
-            }
+/// Waits until `tenant` is told to be removed.
+pub(crate) fn await_removal(watcher: &mut Watcher, tenant: TenantId) {
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < LONG, "in vain: the removal is told");
+        {
+            let fd = watcher.fd().expect("inotify");
+            let timeout = watcher.poll_interval().unwrap_or(LONG).try_into().expect("a short time");
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).expect("poll");
+        }
+        if watcher.drain().contains(&tenant) {
+            return;
         }
     }
 }
