@@ -127,8 +127,7 @@ impl ByCgroup {
 
     /// The caller's business from here. What is not to be expected is logged once: it would fill the log.
     fn unknown(&self, tid: u32, error: &LookupError) -> Option<Arc<Tenant>> {
-        let is_expected = matches!(error, LookupError::Gone | LookupError::Moved);
-        if !is_expected && !self.has_warned.swap(true, Ordering::Relaxed) {
+        if !matches!(error, LookupError::Gone) && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "the tenant of thread {tid} is not known: {error}; its writes, and those of others for whom this \
                  happens, are charged to the owners of the inodes"

@@ -43,8 +43,8 @@ pub(super) enum LookupError {
     /// The thread does not live any more.
     #[error("the thread is gone")]
     Gone,
-    /// Between two looks the thread has moved to another cgroup, or somebody has removed one.
-    #[error("the thread moves from cgroup to cgroup")]
+    /// The directory that `/proc` names is another than that of the thread's cgroup, or is removed by now.
+    #[error("it moves from cgroup to cgroup, or something is mounted over the hierarchy")]
     Moved,
     #[error("no descriptor for the thread: {0}")]
     Descriptor(Errno),

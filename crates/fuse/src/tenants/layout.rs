@@ -27,7 +27,8 @@ pub struct Hierarchy {
 }
 
 impl Layout {
-    /// Reads the text of `/proc/self/mountinfo`. Of several mounts of one hierarchy one that shows the whole is taken.
+    /// Reads the text of `/proc/self/mountinfo`. Of several mounts of one hierarchy the first that shows most of
+    /// it is taken.
     #[must_use]
     pub fn parse(mountinfo: &str) -> Self {
         let mut layout = Self::default();
@@ -36,7 +37,7 @@ impl Layout {
                 Kind::Unified => &mut layout.unified,
                 Kind::Memory => &mut layout.memory,
             };
-            if place.as_ref().is_none_or(|known| !known.is_whole() && hierarchy.is_whole()) {
+            if place.as_ref().is_none_or(|known| known.breadth() < hierarchy.breadth()) {
                 *place = Some(hierarchy);
             }
         }
@@ -59,8 +60,10 @@ pub(super) enum Kind {
 }
 
 impl Hierarchy {
-    fn is_whole(&self) -> bool {
-        self.root == Path::new("/")
+    /// More is seen from above our cgroup namespace than from its root, and more there than in a cgroup.
+    fn breadth(&self) -> usize {
+        let above = self.root.components().filter(|part| *part == Component::ParentDir).count();
+        if self.root == Path::new("/") { 1 } else { 2 * above }
     }
 
     /// The directory of the cgroup `path`, a path as `/proc/PID/cgroup` has it. `None` if it is not mounted here.
@@ -123,11 +126,17 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 ";
 
-    /// A container without a cgroup namespace, and the host's hierarchy as seen from inside of one.
+    /// A container without a cgroup namespace.
     const BOUND: &str = "\
 612 611 0:30 /system.slice/docker-4f1c.scope /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate
 ";
-    const FROM_INSIDE: &str = "701 700 0:30 /../.. /host/sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+
+    /// Inside of a cgroup namespace two levels down: the host's mounts, and one that was made there.
+    const NAMESPACE: &str = "\
+63 43 0:38 / /mnt/inside rw,relatime - cgroup2 none rw
+57 47 0:38 /../.. /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+51 47 0:32 /../.. /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+";
 
     fn at(mountpoint: &str, root: &str) -> Option<Hierarchy> {
         Some(Hierarchy { mountpoint: mountpoint.into(), root: root.into() })
@@ -152,10 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_the_whole_is_preferred() {
+    fn the_mount_that_shows_most_is_preferred() {
         let first = format!("{BOUND}{V2}");
         assert_eq!(Layout::parse(&first).unified, at("/sys/fs/cgroup", "/"));
         assert_eq!(Layout::parse(&format!("{V2}{BOUND}")), Layout::parse(&first));
+        assert_eq!(Layout::parse(NAMESPACE).unified, at("/sys/fs/cgroup/unified", "/../.."));
+        assert_eq!(Layout::parse(NAMESPACE).memory, at("/sys/fs/cgroup/memory", "/../.."));
     }
 
     #[test]
@@ -169,10 +180,11 @@ mod tests {
         let nested = Layout::parse(BOUND).unified.unwrap();
         assert_eq!(directory(&nested, "/system.slice/docker-4f1c.scope/x").unwrap().as_os_str(), "/sys/fs/cgroup/x");
         assert_eq!(directory(&nested, "/system.slice"), None);
-        let outer = Layout::parse(FROM_INSIDE).unified.unwrap();
-        assert_eq!(directory(&outer, "/../../user.slice").unwrap().as_os_str(), "/host/sys/fs/cgroup/user.slice");
+        let outer = Layout::parse(NAMESPACE).unified.unwrap();
+        let beside = "/sys/fs/cgroup/unified/user.slice";
+        assert_eq!(directory(&outer, "/../../user.slice").unwrap().as_os_str(), beside);
         assert_eq!(directory(&outer, "/../../.."), None);
-        assert_eq!(directory(&outer, "/own"), None);
+        assert_eq!(directory(&outer, "/own"), None, "the name of the namespace's root is not known");
     }
 
     #[test]

@@ -22,7 +22,7 @@
 //! T2. A tenant's number is its cgroup's for ever. It is the inode number of the directory, which has 64 bits of which
 //!     the upper half is a generation: kernfs gives none twice, in either version. A directory that is made again under
 //!     the same name is another tenant. Where inode numbers have 32 bits a number can come back; what was
-//!     remembered of it is forgotten with the notice of its removal, and after [`cgroups`]' 2 s without one.
+//!     remembered of it is forgotten with the notice of its removal, or else within 2 s.
 //! T3. No lookup that begins after [`Watcher::drain`] has named a tenant finds it again. One that runs meanwhile may.
 //!
 //! # Lock order

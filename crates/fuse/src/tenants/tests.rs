@@ -77,8 +77,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(hierarchy: &Hierarchy) -> io::Result<Self> {
-        let directory = |name| hierarchy.mountpoint.join(format!("slackwater-by-text-{}-{name}", std::process::id()));
+    fn new(test: &str, hierarchy: &Hierarchy) -> io::Result<Self> {
+        let directory = |name| hierarchy.mountpoint.join(format!("slackwater-{test}-{}-{name}", std::process::id()));
         let directories = ["a", "b"].map(directory);
         let process = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep of coreutils");
         let pair = Self { directories, process };
@@ -107,7 +107,7 @@ impl Drop for Pair {
 fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_second() {
     let layout = of_this_machine();
     let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
-    let pair = match Pair::new(&unified) {
+    let pair = match Pair::new("by-text", &unified) {
         Ok(pair) => pair,
         Err(error) => return println!("skipped: no cgroup can be made: {error}"),
     };
@@ -123,6 +123,31 @@ fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_seco
     let second = by_text.tenant_of(pid).unwrap();
     assert_ne!(first.id, second.id);
     assert_eq!(second, told.tenant_of(pid).unwrap());
+}
+
+/// The kernel tells the number of a cgroup, `/proc` its path a moment later: where they do not fit, the thread has moved
+/// or is another, and what is at the path is not its tenant.
+#[test]
+fn a_directory_with_another_number_is_not_believed() {
+    let layout = of_this_machine();
+    let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
+    if ProofKind::of_this_kernel() == ProofKind::Directory {
+        return println!("skipped: this kernel names no cgroup of a pidfd");
+    }
+    let pair = match Pair::new("number", &unified) {
+        Ok(pair) => pair,
+        Err(error) => return println!("skipped: no cgroup can be made: {error}"),
+    };
+    pair.enter(0);
+    let elsewhere = std::env::temp_dir().join(format!("slackwater-elsewhere-{}", std::process::id()));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::create_dir(elsewhere.join(pair.directories[0].file_name().unwrap())).unwrap();
+    let hidden = Hierarchy { mountpoint: elsewhere.clone(), ..unified };
+    let pid = pair.process.id();
+    let found = by_cgroup(ProofKind::Pidfd, Layout { unified: Some(hidden), ..layout.clone() }, clock()).tenant_of(pid);
+    fs::remove_dir_all(elsewhere).unwrap();
+    assert_eq!(found, None);
+    assert!(by_cgroup(ProofKind::Pidfd, layout, clock()).tenant_of(pid).is_some());
 }
 
 #[test]
