@@ -24,6 +24,7 @@ mod reply;
 mod request;
 mod session;
 mod sys;
+pub mod tenants;
 mod transport;
 mod volume;
 

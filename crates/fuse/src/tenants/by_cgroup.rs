@@ -1,0 +1,138 @@
+//! The tenant of a thread, by its cgroup.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use slackwater::{Clock, Tick};
+use slackwater_sync::lock::might_sleep;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+
+use crate::tenants::callers::{Caller, Callers, Finding};
+use crate::tenants::cgroups::{CgroupId, Cgroups};
+use crate::tenants::error::{LookupError, TenantsError};
+use crate::tenants::layout::{Kind, Layout};
+use crate::tenants::limits::Limits;
+use crate::tenants::proof::ProofKind;
+use crate::tenants::watches::Watches;
+use crate::tenants::{Tenant, Watcher, pid_namespace};
+
+/// The root of a hierarchy: kernfs counts from here.
+const ROOT: u64 = 1;
+/// Looks at a thread that is moved, or whose id changes hands, while it is looked at.
+const ATTEMPTS: usize = 4;
+
+pub(super) struct ByCgroup {
+    clock: Arc<dyn Clock>,
+    callers: Callers,
+    cgroups: Arc<Cgroups>,
+    has_warned: AtomicBool,
+}
+
+impl ByCgroup {
+    pub(super) fn new(limits_bytes: BTreeMap<PathBuf, u64>, clock: Arc<dyn Clock>) -> Result<Self, TenantsError> {
+        pid_namespace::check()?;
+        let path = PathBuf::from("/proc/self/mountinfo");
+        let mountinfo = match std::fs::read(&path) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+            Err(source) => return Err(TenantsError::Proc { path, source }),
+        };
+        let layout = Layout::parse(&mountinfo);
+        if layout == Layout::default() {
+            return Err(TenantsError::NoCgroups);
+        }
+        let cgroups = Cgroups::new(layout, Limits::new(limits_bytes), Watches::new());
+        Ok(Self::over(ProofKind::of_this_kernel(), cgroups, clock))
+    }
+
+    pub(super) fn over(kind: ProofKind, cgroups: Cgroups, clock: Arc<dyn Clock>) -> Self {
+        let (callers, cgroups) = (Callers::new(kind), Arc::new(cgroups));
+        Self { clock, callers, cgroups, has_warned: AtomicBool::new(false) }
+    }
+
+    pub(super) fn watcher(&self) -> Watcher {
+        Watcher::new(Arc::clone(&self.cgroups))
+    }
+
+    pub(super) fn tenant_of(&self, tid: u32) -> Option<Arc<Tenant>> {
+        might_sleep();
+        let now = self.clock.now();
+        for attempt in 1..=ATTEMPTS {
+            let caller = match self.callers.get(tid, now) {
+                Ok(caller) => caller,
+                Err(error) => return self.unknown(tid, &error),
+            };
+            match self.look_at(tid, &caller, attempt == ATTEMPTS, now) {
+                Ok(tenant) => return tenant,
+                // T1: the next look is at whoever has the id now, or finds nobody.
+                Err(LookupError::Gone) => self.callers.remove(tid, &caller),
+                Err(error) if error.may_pass() => {}
+                Err(error) => return self.unknown(tid, &error),
+            }
+        }
+        None
+    }
+
+    /// The tenant of one thread, or that it cannot be told; both are remembered. An error that may pass is worth another
+    /// look, unless this is the last.
+    fn look_at(&self, tid: u32, caller: &Caller, is_last: bool, now: Tick) -> Result<Option<Arc<Tenant>>, LookupError> {
+        let layout = &self.cgroups.layout;
+        let told = caller.proof.unified_id()?;
+        let decides = |id: &u64| layout.unified.is_some() && (*id != ROOT || layout.memory.is_none());
+        let unified_id = told.filter(decides);
+        let removals = self.cgroups.removals();
+        if let Some(tenant) = caller.recall(unified_id, removals, now) {
+            return Ok(tenant);
+        }
+        let found = match unified_id {
+            Some(inode) => self.by_id(tid, caller, CgroupId { kind: Kind::Unified, inode }, now),
+            None => self.by_text(tid, caller, told.is_some(), now),
+        };
+        let tenant = match found {
+            Ok(tenant) => Some(tenant),
+            Err(error) if error.may_pass() && !is_last => return Err(error),
+            Err(error) => self.unknown(tid, &error),
+        };
+        caller.remember(Finding { unified_id, tenant: tenant.clone(), at: now, removals });
+        Ok(tenant)
+    }
+
+    /// The kernel has told the number; the path is not known before the first time.
+    fn by_id(&self, tid: u32, caller: &Caller, id: CgroupId, now: Tick) -> Result<Arc<Tenant>, LookupError> {
+        if let Some(tenant) = self.cgroups.known(id, now) {
+            return Ok(tenant);
+        }
+        let path = caller.proof.membership(tid)?.unified.ok_or(LookupError::Nowhere)?;
+        let (found, tenant) = self.cgroups.enter(id.kind, path, now)?;
+        if found == id { Ok(tenant) } else { Err(LookupError::Moved) }
+    }
+
+    /// By what `/proc` says: in the unified hierarchy, unless it is the root there, else in the one of memory.
+    fn by_text(&self, tid: u32, caller: &Caller, is_unified_root: bool, now: Tick) -> Result<Arc<Tenant>, LookupError> {
+        let membership = caller.proof.membership(tid)?;
+        let layout = &self.cgroups.layout;
+        let unified = membership.unified.filter(|_| layout.unified.is_some() && !is_unified_root);
+        let memory = membership.memory.filter(|_| layout.memory.is_some());
+        let (kind, path) = match (unified, memory) {
+            (Some(unified), Some(memory)) => match self.cgroups.directory(Kind::Unified, &unified) {
+                Ok((id, _)) if id.inode == ROOT => (Kind::Memory, memory),
+                _ => (Kind::Unified, unified),
+            },
+            (Some(unified), None) => (Kind::Unified, unified),
+            (None, Some(memory)) => (Kind::Memory, memory),
+            (None, None) => return Err(LookupError::Nowhere),
+        };
+        self.cgroups.enter(kind, path, now).map(|(_, tenant)| tenant)
+    }
+
+    /// The caller's business from here. What is not to be expected is logged once: it would fill the log.
+    fn unknown(&self, tid: u32, error: &LookupError) -> Option<Arc<Tenant>> {
+        if !matches!(error, LookupError::Gone) && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the tenant of thread {tid} is not known: {error}; its writes, and those of others for whom this \
+                 happens, are charged to the owners of the inodes"
+            );
+        }
+        None
+    }
+}

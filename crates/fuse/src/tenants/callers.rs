@@ -1,0 +1,202 @@
+//! Threads that have asked, and what was found out about them.
+//!
+//! Each costs a descriptor, so there is a bound; of the threads that share a shard the one goes that has not asked for
+//! longest. T1 is kept by whoever uses an entry: the table does not know who lives.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use slackwater::Tick;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+
+use crate::TRANSPORT;
+use crate::tenants::Tenant;
+use crate::tenants::error::LookupError;
+use crate::tenants::proof::{Proof, ProofKind};
+
+/// Threads of one process have ids in a row.
+const SHARDS: usize = 16;
+/// More threads than write at a time on any machine of today.
+const CALLERS_MAX: usize = 4096;
+/// Of the descriptors that this process may have, one in so many.
+const DESCRIPTORS: u64 = 4;
+/// How long a cgroup is believed that was read from `/proc`, and the tenant of one that the kernel names.
+pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+pub(super) struct Callers {
+    kind: ProofKind,
+    shards: [Mutex<HashMap<u32, Arc<Caller>>>; SHARDS],
+    shard_max: usize,
+}
+
+/// A thread.
+pub(super) struct Caller {
+    pub(super) proof: Proof,
+    used_at: AtomicU64,
+    last: Mutex<Option<Finding>>,
+}
+
+/// What was found out about a thread.
+pub(super) struct Finding {
+    /// Its unified cgroup, if that decides.
+    pub(super) unified_id: Option<u64>,
+    /// `None`: its cgroup could not be read.
+    pub(super) tenant: Option<Arc<Tenant>>,
+    pub(super) at: Tick,
+    /// How often tenants had been forgotten when the lookup began.
+    pub(super) removals: u64,
+}
+
+impl Callers {
+    pub(super) fn new(kind: ProofKind) -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS;
+        let callers = usize::try_from(descriptors).unwrap_or(usize::MAX).min(CALLERS_MAX);
+        Self::bounded(kind, (callers / SHARDS).max(1))
+    }
+
+    fn bounded(kind: ProofKind, shard_max: usize) -> Self {
+        Self { kind, shards: std::array::from_fn(|_| Mutex::new(TRANSPORT, HashMap::new())), shard_max }
+    }
+
+    fn shard(&self, tid: u32) -> &Mutex<HashMap<u32, Arc<Caller>>> {
+        &self.shards[tid as usize % SHARDS]
+    }
+
+    /// The entry of a thread id, made if there is none.
+    pub(super) fn get(&self, tid: u32, now: Tick) -> Result<Arc<Caller>, LookupError> {
+        if let Some(caller) = self.shard(tid).lock().get(&tid) {
+            caller.used_at.store(now.0, Ordering::Relaxed);
+            return Ok(Arc::clone(caller));
+        }
+        let caller = Arc::new(Caller {
+            proof: Proof::open(self.kind, tid)?,
+            used_at: AtomicU64::new(now.0),
+            last: Mutex::new(TRANSPORT, None),
+        });
+        let mut shard = self.shard(tid).lock();
+        let is_full = shard.len() >= self.shard_max && !shard.contains_key(&tid);
+        let oldest = || shard.iter().min_by_key(|(_, caller)| caller.used_at.load(Ordering::Relaxed));
+        let oldest = is_full.then(oldest).flatten().map(|(tid, _)| *tid);
+        let evicted = oldest.and_then(|tid| shard.remove(&tid));
+        // Another request of this thread may have been faster. Which entry stays makes no difference.
+        let replaced = shard.insert(tid, Arc::clone(&caller));
+        drop(shard);
+        // Closes their descriptors.
+        drop((evicted, replaced));
+        Ok(caller)
+    }
+
+    /// Forgets a thread that is gone, unless its id has a new entry by now.
+    pub(super) fn remove(&self, tid: u32, gone: &Arc<Caller>) {
+        let mut shard = self.shard(tid).lock();
+        if shard.get(&tid).is_some_and(|caller| Arc::ptr_eq(caller, gone)) {
+            let removed = shard.remove(&tid);
+            drop(shard);
+            drop(removed);
+        }
+    }
+}
+
+impl Caller {
+    /// What was found out last, while it is to be believed.
+    pub(super) fn recall(&self, unified_id: Option<u64>, removals: u64, now: Tick) -> Option<Option<Arc<Tenant>>> {
+        let last = self.last.lock();
+        let finding = last.as_ref()?;
+        let is_valid =
+            finding.unified_id == unified_id && finding.removals == removals && now.since(finding.at) < FRESH;
+        is_valid.then(|| finding.tenant.clone())
+    }
+
+    pub(super) fn remember(&self, finding: Finding) {
+        *self.last.lock() = Some(finding);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len(callers: &Callers) -> usize {
+        callers.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Threads that live until the end of the test.
+    struct Threads {
+        tids: Vec<u32>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+    }
+
+    impl Threads {
+        fn new(count: usize) -> Self {
+            let (tell, told) = std::sync::mpsc::channel();
+            let start = |_| {
+                let tell = tell.clone();
+                std::thread::spawn(move || {
+                    tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+                    std::thread::park();
+                })
+            };
+            let threads: Vec<_> = (0..count).map(start).collect();
+            Self { tids: told.iter().take(count).collect(), threads }
+        }
+    }
+
+    impl Drop for Threads {
+        fn drop(&mut self) {
+            for thread in self.threads.drain(..) {
+                thread.thread().unpark();
+                thread.join().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_who_has_not_asked_for_longest() {
+        let threads = Threads::new(3 * SHARDS);
+        let callers = Callers::bounded(ProofKind::of_this_kernel(), 1);
+        for (now, tid) in (1..).zip(&threads.tids) {
+            let caller = callers.get(*tid, Tick(now)).unwrap();
+            assert!(len(&callers) <= SHARDS);
+            assert!(Arc::ptr_eq(&caller, &callers.get(*tid, Tick(now)).unwrap()));
+        }
+        let two = Callers::bounded(ProofKind::of_this_kernel(), 2);
+        let of_one_shard = |tid: &&u32| **tid as usize % SHARDS == threads.tids[0] as usize % SHARDS;
+        let tids: Vec<u32> = threads.tids.iter().filter(of_one_shard).copied().collect();
+        let [a, b, c, ..] = tids[..] else { return println!("skipped: thread ids are not in a row here") };
+        let first = two.get(a, Tick(1)).unwrap();
+        two.get(b, Tick(2)).unwrap();
+        two.get(a, Tick(3)).unwrap();
+        two.get(c, Tick(4)).unwrap();
+        assert!(Arc::ptr_eq(&first, &two.get(a, Tick(5)).unwrap()));
+        assert!(!two.shard(b).lock().contains_key(&b));
+    }
+
+    #[test]
+    fn a_new_entry_of_a_reused_id_is_not_removed_with_the_old() {
+        let threads = Threads::new(1);
+        let tid = threads.tids[0];
+        let callers = Callers::bounded(ProofKind::of_this_kernel(), 1);
+        let old = callers.get(tid, Tick(1)).unwrap();
+        callers.remove(tid, &old);
+        let new = callers.get(tid, Tick(2)).unwrap();
+        callers.remove(tid, &old);
+        assert!(Arc::ptr_eq(&new, &callers.get(tid, Tick(3)).unwrap()));
+    }
+
+    #[test]
+    fn a_finding_holds_for_a_second_in_the_same_cgroup_while_nothing_is_removed() {
+        let threads = Threads::new(1);
+        let caller = Callers::new(ProofKind::of_this_kernel()).get(threads.tids[0], Tick(1)).unwrap();
+        let at = Tick(7_000_000_000);
+        assert_eq!(caller.recall(Some(5), 0, at), None);
+        caller.remember(Finding { unified_id: Some(5), tenant: None, at, removals: 0 });
+        assert_eq!(caller.recall(Some(5), 0, Tick(7_999_999_999)), Some(None));
+        assert_eq!(caller.recall(Some(6), 0, at), None);
+        assert_eq!(caller.recall(None, 0, at), None);
+        assert_eq!(caller.recall(Some(5), 1, at), None);
+        assert_eq!(caller.recall(Some(5), 0, Tick(8_000_000_000)), None);
+    }
+}

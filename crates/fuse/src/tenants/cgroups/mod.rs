@@ -1,0 +1,182 @@
+//! From a cgroup to its tenant: the nearest cgroup, itself or above it, that has a limit; else the top-level one.
+//!
+//! What is found is remembered by the cgroup's number for [`FRESH`]; then limits are read again, by one of the threads that
+//! need them. A cgroup that is removed is forgotten with the notice that its tenant is, and else when the table is full.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::stat;
+use rustix::io::Errno;
+use slackwater::Tick;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+
+use crate::TRANSPORT;
+use crate::tenants::error::LookupError;
+use crate::tenants::layout::{Hierarchy, Kind, Layout};
+use crate::tenants::limits::Limits;
+use crate::tenants::watches::Watches;
+use crate::tenants::{Tenant, TenantId};
+
+/// How old a limit may be.
+const FRESH: Duration = Duration::from_secs(2);
+/// Cgroups that are remembered: more than write within [`FRESH`] on any machine of today.
+const KNOWN_MAX: usize = 4096;
+/// Tells numbers of the memory hierarchy from those of the unified one.
+const MEMORY: u64 = 1 << 63;
+/// What `/proc` appends to the path of a dead thread whose cgroup is removed.
+const DELETED: &[u8] = b" (deleted)";
+
+/// A cgroup: its hierarchy, and the inode number of its directory there.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub(super) struct CgroupId {
+    pub(super) kind: Kind,
+    pub(super) inode: u64,
+}
+
+impl From<CgroupId> for TenantId {
+    fn from(id: CgroupId) -> Self {
+        match id.kind {
+            Kind::Unified => Self(id.inode),
+            Kind::Memory => Self(id.inode | MEMORY),
+        }
+    }
+}
+
+pub(super) struct Cgroups {
+    pub(super) layout: Layout,
+    pub(super) watches: Watches,
+    limits: Limits,
+    known: Mutex<HashMap<CgroupId, Known>>,
+    /// How often removed tenants were forgotten.
+    removals: AtomicU64,
+}
+
+struct Known {
+    path: PathBuf,
+    tenant: Arc<Tenant>,
+    read_at: Tick,
+}
+
+impl Known {
+    fn is_fresh(&self, now: Tick) -> bool {
+        now.since(self.read_at) < FRESH
+    }
+}
+
+impl Cgroups {
+    pub(super) fn new(layout: Layout, limits: Limits, watches: Watches) -> Self {
+        let known = Mutex::new(TRANSPORT, HashMap::new());
+        Self { layout, watches, limits, known, removals: AtomicU64::new(0) }
+    }
+
+    /// The tenant of a cgroup that was [entered](Self::enter) before, at the place where it was then.
+    pub(super) fn known(&self, id: CgroupId, now: Tick) -> Option<Arc<Tenant>> {
+        let mut known = self.known.lock();
+        let cgroup = known.get_mut(&id)?;
+        if cgroup.is_fresh(now) {
+            return Some(Arc::clone(&cgroup.tenant));
+        }
+        // The others go on with what is there.
+        cgroup.read_at = now;
+        let path = cgroup.path.clone();
+        drop(known);
+        if let Ok((found, _)) = self.directory(id.kind, &path)
+            && found == id
+            && let Ok(tenant) = self.find(id.kind, &path)
+        {
+            return Some(self.remember(id, path, tenant, now));
+        }
+        self.known.lock().remove(&id);
+        None
+    }
+
+    /// The cgroup at `path` in a hierarchy, and its tenant.
+    pub(super) fn enter(&self, kind: Kind, path: PathBuf, now: Tick) -> Result<(CgroupId, Arc<Tenant>), LookupError> {
+        let (id, _) = self.directory(kind, &path)?;
+        if let Some(cgroup) = self.known.lock().get(&id).filter(|known| known.is_fresh(now) && known.path == path) {
+            return Ok((id, Arc::clone(&cgroup.tenant)));
+        }
+        let tenant = self.find(kind, &path)?;
+        Ok((id, self.remember(id, path, tenant, now)))
+    }
+
+    /// The number and the directory of the cgroup at `path`.
+    pub(super) fn directory(&self, kind: Kind, path: &Path) -> Result<(CgroupId, PathBuf), LookupError> {
+        let hierarchy = self.hierarchy(kind)?;
+        let directory = hierarchy
+            .directory(path)
+            .ok_or_else(|| LookupError::Outside { path: path.to_owned(), mountpoint: hierarchy.mountpoint.clone() })?;
+        match stat(&directory) {
+            Ok(stat) => Ok((CgroupId { kind, inode: stat.st_ino }, directory)),
+            Err(Errno::NOENT) if path.as_os_str().as_bytes().ends_with(DELETED) => Err(LookupError::Gone),
+            Err(source) => Err(LookupError::Directory { directory, source }),
+        }
+    }
+
+    /// Forgets tenants that are gone (T3).
+    pub(super) fn forget(&self, gone: &[TenantId]) {
+        if !gone.is_empty() {
+            self.known.lock().retain(|_, cgroup| !gone.contains(&cgroup.tenant.id));
+            self.removals.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Changes whenever something was forgotten.
+    pub(super) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    fn hierarchy(&self, kind: Kind) -> Result<&Hierarchy, LookupError> {
+        self.layout.hierarchy(kind).ok_or(LookupError::Nowhere)
+    }
+
+    fn find(&self, kind: Kind, path: &Path) -> Result<Tenant, LookupError> {
+        let hierarchy = self.hierarchy(kind)?;
+        let mut lineage = hierarchy.lineage(path);
+        let limited = lineage.find_map(|level| Some((level, self.limits.of(&self.layout, kind, level)?)));
+        let (path, limit_bytes) = match limited {
+            Some((path, bytes)) => (path, Some(bytes)),
+            None => (hierarchy.top_level(path), None),
+        };
+        let (id, directory) = self.directory(kind, path)?;
+        // What is mounted cannot be removed.
+        if path != hierarchy.root {
+            self.watches.watch(id, &directory)?;
+        }
+        Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes })
+    }
+
+    fn remember(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick) -> Arc<Tenant> {
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX && !known.contains_key(&id) {
+            known.retain(|_, cgroup| cgroup.is_fresh(now));
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+        }
+        match known.entry(id) {
+            Entry::Occupied(mut entry) => {
+                let cgroup = entry.get_mut();
+                if *cgroup.tenant != tenant {
+                    cgroup.tenant = Arc::new(tenant);
+                }
+                (cgroup.path, cgroup.read_at) = (path, now);
+                Arc::clone(&cgroup.tenant)
+            }
+            Entry::Vacant(entry) => {
+                let tenant = Arc::new(tenant);
+                entry.insert(Known { path, tenant: Arc::clone(&tenant), read_at: now });
+                tenant
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

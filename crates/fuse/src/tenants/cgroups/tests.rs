@@ -1,0 +1,262 @@
+//! Trees of ordinary directories stand for machines with v1, v2 and both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::AtomicUsize;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const START: Tick = Tick(1_000_000_000_000);
+
+struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    fn new() -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("slackwater-cgroups-{}-{number}", std::process::id()));
+        fs::create_dir_all(root.join("unified")).unwrap();
+        fs::create_dir_all(root.join("memory")).unwrap();
+        Self { root }
+    }
+
+    fn hierarchy(&self, name: &str, root: &str) -> Option<Hierarchy> {
+        Some(Hierarchy { mountpoint: self.root.join(name), root: root.into() })
+    }
+
+    fn v2(&self) -> Layout {
+        Layout { unified: self.hierarchy("unified", "/"), memory: None }
+    }
+
+    fn v1(&self) -> Layout {
+        Layout { unified: None, memory: self.hierarchy("memory", "/") }
+    }
+
+    fn hybrid(&self) -> Layout {
+        Layout { unified: self.hierarchy("unified", "/"), memory: self.hierarchy("memory", "/") }
+    }
+
+    fn cgroup(&self, path: &str) {
+        fs::create_dir_all(self.root.join(path)).unwrap();
+    }
+
+    /// Writes a file of a cgroup, which is made if need be.
+    fn limit(&self, file: &str, text: &str) {
+        let file = self.root.join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn cgroups(layout: Layout, configured: &[(&str, u64)]) -> Cgroups {
+    let configured: BTreeMap<_, _> = configured.iter().map(|(path, bytes)| (PathBuf::from(path), *bytes)).collect();
+    Cgroups::new(layout, Limits::new(configured), Watches::new())
+}
+
+fn tenant(cgroups: &Cgroups, kind: Kind, path: &str) -> (String, Option<u64>) {
+    let (_, tenant) = cgroups.enter(kind, path.into(), START).unwrap();
+    (tenant.path.clone(), tenant.limit_bytes)
+}
+
+#[test]
+fn the_nearest_limit_makes_the_tenant_on_v2() {
+    let machine = Machine::new();
+    machine.limit("unified/a/memory.max", "max\n");
+    machine.limit("unified/a/b/memory.max", "67108864\n");
+    machine.limit("unified/a/b/c/memory.max", "max\n");
+    machine.limit("unified/a/b/c/d/memory.max", "1048576\n");
+    let cgroups = cgroups(machine.v2(), &[]);
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b/c/d"), ("/a/b/c/d".into(), Some(MIB)));
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b/c"), ("/a/b".into(), Some(64 * MIB)));
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a/b".into(), Some(64 * MIB)));
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a"), ("/a".into(), None));
+}
+
+#[test]
+fn the_nearest_limit_makes_the_tenant_on_v1() {
+    let machine = Machine::new();
+    machine.limit("memory/memory.limit_in_bytes", "9223372036854771712\n");
+    machine.limit("memory/docker/memory.limit_in_bytes", "9223372036854771712\n");
+    machine.limit("memory/docker/4f/memory.limit_in_bytes", "1048576\n");
+    machine.limit("memory/docker/4f/job/memory.limit_in_bytes", "9223372036854771712\n");
+    let cgroups = cgroups(machine.v1(), &[]);
+    assert_eq!(tenant(&cgroups, Kind::Memory, "/docker/4f/job"), ("/docker/4f".into(), Some(MIB)));
+    assert_eq!(tenant(&cgroups, Kind::Memory, "/docker"), ("/docker".into(), None));
+    assert_eq!(tenant(&cgroups, Kind::Memory, "/"), ("/".into(), None));
+}
+
+#[test]
+fn without_any_limit_the_top_level_is_the_tenant() {
+    let machine = Machine::new();
+    machine.cgroup("unified/user.slice/user-1000.slice/app");
+    let cgroups = cgroups(machine.v2(), &[]);
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/user.slice/user-1000.slice/app"), ("/user.slice".into(), None));
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/"), ("/".into(), None));
+}
+
+#[test]
+fn a_configured_limit_counts_like_a_memory_limit_and_the_smaller_of_both_holds() {
+    let machine = Machine::new();
+    machine.limit("unified/a/memory.max", "10485760\n");
+    machine.cgroup("unified/a/b/c");
+    let configured = [("/a/b/", 2 * MIB), ("/a", 64 * MIB), ("/", 99 * MIB)];
+    let cgroups = cgroups(machine.v2(), &configured);
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b/c"), ("/a/b".into(), Some(2 * MIB)));
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a"), ("/a".into(), Some(10 * MIB)));
+    machine.cgroup("unified/x/y");
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/x/y"), ("/".into(), Some(99 * MIB)));
+}
+
+#[test]
+fn on_a_hybrid_machine_the_limit_stands_in_the_memory_hierarchy() {
+    let machine = Machine::new();
+    machine.cgroup("unified/a/b");
+    machine.limit("memory/a/memory.limit_in_bytes", "1048576\n");
+    let cgroups = cgroups(machine.hybrid(), &[]);
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a".into(), Some(MIB)));
+    assert_eq!(tenant(&cgroups, Kind::Memory, "/a"), ("/a".into(), Some(MIB)));
+    let (unified, _) = cgroups.directory(Kind::Unified, Path::new("/a")).unwrap();
+    let (memory, _) = cgroups.directory(Kind::Memory, Path::new("/a")).unwrap();
+    let memory_as_unified = CgroupId { kind: Kind::Unified, ..memory };
+    assert_ne!(TenantId::from(memory), TenantId::from(memory_as_unified));
+    assert_eq!(TenantId::from(unified), TenantId(unified.inode));
+}
+
+#[test]
+fn absurd_limits_are_none() {
+    let machine = Machine::new();
+    machine.limit("unified/a/memory.max", "1048576\n");
+    machine.limit("unified/a/b/memory.max", "many\n");
+    machine.limit("unified/a/c/memory.max", "");
+    machine.cgroup("unified/a/d/memory.max");
+    let cgroups = cgroups(machine.v2(), &[]);
+    for path in ["/a/b", "/a/c", "/a/d"] {
+        assert_eq!(tenant(&cgroups, Kind::Unified, path), ("/a".into(), Some(MIB)));
+    }
+}
+
+#[test]
+fn in_a_container_paths_have_the_mounts_root_before_them() {
+    let machine = Machine::new();
+    machine.cgroup("unified/job/leaf");
+    let layout = Layout { unified: machine.hierarchy("unified", "/system.slice/docker-4f.scope"), memory: None };
+    let cgroups = cgroups(layout, &[]);
+    let job = "/system.slice/docker-4f.scope/job";
+    assert_eq!(tenant(&cgroups, Kind::Unified, &format!("{job}/leaf")), (job.into(), None));
+    let outside = cgroups.enter(Kind::Unified, "/system.slice/cron.service".into(), START);
+    assert!(matches!(outside, Err(LookupError::Outside { .. })));
+}
+
+#[test]
+fn what_is_not_there_is_an_error_and_what_was_deleted_is_gone() {
+    let machine = Machine::new();
+    let cgroups = cgroups(machine.v2(), &[]);
+    let enter = |kind, path: &str| cgroups.enter(kind, path.into(), START).unwrap_err();
+    assert!(matches!(enter(Kind::Unified, "/a"), LookupError::Directory { source: Errno::NOENT, .. }));
+    assert!(matches!(enter(Kind::Unified, "/a (deleted)"), LookupError::Gone));
+    assert!(matches!(enter(Kind::Memory, "/a"), LookupError::Nowhere));
+}
+
+#[test]
+fn limits_are_read_again_after_two_seconds_and_not_before() {
+    let machine = Machine::new();
+    machine.limit("unified/a/memory.max", "max\n");
+    machine.limit("unified/a/b/memory.max", "max\n");
+    let cgroups = cgroups(machine.v2(), &[]);
+    let (id, first) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    machine.limit("unified/a/memory.max", "2097152\n");
+    machine.limit("unified/a/b/memory.max", "1048576\n");
+    let before = cgroups.known(id, START + Duration::from_millis(1999)).unwrap();
+    assert!(Arc::ptr_eq(&first, &before));
+    let after = cgroups.known(id, START + Duration::from_secs(2)).unwrap();
+    assert_eq!((after.path.as_str(), after.limit_bytes), ("/a/b", Some(MIB)));
+    machine.limit("unified/a/b/memory.max", "max\n");
+    let (_, later) = cgroups.enter(Kind::Unified, "/a/b".into(), START + Duration::from_secs(4)).unwrap();
+    assert_eq!((later.path.as_str(), later.limit_bytes), ("/a", Some(2 * MIB)));
+    // Nothing new is no new tenant.
+    let same = cgroups.known(id, START + Duration::from_secs(6)).unwrap();
+    assert!(Arc::ptr_eq(&later, &same));
+}
+
+#[test]
+fn a_removed_cgroup_is_not_known_any_more() {
+    let machine = Machine::new();
+    machine.cgroup("unified/a/b");
+    let cgroups = cgroups(machine.v2(), &[]);
+    let (id, first) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    fs::remove_dir(machine.root.join("unified/a/b")).unwrap();
+    assert_eq!(cgroups.known(id, START + Duration::from_secs(2)), None);
+    machine.cgroup("unified/a/b");
+    let (id, _) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    let removals = cgroups.removals();
+    cgroups.forget(&[]);
+    assert!(cgroups.known(id, START).is_some() && cgroups.removals() == removals);
+    cgroups.forget(&[first.id]);
+    assert!(cgroups.known(id, START).is_none() && cgroups.removals() != removals);
+}
+
+#[test]
+fn the_table_is_bounded() {
+    let machine = Machine::new();
+    machine.cgroup("unified/a");
+    let cgroups = cgroups(machine.v2(), &[]);
+    let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None };
+    for inode in 0..2 * KNOWN_MAX as u64 {
+        cgroups.remember(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START);
+        assert!(cgroups.known.lock().len() <= KNOWN_MAX);
+    }
+}
+
+/// Cgroups of the random tree, each after the one above it.
+const TREE: [&str; 7] = ["/", "/a", "/a/a", "/a/b", "/a/b/a", "/b", "/b/a"];
+
+fn limit_of_the_tree() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![Just(None), (1..100u64).prop_map(|mib| Some(mib * MIB))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The model looks at one path after the other, and knows no files and no caches.
+    #[test]
+    fn tenants_are_those_of_a_plain_model(
+        limits in proptest::collection::vec((limit_of_the_tree(), limit_of_the_tree()), TREE.len()),
+        is_memory: bool,
+    ) {
+        let machine = Machine::new();
+        let (kind, mount, file) = if is_memory {
+            (Kind::Memory, "memory", "memory.limit_in_bytes")
+        } else {
+            (Kind::Unified, "unified", "memory.max")
+        };
+        let mut configured = Vec::new();
+        for (path, (in_file, in_map)) in TREE.iter().zip(&limits) {
+            let text = in_file.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+            machine.limit(&format!("{mount}{path}/{file}"), &text);
+            configured.extend(in_map.map(|bytes| (*path, bytes)));
+        }
+        let cgroups = cgroups(if is_memory { machine.v1() } else { machine.v2() }, &configured);
+        for leaf in TREE {
+            let mut expected = (leaf.get(..2).unwrap_or("/").to_owned(), None);
+            for (path, (in_file, in_map)) in TREE.iter().zip(&limits) {
+                let is_above = *path == "/" || leaf == *path || leaf.starts_with(&format!("{path}/"));
+                let limit = in_file.iter().chain(in_map).min();
+                if let Some(limit) = limit.filter(|_| is_above) {
+                    expected = ((*path).to_owned(), Some(*limit));
+                }
+            }
+            prop_assert_eq!(tenant(&cgroups, kind, leaf), expected);
+        }
+    }
+}

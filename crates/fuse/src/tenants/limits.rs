@@ -1,0 +1,94 @@
+//! The limit of one cgroup: configured, or its memory limit.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+
+use crate::tenants::layout::{Kind, Layout};
+
+/// From here on a limit is none: v1 writes the largest number of whole pages instead of a word.
+const UNLIMITED_BYTES: u64 = 1 << 62;
+
+pub(super) struct Limits {
+    /// By cgroup path.
+    configured_bytes: BTreeMap<PathBuf, u64>,
+    has_warned: AtomicBool,
+}
+
+impl Limits {
+    pub(super) fn new(configured_bytes: BTreeMap<PathBuf, u64>) -> Self {
+        Self { configured_bytes, has_warned: AtomicBool::new(false) }
+    }
+
+    /// The limit in bytes of the cgroup `path` itself, not of those above it. With both kinds the smaller counts.
+    ///
+    /// A hybrid machine has the memory controller on v1, and gives a cgroup the same path in both hierarchies; there
+    /// the limit of a unified cgroup stands in the memory hierarchy.
+    pub(super) fn of(&self, layout: &Layout, kind: Kind, path: &Path) -> Option<u64> {
+        let configured = self.configured_bytes.get(path).copied();
+        let of_memory = || {
+            let directory = layout.memory.as_ref()?.directory(path)?;
+            self.read(&directory.join("memory.limit_in_bytes"))
+        };
+        let of_cgroup = match kind {
+            Kind::Memory => of_memory(),
+            Kind::Unified => {
+                let directory = layout.unified.as_ref()?.directory(path);
+                directory.and_then(|directory| self.read(&directory.join("memory.max"))).or_else(of_memory)
+            }
+        };
+        configured.into_iter().chain(of_cgroup.flatten()).min()
+    }
+
+    /// `None` if there is no such file, `Some(None)` if it says that there is no limit.
+    fn read(&self, file: &Path) -> Option<Option<u64>> {
+        let problem = match std::fs::read_to_string(file) {
+            Ok(text) => match parse(&text) {
+                Ok(limit) => return Some(limit),
+                Err(problem) => problem,
+            },
+            // The root has none, and no cgroup has while the controller is elsewhere; or the cgroup is being removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => error.to_string(),
+        };
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{}: {problem}; taken as no limit, here and wherever it happens again", file.display());
+        }
+        Some(None)
+    }
+}
+
+/// The content of `memory.max` or `memory.limit_in_bytes`; `None` is no limit.
+fn parse(text: &str) -> Result<Option<u64>, String> {
+    match text.trim() {
+        "max" => Ok(None),
+        number => match number.parse::<u64>() {
+            Ok(bytes) => Ok((bytes < UNLIMITED_BYTES).then_some(bytes)),
+            Err(_) => Err(format!("`{}` is no limit in bytes", number.escape_default())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_both_versions_are_read() {
+        assert_eq!(parse("max\n"), Ok(None));
+        assert_eq!(parse("1073741824\n"), Ok(Some(1 << 30)));
+        assert_eq!(parse("0\n"), Ok(Some(0)));
+        // Of v1 with pages of 4 KiB and of 64 KiB.
+        assert_eq!(parse("9223372036854771712\n"), Ok(None));
+        assert_eq!(parse("9223372036854710272\n"), Ok(None));
+    }
+
+    #[test]
+    fn absurd_contents_are_told_apart() {
+        for text in ["", "\n", "-1", "1 2", "12kB", "99999999999999999999", "\u{0}"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+}

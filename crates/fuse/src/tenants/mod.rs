@@ -1,0 +1,175 @@
+//! Who is behind a request: the tenant whose budget a write is charged to.
+//!
+//! A tenant is a cgroup, a user or the volume; [`TenantBy`] says which. A cgroup is found by the thread that asks:
+//!
+//! ```text
+//! pid -> descriptor of the thread -> its cgroup -> the nearest cgroup with a limit, or the top-level one
+//!        `callers`, `proof`         `by_cgroup`   `cgroups`, `limits`
+//! ```
+//!
+//! On the unified hierarchy the kernel tells the cgroup's number at once (`PIDFD_GET_INFO`), so a thread that is moved
+//! is charged elsewhere from its next write on. A thread whose unified cgroup is the root is looked for in the memory
+//! hierarchy of v1, by its line in `/proc/PID/cgroup`; that costs 24 us and is believed for 1 s. On a kernel without
+//! that call every cgroup is found so. `layout` finds out what is mounted where and assumes nothing.
+//!
+//! Leaf cgroups are no tenants, unless they have a limit: a container could make any number of them and have as many
+//! budgets.
+//!
+//! # Invariants
+//! T1. Thread ids are reused, so what is remembered of one holds only while the descriptor that it was learnt by still
+//!     means a live thread. Every lookup asks the descriptor, hit or not: an id is given away only after the
+//!     descriptor of its last owner answers ESRCH.
+//! T2. A tenant's number is its cgroup's for ever. It is the inode number of the directory, which has 64 bits of which
+//!     the upper half is a generation: kernfs gives none twice, in either version. A directory that is made again under
+//!     the same name is another tenant. Where inode numbers have 32 bits a number can come back; what was
+//!     remembered of it is forgotten with the notice of its removal, or else within 2 s.
+//! T3. No lookup that begins after [`Watcher::drain`] has named a tenant finds it again. One that runs meanwhile may.
+//!
+//! # Lock order
+//! Shards, callers and the table of cgroups are leaves, and no file is touched under one. `WATCHES` is a sleeping lock:
+//! inotify is asked under it. Of these no lookup holds two.
+
+mod by_cgroup;
+mod callers;
+mod cgroups;
+mod error;
+mod layout;
+mod limits;
+mod membership;
+mod pid_namespace;
+mod proof;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod watcher;
+mod watches;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use slackwater::Clock;
+use slackwater_sync::shim::Arc;
+
+use by_cgroup::ByCgroup;
+pub use error::TenantsError;
+pub use layout::{Hierarchy, Layout};
+pub use watcher::Watcher;
+
+/// What makes a tenant.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum TenantBy {
+    /// The cgroup of the thread that asks.
+    Cgroup,
+    /// The user that asks.
+    Uid,
+    /// All who use the volume are one tenant.
+    Volume,
+}
+
+impl fmt::Display for TenantBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Cgroup => "cgroup",
+            Self::Uid => "uid",
+            Self::Volume => "volume",
+        })
+    }
+}
+
+/// A word that names no [`TenantBy`].
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("`{0}` is none of cgroup, uid and volume")]
+pub struct ParseTenantByError(String);
+
+impl FromStr for TenantBy {
+    type Err = ParseTenantByError;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let all = [Self::Cgroup, Self::Uid, Self::Volume];
+        all.into_iter().find(|by| by.to_string() == word).ok_or_else(|| ParseTenantByError(word.to_owned()))
+    }
+}
+
+/// Names a tenant among those of one [`Tenants`].
+///
+/// By cgroup: the inode number of the cgroup's directory, with bit 63 set for the memory hierarchy of v1, which counts
+/// on its own. By uid: the uid. By volume: 0.
+#[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct TenantId(pub u64);
+
+/// Whom a write is charged to. What may change of it is as old as a lookup makes it: a new limit is seen within 2 s.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Tenant {
+    /// Names it.
+    pub id: TenantId,
+    /// The cgroup's path, as `/proc/PID/cgroup` has it; else `uid:1000`, or `volume`.
+    pub path: String,
+    /// The smaller of the configured limit and the cgroup's memory limit; `None` without either.
+    pub limit_bytes: Option<u64>,
+}
+
+/// Finds the tenant of a request. See the [module](self).
+pub struct Tenants {
+    finder: Finder,
+}
+
+enum Finder {
+    Cgroup(Box<ByCgroup>),
+    Uid(BTreeMap<PathBuf, u64>),
+    Volume(Arc<Tenant>),
+}
+
+impl Tenants {
+    /// Tenants of the kind `by`, where `limits_bytes` configures limits by [`Tenant::path`]. Whether the kernel can name
+    /// the cgroup of a thread is tried out here.
+    ///
+    /// # Errors
+    /// By cgroup only: callers cannot be told apart, since this process is in a pid namespace of its own or cannot
+    /// read `/proc` ([`TenantsError`] says what to do), or no cgroup hierarchy is mounted.
+    pub fn new(
+        by: TenantBy,
+        limits_bytes: BTreeMap<PathBuf, u64>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TenantsError> {
+        let finder = match by {
+            TenantBy::Cgroup => Finder::Cgroup(Box::new(ByCgroup::new(limits_bytes, clock)?)),
+            TenantBy::Uid => Finder::Uid(limits_bytes),
+            TenantBy::Volume => Finder::Volume(Arc::new(named(TenantId(0), "volume".to_owned(), &limits_bytes))),
+        };
+        Ok(Self { finder })
+    }
+
+    /// The tenant of a request by thread `pid` of user `uid`, both as the request's header has them. `None`: nobody in
+    /// particular, and the write is to be charged to the inode's owner. That is so for pid 0, for a thread that is gone,
+    /// and where a cgroup cannot be read, which is logged once.
+    ///
+    /// # Blocking
+    /// A thread that was here less than 1 s ago costs about 1 us. Else files of `/proc` and of cgroups are read. The caller
+    /// holds no lock of rank 9 or more.
+    #[must_use]
+    pub fn of(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
+        match &self.finder {
+            Finder::Volume(tenant) => Some(Arc::clone(tenant)),
+            _ if pid == 0 => None,
+            Finder::Uid(limits) => Some(Arc::new(named(TenantId(uid.into()), format!("uid:{uid}"), limits))),
+            Finder::Cgroup(by_cgroup) => by_cgroup.tenant_of(pid),
+        }
+    }
+
+    /// Tells which tenants are removed; `None` where tenants are no cgroups and stay for ever. Each removal is told to
+    /// one watcher: keep one.
+    #[must_use]
+    pub fn watcher(&self) -> Option<Watcher> {
+        match &self.finder {
+            Finder::Cgroup(by_cgroup) => Some(by_cgroup.watcher()),
+            Finder::Uid(_) | Finder::Volume(_) => None,
+        }
+    }
+}
+
+fn named(id: TenantId, path: String, limits_bytes: &BTreeMap<PathBuf, u64>) -> Tenant {
+    let limit_bytes = limits_bytes.get(Path::new(&path)).copied();
+    Tenant { id, path, limit_bytes }
+}

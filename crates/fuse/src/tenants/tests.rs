@@ -1,0 +1,172 @@
+//! The kinds of tenants, and callers without the kernel's help. What needs cgroups of its own is tested in
+//! `tests/tenants`.
+
+use std::fs;
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use slackwater::{ManualClock, Timestamp};
+
+use super::by_cgroup::ByCgroup;
+use super::cgroups::Cgroups;
+use super::limits::Limits;
+use super::proof::ProofKind;
+use super::watches::Watches;
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Timestamp(0)))
+}
+
+fn of_this_machine() -> Layout {
+    Layout::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap())
+}
+
+fn by_cgroup(kind: ProofKind, layout: Layout, clock: Arc<ManualClock>) -> ByCgroup {
+    ByCgroup::over(kind, Cgroups::new(layout, Limits::new(BTreeMap::new()), Watches::new()), clock)
+}
+
+#[test]
+fn a_word_names_what_makes_a_tenant() {
+    for by in [TenantBy::Cgroup, TenantBy::Uid, TenantBy::Volume] {
+        assert_eq!(by.to_string().parse(), Ok(by));
+    }
+    let refusal = "Uid".parse::<TenantBy>().unwrap_err().to_string();
+    assert_eq!(refusal, "`Uid` is none of cgroup, uid and volume");
+}
+
+#[test]
+fn users_are_tenants_of_their_own() {
+    let limits = BTreeMap::from([("uid:1000".into(), MIB)]);
+    let tenants = Tenants::new(TenantBy::Uid, limits, clock()).unwrap();
+    let user = tenants.of(1, 1000).unwrap();
+    assert_eq!(*user, Tenant { id: TenantId(1000), path: "uid:1000".to_owned(), limit_bytes: Some(MIB) });
+    assert_eq!(tenants.of(1, 0).unwrap().limit_bytes, None);
+    assert_eq!(tenants.of(0, 0), None, "the kernel itself writes for no user");
+    assert!(tenants.watcher().is_none());
+}
+
+#[test]
+fn a_volume_is_one_tenant() {
+    let tenants = Tenants::new(TenantBy::Volume, BTreeMap::from([("volume".into(), MIB)]), clock()).unwrap();
+    let tenant = tenants.of(0, 0).unwrap();
+    assert_eq!(*tenant, Tenant { id: TenantId(0), path: "volume".to_owned(), limit_bytes: Some(MIB) });
+    assert!(Arc::ptr_eq(&tenant, &tenants.of(7, 1000).unwrap()));
+}
+
+#[test]
+fn a_kernel_that_names_no_cgroup_leads_to_the_same_tenant() {
+    let layout = of_this_machine();
+    if layout == Layout::default() {
+        return println!("skipped: no cgroups are mounted here");
+    }
+    let pid = std::process::id();
+    let by_text = by_cgroup(ProofKind::Directory, layout.clone(), clock());
+    let tenant = by_text.tenant_of(pid);
+    assert!(tenant.is_some());
+    assert_eq!(tenant, by_cgroup(ProofKind::of_this_kernel(), layout, clock()).tenant_of(pid));
+}
+
+/// Two cgroups at the top of the unified hierarchy, and a process. All go with the test.
+struct Pair {
+    directories: [PathBuf; 2],
+    process: Child,
+}
+
+impl Pair {
+    fn new(test: &str, hierarchy: &Hierarchy) -> io::Result<Self> {
+        let directory = |name| hierarchy.mountpoint.join(format!("slackwater-{test}-{}-{name}", std::process::id()));
+        let directories = ["a", "b"].map(directory);
+        let process = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep of coreutils");
+        let pair = Self { directories, process };
+        pair.directories.iter().try_for_each(fs::create_dir)?;
+        Ok(pair)
+    }
+
+    fn enter(&self, which: usize) {
+        fs::write(self.directories[which].join("cgroup.procs"), self.process.id().to_string()).unwrap();
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        for directory in &self.directories {
+            while matches!(fs::remove_dir(directory), Err(error) if error.kind() == io::ErrorKind::ResourceBusy) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_second() {
+    let layout = of_this_machine();
+    let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
+    let pair = match Pair::new("by-text", &unified) {
+        Ok(pair) => pair,
+        Err(error) => return println!("skipped: no cgroup can be made: {error}"),
+    };
+    let (clock, pid) = (clock(), pair.process.id());
+    let by_text = by_cgroup(ProofKind::Directory, layout.clone(), Arc::clone(&clock));
+    let told = by_cgroup(ProofKind::of_this_kernel(), layout, Arc::clone(&clock));
+    pair.enter(0);
+    let first = by_text.tenant_of(pid).unwrap();
+    assert_eq!(first, told.tenant_of(pid).unwrap());
+    pair.enter(1);
+    assert_eq!(by_text.tenant_of(pid).unwrap(), first);
+    clock.advance(Duration::from_secs(1));
+    let second = by_text.tenant_of(pid).unwrap();
+    assert_ne!(first.id, second.id);
+    assert_eq!(second, told.tenant_of(pid).unwrap());
+}
+
+/// The kernel tells the number of a cgroup, `/proc` its path a moment later: where they do not fit, the thread has moved
+/// or is another, and what is at the path is not its tenant.
+#[test]
+fn a_directory_with_another_number_is_not_believed() {
+    let layout = of_this_machine();
+    let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
+    if ProofKind::of_this_kernel() == ProofKind::Directory {
+        return println!("skipped: this kernel names no cgroup of a pidfd");
+    }
+    let pair = match Pair::new("number", &unified) {
+        Ok(pair) => pair,
+        Err(error) => return println!("skipped: no cgroup can be made: {error}"),
+    };
+    pair.enter(0);
+    let elsewhere = std::env::temp_dir().join(format!("slackwater-elsewhere-{}", std::process::id()));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::create_dir(elsewhere.join(pair.directories[0].file_name().unwrap())).unwrap();
+    let hidden = Hierarchy { mountpoint: elsewhere.clone(), ..unified };
+    let pid = pair.process.id();
+    let found = by_cgroup(ProofKind::Pidfd, Layout { unified: Some(hidden), ..layout.clone() }, clock()).tenant_of(pid);
+    fs::remove_dir_all(elsewhere).unwrap();
+    assert_eq!(found, None);
+    assert!(by_cgroup(ProofKind::Pidfd, layout, clock()).tenant_of(pid).is_some());
+}
+
+#[test]
+fn a_cgroup_that_cannot_be_read_is_nobody_in_particular() {
+    let nowhere = |name: &str| Hierarchy { mountpoint: PathBuf::from("/proc/self").join(name), root: "/".into() };
+    let layout = Layout { unified: Some(nowhere("u")), memory: Some(nowhere("m")) };
+    let clock = clock();
+    for kind in [ProofKind::of_this_kernel(), ProofKind::Directory] {
+        let by_cgroup = by_cgroup(kind, layout.clone(), Arc::clone(&clock));
+        for _ in 0..2 {
+            assert_eq!(by_cgroup.tenant_of(std::process::id()), None);
+            clock.advance(Duration::from_secs(2));
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_never_was_is_nobody_in_particular() {
+    for kind in [ProofKind::of_this_kernel(), ProofKind::Directory] {
+        assert_eq!(by_cgroup(kind, of_this_machine(), clock()).tenant_of(4_194_305), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! Notices of cgroups that are removed.
+//!
+//! A directory of a cgroup tells nobody that it goes (kernfs, tried on 6.18, sends no IN_DELETE_SELF), but its parent
+//! does, in both versions, within microseconds: IN_DELETE. So the parents of tenants are watched, and after each event
+//! those tenants are looked at that are below: one is gone if its directory is, or is another by now. `cgroup.events`
+//! would tell that a cgroup is empty, not that it is removed, and v1 has none.
+//!
+//! Without inotify, or for a tenant whose parent cannot be watched, the tenants are looked at each second.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::stat;
+use rustix::io::Errno;
+use slackwater_sync::lock::{Mutex, Rank};
+
+use crate::tenants::TenantId;
+use crate::tenants::cgroups::CgroupId;
+use crate::tenants::error::LookupError;
+
+/// A sleeping lock: inotify walks paths under it. It comes after all locks in front of the engine.
+const WATCHES: Rank = Rank::new(9, "TENANT_WATCHES");
+
+pub(super) struct Watches {
+    inotify: Option<OwnedFd>,
+    state: Mutex<State>,
+}
+
+struct State {
+    tenants: HashMap<TenantId, Watched>,
+    /// A watch on something else, given up to wake who waits for events when looking is to begin.
+    alarm: Option<i32>,
+    /// Why tenants are looked at each second.
+    polling: Option<String>,
+}
+
+struct Watched {
+    directory: PathBuf,
+    inode: u64,
+    /// On the parent; `None` if it has to be looked at.
+    watch: Option<i32>,
+}
+
+impl Watched {
+    fn is_there(&self) -> bool {
+        stat(&self.directory).is_ok_and(|stat| stat.st_ino == self.inode)
+    }
+}
+
+impl Watches {
+    pub(super) fn new() -> Self {
+        Self::over(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK))
+    }
+
+    fn over(inotify: Result<OwnedFd, Errno>) -> Self {
+        let (inotify, polling) = match inotify {
+            Ok(inotify) => (Some(inotify), None),
+            Err(errno) => (None, Some(format!("inotify: {errno}"))),
+        };
+        let add = |inotify| inotify::add_watch(inotify, "/", WatchFlags::DELETE_SELF | WatchFlags::ONLYDIR);
+        let alarm = inotify.as_ref().and_then(|inotify| add(inotify).ok());
+        let mut state = State { tenants: HashMap::new(), alarm, polling: None };
+        if let Some(reason) = polling {
+            state.poll_because(reason);
+        }
+        Self { inotify, state: Mutex::new(WATCHES, state) }
+    }
+
+    /// Readable when there may be something for [`Watches::take_gone`].
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inotify.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(super) fn polling(&self) -> Option<String> {
+        self.state.lock().polling.clone()
+    }
+
+    /// Watches a tenant, unless that is so already.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(super) fn watch(&self, id: CgroupId, directory: &Path) -> Result<(), LookupError> {
+        let mut state = self.state.lock();
+        let tenant = TenantId::from(id);
+        if state.tenants.get(&tenant).is_some_and(|watched| watched.directory == directory) {
+            return Ok(());
+        }
+        let watch = self.watch_parent(&mut state, directory);
+        let watched = Watched { directory: directory.to_owned(), inode: id.inode, watch };
+        // Removed before it was watched, it would never be told of.
+        if !watched.is_there() {
+            self.unwatch(&state, watch);
+            return Err(LookupError::Moved);
+        }
+        match state.tenants.entry(tenant) {
+            // v1 lets cgroups be renamed, below the same parent.
+            Entry::Occupied(mut entry) => entry.get_mut().directory = watched.directory,
+            Entry::Vacant(entry) => drop(entry.insert(watched)),
+        }
+        Ok(())
+    }
+
+    fn watch_parent(&self, state: &mut State, directory: &Path) -> Option<i32> {
+        let (inotify, parent) = (self.inotify.as_ref()?, directory.parent()?);
+        match inotify::add_watch(inotify, parent, WatchFlags::DELETE | WatchFlags::ONLYDIR) {
+            Ok(watch) => Some(watch),
+            Err(Errno::NOENT) => None,
+            Err(errno) => {
+                state.poll_because(format!("inotify on {}: {errno}", parent.display()));
+                if let Some(alarm) = state.alarm.take() {
+                    let _ = inotify::remove_watch(inotify, alarm);
+                }
+                None
+            }
+        }
+    }
+
+    /// Gives up a watch that no tenant needs.
+    fn unwatch(&self, state: &State, watch: Option<i32>) {
+        let is_needed = || state.tenants.values().any(|watched| watched.watch == watch);
+        if let (Some(inotify), Some(number)) = (&self.inotify, watch)
+            && !is_needed()
+        {
+            // It ends by itself where the directory is gone.
+            let _ = inotify::remove_watch(inotify, number);
+        }
+    }
+
+    /// Tenants that are gone, once each.
+    pub(super) fn take_gone(&self) -> Vec<TenantId> {
+        let mut state = self.state.lock();
+        let events = self.inotify.as_ref().map_or_else(Events::default, Events::read);
+        let is_gone = |watched: &Watched| events.concern(watched) && !watched.is_there();
+        let gone: Vec<_> = state.tenants.extract_if(|_, watched| is_gone(watched)).collect();
+        for (_, watched) in &gone {
+            self.unwatch(&state, watched.watch);
+        }
+        gone.into_iter().map(|(tenant, _)| tenant).collect()
+    }
+}
+
+impl State {
+    fn poll_because(&mut self, reason: String) {
+        if self.polling.is_none() {
+            tracing::warn!("{reason}: removed cgroups are noticed within a second, not at once");
+            self.polling = Some(reason);
+        }
+    }
+}
+
+/// What has come from inotify.
+#[derive(Default)]
+struct Events {
+    watches: Vec<i32>,
+    /// Events were lost.
+    has_overflowed: bool,
+}
+
+impl Events {
+    fn read(inotify: &OwnedFd) -> Self {
+        let mut events = Self::default();
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(inotify, &mut buffer);
+        // Ends with EAGAIN.
+        while let Ok(event) = reader.next() {
+            events.has_overflowed |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+            if !events.watches.contains(&event.wd()) {
+                events.watches.push(event.wd());
+            }
+        }
+        events
+    }
+
+    fn concern(&self, watched: &Watched) -> bool {
+        self.has_overflowed || watched.watch.is_none_or(|watch| self.watches.contains(&watch))
+    }
+}
+
+#[cfg(test)]
+mod tests;

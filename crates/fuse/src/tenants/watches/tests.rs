@@ -1,0 +1,143 @@
+//! Ordinary directories stand for cgroups: inotify and stat(2) treat them alike.
+
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::*;
+use crate::tenants::layout::Kind;
+
+struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("slackwater-watches-{}-{number}", std::process::id()));
+        fs::create_dir(&root).unwrap();
+        Self { root }
+    }
+
+    fn make(&self, name: &str) -> (CgroupId, PathBuf) {
+        let directory = self.root.join(name);
+        fs::create_dir(&directory).unwrap();
+        (CgroupId { kind: Kind::Memory, inode: stat(&directory).unwrap().st_ino }, directory)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Whether something comes within a time that only a failure lasts.
+fn comes(watches: &Watches) -> bool {
+    let timeout = Duration::from_secs(60).try_into().unwrap();
+    let fd = watches.fd().expect("there is inotify");
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+}
+
+#[test]
+fn a_removal_is_told_once() {
+    let folder = Folder::new();
+    let watches = Watches::new();
+    let ((a, a_path), (b, b_path)) = (folder.make("a"), folder.make("b"));
+    for _ in 0..2 {
+        watches.watch(a, &a_path).unwrap();
+        watches.watch(b, &b_path).unwrap();
+    }
+    assert_eq!(watches.polling(), None);
+    assert_eq!(watches.take_gone(), []);
+    fs::remove_dir(&a_path).unwrap();
+    assert!(comes(&watches));
+    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+    assert_eq!(watches.take_gone(), []);
+    // The other one is watched still.
+    fs::remove_dir(&b_path).unwrap();
+    assert!(comes(&watches));
+    assert_eq!(watches.take_gone(), [TenantId::from(b)]);
+}
+
+#[test]
+fn what_is_removed_beside_a_tenant_is_not_told() {
+    let folder = Folder::new();
+    let watches = Watches::new();
+    let ((a, a_path), (_, other)) = (folder.make("a"), folder.make("other"));
+    watches.watch(a, &a_path).unwrap();
+    fs::remove_dir(other).unwrap();
+    assert!(comes(&watches));
+    assert_eq!(watches.take_gone(), []);
+}
+
+#[test]
+fn a_tenant_that_is_gone_when_it_is_to_be_watched_is_refused() {
+    let folder = Folder::new();
+    let watches = Watches::new();
+    let (a, path) = folder.make("a");
+    fs::remove_dir(&path).unwrap();
+    assert!(matches!(watches.watch(a, &path), Err(LookupError::Moved)));
+    let another = CgroupId { inode: u64::MAX, ..a };
+    folder.make("a");
+    assert!(matches!(watches.watch(another, &path), Err(LookupError::Moved)));
+    assert_eq!(watches.take_gone(), []);
+    assert!(matches!(watches.watch(a, &path.join("b/c")), Err(LookupError::Moved)));
+    assert_eq!(watches.polling(), None);
+}
+
+#[test]
+fn a_renamed_tenant_stays() {
+    let folder = Folder::new();
+    let watches = Watches::new();
+    let (a, path) = folder.make("a");
+    watches.watch(a, &path).unwrap();
+    let renamed = folder.root.join("b");
+    fs::rename(&path, &renamed).unwrap();
+    watches.watch(a, &renamed).unwrap();
+    let (_, other) = folder.make("other");
+    fs::remove_dir(other).unwrap();
+    assert!(comes(&watches));
+    assert_eq!(watches.take_gone(), []);
+    fs::remove_dir(renamed).unwrap();
+    assert!(comes(&watches));
+    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+}
+
+#[test]
+fn without_inotify_tenants_are_looked_at_for_a_stated_reason() {
+    let folder = Folder::new();
+    let watches = Watches::over(Err(Errno::MFILE));
+    assert!(watches.fd().is_none() && watches.polling().unwrap().starts_with("inotify: "));
+    let (a, path) = folder.make("a");
+    watches.watch(a, &path).unwrap();
+    assert_eq!(watches.take_gone(), []);
+    fs::remove_dir(path).unwrap();
+    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+}
+
+#[test]
+fn a_tenant_that_cannot_be_watched_is_looked_at() {
+    let folder = Folder::new();
+    // No descriptor of inotify: every watch is refused.
+    let watches = Watches::over(Ok(fs::File::open("/dev/null").unwrap().into()));
+    let (a, path) = folder.make("a");
+    assert_eq!(watches.polling(), None);
+    watches.watch(a, &path).unwrap();
+    assert!(watches.polling().unwrap().contains(folder.root.to_str().unwrap()));
+    fs::remove_dir(path).unwrap();
+    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+}
+
+#[test]
+fn who_waits_wakes_up_when_looking_begins() {
+    let watches = Watches::new();
+    let mut state = watches.state.lock();
+    // A file has no directory's events.
+    assert_eq!(watches.watch_parent(&mut state, Path::new("/proc/self/cgroup/x")), None);
+    drop(state);
+    assert!(watches.polling().is_some() && comes(&watches));
+}

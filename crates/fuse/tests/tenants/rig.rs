@@ -1,0 +1,192 @@
+//! Cgroups and processes that go with their test, however it ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use slackwater::{Clock, ManualClock, Timestamp};
+use slackwater_fuse::tenants::{Hierarchy, Layout, Tenant, TenantBy, TenantId, Tenants, Watcher};
+
+/// Longer than anything takes on a loaded machine; only a failure waits for it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// cgroup2, if there are tenants by its cgroups here.
+pub(crate) fn unified() -> Option<Hierarchy> {
+    usable("cgroup2", layout().unified)
+}
+
+/// The memory hierarchy of v1, if there are tenants by its cgroups here: cgroup2 decides where it is used.
+pub(crate) fn memory() -> Option<Hierarchy> {
+    let own = fs::read_to_string("/proc/self/cgroup").expect("/proc");
+    if layout().unified.is_some() && !own.lines().any(|line| line == "0::/") {
+        println!("skipped: this process is in a cgroup of cgroup2, which decides");
+        return None;
+    }
+    usable("the memory hierarchy of cgroup v1", layout().memory)
+}
+
+fn layout() -> Layout {
+    Layout::parse(&fs::read_to_string("/proc/self/mountinfo").expect("/proc"))
+}
+
+fn usable(name: &str, hierarchy: Option<Hierarchy>) -> Option<Hierarchy> {
+    let Some(hierarchy) = hierarchy else {
+        println!("skipped: {name} is not mounted here");
+        return None;
+    };
+    let clock = Arc::new(ManualClock::new(Timestamp(0)));
+    if let Err(error) = Tenants::new(TenantBy::Cgroup, BTreeMap::new(), clock) {
+        println!("skipped: {error}");
+        return None;
+    }
+    match Cgroup::make(&hierarchy) {
+        Ok(_) => Some(hierarchy),
+        Err(error) => {
+            println!("skipped: no cgroup can be made in {name}: {error}");
+            None
+        }
+    }
+}
+
+/// A cgroup of this test's own.
+pub(crate) struct Cgroup {
+    pub(crate) directory: PathBuf,
+    /// As `/proc/PID/cgroup` has it.
+    pub(crate) path: String,
+}
+
+impl Cgroup {
+    /// At the top of what is mounted.
+    pub(crate) fn top(hierarchy: &Hierarchy) -> Self {
+        Self::make(hierarchy).expect("a new cgroup")
+    }
+
+    pub(crate) fn below(&self, name: &str) -> Self {
+        let (directory, path) = (self.directory.join(name), format!("{}/{name}", self.path));
+        fs::create_dir(&directory).expect("a new cgroup");
+        Self { directory, path }
+    }
+
+    fn make(hierarchy: &Hierarchy) -> std::io::Result<Self> {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = hierarchy.root.join(format!("slackwater-tenants-{}-{number}", std::process::id()));
+        let directory = hierarchy.directory(&path).expect("below the mount");
+        fs::create_dir(&directory)?;
+        Ok(Self { directory, path: path.into_os_string().into_string().expect("a path in UTF-8") })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        fs::metadata(&self.directory).expect("it is there").ino()
+    }
+
+    pub(crate) fn limit(&self, bytes: &str) {
+        fs::write(self.directory.join("memory.limit_in_bytes"), bytes).expect("a limit");
+    }
+
+    pub(crate) fn enter(&self, process: &Sleeper) {
+        fs::write(self.directory.join("cgroup.procs"), process.id().to_string()).expect("it moves");
+    }
+
+    /// Removes it. Its last process may be on its way out.
+    pub(crate) fn remove(&self) {
+        until("the cgroup is empty", || match fs::remove_dir(&self.directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => false,
+            removed => removed.map(|()| true).expect("it can be removed"),
+        });
+    }
+
+    pub(crate) fn make_again(&self) {
+        fs::create_dir(&self.directory).expect("a new cgroup of an old name");
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its processes were dropped before it; the kernel takes a moment to let go of them.
+        let start = Instant::now();
+        while self.directory.exists() && fs::remove_dir(&self.directory).is_err() && start.elapsed() < LONG {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A process that does nothing until it is dropped.
+pub(crate) struct Sleeper(Child);
+
+impl Sleeper {
+    pub(crate) fn new() -> Self {
+        Self(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep of coreutils"))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Tenants by cgroup, and time that stands still.
+pub(crate) struct Rig {
+    pub(crate) tenants: Tenants,
+    pub(crate) watcher: Watcher,
+    pub(crate) clock: Arc<ManualClock>,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with_limits(BTreeMap::new())
+    }
+
+    pub(crate) fn with_limits(limits_bytes: BTreeMap<PathBuf, u64>) -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp(0)));
+        let tenants = Tenants::new(TenantBy::Cgroup, limits_bytes, Arc::clone(&clock) as Arc<dyn Clock>)
+            .expect("these tests run in the host's pid namespace");
+        let watcher = tenants.watcher().expect("cgroups come and go");
+        Self { tenants, watcher, clock }
+    }
+
+    pub(crate) fn of(&self, process: &Sleeper) -> Option<Arc<Tenant>> {
+        self.tenants.of(process.id(), 0)
+    }
+
+    pub(crate) fn path_of(&self, process: &Sleeper) -> String {
+        self.of(process).expect("its cgroup is known").path.clone()
+    }
+}
+
+/// Waits until `tenant` is told to be removed.
+pub(crate) fn await_removal(watcher: &mut Watcher, tenant: TenantId) {
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < LONG, "in vain: the removal is told");
+        {
+            let fd = watcher.fd().expect("inotify");
+            let timeout = watcher.poll_interval().unwrap_or(LONG).try_into().expect("a short time");
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).expect("poll");
+        }
+        if watcher.drain().contains(&tenant) {
+            return;
+        }
+    }
+}
+
+/// Waits until `condition` holds.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
