@@ -223,7 +223,7 @@ fn ten_thousand_tenants_come_and_go_and_leave_nothing() {
             write_round(&own, &memcg, 0);
             drop(own);
             rig.volume
-                .remove(&rig.volume.root().unwrap(), &format!("{nth}"), slackwater::backend::Removal::File)
+                .remove(&rig.volume.root().unwrap(), format!("{nth}"), slackwater::backend::Removal::File)
                 .unwrap();
         }
         write_round(&inode, &memcg, nth % 8);

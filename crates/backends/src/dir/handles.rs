@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::fs::fstat;
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 use slackwater::backend::FileHandle;
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::thread;
 
 use super::file_system::FileSystem;
 use super::sys::{KernelHandle, handle_of, open_handle};
@@ -130,15 +130,15 @@ impl Handles {
 fn open_settled(root: &OwnedFd, handle: &KernelHandle) -> io::Result<OwnedFd> {
     for _ in 0..IN_THE_MAKING {
         match open_handle(root.as_fd(), handle) {
-            Err(Errno::NOMEM) => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::NOMEM) => thread::yield_now(),
             settled => return settled,
         }
     }
     open_handle(root.as_fd(), handle)
 }
 
-/// Times that a number is looked at again while a file is being made under it, a millisecond each.
-const IN_THE_MAKING: u32 = 20;
+/// Times that a number is looked at again while a file is being made under it.
+const IN_THE_MAKING: u32 = 1000;
 
 fn encode(tag: u8, head: &[u8], body: &[u8]) -> Option<FileHandle> {
     FileHandle::new(&[&[tag], head, body].concat())

@@ -1,39 +1,21 @@
-//! Flushers: who runs a [`BdiWriteback`], and what one run does.
-//!
-//! [`BdiWriteback::step`] is the whole policy and never waits: it submits what it may and says when it wants
-//! to run again. A [`FlusherPool`] has a few threads that call it for all wbs that are due; a test calls it
-//! by hand, with a clock of its own. A wb with nothing dirty has no timer.
-//!
-//! # Invariants
-//! F1. At most one thread runs a wb, which makes its pass state and its `Io` list private to that thread.
-//! F2. A wake-up during a run leads to another run.
-//! F3. Every wb with dirty inodes on a waiting list is queued, running, blocked on a slot or a gate that will
-//!     wake it, or has a timer.
+//! What one run of a flusher does: [`BdiWriteback::step`] is the whole policy and never waits. It submits what it may and
+//! says when it wants to run again; what it could not submit goes on when a slot comes free. A wb with nothing dirty has
+//! no timer. Who calls it: [`super::pool`].
 //!
 //! # Lock order
-//! `pass`, then what the parts take. The pool's lock is a leaf: nothing is called under it.
+//! `pass`, then what the parts take.
 //!
 //! # Kernel counterpart
-//! `wb_workfn`, `wb_do_writeback`, `wb_writeback`; sem. 3.2, 3.3. Differs: submission never blocks, so one
-//! thread serves any number of devices; what a pass could not submit goes on when a slot comes free.
+//! `wb_workfn`, `wb_do_writeback`, `wb_writeback`; sem. 3.2, 3.3. Differs: it never blocks.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use slackwater_sync::PercpuCounter;
-use slackwater_sync::lock::{Condvar, Mutex};
-use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
-use slackwater_sync::shim::thread;
+use slackwater_sync::shim::atomic::Ordering;
 
-use crate::clock::Clock;
 use crate::inode::Inode;
-use crate::lock_order::LEAVES;
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
-use crate::tunables::Tunables;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::gate::Pass;
 use crate::writeback::io_lists::{IoLists, ListName};
@@ -309,219 +291,4 @@ impl BdiWriteback {
             wb.wake();
         });
     }
-}
-
-const IDLE: u8 = 0;
-const QUEUED: u8 = 1;
-const RUNNING: u8 = 2;
-const AGAIN: u8 = 3;
-
-/// A wb to run at a time; ordered by time, then by arrival.
-struct Timer {
-    at: Tick,
-    number: u64,
-    wb: Arc<BdiWriteback>,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-impl Eq for Timer {}
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-#[derive(Default)]
-struct PoolState {
-    queue: VecDeque<Arc<BdiWriteback>>,
-    timers: BinaryHeap<Reverse<Timer>>,
-    timers_made: u64,
-    stop: bool,
-}
-
-/// Runs wbs, with threads or by hand. One per engine.
-pub(crate) struct FlusherPool {
-    state: Mutex<PoolState>,
-    changed: Condvar,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) tunables: Tunables,
-    /// Dirty pages of all volumes, not counting those under write-back.
-    pub(crate) nr_dirty: PercpuCounter,
-    background_frames: u64,
-    /// Sections and grace periods of everything that the engine reads without a lock.
-    pub(crate) rcu: Arc<Domain>,
-    wbs_made: AtomicU64,
-}
-
-impl FlusherPool {
-    pub(crate) fn new(clock: Arc<dyn Clock>, tunables: Tunables, arena_frames: u64, rcu: Options) -> Arc<Self> {
-        let background_frames = arena_frames * u64::from(tunables.dirty_background_percent.min(100)) / 100;
-        Arc::new(Self {
-            state: Mutex::new(LEAVES, PoolState::default()),
-            changed: Condvar::new(),
-            clock,
-            tunables,
-            nr_dirty: PercpuCounter::new(),
-            background_frames,
-            rcu: Arc::new(Domain::with(rcu)),
-            wbs_made: AtomicU64::new(0),
-        })
-    }
-
-    /// A number for a wb, by which the locks of two are told apart.
-    pub(crate) fn number_wb(&self) -> u64 {
-        self.wbs_made.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`].
-    pub(crate) fn start(self: &Arc<Self>) -> Vec<thread::JoinHandle<()>> {
-        let run = |number| {
-            let pool = Arc::clone(self);
-            thread::spawn_named(&format!("sw-flush-{number}"), move || pool.run())
-        };
-        (0..self.tunables.flusher_threads).map(run).collect()
-    }
-
-    /// Ends the threads and forgets what was due.
-    pub(crate) fn stop(&self) {
-        let due = std::mem::replace(&mut *self.state.lock(), PoolState { stop: true, ..PoolState::default() });
-        self.changed.notify_all();
-        drop(due);
-    }
-
-    /// Whether so much is dirty that write-back starts without being asked. Approximate.
-    pub(crate) fn over_background(&self) -> bool {
-        self.nr_dirty.read() > self.background_frames
-    }
-
-    /// Runs `wb` soon. F2: during a run it leads to another.
-    pub(crate) fn queue(&self, wb: &Arc<BdiWriteback>) {
-        let mut state = self.state.lock();
-        if state.stop {
-            return;
-        }
-        match wb.run.load(Ordering::Relaxed) {
-            IDLE => {
-                wb.run.store(QUEUED, Ordering::Relaxed);
-                state.queue.push_back(Arc::clone(wb));
-                drop(state);
-                self.changed.notify_one();
-            }
-            RUNNING => wb.run.store(AGAIN, Ordering::Relaxed),
-            _ => {}
-        }
-    }
-
-    /// Forgets `wb`, whose volume is gone.
-    pub(crate) fn forget(&self, wb: &Arc<BdiWriteback>) {
-        let mut state = self.state.lock();
-        state.queue.retain(|queued| !Arc::ptr_eq(queued, wb));
-        if wb.run.load(Ordering::Relaxed) == QUEUED {
-            wb.run.store(IDLE, Ordering::Relaxed);
-        }
-        state.timers.retain(|Reverse(timer)| !Arc::ptr_eq(&timer.wb, wb));
-        wb.timer_at.store(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// Runs `wb` at `at`, unless it has a timer that is due earlier.
-    pub(crate) fn arm(&self, wb: &Arc<BdiWriteback>, at: Tick) {
-        let mut state = self.state.lock();
-        if state.stop {
-            return;
-        }
-        let armed = wb.timer_at.load(Ordering::Relaxed);
-        if armed <= at.0 {
-            return;
-        }
-        wb.timer_at.store(at.0, Ordering::Relaxed);
-        state.timers_made += 1;
-        let timer = Timer { at, number: state.timers_made, wb: Arc::clone(wb) };
-        let first = state.timers.peek().is_none_or(|Reverse(first)| at < first.at);
-        state.timers.push(Reverse(timer));
-        drop(state);
-        if first {
-            self.changed.notify_one();
-        }
-    }
-
-    /// Runs everything that is due, until nothing is; returns when the next timer is.
-    pub(crate) fn run_due(&self) -> Option<Tick> {
-        loop {
-            let now = self.clock.now();
-            let mut state = self.state.lock();
-            let Some(wb) = take_due(&mut state, now) else {
-                return state.timers.peek().map(|Reverse(timer)| timer.at);
-            };
-            drop(state);
-            self.run_one(&wb, now);
-        }
-    }
-
-    fn run(&self) {
-        let mut state = self.state.lock();
-        while !state.stop {
-            let now = self.clock.now();
-            if let Some(wb) = take_due(&mut state, now) {
-                drop(state);
-                self.run_one(&wb, now);
-                // It may be the last reference to a volume that is gone, and closes its backend.
-                drop(wb);
-                state = self.state.lock();
-                continue;
-            }
-            match state.timers.peek() {
-                None => self.changed.wait(&mut state),
-                Some(Reverse(timer)) => {
-                    let sleep = timer.at.since(now);
-                    let _ = self.changed.wait_timeout(&mut state, sleep);
-                }
-            }
-        }
-    }
-
-    fn run_one(&self, wb: &Arc<BdiWriteback>, now: Tick) {
-        let next = wb.step(now);
-        let mut state = self.state.lock();
-        let again = wb.run.load(Ordering::Relaxed) == AGAIN || next == Next::Again;
-        if again && !state.stop {
-            wb.run.store(QUEUED, Ordering::Relaxed);
-            state.queue.push_back(Arc::clone(wb));
-        } else {
-            wb.run.store(IDLE, Ordering::Relaxed);
-        }
-        drop(state);
-        if let Next::At(at) = next {
-            self.arm(wb, at);
-        }
-    }
-}
-
-/// The next wb to run, which is running from now on. Due timers join the queue first.
-fn take_due(state: &mut PoolState, now: Tick) -> Option<Arc<BdiWriteback>> {
-    while state.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
-        let Some(Reverse(timer)) = state.timers.pop() else { break };
-        if timer.wb.timer_at.load(Ordering::Relaxed) == timer.at.0 {
-            timer.wb.timer_at.store(u64::MAX, Ordering::Relaxed);
-        }
-        match timer.wb.run.load(Ordering::Relaxed) {
-            IDLE => {
-                timer.wb.run.store(QUEUED, Ordering::Relaxed);
-                state.queue.push_back(timer.wb);
-            }
-            RUNNING => timer.wb.run.store(AGAIN, Ordering::Relaxed),
-            _ => {}
-        }
-    }
-    let wb = state.queue.pop_front()?;
-    wb.run.store(RUNNING, Ordering::Relaxed);
-    Some(wb)
 }

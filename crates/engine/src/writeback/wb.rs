@@ -30,8 +30,9 @@ use crate::super_block::SuperBlock;
 use crate::units::Tick;
 use crate::writeback::bdi::BackingDevInfo;
 use crate::writeback::cgwb::Switches;
-use crate::writeback::flusher::{FlusherPool, PassState};
+use crate::writeback::flusher::PassState;
 use crate::writeback::io_lists::{IoLists, ListName};
+use crate::writeback::pool::FlusherPool;
 use crate::writeback::work::WbWork;
 
 /// Page counts of a wb; sem. 2.4. Changed by `Inode::account` only, which keeps them exact while inodes move.
