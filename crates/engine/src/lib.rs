@@ -55,6 +55,8 @@ mod page_cache;
 mod reclaim;
 mod recovery;
 mod super_block;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "not wired to the writers yet"))]
+mod throttle;
 mod tunables;
 mod umount;
 mod units;

@@ -1,0 +1,223 @@
+//! What a writer is told when it looks: all of this module, in order.
+//!
+//! Every domain that the writer's pages count in is looked at: the whole arena, and its tenant. If each has room to run
+//! free, so does the writer. Otherwise the one that is nearer to its limit decides.
+//!
+//! # Kernel counterpart
+//! `balance_dirty_pages`; sem. 4.2, 4.7. Differs: the flusher is also started when the tenant alone is over its
+//! background level; and the rate is adjusted for the domain that decides, not for each in turn. Writers keep to the
+//! position in one domain, so the position in the other leads to a wrong rate: while the arena has room, that of a
+//! tenant's writers rises to the whole bandwidth, however many they are, and they bounce off the tenant's limit.
+
+use super::bandwidth::Bandwidth;
+use super::pause::{Decision, Dirtier, Terms};
+use super::position::position_ratio;
+use super::rate_limit::{RateLimit, Wanted};
+use super::sample::{DomainKind, DomainSample, LimitMode};
+
+/// What is estimated for a wb; under one lock of the wb, since looks and completions update it.
+pub(crate) struct WbRates {
+    pub(crate) bandwidth: Bandwidth,
+    pub(super) rate_limit: RateLimit,
+}
+
+impl WbRates {
+    /// Those of a wb made at `now_ms`.
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self { bandwidth: Bandwidth::new(now_ms), rate_limit: RateLimit::new(now_ms) }
+    }
+}
+
+/// What is known when a writer looks.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Input {
+    pub(crate) global: DomainSample,
+    /// The writer's tenant, if its limit is not the global one.
+    pub(crate) memcg: Option<DomainSample>,
+    pub(crate) mode: LimitMode,
+    /// The wb's totals so far.
+    pub(crate) dirtied_pages: u64,
+    pub(crate) written_pages: u64,
+    /// The wb's counters may be wrong by so much (`wb_stat_error`).
+    pub(crate) stat_error_pages: u64,
+}
+
+/// What comes of a look.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) decision: Decision,
+    /// The domain that decided; none if all have room to run free. If one did and the decision is to pause, foreign
+    /// flushes are due (sem. 5.8).
+    pub(crate) governed_by: Option<DomainKind>,
+    /// Have the flusher write, unless it does.
+    pub(crate) start_background: bool,
+    /// The wb is over its limits: to be handed to [`Dirtier::dirtied`] of all its writers from now on.
+    pub(crate) dirty_exceeded: bool,
+}
+
+/// Settles the account of a writer that is to look, and updates the rates of its wb if that is due.
+pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, now_ms: u64) -> Verdict {
+    let domains = || [Some(&input.global), input.memcg.as_ref()].into_iter().flatten();
+    let dirty_exceeded = domains().any(|domain| domain.is_exceeded(input.mode));
+
+    // The least room of all domains, if every one has some.
+    let room_pages =
+        domains().map(|domain| domain.free_run_room(input.mode)).reduce(|one, other| Some(one?.min(other?))).flatten();
+    if let Some(room_pages) = room_pages {
+        dirtier.run_free(room_pages, now_ms);
+        let start_background = domains().any(DomainSample::is_over_background);
+        return Verdict { decision: Decision::Free, governed_by: None, start_background, dirty_exceeded };
+    }
+
+    wb.bandwidth.update(input.written_pages, now_ms);
+    let avg_pages_per_s = wb.bandwidth.avg_pages_per_s();
+    let position = |domain| position_ratio(domain, input.mode, avg_pages_per_s);
+    let mut governing = (position(&input.global), DomainKind::Global, &input.global);
+    if let Some(memcg) = &input.memcg
+        && position(memcg) < governing.0
+    {
+        governing = (position(memcg), DomainKind::Memcg, memcg);
+    }
+    let (ratio, kind, domain) = governing;
+
+    let wanted = if domain.is_below_setpoint(input.mode) { Wanted::More } else { Wanted::Fewer };
+    wb.rate_limit.update(input.dirtied_pages, ratio, avg_pages_per_s, wanted, now_ms);
+    let terms = Terms::new(
+        domain.wb_dirty_pages,
+        avg_pages_per_s,
+        wb.rate_limit.pages_per_s(),
+        wb.rate_limit.task_pages_per_s(ratio),
+    );
+    let wb_is_nearly_clean = domain.wb_dirty_pages <= input.stat_error_pages;
+    Verdict {
+        decision: dirtier.settle(terms, wb_is_nearly_clean, now_ms),
+        governed_by: Some(kind),
+        start_background: true,
+        dirty_exceeded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::share::WbShare;
+    use super::super::thresholds::Thresholds;
+    use super::*;
+
+    /// A domain of 20 000 pages with one wb; it runs free up to 15 000.
+    fn domain(held_pages: u64) -> DomainSample {
+        DomainSample {
+            thresholds: Thresholds { thresh_pages: 20_000, background_pages: 10_000 },
+            dirty_pages: held_pages,
+            writeback_pages: 0,
+            dirty_limit_pages: 20_000,
+            share: WbShare { thresh_pages: 20_000, background_pages: 10_000 },
+            wb_dirty_pages: held_pages,
+        }
+    }
+
+    fn input(global_pages: u64, memcg_pages: Option<u64>) -> Input {
+        Input {
+            global: domain(global_pages),
+            memcg: memcg_pages.map(domain),
+            mode: LimitMode::Shared,
+            dirtied_pages: 0,
+            written_pages: 0,
+            stat_error_pages: 96,
+        }
+    }
+
+    fn look(input: &Input) -> Verdict {
+        let mut dirtier = Dirtier::new();
+        dirtier.dirtied(256, false);
+        balance(input, &mut WbRates::new(0), &mut dirtier, 0)
+    }
+
+    #[test]
+    fn a_writer_runs_free_while_every_domain_has_room() {
+        let free = |input| look(&input).governed_by.is_none();
+        assert!(free(input(15_000, None)) && free(input(15_000, Some(15_000))));
+        assert!(!free(input(15_001, None)) && !free(input(15_001, Some(0))) && !free(input(0, Some(15_001))));
+        assert_eq!(look(&input(15_000, Some(15_000))).decision, Decision::Free);
+    }
+
+    #[test]
+    fn the_domain_with_the_least_room_says_when_to_look_again() {
+        let mut dirtier = Dirtier::new();
+        balance(&input(0, Some(15_000)), &mut WbRates::new(0), &mut dirtier, 0);
+        // The square root of 4096 rounds to 64.
+        assert!(!dirtier.dirtied(63, false) && dirtier.dirtied(1, false));
+    }
+
+    #[test]
+    fn write_back_starts_above_the_background_level_of_either_domain() {
+        let starts = |input| look(&input).start_background;
+        assert!(!starts(input(10_000, Some(10_000))));
+        assert!(starts(input(10_001, None)) && starts(input(0, Some(10_001))) && starts(input(0, Some(19_000))));
+        let mut in_flight = input(10_001, None);
+        (in_flight.global.dirty_pages, in_flight.global.writeback_pages) = (10_000, 4000);
+        assert!(!starts(in_flight), "what is under write-back is being dealt with");
+    }
+
+    #[test]
+    fn the_domain_nearer_to_its_limit_decides() {
+        let by = |global, memcg| look(&input(global, memcg)).governed_by;
+        assert_eq!(by(17_000, None), Some(DomainKind::Global));
+        assert_eq!(by(17_000, Some(18_000)), Some(DomainKind::Memcg));
+        assert_eq!(by(18_000, Some(17_000)), Some(DomainKind::Global));
+        assert_eq!(by(18_000, Some(18_000)), Some(DomainKind::Global), "a tie is the arena's");
+        assert_eq!(by(0, Some(20_000)), Some(DomainKind::Memcg));
+    }
+
+    #[test]
+    fn the_nearer_to_the_limit_the_longer_the_pause() {
+        // 256 pages at 25 600/s are 10 ms at the setpoint, which lies at 17 500.
+        let pause = |held| look(&input(held, None)).decision;
+        assert_eq!(pause(17_500), Decision::Pause(Duration::from_millis(10)));
+        assert_eq!(pause(19_000), Decision::Pause(Duration::from_millis(12)));
+        assert_eq!(pause(19_900), Decision::Pause(Duration::from_millis(86)));
+        assert_eq!(pause(20_000), Decision::PauseAndAsk(Duration::from_millis(100)));
+        assert_eq!(pause(40_000), Decision::PauseAndAsk(Duration::from_millis(200)), "T2, T3");
+    }
+
+    #[test]
+    fn a_wb_with_next_to_nothing_dirty_is_not_held_by_a_full_domain() {
+        let mut full = input(20_000, None);
+        full.global.wb_dirty_pages = 96;
+        assert_eq!(look(&full).decision, Decision::Pause(Duration::from_millis(1)));
+        full.global.wb_dirty_pages = 97;
+        assert_eq!(look(&full).decision, Decision::PauseAndAsk(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_wb_over_its_share_of_a_full_domain_is_exceeded() {
+        let mut full = input(20_001, None);
+        assert!(look(&full).dirty_exceeded);
+        full.global.wb_dirty_pages = 20_000;
+        assert!(!look(&full).dirty_exceeded);
+        let mut room = input(10_000, None);
+        room.global.share = WbShare { thresh_pages: 9000, background_pages: 4500 };
+        assert!(!look(&room).dirty_exceeded);
+        assert_eq!(look(&room).governed_by, None);
+        room.mode = LimitMode::Strict;
+        assert!(look(&room).dirty_exceeded);
+        assert!(matches!(look(&room).decision, Decision::PauseAndAsk(_)), "its own limit binds it");
+    }
+
+    #[test]
+    fn the_rates_are_updated_every_200_ms() {
+        let (mut wb, mut dirtier) = (WbRates::new(0), Dirtier::new());
+        let mut at = |now_ms: u64| {
+            let mut input = input(18_500, None);
+            (input.written_pages, input.dirtied_pages) = (now_ms * 10, now_ms * 1000);
+            balance(&input, &mut wb, &mut dirtier, now_ms);
+            (wb.bandwidth.avg_pages_per_s(), wb.rate_limit.pages_per_s())
+        };
+        assert_eq!(at(199), (25_600, 25_600));
+        at(200);
+        at(400);
+        let (bandwidth, rate) = at(600);
+        assert!(bandwidth < 25_600 && rate < 25_600, "{bandwidth}, {rate}");
+    }
+}

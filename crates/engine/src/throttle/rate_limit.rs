@@ -1,0 +1,191 @@
+//! The rate of one writer of a wb, in pages per second: the same for each, found without counting them.
+//!
+//! If each of N writers was let write `rate * position` and together they wrote `dirty_rate`, then
+//! `rate * position * bandwidth / dirty_rate` is `bandwidth / N`. The rate goes there in small steps, and only while
+//! the number of dirty pages also asks for it: too much dirty and too fast, or too little and too slow.
+//!
+//! The position is the mean of what all looks since the last update found, since that is what the writers were let
+//! write. At one moment it may be anything: many writers with large requests come in waves.
+//!
+//! # Kernel counterpart
+//! `wb_update_dirty_ratelimit`; sem. 4.6. Differs: the reference takes the position of the moment. When that is at the
+//! limit, where writers stop, it finds that nobody writes although everybody may, and stays at its rate for ever. It
+//! also shares its stamp with the bandwidth, so that updates of that take its turn.
+
+use super::position::SHIFT;
+use super::{IDLE_MS, INITIAL_PAGES_PER_S, UPDATE_MS, per_second, to_u64};
+
+/// See the [module documentation](self).
+pub(crate) struct RateLimit {
+    pages_per_s: u64,
+    /// Where the last update wanted it to be.
+    balanced_pages_per_s: u64,
+    /// Time of the last update, and the wb's total of pages dirtied then.
+    stamp_ms: u64,
+    dirtied_stamp_pages: u64,
+    /// Time of the last look.
+    look_ms: u64,
+    /// Looks since the last update, and the sum of the positions that they found.
+    looks: u64,
+    positions: u64,
+}
+
+/// Which way the number of dirty pages is to go.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    More,
+    Fewer,
+}
+
+impl RateLimit {
+    /// That of a wb made at `now_ms`.
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self {
+            pages_per_s: INITIAL_PAGES_PER_S,
+            balanced_pages_per_s: INITIAL_PAGES_PER_S,
+            stamp_ms: now_ms,
+            dirtied_stamp_pages: 0,
+            look_ms: now_ms,
+            looks: 0,
+            positions: 0,
+        }
+    }
+
+    /// Pages per second for each writer at the setpoint; at least 1.
+    pub(super) fn pages_per_s(&self) -> u64 {
+        self.pages_per_s
+    }
+
+    /// Pages per second for each writer at the position `ratio`; 0 close to the limit.
+    pub(super) fn task_pages_per_s(&self, ratio: u64) -> u64 {
+        to_u64((u128::from(self.pages_per_s) * u128::from(ratio)) >> SHIFT)
+    }
+
+    /// A look found the position `ratio`. Takes up what was dirtied since the last update, unless that is less than
+    /// 200 ms ago or nobody was let write since. `dirtied_pages`: the wb's total so far. A time without looks is left
+    /// out: nobody was held to the rate.
+    pub(super) fn update(&mut self, dirtied_pages: u64, ratio: u64, avg_pages_per_s: u64, wanted: Wanted, now_ms: u64) {
+        let was_idle = now_ms.saturating_sub(self.look_ms) > IDLE_MS;
+        self.look_ms = now_ms;
+        self.looks += 1;
+        self.positions = self.positions.saturating_add(ratio);
+        let elapsed_ms = now_ms.saturating_sub(self.stamp_ms);
+        let dirtied = dirtied_pages.saturating_sub(self.dirtied_stamp_pages);
+        let nobody_wrote = self.positions == 0 || dirtied == 0;
+        if elapsed_ms < UPDATE_MS || (nobody_wrote && !was_idle) {
+            return;
+        }
+        (self.stamp_ms, self.dirtied_stamp_pages) = (now_ms, dirtied_pages);
+        let position = self.positions / self.looks;
+        (self.looks, self.positions) = (0, 0);
+        if !was_idle {
+            self.step(per_second(dirtied, elapsed_ms), position, avg_pages_per_s, wanted);
+        }
+    }
+
+    fn step(&mut self, dirty_pages_per_s: u64, ratio: u64, avg_pages_per_s: u64, wanted: Wanted) {
+        let rate = self.pages_per_s;
+        let task = self.task_pages_per_s(ratio).saturating_add(1);
+        let matching = u128::from(task) * u128::from(avg_pages_per_s) / u128::from(dirty_pages_per_s | 1);
+        let balanced = to_u64(matching).min(avg_pages_per_s);
+
+        let error = match wanted {
+            Wanted::More => self.balanced_pages_per_s.min(balanced).min(task).saturating_sub(rate),
+            Wanted::Fewer => rate.saturating_sub(self.balanced_pages_per_s.max(balanced).max(task)),
+        };
+        // The larger the error beside the rate, the larger the part of it that is made good, up to an eighth.
+        let shift = rate / error.saturating_mul(2).saturating_add(1);
+        let step = u32::try_from(shift).ok().and_then(|shift| error.checked_shr(shift)).unwrap_or(0).div_ceil(8);
+        self.pages_per_s = if rate < balanced { rate.saturating_add(step) } else { rate.saturating_sub(step) }.max(1);
+        self.balanced_pages_per_s = balanced;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::position::ONE;
+    use super::*;
+
+    /// `writers` are held to the rate exactly, at the position `ratio`, for `seconds`.
+    fn run(limit: &mut RateLimit, writers: u64, bandwidth: u64, ratio: u64, wanted: Wanted, seconds: u64) {
+        for _ in 0..seconds * 5 {
+            limit.step(limit.task_pages_per_s(ratio) * writers, ratio, bandwidth, wanted);
+        }
+    }
+
+    #[test]
+    fn a_hand_worked_step() {
+        let mut limit = RateLimit::new(0);
+        // Four writers at 25600 on a device of 25600: task = 25601, balanced = 25601 * 25600 / 102401 = 6400.
+        limit.update(20_480, ONE, 25_600, Wanted::Fewer, 200);
+        // The last balanced rate was 25600, so not yet.
+        assert_eq!((limit.pages_per_s, limit.balanced_pages_per_s), (25_600, 6400));
+        limit.update(40_960, ONE * 3 / 4, 25_600, Wanted::Fewer, 400);
+        // task = 19201, error = 6399, shift = 25600 / 12799 = 2, step = ceil(1599 / 8).
+        assert_eq!(limit.pages_per_s, 25_400);
+        limit.update(61_440, ONE * 3 / 4, 25_600, Wanted::More, 600);
+        assert_eq!(limit.pages_per_s, 25_400, "the dirty pages ask for more, the rates for less");
+    }
+
+    #[test]
+    fn it_tends_to_an_equal_part_of_the_bandwidth() {
+        for writers in [1, 4, 64, 256] {
+            let mut limit = RateLimit::new(0);
+            // Whatever the position is, on the side where it asks for the move.
+            run(&mut limit, writers, 25_600, ONE / 3, Wanted::Fewer, 120);
+            let (rate, balanced, part) = (limit.pages_per_s, limit.balanced_pages_per_s, 25_600 / writers);
+            assert!(balanced.abs_diff(part) * 20 <= part, "{balanced} is balanced for {writers} writers");
+            assert!(rate.abs_diff(part) * 5 <= part, "{rate} for {writers} writers");
+        }
+    }
+
+    #[test]
+    fn it_rises_when_writers_leave() {
+        let mut limit = RateLimit::new(0);
+        run(&mut limit, 64, 25_600, ONE / 2, Wanted::Fewer, 120);
+        let many = limit.pages_per_s;
+        run(&mut limit, 2, 25_600, ONE * 2, Wanted::More, 120);
+        assert!(many < 600 && limit.pages_per_s > 12_000, "{many}, then {}", limit.pages_per_s);
+    }
+
+    #[test]
+    fn the_position_is_that_of_all_looks() {
+        let (mut one, mut many) = (RateLimit::new(0), RateLimit::new(0));
+        for update in 1..100 {
+            let (dirtied, now_ms) = (update * 81_920, update * 800);
+            many.update(dirtied, 0, 25_600, Wanted::Fewer, now_ms - 600);
+            many.update(dirtied, 0, 25_600, Wanted::Fewer, now_ms - 300);
+            many.update(dirtied, ONE, 25_600, Wanted::Fewer, now_ms);
+            one.update(dirtied, ONE / 3, 25_600, Wanted::Fewer, now_ms);
+            assert_eq!(one.pages_per_s, many.pages_per_s, "update {update}");
+        }
+        assert!(one.pages_per_s < 25_600);
+    }
+
+    #[test]
+    fn a_full_stop_teaches_nothing() {
+        let mut limit = RateLimit::new(0);
+        for look in 1..100 {
+            limit.update(1 << 20, 0, 25_600, Wanted::Fewer, look * 200);
+        }
+        assert_eq!((limit.balanced_pages_per_s, limit.stamp_ms), (25_600, 0));
+    }
+
+    #[test]
+    fn a_time_without_looks_teaches_nothing() {
+        let mut limit = RateLimit::new(0);
+        limit.update(1 << 40, ONE / 2, 25_600, Wanted::Fewer, 1001);
+        limit.update(1 << 50, ONE / 2, 25_600, Wanted::Fewer, 1200);
+        assert_eq!((limit.pages_per_s, limit.balanced_pages_per_s), (25_600, 25_600));
+        assert_eq!((limit.stamp_ms, limit.dirtied_stamp_pages), (1001, 1 << 40));
+    }
+
+    #[test]
+    fn it_is_never_less_than_one() {
+        let mut limit = RateLimit::new(0);
+        run(&mut limit, 1 << 20, 1, 0, Wanted::Fewer, 1000);
+        assert_eq!(limit.pages_per_s, 1);
+        limit.step(0, u64::from(u32::MAX), u64::MAX, Wanted::More);
+        limit.step(u64::MAX, 0, u64::MAX, Wanted::Fewer);
+    }
+}

@@ -1,0 +1,91 @@
+//! What is known of one dirty domain at one moment, from one wb's point of view.
+//!
+//! # Kernel counterpart
+//! `struct dirty_throttle_control`.
+
+use super::share::WbShare;
+use super::thresholds::{Thresholds, freerun};
+
+/// Whose limit counts.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LimitMode {
+    /// The domain's: a wb may use more than its share while others use less.
+    Shared,
+    /// Each wb's own as well, even while the domain has room (`BDI_CAP_STRICTLIMIT`).
+    Strict,
+}
+
+/// Which domain a number is about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DomainKind {
+    /// The whole arena.
+    Global,
+    /// The writer's tenant.
+    Memcg,
+}
+
+/// The numbers of one domain, all in pages.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct DomainSample {
+    pub(crate) thresholds: Thresholds,
+    /// Dirty pages of the domain that are not under write-back.
+    pub(crate) dirty_pages: u64,
+    /// Pages of the domain that are under write-back, or written and not yet clean.
+    pub(crate) writeback_pages: u64,
+    /// [`WbDomain::wb_limits`](super::WbDomain::wb_limits) gives this and the next.
+    pub(crate) dirty_limit_pages: u64,
+    pub(crate) share: WbShare,
+    /// Dirty and write-back pages of the wb; exact if [`needs_exact_sum`](super::needs_exact_sum).
+    pub(crate) wb_dirty_pages: u64,
+}
+
+impl DomainSample {
+    /// What counts against the limit: a page under write-back still takes room.
+    pub(super) fn held_pages(&self) -> u64 {
+        self.dirty_pages.saturating_add(self.writeback_pages)
+    }
+
+    /// At this number nobody goes on; above the threshold only while the limit is falling to it.
+    pub(super) fn limit_pages(&self) -> u64 {
+        self.thresholds.thresh_pages.max(self.dirty_limit_pages)
+    }
+
+    pub(super) fn setpoint_pages(&self) -> u64 {
+        self.thresholds.setpoint(self.limit_pages())
+    }
+
+    /// The middle of the wb's own two levels: its free-run ceiling and its setpoint in strict mode.
+    pub(super) fn wb_middle_pages(&self) -> u64 {
+        freerun(self.share.thresh_pages, self.share.background_pages)
+    }
+
+    /// Pages that are left up to the threshold while nobody is slowed down; none when writers are to be.
+    pub(super) fn free_run_room(&self, mode: LimitMode) -> Option<u64> {
+        let (dirty, ceiling, thresh) = match mode {
+            LimitMode::Shared => (self.held_pages(), self.thresholds.freerun(), self.thresholds.thresh_pages),
+            LimitMode::Strict => (self.wb_dirty_pages, self.wb_middle_pages(), self.share.thresh_pages),
+        };
+        (dirty <= ceiling).then(|| thresh.saturating_sub(dirty))
+    }
+
+    /// Whether there is less than there should be.
+    pub(super) fn is_below_setpoint(&self, mode: LimitMode) -> bool {
+        match mode {
+            LimitMode::Shared => self.held_pages() < self.setpoint_pages(),
+            LimitMode::Strict => self.wb_dirty_pages < self.wb_middle_pages(),
+        }
+    }
+
+    /// Whether the wb is over its share of a domain that is itself over its threshold: then its writers look more often.
+    pub(super) fn is_exceeded(&self, mode: LimitMode) -> bool {
+        let domain_is_over = match mode {
+            LimitMode::Shared => self.held_pages() > self.thresholds.thresh_pages,
+            LimitMode::Strict => true,
+        };
+        domain_is_over && self.wb_dirty_pages > self.share.thresh_pages
+    }
+
+    pub(super) fn is_over_background(&self) -> bool {
+        self.dirty_pages > self.thresholds.background_pages
+    }
+}

@@ -1,0 +1,165 @@
+//! Several domains, wbs and devices beside one another.
+
+use super::super::*;
+use super::simulation::{RATIOS, Simulation};
+
+const PAGES_PER_S: u64 = 25_600;
+/// 64 MiB.
+const TENANT_PAGES: u64 = 16_384;
+
+fn arena(mode: LimitMode) -> Simulation {
+    Simulation::new(Thresholds::of_available(262_144, RATIOS), mode)
+}
+
+fn tenant(limit_pages: u64) -> Option<Thresholds> {
+    Some(Thresholds::of_limit(limit_pages, RATIOS))
+}
+
+fn assert_within(percent: u64, found: u64, expected: u64) {
+    assert!(found.abs_diff(expected) * 100 <= expected * percent, "{found} instead of {expected}");
+}
+
+/// Least and most of the rates.
+fn spread(rates: &[u64]) -> (u64, u64) {
+    (*rates.iter().min().unwrap(), *rates.iter().max().unwrap())
+}
+
+#[test]
+fn a_tenant_at_its_limit_slows_only_itself() {
+    for (hogs, request_pages) in [(1, 256), (4, 256), (64, 32), (64, 256)] {
+        let mut sim = arena(LimitMode::Shared);
+        let device = sim.device(PAGES_PER_S);
+        let (hog, light) = (sim.wb(device, tenant(TENANT_PAGES)), sim.wb(device, tenant(TENANT_PAGES)));
+        let writer = sim.writer(light, 16, Some(256));
+        for _ in 0..hogs {
+            sim.writer(hog, request_pages, None);
+        }
+        sim.measure(120);
+        assert_eq!(sim.writers[writer].paused_ms, 0, "beside {hogs} hogs");
+        assert!(sim.wb_held[hog].max <= TENANT_PAGES + hogs * request_pages.max(LOOK_PAGES_MAX), "{:?}", sim.wb_held);
+        assert!(sim.held.max < sim.global.thresholds.freerun(), "{:?}", sim.held);
+        sim.measure(60);
+        let rates = sim.rates();
+        assert_within(2, rates[writer], 256);
+        assert_within(5, rates[writer + 1..].iter().sum(), PAGES_PER_S - 256);
+        assert!(sim.percent_used(device) >= 95);
+    }
+}
+
+/// The tenant has room; the arena is filled by others.
+#[test]
+fn a_light_tenant_is_hardly_held_by_a_full_arena() {
+    for hogs in [1, 64] {
+        let mut sim = arena(LimitMode::Shared);
+        let device = sim.device(PAGES_PER_S);
+        let (hog, light) = (sim.wb(device, None), sim.wb(device, tenant(TENANT_PAGES)));
+        let writer = sim.writer(light, 16, Some(256));
+        for _ in 0..hogs {
+            sim.writer(hog, 32, None);
+        }
+        sim.run(30);
+        sim.measure(60);
+        assert!(sim.held.min >= sim.global.thresholds.freerun(), "{:?}", sim.held);
+        assert!(sim.writers[writer].paused_ms < 100, "{} ms of a minute", sim.writers[writer].paused_ms);
+        assert_within(2, sim.rates()[writer], 256);
+    }
+}
+
+#[test]
+fn writers_of_a_tenant_find_their_rate_while_the_arena_has_room() {
+    let mut sim = arena(LimitMode::Shared);
+    let device = sim.device(PAGES_PER_S);
+    let wb = sim.wb(device, tenant(TENANT_PAGES));
+    for _ in 0..16 {
+        sim.writer(wb, 32, None);
+    }
+    sim.run(60);
+    sim.measure(60);
+    let (least, most) = spread(&sim.rates());
+    assert!(most * 100 <= least * 105, "from {least} to {most}");
+    assert_within(10, sim.wbs[wb].rates.rate_limit.pages_per_s(), PAGES_PER_S / 16);
+    let levels = sim.wbs[wb].memcg.as_ref().unwrap().thresholds;
+    assert!(sim.wb_held[wb].min >= levels.freerun() && sim.wb_held[wb].max <= levels.thresh_pages);
+}
+
+#[test]
+fn a_slow_device_does_not_slow_a_fast_one() {
+    for mode in [LimitMode::Shared, LimitMode::Strict] {
+        let mut sim = arena(mode);
+        let (fast, slow) = (sim.device(256_000), sim.device(2560));
+        let wbs = (sim.wb(fast, None), sim.wb(slow, None));
+        for _ in 0..4 {
+            sim.writer(wbs.0, 32, None);
+            sim.writer(wbs.1, 32, None);
+        }
+        sim.run(60);
+        sim.measure(60);
+        assert!(sim.percent_used(fast) >= 95 && sim.percent_used(slow) >= 95, "{mode:?}");
+        // A hundredth of the speed: a small part of the pages, and the device is still busy.
+        assert!(sim.wb_held[wbs.1].max * 4 < sim.wb_held[wbs.0].min, "{mode:?}: {:?}", sim.wb_held);
+
+        sim.set_speed(slow, 0);
+        sim.run(60);
+        sim.measure(60);
+        assert!(sim.percent_used(fast) >= 95, "{mode:?}: a stuck device takes others with it");
+    }
+}
+
+#[test]
+fn a_device_that_was_idle_gets_its_start() {
+    for mode in [LimitMode::Shared, LimitMode::Strict] {
+        let mut sim = arena(mode);
+        let (busy, idle) = (sim.device(PAGES_PER_S), sim.device(PAGES_PER_S));
+        let wbs = (sim.wb(busy, None), sim.wb(idle, None));
+        for _ in 0..4 {
+            sim.writer(wbs.0, 32, None);
+        }
+        sim.run(60);
+        for _ in 0..4 {
+            sim.writer(wbs.1, 32, None);
+        }
+        sim.run(20);
+        sim.measure(30);
+        assert!(sim.percent_used(busy) >= 95 && sim.percent_used(idle) >= 95, "{mode:?}");
+        let (least, most) = spread(&sim.rates());
+        assert!(most * 100 <= least * 110, "{mode:?}: from {least} to {most}");
+    }
+}
+
+#[test]
+fn a_resized_tenant_keeps_to_its_new_limit() {
+    let mut sim = Simulation::new(Thresholds::of_available(1 << 20, RATIOS), LimitMode::Shared);
+    let device = sim.device(PAGES_PER_S);
+    let wb = sim.wb(device, tenant(65_536));
+    for _ in 0..8 {
+        sim.writer(wb, 32, None);
+    }
+    sim.run(30);
+    for limit_pages in [8192, 131_072, 1024, 0, 1, 16_384] {
+        sim.resize(wb, Thresholds::of_limit(limit_pages, RATIOS));
+        // What is dirty beyond the new limit is written first.
+        sim.run(20);
+        sim.measure(30);
+        let most = limit_pages + 8 * LOOK_PAGES_MAX;
+        assert!(sim.wb_held[wb].max <= most, "{:?} in a limit of {limit_pages}", sim.wb_held[wb]);
+        let (least, most_rate) = spread(&sim.rates());
+        assert!(limit_pages < 1024 || sim.percent_used(device) >= 95, "{limit_pages}");
+        assert!(limit_pages < 8192 || most_rate * 100 <= least * 110, "{limit_pages}: from {least} to {most_rate}");
+    }
+}
+
+#[test]
+fn more_writers_do_not_get_a_tenant_more_of_a_device() {
+    let mut sim = arena(LimitMode::Shared);
+    let device = sim.device(PAGES_PER_S);
+    let (few, many) = (sim.wb(device, tenant(TENANT_PAGES)), sim.wb(device, tenant(TENANT_PAGES)));
+    sim.writer(few, 32, None);
+    for _ in 0..16 {
+        sim.writer(many, 32, None);
+    }
+    sim.run(60);
+    sim.measure(60);
+    let rates = sim.rates();
+    assert_within(10, rates[0], PAGES_PER_S / 2);
+    assert_within(10, rates[1..].iter().sum(), PAGES_PER_S / 2);
+}

@@ -1,0 +1,128 @@
+//! The levels of dirty pages in a domain at which something happens.
+//!
+//! ```text
+//!  0 ---- background ---- freerun ---- setpoint ---- limit
+//!              |             |             |            '- everybody waits
+//!              |             |             '- writers are held to the device's rate
+//!              |             '- writers are slowed down from here on
+//!              '- the flusher starts
+//! ```
+//!
+//! # Kernel counterpart
+//! `domain_dirty_limits`, `dirty_freerun_ceiling`; sem. 4.1, 4.2. Differs: a tenant's limit is a number of pages and not
+//! a part of what is available.
+
+use crate::units::PageIndex;
+
+use super::to_u64;
+
+/// A ratio is cut to parts of this, like the reference does.
+const RATIO_UNITS: u128 = 4096;
+
+/// Thresholds end here, so that products of two of them fit.
+const PAGES_MAX: u64 = u32::MAX as u64;
+
+/// Parts of the available pages, in percent; above 100 counts as 100.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct DirtyRatios {
+    /// Where writers are to be stopped (`dirty_ratio`).
+    pub(crate) dirty_percent: u32,
+    /// Where the flusher starts (`dirty_background_ratio`).
+    pub(crate) background_percent: u32,
+}
+
+/// Two levels of dirty pages; the others follow from them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Thresholds {
+    /// Above it writers are stopped, unless the domain's limit is still falling to it.
+    pub(crate) thresh_pages: u64,
+    /// Above it the flusher writes without being asked. Below `thresh_pages`, or both are 0.
+    pub(crate) background_pages: u64,
+}
+
+impl Thresholds {
+    /// Parts of `available_pages`: those that are free, or clean and can be dropped.
+    pub(crate) fn of_available(available_pages: u64, ratios: DirtyRatios) -> Self {
+        let part = |percent: u32| {
+            let units = u128::from(percent.min(100)) * RATIO_UNITS / 100;
+            to_u64(units * u128::from(available_pages) / RATIO_UNITS)
+        };
+        Self::new(part(ratios.dirty_percent), part(ratios.background_percent))
+    }
+
+    /// A limit that somebody set. The background level keeps its distance: it is the part of the limit that
+    /// `background_percent` is of `dirty_percent`.
+    pub(crate) fn of_limit(limit_pages: u64, ratios: DirtyRatios) -> Self {
+        let background = u128::from(limit_pages) * u128::from(ratios.background_percent.min(100))
+            / u128::from(ratios.dirty_percent.clamp(1, 100));
+        Self::new(limit_pages, to_u64(background))
+    }
+
+    fn new(thresh_pages: u64, background_pages: u64) -> Self {
+        let thresh_pages = thresh_pages.min(PAGES_MAX);
+        let background_pages = if background_pages >= thresh_pages { thresh_pages / 2 } else { background_pages };
+        Self { thresh_pages, background_pages }
+    }
+
+    /// Up to here nobody is slowed down.
+    pub(crate) fn freerun(self) -> u64 {
+        freerun(self.thresh_pages, self.background_pages)
+    }
+
+    /// Where the number of dirty pages is to settle, under a limit of `limit_pages`.
+    pub(crate) fn setpoint(self, limit_pages: u64) -> u64 {
+        freerun(self.freerun(), limit_pages)
+    }
+}
+
+/// The middle of two levels.
+pub(super) fn freerun(thresh_pages: u64, background_pages: u64) -> u64 {
+    thresh_pages.midpoint(background_pages)
+}
+
+/// Pages of a limit given in bytes: rounded up, at least two, like `dirty_bytes`.
+pub(crate) fn limit_pages(limit_bytes: u64) -> u64 {
+    PageIndex::end_of(limit_bytes).0.max(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULT: DirtyRatios = DirtyRatios { dirty_percent: 20, background_percent: 10 };
+
+    #[test]
+    fn the_worked_example_comes_out() {
+        let levels = Thresholds::of_available(1_000_000, DEFAULT);
+        assert_eq!(levels, Thresholds { thresh_pages: 199_951, background_pages: 99_853 });
+        assert_eq!(levels.freerun(), 149_902);
+        assert_eq!(levels.setpoint(levels.thresh_pages), 174_926);
+    }
+
+    #[test]
+    fn a_limit_keeps_the_distance_of_the_ratios() {
+        let ratios = DirtyRatios { dirty_percent: 40, background_percent: 10 };
+        let levels = Thresholds::of_limit(16_384, ratios);
+        assert_eq!(levels, Thresholds { thresh_pages: 16_384, background_pages: 4096 });
+        assert_eq!(levels.freerun(), 10_240);
+    }
+
+    #[test]
+    fn background_at_or_above_the_threshold_is_half_of_it() {
+        for (dirty_percent, background_percent) in [(10, 10), (10, 90), (0, 100), (500, 500)] {
+            let ratios = DirtyRatios { dirty_percent, background_percent };
+            for levels in [Thresholds::of_available(4096, ratios), Thresholds::of_limit(4096, ratios)] {
+                assert_eq!(levels.background_pages, levels.thresh_pages / 2, "{ratios:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_and_largest_limits_are_legal() {
+        assert_eq!(Thresholds::of_limit(0, DEFAULT), Thresholds { thresh_pages: 0, background_pages: 0 });
+        assert_eq!(Thresholds::of_limit(1, DEFAULT), Thresholds { thresh_pages: 1, background_pages: 0 });
+        assert_eq!(Thresholds::of_limit(u64::MAX, DEFAULT).thresh_pages, PAGES_MAX);
+        assert_eq!(Thresholds::of_available(u64::MAX, DEFAULT).thresh_pages, PAGES_MAX);
+        assert_eq!((limit_pages(0), limit_pages(8193), limit_pages(u64::MAX)), (2, 3, 1 << 52));
+    }
+}
