@@ -106,6 +106,17 @@ mod tests {
     }
 
     #[test]
+    fn the_average_falls_by_an_eighth_of_the_distance() {
+        let mut bandwidth = Bandwidth::new(0);
+        (bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s) = (8000, 16_000);
+        bandwidth.update(0, 200);
+        assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (7609, 15_000));
+        // 5120 pages in 200 ms are more than the old value: it rises, and the average waits.
+        bandwidth.update(5120, 400);
+        assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (8487, 15_000));
+    }
+
+    #[test]
     fn a_gap_longer_than_the_period_is_averaged_as_it_is() {
         let mut bandwidth = Bandwidth::new(0);
         bandwidth.update(10_000, 5000);
@@ -135,7 +146,9 @@ mod tests {
         assert!(bandwidth.avg_pages_per_s().abs_diff(before) * 100 < before);
 
         let stamp_ms = bandwidth.stamp_ms;
-        bandwidth.write_starts(at.1, at.0 + 1000);
+        bandwidth.write_starts(at.1, stamp_ms + 1000);
         assert_eq!(bandwidth.stamp_ms, stamp_ms, "a second or less counts as work");
+        bandwidth.write_starts(at.1, stamp_ms + 1001);
+        assert_eq!(bandwidth.stamp_ms, stamp_ms + 1001);
     }
 }

@@ -128,6 +128,33 @@ mod tests {
     }
 
     #[test]
+    fn a_move_needs_two_balanced_rates_in_a_row() {
+        use Wanted::{Fewer, More};
+        // Last balanced rate, pages dirtied per second, position, and the rate after 2000 on a device of 10 000.
+        let table = [
+            // The last balanced rate was not lower, though 1001 * 10000 / 20011 is.
+            (2000, 20_010, ONE / 2, Fewer, 2000),
+            // Both are lower by 999, half of the rate: 2000 - ceil((999 >> 1) / 8).
+            (1000, 10_005, ONE / 2, Fewer, 1937),
+            (1500, 20_010, ONE / 2, Fewer, 1968),
+            // The position lets them write twice the rate, so they are not too fast.
+            (1000, 20_010, 2 * ONE, Fewer, 2000),
+            // The same upward.
+            (2000, 10_005, 2 * ONE, More, 2000),
+            (4000, 10_005, 2 * ONE, More, 2250),
+            (4000, 10_005, ONE, More, 2000),
+            // An error of a twentieth is halved nine times over.
+            (2100, 10_005, 2 * ONE, More, 2000),
+        ];
+        for (balanced, dirty_pages_per_s, ratio, wanted, moved) in table {
+            let mut limit = RateLimit::new(0);
+            (limit.pages_per_s, limit.balanced_pages_per_s) = (2000, balanced);
+            limit.step(dirty_pages_per_s, ratio, 10_000, wanted);
+            assert_eq!(limit.pages_per_s, moved, "{balanced} {dirty_pages_per_s} {ratio} {wanted:?}");
+        }
+    }
+
+    #[test]
     fn it_tends_to_an_equal_part_of_the_bandwidth() {
         for writers in [1, 4, 64, 256] {
             let mut limit = RateLimit::new(0);

@@ -89,3 +89,41 @@ impl DomainSample {
         self.dirty_pages > self.thresholds.background_pages
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wb at `wb_dirty_pages` of its share of 2000, in a domain at `held_pages` of 20 000.
+    fn sample(held_pages: u64, wb_dirty_pages: u64) -> DomainSample {
+        DomainSample {
+            thresholds: Thresholds { thresh_pages: 20_000, background_pages: 10_000 },
+            dirty_pages: held_pages / 2,
+            writeback_pages: held_pages - held_pages / 2,
+            dirty_limit_pages: 22_000,
+            share: WbShare { thresh_pages: 2000, background_pages: 1000 },
+            wb_dirty_pages,
+        }
+    }
+
+    #[test]
+    fn each_mode_has_its_levels() {
+        let room = |held, wb_dirty, mode| sample(held, wb_dirty).free_run_room(mode);
+        assert_eq!(room(15_000, 9000, LimitMode::Shared), Some(5000));
+        assert_eq!(room(15_001, 0, LimitMode::Shared), None);
+        assert_eq!(room(30_000, 1500, LimitMode::Strict), Some(500));
+        assert_eq!(room(0, 1501, LimitMode::Strict), None);
+
+        let below = |held, wb_dirty, mode| sample(held, wb_dirty).is_below_setpoint(mode);
+        assert!(below(18_499, 9000, LimitMode::Shared) && !below(18_500, 0, LimitMode::Shared));
+        assert!(below(30_000, 1499, LimitMode::Strict) && !below(0, 1500, LimitMode::Strict));
+    }
+
+    #[test]
+    fn the_limit_in_force_is_the_larger_one() {
+        let mut sample = sample(0, 0);
+        assert_eq!(sample.limit_pages(), 22_000);
+        sample.dirty_limit_pages = 0;
+        assert_eq!(sample.limit_pages(), 20_000);
+    }
+}
