@@ -91,7 +91,7 @@ impl Engine {
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let threads = pool.start();
         let shared = Shared {
-            owners: FrameOwners::new(arena.frames()),
+            owners: FrameOwners::new(arena.frames(), &tunables),
             switches: SwitchQueue::new(umount),
             arena,
             clock,
@@ -322,6 +322,12 @@ impl Room {
     pub(crate) fn give(&self) {
         *self.given.lock() += 1;
         self.changed.notify_all();
+    }
+
+    /// Waits for `time`, whatever happens meanwhile.
+    pub(crate) fn sleep(&self, time: Duration) {
+        let nobody = Mutex::new(LEAVES, ());
+        let _ = Condvar::new().wait_timeout(&mut nobody.lock(), time);
     }
 
     /// Waits until room is given, or for `moment`.

@@ -19,6 +19,7 @@ use crate::errseq::ErrCursor;
 use crate::filemap::Readahead;
 use crate::inode::InodeRef;
 use crate::lock_order::F_LOCK;
+use crate::writeback::WriterAccount;
 
 /// An open regular file. While it exists its volume is busy.
 pub struct File {
@@ -28,6 +29,7 @@ pub struct File {
     pub(crate) readahead: Readahead,
     /// Who pays for what is written through it, unless a write names another.
     memcg: Arc<Memcg>,
+    pub(crate) account: WriterAccount,
 }
 
 impl File {
@@ -59,6 +61,7 @@ impl File {
             heard: Mutex::new(F_LOCK, inode.errseq.sample()),
             readahead: Readahead::new(),
             memcg: Arc::clone(memcg),
+            account: WriterAccount::new(),
         };
         inode.openers.fetch_add(1, Ordering::SeqCst);
         // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
@@ -81,6 +84,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
+        self.account.leave(&self.inode.wb());
         let sb = self.inode.super_block();
         sb.open_files.fetch_sub(1, Ordering::SeqCst);
         if self.inode.openers.fetch_sub(1, Ordering::SeqCst) == 1 {

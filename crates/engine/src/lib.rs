@@ -55,7 +55,6 @@ mod page_cache;
 mod reclaim;
 mod recovery;
 mod super_block;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "not wired to the writers yet"))]
 mod throttle;
 mod tunables;
 mod umount;
@@ -77,4 +76,4 @@ pub use super_block::{SuperBlock, VolumeStatus};
 pub use tunables::Tunables;
 pub use umount::{UmountOptions, UncleanFile};
 pub use units::{NodeId, PAGE_BYTES, PageIndex, Tick, Timestamp};
-pub use writeback::{BackingDevInfo, DrainStats, UmountForm, WbReason};
+pub use writeback::{BackingDevInfo, DrainStats, Pause, UmountForm, WbReason};

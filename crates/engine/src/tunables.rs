@@ -16,6 +16,12 @@ pub struct Tunables {
     /// Percent of the arena that may be dirty before write-back starts without being asked (kernel:
     /// `dirty_background_ratio`). Default 10; 0 starts at the first page, 100 never starts.
     pub dirty_background_percent: u32,
+    /// Percent of the arena at which all writers wait (kernel: `dirty_ratio`). They are slowed down from the middle
+    /// between this and `dirty_background_percent` on. Default 50.
+    pub dirty_percent: u32,
+    /// Whether each writer's tenant is held to its share of the device's speed even while there is room for more (kernel:
+    /// `BDI_CAP_STRICTLIMIT`, which it sets for FUSE). Default false.
+    pub strict_limit: bool,
     /// Percent of the arena that one volume may fill with pages that cannot be dropped: dirty, under
     /// write-back or not yet durable. Default 50, range 1 to 100.
     pub volume_share_percent: u32,
@@ -54,6 +60,8 @@ impl Default for Tunables {
             dirty_expire: Duration::from_secs(30),
             commit_interval: Duration::from_secs(5),
             dirty_background_percent: 10,
+            dirty_percent: 50,
+            strict_limit: false,
             volume_share_percent: 50,
             failed_share_percent: 12,
             retry_min: Duration::from_millis(100),

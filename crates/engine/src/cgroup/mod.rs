@@ -24,18 +24,22 @@
 //! `struct mem_cgroup` with `cgwb_list` and `memcg_cgwb_domain`; sem. 1.9. Differs: a frame belongs to the tenant that
 //! dirtied it last, not to the one that touched it first.
 
+mod foreign;
 mod owners;
 
 pub(crate) use owners::{FrameOwners, Uncharges};
 
 use std::fmt;
+use std::time::Duration;
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 
-use crate::lock_order::CGROUP;
-use crate::units::PAGE_BYTES;
+use crate::cgroup::foreign::ForeignWbs;
+use crate::lock_order::{CGROUP, LEAVES};
+use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
+use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::BdiWriteback;
 
 /// Number of a tenant; never given twice in the life of an engine. Kernel: `css->id`.
@@ -82,12 +86,24 @@ pub struct Memcg {
     charged_pages: AtomicI64,
     /// A writer found no room: its wbs write back whatever the thresholds say.
     want_room: AtomicBool,
+    /// Its background level is the part of its limit that the one is of the other.
+    ratios: DirtyRatios,
+    /// Its dirty limit, shared out among its wbs. Kernel: `cgwb_domain`.
+    domain: WbDomain,
+    foreign: Mutex<ForeignWbs>,
     /// T3.
     cgwbs: Mutex<Option<Vec<Arc<BdiWriteback>>>>,
 }
 
 impl Memcg {
-    fn new(id: MemcgId, slot: u32, name: &str, parent: Option<Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Self> {
+    fn new(
+        id: MemcgId,
+        slot: u32,
+        name: &str,
+        parent: Option<Arc<Memcg>>,
+        limit_bytes: Option<u64>,
+        ratios: DirtyRatios,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             slot,
@@ -97,6 +113,9 @@ impl Memcg {
             limit_pages: AtomicU64::new(pages_of(limit_bytes)),
             charged_pages: AtomicI64::new(0),
             want_room: AtomicBool::new(false),
+            ratios,
+            domain: WbDomain::new(),
+            foreign: Mutex::new(LEAVES, ForeignWbs::default()),
             cgwbs: Mutex::keyed(CGROUP, id.0, Some(Vec::new())),
         })
     }
@@ -139,6 +158,7 @@ impl Memcg {
     pub fn set_limit_bytes(&self, limit_bytes: Option<u64>) {
         if !self.is_root() {
             self.limit_pages.store(pages_of(limit_bytes), Ordering::Relaxed);
+            self.domain.resized();
         }
     }
 
@@ -180,7 +200,7 @@ impl Memcg {
     pub(crate) fn over_background(&self) -> bool {
         self.lineage().any(|memcg| {
             memcg.want_room.load(Ordering::Relaxed)
-                || memcg.charged_pages() > memcg.limit_pages.load(Ordering::Relaxed) / 2
+                || memcg.thresholds().is_some_and(|levels| memcg.charged_pages() > levels.background_pages)
         })
     }
 
@@ -197,6 +217,36 @@ impl Memcg {
                 let charged = memcg.charged_pages();
                 limit != NO_LIMIT && charged > limit - limit / 4 && unstable_pages >= charged.min(limit / 4)
             })
+    }
+
+    /// The nearest of it and those above that has a limit of its own.
+    pub(crate) fn nearest_limited(&self) -> Option<&Memcg> {
+        self.lineage().find(|memcg| memcg.thresholds().is_some())
+    }
+
+    /// The levels that its limit sets, if it has one.
+    pub(crate) fn thresholds(&self) -> Option<Thresholds> {
+        let limit = self.limit_pages.load(Ordering::Relaxed);
+        (limit != NO_LIMIT).then(|| Thresholds::of_limit(limit, self.ratios))
+    }
+
+    pub(crate) fn domain(&self) -> &WbDomain {
+        &self.domain
+    }
+
+    /// It dirtied pages of `wb`, which is another tenant's.
+    pub(crate) fn note_foreign(&self, wb: &Arc<BdiWriteback>, now: Tick) {
+        tracing::trace!(target: "slackwater::writeback", cgroup = %self.id, owner = %wb.memcg.id(), "track_foreign_dirty");
+        self.foreign.lock().note(wb, now);
+    }
+
+    /// Has the wbs of others written back that hold dirty pages of it. Kernel: `mem_cgroup_flush_foreign`.
+    pub(crate) fn flush_foreign(&self, now: Tick, expire: Duration) {
+        let foreign = self.foreign.lock().take(now, expire);
+        for wb in &foreign {
+            tracing::trace!(target: "slackwater::writeback", cgroup = %wb.memcg.id(), "flush_foreign");
+            wb.start_foreign_flush();
+        }
     }
 
     /// A writer of it found no room: its wbs, and those of all below the full ones, are to write back.
@@ -224,7 +274,8 @@ impl Memcg {
     fn uncharge(&self, pages: i64) {
         for memcg in self.lineage() {
             let left = memcg.charged_pages.fetch_sub(pages, Ordering::Relaxed) - pages;
-            if left.max(0) as u64 <= memcg.limit_pages.load(Ordering::Relaxed) / 2 {
+            let below = memcg.thresholds().is_none_or(|levels| left.max(0) as u64 <= levels.background_pages);
+            if below && memcg.want_room.load(Ordering::Relaxed) {
                 memcg.want_room.store(false, Ordering::Relaxed);
             }
         }

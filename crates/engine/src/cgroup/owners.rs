@@ -16,6 +16,8 @@ use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 
 use crate::cgroup::{Memcg, MemcgId, MemcgState};
 use crate::lock_order::LEAVES;
+use crate::throttle::DirtyRatios;
+use crate::tunables::Tunables;
 
 struct Table {
     slots: Vec<Option<Arc<Memcg>>>,
@@ -51,14 +53,24 @@ pub(crate) struct FrameOwners {
     owners: Box<[AtomicU32]>,
     table: RwLock<Table>,
     root: Arc<Memcg>,
+    ratios: DirtyRatios,
 }
 
 impl FrameOwners {
-    pub(crate) fn new(frames: u32) -> Self {
-        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None);
+    pub(crate) fn new(frames: u32, tunables: &Tunables) -> Self {
+        let ratios = DirtyRatios {
+            dirty_percent: tunables.dirty_percent,
+            background_percent: tunables.dirty_background_percent,
+        };
+        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios);
         let table =
             Table { slots: vec![Some(Arc::clone(&root))], free: Vec::new(), offline: VecDeque::new(), last_id: 0 };
-        Self { owners: (0..frames).map(|_| AtomicU32::new(0)).collect(), table: RwLock::new(LEAVES, table), root }
+        Self {
+            owners: (0..frames).map(|_| AtomicU32::new(0)).collect(),
+            table: RwLock::new(LEAVES, table),
+            root,
+            ratios,
+        }
     }
 
     pub(crate) fn root(&self) -> &Arc<Memcg> {
@@ -74,7 +86,7 @@ impl FrameOwners {
             table.slots.push(None);
             (table.slots.len() - 1) as u32
         });
-        let memcg = Memcg::new(id, slot, name, parent, limit_bytes);
+        let memcg = Memcg::new(id, slot, name, parent, limit_bytes, self.ratios);
         table.slots[slot as usize] = Some(Arc::clone(&memcg));
         memcg
     }

@@ -29,7 +29,7 @@ use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
 use crate::super_block::Left;
 use crate::units::Tick;
-use crate::writeback::Pages;
+use crate::writeback::{Pages, Pause};
 
 /// What became of a write.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -98,7 +98,7 @@ impl File {
     /// # Blocking
     /// As [`File::try_write_at`].
     pub fn try_write_for(&self, memcg: &Arc<Memcg>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_on(offset_bytes, bytes, Terms::patient(memcg))
+        self.write_on(offset_bytes, bytes, Terms::patient(self, memcg))
     }
 
     pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
@@ -117,6 +117,40 @@ impl File {
         write_locked(inode, offset_bytes, bytes, terms)
     }
 
+    /// What the writer is to do before it writes on, so that memory fills no faster than the backend takes it: to be
+    /// asked after each write that was taken. [`File::write_at`] does, and waits. Costs nothing when nothing was dirtied.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn balance_dirty_pages(&self) -> Pause {
+        self.balance_dirty_pages_for(self.memcg())
+    }
+
+    /// As [`File::balance_dirty_pages`], for a write that was made for `memcg`.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn balance_dirty_pages_for(&self, memcg: &Arc<Memcg>) -> Pause {
+        self.account.balance(self.inode().super_block(), memcg)
+    }
+
+    /// Waits as [`File::balance_dirty_pages`] says, until `deadline`.
+    fn wait_for_balance(&self, deadline: Option<Tick>) {
+        let engine = self.inode().super_block().engine();
+        loop {
+            let pause = self.balance_dirty_pages();
+            let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return };
+            let over = deadline.is_some_and(|deadline| deadline <= engine.clock.now());
+            if over || engine.tunables.flusher_threads == 0 {
+                return; // driven by hand, nothing changes by waiting
+            }
+            engine.room.sleep(time);
+            if matches!(pause, Pause::For(_)) {
+                return;
+            }
+        }
+    }
+
     /// Writes all of `bytes` at the end of the file, without ever waiting for room. Returns where they went.
     ///
     /// # Errors
@@ -129,7 +163,7 @@ impl File {
         let _exclusive = inode.rwsem.write();
         let offset_bytes = inode.size_bytes();
         check_range(inode, offset_bytes, bytes.len() as u64)?;
-        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, Terms::patient(self.memcg()))?))
+        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, Terms::patient(self, self.memcg()))?))
     }
 
     /// Writes all of `bytes` at `offset_bytes`, waiting for room as long as it takes.
@@ -163,7 +197,10 @@ impl File {
         let mut seen = None;
         while done < bytes.len() {
             match (self.try_write_at(offset_bytes + done as u64, &bytes[done..])?, seen.take()) {
-                (Written::Bytes(taken), _) => done += taken,
+                (Written::Bytes(taken), _) => {
+                    done += taken;
+                    self.wait_for_balance(deadline);
+                }
                 (Written::NoSpace, _) if done == 0 => return Err(BackendError::from(ErrorKind::NoSpace).into()),
                 (Written::NoSpace, _) => return Ok(done),
                 (Written::NoRoom, None) => seen = Some(engine.room.given()),
@@ -212,6 +249,8 @@ fn write_pages(
     let sb = inode.super_block();
     sb.writable()?;
     if !terms.takes_all() && !terms.memcg.may_dirty() {
+        let engine = sb.engine();
+        terms.memcg.flush_foreign(engine.clock.now(), engine.tunables.dirty_expire);
         terms.memcg.ask_for_room();
         return Ok(Written::NoRoom);
     }
@@ -243,7 +282,7 @@ fn write_pages(
     }
     let grew = inode.size_bytes() > size_before;
     if dirtied != 0 || grew {
-        account(inode, dirtied, grew);
+        account(inode, dirtied, grew, terms);
     }
     match failed {
         Some(error) if done == 0 => Err(error),
@@ -283,10 +322,18 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileErro
     Ok(true)
 }
 
-fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool) {
+fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool, terms: Terms<'_>) {
     inode.account(Pages { reclaimable: dirtied, ..Pages::default() });
     inode.mark_dirty(if grew { meta::DIRTY_SYNC | meta::DIRTY_DATASYNC } else { meta::DIRTY_SYNC });
     let wb = inode.wb();
+    if dirtied > 0 {
+        let pages = dirtied.unsigned_abs();
+        wb.throttle.note_dirtied(pages);
+        terms.account.inspect(|account| account.note_dirtied(pages));
+        if wb.memcg.id() != terms.memcg.id() {
+            terms.memcg.note_foreign(&wb, wb.pool.clock.now());
+        }
+    }
     if wb.is_over_background() || wb.bdi.nodes_are_short() {
         wb.start_background();
     }

@@ -12,14 +12,16 @@ use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::write::{Source, Written, write_locked};
 use crate::super_block::Space;
-use crate::writeback::BackingDevInfo;
+use crate::writeback::{BackingDevInfo, WriterAccount};
 
 /// For whom, and on which terms: see the [module documentation](self).
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone)]
 pub(super) struct Terms<'a> {
     kind: Kind,
     /// Who pays for the frames.
     pub(super) memcg: &'a Arc<Memcg>,
+    /// Whose time they cost; nobody's, where no writer could be made to wait.
+    pub(super) account: Option<&'a WriterAccount>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -33,16 +35,16 @@ enum Kind {
 }
 
 impl<'a> Terms<'a> {
-    pub(super) fn patient(memcg: &'a Arc<Memcg>) -> Self {
-        Self { kind: Kind::Patient, memcg }
+    pub(super) fn patient(file: &'a File, memcg: &'a Arc<Memcg>) -> Self {
+        Self { kind: Kind::Patient, memcg, account: Some(&file.account) }
     }
 
-    fn nowait(memcg: &'a Arc<Memcg>) -> Self {
-        Self { kind: Kind::Nowait, memcg }
+    fn nowait(file: &'a File, memcg: &'a Arc<Memcg>) -> Self {
+        Self { kind: Kind::Nowait, memcg, account: Some(&file.account) }
     }
 
     fn mapping(memcg: &'a Arc<Memcg>) -> Self {
-        Self { kind: Kind::Mapping, memcg }
+        Self { kind: Kind::Mapping, memcg, account: None }
     }
 
     pub(super) fn must_not_wait(self) -> bool {
@@ -118,11 +120,11 @@ impl File {
         {
             let _shared = inode.rwsem.try_read().ok_or(FileError::WouldBlock)?;
             if end <= inode.size_bytes() {
-                return write_locked(inode, offset_bytes, source, Terms::nowait(memcg));
+                return write_locked(inode, offset_bytes, source, Terms::nowait(self, memcg));
             }
         }
         let _exclusive = inode.rwsem.try_write().ok_or(FileError::WouldBlock)?;
-        write_locked(inode, offset_bytes, source, Terms::nowait(memcg))
+        write_locked(inode, offset_bytes, source, Terms::nowait(self, memcg))
     }
 
     /// Writes pages that a kernel held for a mapping of the file, for the tenant of its wb, since nobody knows who stored

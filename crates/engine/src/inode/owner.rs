@@ -101,7 +101,13 @@ impl Inode {
         let wb = self.owner.wb.read(&section);
         self.owner.add(pages);
         wb.stat.add(pages);
-        wb.pool.nr_dirty.add(pages.reclaimable);
+        let global = &wb.pool.global;
+        if pages.reclaimable != 0 {
+            global.nr_dirty.add(pages.reclaimable);
+        }
+        if pages.writeback + pages.unstable != 0 {
+            global.nr_writeback.add(pages.writeback + pages.unstable);
+        }
         drop(moving);
     }
 

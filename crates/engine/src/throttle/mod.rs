@@ -48,13 +48,13 @@ mod thresholds;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use balance::{Input, Verdict, WbRates, balance};
+pub(crate) use balance::{Input, WbRates, balance};
 pub(crate) use domain::WbDomain;
-pub(crate) use pause::{Decision, Dirtier, LOOK_PAGES_MAX};
+pub(crate) use pause::{Decision, Dirtier};
 pub(crate) use proportions::FpropLocal;
 pub(crate) use sample::{DomainKind, DomainSample, LimitMode};
 pub(crate) use share::needs_exact_sum;
-pub(crate) use thresholds::{DirtyRatios, Thresholds, limit_pages};
+pub(crate) use thresholds::{DirtyRatios, Thresholds};
 
 use crate::units::Tick;
 

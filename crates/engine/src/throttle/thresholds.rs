@@ -12,8 +12,6 @@
 //! `domain_dirty_limits`, `dirty_freerun_ceiling`; sem. 4.1, 4.2. Differs: a tenant's limit is a number of pages and not
 //! a part of what is available.
 
-use crate::units::PageIndex;
-
 use super::to_u64;
 
 /// A ratio is cut to parts of this, like the reference does.
@@ -80,11 +78,6 @@ pub(super) fn freerun(thresh_pages: u64, background_pages: u64) -> u64 {
     thresh_pages.midpoint(background_pages)
 }
 
-/// Pages of a limit given in bytes: rounded up, at least two, like `dirty_bytes`.
-pub(crate) fn limit_pages(limit_bytes: u64) -> u64 {
-    PageIndex::end_of(limit_bytes).0.max(2)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +116,5 @@ mod tests {
         assert_eq!(Thresholds::of_limit(1, DEFAULT), Thresholds { thresh_pages: 1, background_pages: 0 });
         assert_eq!(Thresholds::of_limit(u64::MAX, DEFAULT).thresh_pages, PAGES_MAX);
         assert_eq!(Thresholds::of_available(u64::MAX, DEFAULT).thresh_pages, PAGES_MAX);
-        assert_eq!((limit_pages(0), limit_pages(8193), limit_pages(u64::MAX)), (2, 3, 1 << 52));
     }
 }

@@ -176,8 +176,16 @@ impl BdiWriteback {
                 return Some(Plan { reason: WbReason::Periodic, cutoff: now - tunables.dirty_expire });
             }
         }
-        let over = self.is_over_background() || self.bdi.wants_room() || self.bdi.nodes_are_short();
+        let foreign = self.foreign_flush.load(Ordering::Acquire);
+        let over = self.is_over_background()
+            || self.is_over_bg_thresh()
+            || self.bdi.wants_room()
+            || self.bdi.nodes_are_short();
         let lists = self.lists.lock();
+        if foreign && lists.has_untried() {
+            return Some(Plan { reason: WbReason::ForeignFlush, cutoff: Tick::MAX });
+        }
+        self.foreign_flush.store(false, Ordering::Release);
         if over && lists.has_untried() {
             return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
         }
@@ -203,6 +211,7 @@ impl BdiWriteback {
                 pass.periodic = false;
                 pass.last_old_flush = now;
             }
+            WbReason::ForeignFlush => self.foreign_flush.store(false, Ordering::Release),
             WbReason::Background | WbReason::Retry => {}
             WbReason::Sync => {
                 pass.work_begun = false;
@@ -226,7 +235,7 @@ impl BdiWriteback {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let pass = match reason {
             WbReason::Sync => Pass::Open(unit_bytes), // somebody waits for these: the gate is for the others
-            WbReason::Background | WbReason::Periodic | WbReason::Retry => {
+            WbReason::Background | WbReason::Periodic | WbReason::Retry | WbReason::ForeignFlush => {
                 self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes)
             }
         };
@@ -241,6 +250,7 @@ impl BdiWriteback {
             let mut state = inode.state.lock();
             state.dirtied_when.take()
         };
+        self.note_write_starts();
         let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: UnitClass::Background, woken: Some(self) };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);

@@ -9,6 +9,7 @@
 //! ```
 //! [`wb`] ties lists, counters and state of one tenant together, [`cgwb`] gives inodes to them; [`sync`] waits for the right-hand end.
 
+mod balance;
 mod bdi;
 mod cancel;
 mod cgwb;
@@ -23,6 +24,8 @@ mod wb;
 mod work;
 pub(crate) mod writepages;
 
+pub use balance::Pause;
+pub(crate) use balance::WriterAccount;
 pub use bdi::BackingDevInfo;
 pub(crate) use bdi::{Attempt, UnitClass};
 pub(crate) use cancel::cancel_pages;

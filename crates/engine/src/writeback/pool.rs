@@ -15,7 +15,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use slackwater_sync::PercpuCounter;
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::Arc;
@@ -26,6 +25,7 @@ use crate::clock::Clock;
 use crate::lock_order::LEAVES;
 use crate::tunables::Tunables;
 use crate::units::Tick;
+use crate::writeback::balance::GlobalDomain;
 use crate::writeback::flusher::Next;
 use crate::writeback::wb::BdiWriteback;
 
@@ -72,9 +72,7 @@ pub(crate) struct FlusherPool {
     changed: Condvar,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tunables: Tunables,
-    /// Dirty pages of all volumes, not counting those under write-back.
-    pub(crate) nr_dirty: PercpuCounter,
-    background_frames: u64,
+    pub(crate) global: GlobalDomain,
     /// Sections and grace periods of everything that the engine reads without a lock.
     pub(crate) rcu: Arc<Domain>,
     wbs_made: AtomicU64,
@@ -82,14 +80,13 @@ pub(crate) struct FlusherPool {
 
 impl FlusherPool {
     pub(crate) fn new(clock: Arc<dyn Clock>, tunables: Tunables, arena_frames: u64, rcu: Options) -> Arc<Self> {
-        let background_frames = arena_frames * u64::from(tunables.dirty_background_percent.min(100)) / 100;
+        let global = GlobalDomain::new(&tunables, arena_frames);
         Arc::new(Self {
             state: Mutex::new(LEAVES, PoolState::default()),
             changed: Condvar::new(),
             clock,
             tunables,
-            nr_dirty: PercpuCounter::new(),
-            background_frames,
+            global,
             rcu: Arc::new(Domain::with(rcu)),
             wbs_made: AtomicU64::new(0),
         })
@@ -118,7 +115,7 @@ impl FlusherPool {
 
     /// Whether so much is dirty that write-back starts without being asked. Approximate.
     pub(crate) fn over_background(&self) -> bool {
-        self.nr_dirty.read() > self.background_frames
+        self.global.nr_dirty.read() > self.global.thresholds.background_pages
     }
 
     /// Runs `wb` soon. F2: during a run it leads to another.

@@ -28,6 +28,7 @@ use crate::lock_order::{LEAVES, LIST_LOCK, WB_PASS};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::units::Tick;
+use crate::writeback::balance::WbThrottle;
 use crate::writeback::bdi::BackingDevInfo;
 use crate::writeback::cgwb::Switches;
 use crate::writeback::flusher::PassState;
@@ -99,6 +100,9 @@ pub(crate) struct BdiWriteback {
     pub(crate) work: Mutex<VecDeque<WbWork>>,
     pub(crate) stat: WbStat,
     pub(crate) switches: Mutex<Switches>,
+    pub(crate) throttle: WbThrottle,
+    /// A tenant that dirtied pages of it waits for them to be written. Kernel: a work item of reason `foreign_flush`.
+    pub(crate) foreign_flush: AtomicBool,
     pub(crate) pass: Mutex<PassState>,
     /// The last step ended because slots or the gate were closed, which will wake this wb.
     pub(crate) blocked: AtomicBool,
@@ -160,6 +164,8 @@ impl BdiWriteback {
             work: Mutex::new(LEAVES, VecDeque::new()),
             stat: WbStat::new(),
             switches: Mutex::new(LEAVES, Switches::default()),
+            throttle: WbThrottle::new(now),
+            foreign_flush: AtomicBool::new(false),
             pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
             run: AtomicU8::new(0),
@@ -219,11 +225,6 @@ impl BdiWriteback {
         self.is_released.load(Ordering::Acquire)
     }
 
-    /// Smoothed speed of the device for this wb, in pages per second; at least 1.
-    pub(crate) fn avg_write_bandwidth(&self) -> u64 {
-        INIT_BW_PAGES
-    }
-
     /// It is released, the volume is gone, or the engine goes away with dirty inodes: breaks the references between
     /// inodes, lists and pool.
     pub(crate) fn abandon(self: &Arc<Self>) {
@@ -249,6 +250,12 @@ impl BdiWriteback {
         }
     }
 
+    /// Writes back all that is dirty, for a tenant that has pages here and is short of room.
+    pub(crate) fn start_foreign_flush(self: &Arc<Self>) {
+        self.foreign_flush.store(true, Ordering::Release);
+        self.wake();
+    }
+
     /// Has a flusher run this wb soon.
     pub(crate) fn wake(self: &Arc<Self>) {
         self.pool.queue(self);
@@ -261,9 +268,6 @@ impl BdiWriteback {
         self.wake();
     }
 }
-
-/// Bandwidth assumed of a device that has not been measured: 100 MB/s. Kernel: `INIT_BW`; sem. 1.5.
-const INIT_BW_PAGES: u64 = 25_600;
 
 /// The wb that an inode belongs to and its lists, locked: neither changes meanwhile.
 pub(crate) struct LockedWb<'a> {

@@ -26,6 +26,8 @@ pub enum WbReason {
     Periodic,
     /// An earlier attempt failed, and the back-off is over. Ours: the kernel does not try again.
     Retry,
+    /// Another tenant's pages are among them, and it is short of room.
+    ForeignFlush,
 }
 
 impl fmt::Display for WbReason {
@@ -35,6 +37,7 @@ impl fmt::Display for WbReason {
             Self::Sync => "sync",
             Self::Periodic => "periodic",
             Self::Retry => "retry",
+            Self::ForeignFlush => "foreign_flush",
         })
     }
 }

@@ -273,6 +273,7 @@ fn end_writeback(
 #[derive(Default)]
 struct Ended {
     pages: i64,
+    written: u64,
     unstable: i64,
     redirtied: i64,
     unpinned: u64,
@@ -285,6 +286,7 @@ impl Ended {
         let arena = &inode.super_block().engine().arena;
         leaf.clear(Mark::Writeback, slot);
         self.pages += 1;
+        self.written += u64::from(written);
         if leaf.has(Mark::Delayed, slot) {
             self.delayed += 1;
             if written {
@@ -315,6 +317,7 @@ impl Ended {
         inode.mapping.add(Mark::Unstable, self.unstable);
         inode.mapping.add(Mark::Writeback, -self.pages);
         inode.account(Pages { reclaimable: self.redirtied, writeback: -self.pages, unstable: self.unstable });
+        inode.wb().note_written(self.written);
         inode.super_block().bdi().unpin(self.unpinned);
         inode.super_block().space.unit_ended(self.delayed, self.allocated);
     }

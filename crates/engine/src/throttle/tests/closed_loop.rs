@@ -1,5 +1,6 @@
 //! One device and its writers: dirty pages settle, the device stays busy, writers get equal parts.
 
+use super::super::pause::LOOK_PAGES_MAX;
 use super::super::*;
 use super::simulation::{RATIOS, Simulation};
 

@@ -327,7 +327,7 @@ impl Simulation {
             written_pages: wb.written,
             stat_error_pages: STAT_ERROR_PAGES,
         };
-        let verdict: Verdict = balance(&input, &mut wb.rates, &mut writer.dirtier, self.now_ms);
+        let verdict = balance(&input, &mut wb.rates, &mut writer.dirtier, self.now_ms);
         wb.is_writing |= verdict.start_background;
         wb.dirty_exceeded = verdict.dirty_exceeded;
         let (pause, asks) = match verdict.decision {

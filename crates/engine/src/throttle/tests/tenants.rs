@@ -1,5 +1,6 @@
 //! Several domains, wbs and devices beside one another.
 
+use super::super::pause::LOOK_PAGES_MAX;
 use super::super::*;
 use super::simulation::{RATIOS, Simulation};
 

@@ -1,0 +1,254 @@
+//! Asking the throttle: counters in, a verdict out, for a writer that has dirtied pages.
+//!
+//! Two domains count: the arena, and the nearest tenant of the writer that has a limit. The writer's own wb on the volume
+//! is asked about, whoever the inode belongs to, as in the kernel.
+//!
+//! # Lock order
+//! The writer's account (`F_LOCK`), then the wb's rates, a leaf. The domains' locks are leaves too and not held together.
+//!
+//! # Kernel counterpart
+//! `balance_dirty_pages_ratelimited`, `wb_over_bg_thresh`; sem. 4.
+
+use std::time::Duration;
+
+use slackwater_sync::PercpuCounter;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::cgroup::Memcg;
+use crate::lock_order::{F_LOCK, LEAVES};
+use crate::super_block::SuperBlock;
+use crate::throttle::{
+    Decision, Dirtier, DirtyRatios, DomainKind, DomainSample, FpropLocal, Input, LimitMode, Thresholds, WbDomain,
+    WbRates, balance, ms_of, needs_exact_sum,
+};
+use crate::tunables::Tunables;
+use crate::units::Tick;
+use crate::writeback::wb::BdiWriteback;
+
+/// The dirty domain that is the whole arena.
+pub(crate) struct GlobalDomain {
+    domain: WbDomain,
+    pub(crate) thresholds: Thresholds,
+    mode: LimitMode,
+    /// Dirty pages of all volumes, not counting those under write-back.
+    pub(crate) nr_dirty: PercpuCounter,
+    /// Pages under write-back, or written and not yet durable.
+    pub(crate) nr_writeback: PercpuCounter,
+}
+
+impl GlobalDomain {
+    pub(crate) fn new(tunables: &Tunables, frames: u64) -> Self {
+        let ratios = DirtyRatios {
+            dirty_percent: tunables.dirty_percent,
+            background_percent: tunables.dirty_background_percent,
+        };
+        Self {
+            domain: WbDomain::new(),
+            thresholds: Thresholds::of_available(frames, ratios),
+            mode: if tunables.strict_limit { LimitMode::Strict } else { LimitMode::Shared },
+            nr_dirty: PercpuCounter::new(),
+            nr_writeback: PercpuCounter::new(),
+        }
+    }
+}
+
+/// What the throttle keeps of a wb.
+pub(crate) struct WbThrottle {
+    rates: Mutex<WbRates>,
+    completions: FpropLocal,
+    memcg_completions: FpropLocal,
+    /// Pages dirtied and written since it was made. Kernel: `WB_DIRTIED`, `WB_WRITTEN`.
+    dirtied_pages: AtomicU64,
+    written_pages: AtomicU64,
+    /// What writers dirtied that ended before they were asked. Kernel: `dirty_throttle_leaks`.
+    leaked_pages: AtomicU64,
+    dirty_exceeded: AtomicBool,
+}
+
+impl WbThrottle {
+    pub(crate) fn new(now: Tick) -> Self {
+        Self {
+            rates: Mutex::new(LEAVES, WbRates::new(ms_of(now))),
+            completions: FpropLocal::new(),
+            memcg_completions: FpropLocal::new(),
+            dirtied_pages: AtomicU64::new(0),
+            written_pages: AtomicU64::new(0),
+            leaked_pages: AtomicU64::new(0),
+            dirty_exceeded: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn note_dirtied(&self, pages: u64) {
+        self.dirtied_pages.fetch_add(pages, Ordering::Relaxed);
+    }
+}
+
+/// The account of a writer: an open description, whoever writes through it.
+pub(crate) struct WriterAccount {
+    /// Dirtied since the last look at the account.
+    nr_dirtied: AtomicU64,
+    /// It was told to ask again before it goes on.
+    asks: AtomicBool,
+    dirtier: Mutex<Dirtier>,
+}
+
+/// What a writer is to do before it writes on. The pages that it has written are taken.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Pause {
+    /// Nothing.
+    None,
+    /// Wait for this long, at most 200 ms.
+    For(Duration),
+    /// Wait for this long, at most 200 ms, and ask again.
+    AskAfter(Duration),
+}
+
+impl WriterAccount {
+    pub(crate) fn new() -> Self {
+        Self {
+            nr_dirtied: AtomicU64::new(0),
+            asks: AtomicBool::new(false),
+            dirtier: Mutex::new(F_LOCK, Dirtier::new()),
+        }
+    }
+
+    pub(crate) fn note_dirtied(&self, pages: u64) {
+        self.nr_dirtied.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Looks at the account, if it is time. Kernel: `balance_dirty_pages_ratelimited`.
+    pub(crate) fn balance(&self, sb: &Arc<SuperBlock>, memcg: &Arc<Memcg>) -> Pause {
+        let asks = self.asks.load(Ordering::Relaxed);
+        if !asks && self.nr_dirtied.load(Ordering::Relaxed) == 0 {
+            return Pause::None;
+        }
+        let Some(mut dirtier) = self.dirtier.try_lock() else { return Pause::None };
+        let wb = sb.wb_get_create(memcg);
+        let throttle = &wb.throttle;
+        let mut pages = self.nr_dirtied.swap(0, Ordering::Relaxed);
+        if throttle.leaked_pages.load(Ordering::Relaxed) != 0 {
+            pages += throttle.leaked_pages.swap(0, Ordering::Relaxed);
+        }
+        let pause = if dirtier.dirtied(pages, throttle.dirty_exceeded.load(Ordering::Relaxed)) || asks {
+            wb.balance_dirty_pages(&mut dirtier)
+        } else {
+            Pause::None
+        };
+        wb.put();
+        self.asks.store(matches!(pause, Pause::AskAfter(_)), Ordering::Relaxed);
+        pause
+    }
+
+    /// Its writer has gone: what it owes is the next one's.
+    pub(crate) fn leave(&mut self, wb: &BdiWriteback) {
+        let dirtier = std::mem::replace(self.dirtier.get_mut(), Dirtier::new());
+        let left = dirtier.leave() + *self.nr_dirtied.get_mut();
+        if left != 0 {
+            wb.throttle.leaked_pages.fetch_add(left, Ordering::Relaxed);
+        }
+    }
+}
+
+impl BdiWriteback {
+    /// Smoothed speed of the device for this wb, in pages per second; at least 1.
+    pub(crate) fn avg_write_bandwidth(&self) -> u64 {
+        self.throttle.rates.lock().bandwidth.avg_pages_per_s()
+    }
+
+    /// Write-back begins, perhaps after a time without any.
+    pub(crate) fn note_write_starts(&self) {
+        if self.stat.writeback.read() == 0 {
+            let written = self.throttle.written_pages.load(Ordering::Relaxed);
+            self.throttle.rates.lock().bandwidth.write_starts(written, ms_of(self.pool.clock.now()));
+        }
+    }
+
+    /// `pages` of it were written.
+    pub(crate) fn note_written(&self, pages: u64) {
+        let throttle = &self.throttle;
+        let now_ms = ms_of(self.pool.clock.now());
+        let written = throttle.written_pages.fetch_add(pages, Ordering::Relaxed) + pages;
+        self.pool.global.domain.completed(&throttle.completions, pages, now_ms);
+        if let Some(memcg) = self.memcg.nearest_limited() {
+            memcg.domain().completed(&throttle.memcg_completions, pages, now_ms);
+        }
+        throttle.rates.lock().bandwidth.update(written, now_ms);
+    }
+
+    /// Whether it writes back without being asked: a domain has more dirty than its background level, or this wb more than
+    /// its share of that. Pages under write-back do not count. Kernel: `wb_over_bg_thresh`.
+    pub(crate) fn is_over_bg_thresh(&self) -> bool {
+        let (global, throttle) = (&self.pool.global, &self.throttle);
+        let now_ms = ms_of(self.pool.clock.now());
+        let wb_dirty = self.stat.reclaimable.read();
+        let over = |domain: &WbDomain, local: &FpropLocal, thresholds: Thresholds, dirty: u64| {
+            domain.is_over_background(local, thresholds, dirty, wb_dirty, global.mode, now_ms)
+        };
+        over(&global.domain, &throttle.completions, global.thresholds, global.nr_dirty.read())
+            || self.memcg.nearest_limited().is_some_and(|memcg| {
+                memcg.thresholds().is_some_and(|levels| {
+                    over(memcg.domain(), &throttle.memcg_completions, levels, memcg.charged_pages().min(wb_dirty))
+                })
+            })
+    }
+
+    fn balance_dirty_pages(self: &Arc<Self>, dirtier: &mut Dirtier) -> Pause {
+        let now_ms = ms_of(self.pool.clock.now());
+        let input = self.sample(now_ms);
+        let verdict = balance(&input, &mut self.throttle.rates.lock(), dirtier, now_ms);
+        if verdict.dirty_exceeded != self.throttle.dirty_exceeded.load(Ordering::Relaxed) {
+            self.throttle.dirty_exceeded.store(verdict.dirty_exceeded, Ordering::Relaxed);
+        }
+        if verdict.start_background {
+            self.start_background();
+        }
+        let (pause, ms) = match verdict.decision {
+            Decision::Free => return Pause::None,
+            Decision::Pause(time) => (Pause::For(time), time.as_millis() as u64),
+            Decision::PauseAndAsk(time) => (Pause::AskAfter(time), time.as_millis() as u64),
+        };
+        let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
+        tracing::trace!(target: "slackwater::writeback", cgroup = %self.memcg.id(), wb_dirty = input.global.wb_dirty_pages,
+            by_tenant, pause = ms, "balance_dirty_pages");
+        self.memcg.flush_foreign(self.pool.clock.now(), self.pool.tunables.dirty_expire);
+        pause
+    }
+
+    fn sample(&self, now_ms: u64) -> Input {
+        let global = &self.pool.global;
+        let stat_error_pages = self.stat.reclaimable.max_error();
+        let sample = |domain: &WbDomain, local: &FpropLocal, thresholds: Thresholds, dirty: u64, writeback: u64| {
+            let limits = domain.wb_limits(local, thresholds, dirty + writeback, global.mode, now_ms);
+            DomainSample {
+                thresholds,
+                dirty_pages: dirty,
+                writeback_pages: writeback,
+                dirty_limit_pages: limits.dirty_limit_pages,
+                share: limits.share,
+                wb_dirty_pages: self.held_pages(needs_exact_sum(limits.share.thresh_pages, stat_error_pages)),
+            }
+        };
+        let throttle = &self.throttle;
+        let memcg = self.memcg.nearest_limited().and_then(|memcg| {
+            let thresholds = memcg.thresholds()?;
+            Some(sample(memcg.domain(), &throttle.memcg_completions, thresholds, memcg.charged_pages(), 0))
+        });
+        let (dirty, writeback) = (global.nr_dirty.read(), global.nr_writeback.read());
+        Input {
+            global: sample(&global.domain, &throttle.completions, global.thresholds, dirty, writeback),
+            memcg,
+            mode: global.mode,
+            dirtied_pages: throttle.dirtied_pages.load(Ordering::Relaxed),
+            written_pages: throttle.written_pages.load(Ordering::Relaxed),
+            stat_error_pages,
+        }
+    }
+
+    /// Pages of this wb that are dirty, under write-back or not yet durable.
+    fn held_pages(&self, exact: bool) -> u64 {
+        let counters = [&self.stat.reclaimable, &self.stat.writeback, &self.stat.unstable];
+        counters.iter().map(|counter| if exact { counter.sum() } else { counter.read() }).sum()
+    }
+}
