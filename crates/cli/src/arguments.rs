@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::EXIT_STATUSES;
+use crate::mount::TenantBy;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,6 +83,13 @@ pub(crate) struct MountArguments {
     /// write-back
     #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) dirty_ratio: u32,
+    /// Who has limits of his own and waits for nobody else's data: each cgroup, each user, or all together
+    #[arg(long, value_name = "WHAT", default_value_t = TenantBy::Volume, value_parser = clap::value_parser!(TenantBy))]
+    pub(crate) tenant_by: TenantBy,
+    /// What may be dirty for one tenant, such as /containers/a=64MiB; uid:1000=64MiB by user. May be given again
+    /// [default: what its cgroup may use, by cgroup]
+    #[arg(long, value_name = "TENANT=SIZE", value_parser = parse_tenant_limit)]
+    pub(crate) tenant_limit: Vec<(PathBuf, u64)>,
     /// Age at which data is brought to the source
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) dirty_expire: Duration,
@@ -141,6 +149,16 @@ pub(crate) struct UmountArguments {
     /// Do not ask before throwing away
     #[arg(long, requires = "discard")]
     pub(crate) yes: bool,
+}
+
+/// Reads a limit such as `/containers/a=64MiB`.
+pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
+    let (tenant, size) = text.rsplit_once('=').ok_or("not a limit; write for example /containers/a=64MiB")?;
+    if tenant.is_empty() {
+        return Err("whose limit? write for example /containers/a=64MiB".to_owned());
+    }
+    let bytes = slackwater_size::parse(size).map_err(|error| error.to_string())?;
+    Ok((tenant.into(), bytes))
 }
 
 /// Reads a time such as `30s`, `500ms`, `1.5m` or `1h`. A number alone is not taken: the kernel's knobs of that kind

@@ -24,6 +24,7 @@ mod reply;
 mod request;
 mod session;
 mod sys;
+mod tenancy;
 pub mod tenants;
 mod transport;
 mod volume;
@@ -41,6 +42,7 @@ pub use reply::{Delivery, Reply};
 pub use request::{Payload, RequestHeader};
 pub use rustix::io::Errno;
 pub use session::{Ended, Session, SessionError};
+pub use tenancy::Tenancy;
 pub use transport::{DevFuse, Transport};
 pub use volume::VolumeError;
 

@@ -64,6 +64,8 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         mountpoint,
         cache,
         dirty_ratio,
+        tenant_by,
+        tenant_limit,
         dirty_expire,
         read_only,
         allow_other,
@@ -86,6 +88,12 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         add("--arena", arena.into());
     }
     add("--dirty-ratio", dirty_ratio.to_string().into());
+    add("--tenant-by", tenant_by.to_string().into());
+    for (tenant, bytes) in tenant_limit {
+        let mut limit = tenant.clone().into_os_string();
+        limit.push(format!("={bytes}"));
+        add("--tenant-limit", limit);
+    }
     add("--dirty-expire", format_duration(*dirty_expire).to_string().into());
     options.iter().for_each(|list| add("-o", list.into()));
     let flags = [

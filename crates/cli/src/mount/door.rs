@@ -1,13 +1,16 @@
 //! The FUSE front door: the one file of the command that knows it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackwater::SuperBlock;
-pub(crate) use slackwater_fuse::Missing;
+use slackwater::{Engine, SuperBlock};
+use slackwater_backends::SystemClock;
 use slackwater_fuse::mount::{MountError, MountOptions};
+pub(crate) use slackwater_fuse::tenants::TenantBy;
+use slackwater_fuse::tenants::Tenants;
 use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+pub(crate) use slackwater_fuse::{Missing, Tenancy};
 use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
@@ -34,6 +37,25 @@ pub(crate) struct Umount {
     pub(crate) discard: bool,
 }
 
+/// Who pays for what is written through doors of `engine`. `None`: all together, without a limit.
+///
+/// # Errors
+/// The tenants cannot be told apart here.
+pub(crate) fn tenancy(
+    by: TenantBy,
+    limits: &[(PathBuf, u64)],
+    engine: &Engine,
+) -> Result<Option<Arc<Tenancy>>, Failure> {
+    if by == TenantBy::Volume && limits.is_empty() {
+        return Ok(None);
+    }
+    let limits = limits.iter().cloned().collect();
+    let tenants = Tenants::new(by, limits, Arc::new(SystemClock))
+        .map_err(|error| Failure::usage(format!("--tenant-by {by}: {error}")))?;
+    let tenancy = Tenancy::new(tenants, engine);
+    tenancy.map(Some).map_err(|error| Failure::failed(format!("cannot start the thread that watches cgroups: {error}")))
+}
+
 /// A volume that programs can reach.
 pub(crate) struct Door {
     mounted: Arc<MountedVolume>,
@@ -48,6 +70,7 @@ impl Door {
         source: &Path,
         mountpoint: &Path,
         options: DoorOptions,
+        tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, Failure> {
         let pool = Pool::new(PoolOptions::default())
             .map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))?;
@@ -60,7 +83,7 @@ impl Door {
             noexec: options.noexec,
             ..MountOptions::default()
         };
-        let mounted = MountedVolume::mount(&pool, Arc::clone(volume), mountpoint, &options);
+        let mounted = MountedVolume::mount(&pool, Arc::clone(volume), mountpoint, &options, tenancy);
         let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
         Ok(Arc::new(Self { mounted, _pool: pool }))
     }

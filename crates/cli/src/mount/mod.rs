@@ -48,6 +48,7 @@ use crate::{doctor, kernel, shell};
 use self::arena_file::CACHE_BYTES_MIN;
 use self::background::Departure;
 use self::claim::Claim;
+pub(crate) use self::door::TenantBy;
 use self::door::{Door, DoorOptions};
 pub(crate) use self::ends::name_of;
 use self::session::Session;
@@ -197,7 +198,8 @@ impl Mounted {
                 nodev: arguments.nodev,
                 noexec: arguments.noexec,
             };
-            let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options)?;
+            let tenancy = door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &engine)?;
+            let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
             Ok(Self { engine, volume, door })
         };
         // Nobody has written yet: the file has nothing.
@@ -233,6 +235,7 @@ fn tunables(arguments: &MountArguments) -> Tunables {
     let ratio = arguments.dirty_ratio;
     let least = Duration::from_millis(100);
     Tunables {
+        dirty_percent: ratio,
         volume_share_percent: ratio,
         failed_share_percent: defaults.failed_share_percent.min(ratio),
         dirty_background_percent: (ratio / 2).max(1),

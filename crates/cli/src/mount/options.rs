@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::arguments::{MountArguments, parse_duration};
+use crate::arguments::{MountArguments, parse_duration, parse_tenant_limit};
 use crate::exit::Failure;
 
 /// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
@@ -58,6 +58,10 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
             "cache" => arguments.cache = Some(slackwater_size::parse(needed()?).map_err(|error| refused(&error))?),
+            "tenant-by" => arguments.tenant_by = needed()?.parse().map_err(|error| refused(&error))?,
+            "tenant-limit" => {
+                arguments.tenant_limit.push(parse_tenant_limit(needed()?).map_err(|error| refused(&error))?);
+            }
             "dirty-expire" => arguments.dirty_expire = parse_duration(needed()?).map_err(|error| refused(&error))?,
             "dirty-ratio" => {
                 let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));

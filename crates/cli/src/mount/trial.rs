@@ -30,7 +30,7 @@ pub(crate) fn missing_features() -> Result<Vec<Missing>, Failure> {
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
     let options = DoorOptions { read_only: false, allow_other: false, nosuid: true, nodev: true, noexec: true };
-    let door = Door::open(&volume, &place.0, &place.0, options)?;
+    let door = Door::open(&volume, &place.0, &place.0, options, None)?;
     let missing = door.missing().to_vec();
     door.umount(Umount { deadline: Some(DEADLINE), force: true, discard: false })?;
     Ok(missing)

@@ -151,7 +151,7 @@ impl HeldSource {
         let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
         let (backend, faults) = Fault::new(Arc::new(MemBackend::new()));
         let volume = engine.mount("held", Arc::new(backend)).unwrap();
-        let mounted = MountedVolume::mount(&pool, volume, &dir, &MountOptions::default()).unwrap();
+        let mounted = MountedVolume::mount(&pool, volume, &dir, &MountOptions::default(), None).unwrap();
         Self { dir, faults, mounted, _engine: engine, _pool: pool }
     }
 

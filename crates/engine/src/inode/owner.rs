@@ -8,7 +8,8 @@
 //!     switch moves exactly what the inode has, and the counts of a wb are the sums of those of its inodes.
 //! W2. `is_switching` is set and cleared with `Inode::state` held, and at most one switch has it. Once a grace period
 //!     has passed, every `account` that had not seen it is over, and the others take the state's lock.
-//! W3. The wb changes with `is_switching` set, both wbs' `LIST_LOCK`s and the state's lock held.
+//! W3. The wb changes with `is_switching` set, both wbs' `LIST_LOCK`s and the state's lock held; the first time with that
+//!     of the root wb, while the inode is on no list.
 //! W4. An inode that was given a cgroup wb has one of its references.
 //!
 //! # Memory ordering
@@ -26,7 +27,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::cgroup::Memcg;
 use crate::inode::Inode;
-use crate::writeback::{BdiWriteback, Pages};
+use crate::writeback::{BdiWriteback, LockedWb, Pages};
 
 /// See the [module documentation](self).
 pub(crate) struct Owner {
@@ -117,17 +118,22 @@ impl Inode {
             return;
         }
         let wb = self.super_block().wb_get_create(memcg);
-        let state = self.state.lock();
-        if self.owner.is_attached.load(Ordering::Relaxed) {
-            drop(state);
-            wb.put(); // the loser's
-            return;
+        let is_given = self.with_lists(|LockedWb { lists, .. }| {
+            let _state = self.state.lock();
+            // One that waits on a list of the root wb, for its times say, is left there until it is clean.
+            if self.owner.is_attached.load(Ordering::Relaxed) || self.is_switching() || lists.list_of(self).is_some() {
+                return false;
+            }
+            debug_assert!(self.owner.counted().is_zero(), "nothing of it was dirty");
+            if !self.belongs_to(&wb) {
+                self.owner.wb.replace(self.domain(), Arc::clone(&wb));
+            }
+            self.owner.is_attached.store(true, Ordering::Release);
+            true
+        });
+        if !is_given {
+            wb.put();
         }
-        debug_assert!(self.owner.counted().is_zero(), "nothing of it was dirty");
-        if !self.belongs_to(&wb) {
-            self.owner.wb.replace(self.domain(), wb);
-        }
-        self.owner.is_attached.store(true, Ordering::Release);
     }
 
     /// Whether a switch has it. Stays so while its state is locked.

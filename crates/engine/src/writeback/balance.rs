@@ -209,11 +209,24 @@ impl BdiWriteback {
             Decision::Pause(time) => (Pause::For(time), time.as_millis() as u64),
             Decision::PauseAndAsk(time) => (Pause::AskAfter(time), time.as_millis() as u64),
         };
+        self.want_commit_if_unstable();
         let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
         tracing::trace!(target: "slackwater::writeback", cgroup = %self.memcg.id(), wb_dirty = input.global.wb_dirty_pages,
             by_tenant, pause = ms, "balance_dirty_pages");
         self.memcg.flush_foreign(self.pool.clock.now(), self.pool.tunables.dirty_expire);
         pause
+    }
+
+    /// Writers wait, and half of what this wb holds is written and not yet durable: only a commit gives room.
+    fn want_commit_if_unstable(&self) {
+        let unstable = self.stat.unstable.read();
+        if unstable != 0
+            && 2 * unstable >= self.held_pages(false)
+            && let Some(sb) = self.super_block()
+        {
+            sb.commits().want();
+            sb.root_wb().wake();
+        }
     }
 
     fn sample(&self, now_ms: u64) -> Input {

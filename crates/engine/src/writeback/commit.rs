@@ -114,7 +114,7 @@ pub(crate) fn note_unstable(inode: &Arc<Inode>) {
         sb.commits().0.lock().inodes.len()
     };
     let wb = inode.wb();
-    if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) {
+    if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.ends_foreign_flush() {
         sb.commits().want();
         sb.root_wb().wake();
     }

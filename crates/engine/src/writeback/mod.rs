@@ -34,5 +34,5 @@ pub use cgwb::{DrainStats, UmountForm};
 pub(crate) use gate::DeviceGate;
 pub(crate) use pool::FlusherPool;
 pub(crate) use setattr_turn::SetattrTurn;
-pub(crate) use wb::{BdiWriteback, Pages, Settled};
+pub(crate) use wb::{BdiWriteback, LockedWb, Pages, Settled};
 pub use work::WbReason;

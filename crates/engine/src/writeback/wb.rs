@@ -103,6 +103,8 @@ pub(crate) struct BdiWriteback {
     pub(crate) throttle: WbThrottle,
     /// A tenant that dirtied pages of it waits for them to be written. Kernel: a work item of reason `foreign_flush`.
     pub(crate) foreign_flush: AtomicBool,
+    /// And for that to be durable.
+    foreign_commit: AtomicBool,
     pub(crate) pass: Mutex<PassState>,
     /// The last step ended because slots or the gate were closed, which will wake this wb.
     pub(crate) blocked: AtomicBool,
@@ -166,6 +168,7 @@ impl BdiWriteback {
             switches: Mutex::new(LEAVES, Switches::default()),
             throttle: WbThrottle::new(now),
             foreign_flush: AtomicBool::new(false),
+            foreign_commit: AtomicBool::new(false),
             pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
             run: AtomicU8::new(0),
@@ -252,8 +255,17 @@ impl BdiWriteback {
 
     /// Writes back all that is dirty, for a tenant that has pages here and is short of room.
     pub(crate) fn start_foreign_flush(self: &Arc<Self>) {
+        self.foreign_commit.store(true, Ordering::Release);
         self.foreign_flush.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Whether the last unit has ended that another tenant waits for: once for each such flush.
+    pub(crate) fn ends_foreign_flush(&self) -> bool {
+        self.foreign_commit.load(Ordering::Acquire)
+            && !self.foreign_flush.load(Ordering::Acquire)
+            && self.stat.writeback.sum() == 0
+            && self.foreign_commit.swap(false, Ordering::AcqRel)
     }
 
     /// Has a flusher run this wb soon.

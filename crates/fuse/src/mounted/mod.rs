@@ -42,6 +42,7 @@ use crate::mounted::start::Started;
 use crate::negotiate::Missing;
 use crate::pool::Pool;
 use crate::session::Session;
+use crate::tenancy::Tenancy;
 use crate::volume::Volume;
 use crate::volume::lock_order::UMOUNT;
 
@@ -105,7 +106,8 @@ pub enum Step {
 }
 
 impl MountedVolume {
-    /// Mounts a volume on a directory; the pool's threads serve it.
+    /// Mounts a volume on a directory; the pool's threads serve it. `tenancy` says who pays for what is written; `None`:
+    /// the engine's root tenant for all.
     ///
     /// # Errors
     /// Nothing is mounted then.
@@ -117,8 +119,9 @@ impl MountedVolume {
         sb: Arc<SuperBlock>,
         mountpoint: &Path,
         options: &MountOptions,
+        tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, MountVolumeError> {
-        let volume = Volume::new(&sb)?;
+        let volume = Volume::new(&sb, tenancy)?;
         let started = start::start(pool, &volume, mountpoint, options);
         let Started { session, dev, missing } = started.inspect_err(|_| volume.let_go())?;
         let umount = Mutex::new(UMOUNT, ());

@@ -1,22 +1,23 @@
-//! One thread per volume for all who wait: writes that are parked until there is room, and callers that were
-//! interrupted and may be killed later. While nobody waits, it sleeps.
+//! One thread per volume for all who wait: writes that are parked until there is room, replies that are held until their
+//! time ([`super::paused`]), and callers that were interrupted and may be killed later. While nobody waits, it sleeps.
 //!
 //! # Invariants
-//! A1. Parked writes are tried in the order in which they came, over the whole volume: room is the volume's,
-//!     so who came later could only take it from who waits. The attendant never waits for a backend: a write
-//!     that needs it goes to a thread of its own.
+//! A1. Parked writes of a tenant are tried in the order in which they came: who came later could only take the room
+//!     from who waits. Tenants take turns, since one may be at its limit while there is room for the others. The
+//!     attendant never waits for a backend: a write that needs it goes to a thread of its own.
 //! A2. `Node::parked` counts a node's writes from when they are parked until they are answered, so that a
 //!     later write queues behind them.
-//! A3. The bytes of parked payload are at most [`VOLUME_BYTES`] for a volume and [`TOTAL_BYTES`] for the
-//!     process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
+//! A3. The bytes of parked payload are at most [`TENANT_BYTES`] for a tenant, [`VOLUME_BYTES`] for a volume and
+//!     [`TOTAL_BYTES`] for the process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
 //!
 //! # Lock order
 //! The queue's lock is a leaf: a write is taken out of the queue to be tried.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
+use slackwater::{MemcgId, Tick};
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
@@ -26,8 +27,11 @@ use crate::volume::blocking::Counted;
 use crate::volume::callers::{Caller, Waiting, let_off};
 use crate::volume::lock_order::LEAF;
 use crate::volume::nodes::Node;
+use crate::volume::paused::PausedReplies;
 use crate::volume::writes::{Attempt, Write};
 
+/// Parked payload of one tenant on one volume.
+const TENANT_BYTES: usize = 16 << 20;
 /// Parked payload of one volume.
 const VOLUME_BYTES: usize = 64 << 20;
 /// Parked payload of the process.
@@ -70,18 +74,20 @@ struct Payload {
     bytes: Vec<u8>,
     /// What the write had taken before the first of them.
     base: usize,
+    tenant: Arc<AtomicUsize>,
     volume: Arc<AtomicUsize>,
 }
 
 impl Payload {
     /// A copy of `rest`, or of as much as may be kept (A3).
-    fn keep(rest: &[u8], base: usize, volume: &Arc<AtomicUsize>) -> Self {
+    fn keep(rest: &[u8], base: usize, tenant: Arc<AtomicUsize>, volume: &Arc<AtomicUsize>) -> Self {
         let add = |counter: &AtomicUsize| counter.fetch_add(rest.len(), Ordering::Relaxed) + rest.len();
-        let is_over = (add(volume) > VOLUME_BYTES) | (add(&TOTAL) > TOTAL_BYTES);
+        let is_over = (add(&tenant) > TENANT_BYTES) | (add(volume) > VOLUME_BYTES) | (add(&TOTAL) > TOTAL_BYTES);
         let kept = if is_over { &rest[..rest.len().min(KEPT_BYTES)] } else { rest };
-        volume.fetch_sub(rest.len() - kept.len(), Ordering::Relaxed);
-        TOTAL.fetch_sub(rest.len() - kept.len(), Ordering::Relaxed);
-        Self { bytes: kept.to_vec(), base, volume: Arc::clone(volume) }
+        for counter in [&tenant, volume, &TOTAL] {
+            counter.fetch_sub(rest.len() - kept.len(), Ordering::Relaxed);
+        }
+        Self { bytes: kept.to_vec(), base, tenant, volume: Arc::clone(volume) }
     }
 
     /// What is left of it for `write`.
@@ -92,13 +98,15 @@ impl Payload {
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        self.volume.fetch_sub(self.bytes.len(), Ordering::Relaxed);
-        TOTAL.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        for counter in [&*self.tenant, &*self.volume, &TOTAL] {
+            counter.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        }
     }
 }
 
 /// Who waits on a volume.
 pub(super) struct Attendant {
+    pub(super) paused: PausedReplies,
     queue: Mutex<Queue>,
     changed: Condvar,
     parked_bytes: Arc<AtomicUsize>,
@@ -106,9 +114,17 @@ pub(super) struct Attendant {
     elsewhere: Arc<AtomicUsize>,
 }
 
+/// The parked writes of a tenant.
+#[derive(Default)]
+struct OfTenant {
+    writes: VecDeque<ParkedWrite>,
+    bytes: Arc<AtomicUsize>,
+}
+
 #[derive(Default)]
 struct Queue {
-    writes: VecDeque<ParkedWrite>,
+    /// None of them empty.
+    parked: BTreeMap<MemcgId, OfTenant>,
     watched: Vec<Weak<Caller>>,
     /// Somebody in the queue was let go.
     look_again: bool,
@@ -118,6 +134,7 @@ struct Queue {
 impl Attendant {
     pub(super) fn new() -> Self {
         Self {
+            paused: PausedReplies::new(),
             queue: Mutex::new(LEAF, Queue::default()),
             changed: Condvar::new(),
             parked_bytes: Arc::default(),
@@ -128,6 +145,12 @@ impl Attendant {
     /// Bytes of writes that are parked.
     pub(super) fn parked_bytes(&self) -> usize {
         self.parked_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts the payload that is parked for the tenant of `write`.
+    fn bytes_of(&self, write: &Write) -> Arc<AtomicUsize> {
+        let queue = self.queue.lock();
+        queue.parked.get(&write.memcg.id()).map(|of| Arc::clone(&of.bytes)).unwrap_or_default()
     }
 
     /// Watches an interrupted caller.
@@ -148,48 +171,92 @@ impl Attendant {
         self.changed.notify_one();
     }
 
-    /// Waits until somebody waits. False at the end.
-    fn wait_for_work(&self) -> bool {
-        let mut queue = self.queue.lock();
-        while queue.writes.is_empty() && queue.watched.is_empty() && !queue.stopping {
-            self.changed.wait(&mut queue);
-        }
-        if queue.writes.is_empty() && !queue.stopping {
-            // Callers to watch, and nothing that would wake the thread for them.
-            self.changed.wait_timeout(&mut queue, MOMENT);
-        }
-        !queue.stopping
+    /// A reply is due earlier than any before.
+    pub(super) fn wake(&self) {
+        // Under the lock, or who is about to sleep for longer does not hear of it.
+        let queue = self.queue.lock();
+        self.changed.notify_one();
+        drop(queue);
     }
 
-    /// The write to be tried next. Drops those whose callers were let go, for the memory they hold.
-    fn next(&self) -> Option<ParkedWrite> {
+    /// Waits until somebody waits, and then until a held reply is due, if that is all. False at the end.
+    fn wait_for_work(&self, now: impl Fn() -> Tick) -> bool {
         let mut queue = self.queue.lock();
-        let mut all = VecDeque::new();
-        if std::mem::take(&mut queue.look_again) {
-            all = std::mem::take(&mut queue.writes);
-        }
-        if !all.is_empty() {
-            drop(queue);
-            all.retain(|parked| parked.waiting.lock().is_some());
-            queue = self.queue.lock();
-            while let Some(parked) = all.pop_back() {
-                queue.writes.push_front(parked);
+        loop {
+            let due = self.paused.first().map(|due| due.since(now()));
+            if queue.stopping || !queue.parked.is_empty() || due == Some(Duration::ZERO) {
+                return !queue.stopping;
+            }
+            let watched = (!queue.watched.is_empty()).then_some(MOMENT);
+            match (due.into_iter().chain(watched).min(), watched) {
+                (None, _) => self.changed.wait(&mut queue),
+                (Some(time), None) => {
+                    let _ = self.changed.wait_timeout(&mut queue, time);
+                }
+                (Some(time), Some(_)) => {
+                    // Callers to watch, and nothing that would wake the thread for them.
+                    let _ = self.changed.wait_timeout(&mut queue, time);
+                    return !queue.stopping;
+                }
             }
         }
-        queue.writes.pop_front()
+    }
+
+    /// The tenants that have writes parked. Drops the writes whose callers were let go, for the memory they hold.
+    fn tenants(&self) -> Vec<MemcgId> {
+        let mut queue = self.queue.lock();
+        if std::mem::take(&mut queue.look_again) {
+            let mut all = std::mem::take(&mut queue.parked);
+            drop(queue);
+            all.values_mut().for_each(|of| of.writes.retain(|parked| parked.waiting.lock().is_some()));
+            queue = self.queue.lock();
+            for (tenant, mut earlier) in all {
+                let of = queue
+                    .parked
+                    .entry(tenant)
+                    .or_insert_with(|| OfTenant { bytes: Arc::clone(&earlier.bytes), ..OfTenant::default() });
+                earlier.writes.append(&mut of.writes);
+                of.writes = earlier.writes;
+            }
+            queue.parked.retain(|_, of| !of.writes.is_empty());
+        }
+        queue.parked.keys().copied().collect()
+    }
+
+    /// The write of `tenant` to be tried next.
+    fn next(&self, tenant: MemcgId) -> Option<ParkedWrite> {
+        let mut queue = self.queue.lock();
+        let of = queue.parked.get_mut(&tenant)?;
+        let next = of.writes.pop_front();
+        if of.writes.is_empty() {
+            queue.parked.remove(&tenant);
+        }
+        next
+    }
+
+    /// There was no room for it: it is the first of its tenant again.
+    fn put_back(&self, parked: ParkedWrite) {
+        self.queue.lock().of(&parked.write).writes.push_front(parked);
     }
 
     /// Fails the writes that are parked: what holds their replies answers EIO when it is dropped.
     fn fail_parked(&self) {
-        let failed = std::mem::take(&mut self.queue.lock().writes);
+        let failed = std::mem::take(&mut self.queue.lock().parked);
         drop(failed);
+    }
+}
+
+impl Queue {
+    fn of(&mut self, write: &Write) -> &mut OfTenant {
+        self.parked.entry(write.memcg.id()).or_default()
     }
 }
 
 impl Volume {
     /// Lets a write wait for room, with the bytes that are left of it.
     pub(super) fn park(&self, waiting: Waiting, write: Write, rest: &[u8]) {
-        let payload = Payload::keep(rest, write.taken, &self.attendant.parked_bytes);
+        let tenant = self.attendant.bytes_of(&write);
+        let payload = Payload::keep(rest, write.taken, tenant, &self.attendant.parked_bytes);
         let parked = ParkedWrite { _turn: Turn::new(&write.open.node), waiting, write, payload };
         let taken = parked.write.taken;
         let is_interrupted = match parked.waiting.lock() {
@@ -204,7 +271,14 @@ impl Volume {
             self.finish(parked.waiting, let_off(taken));
             return;
         }
-        self.attendant.queue.lock().writes.push_back(parked);
+        {
+            let mut queue = self.attendant.queue.lock();
+            let of = queue.of(&parked.write);
+            if of.writes.is_empty() {
+                of.bytes = Arc::clone(&parked.payload.tenant);
+            }
+            of.writes.push_back(parked);
+        }
         self.attendant.changed.notify_one();
     }
 
@@ -216,17 +290,25 @@ impl Volume {
     }
 
     fn attend(self: &Arc<Self>) {
-        while self.attendant.wait_for_work() {
+        while self.attendant.wait_for_work(|| self.sb.now()) {
+            self.send_paused();
             let seen = self.sb.room_given();
-            let mut has_room = true;
-            while has_room && let Some(parked) = self.attendant.next() {
-                has_room = self.go_on(parked);
+            let mut is_short = false;
+            for tenant in self.attendant.tenants() {
+                let mut has_room = true;
+                while has_room && let Some(parked) = self.attendant.next(tenant) {
+                    has_room = self.go_on(parked);
+                }
+                is_short |= !has_room;
             }
-            if !has_room {
-                self.sb.wait_for_room(seen, Some(self.sb.now() + MOMENT));
+            if is_short {
+                let moment = self.sb.now() + MOMENT;
+                let until = self.attendant.paused.first().map_or(moment, |due| due.min(moment));
+                self.sb.wait_for_room(seen, Some(until));
             }
             self.look_after_callers();
         }
+        self.send_all_paused();
         self.attendant.fail_parked();
     }
 
@@ -241,7 +323,9 @@ impl Volume {
         };
         match attempt {
             Attempt::Done if parked.write.is_lazy() => {
-                self.finish(parked.waiting, self.complete(&parked.write));
+                let ParkedWrite { waiting, write, payload, _turn } = parked;
+                drop((payload, _turn));
+                self.finish_write(waiting, write);
             }
             Attempt::Failed(failure) => {
                 self.finish(parked.waiting, Err(failure));
@@ -252,7 +336,7 @@ impl Volume {
                 self.go_on_elsewhere(parked);
             }
             Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock | Attempt::NoRoom => {
-                self.attendant.queue.lock().writes.push_front(parked);
+                self.attendant.put_back(parked);
                 return false;
             }
         }

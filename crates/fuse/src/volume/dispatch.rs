@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 
 use rustix::io::Errno;
+use slackwater::Pause;
 use slackwater::backend::{NewNode, Removal};
 use slackwater::{LandingFrames, PAGE_BYTES};
 use slackwater_sync::shim::Arc;
@@ -21,6 +22,7 @@ use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
+use crate::volume::open_files::OpenFile;
 use crate::volume::writes::{Attempt, Write};
 
 /// A volume as the session sees it.
@@ -244,12 +246,12 @@ impl Volume {
             return self.deliver(reply, Err(Errno::IO.into()));
         }
         let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
-        let mut write = Write::new(open, args);
+        let mut write = self.new_write(header, open, args);
         if write.must_queue() {
             return self.park(self.wait(header.pid, reply), write, bytes);
         }
         match write.attempt(bytes, false) {
-            Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
+            Attempt::Done if write.is_lazy() => self.taken(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = &bytes[write.taken..];
@@ -269,17 +271,33 @@ impl Volume {
     ) {
         let is_plain = args.write_flags & write_in::CACHE == 0 && args.offset.is_multiple_of(PAGE_BYTES);
         let open = self.handles.file(args.fh).filter(|_| is_plain && !self.is_refusing());
-        let mut write = match open.map(|open| Write::new(open, args)).filter(|write| !write.must_queue()) {
+        let mut write = match open.map(|open| self.new_write(header, open, args)).filter(|write| !write.must_queue()) {
             Some(write) => write,
             None => return self.write(cx, header, args, landed.into_bytes(0), reply),
         };
         match write.attempt_landed(&mut landed) {
-            Attempt::Done if write.is_lazy() => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
+            Attempt::Done if write.is_lazy() => self.taken(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = landed.into_bytes(write.taken);
                 self.write_on(cx, header, write, attempt, rest, reply);
             }
+        }
+    }
+
+    fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
+        let memcg = match &self.tenancy {
+            None => Arc::clone(open.file.memcg()),
+            Some(tenancy) => tenancy.memcg(header.pid, header.uid).unwrap_or_else(|| open.node.inode.memcg()),
+        };
+        Write::new(open, memcg, args)
+    }
+
+    /// A write whose bytes were taken at once. Its reply goes out now, or when its writer may go on.
+    fn taken(self: &Arc<Self>, header: &RequestHeader, write: Write, reply: Reply) {
+        match write.pause() {
+            Pause::None => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
+            pause @ (Pause::For(_) | Pause::AskAfter(_)) => self.hold(self.wait(header.pid, reply), write, pause),
         }
     }
 

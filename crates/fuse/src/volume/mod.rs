@@ -4,7 +4,8 @@
 //! 1. [`dispatch`] looks up what it is about. What the cache can answer is answered on the reading thread.
 //! 2. What may have to wait for the backend runs on a thread that the pool has replaced ([`blocking`]), with its
 //!    reply where an interrupt finds it ([`callers`]). Where as many threads wait as may, it queues.
-//! 3. A write without room is parked ([`attendant`]); nobody waits on a thread for it.
+//! 3. A write without room is parked ([`attendant`]), and a reply whose writer is to slow down is held until its time
+//!    ([`paused`]); nobody waits on a thread for either.
 //!
 //! # Invariants
 //! V1. FLUSH (but for a file that was emptied), RELEASE and FORGET never wait for the backend.
@@ -24,6 +25,7 @@ pub(crate) mod lock_order;
 mod names;
 mod nodes;
 mod open_files;
+mod paused;
 mod processes;
 mod read_buffer;
 mod reads;
@@ -38,6 +40,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, OnceLock};
 
 use crate::notifier::Notifier;
+use crate::tenancy::Tenancy;
 use attendant::Attendant;
 use blocking::Backlog;
 use handles::Handles;
@@ -54,6 +57,8 @@ pub(crate) struct Volume {
     nodes: Nodes,
     handles: Handles,
     attendant: Attendant,
+    /// Who pays for what; `None`: whoever, all of them together.
+    tenancy: Option<Arc<Tenancy>>,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
     is_refusing: AtomicBool,
@@ -66,12 +71,13 @@ impl Volume {
     ///
     /// # Errors
     /// The volume is gone, or there is no thread.
-    pub(crate) fn new(sb: &Arc<SuperBlock>) -> Result<Arc<Self>, VolumeError> {
+    pub(crate) fn new(sb: &Arc<SuperBlock>, tenancy: Option<Arc<Tenancy>>) -> Result<Arc<Self>, VolumeError> {
         let volume = Arc::new(Self {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
             handles: Handles::new(),
             attendant: Attendant::new(),
+            tenancy,
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
             is_refusing: AtomicBool::new(false),

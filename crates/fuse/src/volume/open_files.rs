@@ -159,7 +159,7 @@ mod tests {
         let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).expect("an arena");
         let engine = Engine::new(arena, std::sync::Arc::new(SystemClock), Tunables::default());
         let sb = engine.mount("memory", std::sync::Arc::new(MemBackend::new())).expect("a volume");
-        let volume = Volume::new(&sb).expect("a volume to serve");
+        let volume = Volume::new(&sb, None).expect("a volume to serve");
         let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
         let node = volume.nodes.look_up(inode).expect("not the root");
         let opened = |flags: OFlags| volume.open_handle(&node, flags.bits()).expect("it opens").1;

@@ -4,7 +4,7 @@
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::SyncScope;
-use slackwater::{ErrorKind, FileError, Written};
+use slackwater::{ErrorKind, FileError, Memcg, Pause, Written};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -20,6 +20,8 @@ use crate::volume::{LOOK, Volume};
 #[derive(Clone)]
 pub(super) struct Write {
     pub(super) open: Arc<OpenFile>,
+    /// Who pays for it.
+    pub(super) memcg: Arc<Memcg>,
     /// Where the next byte goes.
     offset_bytes: u64,
     /// Bytes taken so far.
@@ -46,7 +48,7 @@ pub(super) enum Attempt {
 
 impl Write {
     /// The write that a request asks for.
-    pub(super) fn new(open: Arc<OpenFile>, args: &WriteIn) -> Self {
+    pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, args: &WriteIn) -> Self {
         let flags = OFlags::from_bits_retain(args.flags);
         // O_SYNC has the bit of O_DSYNC too.
         let sync = if flags.contains(OFlags::SYNC) {
@@ -57,12 +59,17 @@ impl Write {
             None
         };
         let kills_suidgid = args.write_flags & write_in::KILL_SUIDGID != 0;
-        Self { open, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
+        Self { open, memcg, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
     }
 
     /// Whether nothing is left to do once its bytes are taken.
     pub(super) fn is_lazy(&self) -> bool {
         self.sync.is_none()
+    }
+
+    /// What its writer is to do before it writes on. What is to be durable before the reply has waited for that.
+    pub(super) fn pause(&self) -> Pause {
+        if self.is_lazy() { self.open.file.balance_dirty_pages_for(&self.memcg) } else { Pause::None }
     }
 
     /// Whether others of the file wait before it.
@@ -76,9 +83,9 @@ impl Write {
         self.attempt_with(begun + rest.len(), may_block, |write| {
             let (file, rest) = (&write.open.file, &rest[write.taken - begun..]);
             if may_block {
-                file.try_write_at(write.offset_bytes, rest)
+                file.try_write_for(&write.memcg, write.offset_bytes, rest)
             } else {
-                file.write_nowait(write.offset_bytes, rest)
+                file.write_nowait_for(&write.memcg, write.offset_bytes, rest)
             }
         })
     }
@@ -87,7 +94,8 @@ impl Write {
     pub(super) fn attempt_landed(&mut self, landed: &mut Landed<'_>) -> Attempt {
         let len = landed.len();
         self.attempt_with(len, false, |write| {
-            write.open.file.write_landed(write.offset_bytes, landed.frames(), write.taken..len)
+            let (memcg, at) = (&write.memcg, write.offset_bytes);
+            write.open.file.write_landed_for(memcg, at, landed.frames(), write.taken..len)
         })
     }
 
@@ -163,11 +171,15 @@ impl Volume {
                 Attempt::Failed(failure) => break Some(failure),
             }
         };
-        let result = match failure {
-            Some(failure) if write.taken == 0 => Err(failure),
-            Some(_) | None => self.complete(&write),
-        };
-        self.finish(waiting, result);
+        match failure {
+            Some(failure) if write.taken == 0 => {
+                self.finish(waiting, Err(failure));
+            }
+            Some(_) | None if write.is_lazy() => self.finish_write(waiting, write),
+            Some(_) | None => {
+                self.finish(waiting, self.complete(&write));
+            }
+        }
     }
 
     /// The bytes are taken: what is answered, once they are as durable as asked.

@@ -168,7 +168,7 @@ fn without_acls_in_the_source_the_mode_decides() {
     drop(sb.make(&root, "open", NewNode::File, 0o644).unwrap());
     drop(sb.make(&root, "closed", NewNode::File, 0o640).unwrap());
     drop(root);
-    let mounted = MountedVolume::mount(&pool, Arc::clone(&sb), &home, &MountOptions::default()).unwrap();
+    let mounted = MountedVolume::mount(&pool, Arc::clone(&sb), &home, &MountOptions::default(), None).unwrap();
     let (readable, closed) = (home.join("open"), home.join("closed"));
     let found = [
         open_as(OTHER, OTHER, &readable, OFlags::RDONLY),

@@ -50,7 +50,7 @@ impl Rig {
         let engine = Engine::new(arena, Arc::new(SystemClock), tunables);
         let (backend, faults) = Fault::new(Arc::new(DirBackend::open(&source).unwrap()));
         let sb = engine.mount("rig", Arc::new(backend)).unwrap();
-        let mounted = MountedVolume::mount(&pool, sb, &path, &MountOptions::default());
+        let mounted = MountedVolume::mount(&pool, sb, &path, &MountOptions::default(), None);
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
         Self { source, path, faults, mounted, home, _engine: engine, _pool: pool }
     }
