@@ -11,7 +11,7 @@
 //!     [`TOTAL_BYTES`] for the process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
 //!
 //! # Lock order
-//! The queue's lock is a leaf: a write is taken out of the queue to be tried.
+//! The queue's lock is above the heap of held replies alone: a write is taken out of the queue to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,12 +25,12 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 use crate::volume::Volume;
 use crate::volume::blocking::Counted;
 use crate::volume::callers::{Caller, Waiting, let_off};
-use crate::volume::lock_order::LEAF;
+use crate::volume::lock_order::ATTENDANT;
 use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
 use crate::volume::writes::{Attempt, Write};
 
-/// Parked payload of one tenant on one volume.
+/// Parked payload of one tenant on one volume; of the root tenant, as much as of the volume.
 const TENANT_BYTES: usize = 16 << 20;
 /// Parked payload of one volume.
 const VOLUME_BYTES: usize = 64 << 20;
@@ -80,14 +80,15 @@ struct Payload {
 
 impl Payload {
     /// A copy of `rest`, or of as much as may be kept (A3).
-    fn keep(rest: &[u8], base: usize, tenant: Arc<AtomicUsize>, volume: &Arc<AtomicUsize>) -> Self {
+    fn keep(rest: &[u8], write: &Write, tenant: Arc<AtomicUsize>, volume: &Arc<AtomicUsize>) -> Self {
+        let tenant_bytes = if write.memcg.id() == MemcgId::ROOT { VOLUME_BYTES } else { TENANT_BYTES };
         let add = |counter: &AtomicUsize| counter.fetch_add(rest.len(), Ordering::Relaxed) + rest.len();
-        let is_over = (add(&tenant) > TENANT_BYTES) | (add(volume) > VOLUME_BYTES) | (add(&TOTAL) > TOTAL_BYTES);
+        let is_over = (add(&tenant) > tenant_bytes) | (add(volume) > VOLUME_BYTES) | (add(&TOTAL) > TOTAL_BYTES);
         let kept = if is_over { &rest[..rest.len().min(KEPT_BYTES)] } else { rest };
         for counter in [&tenant, volume, &TOTAL] {
             counter.fetch_sub(rest.len() - kept.len(), Ordering::Relaxed);
         }
-        Self { bytes: kept.to_vec(), base, tenant, volume: Arc::clone(volume) }
+        Self { bytes: kept.to_vec(), base: write.taken, tenant, volume: Arc::clone(volume) }
     }
 
     /// What is left of it for `write`.
@@ -135,7 +136,7 @@ impl Attendant {
     pub(super) fn new() -> Self {
         Self {
             paused: PausedReplies::new(),
-            queue: Mutex::new(LEAF, Queue::default()),
+            queue: Mutex::new(ATTENDANT, Queue::default()),
             changed: Condvar::new(),
             parked_bytes: Arc::default(),
             elsewhere: Arc::default(),
@@ -256,7 +257,7 @@ impl Volume {
     /// Lets a write wait for room, with the bytes that are left of it.
     pub(super) fn park(&self, waiting: Waiting, write: Write, rest: &[u8]) {
         let tenant = self.attendant.bytes_of(&write);
-        let payload = Payload::keep(rest, write.taken, tenant, &self.attendant.parked_bytes);
+        let payload = Payload::keep(rest, &write, tenant, &self.attendant.parked_bytes);
         let parked = ParkedWrite { _turn: Turn::new(&write.open.node), waiting, write, payload };
         let taken = parked.write.taken;
         let is_interrupted = match parked.waiting.lock() {

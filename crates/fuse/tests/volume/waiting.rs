@@ -19,7 +19,8 @@ use crate::rig::{LONG, Rig, assert_same, new_home, pattern, spawn, until, wait, 
 const ARENA_BYTES: u64 = 8 << 20;
 
 fn hung() -> Rig {
-    let rig = Rig::with(ARENA_BYTES, Tunables::default());
+    // Its share is used up before anybody is slowed down.
+    let rig = Rig::with(ARENA_BYTES, Tunables { dirty_percent: 100, ..Tunables::default() });
     rig.faults.add(Rule::hold().on("write"));
     rig
 }
