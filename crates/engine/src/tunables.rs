@@ -14,7 +14,8 @@ pub struct Tunables {
     /// frames come free. Default 5 s.
     pub commit_interval: Duration,
     /// Percent of the arena that may be dirty before write-back starts without being asked (kernel:
-    /// `dirty_background_ratio`). Default 10; 0 starts at the first page, 100 never starts.
+    /// `dirty_background_ratio`). Default 10; 0 starts at the first page. If it is not below `dirty_percent`, half of that
+    /// counts.
     pub dirty_background_percent: u32,
     /// Percent of the arena at which all writers wait (kernel: `dirty_ratio`). They are slowed down from the middle
     /// between this and `dirty_background_percent` on. Default 50.

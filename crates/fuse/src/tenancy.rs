@@ -27,7 +27,7 @@ struct Known {
     limit_bytes: Option<u64>,
 }
 
-/// See the [module documentation](self). One for each engine.
+/// Who pays for what is written on the mounts of an engine: one for each engine.
 pub struct Tenancy {
     tenants: Tenants,
     engine: Engine,

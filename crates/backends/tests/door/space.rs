@@ -19,7 +19,10 @@ fn disk() -> Disk {
 
 fn rig() -> Rig {
     // Nothing is flushed but what a test flushes, and the share is not in the way.
-    Rig::with(disk(), Tunables { dirty_background_percent: 100, volume_share_percent: 100, ..by_hand() })
+    Rig::with(
+        disk(),
+        Tunables { dirty_background_percent: 99, dirty_percent: 100, volume_share_percent: 100, ..by_hand() },
+    )
 }
 
 /// Appends until it is refused; returns the bytes that were taken, and the refusal.

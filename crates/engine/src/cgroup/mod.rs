@@ -57,7 +57,7 @@ impl fmt::Display for MemcgId {
     }
 }
 
-/// Where a tenant is in its life; see the [module documentation](self).
+/// Where a tenant is in its life.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 #[repr(u8)]
 pub enum MemcgState {

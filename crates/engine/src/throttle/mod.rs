@@ -1,7 +1,7 @@
 //! Throttling of dirtiers: how long a writer is to wait, so that memory fills no faster than the device drains it.
 //!
 //! Only arithmetic is here. There is no clock, no thread and no counter in it: whoever wires it up samples counters,
-//! asks [`balance()`] and makes the writer wait as the [`Verdict`] says.
+//! asks [`balance()`] and makes the writer wait as the [`Verdict`](balance::Verdict) says.
 //!
 //! ```text
 //!              write completed                              pages dirtied
@@ -24,10 +24,10 @@
 //! the reference, so none is zero; products are taken in 128 bits. So no limit is too small and no arena too large.
 //!
 //! # Invariants
-//! T1. A writer looks at least once for every [`LOOK_PAGES_MAX`] pages or request, whichever is larger.
+//! T1. A writer looks at least once for every [`LOOK_PAGES_MAX`](pause::LOOK_PAGES_MAX) pages or request, whichever is larger.
 //! T2. A writer that looks while a domain is at its limit does not go on before it is below, unless its wb has no more
 //!     dirty pages than its counter may be wrong by. With T1, a domain exceeds its limit by at most that error, and a
-//!     request (or [`LOOK_PAGES_MAX`]) of each writer (promise P8).
+//!     request (or [`LOOK_PAGES_MAX`](pause::LOOK_PAGES_MAX)) of each writer (promise P8).
 //! T3. No single pause is longer than 200 ms.
 //!
 //! # Kernel counterpart

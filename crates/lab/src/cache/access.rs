@@ -55,7 +55,7 @@ pub(crate) const FIRST_WRITE: &str = "first write sequential, 1 thread";
 /// tenth of the machine's memory, not of a cache that is just large enough for the files. Old data is written
 /// back on all sides.
 fn tunables() -> Tunables {
-    Tunables { volume_share_percent: 75, dirty_background_percent: 75, ..Tunables::default() }
+    Tunables { volume_share_percent: 75, dirty_background_percent: 75, dirty_percent: 100, ..Tunables::default() }
 }
 
 /// Size of each file.

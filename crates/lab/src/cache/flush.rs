@@ -40,7 +40,8 @@ pub(crate) fn rows(options: &Options) -> &'static [&'static str] {
 fn tunables() -> Tunables {
     Tunables {
         dirty_writeback: Duration::ZERO,
-        dirty_background_percent: 100,
+        dirty_background_percent: 99,
+        dirty_percent: 100,
         volume_share_percent: 90,
         ..Tunables::default()
     }
