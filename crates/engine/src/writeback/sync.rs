@@ -206,7 +206,11 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     }
     engine.run_by_hand();
     let hung = |waited, stuck| {
-        tracing::warn!(target: "slackwater::writeback", volume = sb.name(), ?waited, ?stuck, "sync makes no progress");
+        let wbs = sb.wbs();
+        let busy = wbs.iter().filter(|wb| !wb.work.lock().is_empty());
+        let tenants = busy.map(|wb| wb.memcg.name()).collect::<Vec<_>>().join(", ");
+        tracing::warn!(target: "slackwater::writeback", volume = sb.name(), tenants, ?waited, ?stuck,
+            "sync makes no progress");
     };
     let submitted = completion.wait(clock, deadline, engine.tunables.hung_wait, || sb.progress_at(), hung);
     if !submitted {

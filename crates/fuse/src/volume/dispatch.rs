@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 
 use rustix::io::Errno;
-use slackwater::Pause;
 use slackwater::backend::{NewNode, Removal};
 use slackwater::{LandingFrames, PAGE_BYTES};
+use slackwater::{Memcg, Pause};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{WriteIn, write_in};
@@ -110,7 +110,8 @@ impl Volume {
                 self.serve(cx, header, change, reply, move |volume| volume.lseek(&*volume.open_file(args.fh)?, &args));
             }
             Operation::CopyFileRange(args) => {
-                self.serve(cx, header, change, reply, move |volume| volume.copy_file_range(&args));
+                let payer = self.handles.file(args.fh_out).map(|open| self.payer(header, &open));
+                self.serve(cx, header, change, reply, move |volume| volume.copy_file_range(&args, payer.as_ref()));
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
@@ -286,11 +287,16 @@ impl Volume {
     }
 
     fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
-        let memcg = match &self.tenancy {
+        let memcg = self.payer(header, &open);
+        Write::new(open, memcg, args)
+    }
+
+    /// Who pays for what a request writes to `open`.
+    fn payer(&self, header: &RequestHeader, open: &OpenFile) -> Arc<Memcg> {
+        match &self.tenancy {
             None => Arc::clone(open.file.memcg()),
             Some(tenancy) => tenancy.memcg(header.pid, header.uid).unwrap_or_else(|| open.node.inode.memcg()),
-        };
-        Write::new(open, memcg, args)
+        }
     }
 
     /// A write whose bytes were taken at once. Its reply goes out now, or when its writer may go on.

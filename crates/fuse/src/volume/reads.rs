@@ -3,8 +3,9 @@
 use std::io::IoSlice;
 
 use rustix::io::Errno;
-use slackwater::Written;
 use slackwater::backend::{FallocateMode, SeekWhence};
+use slackwater::{Memcg, Written};
+use slackwater_sync::shim::Arc;
 
 use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
 use crate::reply::Reply;
@@ -79,8 +80,13 @@ impl Volume {
 
     /// COPY_FILE_RANGE within the volume, through the cache. Where there is no room for a single byte the kernel
     /// is told to copy by itself: its writes can be parked, this cannot.
-    pub(super) fn copy_file_range(&self, args: &CopyFileRangeIn) -> Result<Answer, Failure> {
+    pub(super) fn copy_file_range(
+        &self,
+        args: &CopyFileRangeIn,
+        payer: Option<&Arc<Memcg>>,
+    ) -> Result<Answer, Failure> {
         let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
+        let payer = payer.unwrap_or_else(|| to.file.memcg());
         // A count has 32 bits, and is to be that of whole pieces.
         let len = args.len.min(u64::from(u32::MAX) & !(PIECE_BYTES - 1));
         let mut piece = vec![0; len.min(PIECE_BYTES) as usize];
@@ -93,7 +99,7 @@ impl Volume {
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            match self.unfrozen(|| to.file.try_write_at(args.off_out + done, &piece[..read])) {
+            match self.unfrozen(|| to.file.try_write_for(payer, args.off_out + done, &piece[..read])) {
                 Ok(Written::Bytes(bytes)) => {
                     done += bytes as u64;
                     if bytes < read {
