@@ -11,7 +11,7 @@
 //!     [`TOTAL_BYTES`] for the process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
 //!
 //! # Lock order
-//! The queue's lock is a leaf: a write is taken out of the queue to be tried.
+//! The queue's lock is above the heap of held replies alone: a write is taken out of the queue to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,7 +25,7 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 use crate::volume::Volume;
 use crate::volume::blocking::Counted;
 use crate::volume::callers::{Caller, Waiting, let_off};
-use crate::volume::lock_order::LEAF;
+use crate::volume::lock_order::ATTENDANT;
 use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
 use crate::volume::writes::{Attempt, Write};
@@ -135,7 +135,7 @@ impl Attendant {
     pub(super) fn new() -> Self {
         Self {
             paused: PausedReplies::new(),
-            queue: Mutex::new(LEAF, Queue::default()),
+            queue: Mutex::new(ATTENDANT, Queue::default()),
             changed: Condvar::new(),
             parked_bytes: Arc::default(),
             elsewhere: Arc::default(),
