@@ -171,7 +171,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
 mod tests {
     use clap::CommandFactory;
 
-    use super::Arguments;
+    use super::{Arguments, parse_tenant_limit};
 
     #[test]
     fn definition_is_consistent_and_documents_exit_statuses() {
@@ -179,5 +179,17 @@ mod tests {
         command.clone().debug_assert();
         let help = command.render_long_help().to_string();
         assert!(help.contains("Examples:") && help.contains("5  not mounted"), "{help}");
+    }
+    #[test]
+    fn a_tenant_limit_is_a_name_and_a_size() {
+        let limit = |tenant: &str, bytes| Ok((tenant.into(), bytes));
+        assert_eq!(parse_tenant_limit("/containers/a=64MiB"), limit("/containers/a", 64 << 20));
+        assert_eq!(parse_tenant_limit("uid:1000=0"), limit("uid:1000", 0));
+        // systemd escapes what it makes names of, and leaves this sign.
+        assert_eq!(parse_tenant_limit("/a=b=4096"), limit("/a=b", 4096));
+        for (text, why) in [("64MiB", "not a limit"), ("=64MiB", "whose"), ("/a=", "256MiB"), ("/a=lots", "256MiB")] {
+            let refusal = parse_tenant_limit(text).unwrap_err();
+            assert!(refusal.contains(why), "{text}: {refusal}");
+        }
     }
 }

@@ -40,6 +40,16 @@ fn bad_quantities_are_refused_with_an_example() {
     for ratio in ["0", "101", "x", "-1"] {
         scratch.run(["mount", "/a", "/b", &format!("--dirty-ratio={ratio}")]).expect(2, &["--dirty-ratio"]);
     }
+    for (option, words) in [
+        ("--tenant-by=group", "none of cgroup, uid and volume"),
+        ("--tenant-limit=64MiB", "/containers/a=64MiB"),
+        ("--tenant-limit==64MiB", "whose limit?"),
+        ("--tenant-limit=/a=lots", "256MiB"),
+        ("-otenant-by=group", "none of cgroup, uid and volume"),
+        ("-otenant-limit=/a", "tenant-limit=/a: not a limit"),
+    ] {
+        scratch.run(["mount", "/a", "/b", option]).expect(2, &[words]);
+    }
     scratch.run(["mount", "/a", "/b", "-o", "cache=lots"]).expect(2, &["cache=lots", "256MiB"]);
     scratch.run(["mount", "/a", "/b", "-o", "cach=1GiB"]).expect(2, &["unknown option cach=1GiB"]);
     scratch.run(["umount", "/a", "--deadline", "60"]).expect(2, &["30s"]);

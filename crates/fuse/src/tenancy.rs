@@ -5,7 +5,8 @@
 //!     is found under the same number later is another.
 //!
 //! # Lock order
-//! The table is a leaf; lookups are made before it is taken.
+//! The table is above the engine's leaves: a tenant is made, and its limit set, under it. Lookups are made before it is
+//! taken, so one may end after the removal of what it found: then it is made again (Y1).
 
 use std::collections::HashMap;
 use std::io;
@@ -17,21 +18,28 @@ use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::tenants::{Tenant, TenantId, Tenants, Watcher};
-use crate::volume::lock_order::LEAF;
+use crate::volume::lock_order::TENANCY;
 
 /// How long the watching thread may take to see that nobody needs it any more.
 const LOOK: Duration = Duration::from_secs(5);
 
-struct Known {
+struct Paying {
     memcg: Arc<Memcg>,
     limit_bytes: Option<u64>,
+}
+
+#[derive(Default)]
+struct Known {
+    paying: HashMap<TenantId, Paying>,
+    /// How many tenants were told to be removed.
+    removals: u64,
 }
 
 /// Who pays for what is written on the mounts of an engine: one for each engine.
 pub struct Tenancy {
     tenants: Tenants,
     engine: Engine,
-    known: RwLock<HashMap<TenantId, Known>>,
+    known: RwLock<Known>,
 }
 
 impl Tenancy {
@@ -42,7 +50,7 @@ impl Tenancy {
     /// There is no thread.
     pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
         let watcher = tenants.watcher();
-        let known = RwLock::new(LEAF, HashMap::new());
+        let known = RwLock::new(TENANCY, Known::default());
         let tenancy = Arc::new(Self { tenants, engine: engine.clone(), known });
         if let Some(watcher) = watcher {
             if let Some(reason) = watcher.polls_because() {
@@ -56,32 +64,46 @@ impl Tenancy {
 
     /// Who pays for what thread `pid` of `uid` writes. `None`: nobody knows, so the file's owner does.
     pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
-        let tenant = self.tenants.of(pid, uid)?;
-        if let Some(known) = self.known.read().get(&tenant.id)
-            && known.limit_bytes == tenant.limit_bytes
-        {
-            return Some(Arc::clone(&known.memcg));
+        loop {
+            let removals = self.known.read().removals;
+            let tenant = self.tenants.of(pid, uid)?;
+            if let Some(paying) = self.known.read().paying.get(&tenant.id)
+                && paying.limit_bytes == tenant.limit_bytes
+            {
+                return Some(Arc::clone(&paying.memcg));
+            }
+            if let Some(memcg) = self.learn(&tenant, removals) {
+                return Some(memcg);
+            }
         }
-        Some(self.learn(&tenant))
     }
 
-    fn learn(&self, tenant: &Tenant) -> Arc<Memcg> {
+    /// The `Memcg` of a tenant that was looked for after `removals`. `None`: a tenant was removed meanwhile. If it was
+    /// this one, nobody would ever take its `Memcg` offline.
+    fn learn(&self, tenant: &Tenant, removals: u64) -> Option<Arc<Memcg>> {
         let mut known = self.known.write();
-        let known = known.entry(tenant.id).or_insert_with(|| Known {
+        if known.removals != removals {
+            return None;
+        }
+        let paying = known.paying.entry(tenant.id).or_insert_with(|| Paying {
             memcg: self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes),
             limit_bytes: tenant.limit_bytes,
         });
-        if known.limit_bytes != tenant.limit_bytes {
-            known.limit_bytes = tenant.limit_bytes;
-            known.memcg.set_limit_bytes(tenant.limit_bytes);
+        if paying.limit_bytes != tenant.limit_bytes {
+            paying.limit_bytes = tenant.limit_bytes;
+            paying.memcg.set_limit_bytes(tenant.limit_bytes);
         }
-        Arc::clone(&known.memcg)
+        Some(Arc::clone(&paying.memcg))
     }
 
     fn forget(&self, id: TenantId) {
-        let removed = self.known.write().remove(&id);
-        if let Some(known) = removed {
-            self.engine.memcg_offline(&known.memcg);
+        let removed = {
+            let mut known = self.known.write();
+            known.removals += 1;
+            known.paying.remove(&id)
+        };
+        if let Some(paying) = removed {
+            self.engine.memcg_offline(&paying.memcg);
         }
     }
 }

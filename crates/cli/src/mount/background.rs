@@ -177,6 +177,12 @@ mod tests {
             "7",
             "--dirty-expire",
             "1.0625h",
+            "--tenant-by",
+            "uid",
+            "--tenant-limit",
+            "uid:1=64MiB",
+            "--tenant-limit",
+            "uid:2=5000",
         ];
         let flags = ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "-o", "nofail"];
         let parse = |line: Vec<std::ffi::OsString>| {

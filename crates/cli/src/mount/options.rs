@@ -86,6 +86,7 @@ mod tests {
 
     use super::apply;
     use crate::arguments::{Arguments, Command, MountArguments};
+    use crate::mount::TenantBy;
 
     fn arguments() -> MountArguments {
         let Command::Mount(arguments) = Arguments::parse_from(["slackwater", "mount", "/a", "/b"]).command else {
@@ -107,9 +108,20 @@ mod tests {
     }
 
     #[test]
+    fn tenants_and_their_limits_are_options_too() {
+        let mut arguments = arguments();
+        let options = "tenant-by=cgroup,tenant-limit=/a=64MiB,tenant_limit=/b/c=1GiB";
+        assert!(apply(&mut arguments, options).unwrap().is_empty());
+        assert_eq!(arguments.tenant_by, TenantBy::Cgroup);
+        assert_eq!(arguments.tenant_limit, [("/a".into(), 64 << 20), ("/b/c".into(), 1 << 30)]);
+    }
+
+    #[test]
     fn unknown_options_come_back_and_bad_values_are_refused() {
         assert_eq!(apply(&mut arguments(), "cach=1GiB,,ro=1").unwrap(), ["cach=1GiB", "ro=1"]);
-        for options in ["cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"] {
+        let tenants = ["tenant-by", "tenant-by=group", "tenant-limit", "tenant-limit=64MiB", "tenant-limit=/a=lots"];
+        let others = ["cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"];
+        for options in tenants.into_iter().chain(others) {
             assert!(apply(&mut arguments(), options).unwrap_err().what.contains(options), "{options}");
         }
     }

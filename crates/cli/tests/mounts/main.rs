@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod binds;
+#[allow(dead_code, reason = "a part of what the tests of tenants have")]
+#[path = "../../../fuse/tests/tenants/rig.rs"]
+mod cgroups;
 mod deaths;
 mod flags;
 mod fuse_source;
@@ -19,6 +22,7 @@ mod signals;
 mod starts;
 mod stopped;
 mod sys;
+mod tenants;
 mod user;
 
 /// How often a test repeats what happens at random: `default`, or what the variable says.

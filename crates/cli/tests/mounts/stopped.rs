@@ -12,28 +12,38 @@ use crate::bytes;
 use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, wait_until};
 
 /// `base`, mounted at `middle` by `server`, which is the source of the mount at `top`.
-struct Tower {
+pub(crate) struct Tower {
     base: PathBuf,
-    top: PathBuf,
+    pub(crate) top: PathBuf,
     middle: PathBuf,
-    server: Mount,
-    upper: Mount,
+    pub(crate) server: Mount,
+    pub(crate) upper: Mount,
 }
 
 impl Tower {
     fn new(scratch: &Scratch) -> Self {
+        Self::with(scratch, &["--cache", "32MiB"])
+    }
+
+    /// With more arguments for the upper mount.
+    pub(crate) fn with(scratch: &Scratch, more: &[&str]) -> Self {
         let (base, middle) = scratch.pair("base");
         let top = scratch.dir("top", 0o755);
         let server = scratch.mount(&base, &middle, &[]);
-        let upper = scratch.mount(&middle, &top, &["--dirty-expire", "1h", "--cache", "32MiB"]);
+        let upper = scratch.mount(&middle, &top, &[&["--dirty-expire", "1h"], more].concat());
         Self { base, top, middle, server, upper }
     }
 
     /// What was stopped goes on, and everything comes to its end.
-    fn come_down(self, scratch: &Scratch) -> PathBuf {
+    pub(crate) fn come_down(self, scratch: &Scratch) -> PathBuf {
         self.server.process.signal(Signal::CONT);
         let output = scratch.run(["umount", self.top.to_str().unwrap(), "--deadline", "10m"]);
         output.expect(0, &[]);
+        self.come_down_from_the_middle(scratch)
+    }
+
+    /// The same, when the upper mount has come to its end.
+    pub(crate) fn come_down_from_the_middle(self, scratch: &Scratch) -> PathBuf {
         drop(self.upper);
         scratch.umount(&self.middle);
         self.base

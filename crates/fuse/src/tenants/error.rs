@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why tenants cannot be told apart by cgroup.
+use crate::tenants::TenantBy;
+
+/// Why tenants cannot be told apart as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantsError {
     /// Callers outside of our pid namespace have no number in it.
@@ -35,6 +37,14 @@ pub enum TenantsError {
          one, or use --tenant-by uid or volume"
     )]
     NoCgroups,
+    /// A limit that would bound nobody.
+    #[error("a limit for {tenant}: {by} has tenants such as {example} only", example = by.example())]
+    NoSuchTenant {
+        /// What makes a tenant.
+        by: TenantBy,
+        /// Whose limit it was to be.
+        tenant: PathBuf,
+    },
 }
 
 /// Why one caller's tenant is not known.

@@ -68,12 +68,41 @@ pub enum TenantBy {
     Volume,
 }
 
+impl TenantBy {
+    /// Whether a tenant of this kind can have this [`Tenant::path`].
+    fn may_be_called(self, tenant: &Path) -> bool {
+        match self {
+            Self::Cgroup => tenant.is_absolute(),
+            Self::Uid => {
+                let uid = tenant.to_str().and_then(|name| name.strip_prefix("uid:")?.parse::<u32>().ok());
+                uid.is_some_and(|uid| tenant == Path::new(&name_of_user(uid)))
+            }
+            Self::Volume => tenant == Path::new(VOLUME),
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Self::Cgroup => "/containers/a, as /proc/PID/cgroup has it,",
+            Self::Uid => "uid:1000",
+            Self::Volume => VOLUME,
+        }
+    }
+}
+
+/// The one tenant by volume.
+const VOLUME: &str = "volume";
+
+fn name_of_user(uid: u32) -> String {
+    format!("uid:{uid}")
+}
+
 impl fmt::Display for TenantBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Cgroup => "cgroup",
             Self::Uid => "uid",
-            Self::Volume => "volume",
+            Self::Volume => VOLUME,
         })
     }
 }
@@ -126,17 +155,20 @@ impl Tenants {
     /// the cgroup of a thread is tried out here.
     ///
     /// # Errors
-    /// By cgroup only: callers cannot be told apart, since this process is in a pid namespace of its own or cannot
-    /// read `/proc` ([`TenantsError`] says what to do), or no cgroup hierarchy is mounted.
+    /// A limit is for somebody who cannot be. By cgroup only: callers cannot be told apart, since this process is in a pid
+    /// namespace of its own or cannot read `/proc` ([`TenantsError`] says what to do), or no cgroup hierarchy is mounted.
     pub fn new(
         by: TenantBy,
         limits_bytes: BTreeMap<PathBuf, u64>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TenantsError> {
+        if let Some(tenant) = limits_bytes.keys().find(|tenant| !by.may_be_called(tenant)) {
+            return Err(TenantsError::NoSuchTenant { by, tenant: tenant.clone() });
+        }
         let finder = match by {
             TenantBy::Cgroup => Finder::Cgroup(Box::new(ByCgroup::new(limits_bytes, clock)?)),
             TenantBy::Uid => Finder::Uid(limits_bytes),
-            TenantBy::Volume => Finder::Volume(Arc::new(named(TenantId(0), "volume".to_owned(), &limits_bytes))),
+            TenantBy::Volume => Finder::Volume(Arc::new(named(TenantId(0), VOLUME.to_owned(), &limits_bytes))),
         };
         Ok(Self { finder })
     }
@@ -153,7 +185,7 @@ impl Tenants {
         match &self.finder {
             Finder::Volume(tenant) => Some(Arc::clone(tenant)),
             _ if pid == 0 => None,
-            Finder::Uid(limits) => Some(Arc::new(named(TenantId(uid.into()), format!("uid:{uid}"), limits))),
+            Finder::Uid(limits) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), limits))),
             Finder::Cgroup(by_cgroup) => by_cgroup.tenant_of(pid),
         }
     }

@@ -50,6 +50,26 @@ fn users_are_tenants_of_their_own() {
 }
 
 #[test]
+fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
+    let refusal = |by, tenant: &str| {
+        let limits = BTreeMap::from([(tenant.into(), MIB)]);
+        Tenants::new(by, limits, clock()).err().map(|error| error.to_string())
+    };
+    for tenant in ["/a", "volume", "1000", "uid:", "uid:007", "uid:-1", "uid:4294967296", "uid:root"] {
+        let refusal = refusal(TenantBy::Uid, tenant).unwrap();
+        assert!(refusal.contains(tenant) && refusal.contains("uid:1000"), "{refusal}");
+    }
+    for tenant in ["/a", "uid:1", "Volume"] {
+        assert!(refusal(TenantBy::Volume, tenant).unwrap().contains("such as volume"));
+    }
+    for tenant in ["a/b", "uid:1000", "volume"] {
+        // Whether cgroups are there is not asked before.
+        assert!(refusal(TenantBy::Cgroup, tenant).unwrap().contains("/containers/a"));
+    }
+    assert_eq!(refusal(TenantBy::Uid, "uid:4294967295"), None);
+}
+
+#[test]
 fn a_volume_is_one_tenant() {
     let tenants = Tenants::new(TenantBy::Volume, BTreeMap::from([("volume".into(), MIB)]), clock()).unwrap();
     let tenant = tenants.of(0, 0).unwrap();

@@ -5,6 +5,7 @@
 //! | 4 | `UMOUNT` | one unmount or sync of a mount at a time, across all its steps |
 //! | 6 | `DIRECTORY` | an open directory's entries, held while the backend is asked for more |
 //! | 8 | `CALLER` | a caller that waits; a parked write takes its bytes under it |
+//! | 76 | `TENANCY` | who pays; a tenant is made in the engine under it |
 //! | 78 | `ATTENDANT` | the queue of parked writes; when the first held reply is due is looked at under it |
 //! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them |
 
@@ -13,5 +14,6 @@ use slackwater_sync::lock::Rank;
 pub(crate) const UMOUNT: Rank = Rank::new(4, "MOUNTED_UMOUNT");
 pub(crate) const DIRECTORY: Rank = Rank::new(6, "OPEN_DIRECTORY");
 pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
+pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");
 pub(crate) const ATTENDANT: Rank = Rank::new(78, "ATTENDANT");
 pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");

@@ -90,6 +90,16 @@ impl Cgroup {
         fs::write(self.directory.join("memory.limit_in_bytes"), bytes).expect("a limit");
     }
 
+    /// A program that is in it before it begins.
+    #[allow(dead_code, reason = "for tests of volumes")]
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.directory.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &enter, "sh", program]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        command
+    }
+
     pub(crate) fn enter(&self, process: &Sleeper) {
         fs::write(self.directory.join("cgroup.procs"), process.id().to_string()).expect("it moves");
     }

@@ -6,11 +6,16 @@
 
 mod acls;
 mod bytes;
+#[allow(dead_code, reason = "a part of what the tests of tenants have")]
+#[path = "../tenants/rig.rs"]
+mod cgroups;
 mod lifetimes;
 mod listing;
 mod mappings;
 mod names;
 mod rig;
+mod tenants;
+mod throttled;
 mod umount;
 mod waiting;
 mod xattrs;

@@ -1,5 +1,6 @@
 //! A directory, mounted through the cache at another, with a layer of faults in between.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,11 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use slackwater::{Engine, Tunables};
+use slackwater::backend::Backend;
+use slackwater::{Engine, Memcg, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
-use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, UmountRequest};
+use slackwater_fuse::tenants::{TenantBy, Tenants};
+use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, Tenancy, UmountRequest};
 
 /// Longer than anything takes on a loaded machine; only a failure waits for it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -24,9 +27,28 @@ pub(crate) struct Rig {
     pub(crate) path: PathBuf,
     pub(crate) faults: FaultControl,
     pub(crate) mounted: Arc<MountedVolume>,
+    pub(crate) engine: Engine,
     home: PathBuf,
-    _engine: Engine,
     _pool: Pool,
+}
+
+/// Who pays for what is written.
+#[derive(Clone)]
+pub(crate) struct Paying {
+    pub(crate) by: TenantBy,
+    /// By tenant.
+    pub(crate) limits_bytes: BTreeMap<PathBuf, u64>,
+}
+
+impl Paying {
+    pub(crate) fn of(by: TenantBy, limits_bytes: &[(&str, u64)]) -> Self {
+        Self { by, limits_bytes: limits_bytes.iter().map(|(tenant, bytes)| (tenant.into(), *bytes)).collect() }
+    }
+
+    fn tenancy(self, engine: &Engine) -> Arc<Tenancy> {
+        let tenants = Tenants::new(self.by, self.limits_bytes, Arc::new(SystemClock)).unwrap();
+        Tenancy::new(tenants, engine).unwrap()
+    }
 }
 
 impl Rig {
@@ -35,24 +57,49 @@ impl Rig {
     }
 
     pub(crate) fn with(arena_bytes: u64, tunables: Tunables) -> Self {
-        let home = new_home();
-        fs::create_dir(home.join("source")).unwrap();
-        open_to_all(&home.join("source"));
-        Self::over(home.clone(), home.join("source"), arena_bytes, tunables)
+        Self::of_engine(new_engine(arena_bytes, tunables), None, |directory| Arc::new(directory))
     }
 
     /// On a directory that the test has prepared. `home` is removed in the end.
     pub(crate) fn over(home: PathBuf, source: PathBuf, arena_bytes: u64, tunables: Tunables) -> Self {
+        let backend = Arc::new(DirBackend::open(&source).unwrap());
+        Self::on(home, source, new_engine(arena_bytes, tunables), backend, None)
+    }
+
+    /// With tenants, over a new directory from which `layer` makes the backend.
+    pub(crate) fn paid(
+        arena_bytes: u64,
+        tunables: Tunables,
+        paying: Paying,
+        layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>,
+    ) -> Self {
+        Self::of_engine(new_engine(arena_bytes, tunables), Some(paying), layer)
+    }
+
+    /// Another volume of the same engine. Its tenants are its own.
+    pub(crate) fn beside(&self, paying: Option<Paying>) -> Self {
+        Self::of_engine(self.engine.clone(), paying, |directory| Arc::new(directory))
+    }
+
+    fn of_engine(engine: Engine, paying: Option<Paying>, layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Self {
+        let home = new_home();
+        let source = home.join("source");
+        fs::create_dir(&source).unwrap();
+        open_to_all(&source);
+        let backend = layer(DirBackend::open(&source).unwrap());
+        Self::on(home, source, engine, backend, paying)
+    }
+
+    fn on(home: PathBuf, source: PathBuf, engine: Engine, backend: Arc<dyn Backend>, paying: Option<Paying>) -> Self {
         let path = home.join("mount");
         fs::create_dir(&path).unwrap();
         let pool = Pool::new(PoolOptions::default()).unwrap();
-        let arena = Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap();
-        let engine = Engine::new(arena, Arc::new(SystemClock), tunables);
-        let (backend, faults) = Fault::new(Arc::new(DirBackend::open(&source).unwrap()));
-        let sb = engine.mount("rig", Arc::new(backend)).unwrap();
-        let mounted = MountedVolume::mount(&pool, sb, &path, &MountOptions::default(), None);
+        let (backend, faults) = Fault::new(backend);
+        let sb = engine.mount(&home.to_string_lossy(), Arc::new(backend)).unwrap();
+        let tenancy = paying.map(|paying| paying.tenancy(&engine));
+        let mounted = MountedVolume::mount(&pool, sb, &path, &MountOptions::default(), tenancy);
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
-        Self { source, path, faults, mounted, home, _engine: engine, _pool: pool }
+        Self { source, path, faults, mounted, engine, home, _pool: pool }
     }
 
     /// As the mount has it.
@@ -63,6 +110,22 @@ impl Rig {
     /// As the source has it.
     pub(crate) fn stored(&self, name: impl AsRef<Path>) -> PathBuf {
         self.source.join(name)
+    }
+
+    /// The tenant of this name, once it has written.
+    pub(crate) fn memcg(&self, name: &str) -> Option<Arc<Memcg>> {
+        self.engine.memcgs().into_iter().find(|memcg| memcg.name() == name)
+    }
+
+    /// What cannot be dropped of a tenant's data.
+    pub(crate) fn charged_bytes(&self, name: &str) -> u64 {
+        self.memcg(name).map_or(0, |memcg| memcg.charged_bytes())
+    }
+
+    /// Lets everything that is held go on, and what comes later.
+    pub(crate) fn let_through(&self) {
+        self.faults.clear();
+        self.faults.release_all();
     }
 
     /// Unmounts. A child that another test is about to start has our descriptors for a moment: that is waited for.
@@ -102,6 +165,10 @@ impl Drop for Rig {
         let _ = fs::remove_dir(&self.path);
         let _ = fs::remove_dir(&self.home);
     }
+}
+
+fn new_engine(arena_bytes: u64, tunables: Tunables) -> Engine {
+    Engine::new(Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap(), Arc::new(SystemClock), tunables)
 }
 
 /// A new directory that everybody may look into.

@@ -1,0 +1,249 @@
+//! Tenants with limits of their own: processes in real cgroups, users, and the volume as a whole.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::bytes;
+use crate::cgroups::{Cgroup, memory, unified};
+use crate::rig::{PATIENCE, Process, Scratch, need_fuse, wait_until};
+use crate::sandbox::Sandbox;
+use crate::stopped::Tower;
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 4 * MIB;
+/// What a hog wants to write.
+const HOG_BYTES: usize = 24 << 20;
+
+/// A mount over a source that can be stopped, with room for more than the limit.
+fn tower(scratch: &Scratch, by: &str, tenant: &str) -> Tower {
+    let limit = format!("{tenant}={LIMIT}");
+    let room = ["--cache", "64MiB", "--dirty-ratio", "50"];
+    Tower::with(scratch, &[&room[..], &["--tenant-by", by, "--tenant-limit", &limit]].concat())
+}
+
+/// A file on the mount, made while its source can be asked.
+fn made(tower: &Tower, name: &str) -> File {
+    File::create_new(tower.top.join(name)).unwrap()
+}
+
+/// `dd` of the hog's bytes into a file that is open already.
+fn hog(scratch: &Scratch, file: &File, mut command: Command) -> Process {
+    let original = scratch.path.join("original");
+    fs::write(&original, bytes(7, HOG_BYTES)).unwrap();
+    command.arg(format!("if={}", original.display())).arg("bs=64K");
+    Process::spawn(command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(Stdio::null()))
+}
+
+/// Waits until nothing more is written by a process.
+fn wait_until_it_waits(process: &Process) {
+    let written = || fs::read_to_string(format!("/proc/{}/io", process.0.id())).unwrap_or_default();
+    let is_in_a_write = || {
+        let place = fs::read_to_string(format!("/proc/{}/wchan", process.0.id()));
+        place.is_ok_and(|place| place.contains("request_wait_answer"))
+    };
+    let mut before = (written(), Instant::now());
+    wait_until("the hog waits", || {
+        let now = written();
+        if now != before.0 || !is_in_a_write() {
+            before = (now, Instant::now());
+        }
+        before.1.elapsed() > Duration::from_secs(1)
+    });
+}
+
+/// What the volume has not brought to its source.
+fn not_in_the_source(scratch: &Scratch, mountpoint: &Path) -> u64 {
+    let output = scratch.run(["status", "--json", mountpoint.to_str().unwrap()]);
+    output.expect(0, &[]);
+    let status: serde_json::Value = serde_json::from_str(&output.text).unwrap();
+    let status = &status["mounts"][0];
+    ["dirty_bytes", "writeback_bytes", "unstable_bytes"].iter().map(|name| status[*name].as_u64().unwrap()).sum()
+}
+
+/// A hog at its limit over a source that answers nothing: it holds no more than it may, others write on, and it can be
+/// killed. Then everything arrives.
+fn a_hog_is_alone(by: &str, tenant: &str, command: Command, has_others: bool) {
+    let scratch = Scratch::new();
+    let tower = tower(&scratch, by, tenant);
+    let [file, beside] = ["hog", "beside"].map(|name| made(&tower, name));
+    tower.server.process.signal(Signal::STOP);
+    let mut hog = hog(&scratch, &file, command);
+    drop(file);
+    wait_until_it_waits(&hog);
+    let held = not_in_the_source(&scratch, &tower.top);
+    println!("{tenant}: {held} bytes of {LIMIT}");
+    assert!((LIMIT / 4..=LIMIT + MIB).contains(&held), "{held}");
+    let others = if has_others { 6 * MIB } else { 0 };
+    for at in (0..others).step_by(4096) {
+        let start = Instant::now();
+        beside.write_all_at(&bytes(at, 4096), at).unwrap();
+        assert!(start.elapsed() < PATIENCE / 4, "a write beside it took {:?}", start.elapsed());
+    }
+    let both = not_in_the_source(&scratch, &tower.top);
+    assert!(both <= held + others, "{both} bytes: the hog has gone on");
+    drop(beside);
+    assert!(hog.0.try_wait().unwrap().is_none());
+    hog.0.kill().unwrap();
+    let start = Instant::now();
+    hog.wait();
+    assert!(start.elapsed() < PATIENCE / 4, "a killed hog was gone after {:?}", start.elapsed());
+    let base = tower.come_down(&scratch);
+    let arrived = fs::read(base.join("hog")).unwrap();
+    assert!(arrived.len() as u64 >= LIMIT / 4 && arrived == bytes(7, HOG_BYTES)[..arrived.len()]);
+    let beside = fs::read(base.join("beside")).unwrap();
+    assert_eq!(beside.len() as u64, others);
+    assert!((0..).step_by(4096).zip(beside.chunks(4096)).all(|(at, page)| page == bytes(at, 4096)));
+}
+
+#[test]
+fn p08_a_cgroup_at_its_limit_slows_only_itself() {
+    need_fuse();
+    for hierarchy in [unified(), memory()].into_iter().flatten() {
+        let cgroup = Cgroup::top(&hierarchy);
+        a_hog_is_alone("cgroup", &cgroup.path, cgroup.command("dd", &[]), true);
+    }
+}
+
+#[test]
+fn p08_a_user_at_his_limit_slows_only_himself() {
+    need_fuse();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "dd"]);
+    a_hog_is_alone("uid", "uid:65534", command, true);
+}
+
+#[test]
+fn a_limit_of_the_volume_is_for_all_who_write_to_it() {
+    need_fuse();
+    a_hog_is_alone("volume", "volume", Command::new("dd"), false);
+}
+
+#[test]
+fn the_memory_limit_of_a_cgroup_is_its_dirty_limit() {
+    need_fuse();
+    let Some(hierarchy) = memory() else { return };
+    let cgroup = Cgroup::top(&hierarchy);
+    // Enough for dd itself.
+    cgroup.limit("16777216");
+    let scratch = Scratch::new();
+    let tower = Tower::with(&scratch, &["--cache", "64MiB", "--dirty-ratio", "80", "--tenant-by", "cgroup"]);
+    let file = made(&tower, "hog");
+    tower.server.process.signal(Signal::STOP);
+    let mut hog = hog(&scratch, &file, cgroup.command("dd", &[]));
+    drop(file);
+    wait_until_it_waits(&hog);
+    let held = not_in_the_source(&scratch, &tower.top);
+    assert!((4 * MIB..=17 * MIB).contains(&held), "{held}");
+    tower.server.process.signal(Signal::CONT);
+    assert!(hog.wait().success());
+    let base = tower.come_down(&scratch);
+    assert!(fs::read(base.join("hog")).unwrap() == bytes(7, HOG_BYTES));
+}
+
+#[test]
+fn interrupted_programs_end_and_unmounts_do_while_replies_are_held() {
+    need_fuse();
+    let Some(hierarchy) = unified().or_else(memory) else { return };
+    let cgroup = Cgroup::top(&hierarchy);
+    let scratch = Scratch::new();
+    let mut tower = tower(&scratch, "cgroup", &cgroup.path);
+    let top = tower.top.clone();
+    let top = top.to_str().unwrap();
+    let file = made(&tower, "hog");
+    tower.server.process.signal(Signal::STOP);
+    let mut first = hog(&scratch, &file, cgroup.command("dd", &[]));
+    wait_until_it_waits(&first);
+    // Ctrl-C.
+    first.signal(Signal::INT);
+    assert!(!first.wait().success());
+    let mut second = hog(&scratch, &file, cgroup.command("dd", &[]));
+    drop(file);
+    wait_until_it_waits(&second);
+    scratch.run(["umount", top]).expect(3, &["is in use by", "dd"]);
+    // By force it is flushed before, and the source answers in a moment.
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(500));
+            tower.server.process.signal(Signal::CONT);
+        });
+        scratch.run(["umount", top, "--force", "--deadline", "2m"]).expect(0, &[]);
+    });
+    second.wait();
+    tower.upper.wait().expect(0, &["Unmounted"]);
+    let base = tower.come_down_from_the_middle(&scratch);
+    let stored = fs::read(base.join("hog")).unwrap();
+    assert!(stored.len() as u64 >= LIMIT / 4);
+}
+
+#[test]
+fn p04_the_data_of_a_removed_cgroup_arrives_and_delays_no_unmount() {
+    need_fuse();
+    for hierarchy in [unified(), memory()].into_iter().flatten() {
+        let cgroup = Cgroup::top(&hierarchy);
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let limit = format!("{}=16MiB", cgroup.path);
+        let more = ["--dirty-expire", "1h", "--tenant-by", "cgroup", "--tenant-limit", &limit];
+        let mut mount = scratch.mount(&source, &mountpoint, &more);
+        let mut command = cgroup.command("dd", &["if=/dev/zero", "bs=64K", "count=32"]);
+        let status = Process::spawn(command.arg(format!("of={}", mountpoint.join("a").display()))).wait();
+        assert!(status.success());
+        cgroup.remove();
+        // Who comes later writes to the same file.
+        File::options().write(true).open(mountpoint.join("a")).unwrap().write_all_at(&bytes(1, 100_000), 0).unwrap();
+        scratch.umount(&mountpoint);
+        mount.wait().expect(0, &["everything is in"]);
+        let found = fs::read(source.join("a")).unwrap();
+        assert_eq!(found.len(), 2 << 20);
+        assert!(found[..100_000] == bytes(1, 100_000) && found[100_000..].iter().all(|byte| *byte == 0));
+    }
+}
+
+/// The sandbox is a pid namespace of its own.
+#[test]
+fn tenants_that_cannot_be_told_apart_and_limits_for_nobody_are_refused() {
+    need_fuse();
+    let script = r#"
+        fails 2 $MOUNT --tenant-by cgroup
+        fails 2 $MOUNT --tenant-limit uid:1000=1MiB
+        fails 2 $MOUNT --tenant-by uid --tenant-limit /containers/a=1MiB
+        ended
+        $MOUNT --tenant-by uid --tenant-limit uid:1000=1MiB
+        echo works > mount/file
+        ./slackwater umount mount
+        cat source/file
+    "#;
+    let words =
+        ["pid namespace", "--pid=host", "--tenant-by uid or volume", "such as volume", "such as uid:1000", "works"];
+    Sandbox::new().run_as_root(script).expect(0, &words);
+}
+
+#[test]
+fn tenants_and_limits_reach_a_mount_in_the_background_and_of_fstab() {
+    need_fuse();
+    let script = r#"
+        ln -s "$SANDBOX/slackwater" /sbin/mount.slackwater
+        words() {
+            tr '\0' ' ' < /proc/$(sed 's/.*"pid":\([0-9]*\).*/\1/' run/*.json /run/slackwater/*.json 2>/dev/null)/cmdline
+        }
+        $MOUNT --tenant-by uid --tenant-limit uid:1=1MiB -o tenant-limit=uid:2=8192
+        words
+        ./slackwater umount mount
+        ended
+        mount -t slackwater source mount -o cache=32MiB,tenant-by=volume,tenant-limit=volume=3MiB
+        words
+        umount mount
+        ended
+    "#;
+    let words = [
+        "--tenant-by uid --tenant-limit uid:1=1048576 --tenant-limit uid:2=8192",
+        "--tenant-by volume --tenant-limit volume=3145728",
+    ];
+    Sandbox::new().run_as_root(script).expect(0, &words);
+}

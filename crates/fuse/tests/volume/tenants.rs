@@ -1,0 +1,362 @@
+//! Tenants on one volume: each is bounded by its own limit, and waits for nobody else's data.
+//!
+//! Processes in real cgroups, over a source that is slow or answers no write.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use slackwater::Tunables;
+use slackwater::backend::Backend;
+use slackwater_backends::{DirBackend, Rate, Rule};
+use slackwater_fuse::tenants::{Hierarchy, TenantBy};
+use slackwater_fuse::{MountedError, UmountRequest};
+
+use crate::cgroups::{Cgroup, memory, unified};
+use crate::rig::{LONG, Paying, Rig, assert_same, pattern, until, wait, within};
+
+const MIB: u64 = 1 << 20;
+/// The largest request.
+const MAX_WRITE: u64 = MIB;
+/// What no write takes that waits for no backend, however busy the machine is.
+const PROMPT: Duration = Duration::from_secs(20);
+
+fn hierarchy() -> Option<Hierarchy> {
+    unified().or_else(memory)
+}
+
+fn directly(directory: DirBackend) -> Arc<dyn Backend> {
+    Arc::new(directory)
+}
+
+/// A volume with room for more than the limit of `tenant`.
+fn limited(tenant: &Cgroup, limit_bytes: u64, layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Rig {
+    let paying = Paying::of(TenantBy::Cgroup, &[(&tenant.path, limit_bytes)]);
+    Rig::paid(128 * MIB, Tunables::default(), paying, layer)
+}
+
+/// Copies `from` into a file of the mount, in requests of `request` bytes.
+fn dd(of: &Cgroup, from: &Path, to: &Path, request: usize) -> Child {
+    let words = [format!("if={}", from.display()), format!("of={}", to.display()), format!("bs={request}")];
+    of.command("dd", &words.each_ref().map(String::as_str)).spawn().unwrap()
+}
+
+/// A file beside the mount that programs copy from.
+struct Original(PathBuf, Vec<u8>);
+
+impl Original {
+    fn new(rig: &Rig, len: u64) -> Self {
+        let (path, bytes) = (rig.source.with_file_name("original"), pattern(5, len as usize));
+        fs::write(&path, &bytes).unwrap();
+        Self(path, bytes)
+    }
+}
+
+impl Drop for Original {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Whether a process waits for an answer of FUSE.
+fn is_asleep_in_a_request(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("request_wait_answer"))
+}
+
+/// Waits until `writer` gets no further: it is in a request, and its tenant holds what it held a while ago.
+fn until_it_waits(rig: &Rig, tenant: &Cgroup, writer: &Child) {
+    let charged = || rig.charged_bytes(&tenant.path);
+    let mut before = (charged(), Instant::now());
+    until("the writer waits", || {
+        let now = charged();
+        if now != before.0 || !is_asleep_in_a_request(writer.id()) {
+            before = (now, Instant::now());
+        }
+        now > 0 && before.1.elapsed() > Duration::from_secs(1)
+    });
+}
+
+/// Small writes of somebody else, each of which is prompt.
+fn writes_promptly(path: PathBuf, writes: usize) {
+    within("small writes", move || {
+        let file = File::create(path).unwrap();
+        for number in 0..writes {
+            let start = Instant::now();
+            file.write_all_at(&pattern(9, 4096), number as u64 * 4096).unwrap();
+            assert!(start.elapsed() < PROMPT, "a write took {:?}", start.elapsed());
+        }
+    });
+}
+
+fn wrote_beyond_its_limit(writers: usize) {
+    const LIMIT: u64 = 16 * MIB;
+    const TOTAL: u64 = 200 * MIB;
+    let Some(hierarchy) = hierarchy() else { return };
+    for request in [MIB as usize, 64 << 10] {
+        let tenant = Cgroup::top(&hierarchy);
+        let rig = limited(&tenant, LIMIT, |directory| Arc::new(Rate::new(directly(directory), 100 * MIB)));
+        let original = Original::new(&rig, TOTAL / writers as u64);
+        let name = |number: usize| format!("of {number}");
+        let mut children: Vec<_> =
+            (0..writers).map(|number| dd(&tenant, &original.0, &rig.file(name(number)), request)).collect();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (flag, path) = (is_over.clone(), rig.file("beside"));
+        let beside = std::thread::spawn(move || {
+            let (file, mut longest, mut writes) = (File::create(path).unwrap(), Duration::ZERO, 0);
+            while !flag.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                file.write_all_at(&pattern(3, 4096), writes % 1024 * 4096).unwrap();
+                (longest, writes) = (longest.max(start.elapsed()), writes + 1);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (longest, writes)
+        });
+        let mut most = 0;
+        let start = Instant::now();
+        while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
+            most = most.max(rig.charged_bytes(&tenant.path));
+            assert!(start.elapsed() < 2 * LONG, "the writers do not end");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let (longest, writes) = beside.join().unwrap();
+        println!(
+            "{writers} writers of {request} bytes: at most {most} bytes in {:?}; beside them {writes} writes, {longest:?} at most",
+            start.elapsed()
+        );
+        assert!(most > LIMIT / 4, "it is written back, not written through: {most}");
+        assert!(most <= LIMIT + writers as u64 * MAX_WRITE, "{most}");
+        assert!(longest < PROMPT, "{longest:?}");
+        for child in &mut children {
+            assert!(wait(child).unwrap().success());
+        }
+        rig.umount().unwrap();
+        for number in 0..writers {
+            assert_same(&fs::read(rig.stored(name(number))).unwrap(), &original.1);
+        }
+    }
+}
+
+#[test]
+fn p08_one_writer_never_holds_more_than_its_tenants_limit_and_a_request() {
+    wrote_beyond_its_limit(1);
+}
+
+#[test]
+fn p08_many_writers_never_hold_more_than_their_tenants_limit_and_a_request_each() {
+    wrote_beyond_its_limit(16);
+}
+
+#[test]
+fn p08_who_is_at_its_limit_on_a_backend_that_hangs_slows_only_itself() {
+    const LIMIT: u64 = 8 * MIB;
+    let Some(hierarchy) = hierarchy() else { return };
+    let (tenant, other) = (Cgroup::top(&hierarchy), Cgroup::top(&hierarchy));
+    let rig = limited(&tenant, LIMIT, directly);
+    fs::write(rig.stored("old"), pattern(2, 100_000)).unwrap();
+    let original = Original::new(&rig, 32 * MIB);
+    rig.faults.add(Rule::hold().on("write"));
+    let mut hog = dd(&tenant, &original.0, &rig.file("hog"), MIB as usize);
+    until_it_waits(&rig, &tenant, &hog);
+    let charged = rig.charged_bytes(&tenant.path);
+    assert!((LIMIT / 4..=LIMIT + MAX_WRITE).contains(&charged), "{charged}");
+    // Whoever it is: a tenant of its own, or nobody in particular.
+    writes_promptly(rig.file("beside"), 200);
+    let copy = rig.file("copy");
+    let mut beside = other.command("cp", &[rig.file("old").to_str().unwrap(), copy.to_str().unwrap()]).spawn().unwrap();
+    assert!(wait(&mut beside).expect("another tenant copies meanwhile").success());
+    assert_eq!(rig.charged_bytes(&tenant.path), charged);
+    assert!(hog.try_wait().unwrap().is_none());
+    rig.let_through();
+    assert!(wait(&mut hog).expect("it goes on").success());
+    rig.umount().unwrap();
+    assert_same(&fs::read(rig.stored("hog")).unwrap(), &original.1);
+    assert_same(&fs::read(rig.stored("copy")).unwrap(), &pattern(2, 100_000));
+    assert_eq!(fs::metadata(rig.stored("beside")).unwrap().len(), 200 * 4096);
+}
+
+#[test]
+fn p07_fsync_waits_for_no_other_tenants_data() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let (hog, other) = (Cgroup::top(&hierarchy), Cgroup::top(&hierarchy));
+    let rig = limited(&hog, 16 * MIB, directly);
+    let original = Original::new(&rig, 32 * MIB);
+    // The backend takes what the other writes, and nothing of the hog.
+    rig.faults.add(Rule::hold().on("write").matching(|call| call.range_bytes().is_some_and(|(_, len)| len > 4096)));
+    let mut child = dd(&hog, &original.0, &rig.file("hog"), MIB as usize);
+    until_it_waits(&rig, &hog, &child);
+    let charged = rig.charged_bytes(&hog.path);
+    let script = format!("of={}", rig.file("synced").display());
+    for _ in 0..10 {
+        let words = ["if=/dev/zero", &script, "bs=4096", "count=1", "conv=fsync,notrunc"];
+        let mut sync = other.command("dd", &words).spawn().unwrap();
+        assert!(wait(&mut sync).expect("its fsync returns while the hog's data waits").success());
+    }
+    assert_eq!(fs::metadata(rig.stored("synced")).unwrap().len(), 4096);
+    assert_eq!(rig.charged_bytes(&hog.path), charged);
+    rig.let_through();
+    assert!(wait(&mut child).unwrap().success());
+    rig.umount().unwrap();
+    assert_same(&fs::read(rig.stored("hog")).unwrap(), &original.1);
+}
+
+#[test]
+fn p04_an_unmount_waits_for_no_tenant_of_another_volume() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let tenant = Cgroup::top(&hierarchy);
+    let rig = limited(&tenant, 4 * MIB, directly);
+    let original = Original::new(&rig, 32 * MIB);
+    rig.faults.add(Rule::hold().on("write"));
+    let mut hog = dd(&tenant, &original.0, &rig.file("hog"), MIB as usize);
+    until_it_waits(&rig, &tenant, &hog);
+    for paying in [None, Some(Paying::of(TenantBy::Cgroup, &[(&tenant.path, 4 * MIB)]))] {
+        let beside = rig.beside(paying);
+        // By the same tenant too, as far as it may.
+        let mut same = dd(&tenant, &original.0, &beside.file("same"), MIB as usize);
+        assert!(wait(&mut same).expect("it writes to another volume").success());
+        fs::write(beside.file("a"), pattern(1, 1_000_000)).unwrap();
+        let mounted = beside.mounted.clone();
+        let request = UmountRequest { deadline: Some(LONG), ..UmountRequest::default() };
+        within("the unmount", move || crate::rig::umount(&mounted, request, &|_| {})).unwrap();
+        assert_same(&fs::read(beside.stored("a")).unwrap(), &pattern(1, 1_000_000));
+        assert_same(&fs::read(beside.stored("same")).unwrap(), &original.1);
+    }
+    assert!(hog.try_wait().unwrap().is_none());
+    rig.let_through();
+    assert!(wait(&mut hog).unwrap().success());
+    rig.umount().unwrap();
+    assert_same(&fs::read(rig.stored("hog")).unwrap(), &original.1);
+}
+
+#[test]
+fn a_removed_cgroup_leaves_its_data_to_arrive_and_nothing_else() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let tenant = Cgroup::top(&hierarchy);
+    let rig = limited(&tenant, 16 * MIB, directly);
+    let original = Original::new(&rig, 4 * MIB);
+    rig.faults.add(Rule::hold().on("write"));
+    let mut writer = dd(&tenant, &original.0, &rig.file("a"), MIB as usize);
+    assert!(wait(&mut writer).unwrap().success());
+    let memcg = rig.memcg(&tenant.path).expect("it has written");
+    assert_eq!(memcg.charged_bytes(), 4 * MIB);
+    tenant.remove();
+    until("its removal is known", || memcg.state() > slackwater::MemcgState::Dying);
+    drop(memcg);
+    rig.let_through();
+    rig.umount().unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &original.1);
+    // The root alone.
+    until("nothing is left of it", || rig.engine.memcgs().len() == 1);
+}
+
+#[test]
+fn ten_tenants_after_another_leave_nothing() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let rig = Rig::paid(32 * MIB, Tunables::default(), Paying::of(TenantBy::Cgroup, &[]), directly);
+    for number in 0..10_u8 {
+        let tenant = Cgroup::top(&hierarchy);
+        let original = Original::new(&rig, u64::from(number) * 100_000);
+        let mut writer = dd(&tenant, &original.0, &rig.file("same"), 64 << 10);
+        assert!(wait(&mut writer).unwrap().success());
+        tenant.remove();
+        assert_same(&fs::read(rig.file("same")).unwrap(), &original.1);
+    }
+    rig.umount().unwrap();
+    until("nothing is left of them", || rig.engine.memcgs().len() == 1);
+}
+
+/// A hog whose reply is held, or whose write is parked: it is at its limit, and the backend hangs.
+fn stuck(hierarchy: &Hierarchy) -> (Cgroup, Rig, Original) {
+    let tenant = Cgroup::top(hierarchy);
+    let rig = limited(&tenant, 8 * MIB, directly);
+    let original = Original::new(&rig, 32 * MIB);
+    rig.faults.add(Rule::hold().on("write"));
+    (tenant, rig, original)
+}
+
+#[test]
+fn a_killed_writer_that_is_throttled_dies_at_once_with_what_was_taken() {
+    let Some(hierarchy) = hierarchy() else { return };
+    // Small requests are parked at the limit, and large ones have their replies held before it.
+    for request in [4 << 10, 64 << 10, MIB as usize] {
+        let (tenant, rig, original) = stuck(&hierarchy);
+        let mut writer = dd(&tenant, &original.0, &rig.file("a"), request);
+        until_it_waits(&rig, &tenant, &writer);
+        println!("requests of {request}: {} bytes are parked", rig.mounted.parked_bytes());
+        writer.kill().unwrap();
+        assert!(wait(&mut writer).expect("it dies while its backend hangs").code().is_none());
+        let taken = fs::metadata(rig.file("a")).unwrap().len();
+        assert_eq!(rig.charged_bytes(&tenant.path), taken, "nothing is taken after it died");
+        until("what it wanted to write is dropped", || rig.mounted.parked_bytes() == 0);
+        rig.let_through();
+        until("what was taken arrives", || rig.umount().is_ok());
+        assert_same(&fs::read(rig.stored("a")).unwrap(), &original.1[..taken as usize]);
+    }
+}
+
+#[test]
+fn an_interrupted_writer_that_is_throttled_ends_and_has_counted_what_was_taken() {
+    let Some(hierarchy) = hierarchy() else { return };
+    for request in [4 << 10, MIB as usize] {
+        let (tenant, rig, original) = stuck(&hierarchy);
+        let words = [format!("if={}", original.0.display()), format!("of={}", rig.file("a").display())];
+        let bs = format!("bs={request}");
+        let mut command = tenant.command("dd", &[&words[0], &words[1], &bs]);
+        let mut writer = command.env("LC_ALL", "C").stderr(Stdio::piped()).spawn().unwrap();
+        until_it_waits(&rig, &tenant, &writer);
+        kill_process(Pid::from_child(&writer), Signal::INT).unwrap();
+        assert!(wait(&mut writer).expect("Ctrl-C ends it").code().is_none());
+        let mut said = String::new();
+        writer.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let counted = said.lines().find(|line| line.contains("bytes")).and_then(|line| line.split(' ').next());
+        let taken = fs::metadata(rig.file("a")).unwrap().len();
+        assert_eq!(counted, Some(taken.to_string().as_str()), "{said}");
+        rig.let_through();
+        rig.umount().unwrap();
+        assert_same(&fs::read(rig.stored("a")).unwrap(), &original.1[..taken as usize]);
+    }
+}
+
+#[test]
+fn unmounts_end_while_replies_are_held() {
+    let Some(hierarchy) = hierarchy() else { return };
+    for request in [4 << 10, MIB as usize] {
+        let (tenant, rig, original) = stuck(&hierarchy);
+        let mut writer = dd(&tenant, &original.0, &rig.file("a"), request);
+        until_it_waits(&rig, &tenant, &writer);
+        let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
+        let mounted = rig.mounted.clone();
+        let error = within("a plain unmount", move || mounted.umount(soon, &|_| {})).unwrap_err();
+        assert!(matches!(error, MountedError::Busy { .. }), "{error}");
+        assert!(writer.try_wait().unwrap().is_none(), "it writes on");
+        let (mounted, force) = (rig.mounted.clone(), UmountRequest { force: true, ..soon });
+        let error = within("a forced unmount", move || mounted.umount(force, &|_| {})).unwrap_err();
+        assert!(matches!(error, MountedError::Deadline { .. }), "{error}");
+        // What was taken arrives, and the writer hears of the end.
+        rig.let_through();
+        let (mounted, force) =
+            (rig.mounted.clone(), UmountRequest { force: true, deadline: Some(LONG), discard: false });
+        within("a forced unmount", move || mounted.umount(force, &|_| {})).unwrap();
+        let status = wait(&mut writer).expect("who wrote is told");
+        let stored = fs::read(rig.stored("a")).unwrap();
+        assert!(!status.success() || stored.len() == original.1.len(), "{status}");
+        assert_same(&stored, &original.1[..stored.len()]);
+    }
+}
+
+#[test]
+fn a_forced_unmount_that_discards_waits_for_no_held_reply() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let (tenant, rig, original) = stuck(&hierarchy);
+    let mut writer = dd(&tenant, &original.0, &rig.file("a"), 4 << 10);
+    until_it_waits(&rig, &tenant, &writer);
+    let (mounted, request) = (rig.mounted.clone(), UmountRequest { deadline: Some(LONG), force: true, discard: true });
+    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    assert!(!wait(&mut writer).expect("who wrote is told").success());
+}
