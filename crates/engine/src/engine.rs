@@ -21,7 +21,8 @@ use crate::page_cache::{LandingStock, WaitTable};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
-use crate::writeback::{BdiWriteback, DeviceGate, DrainStats, FlusherPool, SwitchQueue, UmountForm};
+use crate::writeback::check::check_charges;
+use crate::writeback::{BdiWriteback, DeviceGate, DrainStats, FlusherPool, Pages, SwitchQueue, UmountForm};
 
 /// What all volumes of an engine share.
 pub(crate) struct Shared {
@@ -198,6 +199,28 @@ impl Engine {
     #[doc(hidden)]
     pub fn dead_volume_uses(&self) -> u64 {
         self.0.shared.switches.dead_uses()
+    }
+
+    /// Compares every count of pages with what it counts, of all volumes and tenants. Exact while nothing changes.
+    ///
+    /// # Errors
+    /// What does not add up.
+    #[doc(hidden)]
+    pub fn check_counts(&self) -> Result<(), String> {
+        let shared = &self.0.shared;
+        let mut owners = Vec::new();
+        let mut pages = Pages::default();
+        for sb in shared.super_blocks() {
+            owners.extend(sb.check_and_collect()?);
+            pages = pages.plus(sb.pages());
+        }
+        check_charges(&shared.owners.all(), &owners)?;
+        let global = &shared.pool.global;
+        let counted = (global.nr_dirty.sum() as i64, global.nr_writeback.sum() as i64);
+        if counted != (pages.reclaimable, pages.writeback + pages.unstable) {
+            return Err(format!("of all volumes {counted:?} pages are counted, and they have {pages:?}"));
+        }
+        Ok(())
     }
 
     /// Runs every flusher that is due, on this thread; returns when the next is. For engines without flusher

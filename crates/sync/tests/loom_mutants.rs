@@ -44,6 +44,7 @@ fn scenario_of(site: Site) -> (&'static str, &'static [AsymModel]) {
         Site::RcuPushRelease | Site::RcuTakeAcquire | Site::RcuKickRelease | Site::RcuKickAcquire => {
             ("the_worker_sees_what_callbacks_captured", PLAIN)
         }
+        Site::RcuArcRelease | Site::RcuArcAcquire => ("a_reader_finds_a_whole_value_that_nobody_frees", BOTH),
     }
 }
 

@@ -12,4 +12,7 @@ scenario_tests! {
     a_shared_grace_period_serves_each_caller,
     the_worker_sees_what_callbacks_captured,
     barrier_runs_every_earlier_callback,
+    a_reader_finds_a_whole_value_that_nobody_frees,
+    a_counted_value_outlives_its_section,
+    a_writer_takes_over_what_another_made,
 }

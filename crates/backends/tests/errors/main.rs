@@ -15,3 +15,4 @@ mod other_files_bytes;
 mod rig;
 mod times;
 mod torture;
+mod torture_tenants;

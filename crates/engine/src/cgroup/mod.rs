@@ -38,6 +38,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, 
 
 use crate::cgroup::foreign::ForeignWbs;
 use crate::lock_order::{CGROUP, LEAVES};
+use crate::super_block::SuperBlock;
 use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
 use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::BdiWriteback;
@@ -188,6 +189,11 @@ impl Memcg {
         std::iter::successors(Some(self), |memcg| memcg.parent.as_deref()).filter(|memcg| !memcg.is_root())
     }
 
+    /// Whether what is charged to it is charged to `other` too.
+    pub(crate) fn is_below_or_is(&self, other: &Memcg) -> bool {
+        self.lineage().any(|memcg| memcg.id == other.id)
+    }
+
     /// Whether it may dirty a further write: it and those above it are below their limits, or have nothing dirty.
     pub(crate) fn may_dirty(&self) -> bool {
         self.lineage().all(|memcg| {
@@ -249,19 +255,20 @@ impl Memcg {
         }
     }
 
-    /// A writer of it found no room: its wbs, and those of all below the full ones, are to write back.
-    pub(crate) fn ask_for_room(&self) {
+    /// A writer of it found no room: all wbs of the full ones among it and those above, and of all below these, are to
+    /// write back. `volumes`: where such wbs may be.
+    pub(crate) fn ask_for_room(&self, volumes: &[Arc<SuperBlock>]) {
+        let mut highest_full = None;
         for memcg in self.lineage() {
             if memcg.charged_pages() >= memcg.limit_pages.load(Ordering::Relaxed) {
                 memcg.want_room.store(true, Ordering::Relaxed);
+                highest_full = Some(memcg);
             }
         }
-        self.wake_wbs();
-    }
-
-    fn wake_wbs(&self) {
-        let wbs = self.cgwbs.lock().clone().unwrap_or_default();
-        wbs.iter().for_each(BdiWriteback::wake);
+        let Some(full) = highest_full else { return };
+        // Not by `cgwbs`: what fills it may be a descendant's, and a tenant that goes offline has none any more.
+        let wbs = volumes.iter().flat_map(|sb| sb.wbs());
+        wbs.filter(|wb| wb.memcg.is_below_or_is(full)).for_each(|wb| wb.wake());
     }
 
     /// One more frame of it cannot be dropped.

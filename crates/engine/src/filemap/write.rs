@@ -251,7 +251,7 @@ fn write_pages(
     if !terms.takes_all() && !terms.memcg.may_dirty() {
         let engine = sb.engine();
         terms.memcg.flush_foreign(engine.clock.now(), engine.tunables.dirty_expire);
-        terms.memcg.ask_for_room();
+        terms.memcg.ask_for_room(&engine.super_blocks());
         return Ok(Written::NoRoom);
     }
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {

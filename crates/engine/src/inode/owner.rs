@@ -63,7 +63,7 @@ impl Owner {
         }
     }
 
-    pub(crate) fn counted(&self) -> Pages {
+    fn counted(&self) -> Pages {
         Pages {
             reclaimable: self.reclaimable.load(Ordering::Relaxed),
             writeback: self.writeback.load(Ordering::Relaxed),
@@ -73,6 +73,11 @@ impl Owner {
 }
 
 impl Inode {
+    /// What it has in the counts of its wb.
+    pub(crate) fn counted(&self) -> Pages {
+        self.owner.counted()
+    }
+
     fn domain(&self) -> &Domain {
         &self.super_block().engine().pool.rcu
     }

@@ -45,6 +45,8 @@ pub(crate) struct PassState {
     last_old_flush: Tick,
     /// A periodic pass is running.
     periodic: bool,
+    /// A pass for other tenants is running.
+    foreign: bool,
     /// The front work item has been begun.
     work_begun: bool,
     /// Visits it has left: a program that keeps dirtying a file must not keep it for ever. Its issuer looks
@@ -54,7 +56,7 @@ pub(crate) struct PassState {
 
 impl PassState {
     pub(crate) fn new(now: Tick) -> Self {
-        Self { last_old_flush: now, periodic: false, work_begun: false, work_visits: 0 }
+        Self { last_old_flush: now, periodic: false, foreign: false, work_begun: false, work_visits: 0 }
     }
 }
 
@@ -176,16 +178,17 @@ impl BdiWriteback {
                 return Some(Plan { reason: WbReason::Periodic, cutoff: now - tunables.dirty_expire });
             }
         }
-        let foreign = self.foreign_flush.load(Ordering::Acquire);
+        // Taken here and not cleared at the end of the pass: what is asked for meanwhile is the next one's.
+        pass.foreign |= self.foreign_flush.swap(false, Ordering::AcqRel);
         let over = self.is_over_background()
             || self.is_over_bg_thresh()
             || self.bdi.wants_room()
             || self.bdi.nodes_are_short();
         let lists = self.lists.lock();
-        if foreign && lists.has_untried() {
+        if pass.foreign && lists.has_untried() {
             return Some(Plan { reason: WbReason::ForeignFlush, cutoff: Tick::MAX });
         }
-        self.foreign_flush.store(false, Ordering::Release);
+        pass.foreign = false;
         if over && lists.has_untried() {
             return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
         }
@@ -211,7 +214,7 @@ impl BdiWriteback {
                 pass.periodic = false;
                 pass.last_old_flush = now;
             }
-            WbReason::ForeignFlush => self.foreign_flush.store(false, Ordering::Release),
+            WbReason::ForeignFlush => pass.foreign = false,
             WbReason::Background | WbReason::Retry => {}
             WbReason::Sync => {
                 pass.work_begun = false;

@@ -128,6 +128,16 @@ impl IoLists {
         inode.list_slot().map(|slot| self.entries[slot as usize].list)
     }
 
+    /// Whether the place that `inode` remembers is its own, held as its list holds inodes (I1).
+    pub(crate) fn has(&self, inode: &Arc<Inode>) -> bool {
+        let entry = inode.list_slot().and_then(|slot| self.entries.get(slot as usize));
+        entry.is_some_and(|entry| match &entry.inode {
+            Held::Nothing => false,
+            Held::Counted(held) => Arc::ptr_eq(held, inode) && entry.list != ListName::Attached,
+            Held::Weakly(held) => held.as_ptr() == Arc::as_ptr(inode) && entry.list == ListName::Attached,
+        })
+    }
+
     /// Puts `inode` on `list` at the place of `when`, from wherever it is.
     pub(crate) fn place(&mut self, inode: &Arc<Inode>, list: ListName, when: Tick) {
         let slot = match inode.list_slot() {

@@ -13,6 +13,7 @@ mod balance;
 mod bdi;
 mod cancel;
 mod cgwb;
+pub(crate) mod check;
 pub(crate) mod commit;
 mod flusher;
 mod gate;

@@ -82,6 +82,14 @@ impl Pages {
         self == Self::default()
     }
 
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            reclaimable: self.reclaimable + other.reclaimable,
+            writeback: self.writeback + other.writeback,
+            unstable: self.unstable + other.unstable,
+        }
+    }
+
     pub(crate) fn negated(self) -> Self {
         Self { reclaimable: -self.reclaimable, writeback: -self.writeback, unstable: -self.unstable }
     }

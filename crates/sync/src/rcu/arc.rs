@@ -7,8 +7,10 @@
 //!     another would keep nothing alive.
 //!
 //! # Memory ordering
-//! O1. The replacement is published with Release and read with Acquire: a reader sees what the pointer points to. That
-//!     the old one outlives its readers is the grace period's doing (O1 to O3 of the [parent](super)).
+//! O1. [`Site::RcuArcRelease`] with [`Site::RcuArcAcquire`]: the replacement is published with Release and read with
+//!     Acquire, so a reader sees what the pointer points to. That the old one outlives its readers is the grace period's
+//!     doing (O1 to O3 of the [parent](super)). A writer acquires too, since it has the value dropped that another one
+//!     has made.
 //!
 //! # Kernel counterpart
 //! `rcu_assign_pointer`, `rcu_dereference`, `kfree_rcu`.
@@ -17,8 +19,8 @@
 use std::marker::PhantomData;
 
 use super::{Domain, Guard};
-use crate::shim::Arc;
 use crate::shim::atomic::{AtomicPtr, Ordering};
+use crate::shim::{Arc, Site};
 
 /// See the [module documentation](self).
 pub struct RcuArc<T> {
@@ -42,7 +44,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
     pub fn read<'g>(&self, section: &'g Guard<'_>) -> &'g T {
         assert_eq!(section.core.id, self.domain, "A2");
         // SAFETY: A1 - the section began before the pointer was loaded.
-        unsafe { &*self.pointer.load(Ordering::Acquire) }
+        unsafe { &*self.pointer.load(Site::RcuArcAcquire.order(Ordering::Acquire)) } // O1
     }
 
     /// A counted reference to what the cell holds now.
@@ -53,7 +55,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
     pub fn load(&self, domain: &Domain) -> Arc<T> {
         assert_eq!(domain.core.id, self.domain, "A2");
         let _section = domain.read_lock();
-        let pointer = self.pointer.load(Ordering::Acquire);
+        let pointer = self.pointer.load(Site::RcuArcAcquire.order(Ordering::Acquire)); // O1
         // SAFETY: A1 - a count exists while the section lasts, so one more may be added to it.
         unsafe { Arc::increment_strong_count(pointer) };
         // SAFETY: the count just added is ours.
@@ -75,7 +77,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
     /// If `domain` is not the cell's.
     pub fn replace(&self, domain: &Domain, value: Arc<T>) {
         assert_eq!(domain.core.id, self.domain, "A2");
-        let old = self.pointer.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
+        let old = self.pointer.swap(Arc::into_raw(value).cast_mut(), Site::RcuArcRelease.order(Ordering::AcqRel)); // O1
         // SAFETY: A1 - it was this cell's, and the swap has made it ours.
         let old = unsafe { Arc::from_raw(old) };
         domain.call(move || drop(old));

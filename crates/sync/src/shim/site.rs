@@ -71,6 +71,10 @@ sites! {
     RcuKickRelease,
     /// RCU callbacks: likewise, the worker's side.
     RcuKickAcquire,
+    /// `RcuArc`: publishes what the pointer points to, and takes over what another writer published.
+    RcuArcRelease,
+    /// `RcuArc`: a reader sees what the pointer points to.
+    RcuArcAcquire,
 }
 
 #[cfg(not(slackwater_loom))]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slackwater_sync::rcu::{Domain, Options};
+use slackwater_sync::rcu::{Domain, Options, RcuArc};
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, smp_mb, thread};
@@ -163,7 +163,77 @@ pub(crate) const ALL: &[Scenario] = &[
             assert!(has_run.get());
         },
     },
+    Scenario {
+        name: "a_reader_finds_a_whole_value_that_nobody_frees",
+        preemptions: Some(3),
+        asym: BOTH,
+        body: || {
+            let (domain, cell) = rcu_arc();
+            let reader = thread::spawn({
+                let (domain, cell) = (Arc::clone(&domain), Arc::clone(&cell));
+                move || cell.read(&domain.read_lock()).look()
+            });
+            cell.replace(&domain, Value::new());
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "a_counted_value_outlives_its_section",
+        preemptions: Some(3),
+        asym: PLAIN,
+        body: || {
+            let (domain, cell) = rcu_arc();
+            let reader = thread::spawn({
+                let (domain, cell) = (Arc::clone(&domain), Arc::clone(&cell));
+                // Kept for ever: loom does not see the order that counts give to the last of them.
+                move || std::mem::ManuallyDrop::new(cell.load(&domain)).look()
+            });
+            cell.replace(&domain, Value::new());
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "a_writer_takes_over_what_another_made",
+        preemptions: Some(2),
+        asym: PLAIN,
+        body: || {
+            let (domain, cell) = rcu_arc();
+            let other = thread::spawn({
+                let (domain, cell) = (Arc::clone(&domain), Arc::clone(&cell));
+                move || cell.replace(&domain, Value::new())
+            });
+            cell.replace(&domain, Value::new());
+            other.join().unwrap();
+        },
+    },
 ];
+
+/// What an `RcuArc` points to: written when it is made and when it is freed.
+struct Value(RaceCell<bool>);
+
+impl Value {
+    fn new() -> Arc<Self> {
+        let value = Self(RaceCell::new(false));
+        value.0.set(true);
+        Arc::new(value)
+    }
+
+    fn look(&self) {
+        assert!(self.0.get(), "seen before it was made, or after it was freed");
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+fn rcu_arc() -> (Arc<Domain>, Arc<RcuArc<Value>>) {
+    let domain = domain();
+    let cell = RcuArc::new(&domain, Value::new());
+    (Arc::new(domain), Arc::new(cell))
+}
 
 fn domain() -> Domain {
     Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() })

@@ -67,14 +67,7 @@ impl SuperBlock {
 
     /// The counts of all wbs together.
     pub(crate) fn pages(&self) -> Pages {
-        self.wbs().iter().fold(Pages::default(), |sum, wb| {
-            let pages = wb.stat.sum();
-            Pages {
-                reclaimable: sum.reclaimable + pages.reclaimable,
-                writeback: sum.writeback + pages.writeback,
-                unstable: sum.unstable + pages.unstable,
-            }
-        })
+        self.wbs().iter().fold(Pages::default(), |sum, wb| sum.plus(wb.stat.sum()))
     }
 
     /// Has a flusher look at every wb.

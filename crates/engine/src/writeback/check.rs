@@ -1,0 +1,116 @@
+//! Whether all that is counted adds up, for tests: pages of inodes, of wbs and of tenants, and the lists.
+//!
+//! Exact while nothing changes: no writer, no unit or commit in flight, no switch. What is found then is a bug.
+
+use slackwater_sync::shim::Arc;
+
+use crate::cgroup::Memcg;
+use crate::inode::Inode;
+use crate::page_cache::{Mark, Scan, slots};
+use crate::super_block::SuperBlock;
+use crate::units::PageIndex;
+use crate::writeback::io_lists::ListName;
+use crate::writeback::{BdiWriteback, Pages};
+
+/// What the pages of an inode say, one by one.
+#[derive(Default)]
+struct Walked {
+    pages: Pages,
+    unclean: u64,
+    /// The slot of the owner of each page that cannot be dropped.
+    owners: Vec<u32>,
+}
+
+impl SuperBlock {
+    /// Compares every count of the volume with what it counts. See the module documentation for when.
+    ///
+    /// # Errors
+    /// What does not add up.
+    #[doc(hidden)]
+    pub fn check_counts(&self) -> Result<(), String> {
+        self.check_and_collect().map(drop)
+    }
+
+    /// The same; returns the owners of all pages that cannot be dropped, by slot.
+    pub(crate) fn check_and_collect(&self) -> Result<Vec<u32>, String> {
+        let (wbs, inodes) = (self.wbs(), self.all_inodes());
+        let mut owners = Vec::new();
+        for inode in &inodes {
+            owners.extend(check_inode(inode, &wbs).map_err(|what| format!("{inode:?} of {}: {what}", self.name()))?);
+        }
+        for wb in &wbs {
+            let mine: Vec<_> = inodes.iter().filter(|inode| inode.belongs_to(wb)).collect();
+            check_wb(wb, &mine).map_err(|what| format!("wb of {:?} on {}: {what}", wb.memcg, self.name()))?;
+        }
+        Ok(owners)
+    }
+}
+
+fn check_inode(inode: &Arc<Inode>, wbs: &[Arc<BdiWriteback>]) -> Result<Vec<u32>, String> {
+    let Walked { pages, unclean, owners } = walk(inode);
+    let count = |mark| inode.mapping.count(mark) as i64;
+    let mapping =
+        Pages { reclaimable: count(Mark::Dirty), writeback: count(Mark::Writeback), unstable: count(Mark::Unstable) };
+    equal("pages and the mapping's counts", pages, mapping)?;
+    equal("unclean pages and their count", unclean, inode.mapping.count_unclean())?;
+    equal("pages and what the inode has counted", pages, inode.counted())?;
+    let wb = inode.wb();
+    if !wbs.iter().any(|other| Arc::ptr_eq(other, &wb)) {
+        return Err(format!("its wb, of {:?}, is none of the volume's", wb.memcg));
+    }
+    if inode.is_switching() {
+        return Err("still on its way to another wb".into());
+    }
+    let lists = wb.lists.lock();
+    let list = lists.list_of(inode);
+    if list.is_some() && !lists.has(inode) {
+        return Err(format!("its place on {list:?} is not its own"));
+    }
+    let state = inode.state.lock();
+    let is_dirty = !state.doomed && (pages.reclaimable != 0 || state.meta != 0);
+    let waits = list.is_some_and(|list| list != ListName::Attached);
+    if is_dirty && !waits {
+        return Err(format!("dirty ({pages:?}, metadata {}), and on {list:?}", state.meta));
+    }
+    Ok(owners)
+}
+
+fn walk(inode: &Inode) -> Walked {
+    let frames = &inode.super_block().engine().owners;
+    let mut walked = Walked::default();
+    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), None, |_, leaf| {
+        let pages = |bits: u64| i64::from(bits.count_ones());
+        walked.pages.reclaimable += pages(leaf.bits(Mark::Dirty));
+        walked.pages.writeback += pages(leaf.bits(Mark::Writeback));
+        walked.pages.unstable += pages(leaf.bits(Mark::Unstable) | leaf.bits(Mark::Committing));
+        walked.unclean += u64::from(leaf.unclean().count_ones());
+        walked.owners.extend(slots(leaf.unclean()).filter_map(|slot| Some(frames.of(leaf.frame(slot)?))));
+        Scan::On
+    });
+    walked
+}
+
+fn check_wb(wb: &BdiWriteback, inodes: &[&Arc<Inode>]) -> Result<(), String> {
+    let counted = inodes.iter().fold(Pages::default(), |sum, inode| sum.plus(inode.counted()));
+    equal("its counts and the sum of its inodes'", wb.stat.sum(), counted)?;
+    let lists = wb.lists.lock();
+    let waits = |inode: &&&Arc<Inode>| lists.list_of(inode).is_some_and(|list| list != ListName::Attached);
+    equal("inodes that wait on its lists and those that say so", lists.unclean(), {
+        inodes.iter().filter(waits).count() as u64
+    })
+}
+
+/// Compares what is charged to each of `memcgs` with `owners`, the slots of those who own a page that cannot be dropped.
+pub(crate) fn check_charges(memcgs: &[Arc<Memcg>], owners: &[u32]) -> Result<(), String> {
+    let owner_of = |slot: &u32| memcgs.iter().find(|memcg| memcg.slot() == *slot);
+    for memcg in memcgs.iter().filter(|memcg| !memcg.is_root()) {
+        let pays = |slot: &&u32| owner_of(slot).is_some_and(|owner| owner.is_below_or_is(memcg));
+        let pages = owners.iter().filter(pays).count() as u64;
+        equal("charged pages and pages", memcg.charged_pages(), pages).map_err(|what| format!("{memcg:?}: {what}"))?;
+    }
+    Ok(())
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, one: T, other: T) -> Result<(), String> {
+    if one == other { Ok(()) } else { Err(format!("{what}: {one:?} and {other:?}")) }
+}

@@ -1,0 +1,346 @@
+//! Switches, tenants that go offline, limits and unmounts in random schedules.
+//!
+//! Limits are small: a few frames, files of a few pages. What an inode needs to be given to another tenant, nine rounds
+//! of write-back, is done up to the last round before the threads start. `SLACKWATER_SHUTTLE_EXECUTIONS` runs more.
+
+#![cfg(slackwater_shuttle)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod elsewhere;
+
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use elsewhere::{Elsewhere, Refused};
+use slackwater::backend::{Backend, Limits, MemBackend, NewNode};
+use slackwater::{
+    Engine, File, Forms, InodeRef, ManualClock, Memcg, MemcgId, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
+    UmountError, UmountForm, UmountOptions,
+};
+use slackwater_arena::{Arena, ArenaConfig, Survivors};
+use slackwater_sync::rcu::Options;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::{Arc, model, thread};
+
+const FRAMES: u64 = 16;
+/// Foreign rounds of one page after which the next one moves the inode.
+const ROUNDS: u64 = 8;
+/// Looks at what other threads are to bring about. They come about within some hundred.
+const LOOKS: usize = 20_000;
+
+/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
+fn check(name: &str, executions: usize, scenario: fn()) {
+    let wanted = std::env::var("SLACKWATER_SHUTTLE_EXECUTIONS").ok().and_then(|number| number.parse().ok());
+    let executions = wanted.unwrap_or(executions);
+    let start = Instant::now();
+    model::check(executions, scenario);
+    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
+}
+
+/// Who answers for the backend.
+#[derive(Copy, Clone)]
+enum Answers {
+    /// The caller's thread.
+    Here,
+    /// Another one.
+    Elsewhere,
+}
+
+struct Rig {
+    engine: Engine,
+    clock: Arc<ManualClock>,
+    volume: Arc<SuperBlock>,
+    worker: Option<thread::JoinHandle<()>>,
+}
+
+impl Rig {
+    /// Whose flushers begin with the second dirty page.
+    fn new(umount: UmountForm, answers: Answers) -> Self {
+        Self::with(umount, answers, 10)
+    }
+
+    /// Whose flushers begin at the request of a tenant without room, and of nobody else.
+    fn for_limits() -> Self {
+        Self::with(UmountForm::PerSb, Answers::Elsewhere, 95)
+    }
+
+    fn with(umount: UmountForm, answers: Answers, dirty_background_percent: u32) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(FRAMES * PAGE_BYTES).with_inodes(4).with_volumes(1)).unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let tunables = Tunables {
+            flusher_threads: 2,
+            dirty_writeback: Duration::ZERO,
+            dirty_background_percent,
+            dirty_percent: 100,
+            readahead_pages: 2,
+            ..Tunables::default()
+        };
+        let forms = Forms { umount, rcu: Options { coalesce: Duration::ZERO, ..Options::default() } };
+        let engine = Engine::with_forms(arena, Survivors::default(), clock.clone(), tunables, forms);
+        let limits =
+            Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) };
+        let mem = Arc::new(MemBackend::with_limits(limits));
+        let (backend, worker): (Arc<dyn Backend>, _) = match answers {
+            Answers::Here => (mem, None),
+            Answers::Elsewhere => {
+                let (elsewhere, worker) = Elsewhere::new(mem, Refused(0));
+                (Arc::new(elsewhere), Some(worker))
+            }
+        };
+        let volume = engine.mount("rig", backend).unwrap();
+        Self { engine, clock, volume, worker }
+    }
+
+    fn tenant(&self, name: &str) -> Arc<Memcg> {
+        self.engine.memcg_create(name, None, None)
+    }
+
+    fn create(&self, name: &str) -> InodeRef {
+        self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
+    }
+
+    /// A clean file that belongs to `owner`, and that the next round of `other` moves to him.
+    fn create_contested(&self, name: &str, owner: &Arc<Memcg>, other: &Arc<Memcg>) -> InodeRef {
+        let inode = self.create(name);
+        write(&inode, owner, 0).fsync().unwrap();
+        for _ in 0..ROUNDS {
+            write(&inode, other, 0).fsync().unwrap();
+        }
+        assert_eq!(inode.memcg().id(), owner.id());
+        inode
+    }
+
+    fn eventually(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        for _ in 0..LOOKS {
+            if is_so() {
+                return;
+            }
+            thread::yield_now();
+        }
+        let (wbs, memcgs) = (self.volume.wbs_alive(), self.engine.memcgs());
+        panic!("{what} does not come: {wbs} wbs, {memcgs:?}, {:?}", self.engine.check_counts());
+    }
+
+    /// Syncs until nothing is left. A page whose write is just being answered may be left by the first, as not known to be
+    /// durable, though it is.
+    fn sync(&self) {
+        self.eventually("an end of what is dirty", || {
+            self.volume.sync().unwrap();
+            self.volume.status().bytes_left() == 0
+        });
+    }
+
+    /// Unmounts as soon as nobody has a file open.
+    fn umount(&self) -> Result<(), UmountError> {
+        loop {
+            match self.volume.umount(UmountOptions::default()) {
+                Err(UmountError::Busy { .. }) => thread::yield_now(),
+                result => return result,
+            }
+        }
+    }
+
+    /// With all tenants offline nothing of them is left but what the root has; then nothing at all.
+    fn finish(self) {
+        self.sync();
+        self.eventually("the end of all tenants", || {
+            self.volume.wbs_alive() == 1 && self.engine.memcgs().len() == 1 && self.engine.switches_in_flight() == 0
+        });
+        self.eventually("a state that adds up", || self.engine.check_counts().is_ok());
+        self.umount().unwrap();
+        self.end();
+    }
+
+    fn end(self) {
+        assert_eq!(self.engine.dead_volume_uses(), 0);
+        assert_eq!(self.volume.bdi().pinned_frames(), 0);
+        assert_eq!(self.engine.arena().free_frames(), FRAMES);
+        drop((self.volume, self.engine));
+        self.worker.into_iter().for_each(|worker| worker.join().unwrap());
+    }
+}
+
+/// Dirties page `index` for `memcg`.
+fn write(inode: &InodeRef, memcg: &Arc<Memcg>, index: u64) -> File {
+    let file = File::open_for(inode, memcg).unwrap();
+    file.write_at(index * PAGE_BYTES, &[7; PAGE_BYTES as usize]).unwrap();
+    file
+}
+
+/// One inode is about to be moved by the flush of the unmount, the other by its owner's end. Returns what the unmount said.
+fn umount_beside_switches(form: UmountForm) -> (Rig, Result<(), UmountError>) {
+    let rig = Rig::new(form, Answers::Here);
+    let (a, b) = (rig.tenant("a"), rig.tenant("b"));
+    let contested = rig.create_contested("x", &a, &b);
+    drop(write(&contested, &b, 0));
+    drop(contested);
+    let left = rig.create("y");
+    write(&left, &a, 0).fsync().unwrap();
+    drop(left);
+    let offline = {
+        let engine = rig.engine.clone();
+        thread::spawn(move || assert!(engine.memcg_offline(&a)))
+    };
+    let result = rig.umount();
+    offline.join().unwrap();
+    (rig, result)
+}
+
+fn umount_ends(form: UmountForm) {
+    let (rig, result) = umount_beside_switches(form);
+    result.unwrap();
+    rig.eventually("the end of the switches", || rig.engine.switches_in_flight() == 0);
+    rig.end();
+}
+
+#[test]
+fn an_unmount_beside_switches_in_the_default_form() {
+    check("umount, per_sb", 1000, || umount_ends(UmountForm::PerSb));
+}
+
+#[test]
+fn an_unmount_beside_switches_in_the_form_race() {
+    check("umount, race", 500, || umount_ends(UmountForm::Race));
+}
+
+#[test]
+fn an_unmount_beside_switches_in_the_form_rmbarrier() {
+    check("umount, rmbarrier", 500, || umount_ends(UmountForm::RmBarrier));
+}
+
+#[test]
+fn the_base_form_is_found_to_be_wrong() {
+    static WRONG: AtomicU64 = AtomicU64::new(0);
+    check("umount, base", 3000, || {
+        let (rig, result) = umount_beside_switches(UmountForm::Base);
+        rig.eventually("the end of the switches", || rig.engine.switches_in_flight() == 0);
+        let is_wrong = matches!(result, Err(UmountError::BusyInodes(_))) || rig.engine.dead_volume_uses() != 0;
+        WRONG.fetch_add(is_wrong.into(), Ordering::Relaxed);
+    });
+    let wrong = WRONG.load(Ordering::Relaxed);
+    println!("umount, base: {wrong} times wrong");
+    assert_ne!(wrong, 0);
+}
+
+/// Meets a wb of the tenant that is just being made, one that is just being killed, and a switch on its way to it.
+#[test]
+fn a_tenant_goes_offline_while_files_come_to_it() {
+    check("offline", 1000, || {
+        let rig = Rig::new(UmountForm::PerSb, Answers::Here);
+        let (a, b) = (rig.tenant("a"), rig.tenant("b"));
+        let contested = rig.create_contested("x", &b, &a);
+        let new = rig.create("y");
+        let writers = [contested.clone(), new.clone()].map(|inode| {
+            let a = Arc::clone(&a);
+            thread::spawn(move || drop(write(&inode, &a, 0)))
+        });
+        assert!(rig.engine.memcg_offline(&a));
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        rig.sync();
+        let left = |inode: &InodeRef| inode.memcg().id() != a.id();
+        rig.eventually("another owner", || left(&contested) && left(&new));
+        assert!(rig.engine.memcg_offline(&b));
+        rig.eventually("the last owner", || {
+            contested.memcg().id() == MemcgId::ROOT && new.memcg().id() == MemcgId::ROOT
+        });
+        drop((a, b, contested, new));
+        rig.finish();
+    });
+}
+
+/// The inode moves to `b` by its round, and from `a` to the root when that goes offline.
+#[test]
+fn counts_are_exact_while_pages_are_dirtied_flushed_cut_and_synced_and_the_inode_moves() {
+    check("counts", 700, || {
+        let rig = Rig::new(UmountForm::PerSb, Answers::Elsewhere);
+        let (a, b) = (rig.tenant("a"), rig.tenant("b"));
+        let contested = rig.create_contested("x", &a, &b);
+        let cutter = {
+            let (inode, a) = (contested.clone(), Arc::clone(&a));
+            thread::spawn(move || {
+                let file = write(&inode, &a, 1);
+                file.set_len(PAGE_BYTES / 2).unwrap();
+                write(&inode, &a, 2).fsync().unwrap();
+            })
+        };
+        let writer = {
+            let (inode, b) = (contested.clone(), Arc::clone(&b));
+            thread::spawn(move || {
+                write(&inode, &b, 0).fsync().unwrap();
+                drop(write(&inode, &b, 3));
+            })
+        };
+        assert!(rig.engine.memcg_offline(&a));
+        cutter.join().unwrap();
+        writer.join().unwrap();
+        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        rig.sync();
+        assert_eq!((a.charged_bytes(), b.charged_bytes()), (0, 0));
+        assert!(rig.engine.memcg_offline(&b));
+        drop((a, b, contested));
+        rig.finish();
+    });
+}
+
+/// Two writers, of `first` and `second`, that write more than both may have dirty.
+fn writers_get_room(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
+    let writer = {
+        let (inode, first) = (rig.create("x"), Arc::clone(&first));
+        thread::spawn(move || (0..4).for_each(|index| drop(write(&inode, &first, index))))
+    };
+    let inode = rig.create("y");
+    (0..4).for_each(|index| drop(write(&inode, &second, index)));
+    writer.join().unwrap();
+    rig.sync();
+    assert_eq!((first.charged_bytes(), second.charged_bytes()), (0, 0));
+    rig.engine.memcg_offline(&first);
+    rig.engine.memcg_offline(&second);
+    drop((first, second, inode));
+    rig.finish();
+}
+
+#[test]
+fn two_writers_of_a_limited_tenant_get_room() {
+    check("limits", 1000, || {
+        let rig = Rig::for_limits();
+        let memcg = rig.engine.memcg_create("limited", None, Some(2 * PAGE_BYTES));
+        writers_get_room(rig, Arc::clone(&memcg), memcg);
+    });
+}
+
+#[test]
+fn writers_of_a_limited_tenant_and_of_one_below_it_get_room() {
+    check("nested limits", 1000, || {
+        let rig = Rig::for_limits();
+        let parent = rig.engine.memcg_create("parent", None, Some(3 * PAGE_BYTES));
+        let child = rig.engine.memcg_create("child", Some(&parent), Some(2 * PAGE_BYTES));
+        writers_get_room(rig, child, parent);
+    });
+}
+
+/// What fills the limit is on the wb of somebody who has none. That is committed when it is time, so time goes on here.
+#[test]
+fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
+    check("foreign limits", 1000, || {
+        let rig = Rig::for_limits();
+        let (owner, memcg) = (rig.tenant("owner"), rig.engine.memcg_create("limited", None, Some(2 * PAGE_BYTES)));
+        let inode = rig.create("x");
+        write(&inode, &owner, 0).fsync().unwrap();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let writer = {
+            let (inode, memcg, has_ended) = (inode.clone(), Arc::clone(&memcg), Arc::clone(&has_ended));
+            thread::spawn(move || {
+                (0..4).for_each(|index| drop(write(&inode, &memcg, index)));
+                has_ended.store(true, Ordering::Release);
+            })
+        };
+        rig.eventually("room", || {
+            rig.clock.advance(Duration::from_secs(1));
+            has_ended.load(Ordering::Acquire)
+        });
+        writer.join().unwrap();
+        assert!(rig.engine.memcg_offline(&memcg) && rig.engine.memcg_offline(&owner));
+        drop((owner, memcg, inode));
+        rig.finish();
+    });
+}
