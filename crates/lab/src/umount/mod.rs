@@ -79,7 +79,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     results::report(&records, &dead_uses, &mut report);
     report.figure("umounts", records.json());
     report.figure("dead_uses", dead_uses.iter().map(|(_, uses)| uses).sum::<u64>());
-    report.figure("tenants_left", testbeds.iter().map(Testbed::tenants_left).sum::<usize>());
+    let tenants_left: usize = testbeds.iter().map(Testbed::tenants_left).sum();
+    report.figure("tenants_left", tenants_left);
+    if tenants_left != 0 {
+        report.note(format!("Of {tenants_left} tenants that are offline something stays in memory."));
+    }
     drop(testbeds);
     report.note(format!(
         "A tenant writes {} blocks of 4 KiB, each synced. Control: the same writers, each one tenant all the time. By control:",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use slackwater::backend::{Backend, MemBackend};
-use slackwater::{Engine, Forms, SuperBlock, Tunables, UmountOptions};
+use slackwater::{Engine, Forms, MemcgState, SuperBlock, Tunables, UmountOptions};
 use slackwater_backends::DirBackend;
 use slackwater_sync::rcu;
 use slackwater_sync::shim::Fences;
@@ -26,6 +26,8 @@ const ARENA_BYTES: u64 = 24 << 20;
 const WARM_UP_BLOCKS: u64 = 16 * BACKGROUND as u64;
 /// Longest wait for something that takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time that a timer keeps what it was set for.
+const TIMERS: Duration = Duration::from_secs(10);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_micros(500);
 
@@ -98,9 +100,14 @@ impl Testbed {
         Ok(outcome)
     }
 
-    /// Tenants of which something is left although they are offline: none, after the load has ended.
+    /// Tenants that are offline and of which something stays: none. Timers of what they had may take a period to run out.
     pub(crate) fn tenants_left(&self) -> usize {
-        self.engine.memcgs().iter().filter(|memcg| memcg.state() == slackwater::MemcgState::Offline).count()
+        let left = || self.engine.memcgs().iter().filter(|memcg| memcg.state() == MemcgState::Offline).count();
+        let start = Instant::now();
+        while left() != 0 && start.elapsed() < TIMERS {
+            thread::sleep(PAUSE);
+        }
+        left()
     }
 }
 

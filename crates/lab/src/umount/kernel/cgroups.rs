@@ -101,6 +101,8 @@ fn remove(path: &Path) {
     for _ in 0..ATTEMPTS {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => thread::sleep(PAUSE),
+            // Gone on the second interrupt.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => return eprintln!("cannot remove the cgroup {}: {error}", path.display()),
             Ok(()) => return,
         }

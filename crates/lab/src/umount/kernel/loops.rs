@@ -1,12 +1,14 @@
 //! ext4 in files, mounted by loop devices that go when they are unmounted.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+
+use super::run;
 
 const IMAGE_BYTES: u64 = 32 << 20;
 
@@ -24,13 +26,12 @@ impl Image {
         let (file, mountpoint) = (folder.join(format!("image-{number}")), folder.join(format!("mnt-{number}")));
         fs::create_dir(&mountpoint).with_context(|| format!("cannot make {}", mountpoint.display()))?;
         File::create_new(&file)?.set_len(IMAGE_BYTES)?;
-        run("mkfs.ext4", ["-q".as_ref(), "-F".as_ref(), file.as_os_str()])?;
+        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&file))?;
         Ok(Self { file, mountpoint })
     }
 
     pub(crate) fn mount(&self) -> Result<LoopMount> {
-        let (file, mountpoint) = (self.file.as_os_str(), self.mountpoint.as_os_str());
-        run("mount", ["-t".as_ref(), "ext4".as_ref(), "-o".as_ref(), "loop".as_ref(), file, mountpoint])?;
+        run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).args([&self.file, &self.mountpoint]))?;
         Ok(LoopMount(Some(self.mountpoint.clone())))
     }
 }
@@ -50,18 +51,11 @@ impl LoopMount {
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
-        if let Some(path) = &self.0
-            && let Err(error) = unmount(path, UnmountFlags::DETACH)
-        {
-            eprintln!("cannot unmount {}: {error}", path.display());
+        let Some(path) = &self.0 else { return };
+        match unmount(path, UnmountFlags::DETACH) {
+            // Gone with its directory, on the second interrupt.
+            Ok(()) | Err(Errno::NOENT | Errno::INVAL) => {}
+            Err(error) => eprintln!("cannot unmount {}: {error}", path.display()),
         }
     }
-}
-
-fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
-    let mut command = Command::new(program);
-    let output = command.args(arguments).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {program}"))?;
-    ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
 }

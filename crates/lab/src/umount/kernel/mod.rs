@@ -66,12 +66,19 @@ pub(crate) fn measure(options: &Options, home: &Path) -> Result<Kernel> {
     Ok(Kernel { about: cgroup.about().to_owned(), ms })
 }
 
-/// Mounts, writes and closes one file, and unmounts; the milliseconds of that.
+/// Mounts, has one file written and synced, and unmounts; the milliseconds of that.
+///
+/// Another program writes it: a file that is open here is open as well in every writer that is just being started, and
+/// what is open cannot be unmounted.
 fn umount(image: &Image) -> Result<f64> {
     let mounted = image.mount()?;
-    let path = mounted.path().join("file");
-    std::fs::write(&path, [5; 4096]).with_context(|| format!("cannot write {}", path.display()))?;
-    std::fs::File::open(&path)?.sync_all()?;
+    let file = mounted.path().join("file");
+    run(Command::new("dd").arg(format!("of={}", file.display())).args([
+        "if=/dev/zero",
+        "bs=4k",
+        "count=1",
+        "conv=fsync",
+    ]))?;
     let start = Instant::now();
     mounted.umount()?;
     Ok(start.elapsed().as_secs_f64() * 1e3)
@@ -112,10 +119,14 @@ fn write_until(stop: &AtomicBool, load: Load, steady: &Cgroup, file: &Path) -> R
 fn write_in(cgroup: &Cgroup, file: &Path) -> Result<()> {
     const SCRIPT: &str =
         "echo $$ > \"$0\" && exec dd if=/dev/zero of=\"$1\" bs=4k count=\"$2\" oflag=dsync conv=notrunc";
-    let mut command = Command::new("sh");
-    command.args(["-c", SCRIPT]).arg(cgroup.members()).arg(file).arg(BLOCKS.to_string());
+    run(Command::new("sh").args(["-c", SCRIPT]).arg(cgroup.members()).arg(file).arg(BLOCKS.to_string()))
+}
+
+/// Runs it to its end.
+fn run(command: &mut Command) -> Result<()> {
     // A group of its own: Ctrl-C is for this process, which waits for it.
-    let output = command.process_group(0).stdin(Stdio::null()).output().context("cannot run sh")?;
-    ensure!(output.status.success(), "a writer failed: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command.process_group(0).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }
