@@ -3,7 +3,9 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-const SIZE: (u32, u32) = (720, 340);
+const SIZE: (u32, u32) = (720, 360);
+const FONT: (&str, i32) = ("sans-serif", 15);
+const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
 /// Distinct for all kinds of eyes (Okabe and Ito).
 const COLORS: [RGBColor; 4] =
     [RGBColor(213, 94, 0), RGBColor(230, 159, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115)];
@@ -79,15 +81,16 @@ impl Plot {
         let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         let mut chart = ChartBuilder::on(&area)
             .margin(8)
-            .caption(&self.title, ("sans-serif", 15))
-            .x_label_area_size(36)
-            .y_label_area_size(48)
+            .caption(&self.title, TITLE_FONT)
+            .x_label_area_size(42)
+            .y_label_area_size(54)
             .build_cartesian_2d((least / 1.2..most * 1.2).log_scale(), 0.0..1.02)?;
         chart
             .configure_mesh()
             .x_desc(self.axis)
             .x_label_formatter(&|value| format!("{value}"))
             .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+            .label_style(FONT)
             .light_line_style(RGBColor(235, 235, 235))
             .draw()?;
         for curve in &self.curves {
@@ -104,12 +107,11 @@ impl Plot {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::LowerRight)
+            .label_font(FONT)
             .background_style(WHITE.mix(0.85))
             .border_style(DIM)
             .draw()?;
         area.present()?;
-        drop(chart);
-        drop(area);
         Ok(())
     }
 }

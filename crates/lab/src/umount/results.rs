@@ -101,7 +101,7 @@ fn drain_table(records: &Records, dead_uses: &[(Setting, u64)]) -> Table {
         let (costs, busy) = records.costs(setting, Load::Churn);
         let per_call = |count: u64| figure(count as f64 / costs.drains.max(1) as f64);
         let total_ms = costs.time.as_secs_f64() * 1e3;
-        // Counted by the last form alone, and by form.
+        // The others do not look.
         let own = if setting.form == UmountForm::PerSb { per_call(costs.waits) } else { String::new() };
         let dead: u64 = dead_uses.iter().filter(|(other, _)| *other == setting).map(|(_, uses)| uses).sum();
         table.row([

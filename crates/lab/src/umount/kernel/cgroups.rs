@@ -45,7 +45,7 @@ impl Hierarchy {
         cgroup.about = if enabled.is_ok() {
             "cgroup writeback applies"
         } else {
-            "no cgroup writeback: cgroup2 is mounted without its controllers"
+            "no cgroup writeback: cgroup2 is mounted without memory and io"
         };
         Ok(cgroup)
     }
@@ -57,8 +57,9 @@ impl Cgroup {
         Ok(Self { path, about: "" })
     }
 
-    pub(crate) fn child(&self, number: usize) -> Result<Self> {
-        Self::new(self.path.join(number.to_string()))
+    /// A new one in it.
+    pub(crate) fn child(&self, name: &str) -> Result<Self> {
+        Self::new(self.path.join(name))
     }
 
     /// The file that a process writes its number to.

@@ -39,7 +39,8 @@ impl Kernel {
     }
 
     pub(crate) fn json(&self) -> serde_json::Value {
-        Load::ALL.iter().map(|load| serde_json::json!({ "load": load.name(), "ms": self.ms(*load) })).collect()
+        let one = |load: &Load| serde_json::json!({ "load": load.name(), "ms": self.ms(*load) });
+        serde_json::json!({ "about": self.about, "umounts": Load::ALL.iter().map(one).collect::<Vec<_>>() })
     }
 }
 
@@ -90,7 +91,7 @@ fn under<T>(load: Load, mounts: &[LoopMount], cgroup: &Cgroup, work: impl FnOnce
     thread::scope(|scope| {
         let start = |(number, mounted): (usize, &LoopMount)| {
             let (stop, path) = (&stop, mounted.path().join("churned"));
-            scope.spawn(move || write_until(stop, load, &cgroup.child(number)?, &path))
+            scope.spawn(move || write_until(stop, load, cgroup, &format!("writer-{number}"), &path))
         };
         let writers: Vec<_> = mounts.iter().enumerate().map(start).collect();
         let outcome = work();
@@ -103,14 +104,16 @@ fn under<T>(load: Load, mounts: &[LoopMount], cgroup: &Cgroup, work: impl FnOnce
 }
 
 /// A program that writes its blocks synchronously, again and again: each time in a new cgroup, or always in one.
-fn write_until(stop: &AtomicBool, load: Load, steady: &Cgroup, file: &Path) -> Result<()> {
-    let mut number = 0;
-    while !stop.load(Ordering::Relaxed) {
-        if load == Load::Churn {
-            write_in(&steady.child(number)?, file)?;
-            number += 1;
-        } else {
-            write_in(steady, file)?;
+fn write_until(stop: &AtomicBool, load: Load, all: &Cgroup, name: &str, file: &Path) -> Result<()> {
+    let steady = all.child(name)?;
+    for number in 0_u32.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        match load {
+            // Beside the other: what has processes in it has no controllers for those below it.
+            Load::Churn => write_in(&all.child(&format!("{name}-{number}"))?, file)?,
+            Load::Control | Load::Idle => write_in(&steady, file)?,
         }
     }
     Ok(())
