@@ -14,5 +14,6 @@ mod rig;
 mod survival;
 mod survival_of_races;
 mod syncs_that_meet;
+mod tenants;
 mod umount;
 mod umount_that_hangs;

@@ -4,8 +4,6 @@
 //! B1. `pinned_frames` counts the frames of this volume that cannot be dropped: dirty, under write-back,
 //!     replaced while under write-back, or not yet durable. It never exceeds the volume's share (P6), but
 //!     for frames adopted from a dead engine.
-//! B2. A slot is held from before a unit is gathered until its completion has run. Background units and
-//!     those of syncs have slots of their own, so neither waits for the other.
 //!
 //! # Memory ordering
 //! `pinned_frames` and `failed` stand alone: no other data is read because of them.
@@ -13,28 +11,14 @@
 //! # Kernel counterpart
 //! `struct backing_dev_info`; sem. 1.4.
 
-use std::time::Duration;
-
-use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::backend::{Backend, Limits, MAX_UNIT_BYTES};
-use crate::clock::Clock;
-use crate::lock_order::LEAVES;
 use crate::tunables::Tunables;
-use crate::units::{PAGE_BYTES, Tick};
+use crate::units::PAGE_BYTES;
 use crate::writeback::gate::DeviceGate;
-use crate::writeback::wb::BdiWriteback;
-
-/// Who a unit is written for.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum UnitClass {
-    /// Nobody waits for it.
-    Background,
-    /// A sync waits for it.
-    Sync,
-}
+use crate::writeback::slots::Slots;
 
 /// Kinds of write-back attempts.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -51,28 +35,12 @@ pub(crate) enum Attempt {
 /// A commit starts when 1/this of the nodes that may be pinned wait for it.
 const NODES_PART: u32 = 4;
 
-#[derive(Default)]
-struct Slots {
-    background: u32,
-    sync: u32,
-    blocked: Vec<Arc<BdiWriteback>>,
-}
-
-impl Slots {
-    fn block(&mut self, wb: &Arc<BdiWriteback>) {
-        if !self.blocked.iter().any(|blocked| Arc::ptr_eq(blocked, wb)) {
-            self.blocked.push(Arc::clone(wb));
-        }
-    }
-}
-
 /// What write-back knows of the device behind a volume. Kernel: `struct backing_dev_info`.
 pub struct BackingDevInfo {
     pub(crate) backend: Arc<dyn Backend>,
     limits: Limits,
     pub(crate) gate: Arc<DeviceGate>,
-    slots: Mutex<Slots>,
-    sync_slot_freed: Condvar,
+    pub(crate) slots: Slots,
     pinned_frames: AtomicU64,
     share_frames: u64,
     failed_share_frames: u64,
@@ -98,10 +66,9 @@ impl BackingDevInfo {
         let share_frames = Tunables::frames_of(tunables.volume_share_percent, arena_frames);
         Self {
             backend,
+            slots: Slots::new(limits.units_in_flight),
             limits,
             gate,
-            slots: Mutex::new(LEAVES, Slots::default()),
-            sync_slot_freed: Condvar::new(),
             pinned_frames: AtomicU64::new(0),
             share_frames,
             failed_share_frames: Tunables::frames_of(tunables.failed_share_percent, arena_frames).min(share_frames),
@@ -205,77 +172,6 @@ impl BackingDevInfo {
 
     pub(crate) fn room_given(&self) {
         self.want_room.store(false, Ordering::Release);
-    }
-
-    /// Background units one inode may have in flight: all but one, so that a stuck file leaves a slot.
-    pub(crate) fn units_per_inode(&self) -> u32 {
-        (self.limits.units_in_flight - 1).max(1)
-    }
-
-    /// Has `wb` woken when a background slot comes free. False if all are free already.
-    pub(crate) fn wake_on_slot(&self, wb: &Arc<BdiWriteback>) -> bool {
-        let mut slots = self.slots.lock();
-        if slots.background == 0 {
-            return false;
-        }
-        slots.block(wb);
-        true
-    }
-
-    /// Takes a background slot; without one, `wb` is woken when one comes free.
-    pub(crate) fn try_slot(&self, wb: &Arc<BdiWriteback>) -> bool {
-        let mut slots = self.slots.lock();
-        if slots.background < self.limits.units_in_flight {
-            slots.background += 1;
-            return true;
-        }
-        slots.block(wb);
-        false
-    }
-
-    /// Waits for a slot of a sync; false when `deadline` came first.
-    ///
-    /// # Blocking
-    /// Until the backend completes a unit.
-    pub(crate) fn sync_slot(&self, clock: &dyn Clock, deadline: Option<Tick>) -> bool {
-        let mut slots = self.slots.lock();
-        while slots.sync >= self.limits.units_in_flight {
-            match deadline {
-                None => self.sync_slot_freed.wait(&mut slots),
-                Some(deadline) => {
-                    let left = deadline.since(clock.now());
-                    if left == Duration::ZERO {
-                        return false;
-                    }
-                    let _ = self.sync_slot_freed.wait_timeout(&mut slots, left);
-                }
-            }
-        }
-        slots.sync += 1;
-        true
-    }
-
-    pub(crate) fn release_slot(&self, class: UnitClass) {
-        let blocked = {
-            let mut slots = self.slots.lock();
-            match class {
-                UnitClass::Background => {
-                    slots.background -= 1;
-                    std::mem::take(&mut slots.blocked)
-                }
-                UnitClass::Sync => {
-                    slots.sync -= 1;
-                    self.sync_slot_freed.notify_one();
-                    return;
-                }
-            }
-        };
-        blocked.iter().for_each(BdiWriteback::wake);
-    }
-
-    /// Forgets that `wb` waits for a slot.
-    pub(crate) fn unblock(&self, wb: &Arc<BdiWriteback>) {
-        self.slots.lock().blocked.retain(|blocked| !Arc::ptr_eq(blocked, wb));
     }
 
     /// Notes how many bytes of a unit were written.

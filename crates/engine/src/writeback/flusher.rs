@@ -92,7 +92,9 @@ impl BdiWriteback {
             return Next::Again;
         }
         let mut pass = self.pass.lock();
-        self.blocked.store(false, Ordering::Release);
+        if self.blocked.swap(false, Ordering::AcqRel) {
+            self.bdi.slots.runs(self);
+        }
         self.lists.lock().queue_retries(Some(now));
         let commit_at = if self.is_root() {
             sb.refresh_space(now);
@@ -106,7 +108,7 @@ impl BdiWriteback {
             let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
             let visit = match self.next_inode(&mut pass, plan, full) {
                 Some(inode) => self.visit(&inode, plan.reason, now),
-                None if full && self.bdi.wake_on_slot(self) => {
+                None if full && self.bdi.slots.wake_on_free(self) => {
                     // Only slots of who has his share are taken: what becomes old meanwhile is looked for.
                     self.blocked.store(true, Ordering::Release);
                     let again = now + self.pool.tunables.dirty_writeback.max(Duration::from_secs(1));
@@ -254,7 +256,8 @@ impl BdiWriteback {
             state.dirtied_when.take()
         };
         self.note_write_starts();
-        let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: UnitClass::Background, woken: Some(self) };
+        let class = UnitClass::Background(Arc::clone(self));
+        let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: &class };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);
         let stop = writepages(inode, Mark::Dirty, &mut whole, limit, &mut round);

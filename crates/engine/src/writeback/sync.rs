@@ -63,12 +63,11 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
         Scan::On
     });
-    let limit =
-        Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: UnitClass::Sync, woken: None };
+    let limit = Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: &UnitClass::Sync };
     let mut left = whole.clone();
     let mut round = Round::begin(inode);
     loop {
-        if !sb.bdi().sync_slot(&*engine.clock, deadline) {
+        if !sb.bdi().slots.wait_for_sync(&*engine.clock, deadline) {
             return Err(ErrorKind::TimedOut.into());
         }
         if writepages(inode, Mark::ToWrite, &mut left, limit, &mut round) != Stop::End {

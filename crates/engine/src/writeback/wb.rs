@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 
 use slackwater_sync::lock::{Mutex, MutexGuard};
-use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
 use slackwater_sync::{PercpuCounter, PercpuRef};
 
@@ -116,6 +116,8 @@ pub(crate) struct BdiWriteback {
     pub(crate) pass: Mutex<PassState>,
     /// The last step ended because slots or the gate were closed, which will wake this wb.
     pub(crate) blocked: AtomicBool,
+    /// Background slots of the bdi that its units have; changes under the slots' lock.
+    pub(super) slots_held: AtomicU32,
     /// `run` and `timer_at` belong to the pool, under its lock.
     pub(crate) run: AtomicU8,
     pub(crate) timer_at: AtomicU64,
@@ -179,6 +181,7 @@ impl BdiWriteback {
             foreign_commit: AtomicBool::new(false),
             pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
+            slots_held: AtomicU32::new(0),
             run: AtomicU8::new(0),
             timer_at: AtomicU64::new(u64::MAX),
             sb: Mutex::new(LEAVES, sb),
@@ -242,7 +245,7 @@ impl BdiWriteback {
         self.pool.forget(self);
         let inodes = self.lists.lock().clear();
         let work = std::mem::take(&mut *self.work.lock());
-        self.bdi.unblock(self);
+        self.bdi.slots.runs(self);
         drop((inodes, work));
     }
 

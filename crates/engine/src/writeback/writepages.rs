@@ -27,16 +27,14 @@ use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::{Attempt, BdiWriteback, Pages, Round, Settled, UnitClass, commit};
+use crate::writeback::{Attempt, Pages, Round, Settled, UnitClass, commit};
 
 /// How much one call submits.
 #[derive(Copy, Clone)]
 pub(crate) struct Limit<'a> {
     pub(crate) pages: u64,
     pub(crate) unit_bytes: u32,
-    pub(crate) class: UnitClass,
-    /// Woken when a background slot comes free: the wb that runs, which need not be the inode's any more.
-    pub(crate) woken: Option<&'a Arc<BdiWriteback>>,
+    pub(crate) class: &'a UnitClass,
 }
 
 /// Why it stopped.
@@ -83,22 +81,22 @@ pub(crate) fn writepages(
     let bdi = inode.super_block().bdi();
     let mut pages = 0;
     while pages < limit.pages {
-        if limit.class == UnitClass::Background {
-            if inode.units.load(Ordering::Acquire) >= bdi.units_per_inode() {
+        if let UnitClass::Background(wb) = limit.class {
+            if inode.units.load(Ordering::Acquire) >= bdi.slots.per_inode() {
                 return Stop::Share;
             }
-            if !limit.woken.is_some_and(|wb| bdi.try_slot(wb)) {
+            if !bdi.slots.try_background(wb) {
                 return Stop::Slots;
             }
         }
         let Some(unit) = gather(inode, mark, range.clone(), limit.unit_bytes, round) else {
-            bdi.release_slot(limit.class);
+            bdi.slots.release(limit.class);
             return Stop::End;
         };
         range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
-        submit(inode, unit, limit.class);
-        if limit.class == UnitClass::Sync {
+        submit(inode, unit, limit.class.clone());
+        if matches!(limit.class, UnitClass::Sync) {
             break;
         }
     }
@@ -194,7 +192,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     let end_bytes = unit.next().offset_bytes().min(unit.size_bytes);
     let len_bytes = (end_bytes - offset_bytes) as usize;
     let Some(node) = inode.state.lock().node.clone() else { unreachable!("N2: a dirty inode has its node") };
-    let gate_bytes = (class == UnitClass::Background).then_some(len_bytes as u64);
+    let gate_bytes = matches!(class, UnitClass::Background(_)).then_some(len_bytes as u64);
     if let Some(bytes) = gate_bytes {
         inode.units.fetch_add(1, Ordering::AcqRel);
         bdi.gate.unit_started(bytes);
@@ -212,7 +210,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
             owner.units.fetch_sub(1, Ordering::AcqRel);
             sb.bdi().gate.unit_ended(bytes);
         }
-        sb.bdi().release_slot(class);
+        sb.bdi().slots.release(&class);
         drop(owner);
         sb.unpin(); // W4: after the inode
     };
