@@ -167,13 +167,15 @@ fn write(inode: &InodeRef, memcg: &Arc<Memcg>, index: u64) -> File {
     file
 }
 
-/// One inode is about to be moved by the flush of the unmount, the other by its owner's end. Returns what the unmount said.
-fn umount_beside_switches(form: UmountForm) -> (Rig, Result<(), UmountError>) {
+/// Unmounts while an inode is moved because its owner goes offline; and with `flush`, while the flush of the unmount finds
+/// that another one is to be moved. Returns what the unmount said.
+fn umount_beside_switches(form: UmountForm, flush: bool) -> (Rig, Result<(), UmountError>) {
     let rig = Rig::new(form, Answers::Here);
     let (a, b) = (rig.tenant("a"), rig.tenant("b"));
-    let contested = rig.create_contested("x", &a, &b);
-    drop(write(&contested, &b, 0));
-    drop(contested);
+    if flush {
+        let contested = rig.create_contested("x", &a, &b);
+        drop(write(&contested, &b, 0));
+    }
     let left = rig.create("y");
     write(&left, &a, 0).fsync().unwrap();
     drop(left);
@@ -183,43 +185,47 @@ fn umount_beside_switches(form: UmountForm) -> (Rig, Result<(), UmountError>) {
     };
     let result = rig.umount();
     offline.join().unwrap();
+    rig.eventually("the end of the switches", || rig.engine.switches_in_flight() == 0);
     (rig, result)
 }
 
 fn umount_ends(form: UmountForm) {
-    let (rig, result) = umount_beside_switches(form);
-    result.unwrap();
-    rig.eventually("the end of the switches", || rig.engine.switches_in_flight() == 0);
-    rig.end();
+    for flush in [true, false] {
+        let (rig, result) = umount_beside_switches(form, flush);
+        result.unwrap();
+        rig.end();
+    }
 }
 
 #[test]
 fn an_unmount_beside_switches_in_the_default_form() {
-    check("umount, per_sb", 1000, || umount_ends(UmountForm::PerSb));
+    check("umount, per_sb", 700, || umount_ends(UmountForm::PerSb));
 }
 
 #[test]
 fn an_unmount_beside_switches_in_the_form_race() {
-    check("umount, race", 500, || umount_ends(UmountForm::Race));
+    check("umount, race", 400, || umount_ends(UmountForm::Race));
 }
 
 #[test]
 fn an_unmount_beside_switches_in_the_form_rmbarrier() {
-    check("umount, rmbarrier", 500, || umount_ends(UmountForm::RmBarrier));
+    check("umount, rmbarrier", 400, || umount_ends(UmountForm::RmBarrier));
 }
 
+/// About one schedule in a thousand shows it.
 #[test]
 fn the_base_form_is_found_to_be_wrong() {
     static WRONG: AtomicU64 = AtomicU64::new(0);
-    check("umount, base", 3000, || {
-        let (rig, result) = umount_beside_switches(UmountForm::Base);
-        rig.eventually("the end of the switches", || rig.engine.switches_in_flight() == 0);
-        let is_wrong = matches!(result, Err(UmountError::BusyInodes(_))) || rig.engine.dead_volume_uses() != 0;
-        WRONG.fetch_add(is_wrong.into(), Ordering::Relaxed);
+    let is_found = (0..60).any(|_| {
+        check("umount, base", 500, || {
+            let (rig, result) = umount_beside_switches(UmountForm::Base, false);
+            let is_wrong = matches!(result, Err(UmountError::BusyInodes(_))) || rig.engine.dead_volume_uses() != 0;
+            WRONG.fetch_add(is_wrong.into(), Ordering::Relaxed);
+        });
+        WRONG.load(Ordering::Relaxed) != 0
     });
-    let wrong = WRONG.load(Ordering::Relaxed);
-    println!("umount, base: {wrong} times wrong");
-    assert_ne!(wrong, 0);
+    println!("umount, base: {} times wrong", WRONG.load(Ordering::Relaxed));
+    assert!(is_found);
 }
 
 /// Meets a wb of the tenant that is just being made, one that is just being killed, and a switch on its way to it.
@@ -341,6 +347,24 @@ fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
         writer.join().unwrap();
         assert!(rig.engine.memcg_offline(&memcg) && rig.engine.memcg_offline(&owner));
         drop((owner, memcg, inode));
+        rig.finish();
+    });
+}
+
+/// The flusher has used up its slots in the middle of a file that a sync then ends.
+#[test]
+fn an_inode_that_becomes_clean_while_its_flusher_is_blocked_is_listed_when_it_is_dirty_again() {
+    check("blocked", 1000, || {
+        let rig = Rig::new(UmountForm::PerSb, Answers::Elsewhere);
+        let a = rig.tenant("a");
+        let inode = rig.create("x");
+        let file = File::open_for(&inode, &a).unwrap();
+        file.write_at(0, &[7; 7 * PAGE_BYTES as usize]).unwrap();
+        file.fsync().unwrap();
+        drop(write(&inode, &a, 0));
+        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        assert!(rig.engine.memcg_offline(&a));
+        drop((a, file, inode));
         rig.finish();
     });
 }

@@ -267,14 +267,14 @@ impl BdiWriteback {
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
         }
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
-            inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
+            let age = age.unwrap_or(now);
             return match stop {
                 Stop::Slots => {
-                    self.put_back(inode, now);
+                    self.put_back(inode, age);
                     Visit::Blocked
                 }
                 Stop::Share | Stop::Pages | Stop::End => {
-                    self.return_to(inode, now, |lists| lists.place(inode, ListName::MoreIo, now));
+                    self.return_to(inode, age, |lists| lists.place(inode, ListName::MoreIo, now));
                     if stop == Stop::Share { Visit::HadShare } else { Visit::On }
                 }
             };
@@ -289,19 +289,23 @@ impl BdiWriteback {
         Visit::On
     }
 
-    /// Puts back an inode that this wb took from `Io` and could not submit.
-    fn put_back(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick) {
-        self.return_to(inode, now, |lists| lists.put_back(inode));
+    /// Puts back an inode that this wb took from `Io` and could not submit, and that has been dirty since `age`.
+    fn put_back(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick) {
+        self.return_to(inode, age, |lists| lists.put_back(inode));
     }
 
     /// Returns an inode that this wb took from `Io` to a list of it. One that has been switched to another wb meanwhile
-    /// waits on that one's `Dirty`.
-    fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, now: Tick, place: impl FnOnce(&mut IoLists)) {
+    /// waits on that one's `Dirty`. One that is not on `Busy` any more was settled by whoever ended its I/O, and stays
+    /// where it is: if it is clean, an age given to it here would keep the next writer from listing it.
+    fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick, place: impl FnOnce(&mut IoLists)) {
         inode.with_lists(|LockedWb { wb, mut lists }| {
+            if lists.list_of(inode) != Some(ListName::Busy) {
+                return;
+            }
+            let when = *inode.state.lock().dirtied_when.get_or_insert(age);
             if Arc::ptr_eq(wb, self) {
                 return place(&mut lists);
             }
-            let when = *inode.state.lock().dirtied_when.get_or_insert(now);
             lists.place(inode, ListName::Dirty, when);
             drop(lists);
             wb.wake();
