@@ -194,6 +194,9 @@ pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
 #[track_caller]
 pub(crate) fn assert_same(found: &[u8], wanted: &[u8]) {
     assert_eq!(found.len(), wanted.len());
+    if found == wanted {
+        return;
+    }
     let differs = found.iter().zip(wanted).position(|(found, wanted)| found != wanted);
     assert_eq!(differs, None, "first different byte");
 }

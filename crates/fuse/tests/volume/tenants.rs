@@ -51,8 +51,13 @@ fn dd(of: &Cgroup, from: &Path, to: &Path, request: usize) -> Child {
 struct Original(PathBuf, Vec<u8>);
 
 impl Original {
+    /// Numbers, since there are many of them.
     fn new(rig: &Rig, len: u64) -> Self {
-        let (path, bytes) = (rig.source.with_file_name("original"), pattern(5, len as usize));
+        let mut bytes = Vec::with_capacity(len as usize + 8);
+        (0..len.div_ceil(8))
+            .for_each(|number| bytes.extend_from_slice(&number.wrapping_mul(0x9e37_79b9).to_le_bytes()));
+        bytes.truncate(len as usize);
+        let path = rig.source.with_file_name("original");
         fs::write(&path, &bytes).unwrap();
         Self(path, bytes)
     }
@@ -179,6 +184,59 @@ fn p08_who_is_at_its_limit_on_a_backend_that_hangs_slows_only_itself() {
     assert_same(&fs::read(rig.stored("hog")).unwrap(), &original.1);
     assert_same(&fs::read(rig.stored("copy")).unwrap(), &pattern(2, 100_000));
     assert_eq!(fs::metadata(rig.stored("beside")).unwrap().len(), 200 * 4096);
+}
+
+/// Copies by one system call after the other, within the mount.
+const COPY: &str = "
+import os, sys
+a, b = os.open(sys.argv[1], os.O_RDONLY), os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
+left = os.fstat(a).st_size
+while left:
+    left -= os.copy_file_range(a, b, left)
+";
+
+#[test]
+fn p08_a_copy_within_the_mount_is_bounded_by_its_callers_limit() {
+    const LIMIT: u64 = 8 * MIB;
+    let Some(hierarchy) = hierarchy() else { return };
+    let tenant = Cgroup::top(&hierarchy);
+    let rig = limited(&tenant, LIMIT, directly);
+    let wanted = pattern(6, 24 << 20);
+    fs::write(rig.stored("from"), &wanted).unwrap();
+    rig.faults.add(Rule::hold().on("write"));
+    let (from, to) = (rig.file("from"), rig.file("to"));
+    let words = ["-I", "-c", COPY, from.to_str().unwrap(), to.to_str().unwrap()];
+    let mut copy = tenant.command("python3", &words).spawn().unwrap();
+    until_it_waits(&rig, &tenant, &copy);
+    let charged = rig.charged_bytes(&tenant.path);
+    assert!((LIMIT / 4..=LIMIT + MAX_WRITE).contains(&charged), "{charged}");
+    writes_promptly(rig.file("beside"), 200);
+    rig.let_through();
+    assert!(wait(&mut copy).expect("it goes on").success());
+    rig.umount().unwrap();
+    assert_same(&fs::read(rig.stored("to")).unwrap(), &wanted);
+}
+
+#[test]
+fn p08_a_limit_below_a_request_lets_one_after_the_other_through() {
+    let Some(hierarchy) = hierarchy() else { return };
+    for limit_bytes in [0, 4096, 100_000] {
+        let tenant = Cgroup::top(&hierarchy);
+        let rig = limited(&tenant, limit_bytes, directly);
+        let original = Original::new(&rig, 4 * MIB);
+        let start = Instant::now();
+        let mut writer = dd(&tenant, &original.0, &rig.file("a"), 256 << 10);
+        let mut most = 0;
+        while writer.try_wait().unwrap().is_none() {
+            most = most.max(rig.charged_bytes(&tenant.path));
+            assert!(start.elapsed() < LONG, "it does not end");
+        }
+        println!("a limit of {limit_bytes}: at most {most} bytes, {:?}", start.elapsed());
+        assert!(wait(&mut writer).unwrap().success());
+        assert!(most <= limit_bytes + (256 << 10), "{most}");
+        rig.umount().unwrap();
+        assert_same(&fs::read(rig.stored("a")).unwrap(), &original.1);
+    }
 }
 
 #[test]
