@@ -49,7 +49,8 @@ pub(crate) struct Arguments {
 struct Amounts {
     /// Blocks that a tenant writes.
     blocks: u64,
-    /// A turn goes on with a scenario for this long, between the least and the most number of times.
+    /// A turn spreads the most number of unmounts of a scenario over this time, and stops there if they take longer, but not
+    /// before the least number. In a row all of them would see the scheduler do the same.
     time: Duration,
     least: [usize; 3],
     most: [usize; 3],
@@ -58,7 +59,7 @@ struct Amounts {
 impl Amounts {
     fn of(options: &Options) -> Self {
         if options.quick {
-            Self { blocks: 32, time: Duration::from_millis(15), least: [1, 3, 1], most: [10, 20, 5] }
+            Self { blocks: 32, time: Duration::from_millis(12), least: [1, 3, 1], most: [10, 20, 5] }
         } else {
             Self { blocks: 256, time: Duration::from_millis(250), least: [2, 10, 2], most: [20, 50, 10] }
         }
@@ -92,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     report.note(
         "medians of the rounds' ratios of p50, 95 % intervals. Idle: no writers. Published: on 16 CPUs, 340 unmounts.",
     );
-    match kernel::measure(options, home.path()) {
+    match kernel::measure(options, amounts.blocks, home.path()) {
         Ok(kernel) => {
             report.table(results::kernel_table(&kernel));
             report.figure("kernel", kernel.json());
@@ -129,10 +130,11 @@ fn measure_turn(testbed: &Testbed, load: Load, amounts: &Amounts, records: &mut 
                 continue;
             }
             let (start, mut umounts) = (Instant::now(), Vec::new());
-            while umounts.len() < amounts.least[number]
-                || umounts.len() < amounts.most[number] && start.elapsed() < amounts.time
-            {
+            let (least, most) = (amounts.least[number], amounts.most[number]);
+            while umounts.len() < least || umounts.len() < most && start.elapsed() < amounts.time {
                 interrupt::check()?;
+                let due = amounts.time * umounts.len() as u32 / most as u32;
+                std::thread::sleep(due.saturating_sub(start.elapsed()));
                 umounts.push(target::measure(testbed, scenario, load, amounts.blocks)?);
             }
             records.add_round(Cell { setting, load, scenario }, &umounts);

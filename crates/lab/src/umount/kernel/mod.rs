@@ -22,8 +22,6 @@ use crate::scratch::Scratch;
 
 /// Mounts in the background.
 const BACKGROUND: usize = 4;
-/// What every writer writes into its file.
-const BLOCKS: u32 = 256;
 
 /// Unmounts of the kernel.
 pub(crate) struct Kernel {
@@ -44,11 +42,11 @@ impl Kernel {
     }
 }
 
-/// Unmounts an idle target once a round under each load.
+/// Unmounts an idle target in each round under each load; a writer writes `blocks` at a time.
 ///
 /// # Errors
 /// Something of it is not permitted here, or not there: the message says what.
-pub(crate) fn measure(options: &Options, home: &Path) -> Result<Kernel> {
+pub(crate) fn measure(options: &Options, blocks: u64, home: &Path) -> Result<Kernel> {
     ensure!(rustix::process::geteuid().is_root(), "only root may mount");
     let hierarchy = Hierarchy::find()?;
     let scratch = Scratch::in_folder(home)?;
@@ -59,7 +57,7 @@ pub(crate) fn measure(options: &Options, home: &Path) -> Result<Kernel> {
     let mut ms: [Vec<f64>; 3] = Default::default();
     rounds::run("kernel", options.rounds(), Load::ALL.len(), |_, turn| {
         for _ in 0..options.pick(2, 1) {
-            ms[turn].push(under(Load::ALL[turn], &mounts, &cgroup, || umount(target))?);
+            ms[turn].push(under(Load::ALL[turn], blocks, &mounts, &cgroup, || umount(target))?);
         }
         Ok(())
     })?;
@@ -86,12 +84,18 @@ fn umount(image: &Image) -> Result<f64> {
 }
 
 /// Does `work` while each of `mounts` has a writer as `load` says.
-fn under<T>(load: Load, mounts: &[LoopMount], cgroup: &Cgroup, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn under<T>(
+    load: Load,
+    blocks: u64,
+    mounts: &[LoopMount],
+    cgroup: &Cgroup,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let stop = AtomicBool::new(load == Load::Idle);
     thread::scope(|scope| {
         let start = |(number, mounted): (usize, &LoopMount)| {
-            let (stop, path) = (&stop, mounted.path().join("churned"));
-            scope.spawn(move || write_until(stop, load, cgroup, &format!("writer-{number}"), &path))
+            let (stop, file) = (&stop, mounted.path().join("churned"));
+            scope.spawn(move || write_until(stop, load, cgroup, &format!("writer-{number}"), (&file, blocks)))
         };
         let writers: Vec<_> = mounts.iter().enumerate().map(start).collect();
         let outcome = work();
@@ -104,7 +108,7 @@ fn under<T>(load: Load, mounts: &[LoopMount], cgroup: &Cgroup, work: impl FnOnce
 }
 
 /// A program that writes its blocks synchronously, again and again: each time in a new cgroup, or always in one.
-fn write_until(stop: &AtomicBool, load: Load, all: &Cgroup, name: &str, file: &Path) -> Result<()> {
+fn write_until(stop: &AtomicBool, load: Load, all: &Cgroup, name: &str, what: (&Path, u64)) -> Result<()> {
     let steady = all.child(name)?;
     for number in 0_u32.. {
         if stop.load(Ordering::Relaxed) {
@@ -112,17 +116,17 @@ fn write_until(stop: &AtomicBool, load: Load, all: &Cgroup, name: &str, file: &P
         }
         match load {
             // Beside the other: what has processes in it has no controllers for those below it.
-            Load::Churn => write_in(&all.child(&format!("{name}-{number}"))?, file)?,
-            Load::Control | Load::Idle => write_in(&steady, file)?,
+            Load::Churn => write_in(&all.child(&format!("{name}-{number}"))?, what)?,
+            Load::Control | Load::Idle => write_in(&steady, what)?,
         }
     }
     Ok(())
 }
 
-fn write_in(cgroup: &Cgroup, file: &Path) -> Result<()> {
+fn write_in(cgroup: &Cgroup, (file, blocks): (&Path, u64)) -> Result<()> {
     const SCRIPT: &str =
         "echo $$ > \"$0\" && exec dd if=/dev/zero of=\"$1\" bs=4k count=\"$2\" oflag=dsync conv=notrunc";
-    run(Command::new("sh").args(["-c", SCRIPT]).arg(cgroup.members()).arg(file).arg(BLOCKS.to_string()))
+    run(Command::new("sh").args(["-c", SCRIPT]).arg(cgroup.members()).arg(file).arg(blocks.to_string()))
 }
 
 /// Runs it to its end.
