@@ -37,8 +37,7 @@ impl Tower {
     /// What was stopped goes on, and everything comes to its end.
     pub(crate) fn come_down(self, scratch: &Scratch) -> PathBuf {
         self.server.process.signal(Signal::CONT);
-        let output = scratch.run(["umount", self.top.to_str().unwrap(), "--deadline", "10m"]);
-        output.expect(0, &[]);
+        scratch.umount_with(&self.top, &["--deadline", "10m"]);
         self.come_down_from_the_middle(scratch)
     }
 

@@ -95,9 +95,15 @@ impl Scratch {
     /// waited for.
     #[track_caller]
     pub(crate) fn umount(&self, mountpoint: &Path) {
+        self.umount_with(mountpoint, &[]);
+    }
+
+    /// The same, with `more` arguments.
+    #[track_caller]
+    pub(crate) fn umount_with(&self, mountpoint: &Path, more: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let output = self.run(["umount", mountpoint.to_str().unwrap()]);
+            let output = self.run([&["umount", mountpoint.to_str().unwrap()], more].concat());
             if output.code != Some(BUSY) || Instant::now() > deadline {
                 return output.expect(0, &[]);
             }
