@@ -174,8 +174,8 @@ impl Tenants {
     }
 
     /// The tenant of a request by thread `pid` of user `uid`, both as the request's header has them. `None`: nobody in
-    /// particular, and the write is to be charged to the inode's owner. That is so for pid 0, for a thread that is gone,
-    /// and where a cgroup cannot be read, which is logged once.
+    /// particular, and the write is to be charged to the inode's owner. That is so by cgroup for pid 0, for a thread that is
+    /// gone, and where a cgroup cannot be read, which is logged once.
     ///
     /// # Blocking
     /// A thread that was here less than 1 s ago costs about 1 us. Else files of `/proc` and of cgroups are read. The caller
@@ -184,9 +184,8 @@ impl Tenants {
     pub fn of(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
         match &self.finder {
             Finder::Volume(tenant) => Some(Arc::clone(tenant)),
-            _ if pid == 0 => None,
             Finder::Uid(limits) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), limits))),
-            Finder::Cgroup(by_cgroup) => by_cgroup.tenant_of(pid),
+            Finder::Cgroup(by_cgroup) => (pid != 0).then(|| by_cgroup.tenant_of(pid)).flatten(),
         }
     }
 
