@@ -85,4 +85,10 @@ pub mod model {
         ::shuttle::check_random(scenario, executions);
         ::shuttle::check_pct(scenario, executions, 3);
     }
+
+    /// Runs `scenario` under `executions` random schedules only, which let every thread run now and then: for scenarios in
+    /// which one thread looks again and again for what another one is about to end.
+    pub fn check_fair(executions: usize, scenario: fn()) {
+        ::shuttle::check_random(scenario, executions);
+    }
 }

@@ -14,6 +14,7 @@ pub(super) struct Race;
 
 impl Drain for Race {
     fn pin(&self, _: &SuperBlock) -> bool {
+        smp_mb();
         true
     }
 

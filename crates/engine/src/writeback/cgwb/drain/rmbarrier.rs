@@ -11,6 +11,7 @@ pub(super) struct RmBarrier;
 
 impl Drain for RmBarrier {
     fn pin(&self, _: &SuperBlock) -> bool {
+        smp_mb();
         true
     }
 
