@@ -222,10 +222,7 @@ fn without_the_device_nothing_is_mounted() {
 fn without_permission_nothing_is_mounted() {
     need_fuse();
     let scratch = Scratch::new();
-    // Nobody can execute what is in a checkout below a private directory.
-    let binary = scratch.path.join("slackwater");
-    fs::copy(env!("CARGO_BIN_EXE_slackwater"), &binary).unwrap();
-    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = scratch.command_for_all();
     let (source, mountpoint) = scratch.pair("a");
     let as_nobody = |source: &Path| {
         let mut command = Command::new(&binary);

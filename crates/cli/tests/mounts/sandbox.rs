@@ -4,8 +4,7 @@
 //! script puts there. The working directory has `slackwater`, and `source`, `mount` and `run` (the registry)
 //! of nobody.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -54,10 +53,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) fn new() -> Self {
         let scratch = Scratch::new();
-        // Nobody can execute what is in a checkout below a private directory.
-        let binary = scratch.path.join("slackwater");
-        fs::copy(env!("CARGO_BIN_EXE_slackwater"), &binary).unwrap();
-        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        let _ = scratch.command_for_all();
         let sandbox = Self { scratch };
         for (name, mode) in [("source", 0o755), ("mount", 0o755)] {
             sandbox.dir_of_nobody(name, mode);

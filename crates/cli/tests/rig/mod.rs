@@ -35,6 +35,16 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// The command where the user nobody can execute it, unlike in a checkout below a private directory. Copied by another
+    /// process, since a child that another test is starting would have our descriptor, and the file be busy.
+    pub(crate) fn command_for_all(&self) -> PathBuf {
+        let binary = self.path.join("slackwater");
+        let copied =
+            Command::new("install").args(["-m", "755", env!("CARGO_BIN_EXE_slackwater")]).arg(&binary).status();
+        assert!(copied.unwrap().success());
+        binary
+    }
+
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
