@@ -3,16 +3,18 @@
 //! # Invariants
 //! O1. The owner of a frame changes only under the lock of the leaf that has it, or while nobody else knows the frame:
 //!     it is set when the page becomes unclean or somebody else writes to it, and read when it becomes clean.
+//! O2. Until the first tenant is made all frames are the root's, and nobody looks.
 //!
 //! # Memory ordering
-//! None beyond the leaf's lock.
+//! None beyond the leaf's lock: who charges a tenant has got it from [`FrameOwners::add`], which has set `is_used`, and who
+//! finds a frame of that tenant has the lock of its leaf from him.
 
 use std::collections::VecDeque;
 
 use slackwater_arena::FrameId;
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::cgroup::{Memcg, MemcgId, MemcgState};
 use crate::lock_order::LEAVES;
@@ -51,6 +53,8 @@ impl Table {
 /// See the [module documentation](self).
 pub(crate) struct FrameOwners {
     owners: Box<[AtomicU32]>,
+    /// O2.
+    is_used: AtomicBool,
     table: RwLock<Table>,
     root: Arc<Memcg>,
     ratios: DirtyRatios,
@@ -67,6 +71,7 @@ impl FrameOwners {
             Table { slots: vec![Some(Arc::clone(&root))], free: Vec::new(), offline: VecDeque::new(), last_id: 0 };
         Self {
             owners: (0..frames).map(|_| AtomicU32::new(0)).collect(),
+            is_used: AtomicBool::new(false),
             table: RwLock::new(LEAVES, table),
             root,
             ratios,
@@ -80,6 +85,7 @@ impl FrameOwners {
     pub(crate) fn add(&self, name: &str, parent: Option<Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
         let mut table = self.table.write();
         table.release_unused(LOOKS);
+        self.is_used.store(true, Ordering::Relaxed);
         table.last_id += 1;
         let id = MemcgId(table.last_id);
         let slot = table.free.pop().unwrap_or_else(|| {
@@ -112,6 +118,11 @@ impl FrameOwners {
         table.release_unused(all);
     }
 
+    #[inline]
+    fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
     /// The slot of the frame's owner.
     #[inline]
     pub(crate) fn of(&self, frame: FrameId) -> u32 {
@@ -121,14 +132,16 @@ impl FrameOwners {
     /// `frame` became one that cannot be dropped, for `memcg`.
     #[inline]
     pub(crate) fn charge(&self, frame: FrameId, memcg: &Memcg) {
-        self.owners[frame.as_u32() as usize].store(memcg.slot, Ordering::Relaxed);
-        memcg.charge(1);
+        if self.is_used() {
+            self.owners[frame.as_u32() as usize].store(memcg.slot, Ordering::Relaxed);
+            memcg.charge(1);
+        }
     }
 
     /// `memcg` writes to `frame`, which is charged to somebody: from now on to it.
     #[inline]
     pub(crate) fn take_over(&self, frame: FrameId, memcg: &Memcg) {
-        if self.of(frame) != memcg.slot {
+        if self.is_used() && self.of(frame) != memcg.slot {
             self.uncharge(frame);
             self.charge(frame, memcg);
         }
@@ -154,6 +167,9 @@ impl<'a> Uncharges<'a> {
     }
 
     pub(crate) fn add(&mut self, frame: FrameId) {
+        if !self.owners.is_used() {
+            return;
+        }
         let slot = self.owners.of(frame);
         if slot != self.slot {
             self.settle();
