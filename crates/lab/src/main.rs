@@ -6,7 +6,8 @@
 //! statistics       what it means        fuse/    a mounted directory
 //! series           what was measured    gate     fsync beside other tenants' streams
 //! targets          what was promised    idle     ten thousand clean inodes left alone
-//! table, report, machine, quantity      what is printed
+//! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
+//! page, plot       what is drawn
 //! rig, scratch, interrupt               what is set up and taken away again
 //! ```
 
@@ -19,6 +20,8 @@ mod interrupt;
 mod lanes;
 mod machine;
 mod options;
+mod page;
+mod plot;
 mod quantity;
 mod report;
 mod rig;
@@ -28,6 +31,7 @@ mod series;
 mod statistics;
 mod table;
 mod targets;
+mod umount;
 
 use std::process::ExitCode;
 
@@ -45,6 +49,7 @@ Examples:
   slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
   slackwater-lab fuse --quick                  a mounted directory beside others' file systems
   slackwater-lab idle --quick --check          what an idle engine costs
+  slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -69,6 +74,8 @@ enum Experiment {
     Gate(gate::Arguments),
     /// Wake-ups and CPU time of an engine with ten thousand clean inodes
     Idle(idle::Arguments),
+    /// Unmounts beside tenants that come and go, in four forms of the wait, and the kernel's own
+    Umount(umount::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -93,5 +100,6 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Fuse(options) => fuse::run(options),
         Experiment::Gate(arguments) => gate::run(arguments),
         Experiment::Idle(arguments) => idle::run(arguments),
+        Experiment::Umount(arguments) => umount::run(arguments),
     }
 }

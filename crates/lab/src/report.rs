@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::machine::Machine;
 use crate::options::Options;
+use crate::page;
+use crate::plot::Plot;
 use crate::table::Table;
 use crate::targets::{self, Target};
 
@@ -20,6 +22,7 @@ pub(crate) struct Report {
     notes: Vec<String>,
     figures: serde_json::Map<String, Value>,
     targets: Vec<Target>,
+    plots: Vec<Plot>,
 }
 
 impl Report {
@@ -34,6 +37,7 @@ impl Report {
             notes: Vec::new(),
             figures: serde_json::Map::new(),
             targets: Vec::new(),
+            plots: Vec::new(),
         }
     }
 
@@ -55,10 +59,28 @@ impl Report {
         self.targets.push(target);
     }
 
+    /// A diagram for the page.
+    pub(crate) fn plot(&mut self, plot: Plot) {
+        self.plots.push(plot);
+    }
+
+    /// Writes everything to one HTML file, plots among it.
+    pub(crate) fn write_page(&self, path: &Path) -> Result<()> {
+        let (machine, targets) = (self.machine_table(), targets::table(&self.targets));
+        let tables: Vec<&Table> = [&machine].into_iter().chain(&self.tables).chain([&targets]).collect();
+        let plots = self.plots.iter().map(Plot::svg).collect::<Result<Vec<_>>>()?;
+        let page = page::html(&format!("slackwater-lab {}", self.experiment), &tables, &plots, &self.notes);
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn machine_table(&self) -> Table {
+        self.machine.table(self.experiment, self.seed, self.rounds)
+    }
+
     /// Prints it and writes the JSON file that `options` ask for. Returns whether all is well: without
     /// `--check` it always is.
     pub(crate) fn publish(&self, options: &Options) -> Result<bool> {
-        println!("{}", self.machine.table(self.experiment, self.seed, self.rounds));
+        println!("{}", self.machine_table());
         for table in &self.tables {
             println!("{table}");
         }

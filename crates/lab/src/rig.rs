@@ -5,15 +5,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use slackwater::backend::{Backend, NewNode};
-use slackwater::{Engine, File, SuperBlock, Tunables, UmountOptions};
-use slackwater_arena::{Arena, ArenaConfig};
+use slackwater::{Engine, File, Forms, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_backends::{DirBackend, SystemClock};
 
 /// An engine with an arena of `arena_bytes` in memory, on the machine's clock.
 pub(crate) fn engine(arena_bytes: u64, tunables: Tunables) -> Result<Engine> {
+    engine_with_forms(arena_bytes, tunables, Forms::default())
+}
+
+/// The same with mechanisms in other forms.
+pub(crate) fn engine_with_forms(arena_bytes: u64, tunables: Tunables, forms: Forms) -> Result<Engine> {
     let arena = Arena::create(&ArenaConfig::memfd(arena_bytes))
         .with_context(|| format!("cannot make a cache of {}", slackwater_size::text(arena_bytes)))?;
-    Ok(Engine::new(arena, Arc::new(SystemClock), tunables))
+    Ok(Engine::with_forms(arena, Survivors::default(), Arc::new(SystemClock), tunables, forms))
 }
 
 /// Mounts the directory `path` as `name`.

@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::mount::{UnmountFlags, unmount};
+use slackwater_arena::unescape_mount_field;
 
 /// What exists now, with the folders that were made for it, for those who end the process without unwinding.
 static LIVE: Mutex<Vec<(PathBuf, Vec<PathBuf>)>> = Mutex::new(Vec::new());
@@ -108,8 +110,11 @@ pub(crate) fn remove_all() {
     }
 }
 
-/// Removes a tree, also directories of ours that we may not write in.
+/// Removes a tree, also directories of ours that we may not write in. What is mounted in it is unmounted.
 fn remove(path: &Path) -> std::io::Result<()> {
+    for point in mounts_below(path).iter().rev() {
+        let _ = unmount(point, UnmountFlags::DETACH); // what stays mounted, stays
+    }
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             permit(path)?;
@@ -117,6 +122,13 @@ fn remove(path: &Path) -> std::io::Result<()> {
         }
         outcome => outcome,
     }
+}
+
+/// Mount points below `path`, each after those that it is on.
+fn mounts_below(path: &Path) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape_mount_field);
+    points.filter(|point| point.starts_with(path)).collect()
 }
 
 fn permit(directory: &Path) -> std::io::Result<()> {

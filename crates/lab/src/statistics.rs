@@ -29,6 +29,16 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
 }
 
+/// The smallest sample that at least the share `quantile` of all does not exceed.
+///
+/// # Panics
+/// Without samples.
+pub(crate) fn quantile(samples: &[f64], quantile: f64) -> f64 {
+    let sorted = sorted(samples);
+    let rank = (quantile * sorted.len() as f64).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
 /// The median with its 95 % interval between two of the samples, which supposes nothing of how they are
 /// distributed. With fewer than six samples the interval is all of them, and less than 95 %.
 ///
@@ -99,6 +109,12 @@ mod tests {
     fn the_median_is_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn quantiles_are_samples() {
+        let of = |share| quantile(&up_to(20), share);
+        assert_eq!([0.0, 0.5, 0.51, 0.95, 0.96, 1.0].map(of), [1.0, 10.0, 11.0, 19.0, 20.0, 20.0]);
     }
 
     /// Ranks from the tables of the sign test.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::page::escaped;
+
 /// On which side of its column a cell stands.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Align {
@@ -27,6 +29,30 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// The table as an HTML element.
+    pub(crate) fn html(&self) -> String {
+        let line = |cells: &[String], tag: &str| {
+            let columns = self.columns.iter().enumerate().map(|(column, (_, align))| {
+                let class = if *align == Align::Right { " class=\"right\"" } else { "" };
+                let cell = escaped(cells.get(column).map_or("", String::as_str));
+                format!("<{tag}{class}>{cell}</{tag}>")
+            });
+            format!("<tr>{}</tr>\n", columns.collect::<String>())
+        };
+        let mut html = format!("<table>\n<caption>{}</caption>\n", escaped(&self.title));
+        let names = self.names();
+        if names.iter().any(|name| !name.is_empty()) {
+            html.push_str(&line(&names, "th"));
+        }
+        self.rows.iter().for_each(|row| html.push_str(&line(row, "td")));
+        html.push_str("</table>\n");
+        html
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.columns.iter().map(|(name, _)| name.clone()).collect()
+    }
+
     fn widths(&self) -> Vec<usize> {
         let width = |text: &String| text.chars().count();
         let cell_width = |column| self.rows.iter().filter_map(move |row| row.get(column)).map(width).max();
@@ -50,7 +76,7 @@ impl fmt::Display for Table {
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
         writeln!(f, "{}", self.title)?;
-        let names: Vec<_> = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        let names = self.names();
         if names.iter().any(|name| !name.is_empty()) {
             writeln!(f, "{}", line(&names))?;
             writeln!(f, "{}", widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("  "))?;

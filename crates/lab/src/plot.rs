@@ -1,0 +1,145 @@
+//! Distributions drawn as SVG: which share of the samples is at most so much, on a logarithmic scale.
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+const SIZE: (u32, u32) = (720, 340);
+/// Distinct for all kinds of eyes (Okabe and Ito).
+const COLORS: [RGBColor; 4] =
+    [RGBColor(213, 94, 0), RGBColor(230, 159, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115)];
+const DIM: RGBColor = RGBColor(140, 140, 140);
+
+/// One diagram.
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    /// What the samples are.
+    pub(crate) axis: &'static str,
+    pub(crate) curves: Vec<Curve>,
+    pub(crate) marks: Vec<Marks>,
+}
+
+/// Samples, each above zero.
+pub(crate) struct Curve {
+    name: &'static str,
+    color: RGBColor,
+    samples: Vec<f64>,
+}
+
+/// Points known of another distribution.
+pub(crate) struct Marks {
+    /// Number of the color, as that of a curve.
+    pub(crate) color: usize,
+    /// Share and value of each.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// A curve in one of four colors.
+    pub(crate) fn new(name: &'static str, color: usize, samples: Vec<f64>) -> Self {
+        Self { name, color: COLORS[color % COLORS.len()], samples }
+    }
+
+    /// A curve that others are compared with.
+    pub(crate) fn dim(name: &'static str, samples: Vec<f64>) -> Self {
+        Self { name, color: DIM, samples }
+    }
+
+    /// Value and share, smallest first.
+    fn steps(&self) -> Vec<(f64, f64)> {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len() as f64;
+        let mut steps = Vec::with_capacity(2 * sorted.len());
+        for (below, value) in sorted.into_iter().enumerate() {
+            steps.extend([(value, below as f64 / count), (value, (below + 1) as f64 / count)]);
+        }
+        steps
+    }
+}
+
+impl Plot {
+    /// The diagram as an `<svg>` element.
+    ///
+    /// # Errors
+    /// There is nothing in it, or it cannot be drawn.
+    pub(crate) fn svg(&self) -> Result<String> {
+        let mut svg = String::new();
+        // Its errors borrow the text that it writes.
+        self.draw(&mut svg).map_err(|error| anyhow!("cannot draw \"{}\": {error}", self.title))?;
+        Ok(svg)
+    }
+
+    fn draw(&self, svg: &mut String) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let samples = self.curves.iter().flat_map(|curve| &curve.samples).copied();
+        let points = self.marks.iter().flat_map(|marks| &marks.points).map(|(_, value)| *value);
+        let values: Vec<f64> = samples.chain(points).collect();
+        let least = values.iter().copied().reduce(f64::min).ok_or("no samples")?;
+        let most = values.iter().copied().fold(least, f64::max);
+
+        let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+        let mut chart = ChartBuilder::on(&area)
+            .margin(8)
+            .caption(&self.title, ("sans-serif", 15))
+            .x_label_area_size(36)
+            .y_label_area_size(48)
+            .build_cartesian_2d((least / 1.2..most * 1.2).log_scale(), 0.0..1.02)?;
+        chart
+            .configure_mesh()
+            .x_desc(self.axis)
+            .x_label_formatter(&|value| format!("{value}"))
+            .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+            .light_line_style(RGBColor(235, 235, 235))
+            .draw()?;
+        for curve in &self.curves {
+            let color = curve.color;
+            chart
+                .draw_series([PathElement::new(curve.steps(), color.stroke_width(2))])?
+                .label(curve.name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+        }
+        for marks in &self.marks {
+            let style = COLORS[marks.color % COLORS.len()].stroke_width(1);
+            chart.draw_series(marks.points.iter().map(|(share, value)| Circle::new((*value, *share), 4, style)))?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(DIM)
+            .draw()?;
+        area.present()?;
+        drop(chart);
+        drop(area);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(curves: Vec<Curve>) -> Plot {
+        let marks = vec![Marks { color: 0, points: vec![(0.5, 3.0)] }];
+        Plot { title: "a < b".to_owned(), axis: "ms", curves, marks }
+    }
+
+    #[test]
+    fn a_curve_rises_by_each_sample() {
+        let curve = Curve::new("x", 0, vec![3.0, 1.0]);
+        assert_eq!(curve.steps(), [(1.0, 0.0), (1.0, 0.5), (3.0, 0.5), (3.0, 1.0)]);
+    }
+
+    #[test]
+    fn a_plot_is_one_element_with_its_texts_escaped() {
+        let svg = plot(vec![Curve::new("one", 0, vec![0.01, 0.2, 4.0]), Curve::dim("other", vec![1.0])]).svg().unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        assert!(svg.contains("one") && svg.contains("other") && svg.contains("a &lt; b"), "{svg}");
+    }
+
+    #[test]
+    fn one_value_is_enough_and_none_is_an_error() {
+        plot(vec![Curve::new("x", 9, vec![3.0])]).svg().unwrap();
+        let nothing = Plot { title: String::new(), axis: "ms", curves: Vec::new(), marks: Vec::new() };
+        assert!(nothing.svg().unwrap_err().to_string().contains("no samples"));
+    }
+}

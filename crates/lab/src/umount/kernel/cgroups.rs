@@ -1,0 +1,115 @@
+//! Cgroups that are gone when the program is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use slackwater_arena::unescape_mount_field;
+
+/// Our cgroups below the hierarchy, for those who end the process without unwinding.
+static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// How often a cgroup is removed whose last process may not have been reaped.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A mounted cgroup2.
+pub(crate) struct Hierarchy(PathBuf);
+
+/// One of ours, removed when dropped.
+pub(crate) struct Cgroup {
+    path: PathBuf,
+    about: &'static str,
+}
+
+impl Hierarchy {
+    /// # Errors
+    /// There is none.
+    pub(crate) fn find() -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+        let of_type = mounts.lines().filter_map(|line| line.split_once(" - cgroup2 "));
+        let mut points = of_type.filter_map(|(before, _)| before.split(' ').nth(4)).map(unescape_mount_field);
+        points.next().map(Self).context("no cgroup2 is mounted")
+    }
+
+    /// A cgroup for all others, with the controllers that cgroup writeback needs if there are such.
+    pub(crate) fn make(&self) -> Result<Cgroup> {
+        let path = self.0.join(format!("slackwater-lab-{}", std::process::id()));
+        let mut cgroup = Cgroup::new(path)?;
+        live().push(cgroup.path.clone());
+        // Refused where they are not on this hierarchy.
+        let enabled = fs::write(cgroup.path.join("cgroup.subtree_control"), "+memory +io");
+        cgroup.about = if enabled.is_ok() {
+            "cgroup writeback applies"
+        } else {
+            "no cgroup writeback: cgroup2 is mounted without its controllers"
+        };
+        Ok(cgroup)
+    }
+}
+
+impl Cgroup {
+    fn new(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path).with_context(|| format!("cannot make the cgroup {}", path.display()))?;
+        Ok(Self { path, about: "" })
+    }
+
+    pub(crate) fn child(&self, number: usize) -> Result<Self> {
+        Self::new(self.path.join(number.to_string()))
+    }
+
+    /// The file that a process writes its number to.
+    pub(crate) fn members(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Whether the kernel writes back by cgroup in these.
+    pub(crate) fn about(&self) -> &str {
+        self.about
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        remove(&self.path);
+        live().retain(|path| *path != self.path);
+    }
+}
+
+/// Ends what is in them and removes all. For the way out that drops nothing.
+pub(crate) fn remove_all() {
+    for path in live().drain(..) {
+        // Writers among them.
+        let _ = fs::write(path.join("cgroup.kill"), "1");
+        remove_below(&path);
+    }
+}
+
+fn remove_below(path: &Path) {
+    for child in fs::read_dir(path).into_iter().flatten().flatten() {
+        if child.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&child.path());
+        }
+    }
+    remove(path);
+}
+
+fn remove(path: &Path) {
+    for _ in 0..ATTEMPTS {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => thread::sleep(PAUSE),
+            // Gone on the second interrupt.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => return eprintln!("cannot remove the cgroup {}: {error}", path.display()),
+            Ok(()) => return,
+        }
+    }
+    eprintln!("cannot remove the cgroup {}: something is in it", path.display());
+}
+
+fn live() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
