@@ -24,15 +24,32 @@ pub(crate) const PEERS: [&str; 3] = [BINDFS, MERGERFS, RCLONE];
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     program: PathBuf,
+    options: Vec<OsString>,
 }
 
 impl Server {
     /// All that are there. Ours and the bare one are built first where cargo runs this program.
     pub(crate) fn all() -> Result<Vec<Server>> {
         let (ours, bare) = own()?;
-        let mut servers = vec![Server { name: OURS, program: ours }, Server { name: BARE, program: bare }];
-        servers.extend(PEERS.iter().filter_map(|name| Some(Server { name, program: on_path(name)? })));
+        let mut servers = vec![Server::new(OURS, ours), Server::new(BARE, bare)];
+        servers.extend(PEERS.iter().filter_map(|name| Some(Server::new(name, on_path(name)?))));
         Ok(servers)
+    }
+
+    fn new(name: &'static str, program: PathBuf) -> Self {
+        let options: &[&str] = match name {
+            // As the kernel, which has a part of all memory: what is measured stays below where writers wait.
+            OURS => &["--dirty-ratio", "75"],
+            // Its own caching as its manual recommends it for ordinary programs.
+            MERGERFS => &["-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"],
+            _ => &[],
+        };
+        Self { name, program, options: options.iter().map(OsString::from).collect() }
+    }
+
+    /// The same with other options than the usual ones.
+    pub(crate) fn with_options(&self, options: &[&str]) -> Self {
+        Self { options: options.iter().map(OsString::from).collect(), ..self.clone() }
     }
 
     /// Whether it has names, attributes and what was written before.
@@ -47,15 +64,16 @@ impl Server {
         match self.name {
             OURS => {
                 let cache = cache_bytes.to_string();
-                // As the kernel, which has a part of all memory: what is measured stays below where writers wait.
-                add(&["mount", "--foreground", "--cache", &cache, "--dirty-ratio", "75", "--arena"]);
-                words.extend([arena.into(), source.into(), mountpoint.into()]);
+                add(&["mount", "--foreground", "--cache", &cache, "--arena"]);
+                words.push(arena.into());
+                words.extend(self.options.iter().cloned());
+                words.extend([source.into(), mountpoint.into()]);
             }
             BARE => words.push(mountpoint.into()),
             BINDFS => words.extend(["-f".into(), source.into(), mountpoint.into()]),
             MERGERFS => {
-                // Its own caching as its manual recommends it for ordinary programs.
-                add(&["-f", "-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"]);
+                add(&["-f"]);
+                words.extend(self.options.iter().cloned());
                 words.extend([source.into(), mountpoint.into()]);
             }
             _ => {
