@@ -30,8 +30,15 @@ pub(crate) struct Server {
 impl Server {
     /// All that are there. Ours and the bare one are built first where cargo runs this program.
     pub(crate) fn all() -> Result<Vec<Server>> {
-        let (ours, bare) = own()?;
-        let mut servers = vec![Server::new(OURS, ours), Server::new(BARE, bare)];
+        let bare = own("examples/bare", &["--package", "slackwater-fuse", "--example", "bare"])?;
+        let mut servers = Self::keepers()?;
+        servers.insert(1, Server::new(BARE, bare));
+        Ok(servers)
+    }
+
+    /// The same without the bare one.
+    pub(crate) fn keepers() -> Result<Vec<Server>> {
+        let mut servers = vec![Server::new(OURS, own("slackwater", &["--package", "slackwater-cli", "--bins"])?)];
         servers.extend(PEERS.iter().filter_map(|name| Some(Server::new(name, on_path(name)?))));
         Ok(servers)
     }
@@ -123,27 +130,20 @@ impl Server {
     }
 }
 
-/// `slackwater` and the bare server, beside this program.
-fn own() -> Result<(PathBuf, PathBuf)> {
+/// A program of ours at `path` beside this one; cargo is told to `build` it where it runs this one.
+fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let folder = own.parent().context("this program is in no directory")?;
-    let (ours, bare) = (folder.join("slackwater"), folder.join("examples/bare"));
+    let program = folder.join(path);
     let profile = if folder.ends_with("release") { "--release" } else { "--quiet" };
-    let builds =
-        [["--package", "slackwater-cli", "--bins"].as_slice(), &["--package", "slackwater-fuse", "--example", "bare"]];
     if let Some(cargo) = std::env::var_os("CARGO") {
-        for build in builds {
-            let status =
-                Command::new(&cargo).arg("build").arg(profile).args(build).status().context("cannot run cargo")?;
-            ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
-        }
+        let status = Command::new(&cargo).arg("build").arg(profile).args(build).status().context("cannot run cargo")?;
+        ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
     }
-    for program in [&ours, &bare] {
-        if !program.is_file() {
-            bail!("{} is not there: run this by cargo, or build it first", program.display());
-        }
+    if !program.is_file() {
+        bail!("{} is not there: run this by cargo, or build it first", program.display());
     }
-    Ok((ours, bare))
+    Ok(program)
 }
 
 /// The file of a program of the system.

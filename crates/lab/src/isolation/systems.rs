@@ -49,7 +49,7 @@ pub(super) struct Systems(Vec<Subject>);
 impl Systems {
     /// Mounts them in `home`, with all files.
     pub(super) fn new(home: &Scratch, amounts: Amounts) -> Result<Self> {
-        let servers = Server::all()?;
+        let servers = Server::keepers()?;
         let named = |name| servers.iter().find(|server: &&Server| server.name == name);
         let ours = named(OURS).context("there is no mount of ours")?;
         let mut chosen = vec![ours.with_options(&["--tenant-by", "cgroup"])];
