@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{scratch, umount};
+use crate::{cgroups, scratch};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -18,7 +18,7 @@ pub(crate) const EXIT_CODE: u8 = 130;
 pub(crate) fn install() -> Result<()> {
     let on_signal = || {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            umount::remove_cgroups();
+            cgroups::remove_all();
             scratch::remove_all();
             std::process::exit(EXIT_CODE.into());
         }

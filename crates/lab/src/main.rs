@@ -7,16 +7,18 @@
 //! series           what was measured    gate     fsync beside other tenants' streams
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
-//! page, plot       what is drawn
-//! rig, scratch, interrupt               what is set up and taken away again
+//! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
+//! rig, scratch, cgroups, interrupt      what is set up and taken away again
 //! ```
 
 mod cache;
+mod cgroups;
 mod copy;
 mod fuse;
 mod gate;
 mod idle;
 mod interrupt;
+mod isolation;
 mod lanes;
 mod machine;
 mod options;
@@ -50,6 +52,7 @@ Examples:
   slackwater-lab fuse --quick                  a mounted directory beside others' file systems
   slackwater-lab idle --quick --check          what an idle engine costs
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
+  slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -76,6 +79,11 @@ enum Experiment {
     Idle(idle::Arguments),
     /// Unmounts beside tenants that come and go, in four forms of the wait, and the kernel's own
     Umount(umount::Arguments),
+    /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
+    Isolation(isolation::Arguments),
+    /// One of the processes of `isolation`
+    #[command(hide = true)]
+    Client(isolation::ClientArguments),
 }
 
 fn main() -> ExitCode {
@@ -101,5 +109,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Gate(arguments) => gate::run(arguments),
         Experiment::Idle(arguments) => idle::run(arguments),
         Experiment::Umount(arguments) => umount::run(arguments),
+        Experiment::Isolation(arguments) => isolation::run(arguments),
+        Experiment::Client(arguments) => isolation::run_client(arguments),
     }
 }

@@ -24,15 +24,39 @@ pub(crate) const PEERS: [&str; 3] = [BINDFS, MERGERFS, RCLONE];
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     program: PathBuf,
+    options: Vec<OsString>,
 }
 
 impl Server {
     /// All that are there. Ours and the bare one are built first where cargo runs this program.
     pub(crate) fn all() -> Result<Vec<Server>> {
-        let (ours, bare) = own()?;
-        let mut servers = vec![Server { name: OURS, program: ours }, Server { name: BARE, program: bare }];
-        servers.extend(PEERS.iter().filter_map(|name| Some(Server { name, program: on_path(name)? })));
+        let bare = own("examples/bare", &["--package", "slackwater-fuse", "--example", "bare"])?;
+        let mut servers = Self::keepers()?;
+        servers.insert(1, Server::new(BARE, bare));
         Ok(servers)
+    }
+
+    /// The same without the bare one.
+    pub(crate) fn keepers() -> Result<Vec<Server>> {
+        let mut servers = vec![Server::new(OURS, own("slackwater", &["--package", "slackwater-cli", "--bins"])?)];
+        servers.extend(PEERS.iter().filter_map(|name| Some(Server::new(name, on_path(name)?))));
+        Ok(servers)
+    }
+
+    fn new(name: &'static str, program: PathBuf) -> Self {
+        let options: &[&str] = match name {
+            // As the kernel, which has a part of all memory: what is measured stays below where writers wait.
+            OURS => &["--dirty-ratio", "75"],
+            // Its own caching as its manual recommends it for ordinary programs.
+            MERGERFS => &["-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"],
+            _ => &[],
+        };
+        Self { name, program, options: options.iter().map(OsString::from).collect() }
+    }
+
+    /// The same with other options than the usual ones.
+    pub(crate) fn with_options(&self, options: &[&str]) -> Self {
+        Self { options: options.iter().map(OsString::from).collect(), ..self.clone() }
     }
 
     /// Whether it has names, attributes and what was written before.
@@ -47,15 +71,16 @@ impl Server {
         match self.name {
             OURS => {
                 let cache = cache_bytes.to_string();
-                // As the kernel, which has a part of all memory: what is measured stays below where writers wait.
-                add(&["mount", "--foreground", "--cache", &cache, "--dirty-ratio", "75", "--arena"]);
-                words.extend([arena.into(), source.into(), mountpoint.into()]);
+                add(&["mount", "--foreground", "--cache", &cache, "--arena"]);
+                words.push(arena.into());
+                words.extend(self.options.iter().cloned());
+                words.extend([source.into(), mountpoint.into()]);
             }
             BARE => words.push(mountpoint.into()),
             BINDFS => words.extend(["-f".into(), source.into(), mountpoint.into()]),
             MERGERFS => {
-                // Its own caching as its manual recommends it for ordinary programs.
-                add(&["-f", "-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"]);
+                add(&["-f"]);
+                words.extend(self.options.iter().cloned());
                 words.extend([source.into(), mountpoint.into()]);
             }
             _ => {
@@ -105,27 +130,20 @@ impl Server {
     }
 }
 
-/// `slackwater` and the bare server, beside this program.
-fn own() -> Result<(PathBuf, PathBuf)> {
+/// A program of ours at `path` beside this one; cargo is told to `build` it where it runs this one.
+fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let folder = own.parent().context("this program is in no directory")?;
-    let (ours, bare) = (folder.join("slackwater"), folder.join("examples/bare"));
+    let program = folder.join(path);
     let profile = if folder.ends_with("release") { "--release" } else { "--quiet" };
-    let builds =
-        [["--package", "slackwater-cli", "--bins"].as_slice(), &["--package", "slackwater-fuse", "--example", "bare"]];
     if let Some(cargo) = std::env::var_os("CARGO") {
-        for build in builds {
-            let status =
-                Command::new(&cargo).arg("build").arg(profile).args(build).status().context("cannot run cargo")?;
-            ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
-        }
+        let status = Command::new(&cargo).arg("build").arg(profile).args(build).status().context("cannot run cargo")?;
+        ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
     }
-    for program in [&ours, &bare] {
-        if !program.is_file() {
-            bail!("{} is not there: run this by cargo, or build it first", program.display());
-        }
+    if !program.is_file() {
+        bail!("{} is not there: run this by cargo, or build it first", program.display());
     }
-    Ok((ours, bare))
+    Ok(program)
 }
 
 /// The file of a program of the system.

@@ -23,7 +23,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use self::axes::{Load, Scenario, Setting};
-pub(crate) use self::kernel::remove_all as remove_cgroups;
 use self::records::{Cell, Records};
 use self::testbed::Testbed;
 use crate::interrupt;

@@ -1,6 +1,5 @@
 //! The running kernel under the same kind of load: ext4 on loop devices, and cgroups that come and go.
 
-mod cgroups;
 mod loops;
 
 use std::os::unix::process::CommandExt;
@@ -12,10 +11,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-pub(crate) use self::cgroups::remove_all;
-use self::cgroups::{Cgroup, Hierarchy};
 use self::loops::{Image, LoopMount};
 use super::axes::Load;
+use crate::cgroups::{Cgroup, Hierarchy};
 use crate::options::Options;
 use crate::rounds;
 use crate::scratch::Scratch;
@@ -48,7 +46,7 @@ impl Kernel {
 /// Something of it is not permitted here, or not there: the message says what.
 pub(crate) fn measure(options: &Options, blocks: u64, home: &Path) -> Result<Kernel> {
     ensure!(rustix::process::geteuid().is_root(), "only root may mount");
-    let hierarchy = Hierarchy::find()?;
+    let hierarchy = Hierarchy::unified()?;
     let scratch = Scratch::in_folder(home)?;
     let cgroup = hierarchy.make()?;
     let images = (0..=BACKGROUND).map(|number| Image::new(scratch.path(), number)).collect::<Result<Vec<_>>>()?;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use slackwater_arena::unescape_mount_field;
+use slackwater_fuse::tenants::{Hierarchy as Mounted, Layout};
 
 /// Our cgroups below the hierarchy, for those who end the process without unwinding.
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -16,55 +16,71 @@ static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A mounted cgroup2.
-pub(crate) struct Hierarchy(PathBuf);
+/// A mounted hierarchy of cgroups.
+pub(crate) struct Hierarchy(Mounted);
 
 /// One of ours, removed when dropped.
 pub(crate) struct Cgroup {
     path: PathBuf,
+    /// As `/proc/PID/cgroup` has it.
+    name: PathBuf,
     about: &'static str,
 }
 
 impl Hierarchy {
+    /// cgroup2.
+    ///
     /// # Errors
     /// There is none.
-    pub(crate) fn find() -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-        let of_type = mounts.lines().filter_map(|line| line.split_once(" - cgroup2 "));
-        let mut points = of_type.filter_map(|(before, _)| before.split(' ').nth(4)).map(unescape_mount_field);
-        points.next().map(Self).context("no cgroup2 is mounted")
+    pub(crate) fn unified() -> Result<Self> {
+        layout()?.unified.map(Self).context("no cgroup2 is mounted")
+    }
+
+    /// The one that tells tenants apart: cgroup2, else the memory controller of v1.
+    ///
+    /// # Errors
+    /// There is neither.
+    pub(crate) fn of_tenants() -> Result<Self> {
+        let layout = layout()?;
+        layout.unified.or(layout.memory).map(Self).context("neither cgroup2 nor the memory controller of v1 is mounted")
     }
 
     /// A cgroup for all others, with the controllers that cgroup writeback needs if there are such.
     pub(crate) fn make(&self) -> Result<Cgroup> {
-        let path = self.0.join(format!("slackwater-lab-{}", std::process::id()));
-        let mut cgroup = Cgroup::new(path)?;
+        let name = self.0.root.join(format!("slackwater-lab-{}", std::process::id()));
+        let path = self.0.directory(&name).context("cgroups above the mounted ones are out of reach")?;
+        let mut cgroup = Cgroup::new(path, name)?;
         live().push(cgroup.path.clone());
         // Refused where they are not on this hierarchy.
         let enabled = fs::write(cgroup.path.join("cgroup.subtree_control"), "+memory +io");
         cgroup.about = if enabled.is_ok() {
             "cgroup writeback applies"
         } else {
-            "no cgroup writeback: cgroup2 is mounted without memory and io"
+            "no cgroup writeback: memory and io are not both controllers of one cgroup2"
         };
         Ok(cgroup)
     }
 }
 
 impl Cgroup {
-    fn new(path: PathBuf) -> Result<Self> {
+    fn new(path: PathBuf, name: PathBuf) -> Result<Self> {
         fs::create_dir(&path).with_context(|| format!("cannot make the cgroup {}", path.display()))?;
-        Ok(Self { path, about: "" })
+        Ok(Self { path, name, about: "" })
     }
 
     /// A new one in it.
     pub(crate) fn child(&self, name: &str) -> Result<Self> {
-        Self::new(self.path.join(name))
+        Self::new(self.path.join(name), self.name.join(name))
     }
 
     /// The file that a process writes its number to.
     pub(crate) fn members(&self) -> PathBuf {
         self.path.join("cgroup.procs")
+    }
+
+    /// Its path as processes in it have it.
+    pub(crate) fn name(&self) -> &Path {
+        &self.name
     }
 
     /// Whether the kernel writes back by cgroup in these.
@@ -87,6 +103,10 @@ pub(crate) fn remove_all() {
         let _ = fs::write(path.join("cgroup.kill"), "1");
         remove_below(&path);
     }
+}
+
+fn layout() -> Result<Layout> {
+    Ok(Layout::parse(&fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?))
 }
 
 fn remove_below(path: &Path) {

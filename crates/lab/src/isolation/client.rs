@@ -1,0 +1,169 @@
+//! A process of the experiment, as it sees itself: it waits to be put into its cgroup, works, and tells what it saw.
+//!
+//! The protocol is lines. A first line on standard input starts it, the end of input stops it: so it ends with whoever
+//! started it. On standard output each line is a JSON object: of a victim one for each write, of a hog one every
+//! 50 ms with the bytes it has written so far.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use rustix::fs::OFlags;
+use serde_json::json;
+
+/// What a victim writes at a time, how often, and the size of its file.
+const BEAT_BYTES: usize = 64 << 10;
+const PERIOD: Duration = Duration::from_millis(20);
+pub(super) const VICTIM_FILE_BYTES: u64 = 64 << 20;
+/// What a hog writes at a time.
+const BLOCK_BYTES: usize = 1 << 20;
+/// A truncating hog empties its file when it has this size.
+const TRUNCATED_BYTES: u64 = 64 << 20;
+const MARK: Duration = Duration::from_millis(50);
+/// Memory for direct writes begins at a multiple of it.
+const ALIGNMENT: usize = 4096;
+
+/// What a process does.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
+pub(crate) enum Role {
+    /// 64 KiB and fsync every 20 ms.
+    Sync,
+    /// 64 KiB every 20 ms.
+    Write,
+    /// Its file from end to end, again and again.
+    Overwrite,
+    /// The same around the kernel's cache.
+    Direct,
+    /// A file that grows from nothing to its size; then a new one.
+    Extend,
+    /// A file that grows a little and is emptied.
+    Truncate,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ClientArguments {
+    #[arg(value_enum)]
+    role: Role,
+    /// The file; of several threads, each has one with its number behind the name
+    file: PathBuf,
+    /// Size of each file
+    #[arg(long)]
+    bytes: u64,
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+}
+
+impl ClientArguments {
+    /// The words that [`run_client`] gets them from.
+    pub(super) fn words(role: Role, file: &Path, bytes: u64, threads: usize) -> Vec<std::ffi::OsString> {
+        let name = role.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let mut words = vec!["client".into(), name.into(), file.into()];
+        words.extend(["--bytes".into(), bytes.to_string().into(), "--threads".into(), threads.to_string().into()]);
+        words
+    }
+}
+
+/// Works until standard input ends.
+pub(crate) fn run_client(arguments: &ClientArguments) -> Result<bool> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let mut line = String::new();
+    if io::stdin().lock().read_line(&mut line).context("cannot read from whoever started this")? == 0 {
+        return Ok(true);
+    }
+    thread::spawn(|| {
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new()); // an error ends it as well
+        STOP.store(true, Ordering::Relaxed);
+    });
+    match arguments.role {
+        Role::Sync | Role::Write => beat(arguments, &STOP)?,
+        Role::Overwrite | Role::Direct | Role::Extend | Role::Truncate => hog(arguments, &STOP)?,
+    }
+    Ok(true)
+}
+
+fn tell(line: &serde_json::Value) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("nobody listens")
+}
+
+fn beat(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
+    let file = open(&arguments.file, false)?;
+    let (bytes, mut next, mut number) = (vec![3; BEAT_BYTES], Instant::now(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        file.write_all_at(&bytes, number * BEAT_BYTES as u64 % arguments.bytes).context("cannot write")?;
+        let written = start.elapsed();
+        if arguments.role == Role::Sync {
+            file.sync_all().context("cannot sync")?;
+        }
+        let whole = start.elapsed();
+        tell(&json!({ "write_ms": written.as_secs_f64() * 1e3, "whole_ms": whole.as_secs_f64() * 1e3 }))?;
+        number += 1;
+        next = (next + PERIOD).max(Instant::now());
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok(())
+}
+
+fn hog(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
+    let written = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let (start, written) = (Instant::now(), &written);
+        let one = |number: usize| {
+            let path = match arguments.threads {
+                1 => arguments.file.clone(),
+                _ => PathBuf::from(format!("{}-{number}", arguments.file.display())),
+            };
+            scope.spawn(move || stream(arguments, &path, written, stop))
+        };
+        let threads: Vec<_> = (0..arguments.threads).map(one).collect();
+        while !stop.load(Ordering::Relaxed) && !threads.iter().any(thread::ScopedJoinHandle::is_finished) {
+            thread::sleep(MARK);
+            tell(&json!({ "at_s": start.elapsed().as_secs_f64(), "bytes": written.load(Ordering::Relaxed) }))?;
+        }
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().try_for_each(join)
+    })
+}
+
+fn stream(arguments: &ClientArguments, path: &Path, written: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    let (role, mut offset_bytes) = (arguments.role, 0);
+    let memory = vec![2; BLOCK_BYTES + ALIGNMENT];
+    let block = &memory[memory.as_ptr().align_offset(ALIGNMENT)..][..BLOCK_BYTES];
+    let size = if role == Role::Truncate { TRUNCATED_BYTES } else { arguments.bytes };
+    let mut file = open(path, role == Role::Direct)?;
+    while !stop.load(Ordering::Relaxed) {
+        file.write_all_at(block, offset_bytes).context("cannot write")?;
+        written.fetch_add(BLOCK_BYTES as u64, Ordering::Relaxed);
+        offset_bytes += BLOCK_BYTES as u64;
+        if offset_bytes >= size {
+            offset_bytes = 0;
+            match role {
+                Role::Extend => {
+                    std::fs::remove_file(path).context("cannot remove the file")?;
+                    file = open(path, false)?;
+                }
+                Role::Truncate => file.set_len(0).context("cannot empty the file")?,
+                Role::Sync | Role::Write | Role::Overwrite | Role::Direct => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open(path: &Path, direct: bool) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    if direct {
+        options.custom_flags(OFlags::DIRECT.bits() as i32);
+    }
+    options.open(path).with_context(|| format!("cannot open {}", path.display()))
+}

@@ -1,0 +1,74 @@
+//! Two equal hogs on the mount, and two writers that go around every cache.
+
+use anyhow::{Context, Result};
+
+use super::client::Role;
+use super::systems::{DIRECT, HOGS, Systems, Tenants};
+use super::worker::Worker;
+use super::{Amounts, pause};
+use crate::fuse::{DISK, OURS, Subject};
+use crate::options::Options;
+use crate::rounds;
+
+/// MB/s of each of two, one pair a round.
+#[derive(Default)]
+pub(super) struct Hogs {
+    pub(super) cached: Vec<[f64; 2]>,
+    pub(super) direct: Vec<[f64; 2]>,
+}
+
+impl Hogs {
+    /// The slower by the faster, round by round.
+    pub(super) fn evenness(&self) -> Vec<f64> {
+        self.cached.iter().map(|[one, other]| one.min(*other) / one.max(*other)).collect()
+    }
+
+    /// Both together by what both direct writers get, round by round.
+    pub(super) fn of_device(&self) -> Vec<f64> {
+        let total = |[one, other]: &[f64; 2]| one + other;
+        self.cached.iter().zip(&self.direct).map(|(cached, direct)| total(cached) / total(direct)).collect()
+    }
+}
+
+/// Each pair has its turn in every round.
+pub(super) fn measure(options: &Options, amounts: Amounts, systems: &Systems, tenants: &Tenants) -> Result<Hogs> {
+    let (ours, disk) = (systems.named(OURS)?, systems.named(DISK)?);
+    let mut hogs = Hogs::default();
+    rounds::run("hogs", options.rounds(), 2, |_, turn| {
+        if turn == 0 {
+            hogs.cached.push(pair(ours, Role::Overwrite, HOGS, amounts.hog_bytes, amounts, tenants)?);
+        } else {
+            hogs.direct.push(pair(disk, Role::Direct, DIRECT, amounts.direct_bytes, amounts, tenants)?);
+        }
+        Ok(())
+    })?;
+    Ok(hogs)
+}
+
+fn pair(
+    subject: &Subject,
+    role: Role,
+    files: [&str; 2],
+    bytes: u64,
+    amounts: Amounts,
+    tenants: &Tenants,
+) -> Result<[f64; 2]> {
+    let start = |(cgroup, file): (_, &&str)| Worker::start(cgroup, role, &subject.file(file), bytes, 1);
+    let workers = tenants.hogs.iter().zip(&files).map(start).collect::<Result<Vec<_>>>()?;
+    pause(amounts.warm_up + amounts.hogs_time)?;
+    let rate = |worker: Worker| worker.stop()?.rate(amounts.warm_up);
+    let rates = workers.into_iter().map(rate).collect::<Result<Vec<_>>>()?;
+    subject.settle()?;
+    rates.try_into().ok().context("there are two")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_those_of_a_round() {
+        let hogs = Hogs { cached: vec![[1.0, 2.0], [3.0, 3.0]], direct: vec![[2.0, 2.0], [1.0, 2.0]] };
+        assert_eq!((hogs.evenness(), hogs.of_device()), (vec![0.5, 1.0], vec![0.75, 2.0]));
+    }
+}

@@ -1,0 +1,121 @@
+//! Who writes, and where: cgroups, and directories with the files that are overwritten.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::fs::{Advice, fadvise};
+
+use super::Amounts;
+use super::client::VICTIM_FILE_BYTES;
+use crate::cgroups::{Cgroup, Hierarchy};
+use crate::fuse::{MERGERFS, OURS, RCLONE, Server, Subject};
+use crate::interrupt;
+use crate::rounds;
+use crate::scratch::Scratch;
+
+/// Files of the victims, of the hogs, and of the direct writers.
+pub(super) const SYNCED: &str = "synced";
+pub(super) const WRITTEN: &str = "written";
+pub(super) const HOGS: [&str; 2] = ["hog-0", "hog-1"];
+pub(super) const DIRECT: [&str; 2] = ["direct-0", "direct-1"];
+
+/// A cgroup for each process. The one that they are in goes last.
+pub(super) struct Tenants {
+    pub(super) syncing: Cgroup,
+    pub(super) writing: Cgroup,
+    pub(super) hogs: [Cgroup; 2],
+    pub(super) limited: Cgroup,
+    all: Cgroup,
+}
+
+impl Tenants {
+    pub(super) fn new() -> Result<Self> {
+        let all = Hierarchy::of_tenants()?.make()?;
+        let (hogs, limited) = ([all.child("hog-a")?, all.child("hog-b")?], all.child("limited")?);
+        Ok(Self { syncing: all.child("syncing")?, writing: all.child("writing")?, hogs, limited, all })
+    }
+
+    /// Whether the kernel writes back by cgroup in these.
+    pub(super) fn about(&self) -> &str {
+        self.all.about()
+    }
+}
+
+/// The disk, this project's mount, and that of others if one is installed.
+pub(super) struct Systems(Vec<Subject>);
+
+impl Systems {
+    /// Mounts them in `home`, with all files.
+    pub(super) fn new(home: &Scratch, amounts: Amounts) -> Result<Self> {
+        let servers = Server::keepers()?;
+        let named = |name| servers.iter().find(|server: &&Server| server.name == name);
+        let ours = named(OURS).context("there is no mount of ours")?;
+        let mut chosen = vec![ours.with_options(&["--tenant-by", "cgroup"])];
+        // Where the kernel may cache writes for it.
+        let options = "cache.files=auto-full,cache.writeback=true,category.create=ff,minfreespace=0,fsname=lab";
+        let mergerfs = named(MERGERFS).map(|server| server.with_options(&["-o", options]));
+        chosen.extend(mergerfs.or_else(|| named(RCLONE).cloned()));
+
+        let disk = home.subdirectory("disk")?;
+        let bar = rounds::bar("files", 2 + chosen.len() as u64);
+        make_files(&disk, &HOGS[..1], amounts)?;
+        bar.inc(1);
+        for name in DIRECT {
+            make_file(&disk.join(name), amounts.direct_bytes)?;
+        }
+        bar.inc(1);
+        let mut subjects = vec![Subject::disk(disk)];
+        for server in chosen {
+            let home = home.subdirectory(server.name)?;
+            let source = home.join("source");
+            fs::create_dir(&source).with_context(|| format!("cannot make {}", source.display()))?;
+            make_files(&source, if server.name == OURS { &HOGS } else { &HOGS[..1] }, amounts)?;
+            subjects.push(Subject::mounted(&server, home, amounts.cache_bytes)?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(Self(subjects))
+    }
+
+    pub(super) fn all(&self) -> &[Subject] {
+        &self.0
+    }
+
+    /// The one of that name.
+    pub(super) fn named(&self, name: &str) -> Result<&Subject> {
+        self.0.iter().find(|subject| subject.name() == name).with_context(|| format!("{name} is not there"))
+    }
+
+    /// Whether there is nobody else's.
+    pub(super) fn missing(&self) -> bool {
+        self.0.len() < 3
+    }
+
+    /// Unmounts all.
+    pub(super) fn end(self) -> Result<()> {
+        self.0.into_iter().try_for_each(Subject::end)
+    }
+}
+
+fn make_files(folder: &Path, hogs: &[&str], amounts: Amounts) -> Result<()> {
+    for name in hogs {
+        make_file(&folder.join(name), amounts.hog_bytes)?;
+    }
+    [SYNCED, WRITTEN].into_iter().try_for_each(|name| make_file(&folder.join(name), VICTIM_FILE_BYTES))
+}
+
+/// A file with all its blocks, of which the kernel has no copy.
+fn make_file(path: &Path, bytes: u64) -> Result<()> {
+    let make = || -> Result<()> {
+        let (mut file, block) = (File::create_new(path)?, vec![1; 1 << 20]);
+        for _ in 0..bytes / block.len() as u64 {
+            interrupt::check()?;
+            file.write_all(&block)?;
+        }
+        file.sync_all()?;
+        Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+    };
+    make().with_context(|| format!("cannot make {}", path.display()))
+}
