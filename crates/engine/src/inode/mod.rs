@@ -73,6 +73,8 @@ pub struct Inode {
     pub(crate) errseq: ErrSeq,
     /// Failed write-back attempts; a sync that sees it move has failed.
     pub(crate) write_failures: AtomicU32,
+    /// Commits of this inode alone that failed.
+    pub(crate) commit_failures: AtomicU64,
     /// Background units in flight.
     pub(crate) units: AtomicU32,
     /// Calls of ours that change the file on the backend.
@@ -140,6 +142,7 @@ impl Inode {
             mapping: AddressSpace::new(),
             errseq: ErrSeq::new(),
             write_failures: AtomicU32::new(0),
+            commit_failures: AtomicU64::new(0),
             units: AtomicU32::new(0),
             changes: Changes::new(),
             openers: AtomicU32::new(0),

@@ -11,6 +11,10 @@
 //!     belong to it.
 //! C2. A page is made clean only by a commit that was submitted after its write was answered.
 //! C3. An inode with unstable pages is on the super block's list, or in a running volume commit.
+//! C4. A failed commit may have lost every page whose write was answered before. It may have missed one that was not
+//!     marked or not listed yet. So failures are counted, first of all; then those of the commit and those on the list become
+//!     dirty again. Who ends a unit lists its inode, and then looks whether a commit has failed since the unit was
+//!     submitted: the one or the other finds the page.
 //!
 //! # Lock order
 //! The list is a leaf; the inode lock is never taken under it.
@@ -21,10 +25,12 @@
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Done, SyncScope};
 use crate::cgroup::Uncharges;
 use crate::error::{BackendError, ErrorKind};
+use crate::errseq::ErrCursor;
 use crate::inode::{Inode, meta};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{Mark, Scan, slots};
@@ -48,6 +54,8 @@ struct State {
     ended: u64,
     /// The last one that failed.
     failed: Option<(u64, ErrorKind)>,
+    /// Volume commits that failed (C4).
+    failures: u64,
 }
 
 impl State {
@@ -68,6 +76,13 @@ impl Commits {
         self.0.lock().is_running()
     }
 
+    /// Counts a failed volume commit; returns the inodes on the list.
+    fn note_failed(&self) -> Vec<Arc<Inode>> {
+        let mut state = self.0.lock();
+        state.failures += 1;
+        state.inodes.clone()
+    }
+
     /// Has the next step of the root wb start a commit, if anything is unstable.
     pub(crate) fn want(&self) {
         self.0.lock().wanted = true;
@@ -86,8 +101,23 @@ impl Commits {
     }
 }
 
+/// Commits of `inode`, alone or with the volume, that failed so far (C4).
+pub(crate) fn failures_of(inode: &Inode) -> u64 {
+    let of_volume = inode.super_block().commits().0.lock().failures;
+    of_volume + inode.commit_failures.load(Ordering::Acquire)
+}
+
+/// A unit left unstable pages of `inode`; when it was submitted, `seen` commits had failed.
+pub(crate) fn unit_left_unstable(inode: &Arc<Inode>, seen: u64) {
+    note_unstable(inode);
+    if failures_of(inode) != seen {
+        let kind = inode.super_block().errseq().check(ErrCursor::default()).unwrap_or(ErrorKind::Io);
+        let _ = lose(inode, &[Mark::Unstable], kind); // C4
+    }
+}
+
 /// Lists `inode`, which has unstable pages (C3).
-pub(crate) fn note_unstable(inode: &Arc<Inode>) {
+fn note_unstable(inode: &Arc<Inode>) {
     let sb = inode.super_block();
     let first = {
         let mut state = inode.state.lock();
@@ -187,8 +217,12 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     let done = Done::new(move |answer: Result<(), BackendError>| {
         let result = answer.map_err(|error| error.kind());
         owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
+        let listed = if result.is_err() { owner.commits().note_failed() } else { Vec::new() };
         for inode in inodes {
             end(&inode, result);
+        }
+        for (inode, kind) in listed.iter().filter_map(|inode| Some((inode, result.err()?))) {
+            let _ = lose(inode, &[Mark::Unstable], kind); // C4
         }
         {
             let mut commits = owner.commits().0.lock();
@@ -233,7 +267,11 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
         done: Done::new(move |answer: Result<(), BackendError>| {
             let sb = Arc::clone(owner.super_block());
             sb.bdi().note_attempt(Attempt::Commit, answer.is_ok());
-            end(&owner, answer.as_ref().copied().map_err(BackendError::kind));
+            let result = answer.as_ref().copied().map_err(BackendError::kind);
+            if result.is_err() {
+                owner.commit_failures.fetch_add(1, Ordering::AcqRel); // C4
+            }
+            end(&owner, result);
             sb.note_progress();
             drop(owner);
             reply.complete(answer);
@@ -255,41 +293,15 @@ fn begin(inode: &Inode) {
 /// A commit was answered: its pages are clean, or dirty again.
 fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     let sb = inode.super_block();
-    let arena = &sb.engine().arena;
-    let mut uncharges = Uncharges::new(&sb.engine().owners);
-    let (mut ended, mut cleaned, mut redirtied) = (0_i64, 0_u64, 0_i64);
-    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |_, leaf| {
-        let bits = leaf.bits(Mark::Committing);
-        let dirty = leaf.bits(Mark::Dirty);
-        ended += i64::from(bits.count_ones());
-        leaf.clear_bits(Mark::Committing, bits);
-        if result.is_ok() {
-            for frame in slots(bits & !dirty).filter_map(|slot| leaf.frame(slot)) {
-                arena.mark_clean(frame);
-                uncharges.add(frame);
-                cleaned += 1;
-            }
-            inode.mapping.add_unclean(-i64::from((bits & !dirty).count_ones()));
-        } else {
-            leaf.set_bits(Mark::Dirty, bits & !dirty);
-            redirtied += i64::from((bits & !dirty).count_ones());
+    let redirtied = match result {
+        Ok(()) => {
+            make_clean(inode);
+            false
         }
-        Scan::On
-    });
-    inode.mapping.add(Mark::Dirty, redirtied);
-    inode.mapping.add(Mark::Unstable, -ended);
-    inode.account(Pages { reclaimable: redirtied, writeback: 0, unstable: -ended });
-    sb.bdi().unpin(cleaned);
-    drop(uncharges);
-    let failed = result.err().filter(|_| redirtied != 0 || ended != 0);
-    if let Some(kind) = failed {
-        tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, %kind, pages = redirtied,
-            "written data did not become durable; it will be written again");
-        note_failure(inode, kind);
-    }
+        Err(kind) => lose(inode, &[Mark::Committing, Mark::Unstable], kind),
+    };
     inode.state.lock().committing = false;
-    if redirtied != 0 {
-        inode.mark_dirty(meta::DIRTY_SYNC);
+    if redirtied {
         let _ = inode.settle(sb.engine().clock.now(), false);
     }
     if inode.mapping.count(Mark::Unstable) != 0 {
@@ -298,4 +310,56 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     sb.engine().waits.wake(inode.id());
     inode.release_if_clean();
     sb.forget_if_unused(inode);
+}
+
+fn make_clean(inode: &Inode) {
+    let sb = inode.super_block();
+    let arena = &sb.engine().arena;
+    let mut uncharges = Uncharges::new(&sb.engine().owners);
+    let (mut ended, mut cleaned) = (0_i64, 0_u64);
+    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |_, leaf| {
+        let bits = leaf.bits(Mark::Committing);
+        let clean = bits & !leaf.bits(Mark::Dirty);
+        ended += i64::from(bits.count_ones());
+        leaf.clear_bits(Mark::Committing, bits);
+        for frame in slots(clean).filter_map(|slot| leaf.frame(slot)) {
+            arena.mark_clean(frame);
+            uncharges.add(frame);
+            cleaned += 1;
+        }
+        inode.mapping.add_unclean(-i64::from(clean.count_ones()));
+        Scan::On
+    });
+    inode.mapping.add(Mark::Unstable, -ended);
+    inode.account(Pages { reclaimable: 0, writeback: 0, unstable: -ended });
+    sb.bdi().unpin(cleaned);
+}
+
+/// Written pages with one of `marks` did not become durable: they are dirty again. False if none was clean otherwise.
+fn lose(inode: &Arc<Inode>, marks: &[Mark], kind: ErrorKind) -> bool {
+    let (mut lost, mut redirtied) = (0_i64, 0_i64);
+    for mark in marks.iter().copied() {
+        inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(mark), |_, leaf| {
+            let bits = leaf.bits(mark);
+            let newly = bits & !leaf.bits(Mark::Dirty);
+            leaf.clear_bits(mark, bits);
+            leaf.set_bits(Mark::Dirty, newly);
+            lost += i64::from(bits.count_ones());
+            redirtied += i64::from(newly.count_ones());
+            Scan::On
+        });
+    }
+    if lost == 0 {
+        return false;
+    }
+    inode.mapping.add(Mark::Dirty, redirtied);
+    inode.mapping.add(Mark::Unstable, -lost);
+    inode.account(Pages { reclaimable: redirtied, writeback: 0, unstable: -lost });
+    tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, %kind, pages = redirtied,
+        "written data did not become durable; it will be written again");
+    note_failure(inode, kind);
+    if redirtied != 0 {
+        inode.mark_dirty(meta::DIRTY_SYNC);
+    }
+    redirtied != 0
 }

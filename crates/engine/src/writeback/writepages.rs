@@ -19,6 +19,7 @@
 use std::ops::Range;
 
 use slackwater_arena::{FrameId, Gather};
+use slackwater_sync::gate;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -202,10 +203,11 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     let change = inode.changes.begin();
     let owner = Arc::clone(inode);
     let first = unit.first;
+    let failed_commits = commit::failures_of(inode);
     let done = move |frames: Gather, written: Result<usize, BackendError>| {
         let sb = Arc::clone(owner.super_block());
         owner.end_change(change, None);
-        end_writeback(&owner, first, frames, len_bytes, written);
+        end_writeback(&owner, first, frames, len_bytes, written, failed_commits);
         if let Some(bytes) = gate_bytes {
             owner.units.fetch_sub(1, Ordering::AcqRel);
             sb.bdi().gate.unit_ended(bytes);
@@ -225,7 +227,9 @@ fn end_writeback(
     frames: Gather,
     len_bytes: usize,
     written: Result<usize, BackendError>,
+    failed_commits: u64,
 ) {
+    gate::pass("unit.answered");
     let sb = inode.super_block();
     let (good_bytes, error) = match written {
         Ok(bytes) if bytes < len_bytes.min(PAGE_BYTES as usize) => {
@@ -262,7 +266,7 @@ fn end_writeback(
         }
     }
     if ended.unstable != 0 {
-        commit::note_unstable(inode);
+        commit::unit_left_unstable(inode, failed_commits);
     }
     finish(inode);
 }
