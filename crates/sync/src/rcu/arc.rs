@@ -22,7 +22,7 @@ use super::{Domain, Guard};
 use crate::shim::atomic::{AtomicPtr, Ordering};
 use crate::shim::{Arc, Site};
 
-/// See the [module documentation](self).
+/// A counted pointer that readers follow inside a section, and writers replace.
 pub struct RcuArc<T> {
     pointer: AtomicPtr<T>,
     domain: u64,
