@@ -24,7 +24,7 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::volume::Volume;
 use crate::volume::blocking::Counted;
-use crate::volume::callers::{Caller, Waiting, let_off};
+use crate::volume::callers::{Caller, Waiting};
 use crate::volume::lock_order::ATTENDANT;
 use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
@@ -188,17 +188,16 @@ impl Attendant {
             if queue.stopping || !queue.parked.is_empty() || due == Some(Duration::ZERO) {
                 return !queue.stopping;
             }
+            // Callers to watch, and nothing that would wake the thread for them.
             let watched = (!queue.watched.is_empty()).then_some(MOMENT);
-            match (due.into_iter().chain(watched).min(), watched) {
-                (None, _) => self.changed.wait(&mut queue),
-                (Some(time), None) => {
+            match due.into_iter().chain(watched).min() {
+                None => self.changed.wait(&mut queue),
+                Some(time) => {
                     let _ = self.changed.wait_timeout(&mut queue, time);
                 }
-                (Some(time), Some(_)) => {
-                    // Callers to watch, and nothing that would wake the thread for them.
-                    let _ = self.changed.wait_timeout(&mut queue, time);
-                    return !queue.stopping;
-                }
+            }
+            if watched.is_some() {
+                return !queue.stopping;
             }
         }
     }
@@ -237,7 +236,7 @@ impl Attendant {
 
     /// There was no room for it: it is the first of its tenant again.
     fn put_back(&self, parked: ParkedWrite) {
-        self.queue.lock().of(&parked.write).writes.push_front(parked);
+        self.queue.lock().of(&parked).writes.push_front(parked);
     }
 
     /// Fails the writes that are parked: what holds their replies answers EIO when it is dropped.
@@ -248,8 +247,11 @@ impl Attendant {
 }
 
 impl Queue {
-    fn of(&mut self, write: &Write) -> &mut OfTenant {
-        self.parked.entry(write.memcg.id()).or_default()
+    /// Where `parked` belongs. What is counted for its tenant stays one count, also when the last write was out to be tried.
+    fn of(&mut self, parked: &ParkedWrite) -> &mut OfTenant {
+        let bytes = &parked.payload.tenant;
+        let of = || OfTenant { bytes: Arc::clone(bytes), ..OfTenant::default() };
+        self.parked.entry(parked.write.memcg.id()).or_insert_with(of)
     }
 }
 
@@ -258,28 +260,10 @@ impl Volume {
     pub(super) fn park(&self, waiting: Waiting, write: Write, rest: &[u8]) {
         let tenant = self.attendant.bytes_of(&write);
         let payload = Payload::keep(rest, &write, tenant, &self.attendant.parked_bytes);
-        let parked = ParkedWrite { _turn: Turn::new(&write.open.node), waiting, write, payload };
-        let taken = parked.write.taken;
-        let is_interrupted = match parked.waiting.lock() {
-            Some(mut state) => {
-                state.parked = Some(taken);
-                state.is_interrupted()
-            }
-            None => return, // nobody waits
-        };
-        if is_interrupted {
-            // By a signal that came before it was parked.
-            self.finish(parked.waiting, let_off(taken));
-            return;
-        }
-        {
-            let mut queue = self.attendant.queue.lock();
-            let of = queue.of(&parked.write);
-            if of.writes.is_empty() {
-                of.bytes = Arc::clone(&parked.payload.tenant);
-            }
-            of.writes.push_back(parked);
-        }
+        let turn = Turn::new(&write.open.node);
+        let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
+        let parked = ParkedWrite { _turn: turn, waiting, write, payload };
+        self.attendant.queue.lock().of(&parked).writes.push_back(parked);
         self.attendant.changed.notify_one();
     }
 
@@ -292,7 +276,7 @@ impl Volume {
 
     fn attend(self: &Arc<Self>) {
         while self.attendant.wait_for_work(|| self.sb.now()) {
-            self.send_paused();
+            self.send_paused(self.is_refusing());
             let seen = self.sb.room_given();
             let mut is_short = false;
             for tenant in self.attendant.tenants() {
@@ -309,7 +293,7 @@ impl Volume {
             }
             self.look_after_callers();
         }
-        self.send_all_paused();
+        self.send_paused(true);
         self.attendant.fail_parked();
     }
 

@@ -136,6 +136,21 @@ impl Volume {
         Waiting { held, caller }
     }
 
+    /// From here on an interrupt lets the caller of a write go with the `taken` bytes. `None`: nobody waits any more, or a
+    /// signal had come before, and has been answered.
+    pub(super) fn let_off_from_here(&self, waiting: Waiting, taken: usize) -> Option<Waiting> {
+        let is_interrupted = {
+            let mut state = waiting.lock()?;
+            state.parked = Some(taken);
+            state.is_interrupted()
+        };
+        if !is_interrupted {
+            return Some(waiting);
+        }
+        self.finish(waiting, let_off(taken));
+        None
+    }
+
     /// What a caller waited for has come. False: it was let go, and the kernel does not hear of it.
     pub(super) fn finish(&self, waiting: Waiting, result: Result<Answer, Failure>) -> bool {
         let Waiting { held, caller } = waiting;
@@ -193,7 +208,7 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
 }
 
 /// What a write is answered with that goes no further.
-pub(super) fn let_off(taken: usize) -> Result<Answer, Failure> {
+fn let_off(taken: usize) -> Result<Answer, Failure> {
     // At most one request, which is far below 4 GiB.
     if taken == 0 { Err(Errno::INTR.into()) } else { Ok(Answer::Written(taken as u32)) }
 }

@@ -15,11 +15,10 @@ use std::collections::BinaryHeap;
 
 use slackwater::{Pause, Tick};
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::Arc;
 
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::callers::{Waiting, let_off};
+use crate::volume::callers::Waiting;
 use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
@@ -103,16 +102,8 @@ impl Volume {
             Pause::AskAfter(time) => (time, true),
             Pause::None => return self.finish_taken(waiting, &write),
         };
-        let is_interrupted = match waiting.lock() {
-            Some(mut state) => {
-                state.parked = Some(write.taken);
-                state.is_interrupted()
-            }
-            None => return, // nobody waits
-        };
-        if is_interrupted {
-            self.finish(waiting, let_off(write.taken));
-        } else if self.attendant.paused.push(self.sb.now() + time, asks, waiting, write) {
+        let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
+        if self.attendant.paused.push(self.sb.now() + time, asks, waiting, write) {
             self.attendant.wake();
         }
     }
@@ -127,22 +118,15 @@ impl Volume {
         self.finish(waiting, Ok(Answer::Written(write.taken as u32)));
     }
 
-    /// Sends what is due, and everything once the volume refuses.
-    pub(super) fn send_paused(self: &Arc<Self>) {
-        let now = if self.is_refusing() { Tick::MAX } else { self.sb.now() };
+    /// Sends what is due; or everything, once the volume refuses or ends.
+    pub(super) fn send_paused(&self, all: bool) {
+        let now = if all { Tick::MAX } else { self.sb.now() };
         while let Some(Paused { asks, waiting, write, .. }) = self.attendant.paused.take_due(now) {
-            if asks && !self.is_refusing() && waiting.lock().is_some() {
+            if asks && !all && waiting.lock().is_some() {
                 self.finish_write(waiting, write);
             } else {
                 self.finish_taken(waiting, &write);
             }
-        }
-    }
-
-    /// The end of the volume: nobody is held any more.
-    pub(super) fn send_all_paused(&self) {
-        while let Some(Paused { waiting, write, .. }) = self.attendant.paused.take_due(Tick::MAX) {
-            self.finish_taken(waiting, &write);
         }
     }
 }
