@@ -4,6 +4,8 @@
 //! second removes it at once and ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -38,4 +40,18 @@ pub(crate) fn check() -> Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+/// Sleeps for `time`, in pieces; fails when an interrupt came.
+pub(crate) fn sleep(time: Duration) -> Result<()> {
+    const PIECE: Duration = Duration::from_millis(200);
+    let end = Instant::now() + time;
+    loop {
+        check()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(PIECE));
+    }
 }

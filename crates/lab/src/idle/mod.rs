@@ -5,7 +5,7 @@
 mod flushers;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -31,8 +31,6 @@ const PERIOD: Duration = Duration::from_secs(5);
 const CPU_MS_MAX: f64 = 0.5;
 /// Time for timers of what was done before to run out: each fires once and finds nothing.
 const SETTLING: Duration = Duration::from_secs(6);
-/// Longest sleep between two looks for an interrupt.
-const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
@@ -56,11 +54,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
     let window = Duration::from_secs(seconds.into()) / options.rounds();
     let (mut wake_ups, mut cpu_ms) = (Vec::new(), Vec::new());
-    sleep(SETTLING)?;
+    interrupt::sleep(SETTLING)?;
     let start = Activity::now()?;
     let mut before = start;
     rounds::run("idle", options.rounds(), 1, |_, _| {
-        sleep(window)?;
+        interrupt::sleep(window)?;
         let now = Activity::now()?;
         let seen = now - before;
         before = now;
@@ -113,17 +111,4 @@ fn read_volume(engine: &Engine, number: usize) -> Result<Arc<SuperBlock>> {
     drop(root);
     ensure!(volume.status().bytes_left() == 0, "something is dirty after reading alone");
     Ok(volume)
-}
-
-/// Sleeps for `time` in pieces.
-fn sleep(time: Duration) -> Result<()> {
-    let end = Instant::now() + time;
-    loop {
-        interrupt::check()?;
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        std::thread::sleep(left.min(LOOK));
-    }
 }

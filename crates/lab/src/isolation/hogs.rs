@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 
+use super::Amounts;
 use super::client::Role;
 use super::systems::{DIRECT, HOGS, Systems, Tenants};
 use super::worker::Worker;
-use super::{Amounts, pause};
 use crate::fuse::{DISK, OURS, Subject};
+use crate::interrupt;
 use crate::options::Options;
 use crate::rounds;
 
@@ -55,7 +56,7 @@ fn pair(
 ) -> Result<[f64; 2]> {
     let start = |(cgroup, file): (_, &&str)| Worker::start(cgroup, role, &subject.file(file), bytes, 1);
     let workers = tenants.hogs.iter().zip(&files).map(start).collect::<Result<Vec<_>>>()?;
-    pause(amounts.warm_up + amounts.hogs_time)?;
+    interrupt::sleep(amounts.warm_up + amounts.hogs_time)?;
     let rate = |worker: Worker| worker.stop()?.rate(amounts.warm_up);
     let rates = workers.into_iter().map(rate).collect::<Result<Vec<_>>>()?;
     subject.settle()?;

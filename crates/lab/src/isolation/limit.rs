@@ -14,11 +14,12 @@ use slackwater_fuse::mount::{MountOptions, unmount};
 use slackwater_fuse::tenants::{TenantBy, Tenants as Finder};
 use slackwater_fuse::{MountedVolume, Pool, PoolOptions, Tenancy, UmountRequest};
 
+use super::Amounts;
 use super::client::Role;
 use super::systems::Tenants;
 use super::worker::Worker;
-use super::{Amounts, pause};
 use crate::cgroups::Cgroup;
+use crate::interrupt;
 use crate::rig;
 use crate::rounds;
 use crate::scratch::Scratch;
@@ -97,7 +98,7 @@ impl Limited {
             let sampler = scope.spawn(|| self.sample(&stop, held));
             let work = || {
                 let worker = Worker::start(limited, Role::Overwrite, &file, bytes, threads)?;
-                pause(time)?;
+                interrupt::sleep(time)?;
                 worker.stop()
             };
             let told = work();

@@ -14,7 +14,7 @@ mod victims;
 mod worker;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -22,7 +22,6 @@ use clap::Args;
 use self::client::Role;
 pub(crate) use self::client::{ClientArguments, run_client};
 use self::systems::{Systems, Tenants};
-use crate::interrupt;
 use crate::options::Options;
 use crate::report::Report;
 use crate::scratch::Scratch;
@@ -122,18 +121,4 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     report.write_page(&page)?;
     report.note(format!("With plots: {}", page.display()));
     report.publish(options)
-}
-
-/// Waits while processes work.
-fn pause(time: Duration) -> Result<()> {
-    const SLICE: Duration = Duration::from_millis(50);
-    let end = Instant::now() + time;
-    loop {
-        interrupt::check()?;
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        std::thread::sleep(left.min(SLICE));
-    }
 }

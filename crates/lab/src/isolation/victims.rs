@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 
+use super::Amounts;
 use super::client::{Role, VICTIM_FILE_BYTES};
 use super::systems::{HOGS, SYNCED, Systems, Tenants, WRITTEN};
 use super::worker::{Told, Worker};
-use super::{Amounts, pause};
 use crate::fuse::Subject;
+use crate::interrupt;
 use crate::options::Options;
 use crate::rounds;
 use crate::statistics::quantile;
@@ -66,11 +67,11 @@ fn observe(subject: &Subject, hog: Option<Role>, amounts: Amounts, tenants: &Ten
         Worker::start(&tenants.hogs[0], role, &file, amounts.hog_bytes, 1)
     };
     let hog = hog.map(start_hog).transpose()?;
-    pause(amounts.warm_up)?;
+    interrupt::sleep(amounts.warm_up)?;
     let victim = |cgroup, role, name| Worker::start(cgroup, role, &subject.file(name), VICTIM_FILE_BYTES, 1);
     let syncing = victim(&tenants.syncing, Role::Sync, SYNCED)?;
     let writing = victim(&tenants.writing, Role::Write, WRITTEN)?;
-    pause(amounts.time)?;
+    interrupt::sleep(amounts.time)?;
     cell.synced.add(&syncing.stop()?)?;
     cell.written.add(&writing.stop()?)?;
     if let Some(hog) = hog {
