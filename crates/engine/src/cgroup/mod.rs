@@ -204,10 +204,9 @@ impl Memcg {
 
     /// Whether so much of it is dirty that its wbs write back without being asked, or a writer of it waits.
     pub(crate) fn over_background(&self) -> bool {
-        self.lineage().any(|memcg| {
-            memcg.want_room.load(Ordering::Relaxed)
-                || memcg.thresholds().is_some_and(|levels| memcg.charged_pages() > levels.background_pages)
-        })
+        let over =
+            |memcg: &Memcg| memcg.thresholds().is_some_and(|levels| memcg.charged_pages() > levels.background_pages);
+        self.wants_room() || self.lineage().any(over)
     }
 
     /// Whether a writer of it waits for room.
@@ -225,13 +224,13 @@ impl Memcg {
             })
     }
 
-    /// The nearest of it and those above that has a limit of its own.
-    pub(crate) fn nearest_limited(&self) -> Option<&Memcg> {
-        self.lineage().find(|memcg| memcg.thresholds().is_some())
+    /// The nearest of it and those above that has a limit of its own, and the levels that this sets.
+    pub(crate) fn nearest_limited(&self) -> Option<(&Memcg, Thresholds)> {
+        self.lineage().find_map(|memcg| Some((memcg, memcg.thresholds()?)))
     }
 
     /// The levels that its limit sets, if it has one.
-    pub(crate) fn thresholds(&self) -> Option<Thresholds> {
+    fn thresholds(&self) -> Option<Thresholds> {
         let limit = self.limit_pages.load(Ordering::Relaxed);
         (limit != NO_LIMIT).then(|| Thresholds::of_limit(limit, self.ratios))
     }
@@ -296,7 +295,7 @@ impl Memcg {
         true
     }
 
-    /// A wb of it was killed.
+    /// The volume of a wb of it is gone.
     pub(crate) fn remove_wb(&self, wb: &Arc<BdiWriteback>) {
         if let Some(list) = self.cgwbs.lock().as_mut() {
             list.retain(|other| !Arc::ptr_eq(other, wb));

@@ -62,10 +62,7 @@ pub(crate) struct FrameOwners {
 
 impl FrameOwners {
     pub(crate) fn new(frames: u32, tunables: &Tunables) -> Self {
-        let ratios = DirtyRatios {
-            dirty_percent: tunables.dirty_percent,
-            background_percent: tunables.dirty_background_percent,
-        };
+        let ratios = DirtyRatios::of(tunables);
         let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios);
         let table =
             Table { slots: vec![Some(Arc::clone(&root))], free: Vec::new(), offline: VecDeque::new(), last_id: 0 };

@@ -28,8 +28,9 @@ use crate::filemap::write_page::{Outcome, Span, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
 use crate::super_block::Left;
+use crate::throttle::Pause;
 use crate::units::Tick;
-use crate::writeback::{Pages, Pause};
+use crate::writeback::Pages;
 
 /// What became of a write.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

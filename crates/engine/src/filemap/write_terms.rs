@@ -128,8 +128,8 @@ impl File {
     }
 
     /// Writes pages that a kernel held for a mapping of the file, for the tenant of its wb, since nobody knows who stored
-    /// to them. Neither the volume's share nor the space on
-    /// the backend counts, and the arena's reserve is open to it: `NoRoom` only if that is used up as well.
+    /// to them. Neither the volume's share nor the space on the backend counts, and the arena's reserve is open to it:
+    /// `NoRoom` only if that is used up as well.
     ///
     /// # Errors
     /// As [`File::try_write_at`].
@@ -137,7 +137,7 @@ impl File {
     /// # Blocking
     /// As [`File::try_write_at`].
     pub fn write_from_mapping(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        let memcg = Arc::clone(&self.inode().wb().memcg);
+        let memcg = self.inode().memcg();
         self.write_on(offset_bytes, bytes, Terms::mapping(&memcg))
     }
 }

@@ -10,7 +10,7 @@
 //! tenant's writers rises to the whole bandwidth, however many they are, and they bounce off the tenant's limit.
 
 use super::bandwidth::Bandwidth;
-use super::pause::{Decision, Dirtier, Terms};
+use super::pause::{Dirtier, Pause, Terms};
 use super::position::position_ratio;
 use super::rate_limit::{RateLimit, Wanted};
 use super::sample::{DomainKind, DomainSample, LimitMode};
@@ -45,7 +45,7 @@ pub(crate) struct Input {
 /// What comes of a look.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    pub(crate) decision: Decision,
+    pub(crate) decision: Pause,
     /// The domain that decided; none if all have room to run free. If one did and the decision is to pause, foreign
     /// flushes are due (sem. 5.8).
     pub(crate) governed_by: Option<DomainKind>,
@@ -66,7 +66,7 @@ pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, no
     if let Some(room_pages) = room_pages {
         dirtier.run_free(room_pages, now_ms);
         let start_background = domains().any(DomainSample::is_over_background);
-        return Verdict { decision: Decision::Free, governed_by: None, start_background, dirty_exceeded };
+        return Verdict { decision: Pause::None, governed_by: None, start_background, dirty_exceeded };
     }
 
     wb.bandwidth.update(input.written_pages, now_ms);
@@ -139,7 +139,7 @@ mod tests {
         let free = |input| look(&input).governed_by.is_none();
         assert!(free(input(15_000, None)) && free(input(15_000, Some(15_000))));
         assert!(!free(input(15_001, None)) && !free(input(15_001, Some(0))) && !free(input(0, Some(15_001))));
-        assert_eq!(look(&input(15_000, Some(15_000))).decision, Decision::Free);
+        assert_eq!(look(&input(15_000, Some(15_000))).decision, Pause::None);
     }
 
     #[test]
@@ -174,20 +174,20 @@ mod tests {
     fn the_nearer_to_the_limit_the_longer_the_pause() {
         // 256 pages at 25 600/s are 10 ms at the setpoint, which lies at 17 500.
         let pause = |held| look(&input(held, None)).decision;
-        assert_eq!(pause(17_500), Decision::Pause(Duration::from_millis(10)));
-        assert_eq!(pause(19_000), Decision::Pause(Duration::from_millis(12)));
-        assert_eq!(pause(19_900), Decision::Pause(Duration::from_millis(86)));
-        assert_eq!(pause(20_000), Decision::PauseAndAsk(Duration::from_millis(100)));
-        assert_eq!(pause(40_000), Decision::PauseAndAsk(Duration::from_millis(200)), "T2, T3");
+        assert_eq!(pause(17_500), Pause::For(Duration::from_millis(10)));
+        assert_eq!(pause(19_000), Pause::For(Duration::from_millis(12)));
+        assert_eq!(pause(19_900), Pause::For(Duration::from_millis(86)));
+        assert_eq!(pause(20_000), Pause::AskAfter(Duration::from_millis(100)));
+        assert_eq!(pause(40_000), Pause::AskAfter(Duration::from_millis(200)), "T2, T3");
     }
 
     #[test]
     fn a_wb_with_next_to_nothing_dirty_is_not_held_by_a_full_domain() {
         let mut full = input(20_000, None);
         full.global.wb_dirty_pages = 96;
-        assert_eq!(look(&full).decision, Decision::Pause(Duration::from_millis(1)));
+        assert_eq!(look(&full).decision, Pause::For(Duration::from_millis(1)));
         full.global.wb_dirty_pages = 97;
-        assert_eq!(look(&full).decision, Decision::PauseAndAsk(Duration::from_millis(1)));
+        assert_eq!(look(&full).decision, Pause::AskAfter(Duration::from_millis(1)));
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(look(&room).governed_by, None);
         room.mode = LimitMode::Strict;
         assert!(look(&room).dirty_exceeded);
-        assert!(matches!(look(&room).decision, Decision::PauseAndAsk(_)), "its own limit binds it");
+        assert!(matches!(look(&room).decision, Pause::AskAfter(_)), "its own limit binds it");
     }
 
     #[test]

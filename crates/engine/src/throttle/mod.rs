@@ -50,7 +50,8 @@ mod tests;
 
 pub(crate) use balance::{Input, WbRates, balance};
 pub(crate) use domain::WbDomain;
-pub(crate) use pause::{Decision, Dirtier};
+pub(crate) use pause::Dirtier;
+pub use pause::Pause;
 pub(crate) use proportions::FpropLocal;
 pub(crate) use sample::{DomainKind, DomainSample, LimitMode};
 pub(crate) use share::needs_exact_sum;

@@ -7,7 +7,7 @@
 //! # Kernel counterpart
 //! `wb_max_pause`, `wb_min_pause`, the second half of `balance_dirty_pages` and `balance_dirty_pages_ratelimited`;
 //! sem. 4.7. Differs: nobody sleeps here; where the reference would sleep and go round its loop, the answer is
-//! [`Decision::PauseAndAsk`]. A writer looks at every 1 MiB at the latest. And debt that is more than the longest pause
+//! [`Pause::AskAfter`]. A writer looks at every 1 MiB at the latest. And debt that is more than the longest pause
 //! is not forgiven: the kernel looks while a request goes on, so its debts are small, but a request of 1 MiB may cost
 //! one of many writers a second. Forgiven, 200 ms would be the price of any request, and the limit the only brake.
 
@@ -31,15 +31,15 @@ const TARGET_MS: u64 = 10;
 /// Credit that is carried over.
 const CREDIT_MS_MAX: u64 = 1000;
 
-/// What a writer is to do.
+/// What a writer is to do before it writes on. The pages that it has written are taken.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// Go on.
-    Free,
-    /// Go on after this time, at most 200 ms.
-    Pause(Duration),
-    /// Look again after this time, at most 200 ms, before going on: the limit is reached, or much is owed.
-    PauseAndAsk(Duration),
+pub enum Pause {
+    /// Nothing.
+    None,
+    /// Wait for this time, at most 200 ms.
+    For(Duration),
+    /// Wait for this time, at most 200 ms, and ask again: the limit is reached, or much is owed.
+    AskAfter(Duration),
 }
 
 /// The account of one writer, whichever wbs it writes to.
@@ -135,14 +135,14 @@ impl Dirtier {
 
     /// Settles the account. `wb_is_nearly_clean`: the wb has no more dirty pages than its counter may be wrong by, so
     /// stopping its writers would free nothing, and might hold up those of a healthy device for one that is stuck.
-    pub(super) fn settle(&mut self, terms: Terms, wb_is_nearly_clean: bool, now_ms: u64) -> Decision {
+    pub(super) fn settle(&mut self, terms: Terms, wb_is_nearly_clean: bool, now_ms: u64) -> Pause {
         if terms.task_pages_per_s == 0 {
             let pause = self.pause(terms, now_ms, terms.max_pause_ms);
             if wb_is_nearly_clean {
                 self.nr_dirtied = 0;
-                return Decision::Pause(pause);
+                return Pause::For(pause);
             }
-            return Decision::PauseAndAsk(pause);
+            return Pause::AskAfter(pause);
         }
         let period_ms = period_ms(self.nr_dirtied, terms.task_pages_per_s);
         let paid_until_ms = self.paused_when_ms.unwrap_or(now_ms);
@@ -159,16 +159,16 @@ impl Dirtier {
                 // Too few to cost anything: looks when there are more.
                 self.nr_dirtied_pause = self.nr_dirtied_pause.saturating_add(self.nr_dirtied);
             }
-            return Decision::Free;
+            return Pause::None;
         }
         let due_ms = u64::try_from(due_ms).unwrap_or(u64::MAX);
         if due_ms > terms.max_pause_ms && !wb_is_nearly_clean {
             self.paused_when_ms = Some(paid_until_ms);
-            return Decision::PauseAndAsk(Duration::from_millis(terms.max_pause_ms));
+            return Pause::AskAfter(Duration::from_millis(terms.max_pause_ms));
         }
         let pause = self.pause(terms, now_ms, due_ms.min(terms.max_pause_ms));
         self.nr_dirtied = 0;
-        Decision::Pause(pause)
+        Pause::For(pause)
     }
 
     /// A pause of `pause_ms` from now, at the end of which all time is used up.
@@ -256,60 +256,60 @@ mod tests {
     fn what_is_dirtied_is_paid_for() {
         // 100 pages at 1000/s are 100 ms, of which 30 have passed.
         let mut writer = dirtier(100, Some(970));
-        assert_eq!(writer.settle(terms(1000), false, 1000), Decision::Pause(MS(70)));
+        assert_eq!(writer.settle(terms(1000), false, 1000), Pause::For(MS(70)));
         assert_eq!((writer.nr_dirtied, writer.nr_dirtied_pause, writer.paused_when_ms), (0, 100, Some(1070)));
         // The first pause knows of no time before it.
-        assert_eq!(dirtier(100, None).settle(terms(1000), false, 1000), Decision::Pause(MS(100)));
+        assert_eq!(dirtier(100, None).settle(terms(1000), false, 1000), Pause::For(MS(100)));
     }
 
     #[test]
     fn small_debt_and_credit_are_carried_over() {
         let mut writer = dirtier(5, Some(1000));
-        assert_eq!(writer.settle(terms(1000), false, 1000), Decision::Free);
+        assert_eq!(writer.settle(terms(1000), false, 1000), Pause::None);
         assert_eq!((writer.nr_dirtied, writer.paused_when_ms), (0, Some(1005)), "5 ms of debt");
         writer.nr_dirtied = 5;
-        assert_eq!(writer.settle(terms(1000), false, 1000), Decision::Pause(MS(10)));
+        assert_eq!(writer.settle(terms(1000), false, 1000), Pause::For(MS(10)));
 
         let mut writer = dirtier(100, Some(1000));
-        assert_eq!(writer.settle(terms(1000), false, 1600), Decision::Free);
+        assert_eq!(writer.settle(terms(1000), false, 1600), Pause::None);
         assert_eq!(writer.paused_when_ms, Some(1100), "500 ms of credit");
         let mut writer = dirtier(100, Some(1000));
-        assert_eq!(writer.settle(terms(1000), false, 2101), Decision::Free);
+        assert_eq!(writer.settle(terms(1000), false, 2101), Pause::None);
         assert_eq!(writer.paused_when_ms, Some(2101), "1001 ms of credit are dropped");
     }
 
     #[test]
     fn pages_that_cost_nothing_wait_for_more() {
         let mut writer = dirtier(32, Some(0));
-        assert_eq!(writer.settle(terms(100_000), false, 0), Decision::Free);
+        assert_eq!(writer.settle(terms(100_000), false, 0), Pause::None);
         assert_eq!((writer.nr_dirtied, writer.nr_dirtied_pause), (32, 64));
         assert!(writer.dirtied(300, false) && writer.nr_dirtied == 332);
-        assert_eq!(writer.settle(terms(1_000_000), false, 0), Decision::Free);
+        assert_eq!(writer.settle(terms(1_000_000), false, 0), Pause::None);
         assert_eq!((writer.nr_dirtied, writer.nr_dirtied_pause), (332, 396));
     }
 
     #[test]
     fn a_debt_that_one_pause_does_not_pay_is_asked_about_again() {
         let mut writer = dirtier(250, Some(1000));
-        assert_eq!(writer.settle(terms(1000), false, 1000), Decision::PauseAndAsk(MS(200)));
+        assert_eq!(writer.settle(terms(1000), false, 1000), Pause::AskAfter(MS(200)));
         // At the rate that it finds then.
-        assert_eq!(writer.clone().settle(terms(1000), false, 1200), Decision::Pause(MS(50)));
-        assert_eq!(writer.clone().settle(terms(625), false, 1200), Decision::Pause(MS(200)));
-        assert_eq!(writer.clone().settle(terms(500), false, 1200), Decision::PauseAndAsk(MS(200)));
-        assert_eq!(writer.clone().settle(terms(2000), false, 1200), Decision::Free);
-        assert_eq!(writer.settle(terms(1), true, 1200), Decision::Pause(MS(200)), "forgiven: the wb is nearly clean");
+        assert_eq!(writer.clone().settle(terms(1000), false, 1200), Pause::For(MS(50)));
+        assert_eq!(writer.clone().settle(terms(625), false, 1200), Pause::For(MS(200)));
+        assert_eq!(writer.clone().settle(terms(500), false, 1200), Pause::AskAfter(MS(200)));
+        assert_eq!(writer.clone().settle(terms(2000), false, 1200), Pause::None);
+        assert_eq!(writer.settle(terms(1), true, 1200), Pause::For(MS(200)), "forgiven: the wb is nearly clean");
         assert_eq!((writer.nr_dirtied, writer.paused_when_ms), (0, Some(1400)));
     }
 
     #[test]
     fn at_the_limit_a_writer_asks_again_and_still_owes() {
         let mut writer = dirtier(100, Some(1000));
-        assert_eq!(writer.settle(terms(0), false, 1000), Decision::PauseAndAsk(MS(200)));
+        assert_eq!(writer.settle(terms(0), false, 1000), Pause::AskAfter(MS(200)));
         assert_eq!((writer.nr_dirtied, writer.paused_when_ms), (100, Some(1200)));
-        assert_eq!(writer.settle(terms(1000), false, 1200), Decision::Pause(MS(100)));
+        assert_eq!(writer.settle(terms(1000), false, 1200), Pause::For(MS(100)));
         // A wb with next to nothing dirty is not what keeps the domain full.
         let mut writer = dirtier(100, Some(1000));
-        assert_eq!(writer.settle(terms(0), true, 1000), Decision::Pause(MS(200)));
+        assert_eq!(writer.settle(terms(0), true, 1000), Pause::For(MS(200)));
         assert_eq!(writer.nr_dirtied, 0);
     }
 }

@@ -12,6 +12,8 @@
 //! `domain_dirty_limits`, `dirty_freerun_ceiling`; sem. 4.1, 4.2. Differs: a tenant's limit is a number of pages and not
 //! a part of what is available.
 
+use crate::tunables::Tunables;
+
 use super::to_u64;
 
 /// A ratio is cut to parts of this, like the reference does.
@@ -27,6 +29,12 @@ pub(crate) struct DirtyRatios {
     pub(crate) dirty_percent: u32,
     /// Where the flusher starts (`dirty_background_ratio`).
     pub(crate) background_percent: u32,
+}
+
+impl DirtyRatios {
+    pub(crate) fn of(tunables: &Tunables) -> Self {
+        Self { dirty_percent: tunables.dirty_percent, background_percent: tunables.dirty_background_percent }
+    }
 }
 
 /// Two levels of dirty pages; the others follow from them.

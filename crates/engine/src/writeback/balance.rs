@@ -9,8 +9,6 @@
 //! # Kernel counterpart
 //! `balance_dirty_pages_ratelimited`, `wb_over_bg_thresh`; sem. 4.
 
-use std::time::Duration;
-
 use slackwater_sync::PercpuCounter;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
@@ -20,8 +18,8 @@ use crate::cgroup::Memcg;
 use crate::lock_order::{F_LOCK, LEAVES};
 use crate::super_block::SuperBlock;
 use crate::throttle::{
-    Decision, Dirtier, DirtyRatios, DomainKind, DomainSample, FpropLocal, Input, LimitMode, Thresholds, WbDomain,
-    WbRates, balance, ms_of, needs_exact_sum,
+    Dirtier, DirtyRatios, DomainKind, DomainSample, FpropLocal, Input, LimitMode, Pause, Thresholds, WbDomain, WbRates,
+    balance, ms_of, needs_exact_sum,
 };
 use crate::tunables::Tunables;
 use crate::units::Tick;
@@ -40,13 +38,9 @@ pub(crate) struct GlobalDomain {
 
 impl GlobalDomain {
     pub(crate) fn new(tunables: &Tunables, frames: u64) -> Self {
-        let ratios = DirtyRatios {
-            dirty_percent: tunables.dirty_percent,
-            background_percent: tunables.dirty_background_percent,
-        };
         Self {
             domain: WbDomain::new(),
-            thresholds: Thresholds::of_available(frames, ratios),
+            thresholds: Thresholds::of_available(frames, DirtyRatios::of(tunables)),
             mode: if tunables.strict_limit { LimitMode::Strict } else { LimitMode::Shared },
             nr_dirty: PercpuCounter::new(),
             nr_writeback: PercpuCounter::new(),
@@ -92,17 +86,6 @@ pub(crate) struct WriterAccount {
     /// It was told to ask again before it goes on.
     asks: AtomicBool,
     dirtier: Mutex<Dirtier>,
-}
-
-/// What a writer is to do before it writes on. The pages that it has written are taken.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Pause {
-    /// Nothing.
-    None,
-    /// Wait for this long, at most 200 ms.
-    For(Duration),
-    /// Wait for this long, at most 200 ms, and ask again.
-    AskAfter(Duration),
 }
 
 impl WriterAccount {
@@ -171,7 +154,7 @@ impl BdiWriteback {
         let now_ms = ms_of(self.pool.clock.now());
         let written = throttle.written_pages.fetch_add(pages, Ordering::Relaxed) + pages;
         self.pool.global.domain.completed(&throttle.completions, pages, now_ms);
-        if let Some(memcg) = self.memcg.nearest_limited() {
+        if let Some((memcg, _)) = self.memcg.nearest_limited() {
             memcg.domain().completed(&throttle.memcg_completions, pages, now_ms);
         }
         throttle.rates.lock().bandwidth.update(written, now_ms);
@@ -187,10 +170,8 @@ impl BdiWriteback {
             domain.is_over_background(local, thresholds, dirty, wb_dirty, global.mode, now_ms)
         };
         over(&global.domain, &throttle.completions, global.thresholds, global.nr_dirty.read())
-            || self.memcg.nearest_limited().is_some_and(|memcg| {
-                memcg.thresholds().is_some_and(|levels| {
-                    over(memcg.domain(), &throttle.memcg_completions, levels, memcg.charged_pages().min(wb_dirty))
-                })
+            || self.memcg.nearest_limited().is_some_and(|(memcg, levels)| {
+                over(memcg.domain(), &throttle.memcg_completions, levels, memcg.charged_pages().min(wb_dirty))
             })
     }
 
@@ -204,15 +185,12 @@ impl BdiWriteback {
         if verdict.start_background {
             self.start_background();
         }
-        let (pause, ms) = match verdict.decision {
-            Decision::Free => return Pause::None,
-            Decision::Pause(time) => (Pause::For(time), time.as_millis() as u64),
-            Decision::PauseAndAsk(time) => (Pause::AskAfter(time), time.as_millis() as u64),
-        };
+        let pause = verdict.decision;
+        let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return pause };
         self.want_commit_if_unstable();
         let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
         tracing::trace!(target: "slackwater::writeback", cgroup = %self.memcg.id(), wb_dirty = input.global.wb_dirty_pages,
-            by_tenant, pause = ms, "balance_dirty_pages");
+            by_tenant, pause = time.as_millis() as u64, "balance_dirty_pages");
         self.memcg.flush_foreign(self.pool.clock.now(), self.pool.tunables.dirty_expire);
         pause
     }
@@ -224,8 +202,7 @@ impl BdiWriteback {
             && 2 * unstable >= self.held_pages(false)
             && let Some(sb) = self.super_block()
         {
-            sb.commits().want();
-            sb.root_wb().wake();
+            sb.want_commit();
         }
     }
 
@@ -244,9 +221,8 @@ impl BdiWriteback {
             }
         };
         let throttle = &self.throttle;
-        let memcg = self.memcg.nearest_limited().and_then(|memcg| {
-            let thresholds = memcg.thresholds()?;
-            Some(sample(memcg.domain(), &throttle.memcg_completions, thresholds, memcg.charged_pages(), 0))
+        let memcg = self.memcg.nearest_limited().map(|(memcg, thresholds)| {
+            sample(memcg.domain(), &throttle.memcg_completions, thresholds, memcg.charged_pages(), 0)
         });
         let (dirty, writeback) = (global.nr_dirty.read(), global.nr_writeback.read());
         Input {

@@ -83,11 +83,6 @@ impl Commits {
         state.inodes.clone()
     }
 
-    /// Has the next step of the root wb start a commit, if anything is unstable.
-    pub(crate) fn want(&self) {
-        self.0.lock().wanted = true;
-    }
-
     /// Empties the list; the engine goes away.
     pub(crate) fn take(&self) -> Vec<Arc<Inode>> {
         std::mem::take(&mut self.0.lock().inodes)
@@ -98,6 +93,14 @@ impl Commits {
         let state = self.0.lock();
         let failed = state.failed.filter(|(at, _)| *at >= number);
         (state.ended >= number).then_some(failed.map_or(Ok(()), |(_, kind)| Err(kind)))
+    }
+}
+
+impl SuperBlock {
+    /// Has a commit started soon, if anything is unstable.
+    pub(crate) fn want_commit(&self) {
+        self.commits().0.lock().wanted = true;
+        self.root_wb().wake();
     }
 }
 
@@ -145,8 +148,7 @@ fn note_unstable(inode: &Arc<Inode>) {
     };
     let wb = inode.wb();
     if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.ends_foreign_flush() {
-        sb.commits().want();
-        sb.root_wb().wake();
+        sb.want_commit();
     }
 }
 
@@ -217,12 +219,14 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     let done = Done::new(move |answer: Result<(), BackendError>| {
         let result = answer.map_err(|error| error.kind());
         owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
-        let listed = if result.is_err() { owner.commits().note_failed() } else { Vec::new() };
+        let missed = result.err().map(|kind| (kind, owner.commits().note_failed()));
         for inode in inodes {
             end(&inode, result);
         }
-        for (inode, kind) in listed.iter().filter_map(|inode| Some((inode, result.err()?))) {
-            let _ = lose(inode, &[Mark::Unstable], kind); // C4
+        if let Some((kind, listed)) = missed {
+            for inode in &listed {
+                let _ = lose(inode, &[Mark::Unstable], kind); // C4
+            }
         }
         {
             let mut commits = owner.commits().0.lock();

@@ -151,8 +151,7 @@ impl BdiWriteback {
         }
         let pages = self.stat.sum();
         if pages.unstable != 0 && pages.reclaimable + pages.writeback == 0 {
-            sb.commits().want();
-            sb.root_wb().wake();
+            sb.want_commit();
         }
     }
 

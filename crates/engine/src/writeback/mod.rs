@@ -26,7 +26,6 @@ mod wb;
 mod work;
 pub(crate) mod writepages;
 
-pub use balance::Pause;
 pub(crate) use balance::WriterAccount;
 pub(crate) use bdi::Attempt;
 pub use bdi::BackingDevInfo;

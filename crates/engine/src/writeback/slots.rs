@@ -74,7 +74,6 @@ impl Slots {
     /// `wb` runs: it takes what it wants itself.
     pub(crate) fn runs(&self, wb: &Arc<BdiWriteback>) {
         let mut taken = self.taken.lock();
-        // Dropped outside: it is not the last reference, but it need not be looked at for that.
         taken.wanting.retain(|wanting| !Arc::ptr_eq(wanting, wb));
     }
 

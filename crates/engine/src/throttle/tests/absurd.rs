@@ -129,8 +129,8 @@ proptest! {
             let verdict = balance(&input, &mut rates, &mut dirtier, now_ms);
             let longest = Duration::from_millis(200);
             match verdict.decision {
-                Decision::Free => {}
-                Decision::Pause(pause) | Decision::PauseAndAsk(pause) => {
+                Pause::None => {}
+                Pause::For(pause) | Pause::AskAfter(pause) => {
                     prop_assert!(verdict.governed_by.is_some());
                     prop_assert!(pause > Duration::ZERO && pause <= longest, "T3: {pause:?}");
                 }
@@ -139,7 +139,7 @@ proptest! {
             if full && look.mode == LimitMode::Shared && input.global.wb_dirty_pages > look.stat_error
                 && verdict.governed_by == Some(DomainKind::Global)
             {
-                prop_assert!(matches!(verdict.decision, Decision::PauseAndAsk(_)), "T2: {verdict:?}");
+                prop_assert!(matches!(verdict.decision, Pause::AskAfter(_)), "T2: {verdict:?}");
             }
             prop_assert!(verdict.start_background || verdict.governed_by.is_none());
             prop_assert!(rates.bandwidth.avg_pages_per_s() >= 1);

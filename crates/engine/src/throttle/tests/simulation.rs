@@ -331,9 +331,9 @@ impl Simulation {
         wb.is_writing |= verdict.start_background;
         wb.dirty_exceeded = verdict.dirty_exceeded;
         let (pause, asks) = match verdict.decision {
-            Decision::Free => return pages,
-            Decision::Pause(pause) => (pause, false),
-            Decision::PauseAndAsk(pause) => (pause, true),
+            Pause::None => return pages,
+            Pause::For(pause) => (pause, false),
+            Pause::AskAfter(pause) => (pause, true),
         };
         let pause_ms = u64::try_from(pause.as_millis()).expect("at most 200 ms");
         writer.paused_ms += pause_ms;

@@ -92,6 +92,9 @@ impl SuperBlock {
         if let Some(wb) = found(&self.cgroup_wbs.0.lock()) {
             return Some(wb);
         }
+        if !memcg.is_online() {
+            return None; // as `add_wb` would say
+        }
         let made = BdiWriteback::for_memcg(self, memcg);
         let mut tree = self.cgroup_wbs.0.lock();
         if let Some(wb) = found(&tree) {
@@ -125,12 +128,11 @@ impl SuperBlock {
 }
 
 impl BdiWriteback {
-    /// Nobody gets it any more by looking for it. Those who have it keep it until they put it.
+    /// Its tenant is going offline, and has no list of wbs any more (T3 of `cgroup`). Nobody gets it by looking for it. Those who have it keep it until they put it.
     pub(crate) fn kill(self: &Arc<Self>) {
         if let Some(sb) = self.super_block() {
             sb.cgroup_wbs.remove_live(self);
         }
-        self.memcg.remove_wb(self);
         if self.kill_ref() {
             tracing::trace!(target: "slackwater::writeback", memcg = %self.memcg.id(), "cgwb_kill");
             self.wake(); // its clean inodes are to move away

@@ -4,7 +4,6 @@
 //! pair is that of [`slackwater_sync::InFlight`]. No grace period, no queue and no other volume is waited for; sem. 6.4,
 //! 6.5.
 
-use slackwater_sync::rcu::{Domain, Guard};
 use slackwater_sync::shim::{Arc, thread};
 
 use super::{Drain, count};
@@ -25,10 +24,6 @@ impl Drain for PerSb {
 
     fn unpin(&self, sb: &SuperBlock) {
         sb.switches_in_flight().unpin();
-    }
-
-    fn section<'a>(&self, _: &'a Domain) -> Option<Guard<'a>> {
-        None
     }
 
     fn drain(&self, sb: &Arc<SuperBlock>) {
