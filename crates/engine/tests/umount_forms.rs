@@ -1,47 +1,105 @@
 //! The race of sem. 6.2, replayed for each of the four forms: a switch is held between *prepare* and *queue* while its
-//! volume is unmounted. Only the first form lets the unmount pass it.
+//! volume is unmounted. Only the first form lets the unmount pass it. And the last form takes back what is queued.
 
 #![cfg(all(debug_assertions, not(any(slackwater_loom, slackwater_shuttle))))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::sync::Arc;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::{
-    DrainStats, Engine, File, Forms, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountForm,
-    UmountOptions,
+    DrainStats, Engine, File, Forms, InodeRef, ManualClock, Memcg, SuperBlock, Timestamp, Tunables, UmountError,
+    UmountForm, UmountOptions,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_sync::gate;
+use slackwater_sync::rcu::Options;
 
-/// A volume with one clean inode that belongs to a tenant which goes offline: whoever steps next begins the switch.
+/// Longest wait for what takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which what is not to happen would happen, as a rule.
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// Every switch of the process comes to a gate that is held: the tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Rig {
+    clock: Arc<ManualClock>,
     engine: Engine,
     volume: Arc<SuperBlock>,
 }
 
 impl Rig {
+    /// Driven by hand, but for grace periods; with one clean inode that belongs to a tenant which goes offline: whoever
+    /// steps next begins the switch.
     fn new(umount: UmountForm) -> Self {
-        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
-        let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
-        let clock = Arc::new(ManualClock::new(Timestamp(1)));
-        let forms = Forms { umount, ..Forms::default() };
-        let engine = Engine::with_forms(arena, slackwater_arena::Survivors::default(), clock, tunables, forms);
-        let volume = engine.mount("rig", Arc::new(MemBackend::new())).unwrap();
-        let memcg = engine.memcg_create("a", None, None);
-        let inode = volume.make(&volume.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
-        let file = File::open_for(&inode, &memcg).unwrap();
-        file.write_at(0, b"x").unwrap();
-        file.fsync().unwrap();
-        assert!(engine.memcg_offline(&memcg));
-        Self { engine, volume }
+        let rig = Self::with(0, Forms { umount, ..Forms::default() });
+        rig.leave_files(1);
+        rig
     }
 
-    /// Unmounts while the switch is held at `gate`; says whether the unmount ended before the switch was let go on.
-    fn umount_while_held(&self, gate: &'static str) -> (bool, Result<(), UmountError>) {
+    fn with(flusher_threads: u32, forms: Forms) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
+        let tunables = Tunables { flusher_threads, ..Tunables::default() };
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let engine = Engine::with_forms(arena, slackwater_arena::Survivors::default(), clock.clone(), tunables, forms);
+        let volume = engine.mount("rig", Arc::new(MemBackend::new())).unwrap();
+        Self { clock, engine, volume }
+    }
+
+    fn create(&self, name: &str) -> InodeRef {
+        self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
+    }
+
+    /// Clean files that belong to a tenant which goes offline.
+    fn leave_files(&self, count: usize) {
+        let memcg = self.engine.memcg_create("a", None, None);
+        for number in 0..count {
+            write_round(&self.create(&number.to_string()), &memcg);
+        }
+        assert!(self.engine.memcg_offline(&memcg));
+    }
+
+    /// A clean file of the first tenant, that the next round of the second one moves to him.
+    fn contested_file(&self) -> (InodeRef, [Arc<Memcg>; 2]) {
+        let [a, b] = ["a", "b"].map(|name| self.engine.memcg_create(name, None, None));
+        let inode = self.create("x");
+        write_round(&inode, &a);
+        (0..8).for_each(|_| write_round(&inode, &b));
+        (inode, [a, b])
+    }
+
+    /// Unmounts beside a switch, which ends though no grace period does; no inode is moved.
+    fn umount_takes_back(&self) {
+        assert_ne!(self.engine.switches_in_flight(), 0);
+        let umounter = thread::spawn({
+            let volume = Arc::clone(&self.volume);
+            move || volume.umount(UmountOptions::default())
+        });
+        eventually("the end of the unmount", || umounter.is_finished());
+        umounter.join().unwrap().unwrap();
+        eventually("the end of the switches", || self.engine.switches_in_flight() == 0);
+        assert_eq!((self.waits(), self.engine.inodes_switched(), self.engine.dead_volume_uses()), ((0, 0, 0), 0, 0));
+    }
+
+    fn nothing_is_left_of(&self, memcgs: impl IntoIterator<Item = Arc<Memcg>>) {
+        memcgs.into_iter().for_each(|memcg| assert!(self.engine.memcg_offline(&memcg)));
+        eventually("the end of the tenants", || {
+            let _ = self.engine.step();
+            self.engine.memcgs().len() == 1
+        });
+    }
+
+    /// Unmounts while the switch is held at `gate`; says whether the unmount, which has seen it, ended within `window`,
+    /// before the switch was let go on.
+    fn umount_while_held(&self, gate: &'static str, window: Duration) -> (bool, Result<(), UmountError>) {
         let hold = gate::hold(gate);
         let stop = Arc::new(AtomicBool::new(false));
         let switcher = thread::spawn({
@@ -58,8 +116,12 @@ impl Rig {
             let volume = Arc::clone(&self.volume);
             move || volume.umount(UmountOptions::default())
         });
+        eventually("the unmount's look at switches", || {
+            let DrainStats { grace_periods, barriers, waits, .. } = self.engine.drain_stats();
+            grace_periods + barriers + waits != 0
+        });
         let began = Instant::now();
-        while !umounter.is_finished() && began.elapsed() < Duration::from_millis(300) {
+        while !umounter.is_finished() && began.elapsed() < window {
             thread::yield_now();
         }
         let passed = umounter.is_finished();
@@ -79,11 +141,27 @@ impl Rig {
     }
 }
 
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        thread::yield_now();
+    }
+}
+
+/// Writes the first bytes for `memcg` and makes them durable: one round of write-back.
+fn write_round(inode: &InodeRef, memcg: &Arc<Memcg>) {
+    let file = File::open_for(inode, memcg).unwrap();
+    file.write_at(0, b"x").unwrap();
+    file.fsync().unwrap();
+}
+
 #[test]
 fn sem_6_2_the_base_form_leaves_a_busy_inode_and_its_switch_ends_on_a_dead_volume() {
+    let _turn = turn();
     let rig = Rig::new(UmountForm::Base);
-    let (passed, result) = rig.umount_while_held("switch.prepared");
-    assert!(passed, "it does not see the switch");
+    let (passed, result) = rig.umount_while_held("switch.prepared", PATIENCE);
+    assert!(passed, "it does not see what is not queued");
     assert!(matches!(result, Err(UmountError::BusyInodes(1))), "{result:?}");
     assert_eq!(rig.engine.dead_volume_uses(), 1);
     assert_eq!(rig.waits(), (0, 1, 1), "and yet it has waited");
@@ -91,23 +169,25 @@ fn sem_6_2_the_base_form_leaves_a_busy_inode_and_its_switch_ends_on_a_dead_volum
 
 #[test]
 fn the_other_forms_wait_for_a_switch_that_is_prepared_and_not_queued() {
-    for (form, waits) in
-        [(UmountForm::Race, (1, 1, 1)), (UmountForm::RmBarrier, (1, 0, 1)), (UmountForm::PerSb, (0, 0, 0))]
+    let _turn = turn();
+    for (form, waits, switched) in
+        [(UmountForm::Race, (1, 1, 1), 1), (UmountForm::RmBarrier, (1, 0, 1), 1), (UmountForm::PerSb, (0, 0, 0), 0)]
     {
         let rig = Rig::new(form);
-        let (passed, result) = rig.umount_while_held("switch.prepared");
+        let (passed, result) = rig.umount_while_held("switch.prepared", MOMENT);
         assert!(!passed, "{form:?} passed the switch");
         result.unwrap();
         assert_eq!(rig.engine.dead_volume_uses(), 0, "{form:?}");
-        assert_eq!(rig.waits(), waits, "{form:?}");
+        assert_eq!((rig.waits(), rig.engine.inodes_switched()), (waits, switched), "{form:?}");
     }
 }
 
 #[test]
 fn the_forms_that_are_right_wait_until_the_inode_was_let_go_of() {
+    let _turn = turn();
     for form in [UmountForm::PerSb, UmountForm::Race, UmountForm::RmBarrier] {
         let rig = Rig::new(form);
-        let (passed, result) = rig.umount_while_held("switch.iput");
+        let (passed, result) = rig.umount_while_held("switch.iput", MOMENT);
         assert!(!passed, "{form:?} passed the switch");
         result.unwrap();
         assert_eq!(rig.engine.dead_volume_uses(), 0, "{form:?}");
@@ -116,6 +196,7 @@ fn the_forms_that_are_right_wait_until_the_inode_was_let_go_of() {
 
 #[test]
 fn a_volume_without_switches_waits_for_nobody_elses() {
+    let _turn = turn();
     let rig = Rig::new(UmountForm::PerSb);
     let other = rig.engine.mount("other", Arc::new(MemBackend::new())).unwrap();
     let hold = gate::hold("switch.prepared");
@@ -130,4 +211,59 @@ fn a_volume_without_switches_waits_for_nobody_elses() {
     switcher.join().unwrap();
     rig.volume.umount(UmountOptions::default()).unwrap();
     assert_eq!((rig.waits(), rig.engine.dead_volume_uses()), ((0, 0, 0), 0));
+}
+
+#[test]
+fn switches_that_wait_for_their_grace_period_are_taken_back() {
+    let _turn = turn();
+    let rig = Rig::with(0, Forms::default());
+    rig.leave_files(130); // more than one context has
+    let hold = gate::hold("switch.grace");
+    let _ = rig.engine.step();
+    hold.wait_reached();
+    rig.umount_takes_back();
+    assert_eq!(rig.engine.drain_stats().waits, 1);
+    drop(hold);
+    rig.nothing_is_left_of([]);
+}
+
+#[test]
+fn a_switch_to_another_tenant_is_taken_back() {
+    let _turn = turn();
+    let rig = Rig::with(0, Forms::default());
+    let (inode, tenants) = rig.contested_file();
+    let hold = gate::hold("switch.grace");
+    write_round(&inode, &tenants[1]);
+    drop(inode);
+    rig.umount_takes_back();
+    assert_eq!(rig.engine.drain_stats().waits, 1);
+    drop(hold);
+    rig.nothing_is_left_of(tenants);
+}
+
+/// Its data is in the backend by then, as that answers at once.
+#[test]
+fn a_flusher_takes_back_a_switch_that_it_was_about_to_queue() {
+    let _turn = turn();
+    let rig = Rig::with(0, Forms::default());
+    let (inode, tenants) = rig.contested_file();
+    File::open_for(&inode, &tenants[1]).unwrap().write_at(0, b"x").unwrap();
+    drop(inode);
+    rig.clock.advance(Duration::from_secs(60));
+    let (passed, result) = rig.umount_while_held("switch.prepared", MOMENT);
+    assert!(!passed);
+    result.unwrap();
+    assert_eq!((rig.engine.inodes_switched(), rig.engine.dead_volume_uses()), (0, 0));
+    rig.nothing_is_left_of(tenants);
+}
+
+#[test]
+fn an_unmount_does_not_wait_for_a_grace_period_of_an_hour() {
+    let _turn = turn();
+    let rcu = Options { coalesce: Duration::from_secs(3600), ..Options::default() };
+    // Kept for ever: its end would wait for the callbacks.
+    let rig = ManuallyDrop::new(Rig::with(2, Forms { rcu, ..Forms::default() }));
+    rig.leave_files(1);
+    eventually("the switch", || rig.engine.switches_in_flight() != 0);
+    rig.umount_takes_back();
 }

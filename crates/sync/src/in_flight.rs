@@ -11,9 +11,14 @@
 //! in_flight.unpin();            free what was worked on
 //! ```
 //!
+//! What is pinned may be put on a queue, for somebody to work on later. The owner then need not wait for him: it takes back
+//! what is on the queue, with [`InFlight::drain_with`].
+//!
 //! # Invariants
 //! F1. After an unpin nothing of the count is read or written: the owner may have freed it. The wake goes by address.
 //! F2. WAITING is cleared only while the count is zero, in one step, so that no waiter of a later round loses its wake.
+//! F3. Whoever queues what he has pinned tests the flag once more with the queue's lock held, and backs off if it is
+//!     closed. So once the owner has closed the flag and emptied the queue, under that lock, nothing comes to it any more.
 //!
 //! # Memory ordering
 //! O1. [`Site::InFlightPinFence`] with [`Site::InFlightDrainFence`]: each side writes, then reads what the other wrote.
@@ -74,10 +79,24 @@ impl InFlight {
     #[inline]
     #[track_caller]
     pub fn drain(&self) {
+        self.drain_with(|| {});
+    }
+
+    /// As [`InFlight::drain`], after `take_back` has unpinned what nobody is at (F3). Not called if nothing is in flight.
+    ///
+    /// # Blocking
+    /// While anything is in flight that was not taken back.
+    ///
+    /// # Panics
+    /// Where `debug_assertions` are on, if the caller may not sleep.
+    #[inline]
+    #[track_caller]
+    pub fn drain_with(&self, take_back: impl FnOnce()) {
         might_sleep();
         // O1: pairs with the barrier in `pin`.
         Site::InFlightDrainFence.smp_mb();
         if self.count() != 0 {
+            take_back();
             self.drain_slow();
         }
     }
@@ -126,6 +145,19 @@ mod tests {
         assert_eq!(in_flight.count(), 1);
         in_flight.unpin();
         in_flight.drain();
+    }
+
+    #[test]
+    fn what_is_in_flight_can_be_taken_back() {
+        let in_flight = InFlight::new();
+        in_flight.drain_with(|| panic!("nothing is in flight"));
+        in_flight.pin();
+        in_flight.pin();
+        in_flight.drain_with(|| {
+            in_flight.unpin();
+            in_flight.unpin();
+        });
+        assert_eq!(in_flight.count(), 0);
     }
 
     #[test]

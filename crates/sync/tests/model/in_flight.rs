@@ -1,9 +1,9 @@
 //! `InFlight`.
 
-use slackwater_sync::InFlight;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, thread};
+use slackwater_sync::{InFlight, Mutex, Rank};
 
 use super::{PLAIN, Scenario};
 
@@ -46,18 +46,58 @@ pub(crate) const ALL: &[Scenario] = &[
             worker.join().unwrap();
         },
     },
+    Scenario {
+        name: "the_owner_takes_back_what_nobody_works_on",
+        preemptions: None,
+        asym: PLAIN,
+        body: || {
+            let owner = Arc::new(Owner::new());
+            let worker = owner.start_queuer();
+            owner.close();
+            worker.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "the_owner_takes_back_what_is_left_by_somebody_who_works_on_it",
+        preemptions: Some(3),
+        asym: PLAIN,
+        body: || {
+            let owner = Arc::new(Owner::new());
+            let queuer = owner.start_queuer();
+            let worker = thread::spawn({
+                let owner = Arc::clone(&owner);
+                move || owner.work_off_queue()
+            });
+            owner.close();
+            queuer.join().unwrap();
+            worker.join().unwrap();
+        },
+    },
 ];
+
+const QUEUE: Rank = Rank::new(80, "QUEUE");
 
 struct Owner {
     in_flight: InFlight,
     is_open: AtomicBool,
     /// False once freed.
     object: RaceCell<bool>,
+    /// Pins that wait for somebody to work on.
+    queue: Mutex<u32>,
 }
 
 impl Owner {
     fn new() -> Self {
-        Self { in_flight: InFlight::new(), is_open: AtomicBool::new(true), object: RaceCell::new(true) }
+        Self {
+            in_flight: InFlight::new(),
+            is_open: AtomicBool::new(true),
+            object: RaceCell::new(true),
+            queue: Mutex::new(QUEUE, 0),
+        }
+    }
+
+    fn work(&self) {
+        assert!(self.object.get(), "used after it was freed");
     }
 
     fn start_worker(self: &Arc<Self>) -> thread::JoinHandle<()> {
@@ -65,15 +105,44 @@ impl Owner {
         thread::spawn(move || {
             owner.in_flight.pin();
             if owner.is_open.load(Ordering::Relaxed) {
-                assert!(owner.object.get(), "used after it was freed");
+                owner.work();
             }
             owner.in_flight.unpin();
         })
     }
 
+    /// A worker who leaves the work to somebody else (F3).
+    fn start_queuer(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let owner = Arc::clone(self);
+        thread::spawn(move || {
+            owner.in_flight.pin();
+            if owner.is_open.load(Ordering::Relaxed) {
+                owner.work();
+                let mut queue = owner.queue.lock();
+                if owner.is_open.load(Ordering::Relaxed) {
+                    *queue += 1;
+                    return;
+                }
+            }
+            owner.in_flight.unpin();
+        })
+    }
+
+    fn work_off_queue(&self) {
+        let taken = std::mem::take(&mut *self.queue.lock());
+        for _ in 0..taken {
+            self.work();
+            self.in_flight.unpin();
+        }
+    }
+
+    /// What is queued is taken back: nobody else may come for it.
     fn close(&self) {
         self.is_open.store(false, Ordering::Relaxed);
-        self.in_flight.drain();
+        self.in_flight.drain_with(|| {
+            let taken = std::mem::take(&mut *self.queue.lock());
+            (0..taken).for_each(|_| self.in_flight.unpin());
+        });
         self.object.set(false);
     }
 }

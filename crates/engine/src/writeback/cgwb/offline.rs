@@ -28,7 +28,7 @@ impl BdiWriteback {
         }
         let target = self.memcg.parent().map_or_else(|| Arc::clone(sb.root_wb()), |parent| sb.wb_get_create(parent));
         let found = inodes.len();
-        let switch = Switch::begin(sb.engine(), target);
+        let switch = Switch::begin(sb, target);
         let moved = switch.start(inodes);
         self.put();
         found == INODES_PER_CONTEXT && moved != 0

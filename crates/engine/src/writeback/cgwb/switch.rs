@@ -6,7 +6,8 @@
 //!     matter of the form ([`Drain`]); the pin is taken before the look at ACTIVE and given back after the inode.
 //! S3. A batch is taken off `pending` first and a grace period passes then, so every context in it had its inodes marked
 //!     before that began (W2 of `inode::owner`).
-//! S4. A switch may be dropped at any step before it is queued: correctness never depends on one.
+//! S4. A switch may be dropped at any step before its job: correctness never depends on one. That takes no grace period,
+//!     since the inode keeps its wb: whoever counts, with the state's lock or without, counts for the same one.
 //!
 //! # Lock order
 //! Both wbs' `LIST_LOCK`s, then the inode's state. No lock is held when an inode is let go of.
@@ -24,6 +25,7 @@ use slackwater_sync::{gate, might_sleep};
 use crate::engine::Shared;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
+use crate::super_block::SuperBlock;
 use crate::writeback::BdiWriteback;
 use crate::writeback::cgwb::Foreign;
 use crate::writeback::cgwb::drain::{Drain, DrainCosts, UmountForm};
@@ -37,13 +39,6 @@ pub(crate) struct Context {
     inodes: Vec<Arc<Inode>>,
     target: Arc<BdiWriteback>,
     phase: usize,
-}
-
-/// Contexts of a wb: `pending` their grace period, or `ready` to be done.
-#[derive(Default)]
-pub(crate) struct Switches {
-    pending: Vec<Context>,
-    ready: Vec<Context>,
 }
 
 /// What an engine knows of all switches.
@@ -141,21 +136,22 @@ impl SwitchQueue {
 
 /// A switch that has been counted and has a wb to go to, and no inodes yet.
 pub(super) struct Switch<'a> {
-    engine: &'a Shared,
+    sb: &'a SuperBlock,
     target: Arc<BdiWriteback>,
 }
 
 impl<'a> Switch<'a> {
-    /// Takes the caller's reference to `target`.
-    pub(super) fn begin(engine: &'a Shared, target: Arc<BdiWriteback>) -> Self {
-        engine.switches.in_flight.fetch_add(1, Ordering::SeqCst);
-        Self { engine, target }
+    /// Takes the caller's reference to `target`, a wb of `sb`.
+    pub(super) fn begin(sb: &'a SuperBlock, target: Arc<BdiWriteback>) -> Self {
+        sb.engine().switches.in_flight.fetch_add(1, Ordering::SeqCst);
+        Self { sb, target }
     }
 
     /// Prepares as many of `inodes` as can be, and queues them. Returns how many.
     pub(super) fn start(self, mut inodes: Vec<Arc<Inode>>) -> usize {
-        let queue = &self.engine.switches;
-        let section = queue.form.section(&self.engine.pool.rcu);
+        let engine = self.sb.engine();
+        let queue = &engine.switches;
+        let section = queue.form.section(&engine.pool.rcu);
         inodes.retain(|inode| prepare(inode, &self.target, queue.form));
         let prepared = inodes.len();
         gate::pass("switch.prepared");
@@ -168,8 +164,20 @@ impl<'a> Switch<'a> {
         tracing::trace!(target: "slackwater::writeback", new = %self.target.memcg.id(), count = prepared, "inode_switch_wbs_queue");
         let target = Arc::clone(&self.target);
         let context = Context { inodes, target: self.target, phase: queue.enter() };
-        target.switches.lock().pending.push(context);
+        let refused = {
+            let mut switches = target.switches.lock();
+            if queue.form.may_queue(self.sb) {
+                switches.add(context);
+                None
+            } else {
+                Some(context) // Q2 of `pending`
+            }
+        };
         drop(section);
+        if let Some(context) = refused {
+            context.cancel(engine);
+            return 0;
+        }
         target.wake();
         prepared
     }
@@ -203,18 +211,22 @@ impl Inode {
         }
         let Some(memcg) = engine.owners.at(slot).filter(|memcg| memcg.is_root() || memcg.is_online()) else { return };
         let target = self.super_block().wb_get_create(&memcg);
-        let _ = Switch::begin(engine, target).start(vec![Arc::clone(self)]);
+        let _ = Switch::begin(self.super_block(), target).start(vec![Arc::clone(self)]);
     }
 }
 
 impl BdiWriteback {
     /// Does the switches to this wb that are ready, and starts the grace period of those that are not (S3).
     pub(in crate::writeback) fn run_switches(self: &Arc<Self>, engine: &Shared) {
-        let Switches { pending, ready } = std::mem::take(&mut *self.switches.lock());
-        if !pending.is_empty() {
+        let (ready, grace_begins) = {
+            let mut switches = self.switches.lock();
+            (switches.take_ready(), switches.begin_grace())
+        };
+        if grace_begins {
             let wb = Arc::clone(self);
             self.pool.rcu.call(move || {
-                wb.switches.lock().ready.extend(pending);
+                gate::pass("switch.grace");
+                wb.switches.lock().end_grace();
                 wb.wake();
             });
         }
@@ -225,7 +237,7 @@ impl BdiWriteback {
 
     /// The engine goes away: nobody will do them.
     pub(crate) fn forget_switches(&self) {
-        let forgotten = std::mem::take(&mut *self.switches.lock());
+        let forgotten = self.switches.lock().take_all();
         drop(forgotten);
     }
 }
@@ -239,6 +251,21 @@ impl Context {
             queue.switched.fetch_add(moved as u64, Ordering::Relaxed);
             self.target.wake();
         }
+        self.end(engine);
+    }
+
+    /// Leaves the inodes where they are (S4).
+    pub(super) fn cancel(self, engine: &Shared) {
+        for inode in &self.inodes {
+            let _state = inode.state.lock();
+            inode.set_switching(false);
+        }
+        self.end(engine);
+    }
+
+    /// Lets go of the inodes, then of their volume (S2).
+    fn end(self, engine: &Shared) {
+        let queue = &engine.switches;
         for inode in self.inodes {
             let sb = Arc::clone(inode.super_block());
             if sb.is_evicted() {

@@ -5,10 +5,11 @@
 //! | [`base`] | callback barrier, flush of the queue | no: a switch that is prepared and not queued is missed |
 //! | [`race`] | grace period, callback barrier, flush | yes |
 //! | [`rmbarrier`] | grace period, flush | yes |
-//! | [`per_sb`] | until the volume's own count is zero | yes, and depends on this volume alone |
+//! | [`per_sb`] | takes the volume's own back, until its count is zero | yes, and depends on this volume alone |
 //!
 //! # Kernel counterpart
-//! `cgroup_writeback_umount` in four versions; sem. 6.3. The first three are kept for what they cost.
+//! `cgroup_writeback_umount` in four versions; sem. 6.3. The first three are kept for what they cost. The last differs: it
+//! takes back what a flusher has not begun, where Linux waits for the flusher and for its grace period.
 
 mod base;
 mod per_sb;
@@ -36,6 +37,11 @@ pub(crate) trait Drain: Send + Sync {
     /// It has let go of the inode.
     fn unpin(&self, _sb: &SuperBlock) {}
 
+    /// Whether a switch may be queued that has an inode of `sb`, or is to let go of it. Called with its queue locked.
+    fn may_queue(&self, _sb: &SuperBlock) -> bool {
+        true
+    }
+
     /// What a switch keeps open from before it prepares until it is queued.
     fn section<'a>(&self, _domain: &'a Domain) -> Option<Guard<'a>> {
         None
@@ -57,7 +63,7 @@ pub enum UmountForm {
     Race,
     /// Without the callback barrier.
     RmBarrier,
-    /// As in Linux 7.2: a count per super block.
+    /// As in Linux 7.2: a count per super block. And switches are taken back.
     #[default]
     PerSb,
 }
@@ -146,7 +152,8 @@ impl SuperBlock {
     /// `cgroup_writeback_umount`.
     ///
     /// # Blocking
-    /// Yes; for this volume's own switches alone, in the default form.
+    /// Yes; in the default form for threads alone that are about to queue or to do a switch of this volume, and for no
+    /// grace period.
     pub(crate) fn drain_switches(self: &Arc<Self>) {
         let engine = self.engine();
         let costs = &engine.switches.costs;

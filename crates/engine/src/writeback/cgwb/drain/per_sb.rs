@@ -3,8 +3,12 @@
 //! Either the unmount sees the pin and waits, or the switch sees that ACTIVE is clear and has touched nothing: the barrier
 //! pair is that of [`slackwater_sync::InFlight`]. No grace period, no queue and no other volume is waited for; sem. 6.4,
 //! 6.5.
+//!
+//! A volume's own switches, which wait for a grace period and for a flusher, are taken back: nobody needs to know any more
+//! whose its inodes are. So the unmount waits for those alone that a thread is at, between *prepare* and *queue* or in its
+//! job; Q2 of [`super::super::pending`].
 
-use slackwater_sync::shim::{Arc, thread};
+use slackwater_sync::shim::Arc;
 
 use super::{Drain, count};
 use crate::super_block::SuperBlock;
@@ -26,15 +30,14 @@ impl Drain for PerSb {
         sb.switches_in_flight().unpin();
     }
 
+    fn may_queue(&self, sb: &SuperBlock) -> bool {
+        sb.alive().is_ok()
+    }
+
     fn drain(&self, sb: &Arc<SuperBlock>) {
-        let engine = sb.engine();
-        if sb.switches_in_flight().count() != 0 {
-            count(&engine.switches.costs.waits);
-        }
-        while engine.tunables.flusher_threads == 0 && sb.switches_in_flight().count() != 0 {
-            engine.run_by_hand();
-            thread::yield_now();
-        }
-        sb.switches_in_flight().drain();
+        sb.switches_in_flight().drain_with(|| {
+            count(&sb.engine().switches.costs.waits);
+            sb.cancel_switches();
+        });
     }
 }
