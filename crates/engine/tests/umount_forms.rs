@@ -7,10 +7,10 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use slackwater::backend::{MemBackend, NewNode};
+use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     DrainStats, Engine, File, Forms, InodeRef, ManualClock, Memcg, SuperBlock, Timestamp, Tunables, UmountError,
     UmountForm, UmountOptions,
@@ -79,12 +79,7 @@ impl Rig {
     /// Unmounts beside a switch, which ends though no grace period does; no inode is moved.
     fn umount_takes_back(&self) {
         assert_ne!(self.engine.switches_in_flight(), 0);
-        let umounter = thread::spawn({
-            let volume = Arc::clone(&self.volume);
-            move || volume.umount(UmountOptions::default())
-        });
-        eventually("the end of the unmount", || umounter.is_finished());
-        umounter.join().unwrap().unwrap();
+        umount(&self.volume).unwrap();
         eventually("the end of the switches", || self.engine.switches_in_flight() == 0);
         assert_eq!((self.waits(), self.engine.inodes_switched(), self.engine.dead_volume_uses()), ((0, 0, 0), 0, 0));
     }
@@ -112,10 +107,7 @@ impl Rig {
             }
         });
         hold.wait_reached();
-        let umounter = thread::spawn({
-            let volume = Arc::clone(&self.volume);
-            move || volume.umount(UmountOptions::default())
-        });
+        let umounter = start_umount(&self.volume);
         eventually("the unmount's look at switches", || {
             let DrainStats { grace_periods, barriers, waits, .. } = self.engine.drain_stats();
             grace_periods + barriers + waits != 0
@@ -126,10 +118,8 @@ impl Rig {
         }
         let passed = umounter.is_finished();
         drop(hold);
-        let result = umounter.join().unwrap();
-        while self.engine.switches_in_flight() != 0 {
-            thread::yield_now();
-        }
+        let result = end_umount(umounter);
+        eventually("the end of the switches", || self.engine.switches_in_flight() == 0);
         stop.store(true, Ordering::Release);
         switcher.join().unwrap();
         (passed, result)
@@ -147,6 +137,20 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
         assert!(began.elapsed() < PATIENCE, "{what} does not come");
         thread::yield_now();
     }
+}
+
+fn start_umount(volume: &Arc<SuperBlock>) -> JoinHandle<Result<(), UmountError>> {
+    let volume = Arc::clone(volume);
+    thread::spawn(move || volume.umount(UmountOptions::default()))
+}
+
+fn end_umount(umounter: JoinHandle<Result<(), UmountError>>) -> Result<(), UmountError> {
+    eventually("the end of the unmount", || umounter.is_finished());
+    umounter.join().unwrap()
+}
+
+fn umount(volume: &Arc<SuperBlock>) -> Result<(), UmountError> {
+    end_umount(start_umount(volume))
 }
 
 /// Writes the first bytes for `memcg` and makes them durable: one round of write-back.
@@ -205,11 +209,11 @@ fn a_volume_without_switches_waits_for_nobody_elses() {
         move || engine.step()
     });
     hold.wait_reached();
-    other.umount(UmountOptions::default()).unwrap();
+    umount(&other).unwrap();
     assert_eq!(rig.engine.switches_in_flight(), 1, "that of the other volume, which stands at the gate");
     drop(hold);
     switcher.join().unwrap();
-    rig.volume.umount(UmountOptions::default()).unwrap();
+    umount(&rig.volume).unwrap();
     assert_eq!((rig.waits(), rig.engine.dead_volume_uses()), ((0, 0, 0), 0));
 }
 
@@ -238,6 +242,48 @@ fn a_switch_to_another_tenant_is_taken_back() {
     rig.umount_takes_back();
     assert_eq!(rig.engine.drain_stats().waits, 1);
     drop(hold);
+    rig.nothing_is_left_of(tenants);
+}
+
+/// Its writes come to a gate.
+struct Gated(MemBackend);
+
+impl Backend for Gated {
+    fn submit(&self, call: Call) {
+        if matches!(call, Call::Write(_)) {
+            gate::pass("backend.write");
+        }
+        self.0.submit(call);
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+}
+
+/// The only one is at the gate of another volume's backend.
+#[test]
+fn a_switch_that_no_flusher_has_seen_is_taken_back() {
+    let _turn = turn();
+    let rig = Rig::with(1, Forms::default());
+    let (inode, tenants) = rig.contested_file();
+    let other = rig.engine.mount("other", Arc::new(Gated(MemBackend::new()))).unwrap();
+    let hold = gate::hold("backend.write");
+    let file = other.make(&other.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
+    File::open(&file).unwrap().write_at(0, b"x").unwrap();
+    let syncer = thread::spawn({
+        let other = Arc::clone(&other);
+        move || other.sync()
+    });
+    hold.wait_reached();
+    write_round(&inode, &tenants[1]);
+    drop(inode);
+    rig.umount_takes_back();
+    assert_eq!(rig.engine.drain_stats().waits, 1);
+    drop(hold);
+    syncer.join().unwrap().unwrap();
+    drop(file);
+    umount(&other).unwrap();
     rig.nothing_is_left_of(tenants);
 }
 

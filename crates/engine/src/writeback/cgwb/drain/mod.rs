@@ -5,7 +5,7 @@
 //! | [`base`] | callback barrier, flush of the queue | no: a switch that is prepared and not queued is missed |
 //! | [`race`] | grace period, callback barrier, flush | yes |
 //! | [`rmbarrier`] | grace period, flush | yes |
-//! | [`per_sb`] | takes the volume's own back, until its count is zero | yes, and depends on this volume alone |
+//! | [`per_sb`] | until the volume's count is zero; takes back what no thread is at | yes, and depends on this volume alone |
 //!
 //! # Kernel counterpart
 //! `cgroup_writeback_umount` in four versions; sem. 6.3. The first three are kept for what they cost. The last differs: it
