@@ -178,19 +178,29 @@ impl<'a> Switch<'a> {
 /// S2. Kernel: `inode_prepare_wbs_switch`; sem. 6.5.
 fn prepare(inode: &Arc<Inode>, target: &Arc<BdiWriteback>, form: &dyn Drain) -> bool {
     let sb = inode.super_block();
+    let refused = |cause| {
+        tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, cause,
+            "inode_switch_wbs_refused");
+        false
+    };
     if !form.pin(sb) {
-        return false;
+        return refused("unmounted");
     }
     let state = inode.state.lock();
-    let refused = sb.alive().is_err() || state.doomed || inode.is_switching() || inode.belongs_to(target);
-    if !refused {
+    let obstacle = match () {
+        () if sb.alive().is_err() => Some("unmounted"),
+        () if state.doomed => Some("deleted"),
+        () if inode.is_switching() => Some("switching"),
+        () if inode.belongs_to(target) => Some("there"),
+        () => None,
+    };
+    if obstacle.is_none() {
         inode.set_switching(true);
     }
     drop(state);
-    if refused {
-        form.unpin(sb);
-    }
-    !refused
+    let Some(cause) = obstacle else { return true };
+    form.unpin(sb);
+    refused(cause)
 }
 
 impl Inode {
@@ -213,7 +223,11 @@ impl BdiWriteback {
         let Switches { pending, ready } = std::mem::take(&mut *self.switches.lock());
         if !pending.is_empty() {
             let wb = Arc::clone(self);
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                contexts = pending.len(), "grace_period_begin");
             self.pool.rcu.call(move || {
+                tracing::trace!(target: "slackwater::writeback", volume = wb.bdi.name(), cgroup = %wb.memcg.id(),
+                    contexts = pending.len(), "grace_period_end");
                 wb.switches.lock().ready.extend(pending);
                 wb.wake();
             });
