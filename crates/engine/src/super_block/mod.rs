@@ -23,9 +23,11 @@ mod idle_nodes;
 mod inodes;
 mod space;
 mod status;
+mod tenants;
 
 pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
+pub use tenants::TenantStatus;
 
 use std::collections::{HashMap, VecDeque};
 

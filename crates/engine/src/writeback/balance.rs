@@ -150,6 +150,11 @@ impl BdiWriteback {
         self.throttle.rates.lock().bandwidth.pages_per_s()
     }
 
+    /// Pages written back since it was made.
+    pub(crate) fn written_pages(&self) -> u64 {
+        self.throttle.written_pages.load(Ordering::Relaxed)
+    }
+
     /// Write-back begins, perhaps after a time without any.
     pub(crate) fn note_write_starts(&self) {
         if self.stat.writeback.read() == 0 {
@@ -209,6 +214,7 @@ impl BdiWriteback {
         let pause = verdict.decision;
         let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return pause };
         self.want_commit_if_unstable();
+        self.memcg.note_pause(time);
         let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
             wb_dirty = input.global.wb_dirty_pages, by_tenant, pause = time.as_millis() as u64, "balance_dirty_pages");
