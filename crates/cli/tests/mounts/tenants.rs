@@ -251,6 +251,30 @@ fn status_has_the_figures_of_each_tenant_and_prints_any_name() {
     assert_eq!(fs::metadata(source.join("a")).unwrap().len(), 2 << 20);
 }
 
+#[test]
+fn a_limit_may_name_the_directory_of_a_cgroup_or_one_to_come_and_none_that_cannot_be() {
+    need_fuse();
+    for hierarchy in [unified(), memory()].into_iter().flatten() {
+        let cgroup = Cgroup::top(&hierarchy);
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let words = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--tenant-by", "cgroup"];
+        let nobody = scratch.run([&words[..], &["--tenant-limit", "/a/../b=1MiB"]].concat());
+        nobody.expect(2, &["a limit for \"/a/../b\"", "without `..`"]);
+
+        let limits = [format!("{}=16MiB", cgroup.directory.display()), format!("{}-to-come=1MiB", cgroup.path)];
+        let more = ["--tenant-by", "cgroup", "--tenant-limit", &limits[0], "--tenant-limit", &limits[1]];
+        let mut mount = scratch.mount(&source, &mountpoint, &more);
+        wait_until("it warns", || mount.said("there is no such cgroup now") == 1 && mount.said("-to-come") == 1);
+        let mut dd = cgroup.command("dd", &["if=/dev/zero", "bs=64K", "count=1"]);
+        assert!(Process::spawn(dd.arg(format!("of={}", mountpoint.join("a").display()))).wait().success());
+        let tenant = status_of(&scratch, &mountpoint, &cgroup.path).unwrap();
+        assert_eq!(tenant["limit_bytes"], 16 << 20, "{tenant}");
+        scratch.umount(&mountpoint);
+        mount.wait().expect(0, &["everything is in"]);
+    }
+}
+
 /// The sandbox is a pid namespace of its own.
 #[test]
 fn tenants_that_cannot_be_told_apart_and_limits_for_nobody_are_refused() {
