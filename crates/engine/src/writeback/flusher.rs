@@ -105,7 +105,12 @@ impl BdiWriteback {
         };
         let mut full = false;
         for _ in 0..INODES_PER_STEP {
-            let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
+            let Some(plan) = self.plan(&mut pass, now) else {
+                if self.ends_foreign_flush() {
+                    sb.want_commit(); // what another tenant waits for may have been written before
+                }
+                return self.next(&pass, commit_at);
+            };
             let visit = match self.next_inode(&mut pass, plan, full) {
                 Some(inode) => self.visit(&inode, plan.reason, now),
                 None if full && self.bdi.slots.wake_on_free(self) => {
