@@ -91,6 +91,28 @@ fn a_steady_foreign_majority_moves_the_inode_and_a_single_round_of_its_owner_doe
     rig.umount();
 }
 
+/// What is charged to a tenant may be on another's wb, and written already when room is wanted: a commit is all it takes.
+#[test]
+fn a_tenant_gets_room_from_what_another_has_written_for_it() {
+    let rig = Rig::new();
+    let limited = |name, pages| rig.engine.memcg_create(name, None, Some(pages * PAGE_BYTES));
+    let (a, b) = (limited("a", 4), limited("b", 8));
+    let theirs = rig.create("theirs");
+    write_round(&theirs, &b, 100);
+    let file = File::open_for(&theirs, &a).unwrap();
+    file.write_at(0, &[1; 4 * PAGE]).unwrap();
+    // Above the background level of `b`, whose flusher takes all that is on its wb.
+    File::open_for(&rig.create("own"), &b).unwrap().write_at(0, &[1; 3 * PAGE]).unwrap();
+    let _ = rig.engine.step();
+    assert_eq!((rig.volume.status().dirty_bytes, a.charged_bytes()), (0, 4 * PAGE_BYTES), "written, and not durable");
+    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom);
+    let _ = rig.engine.step();
+    assert_eq!(a.charged_bytes(), 0);
+    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
+    drop((file, theirs));
+    rig.umount();
+}
+
 #[test]
 fn dirty_pages_move_with_their_inode_and_are_charged_to_who_dirtied_them() {
     let rig = Rig::new();

@@ -119,7 +119,12 @@ impl BdiWriteback {
         for _ in 0..INODES_PER_STEP {
             let plan = self.plan(&mut pass, now);
             self.trace_pass(&mut pass, plan);
-            let Some(plan) = plan else { return self.next(&pass, commit_at) };
+            let Some(plan) = plan else {
+                if self.ends_foreign_flush() {
+                    sb.want_commit(); // what another tenant waits for may have been written before
+                }
+                return self.next(&pass, commit_at);
+            };
             let visit = match self.next_inode(&mut pass, plan, full) {
                 Some(inode) => self.visit(&mut pass, &inode, plan.reason, now),
                 None if full && self.bdi.slots.wake_on_free(self) => {
