@@ -197,10 +197,6 @@ impl BdiWriteback {
         if verdict.dirty_exceeded != self.throttle.dirty_exceeded.load(Ordering::Relaxed) {
             self.throttle.dirty_exceeded.store(verdict.dirty_exceeded, Ordering::Relaxed);
         }
-        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
-            dirty = input.global.dirty_pages, writeback = input.global.writeback_pages,
-            bg_thresh = input.global.thresholds.background_pages, thresh = input.global.thresholds.thresh_pages,
-            limit = input.global.dirty_limit_pages, "global_dirty_state");
         if let Some(rates) = verdict.rate_update {
             tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
                 write_bw_kib_s = kib(self.write_bandwidth()), avg_write_bw_kib_s = kib(self.avg_write_bandwidth()),
@@ -216,6 +212,10 @@ impl BdiWriteback {
         self.want_commit_if_unstable();
         self.memcg.note_pause(time);
         let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            dirty = input.global.dirty_pages, writeback = input.global.writeback_pages,
+            bg_thresh = input.global.thresholds.background_pages, thresh = input.global.thresholds.thresh_pages,
+            limit = input.global.dirty_limit_pages, "global_dirty_state");
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
             wb_dirty = input.global.wb_dirty_pages, by_tenant, pause = time.as_millis() as u64, "balance_dirty_pages");
         self.memcg.flush_foreign(self.pool.clock.now(), self.pool.tunables.dirty_expire);
