@@ -187,12 +187,16 @@ fn prepare(inode: &Arc<Inode>, target: &Arc<BdiWriteback>, form: &dyn Drain) -> 
         return refused("unmounted");
     }
     let state = inode.state.lock();
-    let obstacle = match () {
-        () if sb.alive().is_err() => Some("unmounted"),
-        () if state.doomed => Some("deleted"),
-        () if inode.is_switching() => Some("switching"),
-        () if inode.belongs_to(target) => Some("there"),
-        () => None,
+    let obstacle = if sb.alive().is_err() {
+        Some("unmounted")
+    } else if state.doomed {
+        Some("deleted")
+    } else if inode.is_switching() {
+        Some("switching")
+    } else if inode.belongs_to(target) {
+        Some("there")
+    } else {
+        None
     };
     if obstacle.is_none() {
         inode.set_switching(true);
