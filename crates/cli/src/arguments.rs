@@ -86,8 +86,8 @@ pub(crate) struct MountArguments {
     /// Who has limits of his own and waits for nobody else's data: each cgroup, each user, or all together
     #[arg(long, value_name = "WHAT", default_value_t = TenantBy::Volume, value_parser = clap::value_parser!(TenantBy))]
     pub(crate) tenant_by: TenantBy,
-    /// What may be dirty for one tenant, such as /containers/a=64MiB; uid:1000=64MiB by user. May be given again
-    /// [default: what its cgroup may use, by cgroup]
+    /// What may be dirty for one tenant, such as /containers/a=64MiB; uid:1000=64MiB by user. A cgroup is written as
+    /// /proc/PID/cgroup has it, or by its directory. May be given again [default: what its cgroup may use, by cgroup]
     #[arg(long, value_name = "TENANT=SIZE", value_parser = parse_tenant_limit)]
     pub(crate) tenant_limit: Vec<(PathBuf, u64)>,
     /// Age at which data is brought to the source

@@ -12,7 +12,7 @@ use crate::control::client::{Conversation, ask};
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
-use crate::mount::{Loss, name_of};
+use crate::mount::{Loss, name_of, tenant_lines};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::registry::{Found, Registry};
@@ -119,6 +119,7 @@ fn describe(status: &Status) -> String {
     if let Some(error) = &status.failing {
         text += &format!("  WRITE-BACK FAILS: {error}; the data is kept and tried again\n");
     }
+    tenant_lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
     text
 }

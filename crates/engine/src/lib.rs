@@ -72,7 +72,7 @@ pub use file::File;
 pub use filemap::{LandingFrames, Written};
 pub use inode::{Inode, InodeRef};
 pub use names::NamedInode;
-pub use super_block::{SuperBlock, VolumeStatus};
+pub use super_block::{SuperBlock, TenantStatus, VolumeStatus};
 pub use throttle::Pause;
 pub use tunables::Tunables;
 pub use umount::{UmountOptions, UncleanFile};

@@ -17,6 +17,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 
 struct Rig {
     engine: Engine,
+    clock: Arc<ManualClock>,
     volume: Arc<SuperBlock>,
 }
 
@@ -25,9 +26,10 @@ impl Rig {
     fn new() -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
         let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
-        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(1))), tunables);
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let engine = Engine::new(arena, clock.clone(), tunables);
         let volume = engine.mount("rig", Arc::new(MemBackend::new())).unwrap();
-        Self { engine, volume }
+        Self { engine, clock, volume }
     }
 
     fn create(&self, name: &str) -> InodeRef {
@@ -86,6 +88,28 @@ fn a_steady_foreign_majority_moves_the_inode_and_a_single_round_of_its_owner_doe
     rig.step_until("the switch", || inode.memcg().id() == b.id());
     assert_eq!(rig.engine.inodes_switched(), 1);
     drop(inode);
+    rig.umount();
+}
+
+/// What is charged to a tenant may be on another's wb, and written already when room is wanted: a commit is all it takes.
+#[test]
+fn a_tenant_gets_room_from_what_another_has_written_for_it() {
+    let rig = Rig::new();
+    let limited = |name, pages| rig.engine.memcg_create(name, None, Some(pages * PAGE_BYTES));
+    let (a, b) = (limited("a", 4), limited("b", 8));
+    let theirs = rig.create("theirs");
+    write_round(&theirs, &b, 100);
+    let file = File::open_for(&theirs, &a).unwrap();
+    file.write_at(0, &[1; 4 * PAGE]).unwrap();
+    // Above the background level of `b`, whose flusher takes all that is on its wb.
+    File::open_for(&rig.create("own"), &b).unwrap().write_at(0, &[1; 3 * PAGE]).unwrap();
+    let _ = rig.engine.step();
+    assert_eq!((rig.volume.status().dirty_bytes, a.charged_bytes()), (0, 4 * PAGE_BYTES), "written, and not durable");
+    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom);
+    let _ = rig.engine.step();
+    assert_eq!(a.charged_bytes(), 0);
+    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
+    drop((file, theirs));
     rig.umount();
 }
 
@@ -235,5 +259,58 @@ fn ten_thousand_tenants_come_and_go_and_leave_nothing() {
     rig.step_until("the release of all", || rig.engine.memcgs().len() == 1);
     assert_eq!(rig.volume.wbs_alive(), 1);
     drop(inode);
+    rig.umount();
+}
+
+#[test]
+fn each_tenant_has_figures_of_its_own_on_each_volume() {
+    let rig = Rig::new();
+    let second = rig.engine.mount("second", Arc::new(MemBackend::new())).unwrap();
+    let a = rig.engine.memcg_create("a", None, Some(512 * PAGE_BYTES));
+    let b = rig.engine.memcg_create("b\n\"c", None, None);
+    let of =
+        |volume: &Arc<SuperBlock>, id: MemcgId| volume.tenants().into_iter().find(|tenant| tenant.id == id).unwrap();
+    let (x, y) = (rig.create("x"), rig.create("y"));
+    write_round(&x, &a, 0);
+    let (file, theirs) = (File::open_for(&x, &a).unwrap(), File::open_for(&y, &b).unwrap());
+    file.write_at(0, &[1; 3 * PAGE]).unwrap();
+    rig.clock.advance(Duration::from_secs(7));
+    theirs.write_at(0, &[1; PAGE]).unwrap();
+    let of_a = of(&rig.volume, a.id());
+    assert_eq!((of_a.name.as_str(), of_a.state, of_a.limit_bytes), ("a", MemcgState::Online, Some(512 * PAGE_BYTES)));
+    assert_eq!(
+        (of_a.charged_bytes, of_a.dirty_bytes, of_a.written_bytes),
+        (3 * PAGE_BYTES, 3 * PAGE_BYTES, PAGE_BYTES)
+    );
+    assert_eq!((of_a.writeback_bytes, of_a.unstable_bytes, of_a.wants_room), (0, 0, false));
+    assert_eq!(of_a.oldest, Some(Duration::from_secs(7)));
+    let of_b = of(&rig.volume, b.id());
+    assert_eq!((of_b.name.as_str(), of_b.limit_bytes, of_b.oldest), ("b\n\"c", None, Some(Duration::ZERO)));
+    let there = of(&second, a.id());
+    assert_eq!(
+        (there.charged_bytes, there.dirty_bytes, there.oldest),
+        (3 * PAGE_BYTES, 0, None),
+        "the limit is for all"
+    );
+    assert_eq!(rig.volume.tenants()[0].id, MemcgId::ROOT);
+
+    let chunk = vec![1; 32 * PAGE];
+    for nth in 0..16 {
+        assert_eq!(file.try_write_at(nth * chunk.len() as u64, &chunk).unwrap(), Written::Bytes(chunk.len()));
+        let _ = file.balance_dirty_pages();
+    }
+    assert_eq!(file.try_write_at(512 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom);
+    let full = of(&rig.volume, a.id());
+    assert!(full.wants_room && full.paused > Duration::ZERO, "{full:?}");
+    assert_eq!(of(&rig.volume, b.id()).paused, Duration::ZERO);
+
+    let id = a.id();
+    assert!(rig.engine.memcg_offline(&a));
+    assert_eq!(of(&rig.volume, id).state, MemcgState::Offline);
+    rig.volume.sync().unwrap();
+    drop((file, theirs, x, y, a));
+    rig.step_until("the release", || rig.volume.tenants().iter().all(|tenant| tenant.id != id));
+    drop(b);
+    second.umount(UmountOptions::default()).unwrap();
     rig.umount();
 }

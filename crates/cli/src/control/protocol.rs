@@ -90,6 +90,42 @@ pub(crate) struct LostFile {
     pub(crate) bytes: u64,
 }
 
+/// Where a tenant is in its life.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TenantState {
+    Online,
+    /// Its cgroup has just been removed.
+    Dying,
+    /// That is gone, and some of its data is left.
+    Offline,
+}
+
+/// What a tenant has in the cache of a mount.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tenant {
+    /// No two tenants of a mount have the same, ever; 0 is what nobody else is asked to pay for.
+    pub(crate) id: u64,
+    /// The path of a cgroup, `uid:1000` or `volume`, and `root` for number 0.
+    pub(crate) name: String,
+    pub(crate) state: TenantState,
+    pub(crate) limit_bytes: Option<u64>,
+    /// What counts against the limit: pages that it dirtied, until they are durable in the source. 0 for number 0.
+    pub(crate) charged_bytes: u64,
+    /// The same in the files that are mostly its own, by how far it is.
+    pub(crate) dirty_bytes: u64,
+    pub(crate) writeback_bytes: u64,
+    pub(crate) unstable_bytes: u64,
+    /// What its flusher has brought to the source so far.
+    pub(crate) written_bytes: u64,
+    /// Age of the oldest file of it that waits for its flusher.
+    pub(crate) oldest_ms: Option<u64>,
+    /// How long its writers were slowed down, all together.
+    pub(crate) paused_ms: u64,
+    /// It is at its limit, and its writers wait.
+    pub(crate) wants_room: bool,
+}
+
 /// How a mount is.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -110,6 +146,12 @@ pub(crate) struct Status {
     pub(crate) failing: Option<String>,
     /// What the kernel lacks, and what is lost with it.
     pub(crate) missing_features: Vec<String>,
+    /// Those with most in the cache first. None from a mount process that is older than this.
+    #[serde(default)]
+    pub(crate) tenants: Vec<Tenant>,
+    /// And how many there are beyond what a reply holds.
+    #[serde(default)]
+    pub(crate) more_tenants: u64,
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(crate) mod helper;
 mod options;
 pub(crate) mod place;
 mod session;
+mod tenants;
 pub(crate) mod trial;
 mod vigil;
 mod would_lose;
@@ -52,6 +53,7 @@ pub(crate) use self::door::TenantBy;
 use self::door::{Door, DoorOptions};
 pub(crate) use self::ends::name_of;
 use self::session::Session;
+pub(crate) use self::tenants::lines as tenant_lines;
 use self::vigil::Vigil;
 pub(crate) use self::would_lose::Loss;
 

@@ -205,6 +205,76 @@ fn p04_the_data_of_a_removed_cgroup_arrives_and_delays_no_unmount() {
     }
 }
 
+/// The tenant of this name as `status --json` has it.
+fn status_of(scratch: &Scratch, mountpoint: &Path, name: &str) -> Option<serde_json::Value> {
+    let output = scratch.run(["status", "--json", mountpoint.to_str().unwrap()]);
+    output.expect(0, &[]);
+    let status: serde_json::Value = serde_json::from_str(&output.text).unwrap();
+    status["mounts"][0]["tenants"].as_array().unwrap().iter().find(|tenant| tenant["name"] == name).cloned()
+}
+
+#[test]
+fn status_has_the_figures_of_each_tenant_and_prints_any_name() {
+    need_fuse();
+    let Some(hierarchy) = unified().or_else(memory) else { return };
+    // It would clear the screen. A newline is the one letter that the kernel takes in no name of a cgroup.
+    let path = hierarchy.root.join(format!("slackwater-\"\u{1b}[2J '-{}", std::process::id()));
+    let directory = hierarchy.directory(&path).unwrap();
+    fs::create_dir(&directory).unwrap();
+    let cgroup = Cgroup { directory, path: path.into_os_string().into_string().unwrap() };
+
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let limit = format!("{}=16MiB", cgroup.path);
+    let more = ["--dirty-expire", "1h", "--tenant-by", "cgroup", "--tenant-limit", &limit];
+    let mut mount = scratch.mount(&source, &mountpoint, &more);
+    let mut dd = cgroup.command("dd", &["if=/dev/zero", "bs=64K", "count=32"]);
+    assert!(Process::spawn(dd.arg(format!("of={}", mountpoint.join("a").display()))).wait().success());
+    fs::write(mountpoint.join("b"), bytes(1, 100_000)).unwrap();
+
+    let tenant = status_of(&scratch, &mountpoint, &cgroup.path).unwrap();
+    assert_eq!((&tenant["limit_bytes"], &tenant["charged_bytes"]), (&(16 << 20).into(), &(2 << 20).into()), "{tenant}");
+    assert_eq!((&tenant["state"], &tenant["wants_room"]), (&"online".into(), &false.into()), "{tenant}");
+    let text = scratch.run(["status", mountpoint.to_str().unwrap()]);
+    text.expect(0, &["tenants: ", &format!("  {:?}: 2.0 MiB of 16.0 MiB", cgroup.path)]);
+    assert!(!text.text.contains('\u{1b}'), "{:?}", text.text);
+
+    cgroup.remove();
+    wait_until("its removal is noticed", || {
+        status_of(&scratch, &mountpoint, &cgroup.path).is_some_and(|tenant| tenant["state"] == "offline")
+    });
+    scratch.run(["status", mountpoint.to_str().unwrap()]).expect(0, &["; removed"]);
+    scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    wait_until("nothing of it is left", || status_of(&scratch, &mountpoint, &cgroup.path).is_none());
+    scratch.umount(&mountpoint);
+    mount.wait().expect(0, &["everything is in"]);
+    assert_eq!(fs::metadata(source.join("a")).unwrap().len(), 2 << 20);
+}
+
+#[test]
+fn a_limit_may_name_the_directory_of_a_cgroup_or_one_to_come_and_none_that_cannot_be() {
+    need_fuse();
+    for hierarchy in [unified(), memory()].into_iter().flatten() {
+        let cgroup = Cgroup::top(&hierarchy);
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let words = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--tenant-by", "cgroup"];
+        let nobody = scratch.run([&words[..], &["--tenant-limit", "/a/../b=1MiB"]].concat());
+        nobody.expect(2, &["a limit for \"/a/../b\"", "without `..`"]);
+
+        let limits = [format!("{}=16MiB", cgroup.directory.display()), format!("{}-to-come=1MiB", cgroup.path)];
+        let more = ["--tenant-by", "cgroup", "--tenant-limit", &limits[0], "--tenant-limit", &limits[1]];
+        let mut mount = scratch.mount(&source, &mountpoint, &more);
+        wait_until("it warns", || mount.said("there is no such cgroup now") == 1 && mount.said("-to-come") == 1);
+        let mut dd = cgroup.command("dd", &["if=/dev/zero", "bs=64K", "count=1"]);
+        assert!(Process::spawn(dd.arg(format!("of={}", mountpoint.join("a").display()))).wait().success());
+        let tenant = status_of(&scratch, &mountpoint, &cgroup.path).unwrap();
+        assert_eq!(tenant["limit_bytes"], 16 << 20, "{tenant}");
+        scratch.umount(&mountpoint);
+        mount.wait().expect(0, &["everything is in"]);
+    }
+}
+
 /// The sandbox is a pid namespace of its own.
 #[test]
 fn tenants_that_cannot_be_told_apart_and_limits_for_nobody_are_refused() {

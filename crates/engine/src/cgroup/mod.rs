@@ -50,6 +50,11 @@ pub struct MemcgId(pub(crate) u64);
 impl MemcgId {
     /// The tenant of what no other is asked to pay for.
     pub const ROOT: MemcgId = MemcgId(0);
+
+    /// As a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
 }
 
 impl fmt::Display for MemcgId {
@@ -87,6 +92,8 @@ pub struct Memcg {
     charged_pages: AtomicI64,
     /// A writer found no room: its wbs write back whatever the thresholds say.
     want_room: AtomicBool,
+    /// How long its writers were told to pause.
+    paused_ns: AtomicU64,
     /// Its background level is the part of its limit that the one is of the other.
     ratios: DirtyRatios,
     /// Its dirty limit, shared out among its wbs. Kernel: `cgwb_domain`.
@@ -114,6 +121,7 @@ impl Memcg {
             limit_pages: AtomicU64::new(pages_of(limit_bytes)),
             charged_pages: AtomicI64::new(0),
             want_room: AtomicBool::new(false),
+            paused_ns: AtomicU64::new(0),
             ratios,
             domain: WbDomain::new(),
             foreign: Mutex::new(LEAVES, ForeignWbs::default()),
@@ -211,7 +219,21 @@ impl Memcg {
 
     /// Whether a writer of it waits for room.
     pub(crate) fn wants_room(&self) -> bool {
-        self.lineage().any(|memcg| memcg.want_room.load(Ordering::Relaxed))
+        self.lineage().any(Memcg::wants_room_itself)
+    }
+
+    /// The same for itself alone.
+    pub(crate) fn wants_room_itself(&self) -> bool {
+        self.want_room.load(Ordering::Relaxed)
+    }
+
+    /// A writer of it was told to pause.
+    pub(crate) fn note_pause(&self, time: Duration) {
+        self.paused_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn paused(&self) -> Duration {
+        Duration::from_nanos(self.paused_ns.load(Ordering::Relaxed))
     }
 
     /// Whether `unstable_pages` of one of its wbs are what stands in its writers' way: a commit is due.

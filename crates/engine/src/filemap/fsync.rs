@@ -61,8 +61,17 @@ impl File {
     /// A write-back error that this description has not heard of, if there is one. It has from now on. What
     /// `close` reports.
     pub fn write_error(&self) -> Option<crate::error::ErrorKind> {
-        let mut heard = self.heard.lock();
-        self.inode.errseq.check_and_advance(&mut heard)
+        let (old, new, news) = {
+            let mut heard = self.heard.lock();
+            let old = *heard;
+            let news = self.inode.errseq.check_and_advance(&mut heard);
+            (old, *heard, news)
+        };
+        if let Some(kind) = news {
+            tracing::trace!(target: "slackwater::writeback", volume = self.inode.super_block().name(),
+                ino = self.inode.id().ino, %kind, ?old, ?new, "file_check_and_advance_wb_err");
+        }
+        news
     }
 }
 

@@ -23,9 +23,11 @@ mod idle_nodes;
 mod inodes;
 mod space;
 mod status;
+mod tenants;
 
 pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
+pub use tenants::TenantStatus;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -61,7 +63,6 @@ pub(crate) struct LeafRef {
 
 /// A mounted volume. Kernel: `struct super_block`.
 pub struct SuperBlock {
-    name: String,
     engine: Arc<Shared>,
     bdi: Arc<BackingDevInfo>,
     root_wb: Arc<BdiWriteback>,
@@ -112,15 +113,15 @@ impl SuperBlock {
         let root: Found = engine.call(&*backend, None, |done| Call::Root { done }).map_err(MountError::Root)?;
         let gate = engine.gate(backend.limits().device);
         let frames = u64::from(engine.arena.frames());
-        let bdi = Arc::new(BackingDevInfo::new(backend, gate, &engine.tunables, frames));
+        let bdi = Arc::new(BackingDevInfo::new(name, backend, gate, &engine.tunables, frames));
         let root_wb = BdiWriteback::root(Arc::clone(&bdi), Arc::clone(&engine.pool), Arc::clone(engine.owners.root()));
         let survivors = engine.take_survivors(name);
         let volume_slot = match &survivors {
             Some(survivors) => survivors.slot,
             None => engine.arena.alloc_volume(&VolumeRecord { id }).ok_or(MountError::TooManyVolumes)?,
         };
+        tracing::trace!(target: "slackwater::writeback", volume = name, frames = bdi.share_frames(), "writeback_bdi_register");
         let sb = Arc::new(Self {
-            name: name.into(),
             engine: Arc::clone(engine),
             bdi,
             root_wb,
@@ -168,7 +169,7 @@ impl SuperBlock {
 
     /// The name it was mounted under.
     pub fn name(&self) -> &str {
-        &self.name
+        self.bdi.name()
     }
 
     /// What write-back knows of the device.

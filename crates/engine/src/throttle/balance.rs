@@ -12,7 +12,7 @@
 use super::bandwidth::Bandwidth;
 use super::pause::{Dirtier, Pause, Terms};
 use super::position::position_ratio;
-use super::rate_limit::{RateLimit, Wanted};
+use super::rate_limit::{RateLimit, RateUpdate, Wanted};
 use super::sample::{DomainKind, DomainSample, LimitMode};
 
 /// What is estimated for a wb; under one lock of the wb, since looks and completions update it.
@@ -53,6 +53,8 @@ pub(crate) struct Verdict {
     pub(crate) start_background: bool,
     /// The wb is over its limits: to be handed to [`Dirtier::dirtied`] of all its writers from now on.
     pub(crate) dirty_exceeded: bool,
+    /// The rate was adjusted.
+    pub(crate) rate_update: Option<RateUpdate>,
 }
 
 /// Settles the account of a writer that is to look, and updates the rates of its wb if that is due.
@@ -66,7 +68,13 @@ pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, no
     if let Some(room_pages) = room_pages {
         dirtier.run_free(room_pages, now_ms);
         let start_background = domains().any(DomainSample::is_over_background);
-        return Verdict { decision: Pause::None, governed_by: None, start_background, dirty_exceeded };
+        return Verdict {
+            decision: Pause::None,
+            governed_by: None,
+            start_background,
+            dirty_exceeded,
+            rate_update: None,
+        };
     }
 
     wb.bandwidth.update(input.written_pages, now_ms);
@@ -81,7 +89,7 @@ pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, no
     let (ratio, kind, domain) = governing;
 
     let wanted = if domain.is_below_setpoint(input.mode) { Wanted::More } else { Wanted::Fewer };
-    wb.rate_limit.update(input.dirtied_pages, ratio, avg_pages_per_s, wanted, now_ms);
+    let rate_update = wb.rate_limit.update(input.dirtied_pages, ratio, avg_pages_per_s, wanted, now_ms);
     let terms = Terms::new(
         domain.wb_dirty_pages,
         avg_pages_per_s,
@@ -94,6 +102,7 @@ pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, no
         governed_by: Some(kind),
         start_background: true,
         dirty_exceeded,
+        rate_update,
     }
 }
 

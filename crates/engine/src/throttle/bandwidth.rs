@@ -35,6 +35,11 @@ impl Bandwidth {
         }
     }
 
+    /// The rate in pages per second, over about four seconds.
+    pub(crate) fn pages_per_s(&self) -> u64 {
+        self.write_pages_per_s
+    }
+
     /// The smoothed rate in pages per second, at least 1.
     pub(crate) fn avg_pages_per_s(&self) -> u64 {
         self.avg_pages_per_s

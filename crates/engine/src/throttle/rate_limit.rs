@@ -30,6 +30,18 @@ pub(crate) struct RateLimit {
     positions: u64,
 }
 
+/// What an update of the rate went by and came to, in pages per second.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RateUpdate {
+    /// What all writers together dirtied since the last one.
+    pub(crate) dirty_pages_per_s: u64,
+    /// What each of them was let write.
+    pub(crate) task_pages_per_s: u64,
+    pub(crate) balanced_pages_per_s: u64,
+    /// The new rate.
+    pub(crate) pages_per_s: u64,
+}
+
 /// Which way the number of dirty pages is to go.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
@@ -64,7 +76,14 @@ impl RateLimit {
     /// A look found the position `ratio`. Takes up what was dirtied since the last update, unless that is less than
     /// 200 ms ago or nobody was let write since. `dirtied_pages`: the wb's total so far. A time without looks is left
     /// out: nobody was held to the rate.
-    pub(super) fn update(&mut self, dirtied_pages: u64, ratio: u64, avg_pages_per_s: u64, wanted: Wanted, now_ms: u64) {
+    pub(super) fn update(
+        &mut self,
+        dirtied_pages: u64,
+        ratio: u64,
+        avg_pages_per_s: u64,
+        wanted: Wanted,
+        now_ms: u64,
+    ) -> Option<RateUpdate> {
         let was_idle = now_ms.saturating_sub(self.look_ms) > IDLE_MS;
         self.look_ms = now_ms;
         self.looks += 1;
@@ -73,17 +92,15 @@ impl RateLimit {
         let dirtied = dirtied_pages.saturating_sub(self.dirtied_stamp_pages);
         let nobody_wrote = self.positions == 0 || dirtied == 0;
         if elapsed_ms < UPDATE_MS || (nobody_wrote && !was_idle) {
-            return;
+            return None;
         }
         (self.stamp_ms, self.dirtied_stamp_pages) = (now_ms, dirtied_pages);
         let position = self.positions / self.looks;
         (self.looks, self.positions) = (0, 0);
-        if !was_idle {
-            self.step(per_second(dirtied, elapsed_ms), position, avg_pages_per_s, wanted);
-        }
+        (!was_idle).then(|| self.step(per_second(dirtied, elapsed_ms), position, avg_pages_per_s, wanted))
     }
 
-    fn step(&mut self, dirty_pages_per_s: u64, ratio: u64, avg_pages_per_s: u64, wanted: Wanted) {
+    fn step(&mut self, dirty_pages_per_s: u64, ratio: u64, avg_pages_per_s: u64, wanted: Wanted) -> RateUpdate {
         let rate = self.pages_per_s;
         let task = self.task_pages_per_s(ratio).saturating_add(1);
         let matching = u128::from(task) * u128::from(avg_pages_per_s) / u128::from(dirty_pages_per_s | 1);
@@ -98,6 +115,12 @@ impl RateLimit {
         let step = u32::try_from(shift).ok().and_then(|shift| error.checked_shr(shift)).unwrap_or(0).div_ceil(8);
         self.pages_per_s = if rate < balanced { rate.saturating_add(step) } else { rate.saturating_sub(step) }.max(1);
         self.balanced_pages_per_s = balanced;
+        RateUpdate {
+            dirty_pages_per_s,
+            task_pages_per_s: task,
+            balanced_pages_per_s: balanced,
+            pages_per_s: self.pages_per_s,
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::throttle::{
     balance, ms_of, needs_exact_sum,
 };
 use crate::tunables::Tunables;
-use crate::units::Tick;
+use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::wb::BdiWriteback;
 
 /// The dirty domain that is the whole arena.
@@ -46,6 +46,11 @@ impl GlobalDomain {
             nr_writeback: PercpuCounter::new(),
         }
     }
+}
+
+/// `pages` in KiB.
+fn kib(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES / 1024)
 }
 
 /// What the throttle keeps of a wb.
@@ -140,6 +145,16 @@ impl BdiWriteback {
         self.throttle.rates.lock().bandwidth.avg_pages_per_s()
     }
 
+    /// Speed of the device for this wb as last measured, in pages per second.
+    fn write_bandwidth(&self) -> u64 {
+        self.throttle.rates.lock().bandwidth.pages_per_s()
+    }
+
+    /// Pages written back since it was made.
+    pub(crate) fn written_pages(&self) -> u64 {
+        self.throttle.written_pages.load(Ordering::Relaxed)
+    }
+
     /// Write-back begins, perhaps after a time without any.
     pub(crate) fn note_write_starts(&self) {
         if self.stat.writeback.read() == 0 {
@@ -182,15 +197,27 @@ impl BdiWriteback {
         if verdict.dirty_exceeded != self.throttle.dirty_exceeded.load(Ordering::Relaxed) {
             self.throttle.dirty_exceeded.store(verdict.dirty_exceeded, Ordering::Relaxed);
         }
+        if let Some(rates) = verdict.rate_update {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                write_bw_kib_s = kib(self.write_bandwidth()), avg_write_bw_kib_s = kib(self.avg_write_bandwidth()),
+                dirty_rate_kib_s = kib(rates.dirty_pages_per_s), dirty_ratelimit_kib_s = kib(rates.pages_per_s),
+                task_ratelimit_kib_s = kib(rates.task_pages_per_s),
+                balanced_dirty_ratelimit_kib_s = kib(rates.balanced_pages_per_s), "bdi_dirty_ratelimit");
+        }
         if verdict.start_background {
             self.start_background();
         }
         let pause = verdict.decision;
         let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return pause };
         self.want_commit_if_unstable();
+        self.memcg.note_pause(time);
         let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
-        tracing::trace!(target: "slackwater::writeback", cgroup = %self.memcg.id(), wb_dirty = input.global.wb_dirty_pages,
-            by_tenant, pause = time.as_millis() as u64, "balance_dirty_pages");
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            dirty = input.global.dirty_pages, writeback = input.global.writeback_pages,
+            bg_thresh = input.global.thresholds.background_pages, thresh = input.global.thresholds.thresh_pages,
+            limit = input.global.dirty_limit_pages, "global_dirty_state");
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            wb_dirty = input.global.wb_dirty_pages, by_tenant, pause = time.as_millis() as u64, "balance_dirty_pages");
         self.memcg.flush_foreign(self.pool.clock.now(), self.pool.tunables.dirty_expire);
         pause
     }

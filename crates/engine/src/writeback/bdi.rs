@@ -37,6 +37,7 @@ const NODES_PART: u32 = 4;
 
 /// What write-back knows of the device behind a volume. Kernel: `struct backing_dev_info`.
 pub struct BackingDevInfo {
+    name: String,
     pub(crate) backend: Arc<dyn Backend>,
     limits: Limits,
     pub(crate) gate: Arc<DeviceGate>,
@@ -54,7 +55,9 @@ pub struct BackingDevInfo {
 }
 
 impl BackingDevInfo {
+    /// That of the volume `name`.
     pub(crate) fn new(
+        name: &str,
         backend: Arc<dyn Backend>,
         gate: Arc<DeviceGate>,
         tunables: &Tunables,
@@ -65,6 +68,7 @@ impl BackingDevInfo {
         limits.units_in_flight = limits.units_in_flight.max(1);
         let share_frames = Tunables::frames_of(tunables.volume_share_percent, arena_frames);
         Self {
+            name: name.into(),
             backend,
             slots: Slots::new(limits.units_in_flight),
             limits,
@@ -78,6 +82,11 @@ impl BackingDevInfo {
             want_room: AtomicBool::new(false),
             written_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// The name under which its volume was mounted.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// What the backend can take.

@@ -39,8 +39,10 @@ use crate::units::{PageIndex, Tick};
 use crate::writeback::writepages::note_failure;
 use crate::writeback::{Attempt, Pages};
 
-/// A commit starts when this part of the volume's share is unstable and no more than this is left of it: 1/this.
-const UNSTABLE_PART: u64 = 4;
+/// A commit starts when more than 1/this of the volume's share is unstable, and less than 1/[`LEFT_PART`] of it is left.
+/// Each gives back at once what many units have taken: the larger the step, the longer writers pause before it.
+const UNSTABLE_PART: u64 = 8;
+const LEFT_PART: u64 = 4;
 
 #[derive(Default)]
 struct State {
@@ -156,7 +158,7 @@ fn note_unstable(inode: &Arc<Inode>) {
 fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let bdi = sb.bdi();
     let share = bdi.share_frames();
-    let much = sb.unstable_pages() > share / UNSTABLE_PART && bdi.pinned_frames() > share - share / UNSTABLE_PART;
+    let much = sb.unstable_pages() > share / UNSTABLE_PART && bdi.pinned_frames() > share - share / LEFT_PART;
     // A writer that waits for a node is helped more by a commit of many than by one at once; but what is
     // written is all there is to commit when no unit is on its way.
     let room = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;

@@ -16,12 +16,13 @@ use slackwater_sync::shim::atomic::Ordering;
 use crate::inode::Inode;
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
+use crate::throttle::ms_of;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::gate::Pass;
 use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::wb::{BdiWriteback, LockedWb, Settled};
 use crate::writeback::work::WbReason;
-use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
+use crate::writeback::writepages::{Limit, Stop, Wrote, submit_meta, writepages};
 use crate::writeback::{Round, UnitClass, commit};
 
 /// Inodes visited before other wbs get their turn.
@@ -52,11 +53,22 @@ pub(crate) struct PassState {
     /// Visits it has left: a program that keeps dirtying a file must not keep it for ever. Its issuer looks
     /// at every inode afterwards.
     work_visits: u64,
+    /// What it works on, and the pages that it has submitted for that.
+    running: Option<WbReason>,
+    wrote_pages: u64,
 }
 
 impl PassState {
     pub(crate) fn new(now: Tick) -> Self {
-        Self { last_old_flush: now, periodic: false, foreign: false, work_begun: false, work_visits: 0 }
+        Self {
+            last_old_flush: now,
+            periodic: false,
+            foreign: false,
+            work_begun: false,
+            work_visits: 0,
+            running: None,
+            wrote_pages: 0,
+        }
     }
 }
 
@@ -105,10 +117,18 @@ impl BdiWriteback {
         };
         let mut full = false;
         for _ in 0..INODES_PER_STEP {
-            let Some(plan) = self.plan(&mut pass, now) else { return self.next(&pass, commit_at) };
+            let plan = self.plan(&mut pass, now);
+            self.trace_pass(&mut pass, plan);
+            let Some(plan) = plan else {
+                if self.ends_foreign_flush() {
+                    sb.want_commit(); // what another tenant waits for may have been written before
+                }
+                return self.next(&pass, commit_at);
+            };
             let visit = match self.next_inode(&mut pass, plan, full) {
-                Some(inode) => self.visit(&inode, plan.reason, now),
+                Some(inode) => self.visit(&mut pass, &inode, plan.reason, now),
                 None if full && self.bdi.slots.wake_on_free(self) => {
+                    self.trace_wait(plan, "share");
                     // Only slots of who has his share are taken: what becomes old meanwhile is looked for.
                     self.blocked.store(true, Ordering::Release);
                     let again = now + self.pool.tunables.dirty_writeback.max(Duration::from_secs(1));
@@ -127,10 +147,12 @@ impl BdiWriteback {
                 Visit::On => {}
                 Visit::HadShare => full = true,
                 Visit::Blocked => {
+                    self.trace_wait(plan, "slots");
                     self.blocked.store(true, Ordering::Release);
                     return commit_at.map_or(Next::Idle, Next::At);
                 }
                 Visit::HeldUntil(at) => {
+                    self.trace_wait(plan, "gate");
                     self.blocked.store(true, Ordering::Release);
                     return Next::At(commit_at.map_or(at, |commit| commit.min(at)));
                 }
@@ -161,6 +183,8 @@ impl BdiWriteback {
         let queued = self.work.lock().front().map(|work| Plan { reason: work.reason, cutoff: work.dirtied_before });
         if let Some(plan) = queued {
             if !std::mem::replace(&mut pass.work_begun, true) {
+                tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                    reason = %plan.reason, older_ms = ms_of(plan.cutoff), "writeback_exec");
                 // A sync is an attempt at once: back-off is for those nobody waits for.
                 let mut lists = self.lists.lock();
                 lists.queue_retries(None);
@@ -202,11 +226,17 @@ impl BdiWriteback {
         if plan.reason == WbReason::Sync {
             pass.work_visits = pass.work_visits.checked_sub(1)?;
         }
-        let mut lists = self.lists.lock();
-        if lists.len(ListName::Io) == 0 {
-            lists.queue_io(plan.cutoff, !full);
+        let (moved, inode) = {
+            let mut lists = self.lists.lock();
+            let moved = (lists.len(ListName::Io) == 0).then(|| lists.queue_io(plan.cutoff, !full));
+            (moved, lists.take_io())
+        };
+        if let Some(moved) = moved {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                reason = %plan.reason, older_ms = ms_of(plan.cutoff), age_ms = age_ms(self, plan.cutoff), moved,
+                "writeback_queue_io");
         }
-        lists.take_io()
+        inode
     }
 
     fn plan_done(&self, pass: &mut PassState, plan: Plan, now: Tick) {
@@ -224,6 +254,29 @@ impl BdiWriteback {
                 drop(done);
             }
         }
+        self.trace_pass(pass, None);
+    }
+
+    /// Says where a pass begins and ends: `plan` is what the flusher works on from here on.
+    fn trace_pass(&self, pass: &mut PassState, plan: Option<Plan>) {
+        let reason = plan.map(|plan| plan.reason);
+        if pass.running == reason {
+            return;
+        }
+        let wrote = std::mem::take(&mut pass.wrote_pages);
+        if let Some(ended) = std::mem::replace(&mut pass.running, reason) {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                reason = %ended, wrote, "writeback_written");
+        }
+        if let Some(begun) = reason {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                reason = %begun, nr_pages = self.stat.reclaimable.read(), "writeback_start");
+        }
+    }
+
+    fn trace_wait(&self, plan: Plan, wants: &str) {
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            reason = %plan.reason, wants, "writeback_wait");
     }
 
     fn next(&self, pass: &PassState, commit_at: Option<Tick>) -> Next {
@@ -235,15 +288,15 @@ impl BdiWriteback {
     }
 
     /// Submits one chunk of `inode`, which the flusher holds on `Busy`.
-    fn visit(self: &Arc<Self>, inode: &Arc<Inode>, reason: WbReason, now: Tick) -> Visit {
+    fn visit(self: &Arc<Self>, pass: &mut PassState, inode: &Arc<Inode>, reason: WbReason, now: Tick) -> Visit {
         let unit_bytes = self.bdi.limits().unit_bytes;
-        let pass = match reason {
+        let gate = match reason {
             WbReason::Sync => Pass::Open(unit_bytes), // somebody waits for these: the gate is for the others
             WbReason::Background | WbReason::Periodic | WbReason::Retry | WbReason::ForeignFlush => {
                 self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes)
             }
         };
-        let unit_bytes = match pass {
+        let unit_bytes = match gate {
             Pass::Open(unit_bytes) => unit_bytes,
             Pass::Held(until) => {
                 self.put_back(inode, now);
@@ -259,8 +312,15 @@ impl BdiWriteback {
         let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: &class };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);
-        let stop = writepages(inode, Mark::Dirty, &mut whole, limit, &mut round);
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            ino = inode.id().ino, age_ms = age_ms(self, age.unwrap_or(now)), nr_to_write = limit.pages,
+            "writeback_single_inode_start");
+        let Wrote { pages: wrote, stop } = writepages(inode, Mark::Dirty, &mut whole, limit, &mut round);
         round.end(inode);
+        pass.wrote_pages += wrote;
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            ino = inode.id().ino, dirtied_when_ms = ms_of(age.unwrap_or(now)), writeback_index = whole.start.0, wrote, ?stop,
+            "writeback_single_inode");
         if stop == Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             // Its age, should it wait for the end of a cut or of older units.
             inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
@@ -297,17 +357,29 @@ impl BdiWriteback {
     /// waits on that one's `Dirty`. One that is not on `Busy` any more was settled by whoever ended its I/O, and stays
     /// where it is: if it is clean, an age given to it here would keep the next writer from listing it.
     fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick, place: impl FnOnce(&mut IoLists)) {
-        inode.with_lists(|LockedWb { wb, mut lists }| {
+        let requeued = inode.with_lists(|LockedWb { wb, mut lists }| {
             if lists.list_of(inode) != Some(ListName::Busy) {
-                return;
+                return None;
             }
             let when = *inode.state.lock().dirtied_when.get_or_insert(age);
             if Arc::ptr_eq(wb, self) {
-                return place(&mut lists);
+                place(&mut lists);
+                return Some(when);
             }
             lists.place(inode, ListName::Dirty, when);
             drop(lists);
             wb.wake();
+            Some(when)
         });
+        if let Some(when) = requeued {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                ino = inode.id().ino, dirtied_when_ms = ms_of(when), age_ms = age_ms(self, when),
+                "writeback_sb_inodes_requeue");
+        }
     }
+}
+
+/// Time since `when`, in milliseconds, for a trace.
+fn age_ms(wb: &BdiWriteback, when: Tick) -> u64 {
+    ms_of(Tick(wb.pool.clock.now().0.saturating_sub(when.0)))
 }

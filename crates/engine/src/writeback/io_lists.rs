@@ -213,6 +213,11 @@ impl IoLists {
         (oldest != NIL).then(|| self.entries[oldest as usize].when)
     }
 
+    /// When the oldest inode became dirty of those that no flusher has visited.
+    pub(crate) fn oldest_dirty(&self) -> Option<Tick> {
+        [ListName::Dirty, ListName::Io].into_iter().filter_map(|list| self.first(list)).min()
+    }
+
     /// Takes the oldest inode of `Io` for the flusher and puts it on `Busy`.
     pub(crate) fn take_io(&mut self) -> Option<Arc<Inode>> {
         let slot = self.ends[ListName::Io as usize].oldest;

@@ -70,7 +70,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         if !sb.bdi().slots.wait_for_sync(&*engine.clock, deadline) {
             return Err(ErrorKind::TimedOut.into());
         }
-        if writepages(inode, Mark::ToWrite, &mut left, limit, &mut round) != Stop::End {
+        if writepages(inode, Mark::ToWrite, &mut left, limit, &mut round).stop != Stop::End {
             continue;
         }
         left = whole.clone();

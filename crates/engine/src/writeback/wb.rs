@@ -27,6 +27,7 @@ use crate::inode::{Inode, InodeState};
 use crate::lock_order::{LEAVES, LIST_LOCK, WB_PASS};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
+use crate::throttle::ms_of;
 use crate::units::Tick;
 use crate::writeback::balance::WbThrottle;
 use crate::writeback::bdi::BackingDevInfo;
@@ -260,6 +261,8 @@ impl BdiWriteback {
     /// Has the flusher look whether too much is dirty, unless it is about to, or cannot do anything now.
     pub(crate) fn start_background(self: &Arc<Self>) {
         if !self.blocked.load(Ordering::Acquire) && self.run.load(Ordering::Relaxed) == 0 {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                "writeback_wake_background");
             self.wake();
         }
     }
@@ -286,7 +289,8 @@ impl BdiWriteback {
 
     /// Queues work and wakes the flusher.
     pub(crate) fn queue_work(self: &Arc<Self>, work: WbWork) {
-        tracing::trace!(target: "slackwater::writeback", reason = %work.reason, "writeback_queue");
+        tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+            reason = %work.reason, older_ms = ms_of(work.dirtied_before), "writeback_queue");
         self.work.lock().push_back(work);
         self.wake();
     }
@@ -328,6 +332,8 @@ impl Inode {
             }
             *state.dirtied_when.insert(clock.now())
         };
+        tracing::trace!(target: "slackwater::writeback", volume = self.super_block().name(), ino = self.id().ino, flags = meta,
+            "writeback_mark_inode_dirty");
         self.with_lists(|LockedWb { wb, mut lists }| {
             let waits = lists.list_of(self).is_some_and(|list| list != ListName::Attached);
             if waits || self.super_block().alive().is_err() {
@@ -336,6 +342,8 @@ impl Inode {
             let idle = !lists.has_dirty_io();
             lists.place(self, ListName::Dirty, when);
             drop(lists);
+            tracing::trace!(target: "slackwater::writeback", volume = wb.bdi.name(), cgroup = %wb.memcg.id(),
+                ino = self.id().ino, dirtied_when_ms = ms_of(when), "writeback_dirty_inode_enqueue");
             if idle {
                 wb.arm_periodic(when);
             } else if wb.blocked.load(Ordering::Acquire) && wb.is_over_background() {

@@ -52,6 +52,13 @@ pub(crate) enum Stop {
     Share,
 }
 
+/// What one call has submitted.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Wrote {
+    pub(crate) pages: u64,
+    pub(crate) stop: Stop,
+}
+
 /// A unit being put together.
 struct Gathering {
     first: PageIndex,
@@ -78,21 +85,21 @@ pub(crate) fn writepages(
     range: &mut Range<PageIndex>,
     limit: Limit<'_>,
     round: &mut Round,
-) -> Stop {
+) -> Wrote {
     let bdi = inode.super_block().bdi();
     let mut pages = 0;
     while pages < limit.pages {
         if let UnitClass::Background(wb) = limit.class {
             if inode.units.load(Ordering::Acquire) >= bdi.slots.per_inode() {
-                return Stop::Share;
+                return Wrote { pages, stop: Stop::Share };
             }
             if !bdi.slots.try_background(wb) {
-                return Stop::Slots;
+                return Wrote { pages, stop: Stop::Slots };
             }
         }
         let Some(unit) = gather(inode, mark, range.clone(), limit.unit_bytes, round) else {
             bdi.slots.release(limit.class);
-            return Stop::End;
+            return Wrote { pages, stop: Stop::End };
         };
         range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
@@ -101,7 +108,7 @@ pub(crate) fn writepages(
             break;
         }
     }
-    Stop::Pages
+    Wrote { pages, stop: Stop::Pages }
 }
 
 /// Takes the next run of consecutive pages, at most `unit_bytes` of it (W1).
@@ -198,7 +205,8 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         inode.units.fetch_add(1, Ordering::AcqRel);
         bdi.gate.unit_started(bytes);
     }
-    tracing::trace!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes, len_bytes, "wbc_writepage");
+    tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, offset_bytes, len_bytes,
+        sync = matches!(class, UnitClass::Sync), "wbc_writepage");
     sb.pin();
     let change = inode.changes.begin();
     let owner = Arc::clone(inode);
@@ -257,6 +265,8 @@ fn end_writeback(
     ended.account(inode);
     sb.bdi().unit_ended(good_bytes as u64);
     sb.bdi().note_attempt(Attempt::Write, error.is_none());
+    tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, pages = ended.written,
+        "writeback_pages_written");
     if let Some(error) = &error {
         tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, offset_bytes = first.offset_bytes(), %error,
             "write-back failed; the data is kept and will be retried");
@@ -328,6 +338,8 @@ impl Ended {
 /// Latches a failed attempt where everybody looks for it (P2).
 pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
     inode.errseq.set(kind);
+    tracing::trace!(target: "slackwater::writeback", volume = inode.super_block().name(), ino = inode.id().ino, %kind,
+        errseq = ?inode.errseq, "filemap_set_wb_err");
     inode.super_block().note_failure(kind);
     inode.state.lock().failed = true;
     inode.write_failures.fetch_add(1, Ordering::AcqRel);
@@ -384,12 +396,16 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
         }
         (node, change, sent, state.meta_answered + 1)
     };
+    tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, flags = sent,
+        "writeback_write_inode_start");
     sb.pin();
     let flush = inode.changes.begin();
     let owner = Arc::clone(inode);
     let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
         let sb = Arc::clone(owner.super_block());
         owner.end_flush(flush, answer.as_ref().ok());
+        tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = owner.id().ino, ok = answer.is_ok(),
+            "writeback_write_inode");
         let mut state = owner.state.lock();
         state.meta_in_flight = false;
         state.meta_answered += 1;

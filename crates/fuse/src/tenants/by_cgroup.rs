@@ -15,7 +15,7 @@ use crate::tenants::layout::{Kind, Layout};
 use crate::tenants::limits::Limits;
 use crate::tenants::proof::ProofKind;
 use crate::tenants::watches::Watches;
-use crate::tenants::{Tenant, Watcher, pid_namespace};
+use crate::tenants::{Tenant, Watcher, named, pid_namespace};
 
 /// The root of a hierarchy: kernfs counts from here.
 const ROOT: u64 = 1;
@@ -41,6 +41,7 @@ impl ByCgroup {
         if layout == Layout::default() {
             return Err(TenantsError::NoCgroups);
         }
+        let limits_bytes = named::by_path(limits_bytes, &mountinfo, &layout)?;
         let cgroups = Cgroups::new(layout, Limits::new(limits_bytes), Watches::new());
         Ok(Self::over(ProofKind::of_this_kernel(), cgroups, clock))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::tenants::TenantBy;
+use crate::tenants::{CgroupNameError, TenantBy};
 
 /// Why tenants cannot be told apart as asked.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,14 @@ pub enum TenantsError {
         by: TenantBy,
         /// Whose limit it was to be.
         tenant: PathBuf,
+    },
+    /// A limit for a cgroup in which nobody can be.
+    #[error("a limit for {name:?}: {source}")]
+    NoSuchCgroup {
+        /// As it was written.
+        name: PathBuf,
+        /// Why nobody can.
+        source: CgroupNameError,
     },
 }
 

@@ -32,10 +32,11 @@ impl Layout {
     #[must_use]
     pub fn parse(mountinfo: &str) -> Self {
         let mut layout = Self::default();
-        for (kind, hierarchy) in mountinfo.lines().filter_map(parse_line) {
+        for (kind, hierarchy) in mounts(mountinfo) {
             let place = match kind {
-                Kind::Unified => &mut layout.unified,
-                Kind::Memory => &mut layout.memory,
+                Some(Kind::Unified) => &mut layout.unified,
+                Some(Kind::Memory) => &mut layout.memory,
+                None => continue,
             };
             if place.as_ref().is_none_or(|known| known.breadth() < hierarchy.breadth()) {
                 *place = Some(hierarchy);
@@ -49,6 +50,15 @@ impl Layout {
             Kind::Unified => self.unified.as_ref(),
             Kind::Memory => self.memory.as_ref(),
         }
+    }
+
+    pub(super) fn hierarchies(&self) -> impl Iterator<Item = &Hierarchy> {
+        self.unified.iter().chain(&self.memory)
+    }
+
+    /// Whether there is a cgroup `path` in one of them now.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.hierarchies().filter_map(|hierarchy| hierarchy.directory(path)).any(|directory| directory.is_dir())
     }
 }
 
@@ -74,6 +84,12 @@ impl Hierarchy {
         is_plain.then(|| self.mountpoint.join(below).components().collect())
     }
 
+    /// The path of the cgroup that is found at `directory`, there or not. `None` if that is not below the mount.
+    pub(super) fn path(&self, directory: &Path) -> Option<PathBuf> {
+        let below = directory.strip_prefix(&self.mountpoint).ok()?;
+        Some(self.root.join(below).components().collect())
+    }
+
     /// The cgroups from `path` up to the mount's root.
     pub(super) fn lineage<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
         path.ancestors().take_while(|ancestor| ancestor.starts_with(&self.root))
@@ -85,15 +101,20 @@ impl Hierarchy {
     }
 }
 
+/// All mounts of cgroups in the text of `/proc/self/mountinfo`; `None`: of a hierarchy that tells no tenants apart.
+pub(super) fn mounts(mountinfo: &str) -> impl Iterator<Item = (Option<Kind>, Hierarchy)> {
+    mountinfo.lines().filter_map(parse_line)
+}
+
 /// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options.
-fn parse_line(line: &str) -> Option<(Kind, Hierarchy)> {
+fn parse_line(line: &str) -> Option<(Option<Kind>, Hierarchy)> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
     let (root, mountpoint) = (unescape_mount_field(left.next()?), unescape_mount_field(left.next()?));
     let mut right = right.split(' ');
     let kind = match (right.next()?, right.nth(1)?) {
-        ("cgroup2", _) => Kind::Unified,
-        ("cgroup", options) if options.split(',').any(|option| option == "memory") => Kind::Memory,
+        ("cgroup2", _) => Some(Kind::Unified),
+        ("cgroup", options) => options.split(',').any(|option| option == "memory").then_some(Kind::Memory),
         _ => return None,
     };
     Some((kind, Hierarchy { mountpoint, root }))

@@ -36,6 +36,7 @@ mod error;
 mod layout;
 mod limits;
 mod membership;
+mod named;
 mod pid_namespace;
 mod proof;
 mod sys;
@@ -55,6 +56,7 @@ use slackwater_sync::shim::Arc;
 use by_cgroup::ByCgroup;
 pub use error::TenantsError;
 pub use layout::{Hierarchy, Layout};
+pub use named::CgroupNameError;
 pub use watcher::Watcher;
 
 /// What makes a tenant.
@@ -151,8 +153,9 @@ enum Finder {
 }
 
 impl Tenants {
-    /// Tenants of the kind `by`, where `limits_bytes` configures limits by [`Tenant::path`]. Whether the kernel can name
-    /// the cgroup of a thread is tried out here.
+    /// Tenants of the kind `by`, where `limits_bytes` configures limits by [`Tenant::path`], or by the directory of a cgroup.
+    /// A cgroup that is not there is warned of, since it may come. Whether the kernel can name the cgroup of a thread is
+    /// tried out here.
     ///
     /// # Errors
     /// A limit is for somebody who cannot be. By cgroup only: callers cannot be told apart, since this process is in a pid

@@ -93,9 +93,9 @@ impl Cgroup {
     /// A program that is in it before it begins.
     #[allow(dead_code, reason = "for tests of volumes")]
     pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.directory.display());
+        let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
         let mut command = Command::new("sh");
-        command.args(["-c", &enter, "sh", program]).args(arguments);
+        command.args(["-c", enter]).arg(&self.directory).arg(program).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         command
     }

@@ -13,7 +13,7 @@ use slackwater::Tunables;
 
 use super::memory::Memory;
 use super::pattern::{Order, PAGE, Pattern};
-use super::subject::{Cached, Kernel, Operation, Sharing, Subject};
+use super::subject::{Cached, Kernel, Operation, Sharing, Subject, Writer};
 use crate::options::Options;
 use crate::series::Series;
 use crate::{lanes, rounds};
@@ -68,7 +68,8 @@ fn subjects(options: &Options, dir: &Path, files: usize) -> Result<Vec<Box<dyn S
     let bytes = file_bytes(options);
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(Memory::new(files, bytes)),
-        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes)?),
+        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes, Writer::Anybody)?),
+        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes, Writer::Tenant)?),
         Box::new(Kernel::new(super::DISK, dir, files, bytes, true)?),
     ];
     let shared_memory = Path::new("/dev/shm");

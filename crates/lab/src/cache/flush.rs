@@ -14,7 +14,7 @@ use rustix::io::{ReadWriteFlags, pwritev2};
 use slackwater::Tunables;
 
 use super::pattern::{Order, PAGE, Pattern};
-use super::subject::{Cached, Operation, Sharing, Subject};
+use super::subject::{Cached, Operation, Sharing, Subject, Writer};
 use crate::options::Options;
 use crate::quantity::mb_per_s;
 use crate::series::Series;
@@ -49,7 +49,7 @@ fn tunables() -> Tunables {
 
 /// Measures MB/s.
 pub(crate) fn measure(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
-    let mut cached = Cached::new(dir, ARENA_BYTES, tunables(), 1, BYTES)?;
+    let mut cached = Cached::new(dir, ARENA_BYTES, tunables(), 1, BYTES, Writer::Anybody)?;
     let mut direct = open_direct(dir)?;
     let mut source = vec![0; BYTES as usize + PAGE];
     let rows = rows(options);

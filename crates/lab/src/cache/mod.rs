@@ -26,6 +26,8 @@ use crate::targets::{Bound, Target};
 
 const MEMCPY: &str = "memcpy";
 const ENGINE: &str = "engine";
+/// The engine, written to by a tenant that is throttled when its limit is near.
+const TENANT: &str = "tenant";
 const TMPFS: &str = "tmpfs";
 /// The file system of `--dir`; the facts of the machine say which.
 const DISK: &str = "disk";
@@ -34,6 +36,8 @@ const DISK: &str = "disk";
 const BY_MEMCPY: f64 = 1.6;
 /// Least by which it beats the kernel's.
 const BY_KERNEL: f64 = 2.0;
+/// Most that a tenant's write costs beside one without tenants.
+const BY_ENGINE: f64 = 1.1;
 /// Least of the speed-up by a second thread that `memcpy` has.
 const BY_SCALING: f64 = 0.9;
 /// Least of the plain loop's throughput that a flush reaches.
@@ -51,7 +55,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     report.table(access_table(&times, options));
     report.table(flush_table(&rates, flush::rows(options)));
     report.note("Each thread's time. By memcpy: the engine's time by memcpy's, less is better. Kernel by it: the time");
-    report.note("of the faster of disk and tmpfs by the engine's, more is better. Ratios: medians, 95 % intervals.");
+    report.note(
+        "of the faster of disk and tmpfs by the engine's, more is better. Tenant: the engine, with tenants and a",
+    );
+    report.note("throttle that is asked after each write. Ratios: medians, 95 % intervals.");
     report.figure("access_ns", times.json());
     report.figure("flush_mb_per_s", rates.json());
     single_thread_targets(&times).into_iter().for_each(|target| report.target(target));
@@ -79,10 +86,12 @@ fn access_table(times: &Series, options: &Options) -> Table {
         ("ns per 4 KiB", Align::Left),
         (MEMCPY, Align::Right),
         (ENGINE, Align::Right),
+        (TENANT, Align::Right),
         (TMPFS, Align::Right),
         (DISK, Align::Right),
         ("by memcpy", Align::Right),
         ("kernel by it", Align::Right),
+        ("tenant by it", Align::Right),
     ];
     let size = slackwater_size::text(access::file_bytes(options));
     let mut table = Table::new(format!("Cached access, files of {size}"), &columns);
@@ -90,7 +99,9 @@ fn access_table(times: &Series, options: &Options) -> Table {
         let ns = |subject| times.median(&row, subject).map_or_else(String::new, |ns| format!("{ns:.0}"));
         let kernel = median_estimate(&kernel_by_engine(times, &row));
         let by_memcpy = times.ratio(&row, ENGINE, MEMCPY).text();
-        table.row([row.clone(), ns(MEMCPY), ns(ENGINE), ns(TMPFS), ns(DISK), by_memcpy, kernel.text()]);
+        let by_tenant = times.ratio(&row, TENANT, ENGINE).text();
+        let ns = [MEMCPY, ENGINE, TENANT, TMPFS, DISK].map(ns);
+        table.row([row].into_iter().chain(ns).chain([by_memcpy, kernel.text(), by_tenant]));
     }
     table
 }
@@ -135,6 +146,10 @@ fn single_thread_targets(times: &Series) -> Vec<Target> {
             targets.push(Target::new(format!("{name}: engine by memcpy"), Bound::AtMost(BY_MEMCPY), by_memcpy));
             let by_kernel = median_estimate(&kernel_by_engine(times, &row));
             targets.push(Target::new(format!("{name}: kernel by engine"), Bound::AtLeast(BY_KERNEL), by_kernel));
+            if operation == Operation::Write {
+                let by_tenant = times.ratio(&row, TENANT, ENGINE);
+                targets.push(Target::new(format!("{name}: tenant by engine"), Bound::AtMost(BY_ENGINE), by_tenant));
+            }
         }
     }
     targets

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{fdatasync, ftruncate};
 use rustix::io::{pread, pwrite};
-use slackwater::{Engine, File, SuperBlock, Tunables};
+use slackwater::{Engine, File, Pause, SuperBlock, Tunables};
 
 use super::pattern::{PAGE, PageBuffer, Pattern};
 use crate::rig;
@@ -66,8 +66,18 @@ pub(crate) trait Subject {
     fn empty(&mut self) -> Result<()>;
 }
 
+/// Who writes to files of the engine.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Writer {
+    /// Nobody in particular; the engine has no tenants.
+    Anybody,
+    /// A tenant with a limit that it stays below, which asks the throttle after each write.
+    Tenant,
+}
+
 /// Files of the engine, on a directory.
 pub(crate) struct Cached {
+    writer: Writer,
     files: Vec<File>,
     volume: Arc<SuperBlock>,
     bytes: u64,
@@ -77,12 +87,27 @@ pub(crate) struct Cached {
 
 impl Cached {
     /// `files` files of `bytes` each are to be read and written.
-    pub(crate) fn new(folder: &Path, arena_bytes: u64, tunables: Tunables, files: usize, bytes: u64) -> Result<Self> {
+    pub(crate) fn new(
+        folder: &Path,
+        arena_bytes: u64,
+        tunables: Tunables,
+        files: usize,
+        bytes: u64,
+        writer: Writer,
+    ) -> Result<Self> {
         let scratch = Scratch::in_folder(folder)?;
         let engine = rig::engine(arena_bytes, tunables)?;
         let (volume, _) = rig::mount_dir(&engine, "cache", scratch.path())?;
-        let files = (0..files).map(|number| rig::new_file(&volume, &format!("{number}"))).collect::<Result<_>>()?;
-        Ok(Self { files, volume, bytes, _engine: engine, _scratch: scratch })
+        let tenant = (writer == Writer::Tenant).then(|| engine.memcg_create("tenant", None, Some(arena_bytes)));
+        let new_file = |number: usize| -> Result<File> {
+            let file = rig::new_file(&volume, &format!("{number}"))?;
+            Ok(match &tenant {
+                Some(tenant) => File::open_for(file.inode(), tenant)?,
+                None => file,
+            })
+        };
+        let files = (0..files).map(new_file).collect::<Result<_>>()?;
+        Ok(Self { writer, files, volume, bytes, _engine: engine, _scratch: scratch })
     }
 
     pub(crate) fn volume(&self) -> &Arc<SuperBlock> {
@@ -101,14 +126,20 @@ impl Drop for Cached {
 
 impl Subject for Cached {
     fn name(&self) -> &'static str {
-        "engine"
+        match self.writer {
+            Writer::Anybody => super::ENGINE,
+            Writer::Tenant => super::TENANT,
+        }
     }
 
     fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
         let pages = self.bytes / PAGE as u64;
         let lane = |number| {
             let file = &self.files[if sharing == Sharing::Own { number } else { 0 }];
-            Box::new(CachedLane { file, pages }) as Box<dyn Lane>
+            match self.writer {
+                Writer::Anybody => Box::new(CachedLane::<false> { file, pages }) as Box<dyn Lane>,
+                Writer::Tenant => Box::new(CachedLane::<true> { file, pages }),
+            }
         };
         (0..threads).map(lane).collect()
     }
@@ -123,18 +154,24 @@ impl Subject for Cached {
     }
 }
 
-struct CachedLane<'a> {
+/// `ASKS`: the throttle, after each write.
+struct CachedLane<'a, const ASKS: bool> {
     file: &'a File,
     pages: u64,
 }
 
-impl Lane for CachedLane<'_> {
+impl<const ASKS: bool> Lane for CachedLane<'_, ASKS> {
     fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
         let mut page = Box::new(PageBuffer([7; PAGE]));
         for _ in 0..count {
             let at = pattern.next() * PAGE as u64;
             match operation {
-                Operation::Write => self.file.write_at(at, black_box(&page.0))?,
+                Operation::Write => {
+                    self.file.write_at(at, black_box(&page.0))?;
+                    if ASKS {
+                        ensure!(self.file.balance_dirty_pages() == Pause::None, "the limit was reached");
+                    }
+                }
                 Operation::Read => ensure!(self.file.read_at(at, &mut page.0)? == PAGE, "a short read"),
             }
         }

@@ -56,8 +56,8 @@ fn pair(
 ) -> Result<[f64; 2]> {
     let start = |(cgroup, file): (_, &&str)| Worker::start(cgroup, role, &subject.file(file), bytes, 1);
     let workers = tenants.hogs.iter().zip(&files).map(start).collect::<Result<Vec<_>>>()?;
-    interrupt::sleep(amounts.warm_up + amounts.hogs_time)?;
-    let rate = |worker: Worker| worker.stop()?.rate(amounts.warm_up);
+    interrupt::sleep(amounts.hogs_warm_up + amounts.hogs_time)?;
+    let rate = |worker: Worker| worker.stop()?.rate(amounts.hogs_warm_up);
     let rates = workers.into_iter().map(rate).collect::<Result<Vec<_>>>()?;
     subject.settle()?;
     rates.try_into().ok().context("there are two")

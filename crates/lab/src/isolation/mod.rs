@@ -52,7 +52,8 @@ struct Amounts {
     warm_up: Duration,
     /// Of the victims of a turn.
     time: Duration,
-    /// Of the hogs of a turn.
+    /// Of the hogs of a turn, after the time in which the throttle has learnt what the device takes.
+    hogs_warm_up: Duration,
     hogs_time: Duration,
     /// The hogs that the victims are beside.
     kinds: &'static [Role],
@@ -70,6 +71,7 @@ impl Amounts {
                 direct_bytes: 256 << 20,
                 warm_up: Duration::from_millis(120),
                 time: Duration::from_millis(320),
+                hogs_warm_up: Duration::from_millis(800),
                 hogs_time: Duration::from_millis(400),
                 kinds: &[Role::Overwrite],
                 limit_turns: 1,
@@ -82,6 +84,7 @@ impl Amounts {
                 direct_bytes: 1 << 30,
                 warm_up: Duration::from_secs(1),
                 time: Duration::from_secs(4),
+                hogs_warm_up: Duration::from_secs(1),
                 hogs_time: Duration::from_secs(4),
                 kinds: &[Role::Overwrite, Role::Extend, Role::Truncate],
                 limit_turns: 5,

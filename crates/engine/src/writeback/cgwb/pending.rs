@@ -36,18 +36,22 @@ impl Switches {
         self.pending.push(context);
     }
 
-    /// Makes what is pending a batch, whose grace period begins next. False if nothing is.
-    pub(super) fn begin_grace(&mut self) -> bool {
-        let begins = !self.pending.is_empty();
-        if begins {
-            self.waiting.push_back(std::mem::take(&mut self.pending));
+    /// Makes what is pending a batch, whose grace period begins next, and says how much it is. None is begun for nothing.
+    pub(super) fn begin_grace(&mut self) -> usize {
+        let batch = std::mem::take(&mut self.pending);
+        let contexts = batch.len();
+        if contexts != 0 {
+            self.waiting.push_back(batch);
         }
-        begins
+        contexts
     }
 
-    /// The grace period of the oldest batch has ended.
-    pub(super) fn end_grace(&mut self) {
-        self.ready.extend(self.waiting.pop_front().unwrap_or_default());
+    /// The grace period of the oldest batch has ended. Returns how much of it is ready.
+    pub(super) fn end_grace(&mut self) -> usize {
+        let batch = self.waiting.pop_front().unwrap_or_default();
+        let contexts = batch.len();
+        self.ready.extend(batch);
+        contexts
     }
 
     /// To be done now.

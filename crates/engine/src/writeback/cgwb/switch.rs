@@ -187,18 +187,35 @@ impl<'a> Switch<'a> {
 fn prepare(inode: &Arc<Inode>, target: &Arc<BdiWriteback>, form: &dyn Drain) -> bool {
     let sb = inode.super_block();
     if !form.pin(sb) {
+        trace_refused(inode, "unmounted");
         return false;
     }
     let state = inode.state.lock();
-    let refused = sb.alive().is_err() || state.doomed || inode.is_switching() || inode.belongs_to(target);
-    if !refused {
+    let obstacle = if sb.alive().is_err() {
+        Some("unmounted")
+    } else if state.doomed {
+        Some("deleted")
+    } else if inode.is_switching() {
+        Some("switching")
+    } else if inode.belongs_to(target) {
+        Some("there")
+    } else {
+        None
+    };
+    if obstacle.is_none() {
         inode.set_switching(true);
     }
     drop(state);
-    if refused {
-        form.unpin(sb);
-    }
-    !refused
+    let Some(cause) = obstacle else { return true };
+    form.unpin(sb);
+    trace_refused(inode, cause);
+    false
+}
+
+fn trace_refused(inode: &Inode, cause: &str) {
+    let sb = inode.super_block();
+    tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, cause,
+        "inode_switch_wbs_refused");
 }
 
 impl Inode {
@@ -218,15 +235,19 @@ impl Inode {
 impl BdiWriteback {
     /// Does the switches to this wb that are ready, and starts the grace period of those that are not (S3).
     pub(in crate::writeback) fn run_switches(self: &Arc<Self>, engine: &Shared) {
-        let (ready, grace_begins) = {
+        let (ready, contexts) = {
             let mut switches = self.switches.lock();
             (switches.take_ready(), switches.begin_grace())
         };
-        if grace_begins {
+        if contexts != 0 {
             let wb = Arc::clone(self);
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+                contexts, "grace_period_begin");
             self.pool.rcu.call(move || {
                 gate::pass("switch.grace");
-                wb.switches.lock().end_grace();
+                let contexts = wb.switches.lock().end_grace();
+                tracing::trace!(target: "slackwater::writeback", volume = wb.bdi.name(), cgroup = %wb.memcg.id(),
+                    contexts, "grace_period_end");
                 wb.wake();
             });
         }
@@ -257,8 +278,10 @@ impl Context {
     /// Leaves the inodes where they are (S4).
     pub(super) fn cancel(self, engine: &Shared) {
         for inode in &self.inodes {
-            let _state = inode.state.lock();
+            let state = inode.state.lock();
             inode.set_switching(false);
+            drop(state);
+            trace_refused(inode, "unmounted");
         }
         self.end(engine);
     }

@@ -1,0 +1,219 @@
+//! What `status` says of tenants: the figures of all, and lines about those that have most in the cache.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use humantime::format_duration;
+use slackwater::{MemcgState, SuperBlock, TenantStatus};
+use slackwater_size as size;
+
+use crate::control::protocol::{REPLY_BYTES_MAX, Status, Tenant, TenantState};
+
+/// Tenants that are described in words.
+const LINES: usize = 10;
+/// What a reply may spend on tenants. Beyond that they are counted: names are what others chose.
+const REPLY_PART: usize = REPLY_BYTES_MAX / 2;
+/// Bytes of a reply that the figures of one take at most, and one byte of its name.
+const FIGURES_BYTES: usize = 512;
+const NAME_BYTE_BYTES: usize = 6;
+
+/// The tenants of `volume`, those with most in the cache first, and how many there are beyond what a reply holds.
+pub(super) fn of(volume: &SuperBlock) -> (Vec<Tenant>, u64) {
+    let mut tenants: Vec<_> = volume.tenants().into_iter().map(Tenant::from).collect();
+    tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
+    let rest = tenants.split_off(count_that_fits(&tenants));
+    (tenants, rest.len() as u64)
+}
+
+fn count_that_fits(tenants: &[Tenant]) -> usize {
+    let mut left = REPLY_PART;
+    let fits = |tenant: &&Tenant| {
+        let bytes = FIGURES_BYTES + NAME_BYTE_BYTES * tenant.name.len();
+        left.checked_sub(bytes).inspect(|rest| left = *rest).is_some()
+    };
+    tenants.iter().take_while(fits).count()
+}
+
+impl From<TenantStatus> for Tenant {
+    fn from(status: TenantStatus) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            id: status.id.as_u64(),
+            state: match status.state {
+                MemcgState::Online => TenantState::Online,
+                MemcgState::Dying => TenantState::Dying,
+                MemcgState::Offline | MemcgState::Released => TenantState::Offline,
+            },
+            limit_bytes: status.limit_bytes,
+            charged_bytes: status.charged_bytes,
+            dirty_bytes: status.dirty_bytes,
+            writeback_bytes: status.writeback_bytes,
+            unstable_bytes: status.unstable_bytes,
+            written_bytes: status.written_bytes,
+            oldest_ms: status.oldest.map(ms),
+            paused_ms: ms(status.paused),
+            wants_room: status.wants_room,
+            name: status.name,
+        }
+    }
+}
+
+impl Tenant {
+    /// What it keeps in the cache, or has there in its files.
+    fn held_bytes(&self) -> u64 {
+        let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
+        self.charged_bytes.max(in_its_files)
+    }
+
+    fn line(&self) -> String {
+        let bytes = size::text;
+        let limit = self.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
+        let mut line = format!(
+            "{}: {}{limit} (dirty {}, being written {}, not yet durable {})",
+            printable(&self.name),
+            bytes(self.held_bytes()),
+            bytes(self.dirty_bytes),
+            bytes(self.writeback_bytes),
+            bytes(self.unstable_bytes)
+        );
+        if let Some(ms) = self.oldest_ms {
+            line += &format!(", for {}", time(ms));
+        }
+        line += &format!("; written back {}", bytes(self.written_bytes));
+        if self.paused_ms > 0 {
+            line += &format!("; writers paused {}", time(self.paused_ms));
+        }
+        if self.wants_room {
+            line += "; AT ITS LIMIT: its writers wait";
+        }
+        match self.state {
+            TenantState::Online => {}
+            TenantState::Dying | TenantState::Offline => line += "; removed",
+        }
+        line
+    }
+}
+
+/// Lines for those that have most; none where all are one tenant.
+pub(crate) fn lines(status: &Status) -> Vec<String> {
+    let count = status.tenants.len() as u64 + status.more_tenants;
+    if count < 2 {
+        return Vec::new();
+    }
+    let mut lines = vec![format!("tenants: {count}")];
+    lines.extend(status.tenants.iter().take(LINES).map(|tenant| format!("  {}", tenant.line())));
+    let more = &status.tenants[LINES.min(status.tenants.len())..];
+    let more_count = more.len() as u64 + status.more_tenants;
+    if more_count > 0 {
+        let most = more.first().map(|tenant| format!(", {} each at most", size::text(tenant.held_bytes())));
+        lines.push(format!("  and {more_count} more{}; --json has them", most.unwrap_or_default()));
+    }
+    lines
+}
+
+fn time(ms: u64) -> String {
+    // The first two parts say enough.
+    let rounded = if ms < 10_000 { ms } else { ms / 1000 * 1000 };
+    format_duration(Duration::from_millis(rounded)).to_string()
+}
+
+/// A name that stays on its line and does nothing to the terminal, whoever chose it.
+fn printable(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    if !name.is_empty() && name.bytes().all(is_plain) { name.to_owned() } else { format!("{name:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::{Message, Phase, Reply};
+
+    fn tenant(id: u64, name: &str, charged_bytes: u64) -> Tenant {
+        Tenant {
+            id,
+            name: name.to_owned(),
+            state: TenantState::Online,
+            limit_bytes: Some(4 << 20),
+            charged_bytes,
+            dirty_bytes: charged_bytes / 2,
+            writeback_bytes: 0,
+            unstable_bytes: 0,
+            written_bytes: 1 << 20,
+            oldest_ms: Some(12_345),
+            paused_ms: 1500,
+            wants_room: false,
+        }
+    }
+
+    fn status(tenants: Vec<Tenant>, more_tenants: u64) -> Status {
+        Status {
+            pid: 1,
+            phase: Phase::Mounted,
+            source: "/a".into(),
+            mountpoint: "/b".into(),
+            arena: "/c".into(),
+            cache_bytes: 0,
+            dirty_bytes: 0,
+            writeback_bytes: 0,
+            unstable_bytes: 0,
+            bytes_left: 0,
+            written_bytes: 0,
+            open_files: 0,
+            inodes: 0,
+            failing: None,
+            missing_features: Vec::new(),
+            tenants,
+            more_tenants,
+        }
+    }
+
+    #[test]
+    fn the_ten_with_most_are_described_and_the_others_counted() {
+        let root = tenant(0, "root", 0);
+        assert_eq!(lines(&status(vec![root.clone()], 0)), Vec::<String>::new(), "all are one");
+        let mut tenants: Vec<_> = (1..=3000).map(|id| tenant(id, &format!("/c/{id}"), (4000 - id) << 10)).collect();
+        tenants.push(root);
+        let lines = lines(&status(tenants, 7));
+        assert_eq!(lines.len(), 12, "{lines:?}");
+        assert_eq!(lines[0], "tenants: 3008");
+        assert!(lines[1].starts_with("  /c/1: 3.9 MiB of 4.0 MiB (dirty "), "{}", lines[1]);
+        assert!(lines[1].ends_with("for 12s; written back 1.0 MiB; writers paused 1s 500ms"), "{}", lines[1]);
+        assert!(lines[10].starts_with("  /c/10: "), "{}", lines[10]);
+        assert!(lines[11].contains("2998 more, 3.9 MiB each at most"), "{}", lines[11]);
+    }
+
+    #[test]
+    fn what_is_out_of_the_ordinary_is_said() {
+        let mut odd = tenant(1, "/a", 4 << 20);
+        (odd.wants_room, odd.state, odd.limit_bytes) = (true, TenantState::Offline, None);
+        (odd.oldest_ms, odd.paused_ms) = (None, 0);
+        let line = odd.line();
+        assert!(line.starts_with("/a: 4.0 MiB (dirty 2.0 MiB"), "{line}");
+        assert!(line.ends_with("written back 1.0 MiB; AT ITS LIMIT: its writers wait; removed"), "{line}");
+    }
+
+    #[test]
+    fn hostile_names_stay_on_their_line() {
+        let names = ["", "a b", "/x\n/root: 0 B", "/\"'$(id)`", "/\u{1b}[2J\r", "/\u{202e}gnp", "/\u{fffd}\\", "\u{0}"];
+        for name in names {
+            let line = tenant(1, name, 0).line();
+            assert!(line.starts_with('"') && line.bytes().all(|byte| byte >= b' '), "{line:?}");
+            assert!(!line.contains(['\u{1b}', '\u{202e}', '\u{7f}']), "{line:?}");
+        }
+        assert!(tenant(1, "/a'b", 0).line().starts_with("/a'b: "));
+    }
+
+    #[test]
+    fn a_reply_with_any_tenants_is_not_too_long() {
+        let name = "\u{1}".repeat(4096);
+        let tenants: Vec<_> = (0..10_000).map(|id| tenant(id, &name, u64::MAX / 2)).collect();
+        let fit = count_that_fits(&tenants);
+        assert!((100..10_000).contains(&fit), "{fit}");
+        let reply = Reply::Status(Box::new(status(tenants[..fit].to_vec(), (tenants.len() - fit) as u64)));
+        let line = Message::line_of(&reply);
+        assert!(line.len() < REPLY_BYTES_MAX * 3 / 4, "{}", line.len());
+        assert_eq!(serde_json::from_slice::<Message<Reply>>(&line).unwrap().body, reply);
+        let short: Vec<_> = (0..10_000).map(|id| tenant(id, "/kubepods.slice/pod12345", u64::MAX / 2)).collect();
+        assert_eq!(count_that_fits(&short), 10_000);
+    }
+}

@@ -1,0 +1,211 @@
+//! The cgroup that somebody means who configures a limit for it: its path as `/proc/PID/cgroup` has it, or the directory
+//! where it is found below a mount.
+//!
+//! A limit for a path that is neither would bound nobody, and nobody would notice. So it is refused if no process can ever
+//! be in such a cgroup. One that is not there yet is only warned of: containers come and go.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::tenants::error::TenantsError;
+use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
+
+/// Where everybody mounts cgroups.
+const CUSTOMARY: &str = "/sys/fs/cgroup";
+
+/// Why nobody can be in a cgroup of this name.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupNameError {
+    /// It is in a hierarchy of v1 that has another controller than memory.
+    #[error(
+        "{mountpoint} is a hierarchy that tells no tenants apart; write the cgroup as /proc/PID/cgroup has it, in the line \
+         that begins with 0:: or has `memory`"
+    )]
+    OtherHierarchy {
+        /// Where that is mounted.
+        mountpoint: PathBuf,
+    },
+    /// There are two cgroups of which it is a name.
+    #[error("that is a cgroup and the directory of another one; for the second write {meant:?}")]
+    Ambiguous {
+        /// The one whose directory it is.
+        meant: PathBuf,
+    },
+    /// It is a directory beside the mounts.
+    #[error("no cgroup hierarchy is mounted there; write the cgroup as /proc/PID/cgroup has it, such as /containers/a")]
+    BesideMounts,
+    /// It is not below what is mounted here, or not written plainly.
+    #[error("only cgroups below {shown} can be seen from here; write the path of one of them, without `..`")]
+    Outside {
+        /// The cgroups that are mounted.
+        shown: String,
+    },
+}
+
+/// `limits_bytes` by the paths that lookups go by. Warns of cgroups that are not there.
+///
+/// # Errors
+/// A limit is for a cgroup in which nobody can be.
+pub(super) fn by_path(
+    limits_bytes: BTreeMap<PathBuf, u64>,
+    mountinfo: &str,
+    layout: &Layout,
+) -> Result<BTreeMap<PathBuf, u64>, TenantsError> {
+    let mounts: Vec<_> = mounts(mountinfo).collect();
+    let mut by_path = BTreeMap::<PathBuf, u64>::new();
+    for (name, bytes) in limits_bytes {
+        let path = match path_of(&name, &mounts, layout) {
+            Ok(path) => path,
+            Err(source) => return Err(TenantsError::NoSuchCgroup { name, source }),
+        };
+        if !layout.has(&path) {
+            tracing::warn!(cgroup = ?path, "there is no such cgroup now: its limit holds once there is");
+        }
+        // By two names: the smaller counts, as it does beside the limit of the cgroup itself.
+        by_path.entry(path).and_modify(|least| *least = bytes.min(*least)).or_insert(bytes);
+    }
+    Ok(by_path)
+}
+
+fn path_of(name: &Path, mounts: &[(Option<Kind>, Hierarchy)], layout: &Layout) -> Result<PathBuf, CgroupNameError> {
+    let name: PathBuf = name.components().collect();
+    let is_path = layout.has(&name);
+    let mount = mounts.iter().filter(|(_, mount)| name.starts_with(&mount.mountpoint));
+    let path = match mount.max_by_key(|(_, mount)| mount.mountpoint.components().count()) {
+        None if !is_path && name.starts_with(CUSTOMARY) => return Err(CgroupNameError::BesideMounts),
+        None => name,
+        Some((kind, mount)) => {
+            let meant = mount.path(&name).filter(|_| kind.is_some());
+            match meant {
+                Some(meant) if is_path && layout.has(&meant) => return Err(CgroupNameError::Ambiguous { meant }),
+                _ if is_path => name,
+                Some(meant) => meant,
+                None => return Err(CgroupNameError::OtherHierarchy { mountpoint: mount.mountpoint.clone() }),
+            }
+        }
+    };
+    if layout.hierarchies().all(|hierarchy| hierarchy.directory(&path).is_none()) {
+        let shown: Vec<_> = layout.hierarchies().map(|hierarchy| format!("{:?}", hierarchy.root)).collect();
+        return Err(CgroupNameError::Outside { shown: shown.join(" and ") });
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Hierarchies that are directories, with a cgroup `/there` in each; gone with the test.
+    struct Machine {
+        directory: PathBuf,
+        mountinfo: String,
+    }
+
+    impl Machine {
+        /// Roots of the unified hierarchy and of that of memory; the one of `cpu` is always there.
+        fn new(test: &str, unified: Option<&str>, memory: Option<&str>) -> Self {
+            let directory = std::env::temp_dir().join(format!("slackwater-named-{test}-{}", std::process::id()));
+            let mut mountinfo = String::new();
+            for (name, root, kind) in [
+                ("unified", unified, "cgroup2 cgroup2 rw"),
+                ("memory", memory, "cgroup cgroup rw,memory"),
+                ("cpu", Some("/"), "cgroup cgroup rw,cpu"),
+            ] {
+                let Some(root) = root else { continue };
+                let mountpoint = directory.join(name);
+                fs::create_dir_all(mountpoint.join("there")).unwrap();
+                mountinfo += &format!("35 31 0:32 {root} {} rw - {kind}\n", mountpoint.display());
+            }
+            Self { directory, mountinfo }
+        }
+
+        fn mountpoint(&self, name: &str) -> String {
+            self.directory.join(name).to_str().unwrap().to_owned()
+        }
+
+        /// The path that a limit for `name` is for, or why there is none.
+        fn path(&self, name: &str) -> Result<PathBuf, String> {
+            let layout = Layout::parse(&self.mountinfo);
+            let limits = BTreeMap::from([(name.into(), 1)]);
+            let by_path = by_path(limits, &self.mountinfo, &layout).map_err(|error| error.to_string())?;
+            Ok(by_path.into_keys().next().unwrap())
+        }
+
+        fn refusal(&self, name: &str) -> String {
+            let refusal = self.path(name).unwrap_err();
+            assert!(refusal.contains(&format!("{name:?}")), "{refusal}");
+            refusal
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.directory).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_path_is_itself_however_it_is_written_and_whether_it_is_there_or_not() {
+        let machine = Machine::new("path", Some("/"), None);
+        for (name, path) in [("/there", "/there"), ("//a/./b/", "/a/b"), ("/", "/"), ("/a=b \n\"", "/a=b \n\"")] {
+            assert_eq!(machine.path(name), Ok(path.into()));
+        }
+    }
+
+    #[test]
+    fn a_directory_of_a_cgroup_is_taken_as_the_cgroup() {
+        let machine = Machine::new("directory", Some("/"), Some("/"));
+        for hierarchy in ["unified", "memory"] {
+            let at = machine.mountpoint(hierarchy);
+            for (rest, path) in [("/there", "/there"), ("/not/yet/", "/not/yet"), ("", "/")] {
+                assert_eq!(machine.path(&format!("{at}{rest}")), Ok(path.into()));
+            }
+        }
+        let nested = Machine::new("nested", Some("/system.slice/x"), None);
+        let at = nested.mountpoint("unified");
+        assert_eq!(nested.path(&format!("{at}/there")), Ok("/system.slice/x/there".into()));
+    }
+
+    #[test]
+    fn of_two_names_of_one_cgroup_the_smaller_limit_counts() {
+        let machine = Machine::new("two", Some("/"), None);
+        let layout = Layout::parse(&machine.mountinfo);
+        let directory = format!("{}/there", machine.mountpoint("unified"));
+        for (one, other) in [(5, 7), (7, 5)] {
+            let limits = BTreeMap::from([("/there".into(), one), (directory.clone().into(), other)]);
+            let by_path = by_path(limits, &machine.mountinfo, &layout).unwrap();
+            assert_eq!(by_path, BTreeMap::from([("/there".into(), 5)]));
+        }
+    }
+
+    #[test]
+    fn what_nobody_can_be_in_is_refused_with_what_to_write() {
+        let machine = Machine::new("refused", Some("/"), None);
+        let cpu = machine.refusal(&format!("{}/there", machine.mountpoint("cpu")));
+        assert!(cpu.contains("0::") && cpu.contains("/cpu"), "{cpu}");
+        let beside = machine.refusal("/sys/fs/cgroup/there");
+        assert!(beside.contains("such as /containers/a"), "{beside}");
+        for name in ["/a/../b", "/..", &format!("{}/../x", machine.mountpoint("unified"))] {
+            assert!(machine.refusal(name).contains("without `..`"), "{name}");
+        }
+        let nested = Machine::new("outside", Some("/system.slice/x"), Some("/y"));
+        let outside = nested.refusal("/containers/a");
+        assert!(outside.contains(r#"below "/system.slice/x" and "/y""#), "{outside}");
+        assert_eq!(nested.path("/y/a"), Ok("/y/a".into()));
+    }
+
+    #[test]
+    fn a_name_of_two_cgroups_is_refused_and_of_the_one_that_is_there_taken() {
+        let machine = Machine::new("ambiguous", Some("/"), None);
+        let at = machine.mountpoint("unified");
+        let directory = format!("{at}/there");
+        // A cgroup whose path is that of the directory of the other.
+        fs::create_dir_all(format!("{at}{directory}")).unwrap();
+        let refusal = machine.refusal(&directory);
+        assert!(refusal.contains(r#"write "/there""#), "{refusal}");
+        fs::remove_dir(&directory).unwrap();
+        assert_eq!(machine.path(&directory), Ok(directory.clone().into()));
+    }
+}
