@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackwater::backend::{MemBackend, NewNode};
+use slackwater::backend::{MemBackend, NewNode, Removal};
 use slackwater::{
     Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
     UmountOptions, Written,
@@ -24,8 +24,12 @@ struct Rig {
 impl Rig {
     /// Driven by hand, but for grace periods.
     fn new() -> Self {
+        Self::with(Tunables::default())
+    }
+
+    fn with(tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
-        let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+        let tunables = Tunables { flusher_threads: 0, ..tunables };
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let engine = Engine::new(arena, clock.clone(), tunables);
         let volume = engine.mount("rig", Arc::new(MemBackend::new())).unwrap();
@@ -34,6 +38,10 @@ impl Rig {
 
     fn create(&self, name: &str) -> InodeRef {
         self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
+    }
+
+    fn remove(&self, name: &str) {
+        self.volume.remove(&self.volume.root().unwrap(), name, Removal::File).unwrap();
     }
 
     /// Steps until `done`: switches wait for a grace period, which takes its time.
@@ -186,6 +194,24 @@ fn a_write_for_a_tenant_that_is_gone_is_its_ancestors() {
 }
 
 #[test]
+fn an_inode_leaves_a_tenant_that_is_gone_though_its_only_write_was_refused() {
+    let rig = Rig::with(Tunables { pinned_nodes: 2, ..Tunables::default() });
+    let memcg = rig.engine.memcg_create("a", None, None);
+    let others: Vec<_> = ["x", "y"].iter().map(|name| File::open(&rig.create(name)).unwrap()).collect();
+    others.iter().for_each(|file| assert_eq!(file.try_write_at(0, b"dirty").unwrap(), Written::Bytes(5)));
+    let inode = rig.create("z");
+    let file = File::open_for(&inode, &memcg).unwrap();
+    assert_eq!(file.try_write_at(0, b"no node is left to pin").unwrap(), Written::NoRoom);
+    assert_eq!(inode.memcg().id(), memcg.id());
+    assert!(rig.engine.memcg_offline(&memcg));
+    rig.step_until("the clean-up", || inode.memcg().id() == MemcgId::ROOT);
+    drop((file, memcg));
+    rig.step_until("the release", || rig.volume.wbs_alive() == 1 && rig.engine.memcgs().len() == 1);
+    drop((inode, others));
+    rig.umount();
+}
+
+#[test]
 fn a_limit_holds_for_a_tenant_and_those_below_it_on_every_volume_and_for_nobody_else() {
     let rig = Rig::new();
     let second = rig.engine.mount("second", Arc::new(MemBackend::new())).unwrap();
@@ -246,9 +272,7 @@ fn ten_thousand_tenants_come_and_go_and_leave_nothing() {
             let own = rig.create(&format!("{nth}"));
             write_round(&own, &memcg, 0);
             drop(own);
-            rig.volume
-                .remove(&rig.volume.root().unwrap(), format!("{nth}"), slackwater::backend::Removal::File)
-                .unwrap();
+            rig.remove(&format!("{nth}"));
         }
         write_round(&inode, &memcg, nth % 8);
         assert!(rig.engine.memcg_offline(&memcg));

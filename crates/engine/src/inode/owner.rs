@@ -8,9 +8,10 @@
 //!     switch moves exactly what the inode has, and the counts of a wb are the sums of those of its inodes.
 //! W2. `is_switching` is set and cleared with `Inode::state` held, and at most one switch has it. Once a grace period
 //!     has passed, every `account` that had not seen it is over, and the others take the state's lock.
-//! W3. The wb changes with `is_switching` set, both wbs' `LIST_LOCK`s and the state's lock held; the first time with that
-//!     of the root wb, while the inode is on no list.
+//! W3. The wb changes with both wbs' `LIST_LOCK`s and the state's lock held, and with `is_switching` set; the first time
+//!     without, while the inode is on no list.
 //! W4. An inode that was given a cgroup wb has one of its references.
+//! W5. It is on a list of that wb as long as it has it, dirty or not: whoever empties a killed wb finds all its inodes.
 //!
 //! # Memory ordering
 //! O1. `is_switching` is cleared with Release after the wb was replaced, and read with Acquire before the wb: who finds it
@@ -21,13 +22,15 @@
 //! `inode_attach_wb`, `unlocked_inode_to_wb_begin`; sem. 5.4. Differs: the switch moves what the inode has counted
 //! instead of walking its pages, since our counts change in batches, outside the lock of the page tree.
 
+use slackwater_sync::lock::lock_two;
 use slackwater_sync::rcu::{Domain, RcuArc};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::cgroup::Memcg;
 use crate::inode::Inode;
-use crate::writeback::{BdiWriteback, LockedWb, Pages};
+use crate::units::Tick;
+use crate::writeback::{BdiWriteback, ListName, Pages};
 
 /// See the [module documentation](self).
 pub(crate) struct Owner {
@@ -118,27 +121,42 @@ impl Inode {
     }
 
     /// Gives the inode the wb of `memcg`, unless it has one. Kernel: `inode_attach_wb`.
-    pub(crate) fn attach_wb(&self, memcg: &Arc<Memcg>) {
+    pub(crate) fn attach_wb(self: &Arc<Self>, memcg: &Arc<Memcg>) {
         if self.owner.is_attached.load(Ordering::Acquire) {
             return;
         }
         let wb = self.super_block().wb_get_create(memcg);
-        let is_given = self.with_lists(|LockedWb { lists, .. }| {
-            let _state = self.state.lock();
-            // One that waits on a list of the root wb, for its times say, is left there until it is clean.
-            if self.owner.is_attached.load(Ordering::Relaxed) || self.is_switching() || lists.list_of(self).is_some() {
-                return false;
-            }
-            debug_assert!(self.owner.counted().is_zero(), "nothing of it was dirty");
-            if !self.belongs_to(&wb) {
-                self.owner.wb.replace(self.domain(), Arc::clone(&wb));
-            }
-            self.owner.is_attached.store(true, Ordering::Release);
-            true
-        });
-        if !is_given {
+        if !self.attach_to(&wb) {
             wb.put();
+        } else if wb.is_dying() {
+            wb.wake(); // killed before the inode was on its list: it moves away at once, unless it becomes dirty
         }
+    }
+
+    /// W3, W5. True if the inode has the caller's reference to `wb` from here on.
+    fn attach_to(self: &Arc<Self>, wb: &Arc<BdiWriteback>) -> bool {
+        let root = self.super_block().root_wb();
+        let (from, to) = if wb.is_root() {
+            (root.lists.lock(), None)
+        } else {
+            let (from, to) = lock_two(&root.lists, &wb.lists);
+            (from, Some(to))
+        };
+        let _state = self.state.lock();
+        if self.owner.is_attached.load(Ordering::Relaxed) || self.is_switching() {
+            return false;
+        }
+        // One that waits on a list of the root wb, for its times say, is left there until it is clean.
+        if from.list_of(self).is_some() {
+            return false;
+        }
+        debug_assert!(self.owner.counted().is_zero(), "nothing of it was dirty");
+        if let Some(mut to) = to {
+            self.owner.wb.replace(self.domain(), Arc::clone(wb));
+            to.place(self, ListName::Attached, Tick::default());
+        }
+        self.owner.is_attached.store(true, Ordering::Release);
+        true
     }
 
     /// Whether a switch has it. Stays so while its state is locked.

@@ -66,6 +66,9 @@ fn check_inode(inode: &Arc<Inode>, wbs: &[Arc<BdiWriteback>]) -> Result<Vec<u32>
     if list.is_some() && !lists.has(inode) {
         return Err(format!("its place on {list:?} is not its own"));
     }
+    if list.is_none() && !wb.is_root() {
+        return Err(format!("on no list of its wb, of {:?}", wb.memcg)); // W5 of `inode::owner`
+    }
     let state = inode.state.lock();
     let is_dirty = !state.doomed && (pages.reclaimable != 0 || state.meta != 0);
     let waits = list.is_some_and(|list| list != ListName::Attached);
