@@ -363,6 +363,29 @@ fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
     });
 }
 
+/// Its mode waits for write-back when they come, so it is the root's, until that has been written.
+#[test]
+fn writers_of_two_tenants_come_to_a_file_that_waits_on_a_list_of_the_root() {
+    check("contested first", 1000, || {
+        let rig = Rig::new(UmountForm::PerSb, Answers::Here);
+        let (a, b) = (rig.tenant("a"), rig.tenant("b"));
+        let inode = rig.volume.make(&rig.volume.root().unwrap(), "x", NewNode::File, 0o4755).unwrap();
+        let file = File::open(&inode).unwrap();
+        file.set_len(2 * PAGE_BYTES).unwrap();
+        rig.volume.kill_suidgid(&inode).unwrap();
+        let writers = [(0, &a), (1, &b)].map(|(index, memcg)| {
+            let (inode, memcg) = (inode.clone(), Arc::clone(memcg));
+            thread::spawn(move || drop(write(&inode, &memcg, index)))
+        });
+        file.fsync().unwrap();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        assert!(rig.engine.memcg_offline(&a) && rig.engine.memcg_offline(&b));
+        drop((a, b, file, inode));
+        rig.finish();
+    });
+}
+
 /// The flusher has used up its slots in the middle of a file that a sync then ends.
 #[test]
 fn an_inode_that_becomes_clean_while_its_flusher_is_blocked_is_listed_when_it_is_dirty_again() {

@@ -146,8 +146,9 @@ impl Inode {
         if self.owner.is_attached.load(Ordering::Relaxed) || self.is_switching() {
             return false;
         }
-        // One that waits on a list of the root wb, for its times say, is left there until it is clean.
-        if from.list_of(self).is_some() {
+        // It is left to the root wb until it is clean if it waits on a list there, for its times say; or if somebody is
+        // dirtying it who found it so: he has its record (N2), may have counted, and lists it later.
+        if from.list_of(self).is_some() || self.slot().is_some() {
             return false;
         }
         debug_assert!(self.owner.counted().is_zero(), "nothing of it was dirty");
@@ -191,5 +192,35 @@ impl Drop for Inode {
         if *self.owner.is_attached.get_mut() {
             wb.put();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater_arena::{Arena, ArenaConfig};
+
+    use super::*;
+    use crate::backend::{MemBackend, NewNode};
+    use crate::clock::ManualClock;
+    use crate::engine::Engine;
+    use crate::tunables::Tunables;
+    use crate::units::Timestamp;
+
+    #[test]
+    fn an_inode_that_somebody_is_dirtying_keeps_its_wb() {
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
+        let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
+        let sb = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
+        let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
+        let memcg = engine.memcg_create("a", None, None);
+        // Between its page and its place on a list, where another writer may meet it.
+        assert_eq!(inode.ensure_slot(), Some(true));
+        let page = Pages { reclaimable: 1, ..Pages::default() };
+        inode.account(page);
+        inode.arc().attach_wb(&memcg);
+        inode.account(page.negated());
+        assert!(inode.memcg().is_root());
+        assert_eq!(sb.root_wb().stat.sum(), Pages::default());
     }
 }
