@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) tunables: Tunables,
     pub(crate) pool: Arc<FlusherPool>,
     pub(crate) waits: WaitTable,
-    pub(crate) room: Room,
+    pub(crate) room: Arc<Room>,
     pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
@@ -91,15 +91,16 @@ impl Engine {
         let Forms { umount, rcu } = forms;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let threads = pool.start();
+        let room = Arc::new(Room::new());
         let shared = Shared {
-            owners: FrameOwners::new(arena.frames(), &tunables),
+            owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             switches: SwitchQueue::new(umount),
             arena,
             clock,
             tunables,
             pool,
             waits: WaitTable::new(),
-            room: Room::new(),
+            room,
             landing: LandingStock::new(),
             survivors: Mutex::new(LEAVES, survivors),
             volumes: Mutex::new(LEAVES, Volumes::default()),

@@ -12,12 +12,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use elsewhere::{Elsewhere, Refused};
-use slackwater::backend::{Backend, Limits, MemBackend, NewNode};
+use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, MemcgId, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
-    UmountError, UmountForm, UmountOptions,
+    UmountError, UmountForm, UmountOptions, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
+use slackwater_sync::lock::{Mutex, Rank};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, model, thread};
@@ -58,6 +59,49 @@ enum Answers {
     Elsewhere,
 }
 
+/// Keeps units until they are let go, and answers all else at once.
+struct Stuck {
+    inner: MemBackend,
+    units: Mutex<Option<Vec<Call>>>,
+}
+
+impl Stuck {
+    fn new() -> Arc<Self> {
+        let units = Mutex::new(Rank::new(90, "stuck units"), Some(Vec::new()));
+        Arc::new(Self { inner: MemBackend::with_limits(limits()), units })
+    }
+
+    fn units(&self) -> usize {
+        self.units.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    fn let_go(&self) {
+        let units = self.units.lock().take();
+        units.into_iter().flatten().for_each(|unit| self.inner.submit(unit));
+    }
+}
+
+impl Backend for Stuck {
+    fn submit(&self, call: Call) {
+        let mut units = self.units.lock();
+        match (&mut *units, call) {
+            (Some(units), unit @ Call::Write(_)) => units.push(unit),
+            (_, call) => {
+                drop(units);
+                self.inner.submit(call);
+            }
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        limits()
+    }
+}
+
+fn limits() -> Limits {
+    Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) }
+}
+
 struct Rig {
     engine: Engine,
     clock: Arc<ManualClock>,
@@ -77,6 +121,22 @@ impl Rig {
     }
 
     fn with(umount: UmountForm, answers: Answers, dirty_background_percent: u32) -> Self {
+        let mem = MemBackend::with_limits(limits());
+        match answers {
+            Answers::Here => Self::on(Arc::new(mem), None, umount, dirty_background_percent),
+            Answers::Elsewhere => {
+                let (elsewhere, worker) = Elsewhere::new(Arc::new(mem), Refused(0));
+                Self::on(Arc::new(elsewhere), Some(worker), umount, dirty_background_percent)
+            }
+        }
+    }
+
+    fn on(
+        backend: Arc<dyn Backend>,
+        worker: Option<thread::JoinHandle<()>>,
+        umount: UmountForm,
+        dirty_background_percent: u32,
+    ) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(FRAMES * PAGE_BYTES).with_inodes(4).with_volumes(1)).unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let tunables = Tunables {
@@ -89,16 +149,6 @@ impl Rig {
         };
         let forms = Forms { umount, rcu: Options { coalesce: Duration::ZERO, ..Options::default() } };
         let engine = Engine::with_forms(arena, Survivors::default(), clock.clone(), tunables, forms);
-        let limits =
-            Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) };
-        let mem = Arc::new(MemBackend::with_limits(limits));
-        let (backend, worker): (Arc<dyn Backend>, _) = match answers {
-            Answers::Here => (mem, None),
-            Answers::Elsewhere => {
-                let (elsewhere, worker) = Elsewhere::new(mem, Refused(0));
-                (Arc::new(elsewhere), Some(worker))
-            }
-        };
         let volume = engine.mount("rig", backend).unwrap();
         Self { engine, clock, volume, worker }
     }
@@ -359,6 +409,33 @@ fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
         writer.join().unwrap();
         assert!(rig.engine.memcg_offline(&memcg) && rig.engine.memcg_offline(&owner));
         drop((owner, memcg, inode));
+        rig.finish();
+    });
+}
+
+/// Units of another tenant have all slots, so nothing that is written back wakes the writer.
+#[test]
+fn a_writer_that_waits_gets_the_room_of_a_page_that_another_tenant_takes_over() {
+    check_fair("taken over", 1000, || {
+        let stuck = Stuck::new();
+        let rig = Rig::on(stuck.clone(), None, UmountForm::PerSb, 95);
+        let full = rig.engine.memcg_create("full", None, Some(2 * PAGE_BYTES));
+        let held = [rig.create("p"), rig.create("q")].map(|inode| write(&inode, &full, 0));
+        assert_eq!(held[0].try_write_at(PAGE_BYTES, b"x").unwrap(), Written::NoRoom);
+        rig.eventually("their units", || stuck.units() == 2);
+        let (a, b) = (rig.engine.memcg_create("a", None, Some(PAGE_BYTES)), rig.tenant("b"));
+        let (taken, other) = (rig.create("x"), rig.create("y"));
+        drop(write(&taken, &a, 0));
+        let writer = {
+            let (other, a) = (other.clone(), Arc::clone(&a));
+            thread::spawn(move || drop(write(&other, &a, 0)))
+        };
+        drop(write(&taken, &b, 0));
+        writer.join().unwrap();
+        stuck.let_go();
+        rig.sync();
+        [&full, &a, &b].map(|memcg| assert!(rig.engine.memcg_offline(memcg)));
+        drop((held, full, a, b, taken, other));
         rig.finish();
     });
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{MemBackend, NewNode, Removal};
 use slackwater::{
-    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
+    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, Tick, Timestamp, Tunables,
     UmountOptions, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
@@ -208,6 +208,40 @@ fn an_inode_leaves_a_tenant_that_is_gone_though_its_only_write_was_refused() {
     drop((file, memcg));
     rig.step_until("the release", || rig.volume.wbs_alive() == 1 && rig.engine.memcgs().len() == 1);
     drop((inode, others));
+    rig.umount();
+}
+
+#[test]
+fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit_is_raised() {
+    let rig = Rig::new();
+    let a = rig.engine.memcg_create("a", None, Some(2 * PAGE_BYTES));
+    let b = rig.engine.memcg_create("b", None, None);
+    let (inode, other) = (rig.create("x"), rig.create("y"));
+    let (file, waits) = (File::open_for(&inode, &a).unwrap(), File::open_for(&other, &a).unwrap());
+    let theirs = File::open_for(&inode, &b).unwrap();
+    file.write_at(0, &[1; 2 * PAGE]).unwrap();
+    let refused = || {
+        let seen = rig.volume.room_given();
+        assert_eq!(waits.try_write_at(0, b"x").unwrap(), Written::NoRoom);
+        assert!(!rig.volume.wait_for_room(seen, Some(Tick(0))));
+        seen
+    };
+    let hears = |seen| rig.volume.wait_for_room(seen, Some(Tick(0)));
+    let seen = refused();
+    theirs.write_at(0, b"a part of one").unwrap();
+    assert!(hears(seen));
+    waits.write_at(PAGE_BYTES, b"in its place").unwrap();
+    let seen = refused();
+    let mut landed = rig.volume.landing_frames(PAGE).unwrap();
+    theirs.write_landed(PAGE_BYTES, &mut landed, 0..PAGE).unwrap();
+    assert!(hears(seen));
+    waits.write_at(2 * PAGE_BYTES, b"in its place").unwrap();
+    let seen = refused();
+    a.set_limit_bytes(Some(3 * PAGE_BYTES));
+    assert!(hears(seen));
+    waits.write_at(0, b"within it").unwrap();
+    assert_eq!((a.charged_bytes(), b.charged_bytes()), (3 * PAGE_BYTES, 2 * PAGE_BYTES));
+    drop((file, waits, theirs, landed, inode, other));
     rig.umount();
 }
 

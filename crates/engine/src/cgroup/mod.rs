@@ -16,6 +16,12 @@
 //!     durable) whose owner is this tenant or a descendant. The root counts none: what it would be is the bdi's.
 //! T2. A slot is given to another tenant only after the last frame that names it was uncharged.
 //! T3. `cgwbs` is `None` from `Dying` on: who makes a wb looks under its lock.
+//! T4. Who is refused has set `want_room` of the tenants that are full, and has then seen that they still are. Who uncharges
+//!     one looks at it afterwards, and gives room: so nobody waits for what is there.
+//!
+//! # Memory ordering
+//! T4 takes a store and a load on either side, of `want_room` and `charged_pages`: all four are SeqCst, or both sides could
+//! miss each other. All else stands alone.
 //!
 //! # Lock order
 //! `cgwbs` (`CGROUP`) is taken before a wb's lists, and nothing but leaves under it. The table is a leaf.
@@ -37,6 +43,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 use crate::cgroup::foreign::ForeignWbs;
+use crate::engine::Room;
 use crate::lock_order::{CGROUP, LEAVES};
 use crate::super_block::SuperBlock;
 use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
@@ -90,10 +97,12 @@ pub struct Memcg {
     state: AtomicU8,
     limit_pages: AtomicU64,
     charged_pages: AtomicI64,
-    /// A writer found no room: its wbs write back whatever the thresholds say.
+    /// A writer found no room: its wbs write back whatever the thresholds say (T4).
     want_room: AtomicBool,
     /// How long its writers were told to pause.
     paused_ns: AtomicU64,
+    /// Where its writers wait.
+    room: Arc<Room>,
     /// Its background level is the part of its limit that the one is of the other.
     ratios: DirtyRatios,
     /// Its dirty limit, shared out among its wbs. Kernel: `cgwb_domain`.
@@ -111,6 +120,7 @@ impl Memcg {
         parent: Option<Arc<Memcg>>,
         limit_bytes: Option<u64>,
         ratios: DirtyRatios,
+        room: &Arc<Room>,
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -122,6 +132,7 @@ impl Memcg {
             charged_pages: AtomicI64::new(0),
             want_room: AtomicBool::new(false),
             paused_ns: AtomicU64::new(0),
+            room: Arc::clone(room),
             ratios,
             domain: WbDomain::new(),
             foreign: Mutex::new(LEAVES, ForeignWbs::default()),
@@ -168,6 +179,7 @@ impl Memcg {
         if !self.is_root() {
             self.limit_pages.store(pages_of(limit_bytes), Ordering::Relaxed);
             self.domain.resized();
+            self.room.give();
         }
     }
 
@@ -202,12 +214,20 @@ impl Memcg {
         self.lineage().any(|memcg| memcg.id == other.id)
     }
 
-    /// Whether it may dirty a further write: it and those above it are below their limits, or have nothing dirty.
+    /// Whether it may dirty a further write: it and those above it are below their limits, or have nothing dirty. If not,
+    /// room is given as soon as that may have changed (T4).
     pub(crate) fn may_dirty(&self) -> bool {
         self.lineage().all(|memcg| {
-            let charged = memcg.charged_pages();
-            charged == 0 || charged < memcg.limit_pages.load(Ordering::Relaxed)
+            memcg.has_room() || {
+                memcg.want_room.store(true, Ordering::SeqCst); // T4
+                memcg.has_room()
+            }
         })
+    }
+
+    fn has_room(&self) -> bool {
+        let charged = self.charged_pages.load(Ordering::SeqCst).max(0) as u64; // T4
+        charged == 0 || charged < self.limit_pages.load(Ordering::Relaxed)
     }
 
     /// Whether so much of it is dirty that its wbs write back without being asked, or a writer of it waits.
@@ -279,14 +299,8 @@ impl Memcg {
     /// A writer of it found no room: all wbs of the full ones among it and those above, and of all below these, are to
     /// write back. `volumes`: where such wbs may be.
     pub(crate) fn ask_for_room(&self, volumes: &[Arc<SuperBlock>]) {
-        let mut highest_full = None;
-        for memcg in self.lineage() {
-            if memcg.charged_pages() >= memcg.limit_pages.load(Ordering::Relaxed) {
-                memcg.want_room.store(true, Ordering::Relaxed);
-                highest_full = Some(memcg);
-            }
-        }
-        let Some(full) = highest_full else { return };
+        let full = self.lineage().filter(|memcg| !memcg.has_room());
+        let Some(full) = full.inspect(|memcg| memcg.want_room.store(true, Ordering::SeqCst)).last() else { return };
         // Not by `cgwbs`: what fills it may be a descendant's, and a tenant that goes offline has none any more.
         let wbs = volumes.iter().flat_map(|sb| sb.wbs());
         wbs.filter(|wb| wb.memcg.is_below_or_is(full)).for_each(|wb| wb.wake());
@@ -300,12 +314,18 @@ impl Memcg {
     }
 
     fn uncharge(&self, pages: i64) {
+        let mut is_wanted = false;
         for memcg in self.lineage() {
-            let left = memcg.charged_pages.fetch_sub(pages, Ordering::Relaxed) - pages;
-            let below = memcg.thresholds().is_none_or(|levels| left.max(0) as u64 <= levels.background_pages);
-            if below && memcg.want_room.load(Ordering::Relaxed) {
-                memcg.want_room.store(false, Ordering::Relaxed);
+            let left = memcg.charged_pages.fetch_sub(pages, Ordering::SeqCst) - pages; // T4
+            if memcg.want_room.load(Ordering::SeqCst) {
+                is_wanted = true;
+                if memcg.thresholds().is_none_or(|levels| left.max(0) as u64 <= levels.background_pages) {
+                    memcg.want_room.store(false, Ordering::Relaxed);
+                }
             }
+        }
+        if is_wanted {
+            self.room.give(); // after `want_room` was cleared: who has set it just before hears of it
         }
     }
 

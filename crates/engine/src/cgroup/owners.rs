@@ -17,6 +17,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::cgroup::{Memcg, MemcgId, MemcgState};
+use crate::engine::Room;
 use crate::lock_order::LEAVES;
 use crate::throttle::DirtyRatios;
 use crate::tunables::Tunables;
@@ -58,12 +59,14 @@ pub(crate) struct FrameOwners {
     table: RwLock<Table>,
     root: Arc<Memcg>,
     ratios: DirtyRatios,
+    room: Arc<Room>,
 }
 
 impl FrameOwners {
-    pub(crate) fn new(frames: u32, tunables: &Tunables) -> Self {
+    /// `room`: where writers of all tenants wait.
+    pub(crate) fn new(frames: u32, tunables: &Tunables, room: Arc<Room>) -> Self {
         let ratios = DirtyRatios::of(tunables);
-        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios);
+        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios, &room);
         let table =
             Table { slots: vec![Some(Arc::clone(&root))], free: Vec::new(), offline: VecDeque::new(), last_id: 0 };
         Self {
@@ -72,6 +75,7 @@ impl FrameOwners {
             table: RwLock::new(LEAVES, table),
             root,
             ratios,
+            room,
         }
     }
 
@@ -89,7 +93,7 @@ impl FrameOwners {
             table.slots.push(None);
             (table.slots.len() - 1) as u32
         });
-        let memcg = Memcg::new(id, slot, name, parent, limit_bytes, self.ratios);
+        let memcg = Memcg::new(id, slot, name, parent, limit_bytes, self.ratios, &self.room);
         table.slots[slot as usize] = Some(Arc::clone(&memcg));
         memcg
     }
@@ -135,16 +139,22 @@ impl FrameOwners {
         }
     }
 
-    /// `memcg` writes to `frame`, which is charged to somebody: from now on to it.
+    /// `memcg` writes to a page whose frame `old` is charged to somebody. From now on it is charged for `new`, which may be
+    /// the same, and nobody for `old`.
     #[inline]
-    pub(crate) fn take_over(&self, frame: FrameId, memcg: &Memcg) {
-        if self.is_used() && self.of(frame) != memcg.slot {
-            self.uncharge(frame);
-            self.charge(frame, memcg);
+    pub(crate) fn take_over(&self, old: FrameId, new: FrameId, memcg: &Memcg) {
+        if !self.is_used() {
+            return;
+        }
+        if self.of(old) != memcg.slot {
+            self.uncharge(old);
+            self.charge(new, memcg);
+        } else if new != old {
+            self.owners[new.as_u32() as usize].store(memcg.slot, Ordering::Relaxed);
         }
     }
 
-    /// `frame` can be dropped, or is somebody else's from here on.
+    /// `frame` can be dropped.
     pub(crate) fn uncharge(&self, frame: FrameId) {
         let mut uncharges = Uncharges::new(self);
         uncharges.add(frame);

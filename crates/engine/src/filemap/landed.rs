@@ -307,9 +307,10 @@ impl Exchange<'_> {
         let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
         let landed = self.landed.frames.frames()[nth];
         let owners = &inode.super_block().engine().owners;
-        owners.charge(landed, self.terms.memcg);
         if is_unclean && !is_sent {
-            owners.uncharge(taken); // the old one
+            owners.take_over(taken, landed, self.terms.memcg); // the old one is taken
+        } else {
+            owners.charge(landed, self.terms.memcg);
         }
         arena.publish_dirty(landed, record, index.0, old.map_or(0, |old| arena.version(old) + 1));
         if old.is_some() {

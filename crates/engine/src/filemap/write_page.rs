@@ -155,7 +155,7 @@ fn grip<'a>(
     let owners = &sb.engine().owners;
     let unclean = leaf.unclean() >> slot & 1 != 0;
     if unclean {
-        owners.take_over(frame, terms.memcg);
+        owners.take_over(frame, frame, terms.memcg);
     }
     if !leaf.has(Mark::Dirty, slot) {
         if !unclean {
