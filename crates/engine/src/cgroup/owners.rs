@@ -154,8 +154,7 @@ impl FrameOwners {
         }
     }
 
-    /// `frame` can be dropped.
-    pub(crate) fn uncharge(&self, frame: FrameId) {
+    fn uncharge(&self, frame: FrameId) {
         let mut uncharges = Uncharges::new(self);
         uncharges.add(frame);
     }

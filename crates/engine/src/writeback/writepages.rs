@@ -24,6 +24,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{AttrChange, Call, Done, WriteUnit};
+use crate::cgroup::Uncharges;
 use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
@@ -253,15 +254,17 @@ fn end_writeback(
     let unit_frames: Vec<FrameId> = frames.frames().to_vec();
     drop(frames); // unlocks them: a writer may take one as soon as its mark is gone
     let mut ended = Ended::default();
+    let mut uncharges = Uncharges::new(&sb.engine().owners);
     let end = first.plus(unit_frames.len() as u64);
     inode.mapping.scan(first, end, Some(Mark::Writeback), |base, leaf| {
         let bits = range_bits(first.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(Mark::Writeback) & bits) {
             let nth = base.0 + slot as u64 - first.0;
-            ended.page(inode, leaf, slot, unit_frames[nth as usize], nth < good_pages);
+            ended.page(inode, leaf, slot, unit_frames[nth as usize], nth < good_pages, &mut uncharges);
         }
         Scan::On
     });
+    drop(uncharges);
     ended.account(inode);
     sb.bdi().unit_ended(good_bytes as u64);
     sb.bdi().note_attempt(Attempt::Write, error.is_none());
@@ -294,7 +297,15 @@ struct Ended {
 }
 
 impl Ended {
-    fn page(&mut self, inode: &Inode, leaf: &mut LeafState, slot: usize, frame: FrameId, written: bool) {
+    fn page(
+        &mut self,
+        inode: &Inode,
+        leaf: &mut LeafState,
+        slot: usize,
+        frame: FrameId,
+        written: bool,
+        uncharges: &mut Uncharges<'_>,
+    ) {
         let arena = &inode.super_block().engine().arena;
         leaf.clear(Mark::Writeback, slot);
         self.pages += 1;
@@ -308,7 +319,7 @@ impl Ended {
         }
         if leaf.frame(slot) != Some(frame) {
             // Rewritten meanwhile: the fresh frame is dirty, this one is history.
-            inode.super_block().engine().owners.uncharge(frame);
+            uncharges.add(frame);
             arena.free(frame);
             self.unpinned += 1;
         } else if written {
