@@ -131,7 +131,7 @@ impl SuperBlock {
             state: AtomicU8::new(MOUNTED),
             in_flight: InFlight::new(),
             switches_in_flight: InFlight::new(),
-            cgroup_wbs: CgroupWbs::new(),
+            cgroup_wbs: CgroupWbs::new(&engine.pool.rcu),
             is_evicted: AtomicBool::new(false),
             gone: Mutex::new(LEAVES, false),
             errseq: ErrSeq::new(),
