@@ -302,8 +302,12 @@ impl Memcg {
         let full = self.lineage().filter(|memcg| !memcg.has_room());
         let Some(full) = full.inspect(|memcg| memcg.want_room.store(true, Ordering::SeqCst)).last() else { return };
         // Not by `cgwbs`: what fills it may be a descendant's, and a tenant that goes offline has none any more.
-        let wbs = volumes.iter().flat_map(|sb| sb.wbs());
-        wbs.filter(|wb| wb.memcg.is_below_or_is(full)).for_each(|wb| wb.wake());
+        let wake = |wb: &Arc<BdiWriteback>| {
+            if wb.memcg.is_below_or_is(full) {
+                wb.wake();
+            }
+        };
+        volumes.iter().for_each(|sb| sb.for_each_wb(wake));
     }
 
     /// One more frame of it cannot be dropped.

@@ -294,7 +294,9 @@ impl SuperBlock {
     }
 
     pub(crate) fn unstable_pages(&self) -> u64 {
-        self.wbs().iter().map(|wb| wb.stat.unstable.read()).sum()
+        let mut pages = 0;
+        self.for_each_wb(|wb| pages += wb.stat.unstable.read());
+        pages
     }
 
     /// Whether nothing is dirty, in flight or unstable: there is no room to be made here.

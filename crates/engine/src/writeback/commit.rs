@@ -158,7 +158,8 @@ fn note_unstable(inode: &Arc<Inode>) {
 fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let bdi = sb.bdi();
     let share = bdi.share_frames();
-    let much = sb.unstable_pages() > share / UNSTABLE_PART && bdi.pinned_frames() > share - share / LEFT_PART;
+    // In this order: it is asked at the end of each unit, and the pages of all tenants are added up for it.
+    let much = bdi.pinned_frames() > share - share / LEFT_PART && sb.unstable_pages() > share / UNSTABLE_PART;
     // A writer that waits for a node is helped more by a commit of many than by one at once; but what is
     // written is all there is to commit when no unit is on its way.
     let room = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;

@@ -78,24 +78,32 @@ impl CgroupWbs {
 impl SuperBlock {
     /// All wbs of the volume, the root wb first.
     pub(crate) fn wbs(&self) -> Vec<Arc<BdiWriteback>> {
-        let mut wbs = vec![Arc::clone(self.root_wb())];
-        wbs.extend(self.cgroup_wbs.made.lock().all.iter().cloned());
+        let mut wbs = Vec::new();
+        self.for_each_wb(|wb| wbs.push(Arc::clone(wb)));
         wbs
+    }
+
+    /// Runs `f` on all wbs of the volume, the root wb first, under a lock of the volume.
+    pub(crate) fn for_each_wb(&self, mut f: impl FnMut(&Arc<BdiWriteback>)) {
+        f(self.root_wb());
+        self.cgroup_wbs.made.lock().all.iter().for_each(f);
     }
 
     /// How many wbs the volume has: one, and one for each tenant of which inodes are left here.
     pub fn wbs_alive(&self) -> usize {
-        self.wbs().len()
+        1 + self.cgroup_wbs.made.lock().all.len()
     }
 
     /// The counts of all wbs together.
     pub(crate) fn pages(&self) -> Pages {
-        self.wbs().iter().fold(Pages::default(), |sum, wb| sum.plus(wb.stat.sum()))
+        let mut pages = Pages::default();
+        self.for_each_wb(|wb| pages = pages.plus(wb.stat.sum()));
+        pages
     }
 
     /// Has a flusher look at every wb.
     pub(crate) fn wake_wbs(&self) {
-        self.wbs().iter().for_each(BdiWriteback::wake);
+        self.for_each_wb(BdiWriteback::wake);
     }
 
     /// The wb of `memcg`, or of the nearest tenant above it that still takes one (L2). Kernel: `wb_get_create`.
@@ -180,6 +188,7 @@ mod tests {
     use crate::file::File;
     use crate::tunables::Tunables;
     use crate::units::Timestamp;
+    use crate::writeback::commit;
 
     fn engine() -> (Engine, Arc<SuperBlock>) {
         let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
@@ -201,5 +210,15 @@ mod tests {
         let pause = file.balance_dirty_pages();
         drop(locked);
         assert_eq!(pause, crate::throttle::Pause::None);
+    }
+
+    #[test]
+    fn a_unit_ends_without_the_lock_of_all_wbs() {
+        let (engine, sb) = engine();
+        let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
+        let locked = sb.cgroup_wbs.made.lock();
+        commit::unit_left_unstable(inode.arc(), commit::failures_of(&inode));
+        drop(locked);
+        drop((inode, engine));
     }
 }
