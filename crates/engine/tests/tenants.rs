@@ -212,6 +212,26 @@ fn an_inode_leaves_a_tenant_that_is_gone_though_its_only_write_was_refused() {
 }
 
 #[test]
+fn removed_files_that_wait_for_a_commit_do_not_keep_the_others_of_a_tenant_that_is_gone() {
+    let rig = Rig::new();
+    let memcg = rig.engine.memcg_create("a", None, None);
+    let removed: Vec<_> = (0..200).map(|nth| format!("{nth}")).collect();
+    for name in &removed {
+        File::open_for(&rig.create(name), &memcg).unwrap().write_at(0, b"written, and not durable").unwrap();
+    }
+    rig.clock.advance(Duration::from_secs(40));
+    let _ = rig.engine.step();
+    assert_eq!(rig.volume.status().bytes_left(), rig.volume.status().unstable_bytes);
+    removed.iter().for_each(|name| rig.remove(name));
+    let kept = rig.create("kept");
+    write_round(&kept, &memcg, 0);
+    assert!(rig.engine.memcg_offline(&memcg));
+    rig.step_until("the clean-up", || kept.memcg().id() == MemcgId::ROOT);
+    drop(kept);
+    rig.umount();
+}
+
+#[test]
 fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit_is_raised() {
     let rig = Rig::new();
     let a = rig.engine.memcg_create("a", None, Some(2 * PAGE_BYTES));

@@ -100,8 +100,8 @@ impl BdiWriteback {
             self.release(&sb);
             return Next::Idle;
         }
-        if self.is_dying() && self.cleanup_offline(&sb) {
-            return Next::Again;
+        if self.is_dying() {
+            self.cleanup_offline(&sb);
         }
         let mut pass = self.pass.lock();
         if self.blocked.swap(false, Ordering::AcqRel) {

@@ -227,13 +227,14 @@ impl IoLists {
         Some(inode)
     }
 
-    /// Up to `most` clean inodes that are still there and on their way to no other wb, oldest first.
-    pub(crate) fn attached(&self, most: usize) -> Vec<Arc<Inode>> {
-        let mut inodes = Vec::new();
+    /// The clean inodes that are still there. The caller lets go of them when the lists are not locked any more: the last
+    /// reference to one locks them.
+    pub(crate) fn attached(&self) -> Vec<Arc<Inode>> {
+        let mut inodes = Vec::with_capacity(self.len(ListName::Attached));
         let mut slot = self.ends[ListName::Attached as usize].oldest;
-        while slot != NIL && inodes.len() < most {
+        while slot != NIL {
             let entry = &self.entries[slot as usize];
-            inodes.extend(entry.inode.get().filter(|inode| !inode.is_switching()));
+            inodes.extend(entry.inode.get());
             slot = entry.next;
         }
         inodes

@@ -17,20 +17,23 @@ use crate::writeback::cgwb::switch::Switch;
 const INODES_PER_CONTEXT: usize = 126;
 
 impl BdiWriteback {
-    /// Has the clean inodes of a killed wb moved, a context's worth at a time. True if there may be more.
-    pub(in crate::writeback) fn cleanup_offline(self: &Arc<Self>, sb: &Arc<SuperBlock>) -> bool {
-        let inodes = {
+    /// Has the clean inodes of a killed wb moved, once it has no others.
+    pub(in crate::writeback) fn cleanup_offline(self: &Arc<Self>, sb: &Arc<SuperBlock>) {
+        // All at once: those that are refused, because their last name is gone, are not to hide the others behind them.
+        let mut inodes = {
             let lists = self.lists.lock();
-            if lists.has_unclean() { Vec::new() } else { lists.attached(INODES_PER_CONTEXT) }
+            if lists.has_unclean() { Vec::new() } else { lists.attached() }
         };
+        inodes.retain(|inode| !inode.is_switching());
         if inodes.is_empty() || !self.tryget() {
-            return false;
+            return;
         }
-        let target = self.memcg.parent().map_or_else(|| Arc::clone(sb.root_wb()), |parent| sb.wb_get_create(parent));
-        let found = inodes.len();
-        let switch = Switch::begin(sb, target);
-        let moved = switch.start(inodes);
+        let parent = self.memcg.parent();
+        while !inodes.is_empty() {
+            let target = parent.map_or_else(|| Arc::clone(sb.root_wb()), |parent| sb.wb_get_create(parent));
+            let some = inodes.split_off(inodes.len().saturating_sub(INODES_PER_CONTEXT));
+            Switch::begin(sb, target).start(some);
+        }
         self.put();
-        found == INODES_PER_CONTEXT && moved != 0
     }
 }

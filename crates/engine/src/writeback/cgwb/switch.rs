@@ -147,8 +147,8 @@ impl<'a> Switch<'a> {
         Self { sb, target }
     }
 
-    /// Prepares as many of `inodes` as can be, and queues them. Returns how many.
-    pub(super) fn start(self, mut inodes: Vec<Arc<Inode>>) -> usize {
+    /// Prepares as many of `inodes` as can be, and queues them.
+    pub(super) fn start(self, mut inodes: Vec<Arc<Inode>>) {
         let engine = self.sb.engine();
         let queue = &engine.switches;
         let section = queue.form.section(&engine.pool.rcu);
@@ -159,7 +159,7 @@ impl<'a> Switch<'a> {
             drop(section);
             self.target.put();
             queue.in_flight.fetch_sub(1, Ordering::SeqCst);
-            return 0;
+            return;
         }
         tracing::trace!(target: "slackwater::writeback", new = %self.target.memcg.id(), count = prepared, "inode_switch_wbs_queue");
         let target = Arc::clone(&self.target);
@@ -176,10 +176,9 @@ impl<'a> Switch<'a> {
         drop(section);
         if let Some(context) = refused {
             context.cancel(engine);
-            return 0;
+        } else {
+            target.wake();
         }
-        target.wake();
-        prepared
     }
 }
 
@@ -228,7 +227,7 @@ impl Inode {
         }
         let Some(memcg) = engine.owners.at(slot).filter(|memcg| memcg.is_root() || memcg.is_online()) else { return };
         let target = self.super_block().wb_get_create(&memcg);
-        let _ = Switch::begin(self.super_block(), target).start(vec![Arc::clone(self)]);
+        Switch::begin(self.super_block(), target).start(vec![Arc::clone(self)]);
     }
 }
 
