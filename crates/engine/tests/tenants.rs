@@ -232,6 +232,26 @@ fn removed_files_that_wait_for_a_commit_do_not_keep_the_others_of_a_tenant_that_
 }
 
 #[test]
+fn clean_files_leave_a_tenant_that_is_gone_when_others_take_its_last_dirty_one() {
+    let rig = Rig::new();
+    let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
+    let (clean, contested) = (rig.create("clean"), rig.create("contested"));
+    write_round(&clean, &a, 0);
+    write_round(&contested, &a, 0);
+    for _ in 0..9 {
+        write_round(&contested, &b, 0);
+    }
+    assert_eq!(rig.engine.switches_in_flight(), 1);
+    let file = File::open_for(&contested, &b).unwrap();
+    file.write_at(0, b"dirty").unwrap();
+    assert!(rig.engine.memcg_offline(&a));
+    rig.step_until("the switch", || contested.memcg().id() == b.id());
+    rig.step_until("the clean-up", || clean.memcg().id() == MemcgId::ROOT);
+    drop((file, clean, contested));
+    rig.umount();
+}
+
+#[test]
 fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit_is_raised() {
     let rig = Rig::new();
     let a = rig.engine.memcg_create("a", None, Some(2 * PAGE_BYTES));

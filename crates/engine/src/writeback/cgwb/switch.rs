@@ -341,7 +341,11 @@ fn move_inode(inode: &Arc<Inode>, new: &Arc<BdiWriteback>) -> bool {
         state.foreign = Foreign::default();
         inode.set_switching(false);
         drop(state);
+        let is_last = list.is_some_and(|list| list != ListName::Attached) && old.is_dying() && !from.has_unclean();
         drop((from, to));
+        if is_last {
+            old.wake(); // its clean inodes are to move away, and nobody else will say so
+        }
         old.put();
         return true;
     }
