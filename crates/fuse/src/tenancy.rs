@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slackwater::{Engine, Memcg};
 use slackwater_sync::lock::RwLock;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::tenants::{Tenant, TenantId, Tenants, Watcher};
@@ -28,18 +29,13 @@ struct Paying {
     limit_bytes: Option<u64>,
 }
 
-#[derive(Default)]
-struct Known {
-    paying: HashMap<TenantId, Paying>,
-    /// How many tenants were told to be removed.
-    removals: u64,
-}
-
 /// Who pays for what is written on the mounts of an engine: one for each engine.
 pub struct Tenancy {
     tenants: Tenants,
     engine: Engine,
-    known: RwLock<Known>,
+    paying: RwLock<HashMap<TenantId, Paying>>,
+    /// How many tenants were told to be removed; changes with `paying` locked.
+    removals: AtomicU64,
 }
 
 impl Tenancy {
@@ -50,8 +46,8 @@ impl Tenancy {
     /// There is no thread.
     pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
         let watcher = tenants.watcher();
-        let known = RwLock::new(TENANCY, Known::default());
-        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), known });
+        let paying = RwLock::new(TENANCY, HashMap::new());
+        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), paying, removals: AtomicU64::new(0) });
         if let Some(watcher) = watcher {
             if let Some(reason) = watcher.polls_because() {
                 tracing::warn!(reason, "removed cgroups are looked for once a second");
@@ -65,9 +61,9 @@ impl Tenancy {
     /// Who pays for what thread `pid` of `uid` writes. `None`: nobody knows, so the file's owner does.
     pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
         loop {
-            let removals = self.known.read().removals;
+            let removals = self.removals.load(Ordering::Acquire); // and only then whom
             let tenant = self.tenants.of(pid, uid)?;
-            if let Some(paying) = self.known.read().paying.get(&tenant.id)
+            if let Some(paying) = self.paying.read().get(&tenant.id)
                 && paying.limit_bytes == tenant.limit_bytes
             {
                 return Some(Arc::clone(&paying.memcg));
@@ -81,11 +77,11 @@ impl Tenancy {
     /// The `Memcg` of a tenant that was looked for after `removals`. `None`: a tenant was removed meanwhile. If it was
     /// this one, nobody would ever take its `Memcg` offline.
     fn learn(&self, tenant: &Tenant, removals: u64) -> Option<Arc<Memcg>> {
-        let mut known = self.known.write();
-        if known.removals != removals {
+        let mut table = self.paying.write();
+        if self.removals.load(Ordering::Relaxed) != removals {
             return None;
         }
-        let paying = known.paying.entry(tenant.id).or_insert_with(|| Paying {
+        let paying = table.entry(tenant.id).or_insert_with(|| Paying {
             memcg: self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes),
             limit_bytes: tenant.limit_bytes,
         });
@@ -98,9 +94,9 @@ impl Tenancy {
 
     fn forget(&self, id: TenantId) {
         let removed = {
-            let mut known = self.known.write();
-            known.removals += 1;
-            known.paying.remove(&id)
+            let mut table = self.paying.write();
+            self.removals.fetch_add(1, Ordering::Release);
+            table.remove(&id)
         };
         if let Some(paying) = removed {
             self.engine.memcg_offline(&paying.memcg);
