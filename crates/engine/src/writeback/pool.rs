@@ -12,8 +12,7 @@
 //! # Kernel counterpart
 //! The `writeback` workqueue. Differs: submission never blocks, so one thread serves any number of devices.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::rcu::{Domain, Options};
@@ -34,36 +33,19 @@ const QUEUED: u8 = 1;
 const RUNNING: u8 = 2;
 const AGAIN: u8 = 3;
 
-/// A wb to run at a time; ordered by time, then by arrival.
-struct Timer {
-    at: Tick,
-    number: u64,
-    wb: Arc<BdiWriteback>,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-impl Eq for Timer {}
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
 #[derive(Default)]
 struct PoolState {
     queue: VecDeque<Arc<BdiWriteback>>,
-    timers: BinaryHeap<Reverse<Timer>>,
+    /// What to run at a time: by that, then by arrival.
+    timers: BTreeMap<(Tick, u64), Arc<BdiWriteback>>,
     timers_made: u64,
     stop: bool,
+}
+
+impl PoolState {
+    fn first_timer(&self) -> Option<Tick> {
+        self.timers.first_key_value().map(|((at, _), _)| *at)
+    }
 }
 
 /// Runs wbs, with threads or by hand. One per engine.
@@ -143,7 +125,7 @@ impl FlusherPool {
         if wb.run.load(Ordering::Relaxed) == QUEUED {
             wb.run.store(IDLE, Ordering::Relaxed);
         }
-        state.timers.retain(|Reverse(timer)| !Arc::ptr_eq(&timer.wb, wb));
+        state.timers.retain(|_, due| !Arc::ptr_eq(due, wb));
         wb.timer_at.store(u64::MAX, Ordering::Relaxed);
     }
 
@@ -158,10 +140,10 @@ impl FlusherPool {
             return;
         }
         wb.timer_at.store(at.0, Ordering::Relaxed);
+        let first = state.first_timer().is_none_or(|first| at < first);
         state.timers_made += 1;
-        let timer = Timer { at, number: state.timers_made, wb: Arc::clone(wb) };
-        let first = state.timers.peek().is_none_or(|Reverse(first)| at < first.at);
-        state.timers.push(Reverse(timer));
+        let number = state.timers_made;
+        state.timers.insert((at, number), Arc::clone(wb));
         drop(state);
         if first {
             self.changed.notify_one();
@@ -174,7 +156,7 @@ impl FlusherPool {
             let now = self.clock.now();
             let mut state = self.state.lock();
             let Some(wb) = take_due(&mut state, now) else {
-                return state.timers.peek().map(|Reverse(timer)| timer.at);
+                return state.first_timer();
             };
             drop(state);
             self.run_one(&wb, now);
@@ -193,11 +175,10 @@ impl FlusherPool {
                 state = self.state.lock();
                 continue;
             }
-            match state.timers.peek() {
+            match state.first_timer() {
                 None => self.changed.wait(&mut state),
-                Some(Reverse(timer)) => {
-                    let sleep = timer.at.since(now);
-                    let _ = self.changed.wait_timeout(&mut state, sleep);
+                Some(at) => {
+                    let _ = self.changed.wait_timeout(&mut state, at.since(now));
                 }
             }
         }
@@ -222,17 +203,17 @@ impl FlusherPool {
 
 /// The next wb to run, which is running from now on. Due timers join the queue first.
 fn take_due(state: &mut PoolState, now: Tick) -> Option<Arc<BdiWriteback>> {
-    while state.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
-        let Some(Reverse(timer)) = state.timers.pop() else { break };
-        if timer.wb.timer_at.load(Ordering::Relaxed) == timer.at.0 {
-            timer.wb.timer_at.store(u64::MAX, Ordering::Relaxed);
+    while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
+        let ((at, _), wb) = timer.remove_entry();
+        if wb.timer_at.load(Ordering::Relaxed) == at.0 {
+            wb.timer_at.store(u64::MAX, Ordering::Relaxed);
         }
-        match timer.wb.run.load(Ordering::Relaxed) {
+        match wb.run.load(Ordering::Relaxed) {
             IDLE => {
-                timer.wb.run.store(QUEUED, Ordering::Relaxed);
-                state.queue.push_back(timer.wb);
+                wb.run.store(QUEUED, Ordering::Relaxed);
+                state.queue.push_back(wb);
             }
-            RUNNING => timer.wb.run.store(AGAIN, Ordering::Relaxed),
+            RUNNING => wb.run.store(AGAIN, Ordering::Relaxed),
             _ => {}
         }
     }

@@ -11,7 +11,7 @@
 //!     [`TOTAL_BYTES`] for the process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
 //!
 //! # Lock order
-//! The queue's lock is above the heap of held replies alone: a write is taken out of the queue to be tried.
+//! The queue's lock is above that of the held replies alone: a write is taken out of the queue to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

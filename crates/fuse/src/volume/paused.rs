@@ -5,13 +5,12 @@
 //! U1. A held reply has no payload. So thousands of throttled writers cost their replies, and no thread.
 //!
 //! # Lock order
-//! The heap's lock is a leaf: a reply is taken out of it to be sent.
+//! The lock is a leaf: a reply is taken out to be sent.
 //!
 //! # Kernel counterpart
 //! `balance_dirty_pages`, which sleeps.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use slackwater::{Pause, Tick};
 use slackwater_sync::lock::Mutex;
@@ -22,75 +21,54 @@ use crate::volume::callers::Waiting;
 use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
-/// Ordered by when it is due, then by arrival.
 struct Paused {
-    due: Tick,
-    number: u64,
     /// It is to be asked again before the reply is sent.
     asks: bool,
     waiting: Waiting,
     write: Write,
 }
 
-impl PartialEq for Paused {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-impl Eq for Paused {}
-impl PartialOrd for Paused {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Paused {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-impl Paused {
-    fn key(&self) -> (Tick, u64) {
-        (self.due, self.number)
-    }
-}
-
 #[derive(Default)]
-struct Heap {
-    paused: BinaryHeap<Reverse<Paused>>,
-    held: u64,
+struct Replies {
+    /// By when they are due, then by arrival.
+    paused: BTreeMap<(Tick, u64), Paused>,
+    /// How many there have been.
+    count: u64,
+}
+
+impl Replies {
+    fn first(&self) -> Option<Tick> {
+        self.paused.first_key_value().map(|((due, _), _)| *due)
+    }
 }
 
 /// The held replies of a volume.
-pub(super) struct PausedReplies(Mutex<Heap>);
+pub(super) struct PausedReplies(Mutex<Replies>);
 
 impl PausedReplies {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(LEAF, Heap::default()))
+        Self(Mutex::new(LEAF, Replies::default()))
     }
 
     /// When the next is due.
     pub(super) fn first(&self) -> Option<Tick> {
-        self.0.lock().paused.peek().map(|Reverse(first)| first.due)
+        self.0.lock().first()
     }
 
     /// Adds one; true if it is the first that is due.
-    fn push(&self, due: Tick, asks: bool, waiting: Waiting, write: Write) -> bool {
-        let mut heap = self.0.lock();
-        heap.held += 1;
-        let number = heap.held;
-        let is_first = heap.paused.peek().is_none_or(|Reverse(first)| due < first.due);
-        heap.paused.push(Reverse(Paused { due, number, asks, waiting, write }));
+    fn push(&self, due: Tick, paused: Paused) -> bool {
+        let mut replies = self.0.lock();
+        let is_first = replies.first().is_none_or(|first| due < first);
+        replies.count += 1;
+        let number = replies.count;
+        replies.paused.insert((due, number), paused);
         is_first
     }
 
     fn take_due(&self, now: Tick) -> Option<Paused> {
-        let mut heap = self.0.lock();
-        if heap.paused.peek().is_some_and(|Reverse(first)| first.due <= now) {
-            heap.paused.pop().map(|Reverse(paused)| paused)
-        } else {
-            None
-        }
+        let mut replies = self.0.lock();
+        let first = replies.paused.first_entry().filter(|first| first.key().0 <= now)?;
+        Some(first.remove())
     }
 }
 
@@ -103,7 +81,7 @@ impl Volume {
             Pause::None => return self.finish_taken(waiting, &write),
         };
         let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
-        if self.attendant.paused.push(self.sb.now() + time, asks, waiting, write) {
+        if self.attendant.paused.push(self.sb.now() + time, Paused { asks, waiting, write }) {
             self.attendant.wake();
         }
     }
@@ -121,7 +99,7 @@ impl Volume {
     /// Sends what is due; or everything, once the volume refuses or ends.
     pub(super) fn send_paused(&self, all: bool) {
         let now = if all { Tick::MAX } else { self.sb.now() };
-        while let Some(Paused { asks, waiting, write, .. }) = self.attendant.paused.take_due(now) {
+        while let Some(Paused { asks, waiting, write }) = self.attendant.paused.take_due(now) {
             if asks && !all && waiting.lock().is_some() {
                 self.finish_write(waiting, write);
             } else {
