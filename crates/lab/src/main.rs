@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::options::Options;
+use crate::options::{Options, PageOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,9 +78,9 @@ enum Experiment {
     /// Wake-ups and CPU time of an engine with ten thousand clean inodes
     Idle(idle::Arguments),
     /// Unmounts beside tenants that come and go, in four forms of the wait, and the kernel's own
-    Umount(umount::Arguments),
+    Umount(PageOptions),
     /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
-    Isolation(isolation::Arguments),
+    Isolation(PageOptions),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),

@@ -35,6 +35,17 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
+/// The same for an experiment whose report has plots.
+#[derive(Args, Debug)]
+pub(crate) struct PageOptions {
+    /// Write the report with plots to this file, as HTML [default: in --dir, named after the experiment]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
 impl Options {
     /// How many rounds.
     pub(crate) fn rounds(&self) -> u32 {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
-use crate::options::Options;
+use crate::options::{Options, PageOptions};
 use crate::page;
 use crate::plot::Plot;
 use crate::table::Table;
@@ -99,6 +99,15 @@ impl Report {
         let missed = self.targets.iter().filter(|target| !target.is_met()).count();
         println!("{} of {} targets met", self.targets.len() - missed, self.targets.len());
         Ok(missed == 0)
+    }
+
+    /// The same, with a page that has the plots.
+    pub(crate) fn publish_with_page(mut self, arguments: &PageOptions) -> Result<bool> {
+        let PageOptions { html, options } = arguments;
+        let page = html.clone().unwrap_or_else(|| options.dir.join(format!("{}.html", self.experiment)));
+        self.write_page(&page)?;
+        self.note(format!("With plots: {}", page.display()));
+        self.publish(options)
     }
 
     fn json(&self) -> Value {

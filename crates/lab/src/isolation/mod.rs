@@ -13,31 +13,16 @@ mod systems;
 mod victims;
 mod worker;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
 
 use self::client::Role;
 pub(crate) use self::client::{ClientArguments, run_client};
 use self::systems::{Systems, Tenants};
-use crate::options::Options;
+use crate::options::{Options, PageOptions};
 use crate::report::Report;
 use crate::scratch::Scratch;
-
-/// Name of the report where no other is given.
-const PAGE: &str = "isolation.html";
-
-#[derive(Args, Debug)]
-pub(crate) struct Arguments {
-    /// Write the report with plots to this file, as HTML [default: isolation.html in --dir]
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
-    #[command(flatten)]
-    options: Options,
-}
 
 /// How much of everything.
 #[derive(Copy, Clone, Debug)]
@@ -95,7 +80,7 @@ impl Amounts {
 }
 
 /// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     let options = &arguments.options;
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
@@ -120,8 +105,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if missing {
         report.note("Neither mergerfs nor rclone is installed: no file system of others is beside.");
     }
-    let page = arguments.html.clone().unwrap_or_else(|| options.dir.join(PAGE));
-    report.write_page(&page)?;
-    report.note(format!("With plots: {}", page.display()));
-    report.publish(options)
+    report.publish_with_page(arguments)
 }

@@ -16,33 +16,18 @@ mod target;
 mod testbed;
 mod writer;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Args;
 
 use self::axes::{Load, Scenario, Setting};
 use self::records::{Cell, Records};
 use self::testbed::Testbed;
 use crate::interrupt;
-use crate::options::Options;
+use crate::options::{Options, PageOptions};
 use crate::report::Report;
 use crate::rounds;
 use crate::scratch::Scratch;
-
-/// Name of the report where no other is given.
-const PAGE: &str = "umount.html";
-
-#[derive(Args, Debug)]
-pub(crate) struct Arguments {
-    /// Write the report with plots to this file, as HTML [default: umount.html in --dir]
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
-    #[command(flatten)]
-    options: Options,
-}
 
 /// How much of everything.
 struct Amounts {
@@ -66,7 +51,7 @@ impl Amounts {
 }
 
 /// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     let options = &arguments.options;
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
@@ -102,10 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             report.note(format!("No row for the kernel's own umount(2): {error:#}."));
         }
     }
-    let page = arguments.html.clone().unwrap_or_else(|| options.dir.join(PAGE));
-    report.write_page(&page)?;
-    report.note(format!("With plots: {}", page.display()));
-    report.publish(options)
+    report.publish_with_page(arguments)
 }
 
 /// Gives every engine its turn under every load in each round.
