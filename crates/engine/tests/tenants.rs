@@ -122,6 +122,26 @@ fn a_tenant_gets_room_from_what_another_has_written_for_it() {
 }
 
 #[test]
+fn a_tenant_gets_room_from_anothers_file_however_old_its_pages_are_there() {
+    for dirty_writeback in [Duration::ZERO, Duration::from_secs(5)] {
+        let rig = Rig::with(Tunables { dirty_writeback, ..Tunables::default() });
+        let (owner, memcg) = (rig.engine.root_memcg(), rig.engine.memcg_create("a", None, Some(2 * PAGE_BYTES)));
+        let inode = rig.create("theirs");
+        write_round(&inode, owner, 0);
+        let file = File::open_for(&inode, &memcg).unwrap();
+        assert_eq!(file.try_write_at(0, &[1; 2 * PAGE]).unwrap(), Written::Bytes(2 * PAGE));
+        rig.clock.advance(Duration::from_secs(40));
+        assert_eq!(file.try_write_at(2 * PAGE_BYTES, b"x").unwrap(), Written::NoRoom);
+        let _ = rig.engine.step();
+        rig.clock.advance(Duration::from_secs(6));
+        let _ = rig.engine.step();
+        assert_eq!(file.try_write_at(2 * PAGE_BYTES, b"x").unwrap(), Written::Bytes(1), "{dirty_writeback:?}");
+        drop((file, inode));
+        rig.umount();
+    }
+}
+
+#[test]
 fn dirty_pages_move_with_their_inode_and_are_charged_to_who_dirtied_them() {
     let rig = Rig::new();
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));

@@ -47,6 +47,7 @@ use crate::engine::Room;
 use crate::lock_order::{CGROUP, LEAVES};
 use crate::super_block::SuperBlock;
 use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
+use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::BdiWriteback;
 
@@ -288,7 +289,9 @@ impl Memcg {
     }
 
     /// Has the wbs of others written back that hold dirty pages of it. Kernel: `mem_cgroup_flush_foreign`.
-    pub(crate) fn flush_foreign(&self, now: Tick, expire: Duration) {
+    pub(crate) fn flush_foreign(&self, now: Tick, tunables: &Tunables) {
+        // What is older is periodic write-back's, where there is one.
+        let expire = if tunables.dirty_writeback.is_zero() { Duration::MAX } else { tunables.dirty_expire };
         let foreign = self.foreign.lock().take(now, expire);
         for wb in &foreign {
             tracing::trace!(target: "slackwater::writeback", cgroup = %wb.memcg.id(), "flush_foreign");

@@ -251,7 +251,7 @@ fn write_pages(
     sb.writable()?;
     if !terms.takes_all() && !terms.memcg.may_dirty() {
         let engine = sb.engine();
-        terms.memcg.flush_foreign(engine.clock.now(), engine.tunables.dirty_expire);
+        terms.memcg.flush_foreign(engine.clock.now(), &engine.tunables);
         terms.memcg.ask_for_room(&engine.super_blocks());
         return Ok(Written::NoRoom);
     }

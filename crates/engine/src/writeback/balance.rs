@@ -218,7 +218,7 @@ impl BdiWriteback {
             limit = input.global.dirty_limit_pages, "global_dirty_state");
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
             wb_dirty = input.global.wb_dirty_pages, by_tenant, pause = time.as_millis() as u64, "balance_dirty_pages");
-        self.memcg.flush_foreign(self.pool.clock.now(), self.pool.tunables.dirty_expire);
+        self.memcg.flush_foreign(self.pool.clock.now(), &self.pool.tunables);
         pause
     }
 
