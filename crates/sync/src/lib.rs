@@ -10,12 +10,14 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Completion`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and [`gate`], a file each.
+//! then [`InFlight`], [`Completion`], [`Demand`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and [`gate`], a
+//! file each.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
 mod completion;
 mod counter;
+mod demand;
 pub mod gate;
 mod in_flight;
 pub mod lock;
@@ -25,6 +27,7 @@ pub mod shim;
 
 pub use completion::Completion;
 pub use counter::{PercpuCounter, shard_hint};
+pub use demand::Demand;
 pub use in_flight::InFlight;
 pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,

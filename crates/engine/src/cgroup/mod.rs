@@ -20,8 +20,7 @@
 //!     one looks at it afterwards, and gives room: so nobody waits for what is there.
 //!
 //! # Memory ordering
-//! T4 takes a store and a load on either side, of `want_room` and `charged_pages`: all four are SeqCst, or both sides could
-//! miss each other. All else stands alone.
+//! T4 is the barrier pair of [`Demand`]. All else stands alone.
 //!
 //! # Lock order
 //! `cgwbs` (`CGROUP`) is taken before a wb's lists, and nothing but leaves under it. The table is a leaf.
@@ -38,9 +37,10 @@ pub(crate) use owners::{FrameOwners, Uncharges};
 use std::fmt;
 use std::time::Duration;
 
+use slackwater_sync::Demand;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 use crate::cgroup::foreign::ForeignWbs;
 use crate::engine::Room;
@@ -99,7 +99,7 @@ pub struct Memcg {
     limit_pages: AtomicU64,
     charged_pages: AtomicI64,
     /// A writer found no room: its wbs write back whatever the thresholds say (T4).
-    want_room: AtomicBool,
+    want_room: Demand,
     /// How long its writers were told to pause.
     paused_ns: AtomicU64,
     /// Where its writers wait.
@@ -131,7 +131,7 @@ impl Memcg {
             state: AtomicU8::new(MemcgState::Online as u8),
             limit_pages: AtomicU64::new(pages_of(limit_bytes)),
             charged_pages: AtomicI64::new(0),
-            want_room: AtomicBool::new(false),
+            want_room: Demand::new(),
             paused_ns: AtomicU64::new(0),
             room: Arc::clone(room),
             ratios,
@@ -220,14 +220,14 @@ impl Memcg {
     pub(crate) fn may_dirty(&self) -> bool {
         self.lineage().all(|memcg| {
             memcg.has_room() || {
-                memcg.want_room.store(true, Ordering::SeqCst); // T4
+                memcg.want_room.raise(); // T4
                 memcg.has_room()
             }
         })
     }
 
     fn has_room(&self) -> bool {
-        let charged = self.charged_pages.load(Ordering::SeqCst).max(0) as u64; // T4
+        let charged = self.charged_pages();
         charged == 0 || charged < self.limit_pages.load(Ordering::Relaxed)
     }
 
@@ -245,7 +245,7 @@ impl Memcg {
 
     /// The same for itself alone.
     pub(crate) fn wants_room_itself(&self) -> bool {
-        self.want_room.load(Ordering::Relaxed)
+        self.want_room.is_set()
     }
 
     /// A writer of it was told to pause.
@@ -303,7 +303,7 @@ impl Memcg {
     /// write back. `volumes`: where such wbs may be.
     pub(crate) fn ask_for_room(&self, volumes: &[Arc<SuperBlock>]) {
         let full = self.lineage().filter(|memcg| !memcg.has_room());
-        let Some(full) = full.inspect(|memcg| memcg.want_room.store(true, Ordering::SeqCst)).last() else { return };
+        let Some(full) = full.inspect(|memcg| memcg.want_room.raise()).last() else { return };
         // Not by `cgwbs`: what fills it may be a descendant's, and a tenant that goes offline has none any more.
         let wake = |wb: &Arc<BdiWriteback>| {
             if wb.memcg.is_below_or_is(full) {
@@ -323,11 +323,11 @@ impl Memcg {
     fn uncharge(&self, pages: i64) {
         let mut is_wanted = false;
         for memcg in self.lineage() {
-            let left = memcg.charged_pages.fetch_sub(pages, Ordering::SeqCst) - pages; // T4
-            if memcg.want_room.load(Ordering::SeqCst) {
+            let left = memcg.charged_pages.fetch_sub(pages, Ordering::Relaxed) - pages;
+            if memcg.want_room.is_raised() {
                 is_wanted = true;
                 if memcg.thresholds().is_none_or(|levels| left.max(0) as u64 <= levels.background_pages) {
-                    memcg.want_room.store(false, Ordering::Relaxed);
+                    memcg.want_room.lower();
                 }
             }
         }

@@ -37,6 +37,10 @@ sites! {
     InFlightDrainFence,
     /// `InFlight`: the drain's end follows what happened under each pin.
     InFlightDrainAcquire,
+    /// `Demand`: what is wanted is visible before what is left is looked at again.
+    DemandRaiseFence,
+    /// `Demand`: what is given is visible before the demand is looked for.
+    DemandLookFence,
     /// `Completion`: publishes what is complete.
     CompletionRelease,
     /// `Completion`: a waiter sees what is complete.

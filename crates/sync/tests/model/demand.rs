@@ -1,0 +1,72 @@
+//! `Demand`.
+
+use slackwater_sync::Demand;
+use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+use slackwater_sync::shim::{Arc, thread};
+
+use super::{PLAIN, Scenario};
+
+pub(crate) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "the_taker_finds_what_is_given_or_is_told",
+        preemptions: None,
+        asym: PLAIN,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let giver = shared.start_giver();
+            let found = shared.take();
+            giver.join().unwrap();
+            assert!(found || shared.told.load(Ordering::Relaxed) != 0, "neither found nor told");
+        },
+    },
+    Scenario {
+        name: "two_takers_find_what_is_given_or_are_told",
+        preemptions: Some(3),
+        asym: PLAIN,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let giver = shared.start_giver();
+            let other = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.take()
+            });
+            let found = [shared.take(), other.join().unwrap()];
+            giver.join().unwrap();
+            let told = shared.told.load(Ordering::Relaxed) != 0;
+            assert!(told || found == [true, true], "neither found nor told");
+        },
+    },
+];
+
+struct Shared {
+    demand: Demand,
+    left: AtomicU32,
+    /// How often whoever waits was told.
+    told: AtomicU32,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { demand: Demand::new(), left: AtomicU32::new(0), told: AtomicU32::new(0) }
+    }
+
+    /// Whether something is left, perhaps at the second look.
+    fn take(&self) -> bool {
+        let is_left = || self.left.load(Ordering::Relaxed) != 0;
+        is_left() || {
+            self.demand.raise();
+            is_left()
+        }
+    }
+
+    fn start_giver(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let shared = Arc::clone(self);
+        thread::spawn(move || {
+            shared.left.fetch_add(1, Ordering::Relaxed);
+            if shared.demand.is_raised() {
+                shared.demand.lower();
+                shared.told.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    }
+}
