@@ -10,7 +10,7 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Completion`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and [`gate`], a file each.
+//! then [`InFlight`], [`Kick`], [`Completion`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and [`gate`], a file each.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
@@ -18,6 +18,7 @@ mod completion;
 mod counter;
 pub mod gate;
 mod in_flight;
+mod kick;
 pub mod lock;
 mod percpu_ref;
 pub mod rcu;
@@ -26,6 +27,7 @@ pub mod shim;
 pub use completion::Completion;
 pub use counter::{PercpuCounter, shard_hint};
 pub use in_flight::InFlight;
+pub use kick::Kick;
 pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
 };

@@ -37,6 +37,10 @@ sites! {
     InFlightDrainFence,
     /// `InFlight`: the drain's end follows what happened under each pin.
     InFlightDrainAcquire,
+    /// `Kick`: what was counted is visible before the flag is tested.
+    KickFence,
+    /// `Kick`: the flag is clear before the count is read.
+    KickTakeFence,
     /// `Completion`: publishes what is complete.
     CompletionRelease,
     /// `Completion`: a waiter sees what is complete.
