@@ -45,11 +45,9 @@ impl DontcachePass {
 }
 
 impl Inode {
-    /// A DONTCACHE write to it has ended.
+    /// A DONTCACHE write to it has ended. Its pages may be written already: then they were before they were counted, in the
+    /// place of others that a pass was to write.
     pub(crate) fn kick_dontcache(&self) {
-        if self.mapping.count(Mark::Dirty) == 0 {
-            return; // it is being written already
-        }
         // Outside the section: waking takes a lock. The reference keeps the wb one until then.
         let kicked = self.with_owner(|wb| {
             wb.start_dontcache.kick().then(|| {
