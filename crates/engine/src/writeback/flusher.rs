@@ -13,7 +13,7 @@ use std::time::Duration;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::throttle::ms_of;
@@ -358,7 +358,7 @@ impl BdiWriteback {
             "writeback_single_inode");
         if stop == Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             // Its age, should it wait for the end of a cut or of older units.
-            inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
+            note_age(&mut inode.state.lock(), age.unwrap_or(now));
         }
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             let age = age.unwrap_or(now);
@@ -390,13 +390,19 @@ impl BdiWriteback {
 
     /// Returns an inode that this wb took from `Io` to a list of it. One that has been switched to another wb meanwhile
     /// waits on that one's `Dirty`. One that is not on `Busy` any more was settled by whoever ended its I/O, and stays
-    /// where it is: if it is clean, an age given to it here would keep the next writer from listing it.
+    /// where it is, at its age if it is on `Dirty`; if it is clean, an age given to it here would keep the next writer from
+    /// listing it.
     fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick, place: impl FnOnce(&mut IoLists)) {
         let requeued = inode.with_lists(|LockedWb { wb, mut lists }| {
-            if lists.list_of(inode) != Some(ListName::Busy) {
+            let list = lists.list_of(inode);
+            if !matches!(list, Some(ListName::Busy | ListName::Dirty)) {
                 return None;
             }
-            let when = *inode.state.lock().dirtied_when.get_or_insert(age);
+            let when = note_age(&mut inode.state.lock(), age);
+            if list == Some(ListName::Dirty) {
+                lists.place(inode, ListName::Dirty, when);
+                return Some(when);
+            }
             if Arc::ptr_eq(wb, self) {
                 place(&mut lists);
                 return Some(when);
@@ -412,6 +418,12 @@ impl BdiWriteback {
                 "writeback_sb_inodes_requeue");
         }
     }
+}
+
+/// A part of what was dirty since `age` is dirty still, whatever has become of the rest.
+fn note_age(state: &mut InodeState, age: Tick) -> Tick {
+    let when = state.dirtied_when.map_or(age, |when| when.min(age));
+    *state.dirtied_when.insert(when)
 }
 
 /// Time since `when`, in milliseconds, for a trace.
