@@ -69,7 +69,7 @@ pub use engine::Forms;
 pub use error::{BackendError, ErrorKind, FileError, MountError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
-pub use filemap::{LandingFrames, Written};
+pub use filemap::{LandingFrames, WriteFlags, Written};
 pub use inode::{Inode, InodeRef};
 pub use names::NamedInode;
 pub use super_block::{SuperBlock, TenantStatus, VolumeStatus};

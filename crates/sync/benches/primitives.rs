@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, Ordering};
 use slackwater_sync::shim::{Arc, Fences, spin_loop, thread};
-use slackwater_sync::{InFlight, PercpuCounter, PercpuRef, RwWord};
+use slackwater_sync::{InFlight, Kick, PercpuCounter, PercpuRef, RwWord};
 
 fn domain(fences: Fences) -> Arc<Domain> {
     Arc::new(Domain::with(Options { fences, coalesce: Duration::ZERO, ..Options::default() }))
@@ -92,6 +92,13 @@ fn in_flight(c: &mut Criterion) {
     c.bench_function("in-flight drain, idle", |b| b.iter(|| in_flight.drain()));
 }
 
+fn kicks(c: &mut Criterion) {
+    let kick = Kick::new();
+    c.bench_function("kick and take", |b| b.iter(|| (kick.kick(), kick.take())));
+    let _ = kick.kick();
+    c.bench_function("kick, set already", |b| b.iter(|| kick.kick()));
+}
+
 fn counters(c: &mut Criterion) {
     for company in [0, 1] {
         let mut group = c.benchmark_group(format!("add, {} threads", company + 1));
@@ -157,5 +164,5 @@ fn locks(c: &mut Criterion) {
     });
 }
 
-criterion_group!(primitives, read_sections, grace_periods, in_flight, counters, references, locks);
+criterion_group!(primitives, read_sections, grace_periods, in_flight, kicks, counters, references, locks);
 criterion_main!(primitives);

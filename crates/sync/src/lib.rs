@@ -10,8 +10,8 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Completion`], [`Demand`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and [`gate`], a
-//! file each.
+//! then [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and
+//! [`gate`], a file each.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
@@ -20,6 +20,7 @@ mod counter;
 mod demand;
 pub mod gate;
 mod in_flight;
+mod kick;
 pub mod lock;
 mod percpu_ref;
 pub mod rcu;
@@ -29,6 +30,7 @@ pub use completion::Completion;
 pub use counter::{PercpuCounter, shard_hint};
 pub use demand::Demand;
 pub use in_flight::InFlight;
+pub use kick::Kick;
 pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
 };

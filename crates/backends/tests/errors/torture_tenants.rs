@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use slackwater::backend::{AttrChange, Limits, Removal};
-use slackwater::{Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions};
+use slackwater::{Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions, WriteFlags};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Random, Rule, SystemClock};
 
@@ -156,9 +156,10 @@ impl Worker {
 
     fn write(&mut self, file: &File, nth: u64) {
         let first = self.random.below(PAGES);
+        let flags = [WriteFlags::NONE, WriteFlags::DONTCACHE][self.random.below(2) as usize];
         for page in first..PAGES.min(first + 1 + self.random.below(20)) {
             let bytes = word(nth, page, self.random.next()).repeat(PAGE / 8);
-            file.write_at(page * PAGE as u64, &bytes).unwrap();
+            file.write_at_with(flags, page * PAGE as u64, &bytes).unwrap();
         }
     }
 

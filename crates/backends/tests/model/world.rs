@@ -6,7 +6,7 @@ use std::time::Duration;
 use slackwater::backend::{FallocateMode, MemBackend, NewNode, Removal, SeekWhence};
 use slackwater::{
     Engine, ErrorKind, File, FileError, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
-    Written,
+    WriteFlags, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Fault, FaultControl, Rule, RuleId};
@@ -162,8 +162,10 @@ impl World {
         }
     }
 
-    /// Whole pages land in frames half of the time, where there are some.
+    /// Whole pages land in frames half of the time, where there are some. A third of the writes is DONTCACHE.
     fn try_write(&mut self, nth: usize, at: u64, bytes: &[u8]) -> Written {
+        let dontcache = (at + bytes.len() as u64).is_multiple_of(3);
+        let flags = if dontcache { WriteFlags::DONTCACHE } else { WriteFlags::NONE };
         let lands = at.is_multiple_of(2 * PAGE_BYTES) && (PAGE_BYTES as usize..=LANDING_BYTES).contains(&bytes.len());
         let frames = lands.then(|| self.running().volume.landing_frames(LANDING_BYTES)).flatten();
         if let Some(mut frames) = frames {
@@ -174,12 +176,14 @@ impl World {
                 slice[..now.len()].copy_from_slice(now);
                 rest = later;
             }
-            match self.file(nth).write_landed(at, &mut frames, 0..bytes.len()) {
+            let file = self.file(nth);
+            match file.write_landed_for(file.memcg(), flags, at, &mut frames, 0..bytes.len()) {
                 Err(FileError::WouldBlock) => {}
                 written => return written.unwrap(),
             }
         }
-        self.file(nth).try_write_at(at, bytes).unwrap()
+        let file = self.file(nth);
+        file.try_write_for(file.memcg(), flags, at, bytes).unwrap()
     }
 
     pub(crate) fn append(&mut self, nth: usize, bytes: &[u8]) {

@@ -27,13 +27,15 @@ use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::write::{Source, Written};
-use crate::filemap::write_page::{Outcome, Span, list_leaf, write_page};
+use crate::filemap::write_flags::WriteFlags;
+use crate::filemap::write_page::{Outcome, Span, list_leaf, mark_written, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
 use crate::page_cache::{LEAF_PAGES, LeafState, Mark, range_bits};
 use crate::reclaim;
 use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, PageIndex};
+use crate::writeback::Pages;
 
 /// Most of the arena that payloads land in: one of so many frames.
 const PART: usize = 16;
@@ -148,10 +150,10 @@ impl File {
         landed: &mut LandingFrames,
         range: Range<usize>,
     ) -> Result<Written, FileError> {
-        self.write_landed_for(self.memcg(), offset_bytes, landed, range)
+        self.write_landed_for(self.memcg(), WriteFlags::NONE, offset_bytes, landed, range)
     }
 
-    /// As [`File::write_landed`], for `memcg`.
+    /// As [`File::write_landed`], for `memcg`, as `flags` say.
     ///
     /// # Errors
     /// As [`File::write_landed`].
@@ -161,6 +163,7 @@ impl File {
     pub fn write_landed_for(
         &self,
         memcg: &Arc<Memcg>,
+        flags: WriteFlags,
         offset_bytes: u64,
         landed: &mut LandingFrames,
         range: Range<usize>,
@@ -170,7 +173,7 @@ impl File {
         if !is_ours || !is_at_page || range.start > range.end || range.end > landed.len_bytes() {
             return Err(BackendError::from(ErrorKind::Invalid).into());
         }
-        let written = self.write_at_once(offset_bytes, Landed { landed, range }, memcg);
+        let written = self.write_at_once(offset_bytes, Landed { landed, range }, memcg, flags);
         landed.give_back_fresh();
         written
     }
@@ -218,8 +221,8 @@ impl Landed<'_> {
     ) -> Option<Outcome> {
         loop {
             let (exchanged, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
-                let mut exchange =
-                    Exchange { inode, landed: self.landed, terms, index, nth, pages: 0, newly: 0, unclean: 0 };
+                let (landed, newly) = (&mut *self.landed, Pages::default());
+                let mut exchange = Exchange { inode, landed, terms, index, nth, pages: 0, newly, unclean: 0 };
                 let stop = exchange.pages(leaf, slot, count);
                 (exchange.pages, exchange.newly, stop)
             });
@@ -264,10 +267,10 @@ struct Exchange<'a> {
     /// Of the first page, and of the frame for it.
     index: PageIndex,
     nth: usize,
-    /// Exchanged so far, and how many of them were not dirty.
+    /// Exchanged so far, and by how much they change what is dirty.
     pages: usize,
-    newly: i64,
-    /// And how many were clean.
+    newly: Pages,
+    /// How many were clean.
     unclean: i64,
 }
 
@@ -277,7 +280,7 @@ impl Exchange<'_> {
         let end = (first + count).min(LEAF_PAGES as usize);
         let stop = (first..end).find_map(|slot| self.page(leaf, slot, end).err());
         self.inode.mapping.add_unclean(self.unclean);
-        self.inode.mapping.add(Mark::Dirty, self.newly);
+        self.inode.mapping.add(Mark::Dirty, self.newly.reclaimable);
         if self.pages > 0 {
             let last = self.index.plus(self.pages as u64 - 1);
             Span { index: last, from: 0, to: FRAME_BYTES }.grow(self.inode); // R4
@@ -322,10 +325,7 @@ impl Exchange<'_> {
         if delayed {
             leaf.set(Mark::Delayed, slot);
         }
-        if !is_dirty {
-            leaf.set(Mark::Dirty, slot);
-            self.newly += 1;
-        }
+        self.newly = self.newly.plus(mark_written(inode, leaf, slot, old.is_none(), self.terms));
         self.unclean += i64::from(!is_unclean);
         if old == Some(taken) {
             arena.forget(taken); // E2

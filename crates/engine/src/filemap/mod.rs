@@ -10,6 +10,7 @@ mod readahead;
 mod revalidate;
 mod truncate;
 mod write;
+mod write_flags;
 mod write_page;
 mod write_terms;
 
@@ -19,6 +20,7 @@ pub use landed::LandingFrames;
 pub(crate) use readahead::Readahead;
 pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;
+pub use write_flags::WriteFlags;
 pub(crate) use write_page::list_leaf;
 
 use crate::error::FileError;

@@ -136,8 +136,10 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, hint: bool) -> Look<'
 /// What became of an attempt to bring a page into the cache.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Fetched {
-    /// It was read, or has changed meanwhile: look again.
-    Tried,
+    /// This call had it read: look again.
+    Read,
+    /// It has changed meanwhile: look again.
+    Changed,
     /// No frame is to be had for it.
     NoFrame,
 }
@@ -168,7 +170,7 @@ fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>)
         let answered = || answer.lock().take();
         let result = engine.waits.wait(inode.id(), &*engine.clock, None, answered);
         result.unwrap_or(Ok(()))?;
-        return Ok(Fetched::Tried);
+        return Ok(Fetched::Read);
     }
     Ok(fetched)
 }
@@ -186,7 +188,7 @@ fn fetch(
     let unit_pages = u64::from(sb.bdi().limits().unit_bytes) / PAGE_BYTES;
     let end = range.end.min(backed);
     let mut at = range.start;
-    let mut fetched = Fetched::Tried;
+    let mut fetched = Fetched::Changed;
     while at < end {
         let unit = match claim(inode, at, end, unit_pages) {
             Claimed::Pages(unit) => unit,

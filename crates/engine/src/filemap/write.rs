@@ -24,6 +24,7 @@ use crate::cgroup::Memcg;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::check_range;
+use crate::filemap::write_flags::WriteFlags;
 use crate::filemap::write_page::{Outcome, Span, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
@@ -88,18 +89,24 @@ impl File {
     /// For the backend, if a page outside the cache is covered in part; for other writers and truncates of
     /// this file. Never for write-back.
     pub fn try_write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.try_write_for(self.memcg(), offset_bytes, bytes)
+        self.try_write_for(self.memcg(), WriteFlags::NONE, offset_bytes, bytes)
     }
 
-    /// As [`File::try_write_at`], for `memcg` instead of the tenant that opened the file.
+    /// As [`File::try_write_at`], for `memcg` instead of the tenant that opened the file, as `flags` say.
     ///
     /// # Errors
     /// As [`File::try_write_at`].
     ///
     /// # Blocking
     /// As [`File::try_write_at`].
-    pub fn try_write_for(&self, memcg: &Arc<Memcg>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_on(offset_bytes, bytes, Terms::patient(self, memcg))
+    pub fn try_write_for(
+        &self,
+        memcg: &Arc<Memcg>,
+        flags: WriteFlags,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<Written, FileError> {
+        self.write_on(offset_bytes, bytes, Terms::patient(self, memcg, flags))
     }
 
     pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
@@ -164,7 +171,8 @@ impl File {
         let _exclusive = inode.rwsem.write();
         let offset_bytes = inode.size_bytes();
         check_range(inode, offset_bytes, bytes.len() as u64)?;
-        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, Terms::patient(self, self.memcg()))?))
+        let terms = Terms::patient(self, self.memcg(), WriteFlags::NONE);
+        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, terms)?))
     }
 
     /// Writes all of `bytes` at `offset_bytes`, waiting for room as long as it takes.
@@ -175,9 +183,20 @@ impl File {
     /// # Blocking
     /// Until write-back has made room, which is for ever on a dead backend.
     pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.write_at_with(WriteFlags::NONE, offset_bytes, bytes)
+    }
+
+    /// As [`File::write_at`], as `flags` say.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    ///
+    /// # Blocking
+    /// As [`File::write_at`].
+    pub fn write_at_with(&self, flags: WriteFlags, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
         let mut done = 0;
         while done < bytes.len() {
-            done += self.write_at_until(offset_bytes + done as u64, &bytes[done..], None)?;
+            done += self.write_until(flags, offset_bytes + done as u64, &bytes[done..], None)?;
         }
         Ok(())
     }
@@ -191,13 +210,24 @@ impl File {
     /// # Blocking
     /// Until write-back has made room, or `deadline`.
     pub fn write_at_until(&self, offset_bytes: u64, bytes: &[u8], deadline: Option<Tick>) -> Result<usize, FileError> {
+        self.write_until(WriteFlags::NONE, offset_bytes, bytes, deadline)
+    }
+
+    fn write_until(
+        &self,
+        flags: WriteFlags,
+        offset_bytes: u64,
+        bytes: &[u8],
+        deadline: Option<Tick>,
+    ) -> Result<usize, FileError> {
         let engine = self.inode.super_block().engine();
         let mut done = 0;
         // What had been given before the attempt that is waited for. Read only once there was no room: it takes
         // a lock that all volumes share.
         let mut seen = None;
         while done < bytes.len() {
-            match (self.try_write_at(offset_bytes + done as u64, &bytes[done..])?, seen.take()) {
+            let written = self.try_write_for(self.memcg(), flags, offset_bytes + done as u64, &bytes[done..])?;
+            match (written, seen.take()) {
                 (Written::Bytes(taken), _) => {
                     done += taken;
                     self.wait_for_balance(deadline);
@@ -261,14 +291,14 @@ fn write_pages(
     inode.set_mtime(sb.engine().clock.wall()); // R3
     let size_before = inode.size_bytes();
     let mut done = 0;
-    let mut dirtied = 0;
+    let mut dirtied = Pages::default();
     let mut failed = None;
     let mut space = true;
     while done < source.len() {
         match source.put(inode, offset_bytes + done as u64, done, terms) {
             Ok(Outcome::Taken { bytes, newly }) => {
                 done += bytes;
-                dirtied += newly;
+                dirtied = dirtied.plus(newly);
             }
             Ok(Outcome::NoRoom) => break,
             Ok(Outcome::NoSpace) => {
@@ -282,8 +312,11 @@ fn write_pages(
         }
     }
     let grew = inode.size_bytes() > size_before;
-    if dirtied != 0 || grew {
+    if !dirtied.is_zero() || grew {
         account(inode, dirtied, grew, terms);
+    }
+    if done != 0 && terms.is_dontcache() {
+        inode.kick_dontcache();
     }
     match failed {
         Some(error) if done == 0 => Err(error),
@@ -323,12 +356,12 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileErro
     Ok(true)
 }
 
-fn account(inode: &Arc<Inode>, dirtied: i64, grew: bool, terms: Terms<'_>) {
-    inode.account(Pages { reclaimable: dirtied, ..Pages::default() });
+fn account(inode: &Arc<Inode>, dirtied: Pages, grew: bool, terms: Terms<'_>) {
+    inode.account(dirtied);
     inode.mark_dirty(if grew { meta::DIRTY_SYNC | meta::DIRTY_DATASYNC } else { meta::DIRTY_SYNC });
     let wb = inode.wb();
-    if dirtied > 0 {
-        let pages = dirtied.unsigned_abs();
+    if dirtied.reclaimable > 0 {
+        let pages = dirtied.reclaimable.unsigned_abs();
         wb.throttle.note_dirtied(pages);
         terms.account.inspect(|account| account.note_dirtied(pages));
         if wb.memcg.id() != terms.memcg.id() {

@@ -18,6 +18,7 @@ use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
 use crate::reclaim;
 use crate::super_block::LeafRef;
 use crate::units::{PAGE_BYTES, PageIndex};
+use crate::writeback::Pages;
 
 /// What a page is to the write that wants it; found under the leaf's lock.
 enum Grip<'a> {
@@ -39,8 +40,8 @@ enum Grip<'a> {
 pub(super) enum Outcome {
     Taken {
         bytes: usize,
-        /// Pages that were not dirty before.
-        newly: i64,
+        /// What is dirty now and was not before.
+        newly: Pages,
     },
     NoRoom,
     NoSpace,
@@ -76,17 +77,18 @@ impl Span {
 
 /// Writes one page or part of it.
 pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms<'_>) -> Result<Outcome, FileError> {
+    let mut brought = false;
     loop {
-        let mut newly = false;
+        let mut newly = Pages::default();
         let grip = inode
             .mapping
-            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, terms, &mut newly))
+            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms, &mut newly))
             .unwrap_or(Grip::Absent);
         match grip {
             Grip::InPlace(mut frame) => {
                 copy_bytes(&mut frame[span.from..span.to], bytes);
                 span.grow(inode);
-                return Ok(Outcome::Taken { bytes: bytes.len(), newly: newly.into() });
+                return Ok(Outcome::Taken { bytes: bytes.len(), newly });
             }
             Grip::NoRoom => return Ok(Outcome::NoRoom),
             Grip::NoSpace => return Ok(Outcome::NoSpace),
@@ -99,8 +101,8 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
             Grip::Rewrite(old, earlier) => {
                 let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoRoom) };
                 fill_frame(inode, fresh, span, bytes, Some(&earlier));
-                if install(inode, span, fresh, Some(old), false, terms) {
-                    return Ok(Outcome::Taken { bytes: bytes.len(), newly: 1 });
+                if let Some(newly) = install(inode, span, fresh, Some(old), false, terms) {
+                    return Ok(Outcome::Taken { bytes: bytes.len(), newly });
                 }
             }
             Grip::Absent => {
@@ -109,9 +111,11 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                         return Err(FileError::WouldBlock);
                     }
                     match super::read::read_page(inode, span.index)? {
-                        Fetched::Tried => continue,
+                        Fetched::Read => brought = true,
+                        Fetched::Changed => {}
                         Fetched::NoFrame => return Ok(Outcome::NoRoom),
                     }
+                    continue;
                 }
                 let space = &inode.super_block().space;
                 let delayed = inode.needs_space(span.index);
@@ -123,8 +127,8 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                     return Ok(Outcome::NoRoom);
                 };
                 fill_frame(inode, fresh, span, bytes, None);
-                if install(inode, span, fresh, None, delayed, terms) {
-                    return Ok(Outcome::Taken { bytes: bytes.len(), newly: 1 });
+                if let Some(newly) = install(inode, span, fresh, None, delayed, terms) {
+                    return Ok(Outcome::Taken { bytes: bytes.len(), newly });
                 }
             }
         }
@@ -132,14 +136,16 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
     }
 }
 
-/// Takes hold of the page for writing, under the leaf's lock. A page that is not dirty becomes so here.
+/// Takes hold of the page for writing, under the leaf's lock. A page that is not dirty becomes so here. `brought`: this
+/// write had it read.
 fn grip<'a>(
     inode: &'a Inode,
     leaf: &mut LeafState,
     slot: usize,
     index: PageIndex,
+    brought: bool,
     terms: Terms<'_>,
-    newly: &mut bool,
+    newly: &mut Pages,
 ) -> Grip<'a> {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
@@ -157,28 +163,46 @@ fn grip<'a>(
     if unclean {
         owners.take_over(frame, frame, terms.memcg);
     }
-    if !leaf.has(Mark::Dirty, slot) {
-        if !unclean {
-            if !terms.pin(sb.bdi()) {
-                return Grip::NoRoom;
-            }
-            if inode.needs_space(index) {
-                if !terms.reserve(&sb.space) {
-                    sb.bdi().unpin(1);
-                    return Grip::NoSpace;
-                }
-                leaf.set(Mark::Delayed, slot);
-            }
-            inode.mapping.add_unclean(1);
-            owners.charge(frame, terms.memcg);
-            let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
-            arena.publish_dirty(frame, record, index.0, arena.version(frame));
+    if !unclean {
+        if !terms.pin(sb.bdi()) {
+            return Grip::NoRoom;
         }
-        leaf.set(Mark::Dirty, slot);
-        inode.mapping.add(Mark::Dirty, 1);
-        *newly = true;
+        if inode.needs_space(index) {
+            if !terms.reserve(&sb.space) {
+                sb.bdi().unpin(1);
+                return Grip::NoSpace;
+            }
+            leaf.set(Mark::Delayed, slot);
+        }
+        inode.mapping.add_unclean(1);
+        owners.charge(frame, terms.memcg);
+        let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
+        arena.publish_dirty(frame, record, index.0, arena.version(frame));
     }
+    *newly = mark_written(inode, leaf, slot, brought && !unclean, terms);
+    inode.mapping.add(Mark::Dirty, newly.reclaimable);
     Grip::InPlace(guard)
+}
+
+/// Marks a page dirty that is written to: one that leaves once it is clean, if `terms` say so and the write `brings` it here,
+/// or an earlier one of the kind has. Returns what that changes. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`;
+/// sem. 7.6.
+pub(super) fn mark_written(inode: &Inode, leaf: &mut LeafState, slot: usize, brings: bool, terms: Terms<'_>) -> Pages {
+    let (was_dirty, was_to_leave) = (leaf.has(Mark::Dirty, slot), leaf.has(Mark::Dropbehind, slot));
+    let leaves = terms.is_dontcache() && (brings || was_to_leave);
+    if leaves && !was_to_leave {
+        leaf.set(Mark::Dropbehind, slot);
+    } else if was_to_leave && !leaves {
+        let unstable = leaf.has(Mark::Unstable, slot);
+        leaf.clear(Mark::Dropbehind, slot);
+        inode.super_block().bdi().add_dropbehind_unstable(-i64::from(unstable));
+    }
+    leaf.set(Mark::Dirty, slot);
+    Pages {
+        reclaimable: i64::from(!was_dirty),
+        dontcache_dirty: i64::from(leaves) - i64::from(was_dirty && was_to_leave),
+        ..Pages::default()
+    }
 }
 
 /// Whether the page's earlier bytes matter and are on the backend.
@@ -221,7 +245,7 @@ fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: 
 }
 
 /// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile. `delayed`:
-/// space is reserved for it.
+/// space is reserved for it. Returns what is dirty now and was not.
 fn install(
     inode: &Arc<Inode>,
     span: Span,
@@ -229,18 +253,18 @@ fn install(
     old: Option<FrameId>,
     delayed: bool,
     terms: Terms<'_>,
-) -> bool {
+) -> Option<Pages> {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
     let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
     let index = span.index;
     let (installed, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
         if leaf.frame(slot) != old {
-            return false;
+            return None;
         }
         match old {
             // Written by another, written back and evicted since we looked: its bytes are on the backend.
-            None if needs_read(inode, span) => return false,
+            None if needs_read(inode, span) => return None,
             None => {
                 arena.publish_dirty(fresh, record, index.0, 0);
                 leaf.insert(slot, fresh);
@@ -255,15 +279,15 @@ fn install(
                 arena.publish_dirty(fresh, record, index.0, arena.version(old) + 1);
                 let _ = leaf.replace(slot, fresh);
             }
-            Some(_) => return false,
+            Some(_) => return None,
         }
         sb.engine().owners.charge(fresh, terms.memcg);
-        leaf.set(Mark::Dirty, slot);
-        inode.mapping.add(Mark::Dirty, 1);
+        let newly = mark_written(inode, leaf, slot, old.is_none(), terms);
+        inode.mapping.add(Mark::Dirty, newly.reclaimable);
         span.grow(inode);
-        true
+        Some(newly)
     });
-    if !installed {
+    if installed.is_none() {
         arena.free(fresh);
         sb.bdi().unpin(1);
         sb.space.release(u64::from(delayed));

@@ -11,6 +11,7 @@ use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::write::{Source, Written, write_locked};
+use crate::filemap::write_flags::WriteFlags;
 use crate::super_block::Space;
 use crate::writeback::{BackingDevInfo, WriterAccount};
 
@@ -22,6 +23,7 @@ pub(super) struct Terms<'a> {
     pub(super) memcg: &'a Arc<Memcg>,
     /// Whose time they cost; nobody's, where no writer could be made to wait.
     pub(super) account: Option<&'a WriterAccount>,
+    flags: WriteFlags,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -35,16 +37,21 @@ enum Kind {
 }
 
 impl<'a> Terms<'a> {
-    pub(super) fn patient(file: &'a File, memcg: &'a Arc<Memcg>) -> Self {
-        Self { kind: Kind::Patient, memcg, account: Some(&file.account) }
+    pub(super) fn patient(file: &'a File, memcg: &'a Arc<Memcg>, flags: WriteFlags) -> Self {
+        Self { kind: Kind::Patient, memcg, account: Some(&file.account), flags }
     }
 
-    fn nowait(file: &'a File, memcg: &'a Arc<Memcg>) -> Self {
-        Self { kind: Kind::Nowait, memcg, account: Some(&file.account) }
+    fn nowait(file: &'a File, memcg: &'a Arc<Memcg>, flags: WriteFlags) -> Self {
+        Self { kind: Kind::Nowait, memcg, account: Some(&file.account), flags }
     }
 
     fn mapping(memcg: &'a Arc<Memcg>) -> Self {
-        Self { kind: Kind::Mapping, memcg, account: None }
+        Self { kind: Kind::Mapping, memcg, account: None, flags: WriteFlags::NONE }
+    }
+
+    /// Whether what it brings here is to leave again.
+    pub(super) fn is_dontcache(self) -> bool {
+        self.flags.contains(WriteFlags::DONTCACHE)
     }
 
     pub(super) fn must_not_wait(self) -> bool {
@@ -92,18 +99,24 @@ impl File {
     /// # Blocking
     /// Never, but for others that copy to or from the same page.
     pub fn write_nowait(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_nowait_for(self.memcg(), offset_bytes, bytes)
+        self.write_nowait_for(self.memcg(), WriteFlags::NONE, offset_bytes, bytes)
     }
 
-    /// As [`File::write_nowait`], for `memcg`.
+    /// As [`File::write_nowait`], for `memcg`, as `flags` say.
     ///
     /// # Errors
     /// As [`File::write_nowait`].
     ///
     /// # Blocking
     /// As [`File::write_nowait`].
-    pub fn write_nowait_for(&self, memcg: &Arc<Memcg>, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.write_at_once(offset_bytes, bytes, memcg)
+    pub fn write_nowait_for(
+        &self,
+        memcg: &Arc<Memcg>,
+        flags: WriteFlags,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<Written, FileError> {
+        self.write_at_once(offset_bytes, bytes, memcg, flags)
     }
 
     pub(super) fn write_at_once(
@@ -111,8 +124,10 @@ impl File {
         offset_bytes: u64,
         source: impl Source,
         memcg: &Arc<Memcg>,
+        flags: WriteFlags,
     ) -> Result<Written, FileError> {
         let inode = self.inode().arc();
+        let terms = Terms::nowait(self, memcg, flags);
         let end = check_range(inode, offset_bytes, source.len() as u64)?;
         if source.len() == 0 {
             return Ok(Written::Bytes(0));
@@ -120,11 +135,11 @@ impl File {
         {
             let _shared = inode.rwsem.try_read().ok_or(FileError::WouldBlock)?;
             if end <= inode.size_bytes() {
-                return write_locked(inode, offset_bytes, source, Terms::nowait(self, memcg));
+                return write_locked(inode, offset_bytes, source, terms);
             }
         }
         let _exclusive = inode.rwsem.try_write().ok_or(FileError::WouldBlock)?;
-        write_locked(inode, offset_bytes, source, Terms::nowait(self, memcg))
+        write_locked(inode, offset_bytes, source, terms)
     }
 
     /// Writes pages that a kernel held for a mapping of the file, for the tenant of its wb, since nobody knows who stored

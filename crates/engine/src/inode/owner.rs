@@ -41,6 +41,7 @@ pub(crate) struct Owner {
     reclaimable: AtomicI64,
     writeback: AtomicI64,
     unstable: AtomicI64,
+    dontcache_dirty: AtomicI64,
 }
 
 impl Owner {
@@ -52,14 +53,18 @@ impl Owner {
             reclaimable: AtomicI64::new(0),
             writeback: AtomicI64::new(0),
             unstable: AtomicI64::new(0),
+            dontcache_dirty: AtomicI64::new(0),
         }
     }
 
     fn add(&self, pages: Pages) {
-        let Pages { reclaimable, writeback, unstable } = pages;
-        for (counted, pages) in
-            [(&self.reclaimable, reclaimable), (&self.writeback, writeback), (&self.unstable, unstable)]
-        {
+        let Pages { reclaimable, writeback, unstable, dontcache_dirty } = pages;
+        for (counted, pages) in [
+            (&self.reclaimable, reclaimable),
+            (&self.writeback, writeback),
+            (&self.unstable, unstable),
+            (&self.dontcache_dirty, dontcache_dirty),
+        ] {
             if pages != 0 {
                 counted.fetch_add(pages, Ordering::Relaxed);
             }
@@ -71,6 +76,7 @@ impl Owner {
             reclaimable: self.reclaimable.load(Ordering::Relaxed),
             writeback: self.writeback.load(Ordering::Relaxed),
             unstable: self.unstable.load(Ordering::Relaxed),
+            dontcache_dirty: self.dontcache_dirty.load(Ordering::Relaxed),
         }
     }
 }
@@ -118,6 +124,13 @@ impl Inode {
             global.nr_writeback.add(pages.writeback + pages.unstable);
         }
         drop(moving);
+    }
+
+    /// Runs `f` with its wb, which it keeps until `f` returns (W2). Kernel: `unlocked_inode_to_wb_begin`.
+    pub(crate) fn with_owner<R>(&self, f: impl FnOnce(&Arc<BdiWriteback>) -> R) -> R {
+        let _section = self.domain().read_lock();
+        let _moving = self.owner.is_switching.load(Ordering::Acquire).then(|| self.state.lock());
+        f(&self.wb())
     }
 
     /// Gives the inode the wb of `memcg`, unless it has one. Kernel: `inode_attach_wb`.

@@ -156,7 +156,7 @@ impl AddressSpace {
             Mark::Dirty => &self.dirty,
             Mark::Writeback => &self.writeback,
             Mark::Unstable | Mark::Committing => &self.unstable,
-            Mark::ToWrite | Mark::Uptodate | Mark::Referenced | Mark::Delayed => {
+            Mark::ToWrite | Mark::Uptodate | Mark::Referenced | Mark::Delayed | Mark::Dropbehind => {
                 unreachable!("{mark:?} is not counted")
             }
         }

@@ -22,7 +22,8 @@
 //!     [`LeafState::take_fresh`].
 //! L6. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
 //!     `super_block::space`.
-//! L7. Once a page is behind the first [`FEW`], `all` has the frames, and `few` nothing.
+//! L7. `DROPBEHIND` is set only on an unclean page: whoever makes the page clean takes it out, or the mark away.
+//! L8. Once a page is behind the first [`FEW`], `all` has the frames, and `few` nothing.
 //!
 //! # Layout
 //! A cached read takes the leaf's lock, looks at three words and takes the number of a frame; it stores no mark
@@ -56,11 +57,14 @@ pub(crate) enum Mark {
     Referenced = 6,
     /// The backend has no space for it yet. Kernel: `BH_Delay`.
     Delayed = 7,
+    /// A DONTCACHE write has brought it here, and nobody else has written to it: it leaves once it is clean (L7).
+    /// Kernel: `PG_dropbehind`.
+    Dropbehind = 8,
 }
 
 impl Mark {
     /// Number of marks.
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 9;
     /// Number of marks that inner nodes index.
     pub(crate) const INDEXED: usize = 5;
 
@@ -71,34 +75,35 @@ impl Mark {
             Self::Referenced => 1,
             Self::Dirty => 2,
             Self::Writeback => 3,
-            Self::ToWrite => 4,
-            Self::Unstable => 5,
-            Self::Committing => 6,
-            Self::Delayed => 7,
+            Self::Dropbehind => 4,
+            Self::ToWrite => 5,
+            Self::Unstable => 6,
+            Self::Committing => 7,
+            Self::Delayed => 8,
         }
     }
 }
 
 // With the lock before it, what a read or an overwrite looks at ends within the first cache line.
-const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
+const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Dropbehind.place() + 1) <= 64 - 8);
 
 /// See the [module documentation](self). Lives behind the leaf's lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct LeafState {
-    /// L7.
+    /// L8.
     all: Option<Box<[Option<FrameId>; LEAF_PAGES as usize]>>,
     /// L5.
     fresh: u32,
     /// At [`Mark::place`].
     marks: [u64; Mark::COUNT],
     present: u64,
-    /// L7.
+    /// L8.
     few: [Option<FrameId>; FEW],
 }
 
 /// Frames that every leaf has room for: what is left of its second cache line.
-const FEW: usize = 8;
+const FEW: usize = 6;
 const _: () = assert!(8 + size_of::<LeafState>() == 128);
 
 impl LeafState {
@@ -131,6 +136,11 @@ impl LeafState {
     /// All pages with `mark`, one bit each.
     pub(crate) fn bits(&self, mark: Mark) -> u64 {
         self.marks[mark.place()]
+    }
+
+    /// How many pages have both marks.
+    pub(crate) fn count_both(&self, one: Mark, other: Mark) -> i64 {
+        i64::from((self.bits(one) & self.bits(other)).count_ones())
     }
 
     /// All pages that are present.
@@ -175,7 +185,7 @@ impl LeafState {
         self.present |= 1 << slot;
     }
 
-    /// L7.
+    /// L8.
     #[cold]
     fn make_room(&mut self) {
         let mut all = Box::new([None; LEAF_PAGES as usize]);

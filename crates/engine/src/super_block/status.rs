@@ -13,6 +13,10 @@ use crate::units::PAGE_BYTES;
 pub struct VolumeStatus {
     /// Bytes in dirty pages.
     pub dirty_bytes: u64,
+    /// Those of them in pages that leave the cache once they are durable: what DONTCACHE writes brought.
+    pub dontcache_dirty_bytes: u64,
+    /// Passes of flushers that DONTCACHE writes asked for. Many writes share one.
+    pub dontcache_passes: u64,
     /// Bytes under write-back.
     pub writeback_bytes: u64,
     /// Bytes written and not yet known to be durable.
@@ -48,6 +52,8 @@ impl SuperBlock {
         let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
         VolumeStatus {
             dirty_bytes: bytes(pages.reclaimable),
+            dontcache_dirty_bytes: bytes(pages.dontcache_dirty),
+            dontcache_passes: self.bdi.dontcache_passes(),
             writeback_bytes: bytes(pages.writeback),
             unstable_bytes: bytes(pages.unstable),
             written_bytes: self.bdi.written_bytes(),

@@ -12,7 +12,7 @@
 //! `struct backing_dev_info`; sem. 1.4.
 
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::backend::{Backend, Limits, MAX_UNIT_BYTES};
 use crate::tunables::Tunables;
@@ -32,6 +32,10 @@ pub(crate) enum Attempt {
     Commit = 4,
 }
 
+/// A commit starts when so many pages wait for it to leave the cache: 8 MiB. With what arrives while it runs a DONTCACHE
+/// stream keeps below 16 MiB in the cache, and a device that writes 1 GiB/s makes no more than 128 commits a second, one at a
+/// time.
+const DROPBEHIND_COMMIT_PAGES: i64 = 2048;
 /// A commit starts when 1/this of the nodes that may be pinned wait for it.
 const NODES_PART: u32 = 4;
 
@@ -52,6 +56,11 @@ pub struct BackingDevInfo {
     /// A writer found no room: flush and commit whatever the thresholds say.
     want_room: AtomicBool,
     written_bytes: AtomicU64,
+    /// Pages that leave the cache once they are durable, and for which no commit has begun. Below zero for a moment, when a
+    /// commit is faster than the completion that has made them unstable.
+    dropbehind_unstable: AtomicI64,
+    /// Passes of flushers for DONTCACHE writes.
+    dontcache_passes: AtomicU64,
 }
 
 impl BackingDevInfo {
@@ -81,6 +90,8 @@ impl BackingDevInfo {
             max_pinned_nodes: tunables.pinned_nodes.max(2),
             want_room: AtomicBool::new(false),
             written_bytes: AtomicU64::new(0),
+            dropbehind_unstable: AtomicI64::new(0),
+            dontcache_passes: AtomicU64::new(0),
         }
     }
 
@@ -181,6 +192,30 @@ impl BackingDevInfo {
 
     pub(crate) fn room_given(&self) {
         self.want_room.store(false, Ordering::Release);
+    }
+
+    /// Moves the count of unstable pages that leave the cache once they are durable.
+    pub(crate) fn add_dropbehind_unstable(&self, pages: i64) {
+        if pages != 0 {
+            self.dropbehind_unstable.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn dropbehind_unstable(&self) -> i64 {
+        self.dropbehind_unstable.load(Ordering::Relaxed)
+    }
+
+    /// Whether so many pages wait for a commit to leave the cache that it is worth one.
+    pub(crate) fn dropbehind_wants_commit(&self) -> bool {
+        self.dropbehind_unstable() >= DROPBEHIND_COMMIT_PAGES
+    }
+
+    pub(crate) fn note_dontcache_pass(&self) {
+        self.dontcache_passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dontcache_passes(&self) -> u64 {
+        self.dontcache_passes.load(Ordering::Relaxed)
     }
 
     /// Notes how many bytes of a unit were written.

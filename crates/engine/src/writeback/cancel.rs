@@ -30,6 +30,10 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
             dropped.delayed += u64::from(leaf.has(Mark::Delayed, slot));
             let unclean = leaf.unclean() >> slot & 1 != 0;
             dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
+            if leaf.has(Mark::Dropbehind, slot) {
+                dropped.dontcache_dirty += i64::from(leaf.has(Mark::Dirty, slot));
+                dropped.dropbehind_unstable += i64::from(leaf.has(Mark::Unstable, slot));
+            }
             dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
             dropped.unclean += i64::from(unclean);
             // Before the inode counts as clean and its record may go: no dirty frame names a free record.
@@ -61,6 +65,8 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
 struct Dropped {
     dirty: i64,
     unstable: i64,
+    dontcache_dirty: i64,
+    dropbehind_unstable: i64,
     unclean: i64,
     delayed: u64,
     frames: Vec<FrameId>,
@@ -70,7 +76,13 @@ impl Dropped {
     fn account(&self, inode: &Inode) {
         inode.mapping.add(Mark::Dirty, -self.dirty);
         inode.mapping.add(Mark::Unstable, -self.unstable);
-        inode.account(Pages { reclaimable: -self.dirty, writeback: 0, unstable: -self.unstable });
+        inode.account(Pages {
+            reclaimable: -self.dirty,
+            writeback: 0,
+            unstable: -self.unstable,
+            dontcache_dirty: -self.dontcache_dirty,
+        });
+        inode.super_block().bdi().add_dropbehind_unstable(-self.dropbehind_unstable);
         inode.super_block().bdi().unpin(self.unclean as u64);
         inode.super_block().space.release(self.delayed);
     }

@@ -17,6 +17,9 @@ use crate::writeback::{BdiWriteback, Pages};
 struct Walked {
     pages: Pages,
     unclean: u64,
+    /// Pages that leave once they are durable: those for which no commit has begun, and those that are clean.
+    dropbehind_unstable: i64,
+    dropbehind_clean: i64,
     /// The slot of the owner of each page that cannot be dropped.
     owners: Vec<u32>,
 }
@@ -35,9 +38,13 @@ impl SuperBlock {
     pub(crate) fn check_and_collect(&self) -> Result<Vec<u32>, String> {
         let (wbs, inodes) = (self.wbs(), self.all_inodes());
         let mut owners = Vec::new();
+        let mut dropbehind_unstable = 0;
         for inode in &inodes {
-            owners.extend(check_inode(inode, &wbs).map_err(|what| format!("{inode:?} of {}: {what}", self.name()))?);
+            let checked = check_inode(inode, &wbs).map_err(|what| format!("{inode:?} of {}: {what}", self.name()))?;
+            dropbehind_unstable += checked.dropbehind_unstable;
+            owners.extend(checked.owners);
         }
+        equal("unstable pages that leave and their count", dropbehind_unstable, self.bdi().dropbehind_unstable())?;
         for wb in &wbs {
             let mine: Vec<_> = inodes.iter().filter(|inode| inode.belongs_to(wb)).collect();
             check_wb(wb, &mine).map_err(|what| format!("wb of {:?} on {}: {what}", wb.memcg, self.name()))?;
@@ -46,13 +53,19 @@ impl SuperBlock {
     }
 }
 
-fn check_inode(inode: &Arc<Inode>, wbs: &[Arc<BdiWriteback>]) -> Result<Vec<u32>, String> {
-    let Walked { pages, unclean, owners } = walk(inode);
+fn check_inode(inode: &Arc<Inode>, wbs: &[Arc<BdiWriteback>]) -> Result<Walked, String> {
+    let walked = walk(inode);
+    let pages = walked.pages;
     let count = |mark| inode.mapping.count(mark) as i64;
-    let mapping =
-        Pages { reclaimable: count(Mark::Dirty), writeback: count(Mark::Writeback), unstable: count(Mark::Unstable) };
+    let mapping = Pages {
+        reclaimable: count(Mark::Dirty),
+        writeback: count(Mark::Writeback),
+        unstable: count(Mark::Unstable),
+        ..pages
+    };
     equal("pages and the mapping's counts", pages, mapping)?;
-    equal("unclean pages and their count", unclean, inode.mapping.count_unclean())?;
+    equal("unclean pages and their count", walked.unclean, inode.mapping.count_unclean())?;
+    equal("clean pages that were to leave, and none", walked.dropbehind_clean, 0)?;
     equal("pages and what the inode has counted", pages, inode.counted())?;
     let wb = inode.wb();
     if !wbs.iter().any(|other| Arc::ptr_eq(other, &wb)) {
@@ -75,7 +88,7 @@ fn check_inode(inode: &Arc<Inode>, wbs: &[Arc<BdiWriteback>]) -> Result<Vec<u32>
     if is_dirty && !waits {
         return Err(format!("dirty ({pages:?}, metadata {}), and on {list:?}", state.meta));
     }
-    Ok(owners)
+    Ok(walked)
 }
 
 fn walk(inode: &Inode) -> Walked {
@@ -86,6 +99,9 @@ fn walk(inode: &Inode) -> Walked {
         walked.pages.reclaimable += pages(leaf.bits(Mark::Dirty));
         walked.pages.writeback += pages(leaf.bits(Mark::Writeback));
         walked.pages.unstable += pages(leaf.bits(Mark::Unstable) | leaf.bits(Mark::Committing));
+        walked.pages.dontcache_dirty += leaf.count_both(Mark::Dirty, Mark::Dropbehind);
+        walked.dropbehind_unstable += leaf.count_both(Mark::Unstable, Mark::Dropbehind);
+        walked.dropbehind_clean += pages(leaf.bits(Mark::Dropbehind) & !leaf.unclean());
         walked.unclean += u64::from(leaf.unclean().count_ones());
         walked.owners.extend(slots(leaf.unclean()).filter_map(|slot| Some(frames.of(leaf.frame(slot)?))));
         Scan::On

@@ -36,6 +36,7 @@ use crate::lock_order::LEAVES;
 use crate::page_cache::{Mark, Scan, slots};
 use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
+use crate::writeback::dontcache::DroppedBehind;
 use crate::writeback::writepages::note_failure;
 use crate::writeback::{Attempt, Pages};
 
@@ -154,7 +155,7 @@ fn note_unstable(inode: &Arc<Inode>) {
     }
 }
 
-/// Whether unstable pages, or the nodes of the `listed` inodes that have some, stand in somebody's way.
+/// Whether unstable pages, or the nodes of the `listed` inodes that have some, stand in somebody's way, or are to leave.
 fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let bdi = sb.bdi();
     let share = bdi.share_frames();
@@ -163,7 +164,7 @@ fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     // A writer that waits for a node is helped more by a commit of many than by one at once; but what is
     // written is all there is to commit when no unit is on its way.
     let room = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;
-    much || bdi.nodes_want_commit(listed) || (bdi.wants_room() && room())
+    much || bdi.dropbehind_wants_commit() || bdi.nodes_want_commit(listed) || (bdi.wants_room() && room())
 }
 
 /// Starts a volume commit if one is due: by age, because much is unstable, or because a writer waits for
@@ -289,12 +290,15 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
 
 /// C2: what is unstable now belongs to the commit that is about to be submitted.
 fn begin(inode: &Inode) {
+    let mut dropbehind = 0;
     inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Unstable), |_, leaf| {
         let bits = leaf.bits(Mark::Unstable);
+        dropbehind += leaf.count_both(Mark::Unstable, Mark::Dropbehind);
         leaf.clear_bits(Mark::Unstable, bits);
         leaf.set_bits(Mark::Committing, bits);
         Scan::On
     });
+    inode.super_block().bdi().add_dropbehind_unstable(-dropbehind);
 }
 
 /// A commit was answered: its pages are clean, or dirty again.
@@ -324,7 +328,8 @@ fn make_clean(inode: &Inode) {
     let arena = &sb.engine().arena;
     let mut uncharges = Uncharges::new(&sb.engine().owners);
     let (mut ended, mut cleaned) = (0_i64, 0_u64);
-    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |_, leaf| {
+    let mut dropped = DroppedBehind::default();
+    inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |base, leaf| {
         let bits = leaf.bits(Mark::Committing);
         let clean = bits & !leaf.bits(Mark::Dirty);
         ended += i64::from(bits.count_ones());
@@ -335,22 +340,29 @@ fn make_clean(inode: &Inode) {
             cleaned += 1;
         }
         inode.mapping.add_unclean(-i64::from(clean.count_ones()));
+        dropped.take(arena, base, leaf, clean);
         Scan::On
     });
     inode.mapping.add(Mark::Unstable, -ended);
-    inode.account(Pages { reclaimable: 0, writeback: 0, unstable: -ended });
+    inode.account(Pages { unstable: -ended, ..Pages::default() });
+    dropped.free(inode);
     sb.bdi().unpin(cleaned);
 }
 
 /// Written pages with one of `marks` did not become durable: they are dirty again. False if none was clean otherwise.
 fn lose(inode: &Arc<Inode>, marks: &[Mark], kind: ErrorKind) -> bool {
     let (mut lost, mut redirtied) = (0_i64, 0_i64);
+    let (mut dontcache_dirty, mut dropbehind_unstable) = (0_i64, 0_i64);
     for mark in marks.iter().copied() {
         inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(mark), |_, leaf| {
             let bits = leaf.bits(mark);
             let newly = bits & !leaf.bits(Mark::Dirty);
+            dontcache_dirty -= leaf.count_both(Mark::Dirty, Mark::Dropbehind);
+            dropbehind_unstable -= leaf.count_both(Mark::Unstable, Mark::Dropbehind);
             leaf.clear_bits(mark, bits);
             leaf.set_bits(Mark::Dirty, newly);
+            dontcache_dirty += leaf.count_both(Mark::Dirty, Mark::Dropbehind);
+            dropbehind_unstable += leaf.count_both(Mark::Unstable, Mark::Dropbehind);
             lost += i64::from(bits.count_ones());
             redirtied += i64::from(newly.count_ones());
             Scan::On
@@ -361,7 +373,8 @@ fn lose(inode: &Arc<Inode>, marks: &[Mark], kind: ErrorKind) -> bool {
     }
     inode.mapping.add(Mark::Dirty, redirtied);
     inode.mapping.add(Mark::Unstable, -lost);
-    inode.account(Pages { reclaimable: redirtied, writeback: 0, unstable: -lost });
+    inode.account(Pages { reclaimable: redirtied, writeback: 0, unstable: -lost, dontcache_dirty });
+    inode.super_block().bdi().add_dropbehind_unstable(dropbehind_unstable);
     tracing::warn!(target: "slackwater::writeback", ino = inode.id().ino, %kind, pages = redirtied,
         "written data did not become durable; it will be written again");
     note_failure(inode, kind);

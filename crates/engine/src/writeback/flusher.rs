@@ -13,11 +13,12 @@ use std::time::Duration;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::throttle::ms_of;
 use crate::units::{PageIndex, Tick};
+use crate::writeback::dontcache::DontcachePass;
 use crate::writeback::gate::Pass;
 use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::wb::{BdiWriteback, LockedWb, Settled};
@@ -48,6 +49,8 @@ pub(crate) struct PassState {
     periodic: bool,
     /// A pass for other tenants is running.
     foreign: bool,
+    /// A pass for DONTCACHE writes is running.
+    dontcache: Option<DontcachePass>,
     /// The front work item has been begun.
     work_begun: bool,
     /// Visits it has left: a program that keeps dirtying a file must not keep it for ever. Its issuer looks
@@ -64,10 +67,18 @@ impl PassState {
             last_old_flush: now,
             periodic: false,
             foreign: false,
+            dontcache: None,
             work_begun: false,
             work_visits: 0,
             running: None,
             wrote_pages: 0,
+        }
+    }
+
+    /// A visit for `reason` has submitted `pages`.
+    fn note_submitted(&mut self, reason: WbReason, pages: u64) {
+        if reason == WbReason::DontCache {
+            self.dontcache = self.dontcache.take().and_then(|pass| pass.less(pages));
         }
     }
 }
@@ -177,8 +188,8 @@ impl BdiWriteback {
         }
     }
 
-    /// What to work on: queued work first, then old data, then too much data. A later kind stops as soon
-    /// as an earlier one appears and is taken up again afterwards.
+    /// What to work on: queued work first, then old data, then what another tenant waits for, then what DONTCACHE writes ask
+    /// for, then too much data. A later kind stops as soon as an earlier one appears and is taken up again afterwards.
     fn plan(&self, pass: &mut PassState, now: Tick) -> Option<Plan> {
         let queued = self.work.lock().front().map(|work| Plan { reason: work.reason, cutoff: work.dirtied_before });
         if let Some(plan) = queued {
@@ -214,6 +225,15 @@ impl BdiWriteback {
             return Some(Plan { reason: WbReason::ForeignFlush, cutoff: Tick::MAX });
         }
         pass.foreign = false;
+        if pass.dontcache.is_none() && lists.has_untried() {
+            pass.dontcache = self.begin_dontcache(now);
+        }
+        if let Some(dontcache) = &pass.dontcache
+            && lists.has_untried()
+        {
+            return Some(Plan { reason: WbReason::DontCache, cutoff: dontcache.begun });
+        }
+        pass.dontcache = None;
         if over && lists.has_untried() {
             return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
         }
@@ -228,7 +248,14 @@ impl BdiWriteback {
         }
         let (moved, inode) = {
             let mut lists = self.lists.lock();
-            let moved = (lists.len(ListName::Io) == 0).then(|| lists.queue_io(plan.cutoff, !full));
+            let moved = (lists.len(ListName::Io) == 0).then(|| match plan.reason {
+                WbReason::DontCache => lists.queue_oldest(plan.cutoff, !full),
+                WbReason::Background
+                | WbReason::Sync
+                | WbReason::Periodic
+                | WbReason::Retry
+                | WbReason::ForeignFlush => lists.queue_io(plan.cutoff, !full),
+            });
             (moved, lists.take_io())
         };
         if let Some(moved) = moved {
@@ -246,6 +273,7 @@ impl BdiWriteback {
                 pass.last_old_flush = now;
             }
             WbReason::ForeignFlush => pass.foreign = false,
+            WbReason::DontCache => pass.dontcache = None,
             WbReason::Background | WbReason::Retry => {}
             WbReason::Sync => {
                 pass.work_begun = false;
@@ -292,9 +320,11 @@ impl BdiWriteback {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let gate = match reason {
             WbReason::Sync => Pass::Open(unit_bytes), // somebody waits for these: the gate is for the others
-            WbReason::Background | WbReason::Periodic | WbReason::Retry | WbReason::ForeignFlush => {
-                self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes)
-            }
+            WbReason::Background
+            | WbReason::Periodic
+            | WbReason::Retry
+            | WbReason::ForeignFlush
+            | WbReason::DontCache => self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes),
         };
         let unit_bytes = match gate {
             Pass::Open(unit_bytes) => unit_bytes,
@@ -316,6 +346,11 @@ impl BdiWriteback {
             ino = inode.id().ino, age_ms = age_ms(self, age.unwrap_or(now)), nr_to_write = limit.pages,
             "writeback_single_inode_start");
         let Wrote { pages: wrote, stop } = writepages(inode, Mark::Dirty, &mut whole, limit, &mut round);
+        // Nothing, of an inode that will be listed again at once: somebody copies to its pages, and kicks then. It counts, or
+        // the pass would look at it until that is over.
+        let (dirty, writeback) = (inode.mapping.count(Mark::Dirty), inode.mapping.count(Mark::Writeback));
+        let in_vain = stop == Stop::End && dirty != 0 && writeback == 0;
+        pass.note_submitted(reason, wrote.max(u64::from(in_vain)));
         round.end(inode);
         pass.wrote_pages += wrote;
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
@@ -323,7 +358,7 @@ impl BdiWriteback {
             "writeback_single_inode");
         if stop == Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             // Its age, should it wait for the end of a cut or of older units.
-            inode.state.lock().dirtied_when.get_or_insert(age.unwrap_or(now));
+            note_age(&mut inode.state.lock(), age.unwrap_or(now));
         }
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
             let age = age.unwrap_or(now);
@@ -355,13 +390,19 @@ impl BdiWriteback {
 
     /// Returns an inode that this wb took from `Io` to a list of it. One that has been switched to another wb meanwhile
     /// waits on that one's `Dirty`. One that is not on `Busy` any more was settled by whoever ended its I/O, and stays
-    /// where it is: if it is clean, an age given to it here would keep the next writer from listing it.
+    /// where it is, at its age if it is on `Dirty`; if it is clean, an age given to it here would keep the next writer from
+    /// listing it.
     fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick, place: impl FnOnce(&mut IoLists)) {
         let requeued = inode.with_lists(|LockedWb { wb, mut lists }| {
-            if lists.list_of(inode) != Some(ListName::Busy) {
+            let list = lists.list_of(inode);
+            if !matches!(list, Some(ListName::Busy | ListName::Dirty)) {
                 return None;
             }
-            let when = *inode.state.lock().dirtied_when.get_or_insert(age);
+            let when = note_age(&mut inode.state.lock(), age);
+            if list == Some(ListName::Dirty) {
+                lists.place(inode, ListName::Dirty, when);
+                return Some(when);
+            }
             if Arc::ptr_eq(wb, self) {
                 place(&mut lists);
                 return Some(when);
@@ -377,6 +418,12 @@ impl BdiWriteback {
                 "writeback_sb_inodes_requeue");
         }
     }
+}
+
+/// A part of what was dirty since `age` is dirty still, whatever has become of the rest.
+fn note_age(state: &mut InodeState, age: Tick) -> Tick {
+    let when = state.dirtied_when.map_or(age, |when| when.min(age));
+    *state.dirtied_when.insert(when)
 }
 
 /// Time since `when`, in milliseconds, for a trace.

@@ -197,14 +197,23 @@ impl IoLists {
     /// Fills `Io`: what was left of the last pass first, then what became dirty at or before `cutoff`,
     /// oldest first. `more` says whether those left over are wanted. Kernel: `queue_io`. Returns how many inodes were moved.
     pub(crate) fn queue_io(&mut self, cutoff: Tick, more: bool) -> usize {
-        let mut moved = if more { self.splice(ListName::MoreIo, ListName::Io, None) } else { 0 };
-        moved += self.splice(ListName::Dirty, ListName::Io, Some(cutoff));
+        let mut moved = if more { self.splice(ListName::MoreIo, ListName::Io, None, usize::MAX) } else { 0 };
+        moved += self.splice(ListName::Dirty, ListName::Io, Some(cutoff), usize::MAX);
         moved
+    }
+
+    /// Moves one inode to `Io`: the one that became dirty first, at or before `cutoff`, and if there is none the one that
+    /// was left over first, if `more`. For a pass that is to leave the others where they are. Returns how many were moved.
+    pub(crate) fn queue_oldest(&mut self, cutoff: Tick, more: bool) -> usize {
+        match self.splice(ListName::Dirty, ListName::Io, Some(cutoff), 1) {
+            0 if more => self.splice(ListName::MoreIo, ListName::Io, None, 1),
+            moved => moved,
+        }
     }
 
     /// Moves the inodes whose retry is due at `now` (all, for `None`) to `Io`.
     pub(crate) fn queue_retries(&mut self, now: Option<Tick>) -> usize {
-        self.splice(ListName::Retry, ListName::Io, now)
+        self.splice(ListName::Retry, ListName::Io, now, usize::MAX)
     }
 
     /// When the oldest inode on `list` became dirty, or the first retry is due.
@@ -260,12 +269,12 @@ impl IoLists {
         self.len[ListName::Io as usize] += 1;
     }
 
-    /// Moves entries from the old end of `from` to the new end of `to`, those up to `cutoff` if there is one.
-    fn splice(&mut self, from: ListName, to: ListName, cutoff: Option<Tick>) -> usize {
+    /// Moves up to `most` entries from the old end of `from` to the new end of `to`, those up to `cutoff` if there is one.
+    fn splice(&mut self, from: ListName, to: ListName, cutoff: Option<Tick>, most: usize) -> usize {
         let mut moved = 0;
         loop {
             let slot = self.ends[from as usize].oldest;
-            if slot == NIL || cutoff.is_some_and(|cutoff| self.entries[slot as usize].when > cutoff) {
+            if moved == most || slot == NIL || cutoff.is_some_and(|cutoff| self.entries[slot as usize].when > cutoff) {
                 return moved;
             }
             self.unlink(slot);

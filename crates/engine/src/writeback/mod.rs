@@ -7,6 +7,7 @@
 //!                                |   '--- [`gate`], slots of      '------ failed: dirty again, backed off
 //!   [`work`]: sync, umount ------'        [`bdi`]                         error latched (errseq)
 //! ```
+//! [`dontcache`] asks the flusher for a pass at once, and takes out what is durable.
 //! [`wb`] ties lists, counters and state of one tenant together, [`cgwb`] gives inodes to them; [`sync`] waits for the right-hand end.
 
 mod balance;
@@ -15,6 +16,7 @@ mod cancel;
 mod cgwb;
 pub(crate) mod check;
 pub(crate) mod commit;
+mod dontcache;
 mod flusher;
 mod gate;
 mod io_lists;

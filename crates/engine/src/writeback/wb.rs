@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
-use slackwater_sync::{PercpuCounter, PercpuRef};
+use slackwater_sync::{Kick, PercpuCounter, PercpuRef};
 
 use crate::cgroup::Memcg;
 use crate::inode::{Inode, InodeState};
@@ -45,18 +45,28 @@ pub(crate) struct WbStat {
     pub(crate) writeback: PercpuCounter,
     /// Written, and not known to be durable.
     pub(crate) unstable: PercpuCounter,
+    /// Those of `reclaimable` that leave the cache once they are clean. Kernel: `WB_DONTCACHE_DIRTY`.
+    pub(crate) dontcache_dirty: PercpuCounter,
 }
 
 impl WbStat {
     fn new() -> Self {
-        Self { reclaimable: PercpuCounter::new(), writeback: PercpuCounter::new(), unstable: PercpuCounter::new() }
+        Self {
+            reclaimable: PercpuCounter::new(),
+            writeback: PercpuCounter::new(),
+            unstable: PercpuCounter::new(),
+            dontcache_dirty: PercpuCounter::new(),
+        }
     }
 
     pub(crate) fn add(&self, pages: Pages) {
-        let Pages { reclaimable, writeback, unstable } = pages;
-        for (counter, pages) in
-            [(&self.reclaimable, reclaimable), (&self.writeback, writeback), (&self.unstable, unstable)]
-        {
+        let Pages { reclaimable, writeback, unstable, dontcache_dirty } = pages;
+        for (counter, pages) in [
+            (&self.reclaimable, reclaimable),
+            (&self.writeback, writeback),
+            (&self.unstable, unstable),
+            (&self.dontcache_dirty, dontcache_dirty),
+        ] {
             if pages != 0 {
                 counter.add(pages);
             }
@@ -66,7 +76,12 @@ impl WbStat {
     /// Exact, once nobody changes it.
     pub(crate) fn sum(&self) -> Pages {
         let sum = |counter: &PercpuCounter| counter.sum() as i64;
-        Pages { reclaimable: sum(&self.reclaimable), writeback: sum(&self.writeback), unstable: sum(&self.unstable) }
+        Pages {
+            reclaimable: sum(&self.reclaimable),
+            writeback: sum(&self.writeback),
+            unstable: sum(&self.unstable),
+            dontcache_dirty: sum(&self.dontcache_dirty),
+        }
     }
 }
 
@@ -76,6 +91,7 @@ pub(crate) struct Pages {
     pub(crate) reclaimable: i64,
     pub(crate) writeback: i64,
     pub(crate) unstable: i64,
+    pub(crate) dontcache_dirty: i64,
 }
 
 impl Pages {
@@ -88,11 +104,17 @@ impl Pages {
             reclaimable: self.reclaimable + other.reclaimable,
             writeback: self.writeback + other.writeback,
             unstable: self.unstable + other.unstable,
+            dontcache_dirty: self.dontcache_dirty + other.dontcache_dirty,
         }
     }
 
     pub(crate) fn negated(self) -> Self {
-        Self { reclaimable: -self.reclaimable, writeback: -self.writeback, unstable: -self.unstable }
+        Self {
+            reclaimable: -self.reclaimable,
+            writeback: -self.writeback,
+            unstable: -self.unstable,
+            dontcache_dirty: -self.dontcache_dirty,
+        }
     }
 }
 
@@ -114,6 +136,8 @@ pub(crate) struct BdiWriteback {
     pub(crate) foreign_flush: AtomicBool,
     /// And for that to be durable.
     foreign_commit: AtomicBool,
+    /// A DONTCACHE write has ended. Kernel: `WB_start_dontcache`.
+    pub(crate) start_dontcache: Kick,
     pub(crate) pass: Mutex<PassState>,
     /// The last step ended because slots or the gate were closed, which will wake this wb.
     pub(crate) blocked: AtomicBool,
@@ -180,6 +204,7 @@ impl BdiWriteback {
             throttle: WbThrottle::new(now),
             foreign_flush: AtomicBool::new(false),
             foreign_commit: AtomicBool::new(false),
+            start_dontcache: Kick::new(),
             pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
             slots_held: AtomicU32::new(0),
@@ -350,6 +375,7 @@ impl Inode {
                 // Blocked for others: this one may have a slot.
                 wb.wake();
             }
+            wb.note_listed();
         });
     }
 
@@ -409,6 +435,10 @@ fn settle_locked(inode: &Arc<Inode>, locked: LockedWb<'_>, now: Tick, flusher: b
     if idle {
         wb.arm_periodic(when);
     }
+    if !flusher && inode.counted().dontcache_dirty > 0 {
+        let _ = wb.start_dontcache.kick(); // while it was on no list, a pass may have gone by
+    }
+    wb.note_listed();
     Settled::Waiting
 }
 

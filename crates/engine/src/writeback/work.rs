@@ -28,6 +28,8 @@ pub enum WbReason {
     Retry,
     /// Another tenant's pages are among them, and it is short of room.
     ForeignFlush,
+    /// A DONTCACHE write has ended.
+    DontCache,
 }
 
 impl fmt::Display for WbReason {
@@ -38,6 +40,7 @@ impl fmt::Display for WbReason {
             Self::Periodic => "periodic",
             Self::Retry => "retry",
             Self::ForeignFlush => "foreign_flush",
+            Self::DontCache => "dontcache",
         })
     }
 }

@@ -167,6 +167,8 @@ struct Started {
     pages: i64,
     dirty: i64,
     unstable: i64,
+    dontcache_dirty: i64,
+    dropbehind_unstable: i64,
     delayed: u64,
 }
 
@@ -176,6 +178,10 @@ impl Started {
     fn page(&mut self, leaf: &mut LeafState, slot: usize) {
         self.pages += 1;
         self.dirty += i64::from(leaf.has(Mark::Dirty, slot));
+        if leaf.has(Mark::Dropbehind, slot) {
+            self.dontcache_dirty += i64::from(leaf.has(Mark::Dirty, slot));
+            self.dropbehind_unstable += i64::from(leaf.has(Mark::Unstable, slot));
+        }
         self.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
         self.delayed += u64::from(leaf.has(Mark::Delayed, slot));
         leaf.set(Mark::Writeback, slot);
@@ -189,7 +195,13 @@ impl Started {
         inode.mapping.add(Mark::Writeback, self.pages);
         inode.mapping.add(Mark::Dirty, -self.dirty);
         inode.mapping.add(Mark::Unstable, -self.unstable);
-        inode.account(Pages { reclaimable: -self.dirty, writeback: self.pages, unstable: -self.unstable });
+        inode.account(Pages {
+            reclaimable: -self.dirty,
+            writeback: self.pages,
+            unstable: -self.unstable,
+            dontcache_dirty: -self.dontcache_dirty,
+        });
+        inode.super_block().bdi().add_dropbehind_unstable(-self.dropbehind_unstable);
         inode.super_block().space.unit_sent(self.delayed);
     }
 }
@@ -291,6 +303,8 @@ struct Ended {
     written: u64,
     unstable: i64,
     redirtied: i64,
+    dontcache_dirty: i64,
+    dropbehind_unstable: i64,
     unpinned: u64,
     delayed: u64,
     allocated: u64,
@@ -325,9 +339,11 @@ impl Ended {
         } else if written {
             leaf.set(Mark::Unstable, slot);
             self.unstable += 1;
+            self.dropbehind_unstable += i64::from(leaf.has(Mark::Dropbehind, slot));
         } else {
             leaf.set(Mark::Dirty, slot);
             self.redirtied += 1;
+            self.dontcache_dirty += i64::from(leaf.has(Mark::Dropbehind, slot));
         }
         if !written {
             // A sync that waited for the unit has to find the page chosen: the failure is noted later, if it is one.
@@ -339,7 +355,13 @@ impl Ended {
         inode.mapping.add(Mark::Dirty, self.redirtied);
         inode.mapping.add(Mark::Unstable, self.unstable);
         inode.mapping.add(Mark::Writeback, -self.pages);
-        inode.account(Pages { reclaimable: self.redirtied, writeback: -self.pages, unstable: self.unstable });
+        inode.account(Pages {
+            reclaimable: self.redirtied,
+            writeback: -self.pages,
+            unstable: self.unstable,
+            dontcache_dirty: self.dontcache_dirty,
+        });
+        inode.super_block().bdi().add_dropbehind_unstable(self.dropbehind_unstable);
         inode.wb().note_written(self.written);
         inode.super_block().bdi().unpin(self.unpinned);
         inode.super_block().space.unit_ended(self.delayed, self.allocated);

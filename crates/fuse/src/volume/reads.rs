@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use rustix::io::Errno;
 use slackwater::backend::{FallocateMode, SeekWhence};
-use slackwater::{Memcg, Written};
+use slackwater::{Memcg, WriteFlags, Written};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
@@ -99,7 +99,8 @@ impl Volume {
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            match self.unfrozen(|| to.file.try_write_for(payer, args.off_out + done, &piece[..read])) {
+            match self.unfrozen(|| to.file.try_write_for(payer, WriteFlags::NONE, args.off_out + done, &piece[..read]))
+            {
                 Ok(Written::Bytes(bytes)) => {
                     done += bytes as u64;
                     if bytes < read {

@@ -4,7 +4,7 @@
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::SyncScope;
-use slackwater::{ErrorKind, FileError, Memcg, Pause, Written};
+use slackwater::{ErrorKind, FileError, Memcg, Pause, WriteFlags, Written};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -83,9 +83,9 @@ impl Write {
         self.attempt_with(begun + rest.len(), may_block, |write| {
             let (file, rest) = (&write.open.file, &rest[write.taken - begun..]);
             if may_block {
-                file.try_write_for(&write.memcg, write.offset_bytes, rest)
+                file.try_write_for(&write.memcg, WriteFlags::NONE, write.offset_bytes, rest)
             } else {
-                file.write_nowait_for(&write.memcg, write.offset_bytes, rest)
+                file.write_nowait_for(&write.memcg, WriteFlags::NONE, write.offset_bytes, rest)
             }
         })
     }
@@ -95,7 +95,7 @@ impl Write {
         let len = landed.len();
         self.attempt_with(len, false, |write| {
             let (memcg, at) = (&write.memcg, write.offset_bytes);
-            write.open.file.write_landed_for(memcg, at, landed.frames(), write.taken..len)
+            write.open.file.write_landed_for(memcg, WriteFlags::NONE, at, landed.frames(), write.taken..len)
         })
     }
 

@@ -41,6 +41,10 @@ sites! {
     DemandRaiseFence,
     /// `Demand`: what is given is visible before the demand is looked for.
     DemandLookFence,
+    /// `Kick`: what was counted is visible before the flag is tested.
+    KickFence,
+    /// `Kick`: the flag is clear before the count is read.
+    KickTakeFence,
     /// `Completion`: publishes what is complete.
     CompletionRelease,
     /// `Completion`: a waiter sees what is complete.

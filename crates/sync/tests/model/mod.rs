@@ -8,6 +8,7 @@ pub(crate) mod completion;
 pub(crate) mod counter;
 pub(crate) mod demand;
 pub(crate) mod in_flight;
+pub(crate) mod kick;
 pub(crate) mod lock;
 pub(crate) mod percpu_ref;
 pub(crate) mod rcu;
@@ -57,8 +58,17 @@ pub(crate) fn title(asym: AsymModel) -> &'static str {
 }
 
 /// Every scenario.
-pub(crate) const ALL: &[&[Scenario]] =
-    &[completion::ALL, counter::ALL, demand::ALL, in_flight::ALL, lock::ALL, percpu_ref::ALL, rcu::ALL, rw_word::ALL];
+pub(crate) const ALL: &[&[Scenario]] = &[
+    completion::ALL,
+    counter::ALL,
+    demand::ALL,
+    in_flight::ALL,
+    kick::ALL,
+    lock::ALL,
+    percpu_ref::ALL,
+    rcu::ALL,
+    rw_word::ALL,
+];
 
 /// The scenario with this name.
 pub(crate) fn find(name: &str) -> &'static Scenario {

@@ -1,0 +1,164 @@
+//! A volume driven by hand, on a backend that can be made to wait and to fail.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
+use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, WriteFlags};
+use slackwater_arena::{Arena, ArenaConfig};
+
+pub(crate) const PAGE: usize = PAGE_BYTES as usize;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Wishes {
+    holds_units: bool,
+    held: Vec<Call>,
+    units_to_fail: u32,
+    commits_to_fail: u32,
+    at_next_unit: Option<Hook>,
+}
+
+/// In front of a [`MemBackend`], which answers on the caller's thread.
+pub(crate) struct Steered {
+    pub(crate) mem: MemBackend,
+    wishes: Mutex<Wishes>,
+}
+
+impl Steered {
+    /// Keeps units until [`Steered::let_go`].
+    pub(crate) fn hold_units(&self) {
+        self.wishes.lock().unwrap().holds_units = true;
+    }
+
+    pub(crate) fn let_go(&self) {
+        let held = {
+            let mut wishes = self.wishes.lock().unwrap();
+            wishes.holds_units = false;
+            std::mem::take(&mut wishes.held)
+        };
+        held.into_iter().for_each(|call| self.submit(call));
+    }
+
+    pub(crate) fn fail(&self, units: u32, commits: u32) {
+        let mut wishes = self.wishes.lock().unwrap();
+        (wishes.units_to_fail, wishes.commits_to_fail) = (units, commits);
+    }
+
+    /// Runs `hook` when the next unit comes, on the thread of the flusher.
+    pub(crate) fn at_next_unit(&self, hook: impl FnOnce() + Send + 'static) {
+        self.wishes.lock().unwrap().at_next_unit = Some(Box::new(hook));
+    }
+}
+
+fn fails(left: &mut u32) -> bool {
+    let fails = *left != 0;
+    *left -= u32::from(fails);
+    fails
+}
+
+impl Backend for Steered {
+    fn submit(&self, call: Call) {
+        let is_unit = matches!(call, Call::Write(_));
+        let is_commit = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. });
+        let mut wishes = self.wishes.lock().unwrap();
+        let hook = if is_unit { wishes.at_next_unit.take() } else { None };
+        if is_unit && wishes.holds_units {
+            wishes.held.push(call);
+            drop(wishes);
+        } else {
+            let fails = is_unit && fails(&mut wishes.units_to_fail) || is_commit && fails(&mut wishes.commits_to_fail);
+            drop(wishes);
+            if fails {
+                drop(call); // which answers that it came to nothing
+            } else {
+                self.mem.submit(call);
+            }
+        }
+        hook.into_iter().for_each(|hook| hook());
+    }
+
+    fn limits(&self) -> Limits {
+        self.mem.limits()
+    }
+}
+
+pub(crate) struct Rig {
+    pub(crate) engine: Engine,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) backend: Arc<Steered>,
+    pub(crate) volume: Arc<SuperBlock>,
+}
+
+impl Rig {
+    /// Whose flusher begins when it is told to, and not because much is dirty. Reads bring what is asked for and no more.
+    pub(crate) fn new(arena_bytes: u64) -> Self {
+        let tunables = Tunables {
+            flusher_threads: 0,
+            dirty_background_percent: 95,
+            dirty_percent: 100,
+            readahead_pages: 0,
+            ..Tunables::default()
+        };
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let engine = Engine::new(Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap(), clock.clone(), tunables);
+        let backend = Arc::new(Steered { mem: MemBackend::new(), wishes: Mutex::default() });
+        let volume = engine.mount("rig", backend.clone()).unwrap();
+        Self { engine, clock, backend, volume }
+    }
+
+    pub(crate) fn small() -> Self {
+        Self::new(16 << 20)
+    }
+
+    pub(crate) fn create(&self, name: &str) -> File {
+        let root = self.volume.root().unwrap();
+        File::open(&self.volume.make(&root, name, NewNode::File, 0o644).unwrap()).unwrap()
+    }
+
+    /// Pages in the cache.
+    pub(crate) fn cached(&self) -> u64 {
+        u64::from(self.engine.arena().frames()) - self.engine.arena().free_frames()
+    }
+
+    pub(crate) fn dontcache_dirty(&self) -> u64 {
+        self.engine.check_counts().unwrap();
+        self.volume.status().dontcache_dirty_bytes / PAGE_BYTES
+    }
+
+    /// As much time passes as is left of a back-off and of the wait for a commit, and the flusher runs.
+    pub(crate) fn advance(&self, seconds: u64) {
+        for _ in 0..2 * seconds {
+            self.clock.advance(Duration::from_millis(500));
+            self.engine.step();
+        }
+    }
+
+    /// All is in the backend and every frame is free.
+    pub(crate) fn umount(self) {
+        self.engine.check_counts().unwrap();
+        self.volume.umount(UmountOptions::default()).unwrap();
+        assert_eq!(self.cached(), 0);
+    }
+}
+
+pub(crate) fn pages(count: usize, byte: u8) -> Vec<u8> {
+    vec![byte; count * PAGE]
+}
+
+/// Writes `count` pages from `index` on with DONTCACHE.
+pub(crate) fn pass_through(file: &File, index: u64, count: usize, byte: u8) {
+    file.write_at_with(WriteFlags::DONTCACHE, index * PAGE_BYTES, &pages(count, byte)).unwrap();
+}
+
+pub(crate) fn write(file: &File, index: u64, count: usize, byte: u8) {
+    file.write_at(index * PAGE_BYTES, &pages(count, byte)).unwrap();
+}
+
+pub(crate) fn read(file: &File, index: u64, count: usize) -> Vec<u8> {
+    let mut bytes = pages(count, 0xee);
+    let read = file.read_at(index * PAGE_BYTES, &mut bytes).unwrap();
+    bytes.truncate(read);
+    bytes
+}

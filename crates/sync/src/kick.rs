@@ -1,0 +1,121 @@
+//! Asking a worker for a pass over what has been counted, however many ask before it begins.
+//!
+//! A producer counts its work, then *kicks*; of all who kick before the worker looks, one is told to wake it. The worker
+//! *takes* the kick, then reads the count. Either the worker's count has the work, or the producer finds that the kick
+//! has been taken and sets it again, which leads to another pass.
+//!
+//! ```text
+//! producer                               worker, woken
+//! count.add(n);                          if kick.take() {
+//! if kick.kick() { wake the worker }         work off count.sum()
+//!                                        }
+//! ```
+//!
+//! # Memory ordering
+//! O1. [`Site::KickFence`] with [`Site::KickTakeFence`]: each side writes, then reads what the other wrote. Without either
+//!     barrier the producer may find the kick still set and the worker the count without the work: nobody comes for it.
+//! O2. The flag itself orders nothing: whoever finds it changed finds the count through the two barriers.
+//!
+//! # Kernel counterpart
+//! `WB_start_dontcache` (sem. 7.2, 7.3). How the worker is woken is the caller's affair.
+
+use crate::shim::atomic::{AtomicBool, Ordering};
+use crate::shim::{Site, const_unless_loom};
+
+/// A request for a pass, set or not; see the module's head.
+pub struct Kick {
+    is_set: AtomicBool,
+}
+
+impl Kick {
+    const_unless_loom! {
+        /// Not set.
+        pub const fn new() -> Self {
+            Self { is_set: AtomicBool::new(false) }
+        }
+    }
+
+    /// Asks for a pass over what the caller has counted. True if nobody has asked since the last pass began: the caller
+    /// wakes the worker.
+    #[inline]
+    #[must_use = "nobody else wakes the worker"]
+    pub fn kick(&self) -> bool {
+        // O1: pairs with the barrier in `take`.
+        Site::KickFence.smp_mb();
+        // Looked at first: while the worker has not come, its cache line stays shared among all who ask.
+        !self.is_set() && !self.is_set.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether a pass is asked for. It stays so until the worker takes it: for who has something for a worker that was
+    /// woken and found nothing it could do yet.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Relaxed)
+    }
+
+    /// Whether a pass was asked for. If so the request is consumed, and the caller reads the count next.
+    #[inline]
+    #[must_use = "the request is gone"]
+    pub fn take(&self) -> bool {
+        if !self.is_set() {
+            return false; // who sets it meanwhile wakes the worker, which looks again
+        }
+        let taken = self.is_set.swap(false, Ordering::Relaxed);
+        // O1: pairs with the barrier in `kick`.
+        Site::KickTakeFence.smp_mb();
+        taken
+    }
+}
+
+impl Default for Kick {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(any(slackwater_loom, slackwater_shuttle))))]
+mod tests {
+    use super::*;
+    use crate::PercpuCounter;
+    use crate::shim::atomic::AtomicU64;
+    use crate::shim::{Arc, thread};
+
+    #[test]
+    fn of_all_who_kick_before_a_pass_the_first_wakes_the_worker() {
+        let kick = Kick::new();
+        assert!(!kick.is_set() && !kick.take());
+        assert_eq!([(); 3].map(|()| kick.kick()), [true, false, false]);
+        assert!(kick.is_set() && kick.take() && !kick.take());
+        assert!(kick.kick());
+    }
+
+    #[test]
+    fn a_pass_follows_whatever_was_counted() {
+        const EACH: u64 = 20_000;
+        let (kick, count, wakes) = (Arc::new(Kick::new()), Arc::new(PercpuCounter::new()), Arc::new(AtomicU64::new(0)));
+        let producers = [(); 2].map(|()| {
+            let (kick, count, wakes) = (Arc::clone(&kick), Arc::clone(&count), Arc::clone(&wakes));
+            thread::spawn(move || {
+                for _ in 0..EACH {
+                    count.add(1);
+                    if kick.kick() {
+                        wakes.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        });
+        let (mut passes, mut worked_off) = (0, 0);
+        loop {
+            let are_gone = producers.iter().all(thread::JoinHandle::is_finished);
+            if kick.take() {
+                passes += 1;
+                worked_off = count.sum();
+            } else if are_gone {
+                break;
+            }
+            thread::yield_now();
+        }
+        producers.into_iter().for_each(|producer| producer.join().unwrap());
+        assert_eq!((worked_off, passes), (2 * EACH, wakes.load(Ordering::Relaxed)));
+    }
+}

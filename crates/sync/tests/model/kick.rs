@@ -1,0 +1,73 @@
+//! `Kick`.
+
+use slackwater_sync::Kick;
+use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+use slackwater_sync::shim::{Arc, thread};
+
+use super::{PLAIN, Scenario};
+
+pub(crate) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "the_worker_counts_the_work_or_comes_again",
+        preemptions: None,
+        asym: PLAIN,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            shared.produce();
+            let producer = shared.start_producer();
+            let seen = shared.pass();
+            producer.join().unwrap();
+            shared.check(seen, 2);
+        },
+    },
+    Scenario {
+        name: "of_two_producers_one_wakes_the_worker",
+        preemptions: Some(3),
+        asym: PLAIN,
+        body: || {
+            let shared = Arc::new(Shared::new());
+            let producers = [shared.start_producer(), shared.start_producer()];
+            let seen = shared.pass();
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            shared.check(seen, 2);
+        },
+    },
+];
+
+struct Shared {
+    kick: Kick,
+    count: AtomicU32,
+    /// Producers that were told to wake the worker.
+    wakes: AtomicU32,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { kick: Kick::new(), count: AtomicU32::new(0), wakes: AtomicU32::new(0) }
+    }
+
+    fn produce(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if self.kick.kick() {
+            self.wakes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn start_producer(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let shared = Arc::clone(self);
+        thread::spawn(move || shared.produce())
+    }
+
+    /// A pass of the worker, which something else may have woken. What it counts, if a kick was set.
+    fn pass(&self) -> Option<u32> {
+        self.kick.take().then(|| self.count.load(Ordering::Relaxed))
+    }
+
+    /// All work was in the last pass, or another one comes; and each kick that was set has woken the worker once.
+    fn check(&self, seen: Option<u32>, all: u32) {
+        let passes = u32::from(seen.is_some());
+        let is_set = self.kick.take();
+        assert!(seen == Some(all) || is_set, "the worker has counted {seen:?} of {all}");
+        assert_eq!(self.wakes.load(Ordering::Relaxed), passes + u32::from(is_set), "wakes and kicks");
+    }
+}
