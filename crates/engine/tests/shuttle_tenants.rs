@@ -434,7 +434,7 @@ fn a_writer_that_waits_gets_the_room_of_a_page_that_another_tenant_takes_over() 
         writer.join().unwrap();
         stuck.let_go();
         rig.sync();
-        [&full, &a, &b].map(|memcg| assert!(rig.engine.memcg_offline(memcg)));
+        [&full, &a, &b].into_iter().for_each(|memcg| assert!(rig.engine.memcg_offline(memcg)));
         drop((held, full, a, b, taken, other));
         rig.finish();
     });
