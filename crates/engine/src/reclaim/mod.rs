@@ -19,8 +19,17 @@ use crate::engine::Shared;
 use crate::page_cache::{Mark, slots};
 use crate::super_block::{LeafRef, SuperBlock};
 
-/// Frames freed at a time: enough that allocation is seldom interrupted.
-const BATCH: usize = 128;
+/// Frames freed at a time: this part of the arena, within bounds. What is freed a little at a time is taken in as small
+/// pieces by whoever comes next, and nothing joins them again: after a hundred times the arena's size a unit of write-back
+/// was in eighty pieces.
+const BATCH_PART: usize = 64;
+const BATCH_MIN: usize = 128;
+/// Some 0.2 ms of work for the writer that meets it.
+const BATCH_MAX: usize = 4096;
+
+fn batch(engine: &Shared) -> usize {
+    (engine.arena.frames() as usize / BATCH_PART).clamp(BATCH_MIN, BATCH_MAX)
+}
 /// Leaves examined at most for it, per volume.
 const SCAN_MAX: usize = 512;
 
@@ -33,7 +42,7 @@ pub(crate) fn alloc_frame(engine: &Arc<Shared>, pool: Pool) -> Option<FrameId> {
         if let Some(frame) = engine.arena.alloc(pool) {
             return Some(frame);
         }
-        if evict(engine, BATCH) == 0 {
+        if evict(engine, batch(engine)) == 0 {
             return engine.arena.alloc(pool);
         }
     }
@@ -48,7 +57,7 @@ pub(crate) fn alloc_frames(engine: &Arc<Shared>, pool: Pool, count: usize, out: 
     let full = out.len() + count;
     loop {
         engine.arena.alloc_many(pool, full - out.len(), out);
-        if out.len() == full || evict(engine, BATCH.max(full - out.len())) == 0 {
+        if out.len() == full || evict(engine, batch(engine).max(full - out.len())) == 0 {
             return;
         }
     }
