@@ -24,7 +24,7 @@ use crate::super_block::{LeafRef, SuperBlock};
 /// was in eighty pieces.
 const BATCH_PART: usize = 64;
 const BATCH_MIN: usize = 128;
-/// Some 0.2 ms of work for the writer that meets it.
+/// The writer that finds none free does it for all.
 const BATCH_MAX: usize = 4096;
 
 fn batch(engine: &Shared) -> usize {
