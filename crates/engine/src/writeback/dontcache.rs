@@ -52,7 +52,7 @@ impl Inode {
         let kicked = self.with_owner(|wb| {
             wb.start_dontcache.kick().then(|| {
                 wb.get();
-                Arc::clone(wb)
+                self.wb()
             })
         });
         if let Some(wb) = kicked {
