@@ -41,7 +41,7 @@ impl<T> SeqLock<T> {
         }
     }
 
-    /// Begins to read: what is found from here on is as it is at one moment, if [`SeqLock::is_unchanged`] says so afterwards.
+    /// Begins to read: what is found from here on is as it is at one moment, if a pin at the end is sure.
     ///
     /// # Blocking
     /// While somebody holds the lock. Not inside a read section of RCU.

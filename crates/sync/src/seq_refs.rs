@@ -21,8 +21,8 @@
 //!     period that began when it was detached: every such put is over by then, and none was the last.
 //! Q3. So are the pins of lookups that found it before it was taken out of the tree: they have been undone, or are references.
 //!     Nobody finds it afterwards.
-//! Q4. The sum is zero only after the initial reference was put. Whoever finds it so first, with the lock held, dooms the
-//!     object: he and nobody else hears [`Put::Last`].
+//! Q4. The sum is zero only after the initial reference was put. Whoever finds it so first, with the lock held,
+//!     and nobody else, hears [`Put::Last`].
 //!
 //! # Memory ordering
 //! O1. [`Site::SeqRefsPinFence`] with [`Site::SeqRefsCountFence`]: the lookup counts itself, then looks for a change; the
@@ -38,12 +38,12 @@ use crate::seq_lock::{Seen, SeqGuard, SeqLock};
 use crate::shim::atomic::{AtomicI64, AtomicU8, Ordering};
 use crate::shim::{Site, cpu_hint, nr_cpus};
 
+/// No references: it is not in use yet, or its last one is gone.
+const FREE: u8 = 0;
 /// In the tree.
-const ATTACHED: u8 = 0;
+const ATTACHED: u8 = 1;
 /// Out of it.
-const DETACHED: u8 = 1;
-/// The last reference is gone.
-const DOOMED: u8 = 2;
+const DETACHED: u8 = 2;
 
 /// What a put has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,12 +67,17 @@ pub struct SeqRefs {
 }
 
 impl SeqRefs {
-    /// Attached, with the initial reference.
+    /// None, of an object that is not in the tree yet.
     pub fn new() -> Self {
-        let refs =
-            Self { shards: (0..nr_cpus()).map(|_| Shard(AtomicI64::new(0))).collect(), state: AtomicU8::new(ATTACHED) };
-        refs.add(1);
-        refs
+        Self { shards: (0..nr_cpus()).map(|_| Shard(AtomicI64::new(0))).collect(), state: AtomicU8::new(FREE) }
+    }
+
+    /// The object comes into the tree, with the initial reference. If it was there before, its last reference was put a
+    /// grace period ago.
+    pub fn attach<T>(&self, held: &SeqGuard<'_, T>) {
+        debug_assert!(self.state.load(Ordering::Relaxed) == FREE && self.count(held) == 0, "in use");
+        self.state.store(ATTACHED, Ordering::Relaxed);
+        self.add(1);
     }
 
     #[inline]
@@ -132,7 +137,7 @@ impl SeqRefs {
             return Put::Some;
         }
         debug_assert_eq!(self.state.load(Ordering::Relaxed), DETACHED, "Q4");
-        self.state.store(DOOMED, Ordering::Relaxed);
+        self.state.store(FREE, Ordering::Relaxed);
         Put::Last
     }
 
@@ -154,13 +159,6 @@ impl SeqRefs {
     /// Whether it is in the tree. Stays so while the lock is held.
     pub fn is_attached(&self) -> bool {
         self.state.load(Ordering::Relaxed) == ATTACHED
-    }
-
-    /// Attaches a doomed object anew, with the initial reference: a grace period after its last reference was put.
-    pub fn attach_again<T>(&self, held: &SeqGuard<'_, T>) {
-        debug_assert!(self.state.load(Ordering::Relaxed) == DOOMED && self.count(held) == 0, "in use");
-        self.state.store(ATTACHED, Ordering::Relaxed);
-        self.add(1);
     }
 }
 

@@ -59,14 +59,16 @@ struct Tree {
 
 impl Tree {
     fn new() -> Self {
-        Self {
+        let tree = Self {
             domain: Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() }),
             lock: SeqLock::new(Rank::new(1, "mount_lock"), ()),
             refs: SeqRefs::new(),
             is_linked: AtomicBool::new(true),
             value: RaceCell::new(0),
             last: AtomicU32::new(0),
-        }
+        };
+        tree.refs.attach(&tree.lock.lock());
+        tree
     }
 
     fn start(self: &Arc<Self>, work: fn(&Self)) -> thread::JoinHandle<()> {
