@@ -4,7 +4,8 @@
 //! [`Engine`] is a handle; clones share one engine. The last one to go stops the flusher threads. Volumes
 //! should be unmounted first: what was not, stays in the arena as it would after a crash.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use slackwater_arena::{Arena, Survivors};
@@ -50,12 +51,8 @@ pub struct Forms {
     pub rcu: Options,
 }
 
-#[derive(Default)]
-struct Volumes {
-    mounted: Vec<Arc<SuperBlock>>,
-    /// Names of volumes whose root is being opened.
-    mounting: Vec<String>,
-}
+/// By name; `None` while the root is being opened.
+type Volumes = BTreeMap<String, Option<Arc<SuperBlock>>>;
 
 /// A page cache with writeback, shared by any number of volumes.
 #[derive(Clone)]
@@ -119,23 +116,25 @@ impl Engine {
     /// For the backend.
     pub fn mount(&self, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<SuperBlock>, MountError> {
         let shared = &self.0.shared;
-        {
-            let mut volumes = shared.volumes.lock();
-            if volumes.mounted.iter().any(|sb| sb.name() == name) || volumes.mounting.iter().any(|other| other == name)
-            {
-                return Err(MountError::NameTaken(name.into()));
-            }
-            volumes.mounting.push(name.into());
-        }
+        match shared.volumes.lock().entry(name.to_owned()) {
+            Entry::Occupied(_) => return Err(MountError::NameTaken(name.into())),
+            Entry::Vacant(vacant) => vacant.insert(None),
+        };
         // The backend may take for ever: others can be mounted meanwhile.
         let mounted = SuperBlock::mount(shared, name, backend);
         let mut volumes = shared.volumes.lock();
-        volumes.mounting.retain(|other| other != name);
-        volumes.mounted.extend(mounted.iter().cloned());
+        match &mounted {
+            Ok(sb) => volumes.insert(name.to_owned(), Some(Arc::clone(sb))),
+            Err(_) => volumes.remove(name),
+        };
         mounted
     }
 
-    /// The mounted volumes.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// The mounted volumes, by name.
     pub fn volumes(&self) -> Vec<Arc<SuperBlock>> {
         self.0.shared.super_blocks()
     }
@@ -241,8 +240,8 @@ impl Drop for Owner {
         if self.shared.switches.in_flight() != 0 {
             self.shared.pool.rcu.barrier(); // none comes back from its grace period after what follows
         }
-        let abandoned = std::mem::take(&mut self.shared.volumes.lock().mounted);
-        for sb in &abandoned {
+        let abandoned = std::mem::take(&mut *self.shared.volumes.lock());
+        for sb in abandoned.values().flatten() {
             sb.abandon();
         }
         self.shared.landing.free_kept();
@@ -252,12 +251,12 @@ impl Drop for Owner {
 
 impl Shared {
     pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
-        self.volumes.lock().mounted.clone()
+        self.volumes.lock().values().flatten().cloned().collect()
     }
 
     /// Takes a volume off the list; it cannot be found any more.
     pub(crate) fn detach(&self, sb: &Arc<SuperBlock>) {
-        self.volumes.lock().mounted.retain(|other| !Arc::ptr_eq(other, sb));
+        self.volumes.lock().remove(sb.name());
     }
 
     /// The gate of a device, shared by its volumes.

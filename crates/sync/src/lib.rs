@@ -10,8 +10,8 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and
-//! [`gate`], a file each.
+//! then [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`PercpuRef`] and, for trees,
+//! [`SeqLock`] with [`SeqRefs`] (which stand on RCU), and [`gate`], a file each.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
@@ -24,6 +24,8 @@ mod kick;
 pub mod lock;
 mod percpu_ref;
 pub mod rcu;
+mod seq_lock;
+mod seq_refs;
 pub mod shim;
 
 pub use completion::Completion;
@@ -35,3 +37,5 @@ pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
 };
 pub use percpu_ref::PercpuRef;
+pub use seq_lock::{Seen, SeqGuard, SeqLock};
+pub use seq_refs::{Put, SeqRefs};

@@ -31,6 +31,10 @@ fn scenario_of(site: Site) -> (&'static str, &'static [AsymModel]) {
         }
         Site::DemandRaiseFence | Site::DemandLookFence => ("the_taker_finds_what_is_given_or_is_told", PLAIN),
         Site::KickFence | Site::KickTakeFence => ("the_worker_counts_the_work_or_comes_again", PLAIN),
+        Site::SeqLockBeginAcquire => ("a_lookup_is_counted_or_fails", TOKENS),
+        Site::SeqLockEndRelease | Site::SeqRefsPinFence | Site::SeqRefsCountFence => {
+            ("a_lookup_is_counted_or_fails", BOTH)
+        }
         Site::CompletionRelease | Site::CompletionAcquire => ("a_waiter_sees_what_was_completed", PLAIN),
         Site::PercpuRefPutRelease => ("the_callback_follows_what_was_done_under_references", TOKENS),
         Site::PercpuRefPutAcquire => ("the_callback_follows_what_was_done_under_references", BOTH),

@@ -13,7 +13,7 @@
 //! S2. Every inode with users, pages or dirty metadata is in `inodes`, once.
 //!
 //! # Lock order
-//! `umount_lock` first; `inodes` before any inode's locks.
+//! `inodes` before any inode's locks.
 //!
 //! # Kernel counterpart
 //! `struct super_block`; sem. 1.1.
@@ -42,7 +42,7 @@ use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
 use crate::inode::{Changes, Inode, InodeRef};
-use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
+use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
 use crate::super_block::idle_nodes::IdleNodes;
 use crate::units::{NodeId, PageIndex, Tick};
 use crate::writeback::commit::Commits;
@@ -85,7 +85,8 @@ pub struct SuperBlock {
     pub(crate) open_files: AtomicU32,
     /// Calls of [`SuperBlock::sync`] that are running.
     syncs: AtomicU32,
-    pub(crate) umount_lock: Mutex<()>,
+    /// Somebody unmounts or freezes it.
+    pub(crate) is_umounting: AtomicBool,
     /// See [`Inode::release_if_clean`].
     pub(crate) releasing: Mutex<()>,
     commits: Commits,
@@ -139,7 +140,7 @@ impl SuperBlock {
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
             open_files: AtomicU32::new(0),
             syncs: AtomicU32::new(0),
-            umount_lock: Mutex::new(S_UMOUNT, ()),
+            is_umounting: AtomicBool::new(false),
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),

@@ -45,6 +45,14 @@ sites! {
     KickFence,
     /// `Kick`: the flag is clear before the count is read.
     KickTakeFence,
+    /// `SeqLock`: who begins with a number finds what was changed up to it.
+    SeqLockEndRelease,
+    /// `SeqLock`: likewise, the reader's side.
+    SeqLockBeginAcquire,
+    /// `SeqRefs`: the pin is visible before a change is looked for.
+    SeqRefsPinFence,
+    /// `SeqRefs`: the change is visible before the references are counted.
+    SeqRefsCountFence,
     /// `Completion`: publishes what is complete.
     CompletionRelease,
     /// `Completion`: a waiter sees what is complete.

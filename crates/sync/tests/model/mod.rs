@@ -13,6 +13,7 @@ pub(crate) mod lock;
 pub(crate) mod percpu_ref;
 pub(crate) mod rcu;
 pub(crate) mod rw_word;
+pub(crate) mod seq_refs;
 
 use std::time::Instant;
 
@@ -68,6 +69,7 @@ pub(crate) const ALL: &[&[Scenario]] = &[
     percpu_ref::ALL,
     rcu::ALL,
     rw_word::ALL,
+    seq_refs::ALL,
 ];
 
 /// The scenario with this name.
