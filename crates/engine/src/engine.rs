@@ -23,7 +23,9 @@ use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
 use crate::writeback::check::check_charges;
-use crate::writeback::{BdiWriteback, DeviceGate, DrainStats, FlusherPool, Pages, SwitchQueue, UmountForm};
+use crate::writeback::{
+    BdiWriteback, DeviceGate, DontcacheForm, DrainStats, FlusherPool, Pages, Start, SwitchQueue, UmountForm,
+};
 
 /// What all volumes of an engine share.
 pub(crate) struct Shared {
@@ -37,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
     pub(crate) switches: SwitchQueue,
+    pub(crate) dontcache: &'static dyn Start,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
 }
@@ -47,6 +50,8 @@ pub(crate) struct Shared {
 pub struct Forms {
     /// What an unmount waits for.
     pub umount: UmountForm,
+    /// Who writes back what a DONTCACHE write has left.
+    pub dontcache: DontcacheForm,
     /// Fences, and how long a normal grace period waits for joiners.
     pub rcu: Options,
 }
@@ -85,13 +90,14 @@ impl Engine {
         forms: Forms,
     ) -> Self {
         let frames = u64::from(arena.frames());
-        let Forms { umount, rcu } = forms;
+        let Forms { umount, dontcache, rcu } = forms;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let threads = pool.start();
         let room = Arc::new(Room::new());
         let shared = Shared {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             switches: SwitchQueue::new(umount),
+            dontcache: dontcache.start(),
             arena,
             clock,
             tunables,

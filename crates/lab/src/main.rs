@@ -8,12 +8,14 @@
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
+//!                                       dontcache/  writers that leave nothing in the cache
 //! rig, scratch, cgroups, interrupt      what is set up and taken away again
 //! ```
 
 mod cache;
 mod cgroups;
 mod copy;
+mod dontcache;
 mod fuse;
 mod gate;
 mod idle;
@@ -53,6 +55,7 @@ Examples:
   slackwater-lab idle --quick --check          what an idle engine costs
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
+  slackwater-lab dontcache --job four-writers  writers that leave nothing in the cache
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -81,6 +84,8 @@ enum Experiment {
     Umount(PageOptions),
     /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
     Isolation(PageOptions),
+    /// Writes that leave nothing in the cache, in both forms, beside ordinary ones and the kernel's own
+    Dontcache(dontcache::Arguments),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -110,6 +115,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Idle(arguments) => idle::run(arguments),
         Experiment::Umount(arguments) => umount::run(arguments),
         Experiment::Isolation(arguments) => isolation::run(arguments),
+        Experiment::Dontcache(arguments) => dontcache::run(arguments),
         Experiment::Client(arguments) => isolation::run_client(arguments),
     }
 }

@@ -199,8 +199,10 @@ impl Mounted {
                 nosuid: arguments.nosuid,
                 nodev: arguments.nodev,
                 noexec: arguments.noexec,
+                dontcache: arguments.dontcache,
             };
-            let tenancy = door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &engine)?;
+            let tenancy =
+                door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &arguments.tenant_dontcache, &engine)?;
             let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
             Ok(Self { engine, volume, door })
         };

@@ -21,6 +21,8 @@ use crate::backend::{Call, Done, Node, ReadUnit};
 use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::busy_frames::wait_for_frame;
+use crate::filemap::drop_read::{done_with, drop_read};
+use crate::filemap::read_flags::ReadFlags;
 use crate::filemap::write_page::list_leaf;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
@@ -45,6 +47,17 @@ impl File {
     /// # Blocking
     /// For the backend, if a page is not cached, and then for a frame to put it in.
     pub fn read_at(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        self.read_at_with(ReadFlags::NONE, offset_bytes, buffer)
+    }
+
+    /// As [`File::read_at`], as `flags` say.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    ///
+    /// # Blocking
+    /// As [`File::read_at`].
+    pub fn read_at_with(&self, flags: ReadFlags, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         let inode = self.inode.arc();
         inode.super_block().alive()?;
         let size_bytes = inode.size_bytes();
@@ -53,8 +66,25 @@ impl File {
             return Ok(0);
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
-        let engine = inode.super_block().engine();
         let sequential = self.readahead.begin(&pages);
+        let read = self.read_pages(offset_bytes, &mut buffer[..len], sequential, flags);
+        if flags.contains(ReadFlags::DONTCACHE) {
+            drop_read(inode, done_with(offset_bytes, len, size_bytes, sequential));
+        }
+        read.map(|()| len)
+    }
+
+    /// Fills `buffer` with bytes from before the end of the file.
+    fn read_pages(
+        &self,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+        sequential: bool,
+        flags: ReadFlags,
+    ) -> Result<(), FileError> {
+        let (inode, len) = (self.inode.arc(), buffer.len());
+        let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
+        let engine = inode.super_block().engine();
         let mut done = 0;
         let mut fetched = None;
         while done < len {
@@ -77,7 +107,7 @@ impl File {
                     let alone = fetched.replace(index) == Some(index);
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
                     let seen = engine.room.given();
-                    if fetch_and_wait(inode, index, ahead)? == Fetched::NoFrame {
+                    if fetch_and_wait(inode, index, ahead, flags)? == Fetched::NoFrame {
                         inode.super_block().make_room();
                         engine.run_by_hand();
                         engine.room.wait(seen, &*engine.clock, None);
@@ -88,19 +118,19 @@ impl File {
             done += to - from;
         }
         if fetched.is_none() {
-            self.read_ahead_of(&pages);
+            self.read_ahead_of(&pages, flags);
         }
-        Ok(len)
+        Ok(())
     }
 
     /// Starts reading what a reader that found all of `pages` cached will want next, if it is time.
-    pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>) {
+    pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>, flags: ReadFlags) {
         let inode = self.inode.arc();
         let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
         if let Some(ahead) = self.readahead.hit(pages, max_pages)
             && let Ok(node) = inode.node()
         {
-            fetch(inode, &node, ahead, |_| None);
+            fetch(inode, &node, ahead, flags, |_| None);
         }
     }
 
@@ -152,15 +182,20 @@ pub(crate) enum Fetched {
 /// # Blocking
 /// For the backend; not for a frame.
 pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex) -> Result<Fetched, FileError> {
-    fetch_and_wait(inode, index, index..index.plus(1))
+    fetch_and_wait(inode, index, index..index.plus(1), ReadFlags::NONE)
 }
 
-fn fetch_and_wait(inode: &Arc<Inode>, index: PageIndex, ahead: Range<PageIndex>) -> Result<Fetched, FileError> {
+fn fetch_and_wait(
+    inode: &Arc<Inode>,
+    index: PageIndex,
+    ahead: Range<PageIndex>,
+    flags: ReadFlags,
+) -> Result<Fetched, FileError> {
     let engine = inode.super_block().engine();
     let node = inode.node()?;
     let answer = Arc::new(Mutex::new(LEAVES, None));
     let mut taken = false;
-    let fetched = fetch(inode, &node, ahead, |unit| {
+    let fetched = fetch(inode, &node, ahead, flags, |unit| {
         let wanted = unit.start <= index && index < unit.end;
         taken |= wanted;
         let answer = Arc::clone(&answer);
@@ -181,6 +216,7 @@ fn fetch(
     inode: &Arc<Inode>,
     node: &Node,
     range: Range<PageIndex>,
+    flags: ReadFlags,
     mut wants: impl FnMut(&Range<PageIndex>) -> Option<Done<()>>,
 ) -> Fetched {
     let sb = inode.super_block();
@@ -190,7 +226,7 @@ fn fetch(
     let mut at = range.start;
     let mut fetched = Fetched::Changed;
     while at < end {
-        let unit = match claim(inode, at, end, unit_pages) {
+        let unit = match claim(inode, at..end, unit_pages, flags) {
             Claimed::Pages(unit) => unit,
             Claimed::Nothing => break,
             Claimed::NoFrame => {
@@ -227,11 +263,11 @@ struct Claim {
     short: bool,
 }
 
-/// Claims the next run of missing pages from `at` on.
-fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> Claimed {
+/// Claims the next run of missing pages in `range`.
+fn claim(inode: &Arc<Inode>, range: Range<PageIndex>, max_pages: u64, flags: ReadFlags) -> Claimed {
     let mut claim: Option<Claim> = None;
-    let mut index = at;
-    while index < end {
+    let mut index = range.start;
+    while index < range.end {
         let length = claim.as_ref().map_or(0, |claim| claim.frames.frames().len() as u64);
         if length == max_pages {
             break;
@@ -243,7 +279,7 @@ fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> C
                 claim.short = true;
                 return Claimed::Pages(claim);
             };
-            insert_for_fill(inode, index, frame, &mut claim, max_pages)
+            insert_for_fill(inode, index, frame, &mut claim, max_pages, flags)
         };
         match (&claim, inserted) {
             (Some(_), false) => break,
@@ -260,6 +296,7 @@ fn insert_for_fill(
     frame: FrameId,
     claim: &mut Option<Claim>,
     max_pages: u64,
+    flags: ReadFlags,
 ) -> bool {
     let arena = &inode.super_block().engine().arena;
     let unit = claim.get_or_insert_with(|| Claim {
@@ -272,6 +309,9 @@ fn insert_for_fill(
             return false;
         }
         leaf.insert(slot, frame);
+        if flags.contains(ReadFlags::DONTCACHE) {
+            leaf.set(Mark::Dropbehind, slot);
+        }
         true
     });
     if !inserted {

@@ -121,7 +121,7 @@ impl MountedVolume {
         options: &MountOptions,
         tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, MountVolumeError> {
-        let volume = Volume::new(&sb, tenancy)?;
+        let volume = Volume::new(&sb, tenancy, options.dontcache)?;
         let started = start::start(pool, &volume, mountpoint, options);
         let Started { session, dev, missing } = started.inspect_err(|_| volume.let_go())?;
         let umount = Mutex::new(UMOUNT, ());

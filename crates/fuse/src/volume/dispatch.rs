@@ -84,8 +84,9 @@ impl Volume {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
-                if let Some(reply) = Self::read_cached(&open, &args, reply) {
-                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &args));
+                let flags = self.read_flags(&open.node, header);
+                if let Some(reply) = Self::read_cached(&open, flags, &args, reply) {
+                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, flags, &args));
                 }
             }
             Operation::Flush(args) => {
@@ -111,7 +112,10 @@ impl Volume {
             }
             Operation::CopyFileRange(args) => {
                 let payer = self.handles.file(args.fh_out).map(|open| self.payer(header, &open));
-                self.serve(cx, header, change, reply, move |volume| volume.copy_file_range(&args, payer.as_ref()));
+                let asker = *header;
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.copy_file_range(&args, &asker, payer.as_ref())
+                });
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
@@ -184,11 +188,14 @@ impl Volume {
             }
             Operation::Create { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
-                self.serve(cx, header, change, reply, move |volume| volume.create(&node, &name, &args, creator));
+                let tenant = self.tenant_dontcache(header);
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.create(&node, &name, &args, creator, tenant)
+                });
             }
             Operation::Tmpfile(args) => {
-                let creator = creator(header, args.umask);
-                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator));
+                let (creator, tenant) = (creator(header, args.umask), self.tenant_dontcache(header));
+                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator, tenant));
             }
             Operation::Unlink { name } => {
                 let name = own(name);
@@ -212,7 +219,10 @@ impl Volume {
                 let name = own(name);
                 self.serve(cx, header, change, reply, move |volume| volume.link(&linked, &node, &name));
             }
-            Operation::Open(args) => self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args)),
+            Operation::Open(args) => {
+                let tenant = self.tenant_dontcache(header);
+                self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args, tenant));
+            }
             Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
             Operation::Fsyncdir(args) => {
                 self.serve(cx, header, change, reply, move |volume| volume.fsyncdir(&node, &args))
@@ -287,8 +297,8 @@ impl Volume {
     }
 
     fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
-        let memcg = self.payer(header, &open);
-        Write::new(open, memcg, args)
+        let (memcg, flags) = (self.payer(header, &open), self.write_flags(&open.node, header));
+        Write::new(open, memcg, flags, args)
     }
 
     /// Who pays for what a request writes to `open`.

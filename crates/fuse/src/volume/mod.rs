@@ -19,6 +19,7 @@ mod blocking;
 mod callers;
 mod directories;
 mod dispatch;
+mod dontcache;
 mod errno;
 mod handles;
 pub(crate) mod lock_order;
@@ -59,6 +60,8 @@ pub(crate) struct Volume {
     attendant: Attendant,
     /// Who pays for what; `None`: whoever, all of them together.
     tenancy: Option<Arc<Tenancy>>,
+    /// Whether what nobody else says anything of is to stay out of the cache.
+    dontcache: bool,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
     is_refusing: AtomicBool,
@@ -67,17 +70,22 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Serves a volume; nobody asks yet.
+    /// Serves a volume; nobody asks yet. `dontcache`: what goes through it stays out of the cache.
     ///
     /// # Errors
     /// The volume is gone, or there is no thread.
-    pub(crate) fn new(sb: &Arc<SuperBlock>, tenancy: Option<Arc<Tenancy>>) -> Result<Arc<Self>, VolumeError> {
+    pub(crate) fn new(
+        sb: &Arc<SuperBlock>,
+        tenancy: Option<Arc<Tenancy>>,
+        dontcache: bool,
+    ) -> Result<Arc<Self>, VolumeError> {
         let volume = Arc::new(Self {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
             handles: Handles::new(),
             attendant: Attendant::new(),
             tenancy,
+            dontcache,
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
             is_refusing: AtomicBool::new(false),

@@ -9,6 +9,7 @@ mod bytes;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
 #[path = "../tenants/rig.rs"]
 mod cgroups;
+mod dontcache;
 mod lifetimes;
 mod listing;
 mod mappings;
