@@ -126,6 +126,17 @@ pub(crate) struct Tenant {
     pub(crate) wants_room: bool,
 }
 
+/// A cache of the mount process that can give memory back.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Shrinker {
+    /// No two have the same at a time.
+    pub(crate) name: String,
+    /// Objects that it could give back. None if it cannot say now.
+    pub(crate) count: Option<u64>,
+    /// Scans that were due and have not been made yet.
+    pub(crate) deferred: u64,
+}
+
 /// How a mount is.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -152,6 +163,9 @@ pub(crate) struct Status {
     /// And how many there are beyond what a reply holds.
     #[serde(default)]
     pub(crate) more_tenants: u64,
+    /// None from a mount process that is older than this.
+    #[serde(default)]
+    pub(crate) shrinkers: Vec<Shrinker>,
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(crate) mod helper;
 mod options;
 pub(crate) mod place;
 mod session;
+mod shrinkers;
 mod tenants;
 pub(crate) mod trial;
 mod vigil;

@@ -164,6 +164,7 @@ mod tests {
             missing_features: Vec::new(),
             tenants,
             more_tenants,
+            shrinkers: Vec::new(),
         }
     }
 
