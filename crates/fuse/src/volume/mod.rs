@@ -27,6 +27,7 @@ mod nodes;
 mod open_files;
 mod paused;
 mod processes;
+mod pruning;
 mod read_buffer;
 mod reads;
 mod writes;
@@ -61,6 +62,8 @@ pub(crate) struct Volume {
     tenancy: Option<Arc<Tenancy>>,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
+    /// The same, of a kernel that can be asked for nodes.
+    pruner: OnceLock<Notifier>,
     is_refusing: AtomicBool,
     /// Whether the kernel's cache was seen to follow every write around it.
     is_coherent: AtomicBool,
@@ -80,6 +83,7 @@ impl Volume {
             tenancy,
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
+            pruner: OnceLock::new(),
             is_refusing: AtomicBool::new(false),
             is_coherent: AtomicBool::new(false),
         });

@@ -13,6 +13,7 @@ mod lifetimes;
 mod listing;
 mod mappings;
 mod names;
+mod pruning;
 mod rig;
 mod tenants;
 mod throttled;
