@@ -8,7 +8,8 @@
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
-//! rig, scratch, cgroups, interrupt      what is set up and taken away again
+//! rig, scratch     what is set up       shrinker/   mounts with three registries of shrinkers
+//! cgroups, interrupt                    and what is taken away again
 //! ```
 
 mod cache;
@@ -30,6 +31,7 @@ mod rig;
 mod rounds;
 mod scratch;
 mod series;
+mod shrinker;
 mod statistics;
 mod table;
 mod targets;
@@ -53,6 +55,7 @@ Examples:
   slackwater-lab idle --quick --check          what an idle engine costs
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
+  slackwater-lab shrinker --quick --check      mounts beside slow scans, with three registries of shrinkers
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -81,6 +84,8 @@ enum Experiment {
     Umount(PageOptions),
     /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
     Isolation(PageOptions),
+    /// Mounts and unmounts in memory, with three registries of shrinkers, beside the kernel's ramfs
+    Shrinker(shrinker::Arguments),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -110,6 +115,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Idle(arguments) => idle::run(arguments),
         Experiment::Umount(arguments) => umount::run(arguments),
         Experiment::Isolation(arguments) => isolation::run(arguments),
+        Experiment::Shrinker(arguments) => shrinker::run(arguments),
         Experiment::Client(arguments) => isolation::run_client(arguments),
     }
 }
