@@ -137,6 +137,17 @@ pub(crate) struct Shrinker {
     pub(crate) deferred: u64,
 }
 
+/// How short of memory the machine was, or the cgroup of a mount process.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MemoryPressure {
+    /// The files in which the kernel tells of it; none if it tells nothing here.
+    pub(crate) sources: Vec<String>,
+    /// How often it was heard of since the mount.
+    pub(crate) events: u64,
+    /// Objects in memory that were freed then; most of them are inodes.
+    pub(crate) freed_objects: u64,
+}
+
 /// How a mount is.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -166,6 +177,9 @@ pub(crate) struct Status {
     /// None from a mount process that is older than this.
     #[serde(default)]
     pub(crate) shrinkers: Vec<Shrinker>,
+    /// Nothing from a mount process that is older than this.
+    #[serde(default)]
+    pub(crate) memory_pressure: MemoryPressure,
 }
 
 #[cfg(test)]

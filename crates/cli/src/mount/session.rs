@@ -16,7 +16,7 @@ use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
 use crate::mount::door::{Door, Umount};
-use crate::mount::{shrinkers, tenants, would_lose};
+use crate::mount::{pressure, shrinkers, tenants, would_lose};
 use crate::mountinfo::Mount;
 use crate::registry::Entry;
 
@@ -40,6 +40,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 /// One mount process.
 pub(crate) struct Session {
     pub(crate) entry: Entry,
+    pub(crate) pressure: Arc<pressure::Figures>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -61,7 +62,7 @@ struct State {
 
 impl Session {
     pub(crate) fn new(entry: Entry) -> Arc<Self> {
-        Arc::new(Self { entry, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { entry, pressure: Arc::default(), state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -162,6 +163,7 @@ impl Session {
             tenants,
             more_tenants,
             shrinkers,
+            memory_pressure: self.pressure.report(),
         }
     }
 
