@@ -16,9 +16,10 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 use crate::backend::{Backend, Call, Done};
 use crate::cgroup::{FrameOwners, Memcg};
 use crate::clock::Clock;
-use crate::error::{BackendError, ErrorKind, MountError};
+use crate::error::{BackendError, ErrorKind, InsideScan, MountError};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LandingStock, WaitTable};
+use crate::shrink::{Shrinker, ShrinkerForm, ShrinkerRegistration, ShrinkerStatus, Shrinkers};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
@@ -40,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) owners: FrameOwners,
     pub(crate) switches: SwitchQueue,
     pub(crate) dontcache: &'static dyn Start,
+    pub(crate) shrinkers: Shrinkers,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
 }
@@ -52,6 +54,8 @@ pub struct Forms {
     pub umount: UmountForm,
     /// Who writes back what a DONTCACHE write has left.
     pub dontcache: DontcacheForm,
+    /// How shrinkers come and go.
+    pub shrinkers: ShrinkerForm,
     /// Fences, and how long a normal grace period waits for joiners.
     pub rcu: Options,
 }
@@ -90,7 +94,8 @@ impl Engine {
         forms: Forms,
     ) -> Self {
         let frames = u64::from(arena.frames());
-        let Forms { umount, dontcache, rcu } = forms;
+        let Forms { umount, dontcache, shrinkers, rcu } = forms;
+        let coalesce = rcu.coalesce;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let threads = pool.start();
         let room = Arc::new(Room::new());
@@ -98,6 +103,7 @@ impl Engine {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             switches: SwitchQueue::new(umount),
             dontcache: dontcache.start(),
+            shrinkers: Shrinkers::new(shrinkers, &pool.rcu, coalesce),
             arena,
             clock,
             tunables,
@@ -122,6 +128,9 @@ impl Engine {
     /// For the backend.
     pub fn mount(&self, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<SuperBlock>, MountError> {
         let shared = &self.0.shared;
+        if shared.shrinkers.is_walking() {
+            return Err(InsideScan.into());
+        }
         match shared.volumes.lock().entry(name.to_owned()) {
             Entry::Occupied(_) => return Err(MountError::NameTaken(name.into())),
             Entry::Vacant(vacant) => vacant.insert(None),
@@ -205,6 +214,45 @@ impl Engine {
     #[doc(hidden)]
     pub fn dead_volume_uses(&self) -> u64 {
         self.0.shared.switches.dead_uses()
+    }
+
+    /// Adds a cache to those that are asked to give objects back. The volumes' own are there already.
+    ///
+    /// # Errors
+    /// From inside a scan.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn register_shrinker(&self, shrinker: Box<dyn Shrinker>) -> Result<ShrinkerRegistration, InsideScan> {
+        self.0.shared.shrinkers.register(shrinker)
+    }
+
+    /// Takes a shrinker away. When this returns none of its methods runs, and none will be called.
+    ///
+    /// # Errors
+    /// From inside a scan, its own or another's: nothing is changed, and the registration given back.
+    ///
+    /// # Blocking
+    /// While somebody is at this very shrinker, but for no scan of any other.
+    pub fn unregister_shrinker(&self, registration: ShrinkerRegistration) -> Result<(), ShrinkerRegistration> {
+        self.0.shared.shrinkers.unregister(registration)
+    }
+
+    /// Asks every shrinker to give objects back; the more, the lower `priority`, from [`shrink::LIGHTEST`] (and above) to
+    /// 0. Returns how many were given back, none from inside a scan. It may have to be called again at the same priority:
+    /// what is too little for a batch adds up.
+    ///
+    /// [`shrink::LIGHTEST`]: crate::shrink::LIGHTEST
+    ///
+    /// # Blocking
+    /// As the shrinkers do; those of volumes do not.
+    pub fn shrink(&self, priority: u32) -> u64 {
+        self.0.shared.shrinkers.shrink(priority)
+    }
+
+    /// The shrinkers, and what each could give back.
+    pub fn shrinkers(&self) -> Vec<ShrinkerStatus> {
+        self.0.shared.shrinkers.status()
     }
 
     /// Compares every count of pages with what it counts, of all volumes and tenants. Exact while nothing changes.

@@ -257,6 +257,11 @@ impl FileError {
     }
 }
 
+/// A scan of a shrinker asked for what would wait for scans, perhaps for itself.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Error)]
+#[error("not from inside the scan of a shrinker")]
+pub struct InsideScan;
+
 /// Failure of [`crate::Engine::mount`].
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
@@ -273,6 +278,9 @@ pub enum MountError {
     /// The arena's volume table is full.
     #[error("the arena's volume table is full")]
     TooManyVolumes,
+    /// A shrinker's scan asked for it.
+    #[error(transparent)]
+    InsideScan(#[from] InsideScan),
     /// A surviving inode could not be opened again; its data stays in the arena.
     #[error("cannot reopen {id} with {dirty_bytes} bytes that survived: {source}; they are kept in the arena")]
     Survivor {
@@ -308,6 +316,9 @@ pub enum UmountError {
     /// Unmounted already.
     #[error("not mounted")]
     NotMounted,
+    /// A shrinker's scan asked for it.
+    #[error(transparent)]
+    InsideScan(#[from] InsideScan),
     /// Another unmount of this volume is running.
     #[error("another unmount of this volume is running")]
     InProgress,

@@ -13,8 +13,9 @@
 //! 6. `writeback`: from the dirty mark to durable: lists, flusher, units, commit, sync. `cgroup` and `writeback::cgwb`:
 //!    whose data it is, and a wb for each [`Memcg`].
 //! 7. `reclaim`: where frames come from when none is free.
-//! 8. `umount`: the numbered steps. `namespace`: volumes by path.
-//! 9. [`backend`]: the storage port, and [`backend::MemBackend`] as its reference.
+//! 8. [`shrink`]: caches of objects that can be had again, and who asks them to give some back.
+//! 9. `umount`: the numbered steps. `namespace`: volumes by path.
+//! 10. [`backend`]: the storage port, and [`backend::MemBackend`] as its reference.
 //!
 //! `docs/SEMANTICS.md` states what is promised; each promise names its test.
 //!
@@ -55,6 +56,7 @@ mod namespace;
 mod page_cache;
 mod reclaim;
 mod recovery;
+pub mod shrink;
 mod super_block;
 mod throttle;
 mod tunables;
@@ -67,7 +69,7 @@ pub use clock::{Clock, ManualClock};
 pub use engine::Engine;
 #[doc(hidden)]
 pub use engine::Forms;
-pub use error::{BackendError, ErrorKind, FileError, MountError, NamespaceError, UmountError};
+pub use error::{BackendError, ErrorKind, FileError, InsideScan, MountError, NamespaceError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
 pub use filemap::{LandingFrames, ReadFlags, WriteFlags, Written};

@@ -8,8 +8,8 @@
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
-//!                                       dontcache/  writers that leave nothing in the cache
-//! rig, scratch, cgroups, interrupt      what is set up and taken away again
+//! rig, scratch     what is set up       dontcache/  writers that leave nothing in the cache
+//! cgroups, interrupt                    shrinker/   mounts with three registries of shrinkers
 //! ```
 
 mod cache;
@@ -32,6 +32,7 @@ mod rig;
 mod rounds;
 mod scratch;
 mod series;
+mod shrinker;
 mod statistics;
 mod table;
 mod targets;
@@ -56,6 +57,7 @@ Examples:
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
   slackwater-lab dontcache --job four-writers  writers that leave nothing in the cache
+  slackwater-lab shrinker --quick --check      mounts beside slow scans, with three registries of shrinkers
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -86,6 +88,8 @@ enum Experiment {
     Isolation(PageOptions),
     /// Writes that leave nothing in the cache, in both forms, beside ordinary ones and the kernel's own
     Dontcache(dontcache::Arguments),
+    /// Mounts and unmounts in memory, with three registries of shrinkers, beside the kernel's ramfs
+    Shrinker(shrinker::Arguments),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -116,6 +120,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Umount(arguments) => umount::run(arguments),
         Experiment::Isolation(arguments) => isolation::run(arguments),
         Experiment::Dontcache(arguments) => dontcache::run(arguments),
+        Experiment::Shrinker(arguments) => shrinker::run(arguments),
         Experiment::Client(arguments) => isolation::run_client(arguments),
     }
 }

@@ -110,7 +110,8 @@ fn evict_leaf(sb: &Arc<SuperBlock>, leaf: LeafRef) -> usize {
         // Somebody may have put a page there meanwhile, without a new entry, since the leaf was still there.
         Some(false) if !inode.mapping.remove_if_empty(leaf.first) => sb.lru.lock().push_back(leaf),
         Some(false) if inode.users() == 0 && inode.mapping.is_empty() => sb.forget_if_unused(&inode),
-        Some(false) | None => {}
+        Some(false) => sb.note_unused(&inode),
+        None => {}
     }
     count
 }

@@ -20,11 +20,14 @@
 
 mod freeze;
 mod idle_nodes;
+mod inode_lru;
 mod inodes;
+mod shrinker;
 mod space;
 mod status;
 mod tenants;
 
+pub(crate) use inode_lru::LruPlace;
 pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
 pub use tenants::TenantStatus;
@@ -43,7 +46,9 @@ use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
 use crate::inode::{Changes, Inode, InodeRef};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
+use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
+use crate::super_block::inode_lru::InodeLru;
 use crate::units::{NodeId, PageIndex, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback, CgroupWbs};
@@ -92,6 +97,9 @@ pub struct SuperBlock {
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
     idle_nodes: IdleNodes,
+    inode_lru: InodeLru,
+    /// Until umount has taken it away.
+    shrinker: Mutex<Option<ShrinkerRegistration>>,
     /// What the backend has room for.
     pub(crate) space: Space,
     /// Removals of names under way, of files that are not known before the answer.
@@ -145,6 +153,8 @@ impl SuperBlock {
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
             idle_nodes: IdleNodes::new(),
+            inode_lru: InodeLru::new(),
+            shrinker: Mutex::new(LEAVES, None),
             space: Space::new(),
             removals: Changes::new(),
             changed_underneath: AtomicU64::new(0),
@@ -164,6 +174,10 @@ impl SuperBlock {
             sb.abandon();
             engine.return_survivors(survivors);
             return Err(error);
+        }
+        if let Err(error) = sb.register_shrinker() {
+            sb.abandon();
+            return Err(error.into());
         }
         Ok(sb)
     }
@@ -346,7 +360,9 @@ impl SuperBlock {
         self.lru.lock().clear();
         let root = self.root.lock().take();
         drop(root);
+        self.close_inode_lru();
         drop(self.take_inodes());
+        self.unregister_shrinker();
         self.wbs().iter().for_each(|wb| wb.forget_switches());
         self.forget_dirty();
     }

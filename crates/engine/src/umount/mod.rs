@@ -11,7 +11,8 @@
 //! 7. Drain: what is in flight of this volume, and of no other, lets go of its inodes: switches to another wb
 //!    (`writeback::cgwb`), then units.
 //! 8. Evict every inode.
-//! 9. An inode that is still referenced is a bug, and said so.
+//! 9. An inode that is still referenced is a bug, and said so. The volume's shrinker is taken away; a scan of this
+//!    volume that runs, and of no other, is waited for.
 //! 10. The arena's records are given back and the backend is closed.
 //!
 //! The deadline can end it in steps 2 to 4 only; then writes thaw and the volume is as it was (P3).
@@ -29,7 +30,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeKind;
-use crate::error::UmountError;
+use crate::error::{InsideScan, UmountError};
 use crate::errseq::ErrCursor;
 use crate::inode::Inode;
 use crate::super_block::SuperBlock;
@@ -105,6 +106,7 @@ impl PreparedUmount {
             sb.in_flight().drain();
         }
         let busy = sb.evict_inodes(self.discard);
+        sb.unregister_shrinker();
         sb.forget_dirty();
         sb.set_gone();
         sb.engine().landing.free_kept();
@@ -131,7 +133,7 @@ impl SuperBlock {
     ///
     /// # Errors
     /// The volume is mounted and writable as before, and nothing is lost: `Busy`, `Deadline`, `NotMounted`,
-    /// `InProgress`. Only `BusyInodes` is different: the volume is gone, its data is in the backend, and
+    /// `InProgress`, `InsideScan`. Only `BusyInodes` is different: the volume is gone, its data is in the backend, and
     /// somebody kept a reference that he should not have.
     ///
     /// # Blocking
@@ -148,6 +150,9 @@ impl SuperBlock {
     /// # Blocking
     /// As [`SuperBlock::umount`].
     pub(crate) fn prepare_umount(self: &Arc<Self>, options: UmountOptions) -> Result<PreparedUmount, UmountError> {
+        if self.engine().shrinkers.is_walking() {
+            return Err(InsideScan.into());
+        }
         let only = Umounting::begin(self)?;
         let was_frozen = self.is_frozen();
         if !was_frozen && !self.is_mounted() {
@@ -278,6 +283,7 @@ impl SuperBlock {
     /// Takes every inode out of memory. Returns how many somebody still holds.
     fn evict_inodes(self: &Arc<Self>, discard: bool) -> u64 {
         self.lru.lock().clear();
+        self.close_inode_lru();
         let root = self.root.lock().take();
         drop(root);
         let mut busy = 0;

@@ -124,6 +124,7 @@ impl MountedVolume {
         let volume = Volume::new(&sb, tenancy, options.dontcache)?;
         let started = start::start(pool, &volume, mountpoint, options);
         let Started { session, dev, missing } = started.inspect_err(|_| volume.let_go())?;
+        volume.give_back_under_pressure();
         let umount = Mutex::new(UMOUNT, ());
         let (mountpoint, discards) = (mountpoint.to_owned(), AtomicBool::new(false));
         Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, dev, umount, discards }))

@@ -23,6 +23,7 @@ use crate::volume::answer::Answer;
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
+use crate::volume::pruning::has_prune;
 use crate::volume::writes::{Attempt, Write};
 
 /// A volume as the session sees it.
@@ -32,9 +33,12 @@ pub(crate) struct Served {
 }
 
 impl FileSystem for Served {
-    fn init(&self, _: &Negotiated, notifier: &Notifier) {
+    fn init(&self, negotiated: &Negotiated, notifier: &Notifier) {
         // Set once: a volume is served by one session.
         let _ = self.volume.notifier.set(notifier.clone());
+        if has_prune(negotiated) {
+            let _ = self.volume.pruner.set(notifier.clone());
+        }
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "dispatch has the others")]

@@ -28,6 +28,7 @@ mod nodes;
 mod open_files;
 mod paused;
 mod processes;
+mod pruning;
 mod read_buffer;
 mod reads;
 mod writes;
@@ -64,6 +65,8 @@ pub(crate) struct Volume {
     dontcache: bool,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
+    /// The same, of a kernel that can be asked for nodes.
+    pruner: OnceLock<Notifier>,
     is_refusing: AtomicBool,
     /// Whether the kernel's cache was seen to follow every write around it.
     is_coherent: AtomicBool,
@@ -88,6 +91,7 @@ impl Volume {
             dontcache,
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
+            pruner: OnceLock::new(),
             is_refusing: AtomicBool::new(false),
             is_coherent: AtomicBool::new(false),
         });

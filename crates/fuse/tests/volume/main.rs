@@ -14,6 +14,7 @@ mod lifetimes;
 mod listing;
 mod mappings;
 mod names;
+mod pruning;
 mod rig;
 mod tenants;
 mod throttled;
