@@ -1,14 +1,14 @@
 //! Giving back memory that can be had again: each cache registers a [`Shrinker`], and whoever is short of memory walks them.
 //!
 //! ```text
-//! Engine::shrink(priority) --> [`registry`]: each shrinker that is registered --> [`slab`]: count, decide, scan in batches
+//! Engine::shrink(priority) --> `registry`: each shrinker that is registered --> `slab`: count, decide, scan in batches
 //! ```
-//! [`shrinker`] is the contract. [`registry`] lets shrinkers come and go beside walks, in three forms. [`slab`] decides how
-//! much of each is scanned. [`entry`] is what is kept of one, and its number.
+//! `shrinker` is the contract. `registry` lets shrinkers come and go beside walks, in three forms. `slab` decides how
+//! much of each is scanned. `entry` is what is kept of one, and its number.
 //!
 //! # Invariants
-//! K1. After [`Shrinkers::unregister`] has returned no scan of that shrinker runs, and none will: its owner may be taken
-//!     apart.
+//! K1. After [`Engine::unregister_shrinker`](crate::Engine::unregister_shrinker) has returned no scan of that shrinker
+//!     runs, and none will: its owner may be taken apart.
 //! K2. Who is inside a walk neither registers nor unregisters, in any form, and begins no other walk. A form could wait for
 //!     itself otherwise, or two walks for each other.
 //! K3. What a shrinker says is bounded before it is believed: nonsense costs the pass in which it was said, no more.
