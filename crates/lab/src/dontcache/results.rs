@@ -39,6 +39,7 @@ pub(super) fn report(jobs: &[Job], scale_bytes: u64, records: &Records, report: 
         }
     }
     targets(records).into_iter().for_each(|target| report.target(target));
+    report.note("On the slow backend each writer rests for 1 ms after each write, so MB/s say little there.");
     report.note("Medians of the rounds. Dirty: not under write-back yet. Growth: of the cache, when all is clean; of the kernel's");
     report.note("by /proc/meminfo, which others change too. A p99.9 of fewer than 1000 writes is the longest of them. Published: the");
     report.note(

@@ -1,6 +1,7 @@
 //! Who writes, and where: what is compared.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use slackwater::DontcacheForm;
@@ -67,11 +68,11 @@ impl Place {
         }
     }
 
-    /// One of so many parts of a job's amounts is written here.
-    fn part(self) -> u64 {
+    /// Between two writes of a writer. Where none has to wait for the backend all would have the CPUs to wait for.
+    pub(super) fn think_time(self) -> Option<Duration> {
         match self {
-            Self::Disk => 1,
-            Self::Slow => 8,
+            Self::Disk => None,
+            Self::Slow => Some(Duration::from_millis(1)),
         }
     }
 }
@@ -101,7 +102,10 @@ impl Cell {
 
     pub(super) fn shape(self, scale_bytes: u64) -> Shape {
         let shape = self.job.shape(scale_bytes);
-        Shape { file_bytes: shape.file_bytes / self.place.part(), ..shape }
+        match self.place {
+            Place::Disk => shape,
+            Place::Slow => Shape { file_bytes: shape.file_bytes.min(scale_bytes / 4 / shape.files as u64), ..shape },
+        }
     }
 
     /// New, empty files. `None`: the file system cannot do this.
