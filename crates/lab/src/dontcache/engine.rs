@@ -36,7 +36,7 @@ impl EngineSite {
         let engine = rig::engine_with_forms(arena_bytes, Tunables::default(), forms)?;
         let directory: Arc<dyn Backend> = Arc::new(DirBackend::open(scratch.path())?);
         let backend = match place {
-            Place::Disk => directory,
+            Place::Disk | Place::Paced => directory,
             Place::Slow => Arc::new(Rate::new(directory, BYTES_PER_S).latency(LATENCY)),
         };
         let volume = rig::mount(&engine, "dontcache", backend)?;

@@ -6,6 +6,9 @@
 //!
 //! On the *disk* all take their turn. On a *slow* backend, of 200 MB/s and 1 ms, only the engine's forms do, with a quarter of
 //! the memory at most: what may be dirty before writers are made to wait. So a write waits only where the form wants it.
+//!
+//! The many files are also written at a *pace* that the disk keeps up with, as it did where the figures were published: faster
+//! writers leave dirty what they may, whichever way they write.
 
 mod block;
 mod engine;
