@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use elsewhere::{Elsewhere, Refused};
 use slackwater::backend::{Limits, MemBackend, NewNode};
 use slackwater::{
-    Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
-    WriteFlags,
+    Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, SuperBlock, Timestamp, Tunables,
+    UmountOptions, WriteFlags,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
@@ -208,5 +208,32 @@ fn an_ordinary_write_keeps_its_page_however_far_it_has_got() {
         assert!(all(second, 1) || (second.starts_with(b"kept") && (all(&second[4..], 1) || all(&second[4..], 2))));
         drop((file, inode));
         rig.finish(1);
+    });
+}
+
+/// Of two who read the same pages the last one takes them out, whoever had them read.
+#[test]
+fn nothing_is_left_of_what_only_dontcache_readers_have_read() {
+    check("readers", 1000, || {
+        let rig = Rig::new();
+        let root = Arc::clone(rig.engine.root_memcg());
+        let inode = rig.create("x");
+        for index in 0..3 {
+            drop(write(&inode, &root, WriteFlags::DONTCACHE, index, 1));
+        }
+        rig.sync();
+        let readers = [0_u64, 1].map(|first| {
+            let inode = inode.clone();
+            thread::spawn(move || {
+                let file = File::open(&inode).unwrap();
+                let mut bytes = vec![0; 2 * PAGE_BYTES as usize];
+                let read = file.read_at_with(ReadFlags::DONTCACHE, first * PAGE_BYTES, &mut bytes).unwrap();
+                assert!(read == bytes.len() && bytes.iter().all(|byte| *byte == 1));
+            })
+        });
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!(rig.engine.arena().free_frames(), FRAMES);
+        drop(inode);
+        rig.finish(0);
     });
 }

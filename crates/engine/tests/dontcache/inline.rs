@@ -12,7 +12,7 @@ use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 const LONG: Duration = Duration::from_secs(60);
 
 fn inline() -> Rig {
-    Rig::formed(64 << 20, |tunables| tunables, DontcacheForm::Inline)
+    Rig::formed(DontcacheForm::Inline)
 }
 
 #[test]

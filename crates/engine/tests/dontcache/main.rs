@@ -9,4 +9,5 @@ mod kicks;
 mod leaving;
 mod model;
 mod reads;
+mod refused;
 mod rig;

@@ -117,13 +117,25 @@ impl Rig {
 
     /// The same but for what `adjust` changes.
     pub(crate) fn with(arena_bytes: u64, adjust: impl FnOnce(Tunables) -> Tunables) -> Self {
-        Self::formed(arena_bytes, adjust, DontcacheForm::Kick)
+        Self::build(arena_bytes, adjust, DontcacheForm::Kick, MemBackend::new())
     }
 
-    pub(crate) fn formed(
+    /// On a backend with room for `space_bytes`.
+    pub(crate) fn of_space(arena_bytes: u64, space_bytes: u64) -> Self {
+        let limits = MemBackend::new().limits();
+        let mem = MemBackend::with_space(limits, space_bytes);
+        Self::build(arena_bytes, |tunables| tunables, DontcacheForm::Kick, mem)
+    }
+
+    pub(crate) fn formed(dontcache: DontcacheForm) -> Self {
+        Self::build(64 << 20, |tunables| tunables, dontcache, MemBackend::new())
+    }
+
+    fn build(
         arena_bytes: u64,
         adjust: impl FnOnce(Tunables) -> Tunables,
         dontcache: DontcacheForm,
+        mem: MemBackend,
     ) -> Self {
         let tunables = adjust(Tunables {
             flusher_threads: 0,
@@ -136,7 +148,7 @@ impl Rig {
         let arena = Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap();
         let forms = Forms { dontcache, ..Forms::default() };
         let engine = Engine::with_forms(arena, Survivors::default(), clock.clone(), tunables, forms);
-        let backend = Arc::new(Steered { mem: MemBackend::new(), wishes: Mutex::default() });
+        let backend = Arc::new(Steered { mem, wishes: Mutex::default() });
         let volume = engine.mount("rig", backend.clone()).unwrap();
         Self { engine, clock, backend, volume }
     }

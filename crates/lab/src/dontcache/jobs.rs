@@ -41,7 +41,8 @@ impl Job {
         }
     }
 
-    /// With a memory of `scale_bytes`. The recipe has twice the memory at random as well; that is a quarter here.
+    /// With a memory of `scale_bytes`. The recipe has twice the memory at random as well, which is a quarter here; and twice
+    /// for each of two that compete, which is four times here: of it the one has what may be dirty before anybody waits.
     pub(super) fn shape(self, scale_bytes: u64) -> Shape {
         const MIB: usize = 1 << 20;
         let (block_bytes, files, threads_per_file, file_bytes) = match self {
@@ -49,7 +50,7 @@ impl Job {
             Self::Random => (4096, 1, 16, scale_bytes / 4),
             Self::FourWriters => (MIB, 4, 1, scale_bytes / 4),
             Self::ManyFiles => (64 << 10, 32, 1, 2 * scale_bytes / 32),
-            Self::Competing => (MIB, 2, 1, 2 * scale_bytes),
+            Self::Competing => (MIB, 2, 1, 4 * scale_bytes),
         };
         Shape { block_bytes, files, threads_per_file, file_bytes }
     }

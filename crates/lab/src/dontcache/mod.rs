@@ -4,8 +4,11 @@
 //! files; 32 files of small blocks; and two writers of which one is an ordinary one. The engine has an arena of that size, a
 //! new one for each run. The kernel has all the memory of the machine, so what it does when it runs out of that is not seen.
 //!
-//! On the *disk* all take their turn. On a *slow* backend, of 200 MB/s and 1 ms, only the engine's forms do, with an eighth of
-//! the amounts: what may be dirty before writers are made to wait, so that a write need not wait unless the form wants it.
+//! On the *disk* all take their turn. On a *slow* backend, of 200 MB/s and 1 ms, only the engine's forms do, with a quarter of
+//! the memory at most: what may be dirty before writers are made to wait. So a write waits only where the form wants it.
+//!
+//! The many files are also written at a *pace* that the disk keeps up with, as it did where the figures were published: faster
+//! writers leave dirty what they may, whichever way they write.
 
 mod block;
 mod engine;

@@ -45,6 +45,7 @@ fn write(cell: Cell, shape: Shape, site: &dyn Site, seed: u64) -> Result<Outcome
             site.write(file, dontcache, number * shape.block_bytes as u64, &block)?;
             latencies_us.push(start.elapsed().as_secs_f64() * 1e6);
             written[file].fetch_add(shape.block_bytes as u64, Ordering::Relaxed);
+            cell.place.think_time().into_iter().for_each(thread::sleep);
         }
         is_over.store(true, Ordering::Relaxed); // who goes on alone does not compete
         Ok(latencies_us)

@@ -1,6 +1,7 @@
 //! Who writes, and where: what is compared.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use slackwater::DontcacheForm;
@@ -53,25 +54,30 @@ impl Subject {
 pub(super) enum Place {
     /// A directory.
     Disk,
+    /// The same, with writers that it keeps up with.
+    Paced,
     /// The same behind a line of 200 MB/s and 1 ms.
     Slow,
 }
 
 impl Place {
-    pub(super) const ALL: [Self; 2] = [Self::Disk, Self::Slow];
+    pub(super) const ALL: [Self; 3] = [Self::Disk, Self::Paced, Self::Slow];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Disk => "disk",
+            Self::Paced => "disk, 1 GB/s of writers",
             Self::Slow => "200 MB/s and 1 ms",
         }
     }
 
-    /// One of so many parts of a job's amounts is written here.
-    fn part(self) -> u64 {
+    /// Between two writes of a writer. Where none has to wait for the backend all would have the CPUs to wait for. Paced: 32
+    /// writers of 64 KiB.
+    pub(super) fn think_time(self) -> Option<Duration> {
         match self {
-            Self::Disk => 1,
-            Self::Slow => 8,
+            Self::Disk => None,
+            Self::Paced => Some(Duration::from_millis(2)),
+            Self::Slow => Some(Duration::from_millis(1)),
         }
     }
 }
@@ -95,13 +101,17 @@ impl Cell {
         match self.place {
             // One that does not wait for the device has no competitor.
             Place::Disk => self.job != Job::Competing || self.subject != Subject::KernelDirect,
+            Place::Paced => self.job == Job::ManyFiles && self.subject != Subject::KernelDirect,
             Place::Slow => self.subject.is_of_engine() && self.job != Job::Competing,
         }
     }
 
     pub(super) fn shape(self, scale_bytes: u64) -> Shape {
         let shape = self.job.shape(scale_bytes);
-        Shape { file_bytes: shape.file_bytes / self.place.part(), ..shape }
+        match self.place {
+            Place::Disk | Place::Paced => shape,
+            Place::Slow => Shape { file_bytes: shape.file_bytes.min(scale_bytes / 4 / shape.files as u64), ..shape },
+        }
     }
 
     /// New, empty files. `None`: the file system cannot do this.
