@@ -140,7 +140,7 @@ fn a_volume_is_unmounted_beside_walks_and_lookups() {
         known.lock().clear();
         volume.umount(UmountOptions::default()).unwrap();
         assert!(engine.shrinkers().is_empty());
-        walkers.into_iter().for_each(|walker| drop(walker.join().unwrap()));
+        walkers.into_iter().for_each(|walker| _ = walker.join().unwrap());
         let status = volume.status();
         assert_eq!((status.inodes, status.open_files), (0, 0));
         engine.check_counts().unwrap();
