@@ -6,7 +6,7 @@
 //!
 //! Registrations themselves are measured apart: of a shrinker that has nothing, by as many threads.
 //!
-//! Each form has an engine of its own, and each engine has a turn in every setting in each round, as the kernel has.
+//! Each form has an engine of its own, and each engine has turns in every setting in each round, as the kernel has.
 
 mod axes;
 mod cycle;
@@ -43,17 +43,27 @@ pub(crate) struct Arguments {
     page: PageOptions,
 }
 
-/// How long a turn takes.
+/// How often a quiet setting has its turns in a round: the machine's speed drifts, so they are short and many.
+const QUIET_TURNS: usize = 3;
+
+/// How long the cycles of a turn take, and its registrations again.
 struct Amounts {
-    cycles: Duration,
-    registrations: Duration,
+    quiet: Duration,
+    /// Several slow scans come and go meanwhile.
+    slow: Duration,
 }
 
 impl Amounts {
     fn of(options: &Options) -> Self {
         let time = |full, quick| Duration::from_millis(options.pick(full, quick));
-        // Beside slow scans several of them have to come and go.
-        Self { cycles: time(250, 120), registrations: time(250, 120) }
+        Self { quiet: time(80, 40), slow: time(250, 120) }
+    }
+
+    fn time(&self, load: Load) -> Duration {
+        match load {
+            Load::Quiet => self.quiet,
+            Load::SlowScans => self.slow,
+        }
     }
 }
 
@@ -95,8 +105,11 @@ fn measure(
 ) -> Result<Records> {
     let mut turns: Vec<(Option<&Testbed>, Setting)> = Vec::new();
     for setting in settings {
-        turns.extend(testbeds.iter().map(|testbed| (Some(testbed), *setting)));
-        turns.extend(kernel.filter(|_| setting.load == Load::Quiet).map(|_| (None, *setting)));
+        let is_quiet = setting.load == Load::Quiet;
+        for _ in 0..if is_quiet { QUIET_TURNS } else { 1 } {
+            turns.extend(testbeds.iter().map(|testbed| (Some(testbed), *setting)));
+            turns.extend(kernel.filter(|_| is_quiet).map(|_| (None, *setting)));
+        }
     }
     let mut records = Records::default();
     rounds::run("shrinker", options.rounds(), turns.len(), |_, turn| {
@@ -104,7 +117,7 @@ fn measure(
         match (testbed, kernel) {
             (Some(testbed), _) => measure_turn(testbed, setting, amounts, &mut records),
             (None, Some(kernel)) => {
-                records.add_cycles(setting, KERNEL, &kernel.run(setting.workers, amounts.cycles)?);
+                records.add_cycles(setting, KERNEL, &kernel.run(setting.workers, amounts.quiet)?);
                 Ok(())
             }
             (None, None) => Ok(()),
@@ -116,9 +129,10 @@ fn measure(
 
 fn measure_turn(testbed: &Testbed, setting: Setting, amounts: &Amounts, records: &mut Records) -> Result<()> {
     let Setting { workers, load } = setting;
+    let time = amounts.time(load);
     let (cycles, registrations) = testbed.under(load, || {
-        let cycles = cycle::run(&testbed.engine, workers, amounts.cycles)?;
-        Ok((cycles, testbed.register(workers, amounts.registrations)?))
+        let cycles = cycle::run(&testbed.engine, workers, time)?;
+        Ok((cycles, testbed.register(workers, time)?))
     })?;
     records.add_cycles(setting, name(testbed.form), &cycles);
     records.add_registrations(setting, name(testbed.form), &registrations);
@@ -129,7 +143,7 @@ fn measure_turn(testbed: &Testbed, setting: Setting, amounts: &Amounts, records:
 mod tests {
     use super::*;
 
-    const ONCE: Amounts = Amounts { cycles: Duration::ZERO, registrations: Duration::ZERO };
+    const ONCE: Amounts = Amounts { quiet: Duration::ZERO, slow: Duration::ZERO };
 
     #[test]
     fn every_form_mounts_works_registers_and_leaves_nothing_behind() {

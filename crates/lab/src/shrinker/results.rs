@@ -20,7 +20,7 @@ const SRCU_COSTS: f64 = 1.5;
 /// Longest registration of a round beside scans of 50 ms: with the default at most, with the first at least.
 const PROMPT_MS: f64 = 25.0;
 const STALLED_MS: f64 = 40.0;
-/// The kernel's time by ours, at least.
+/// Cycles by those of the kernel, at least.
 const BY_KERNEL: f64 = 5.0;
 
 /// Puts everything into `report`; `settings` are what was measured.
@@ -134,8 +134,6 @@ fn targets(records: &Records) -> Vec<Target> {
     ratio_target("cycles with refcount_rcu by those with rwsem, quiet", &records.per_s, (default, RWSEM), KEEPS_UP);
     ratio_target("cycles with rwsem by those with srcu, quiet", &records.per_s, (RWSEM, srcu), SRCU_COSTS);
     ratio_target("cycles by those of the kernel with a ramfs", &records.per_s, (default, KERNEL), BY_KERNEL);
-    let title = "mount and umount: the kernel's time by ours";
-    ratio_target(title, &records.mount_and_umount_us, (KERNEL, default), BY_KERNEL);
     for (subject, bound) in [(default, Bound::AtMost(PROMPT_MS)), (RWSEM, Bound::AtLeast(STALLED_MS))] {
         let longest = records.longest_ms.of(&slow, subject);
         if !longest.is_empty() {
