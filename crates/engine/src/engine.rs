@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LandingStock, WaitTable};
+use crate::reclaim::Reclaim;
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
     pub(crate) switches: SwitchQueue,
+    pub(crate) reclaim: Reclaim,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
 }
@@ -90,11 +92,11 @@ impl Engine {
         let frames = u64::from(arena.frames());
         let Forms { umount, rcu } = forms;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
-        let threads = pool.start();
         let room = Arc::new(Room::new());
         let shared = Shared {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             switches: SwitchQueue::new(umount),
+            reclaim: Reclaim::new(arena.frames()),
             arena,
             clock,
             tunables,
@@ -106,7 +108,9 @@ impl Engine {
             volumes: Mutex::new(LEAVES, Volumes::default()),
             gates: Mutex::new(LEAVES, HashMap::new()),
         };
-        Self(Arc::new(Owner { shared: Arc::new(shared), threads: Mutex::new(LEAVES, threads) }))
+        let shared = Arc::new(shared);
+        let threads = shared.pool.start(&shared);
+        Self(Arc::new(Owner { shared, threads: Mutex::new(LEAVES, threads) }))
     }
 
     /// Mounts `backend` under `name`, 1 to 128 bytes that identify the volume in the arena.
@@ -171,6 +175,8 @@ impl Engine {
         let Some(wbs) = memcg.begin_offline() else { return false };
         wbs.iter().for_each(BdiWriteback::kill);
         memcg.set_offline();
+        let heirs = memcg.and_heirs(self.0.shared.owners.root()).skip(1);
+        memcg.lruvec.close(heirs.map(|heir| &heir.lruvec));
         self.0.shared.owners.note_offline(memcg);
         true
     }
@@ -224,10 +230,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs every flusher that is due, on this thread; returns when the next is. For engines without flusher
-    /// threads ([`Tunables::flusher_threads`] 0).
+    /// Runs every flusher that is due, on this thread, and frees frames if few are free; returns when the next flusher is due.
+    /// For engines without flusher threads ([`Tunables::flusher_threads`] 0).
     pub fn step(&self) -> Option<Tick> {
-        self.0.shared.pool.run_due()
+        self.0.shared.pool.run_due(&self.0.shared)
     }
 }
 
@@ -321,7 +327,7 @@ impl Shared {
     /// In an engine without flusher threads, runs what is due.
     pub(crate) fn run_by_hand(&self) {
         if self.tunables.flusher_threads == 0 {
-            self.pool.run_due();
+            self.pool.run_due(self);
         }
     }
 }

@@ -221,7 +221,6 @@ impl SuperBlock {
 
     /// Takes every inode out of memory. Returns how many somebody still holds.
     fn evict_inodes(self: &Arc<Self>, discard: bool) -> u64 {
-        self.lru.lock().clear();
         let root = self.root.lock().take();
         drop(root);
         let mut busy = 0;
@@ -236,6 +235,7 @@ impl SuperBlock {
                 debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
             }
         }
+        self.engine().want_sweep();
         busy
     }
 }
