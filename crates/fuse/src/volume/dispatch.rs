@@ -85,7 +85,8 @@ impl Volume {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
                 if let Some(reply) = Self::read_cached(&open, &args, reply) {
-                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &args));
+                    let payer = self.payer(header, &open);
+                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &args, &payer));
                 }
             }
             Operation::Flush(args) => {
@@ -291,7 +292,7 @@ impl Volume {
         Write::new(open, memcg, args)
     }
 
-    /// Who pays for what a request writes to `open`.
+    /// Who pays for what a request writes to `open`, or has to be brought into the cache for it.
     fn payer(&self, header: &RequestHeader, open: &OpenFile) -> Arc<Memcg> {
         match &self.tenancy {
             None => Arc::clone(open.file.memcg()),

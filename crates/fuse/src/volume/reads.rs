@@ -43,11 +43,11 @@ impl Volume {
     }
 
     /// READ by way of the backend.
-    pub(super) fn read(&self, open: &OpenFile, args: &ReadIn) -> Result<Answer, Failure> {
+    pub(super) fn read(&self, open: &OpenFile, args: &ReadIn, payer: &Arc<Memcg>) -> Result<Answer, Failure> {
         let size_bytes = open.node.inode.size_bytes();
         let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
         let mut buffer = ReadBuffer::take(len);
-        let len = open.file.read_at(args.offset, &mut buffer)?;
+        let len = open.file.read_at_for(payer, args.offset, &mut buffer)?;
         buffer.truncate(len);
         Ok(Answer::Data(buffer))
     }
@@ -93,7 +93,7 @@ impl Volume {
         let mut done = 0;
         while done < len {
             let wanted = (len - done).min(PIECE_BYTES) as usize;
-            let read = match from.file.read_at(args.off_in + done, &mut piece[..wanted]) {
+            let read = match from.file.read_at_for(payer, args.off_in + done, &mut piece[..wanted]) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(_) if done > 0 => break,
