@@ -9,6 +9,7 @@
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
 //! rig, scratch, cgroups, interrupt      what is set up and taken away again
+//!                                       reclaim/  which pages the cache keeps
 //! ```
 
 mod cache;
@@ -25,6 +26,7 @@ mod options;
 mod page;
 mod plot;
 mod quantity;
+mod reclaim;
 mod report;
 mod rig;
 mod rounds;
@@ -53,6 +55,7 @@ Examples:
   slackwater-lab idle --quick --check          what an idle engine costs
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
+  slackwater-lab reclaim --quick --check       which pages stay, beside other policies
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -81,6 +84,8 @@ enum Experiment {
     Umount(PageOptions),
     /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
     Isolation(PageOptions),
+    /// Hits of the cache on traces, beside LRU, FIFO and S3-FIFO, and what it costs to make room
+    Reclaim(Options),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -110,6 +115,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Idle(arguments) => idle::run(arguments),
         Experiment::Umount(arguments) => umount::run(arguments),
         Experiment::Isolation(arguments) => isolation::run(arguments),
+        Experiment::Reclaim(options) => reclaim::run(options),
         Experiment::Client(arguments) => isolation::run_client(arguments),
     }
 }
