@@ -50,7 +50,7 @@ pub use frame_pools::Pool;
 pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};
 pub use inode_table::InodeRecord;
 pub use layout::FRAME_BYTES;
-pub use limits::{MemoryLimits, memory_limits, unescape_mount_field};
+pub use limits::{MemoryLimits, memory_cgroups, memory_limits, unescape_mount_field};
 pub use mapping::{FrameRead, FrameWrite};
 pub use run_allocator::RUN_FRAMES;
 pub use source::ArenaSource;

@@ -13,6 +13,7 @@ Examples:
   slackwater mount ~/data /mnt/data                     stays in the foreground; Ctrl-C unmounts
   slackwater mount ~/data /mnt/data --background        returns when it is mounted
   slackwater mount /srv/db /mnt/db --cache 2GiB --dirty-expire 5s
+  slackwater mount /srv/db /mnt/db --tenant-by cgroup --tenant-dontcache /system.slice/backup.service=on
   slackwater umount /mnt/data                           returns when everything is in ~/data
   slackwater umount /mnt/data --force --deadline 2m     also while programs have files open
   slackwater status --json
@@ -90,6 +91,14 @@ pub(crate) struct MountArguments {
     /// /proc/PID/cgroup has it, or by its directory. May be given again [default: what its cgroup may use, by cgroup]
     #[arg(long, value_name = "TENANT=SIZE", value_parser = parse_tenant_limit)]
     pub(crate) tenant_limit: Vec<(PathBuf, u64)>,
+    /// Keep what is read and written out of the cache: writes are brought to the source at once, and nothing of them stays.
+    /// A file says otherwise by an attribute: setfattr -n user.slackwater.dontcache -v 0 FILE, or 1 without this option
+    #[arg(long)]
+    pub(crate) dontcache: bool,
+    /// The same for one tenant, such as /containers/backup=on, or =off with --dontcache. A cgroup has those below it with it;
+    /// what a file says goes first. May be given again
+    #[arg(long, value_name = "TENANT=on|off", value_parser = parse_tenant_dontcache)]
+    pub(crate) tenant_dontcache: Vec<(PathBuf, bool)>,
     /// Age at which data is brought to the source
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) dirty_expire: Duration,
@@ -161,6 +170,20 @@ pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
     Ok((tenant.into(), bytes))
 }
 
+/// Reads who stays out of the cache, such as `/containers/backup=on`.
+pub(crate) fn parse_tenant_dontcache(text: &str) -> Result<(PathBuf, bool), String> {
+    const EXAMPLE: &str = "write for example /containers/backup=on";
+    let (tenant, word) = text.rsplit_once('=').ok_or_else(|| format!("not a tenant and on or off; {EXAMPLE}"))?;
+    if tenant.is_empty() {
+        return Err(format!("whose? {EXAMPLE}"));
+    }
+    match word {
+        "on" => Ok((tenant.into(), true)),
+        "off" => Ok((tenant.into(), false)),
+        other => Err(format!("`{other}` is neither on nor off; {EXAMPLE}")),
+    }
+}
+
 /// Reads a time such as `30s`, `500ms`, `1.5m` or `1h`. A number alone is not taken: the kernel's knobs of that kind
 /// count hundredths.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
@@ -171,7 +194,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
 mod tests {
     use clap::CommandFactory;
 
-    use super::{Arguments, parse_tenant_limit};
+    use super::{Arguments, parse_tenant_dontcache, parse_tenant_limit};
 
     #[test]
     fn definition_is_consistent_and_documents_exit_statuses() {
@@ -190,6 +213,16 @@ mod tests {
         for (text, why) in [("64MiB", "not a limit"), ("=64MiB", "whose"), ("/a=", "256MiB"), ("/a=lots", "256MiB")] {
             let refusal = parse_tenant_limit(text).unwrap_err();
             assert!(refusal.contains(why), "{text}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_stays_out_of_the_cache_or_does_not() {
+        assert_eq!(parse_tenant_dontcache("/containers/backup=on"), Ok(("/containers/backup".into(), true)));
+        assert_eq!(parse_tenant_dontcache("/a=b=off"), Ok(("/a=b".into(), false)));
+        for (text, why) in [("on", "not a tenant"), ("=on", "whose"), ("/a=", "neither"), ("/a=yes", "`yes`")] {
+            let refusal = parse_tenant_dontcache(text).unwrap_err();
+            assert!(refusal.contains(why) && refusal.contains("/containers/backup=on"), "{text}: {refusal}");
         }
     }
 }

@@ -116,6 +116,10 @@ fn describe(status: &Status) -> String {
         status.open_files,
         status.inodes
     );
+    let pressure = &status.memory_pressure;
+    if pressure.events > 0 {
+        text += &format!("  short of memory {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
+    }
     if let Some(error) = &status.failing {
         text += &format!("  WRITE-BACK FAILS: {error}; the data is kept and tried again\n");
     }

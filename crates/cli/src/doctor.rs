@@ -14,7 +14,7 @@ use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::kernel::{self, Version};
-use crate::mount::trial;
+use crate::mount::{pressure, trial};
 use crate::terminal::tell;
 
 /// What one look found.
@@ -35,7 +35,7 @@ impl Finding {
 
 type Look = (&'static str, fn() -> Finding);
 
-const LOOKS: [Look; 11] = [
+const LOOKS: [Look; 12] = [
     ("kernel", look_at_kernel),
     ("/dev/fuse", look_at_fuse),
     ("fusermount3", look_at_helper),
@@ -47,6 +47,7 @@ const LOOKS: [Look; 11] = [
     ("openat2", look_at_openat2),
     ("RWF_DONTCACHE", look_at_dontcache),
     ("cgroups", look_at_cgroups),
+    ("memory pressure", look_at_pressure),
 ];
 
 /// Looks at everything and prints it. The status says whether a mount can work.
@@ -229,6 +230,17 @@ fn look_at_cgroups() -> Finding {
     match layout {
         None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known: set --cache"),
         Some(layout) => Finding::Good(layout),
+    }
+}
+
+fn look_at_pressure() -> Finding {
+    let sources = pressure::sources();
+    match sources.is_empty() {
+        true => Finding::lost(
+            "neither PSI nor a memory cgroup tells of it (boot with psi=1)",
+            "what nobody needs of a mount process stays in memory when memory is short: some hundred bytes for each file that was looked at",
+        ),
+        false => Finding::Good(sources.join(", ")),
     }
 }
 

@@ -4,7 +4,8 @@
 //! [`Engine`] is a handle; clones share one engine. The last one to go stops the flusher threads. Volumes
 //! should be unmounted first: what was not, stays in the arena as it would after a crash.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use slackwater_arena::{Arena, Survivors};
@@ -15,15 +16,18 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 use crate::backend::{Backend, Call, Done};
 use crate::cgroup::{FrameOwners, Memcg};
 use crate::clock::Clock;
-use crate::error::{BackendError, ErrorKind, MountError};
+use crate::error::{BackendError, ErrorKind, InsideScan, MountError};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LandingStock, WaitTable};
 use crate::reclaim::Reclaim;
+use crate::shrink::{Shrinker, ShrinkerForm, ShrinkerRegistration, ShrinkerStatus, Shrinkers};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
 use crate::writeback::check::check_charges;
-use crate::writeback::{BdiWriteback, DeviceGate, DrainStats, FlusherPool, Pages, SwitchQueue, UmountForm};
+use crate::writeback::{
+    BdiWriteback, DeviceGate, DontcacheForm, DrainStats, FlusherPool, Pages, Start, SwitchQueue, UmountForm,
+};
 
 /// What all volumes of an engine share.
 pub(crate) struct Shared {
@@ -38,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) owners: FrameOwners,
     pub(crate) switches: SwitchQueue,
     pub(crate) reclaim: Reclaim,
+    pub(crate) dontcache: &'static dyn Start,
+    pub(crate) shrinkers: Shrinkers,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
 }
@@ -48,16 +54,16 @@ pub(crate) struct Shared {
 pub struct Forms {
     /// What an unmount waits for.
     pub umount: UmountForm,
+    /// Who writes back what a DONTCACHE write has left.
+    pub dontcache: DontcacheForm,
+    /// How shrinkers come and go.
+    pub shrinkers: ShrinkerForm,
     /// Fences, and how long a normal grace period waits for joiners.
     pub rcu: Options,
 }
 
-#[derive(Default)]
-struct Volumes {
-    mounted: Vec<Arc<SuperBlock>>,
-    /// Names of volumes whose root is being opened.
-    mounting: Vec<String>,
-}
+/// By name; `None` while the root is being opened.
+type Volumes = BTreeMap<String, Option<Arc<SuperBlock>>>;
 
 /// A page cache with writeback, shared by any number of volumes.
 #[derive(Clone)]
@@ -90,13 +96,16 @@ impl Engine {
         forms: Forms,
     ) -> Self {
         let frames = u64::from(arena.frames());
-        let Forms { umount, rcu } = forms;
+        let Forms { umount, dontcache, shrinkers, rcu } = forms;
+        let coalesce = rcu.coalesce;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let room = Arc::new(Room::new());
         let shared = Shared {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             switches: SwitchQueue::new(umount),
             reclaim: Reclaim::new(arena.frames()),
+            dontcache: dontcache.start(),
+            shrinkers: Shrinkers::new(shrinkers, &pool.rcu, coalesce),
             arena,
             clock,
             tunables,
@@ -123,23 +132,28 @@ impl Engine {
     /// For the backend.
     pub fn mount(&self, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<SuperBlock>, MountError> {
         let shared = &self.0.shared;
-        {
-            let mut volumes = shared.volumes.lock();
-            if volumes.mounted.iter().any(|sb| sb.name() == name) || volumes.mounting.iter().any(|other| other == name)
-            {
-                return Err(MountError::NameTaken(name.into()));
-            }
-            volumes.mounting.push(name.into());
+        if shared.shrinkers.is_walking() {
+            return Err(InsideScan.into());
         }
+        match shared.volumes.lock().entry(name.to_owned()) {
+            Entry::Occupied(_) => return Err(MountError::NameTaken(name.into())),
+            Entry::Vacant(vacant) => vacant.insert(None),
+        };
         // The backend may take for ever: others can be mounted meanwhile.
         let mounted = SuperBlock::mount(shared, name, backend);
         let mut volumes = shared.volumes.lock();
-        volumes.mounting.retain(|other| other != name);
-        volumes.mounted.extend(mounted.iter().cloned());
+        match &mounted {
+            Ok(sb) => volumes.insert(name.to_owned(), Some(Arc::clone(sb))),
+            Err(_) => volumes.remove(name),
+        };
         mounted
     }
 
-    /// The mounted volumes.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// The mounted volumes, by name.
     pub fn volumes(&self) -> Vec<Arc<SuperBlock>> {
         self.0.shared.super_blocks()
     }
@@ -208,6 +222,45 @@ impl Engine {
         self.0.shared.switches.dead_uses()
     }
 
+    /// Adds a cache to those that are asked to give objects back. The volumes' own are there already.
+    ///
+    /// # Errors
+    /// From inside a scan.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn register_shrinker(&self, shrinker: Box<dyn Shrinker>) -> Result<ShrinkerRegistration, InsideScan> {
+        self.0.shared.shrinkers.register(shrinker)
+    }
+
+    /// Takes a shrinker away. When this returns none of its methods runs, and none will be called.
+    ///
+    /// # Errors
+    /// From inside a scan, its own or another's: nothing is changed, and the registration given back.
+    ///
+    /// # Blocking
+    /// While somebody is at this very shrinker, but for no scan of any other.
+    pub fn unregister_shrinker(&self, registration: ShrinkerRegistration) -> Result<(), ShrinkerRegistration> {
+        self.0.shared.shrinkers.unregister(registration)
+    }
+
+    /// Asks every shrinker to give objects back; the more, the lower `priority`, from [`shrink::LIGHTEST`] (and above) to
+    /// 0. Returns how many were given back, none from inside a scan. It may have to be called again at the same priority:
+    /// what is too little for a batch adds up.
+    ///
+    /// [`shrink::LIGHTEST`]: crate::shrink::LIGHTEST
+    ///
+    /// # Blocking
+    /// As the shrinkers do; those of volumes do not.
+    pub fn shrink(&self, priority: u32) -> u64 {
+        self.0.shared.shrinkers.shrink(priority)
+    }
+
+    /// The shrinkers, and what each could give back.
+    pub fn shrinkers(&self) -> Vec<ShrinkerStatus> {
+        self.0.shared.shrinkers.status()
+    }
+
     /// Compares every count of pages with what it counts, of all volumes and tenants. Exact while nothing changes.
     ///
     /// # Errors
@@ -247,8 +300,8 @@ impl Drop for Owner {
         if self.shared.switches.in_flight() != 0 {
             self.shared.pool.rcu.barrier(); // none comes back from its grace period after what follows
         }
-        let abandoned = std::mem::take(&mut self.shared.volumes.lock().mounted);
-        for sb in &abandoned {
+        let abandoned = std::mem::take(&mut *self.shared.volumes.lock());
+        for sb in abandoned.values().flatten() {
             sb.abandon();
         }
         self.shared.landing.free_kept();
@@ -258,12 +311,12 @@ impl Drop for Owner {
 
 impl Shared {
     pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
-        self.volumes.lock().mounted.clone()
+        self.volumes.lock().values().flatten().cloned().collect()
     }
 
     /// Takes a volume off the list; it cannot be found any more.
     pub(crate) fn detach(&self, sb: &Arc<SuperBlock>) {
-        self.volumes.lock().mounted.retain(|other| !Arc::ptr_eq(other, sb));
+        self.volumes.lock().remove(sb.name());
     }
 
     /// The gate of a device, shared by its volumes.

@@ -4,6 +4,7 @@
 //! backend's failure travels as [`BackendError`] and keeps the words of its source.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use slackwater_sync::shim::Arc;
 use thiserror::Error;
@@ -256,6 +257,11 @@ impl FileError {
     }
 }
 
+/// A scan of a shrinker asked for what would wait for scans, perhaps for itself.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Error)]
+#[error("not from inside the scan of a shrinker")]
+pub struct InsideScan;
+
 /// Failure of [`crate::Engine::mount`].
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
@@ -272,6 +278,9 @@ pub enum MountError {
     /// The arena's volume table is full.
     #[error("the arena's volume table is full")]
     TooManyVolumes,
+    /// A shrinker's scan asked for it.
+    #[error(transparent)]
+    InsideScan(#[from] InsideScan),
     /// A surviving inode could not be opened again; its data stays in the arena.
     #[error("cannot reopen {id} with {dirty_bytes} bytes that survived: {source}; they are kept in the arena")]
     Survivor {
@@ -307,10 +316,56 @@ pub enum UmountError {
     /// Unmounted already.
     #[error("not mounted")]
     NotMounted,
+    /// A shrinker's scan asked for it.
+    #[error(transparent)]
+    InsideScan(#[from] InsideScan),
     /// Another unmount of this volume is running.
     #[error("another unmount of this volume is running")]
     InProgress,
     /// Inodes were still referenced after eviction: a bug in the engine or its user.
     #[error("{0} busy inodes after unmount")]
     BusyInodes(u64),
+}
+
+/// Failure of an operation on an engine's [`Namespace`](crate::Namespace).
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum NamespaceError {
+    /// Not an absolute path, or one that goes up.
+    #[error("{0:?} is not an absolute path without `..`")]
+    BadPath(PathBuf),
+    /// No volume is on the way of the path.
+    #[error("no volume is mounted on the way of {0:?}")]
+    NotFound(PathBuf),
+    /// Nothing is mounted exactly there.
+    #[error("nothing is mounted at {0:?}")]
+    NotAMount(PathBuf),
+    /// Something is mounted there.
+    #[error("something is mounted at {0:?} already")]
+    Taken(PathBuf),
+    /// A volume can be mounted on a directory of another, and this is something else.
+    #[error("{0:?} is not a directory")]
+    NotADirectory(PathBuf),
+    /// The volume around the path was unmounted meanwhile.
+    #[error("the volume around {0:?} was unmounted meanwhile")]
+    Gone(PathBuf),
+    /// Something is mounted on it, or somebody uses it.
+    #[error("{path:?} is busy: {mounts} volumes are mounted on it, and there are {references} references")]
+    Busy {
+        /// Where it is mounted.
+        path: PathBuf,
+        /// Volumes that are mounted on it.
+        mounts: u32,
+        /// References to the mount: two that are always there, one for each file opened by path, and those of lookups.
+        references: u64,
+    },
+    /// The volume could not be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The volume could not be unmounted.
+    #[error(transparent)]
+    Umount(#[from] UmountError),
+    /// What the path leads to could not be looked up or opened.
+    #[error(transparent)]
+    File(#[from] FileError),
 }

@@ -103,6 +103,7 @@ impl Drop for File {
         sb.open_files.fetch_sub(1, Ordering::SeqCst);
         if self.inode.openers.fetch_sub(1, Ordering::SeqCst) == 1 {
             sb.note_idle(&self.inode);
+            sb.note_unused(&self.inode);
         }
     }
 }

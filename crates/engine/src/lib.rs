@@ -13,8 +13,9 @@
 //! 6. `writeback`: from the dirty mark to durable: lists, flusher, units, commit, sync. `cgroup` and `writeback::cgwb`:
 //!    whose data it is, and a wb for each [`Memcg`].
 //! 7. `reclaim`: where frames come from when none is free.
-//! 8. `umount`: the numbered steps.
-//! 9. [`backend`]: the storage port, and [`backend::MemBackend`] as its reference.
+//! 8. [`shrink`]: caches of objects that can be had again, and who asks them to give some back.
+//! 9. `umount`: the numbered steps. `namespace`: volumes by path.
+//! 10. [`backend`]: the storage port, and [`backend::MemBackend`] as its reference.
 //!
 //! `docs/SEMANTICS.md` states what is promised; each promise names its test.
 //!
@@ -51,9 +52,11 @@ mod filemap;
 mod inode;
 mod lock_order;
 mod names;
+mod namespace;
 mod page_cache;
 mod reclaim;
 mod recovery;
+pub mod shrink;
 mod super_block;
 mod throttle;
 mod tunables;
@@ -66,15 +69,16 @@ pub use clock::{Clock, ManualClock};
 pub use engine::Engine;
 #[doc(hidden)]
 pub use engine::Forms;
-pub use error::{BackendError, ErrorKind, FileError, MountError, UmountError};
+pub use error::{BackendError, ErrorKind, FileError, InsideScan, MountError, NamespaceError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
-pub use filemap::{LandingFrames, WriteFlags, Written};
+pub use filemap::{LandingFrames, ReadFlags, WriteFlags, Written};
 pub use inode::{Inode, InodeRef};
 pub use names::NamedInode;
+pub use namespace::{MountRef, Namespace, PathFile, UmountGrace};
 pub use super_block::{SuperBlock, TenantStatus, VolumeStatus};
 pub use throttle::Pause;
 pub use tunables::Tunables;
 pub use umount::{UmountOptions, UncleanFile};
 pub use units::{NodeId, PAGE_BYTES, PageIndex, Tick, Timestamp};
-pub use writeback::{BackingDevInfo, DrainStats, UmountForm, WbReason};
+pub use writeback::{BackingDevInfo, DontcacheForm, DrainStats, UmountForm, WbReason};

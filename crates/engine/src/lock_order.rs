@@ -2,7 +2,9 @@
 //!
 //! | Rank | Class | Edge that fixes it |
 //! |---|---|---|
-//! | 10 | `S_UMOUNT` | unmount holds it while it flushes and evicts; nobody else waits for it |
+//! | 15 | `SHRINKER_RWSEM` | in one form of the shrinkers: walks hold it across scans, unmount takes it to unregister |
+//! | 20 | `NAMESPACE_SEM` | one change of the namespace at a time |
+//! | 22 | `MOUNT_LOCK` | what lookups must not miss; references to mounts are counted under it |
 //! | 30 | `I_RWSEM` | write and truncate hold it across everything below |
 //! | 35 | `WB_PASS` | the one thread that runs a wb, across submissions |
 //! | 40 | `INODE_HASH` | inode lookup takes references under it |
@@ -23,7 +25,9 @@
 
 use slackwater_sync::lock::Rank;
 
-pub(crate) const S_UMOUNT: Rank = Rank::new(10, "S_UMOUNT");
+pub(crate) const SHRINKER_RWSEM: Rank = Rank::new(15, "SHRINKER_RWSEM");
+pub(crate) const NAMESPACE_SEM: Rank = Rank::new(20, "NAMESPACE_SEM");
+pub(crate) const MOUNT_LOCK: Rank = Rank::new(22, "MOUNT_LOCK");
 pub(crate) const I_RWSEM: Rank = Rank::new(30, "I_RWSEM");
 pub(crate) const WB_PASS: Rank = Rank::new(35, "WB_PASS");
 pub(crate) const INODE_HASH: Rank = Rank::new(40, "INODE_HASH");

@@ -147,7 +147,8 @@ impl Rig {
             readahead_pages: 2,
             ..Tunables::default()
         };
-        let forms = Forms { umount, rcu: Options { coalesce: Duration::ZERO, ..Options::default() } };
+        let rcu = Options { coalesce: Duration::ZERO, ..Options::default() };
+        let forms = Forms { umount, rcu, ..Forms::default() };
         let engine = Engine::with_forms(arena, Survivors::default(), clock.clone(), tunables, forms);
         let volume = engine.mount("rig", backend).unwrap();
         Self { engine, clock, volume, worker }

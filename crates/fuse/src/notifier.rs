@@ -7,22 +7,26 @@
 //! # Invariants
 //! N1. While the queue is not empty and a thread could be started, one is sending: it leaves under the lock, and only
 //!     when the queue is empty.
+//! N2. `nodes_to_prune` counts the nodes of all that waits or is being sent to be pruned.
 //!
 //! # Lock order
 //! The queue's lock is a leaf; it is not held while sending.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
-use slackwater_sync::lock::Mutex;
+use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::TRANSPORT;
-use crate::abi::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut};
+use crate::abi::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut, NotifyPruneOut};
 use crate::connection::Connection;
+
+/// Nodes that may wait to be pruned: half a MiB of numbers. Who has more of them asks again later.
+const TO_PRUNE_MAX: usize = 64 << 10;
 
 /// A message to the kernel.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -53,6 +57,13 @@ pub enum Notification {
         /// The name.
         name: OsString,
     },
+    /// Give up the nodes, and the names that lead to them, as far as nobody uses them: what is open, mounted on, a directory
+    /// with names that are known in it, or in use otherwise stays. Each node that goes is forgotten in the ordinary way.
+    /// From minor version 45 of the protocol on.
+    Prune {
+        /// The nodes; those that the kernel does not know are passed over.
+        nodes: Vec<u64>,
+    },
     /// Send every request again that was read and not answered.
     Resend,
 }
@@ -72,6 +83,10 @@ struct Shared {
 struct Queue {
     waiting: VecDeque<Notification>,
     is_sending: bool,
+    /// N2.
+    nodes_to_prune: usize,
+    /// The kernel does not know [`Notification::Prune`], whatever its version says.
+    refuses_to_prune: bool,
 }
 
 impl Notifier {
@@ -113,7 +128,25 @@ impl Notifier {
     /// # Blocking
     /// Never.
     pub fn queue(&self, notification: Notification) {
+        self.enqueue(self.shared.queue.lock(), notification);
+    }
+
+    /// [`queue`](Self::queue) of [`Notification::Prune`]. False, and the kernel is not asked, if it has refused that before,
+    /// or while 65,536 nodes wait: it takes locks for each of them, and may be as slow as whoever holds those.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn queue_prune(&self, nodes: Vec<u64>) -> bool {
         let mut queue = self.shared.queue.lock();
+        if queue.refuses_to_prune || queue.nodes_to_prune + nodes.len() > TO_PRUNE_MAX {
+            return false;
+        }
+        queue.nodes_to_prune += nodes.len();
+        self.enqueue(queue, Notification::Prune { nodes });
+        true
+    }
+
+    fn enqueue(&self, mut queue: MutexGuard<'_, Queue>, notification: Notification) {
         queue.waiting.push_back(notification);
         let is_first = !std::mem::replace(&mut queue.is_sending, true);
         drop(queue);
@@ -137,9 +170,22 @@ impl Shared {
                 return;
             };
             drop(queue);
-            if let Err(errno) = self.send(&next) {
+            let sent = self.send(&next);
+            if let Notification::Prune { nodes } = &next {
+                self.pruned(nodes.len(), sent);
+            } else if let Err(errno) = sent {
                 tracing::warn!(%errno, ?next, "the kernel refused a notification");
             }
+        }
+    }
+
+    fn pruned(&self, nodes: usize, sent: Result<(), Errno>) {
+        let mut queue = self.queue.lock();
+        queue.nodes_to_prune -= nodes;
+        if let Err(errno) = sent {
+            queue.refuses_to_prune |= errno == Errno::INVAL;
+            drop(queue);
+            tracing::debug!(%errno, nodes, "the kernel keeps the nodes that it was asked to give up");
         }
     }
 
@@ -147,17 +193,22 @@ impl Shared {
         let sent = match notification {
             Notification::InvalInode { node, offset, len } => {
                 let record = InvalInodeOut { ino: *node, off: *offset, len: *len };
-                self.write(NotifyCode::InvalInode, &record.to_bytes(), None)
+                self.write(NotifyCode::InvalInode, &record.to_bytes(), &[])
             }
             Notification::InvalEntry { parent, name } => {
                 let record = InvalEntryOut { parent: *parent, namelen: name.len() as u32, flags: 0 };
-                self.write(NotifyCode::InvalEntry, &record.to_bytes(), Some(name))
+                self.write(NotifyCode::InvalEntry, &record.to_bytes(), &[name.as_bytes(), &[0]])
             }
             Notification::Delete { parent, child, name } => {
                 let record = NotifyDeleteOut { parent: *parent, child: *child, namelen: name.len() as u32, padding: 0 };
-                self.write(NotifyCode::Delete, &record.to_bytes(), Some(name))
+                self.write(NotifyCode::Delete, &record.to_bytes(), &[name.as_bytes(), &[0]])
             }
-            Notification::Resend => self.write(NotifyCode::Resend, &[], None),
+            Notification::Prune { nodes } => {
+                let record = NotifyPruneOut { count: nodes.len() as u32, padding: 0, spare: 0 };
+                let numbers: Vec<u8> = nodes.iter().flat_map(|node| node.to_ne_bytes()).collect();
+                self.write(NotifyCode::Prune, &record.to_bytes(), &[&numbers])
+            }
+            Notification::Resend => self.write(NotifyCode::Resend, &[], &[]),
         };
         match sent {
             Err(Errno::NOENT) => Ok(()),
@@ -165,13 +216,8 @@ impl Shared {
         }
     }
 
-    fn write(&self, code: NotifyCode, record: &[u8], name: Option<&OsStr>) -> Result<(), Errno> {
-        let record = IoSlice::new(record);
-        match name {
-            None => self.connection.send(0, code as i32, &[record]),
-            Some(name) => {
-                self.connection.send(0, code as i32, &[record, IoSlice::new(name.as_bytes()), IoSlice::new(&[0])])
-            }
-        }
+    fn write(&self, code: NotifyCode, record: &[u8], tail: &[&[u8]]) -> Result<(), Errno> {
+        let parts: Vec<_> = [record].iter().chain(tail).map(|part| IoSlice::new(part)).collect();
+        self.connection.send(0, code as i32, &parts)
     }
 }

@@ -74,6 +74,14 @@ impl Tenancy {
         }
     }
 
+    /// Whether what thread `pid` of `uid` reads and writes is to stay out of the cache, if its tenant says anything of that.
+    pub(crate) fn dontcache(&self, pid: u32, uid: u32) -> Option<bool> {
+        if !self.tenants.has_dontcache() {
+            return None;
+        }
+        self.tenants.of(pid, uid)?.dontcache
+    }
+
     /// The `Memcg` of a tenant that was looked for after `removals`. `None`: a tenant was removed meanwhile. If it was
     /// this one, nobody would ever take its `Memcg` offline.
     fn learn(&self, tenant: &Tenant, removals: u64) -> Option<Arc<Memcg>> {

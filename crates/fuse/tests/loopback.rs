@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,10 @@ use slackwater::backend::MemBackend;
 use slackwater::{Engine, LandingFrames, ManualClock, SuperBlock, Timestamp, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, SetxattrIn, WriteIn, init};
-use slackwater_fuse::loopback::{Peer, loopback, message};
+use slackwater_fuse::loopback::{Loopback, Peer, loopback, message};
 use slackwater_fuse::{
     Context, Ended, Errno, FileSystem, Forgets, Held, InitOptions, Landed, NegotiateError, Notification, Operation,
-    Payload, Pool, PoolOptions, Reply, RequestHeader, Session, SessionError,
+    Payload, Pool, PoolOptions, Reply, RequestHeader, Session, SessionError, Transport,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -245,6 +246,57 @@ fn notifications_have_the_kernels_form() {
     for node in 0..1000_u64 {
         assert_eq!(peer.answer().unwrap().body[..8], node.to_ne_bytes(), "in order");
     }
+    assert!(session.notifier().queue_prune(vec![7, 9]));
+    let answer = peer.answer().unwrap();
+    assert_eq!((answer.unique, answer.error), (0, abi::NotifyCode::Prune as i32));
+    let [count, spare, first, second] = [2_u64, 0, 7, 9].map(u64::to_ne_bytes);
+    assert_eq!(answer.body, [count, spare, first, second].concat());
+}
+
+/// A kernel that takes no notification, as one without PRUNE, and holds the first for as long as the test likes.
+struct Refusing {
+    kernel: Loopback,
+    gate: Mutex<mpsc::Receiver<()>>,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Transport for Refusing {
+    fn receive(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        self.kernel.receive(buffers)
+    }
+
+    fn send(&self, message: &[IoSlice<'_>]) -> Result<(), Errno> {
+        let is_notification = message[0][8..16] == [0; 8];
+        if !is_notification {
+            return self.kernel.send(message);
+        }
+        self.gate.lock().unwrap().recv().unwrap();
+        self.refused.fetch_add(1, Ordering::SeqCst);
+        Err(Errno::INVAL)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.kernel.fd()
+    }
+}
+
+#[test]
+fn a_kernel_that_refuses_to_prune_is_not_asked_again_and_nodes_that_wait_are_bounded() {
+    let pool = Pool::new(PoolOptions::default()).unwrap();
+    let (kernel, peer) = loopback().unwrap();
+    peer.init(u64::MAX >> 1).unwrap();
+    let (open, gate) = mpsc::channel();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let refusing = Refusing { kernel, gate: Mutex::new(gate), refused: Arc::clone(&refused) };
+    let session = Session::start(&pool, refusing, &InitOptions::default(), Arc::new(Script::default())).unwrap();
+    let half = || vec![1; 32 << 10];
+    assert!(session.notifier().queue_prune(half()) && session.notifier().queue_prune(half()));
+    assert!(!session.notifier().queue_prune(vec![1]), "as many wait as may");
+    for _ in 0..2 {
+        open.send(()).unwrap();
+    }
+    until("the kernel has refused both", || refused.load(Ordering::SeqCst) == 2);
+    assert!(!session.notifier().queue_prune(vec![1]), "it has refused");
 }
 
 /// The epoll entry tells of requests that wait together once only.

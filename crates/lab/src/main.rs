@@ -8,13 +8,15 @@
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
-//! rig, scratch, cgroups, interrupt      what is set up and taken away again
+//! rig, scratch     what is set up       dontcache/  writers that leave nothing in the cache
+//! cgroups, interrupt                    shrinker/   mounts with three registries of shrinkers
 //!                                       reclaim/  which pages the cache keeps
 //! ```
 
 mod cache;
 mod cgroups;
 mod copy;
+mod dontcache;
 mod fuse;
 mod gate;
 mod idle;
@@ -32,6 +34,7 @@ mod rig;
 mod rounds;
 mod scratch;
 mod series;
+mod shrinker;
 mod statistics;
 mod table;
 mod targets;
@@ -56,6 +59,8 @@ Examples:
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
   slackwater-lab reclaim --quick --check       which pages stay, beside other policies
+  slackwater-lab dontcache --job four-writers  writers that leave nothing in the cache
+  slackwater-lab shrinker --quick --check      mounts beside slow scans, with three registries of shrinkers
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -86,6 +91,10 @@ enum Experiment {
     Isolation(PageOptions),
     /// Hits of the cache on traces, beside LRU, FIFO and S3-FIFO, and what it costs to make room
     Reclaim(Options),
+    /// Writes that leave nothing in the cache, in both forms, beside ordinary ones and the kernel's own
+    Dontcache(dontcache::Arguments),
+    /// Mounts and unmounts in memory, with three registries of shrinkers, beside the kernel's ramfs
+    Shrinker(shrinker::Arguments),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -116,6 +125,8 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Umount(arguments) => umount::run(arguments),
         Experiment::Isolation(arguments) => isolation::run(arguments),
         Experiment::Reclaim(options) => reclaim::run(options),
+        Experiment::Dontcache(arguments) => dontcache::run(arguments),
+        Experiment::Shrinker(arguments) => shrinker::run(arguments),
         Experiment::Client(arguments) => isolation::run_client(arguments),
     }
 }

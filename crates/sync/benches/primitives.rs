@@ -7,10 +7,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use slackwater_sync::rcu::{Domain, Options};
+use slackwater_sync::rcu::{Domain, Options, Srcu};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, Ordering};
 use slackwater_sync::shim::{Arc, Fences, spin_loop, thread};
-use slackwater_sync::{InFlight, Kick, PercpuCounter, PercpuRef, RwWord};
+use slackwater_sync::{InFlight, Kick, PercpuCounter, PercpuRef, Registry, RwWord};
 
 fn domain(fences: Fences) -> Arc<Domain> {
     Arc::new(Domain::with(Options { fences, coalesce: Duration::ZERO, ..Options::default() }))
@@ -148,6 +148,27 @@ fn references(c: &mut Criterion) {
     c.bench_function("percpu ref, made and dropped", |b| b.iter(|| PercpuRef::new(Arc::clone(&domain), || ())));
 }
 
+fn registries(c: &mut Criterion) {
+    for registered in [0, 1000] {
+        let mut group = c.benchmark_group(format!("registry of {registered}"));
+        let registry = Registry::new(domain(Fences::Membarrier));
+        let _registrations: Vec<_> = (0..registered).map(|n| registry.register(n)).collect();
+        group.bench_function("register and unregister", |b| {
+            b.iter(|| registry.unregister(registry.register(black_box(0))).is_ok());
+        });
+        group.bench_function("walk", |b| b.iter(|| registry.for_each(|n| _ = black_box(n))));
+        group.finish();
+    }
+    let mut group = c.benchmark_group("srcu");
+    for (name, coalesce) in [("at once", Duration::ZERO), ("1 ms to join", Duration::from_millis(1))] {
+        let srcu = Srcu::new(coalesce);
+        group.bench_function(format!("synchronize, no reader, {name}"), |b| b.iter(|| srcu.synchronize()));
+    }
+    let srcu = Srcu::new(Duration::ZERO);
+    group.bench_function("section", |b| b.iter(|| in_section(srcu.read_lock())));
+    group.finish();
+}
+
 fn locks(c: &mut Criterion) {
     let word = RwWord::new();
     c.bench_function("rw word read and unlock", |b| {
@@ -164,5 +185,5 @@ fn locks(c: &mut Criterion) {
     });
 }
 
-criterion_group!(primitives, read_sections, grace_periods, in_flight, kicks, counters, references, locks);
+criterion_group!(primitives, read_sections, grace_periods, in_flight, kicks, counters, references, registries, locks);
 criterion_main!(primitives);

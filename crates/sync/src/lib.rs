@@ -10,8 +10,8 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`PercpuRef`] (which stands on RCU) and
-//! [`gate`], a file each.
+//! then [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`], [`PercpuRef`], [`Registry`]
+//! and, for trees, [`SeqLock`] with [`SeqRefs`] (which stand on RCU), and [`gate`], a file each.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
@@ -24,7 +24,11 @@ mod kick;
 pub mod lock;
 mod percpu_ref;
 pub mod rcu;
+mod registry;
+mod seq_lock;
+mod seq_refs;
 pub mod shim;
+mod thread_mark;
 
 pub use completion::Completion;
 pub use counter::{PercpuCounter, shard_hint};
@@ -35,3 +39,7 @@ pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
 };
 pub use percpu_ref::PercpuRef;
+pub use registry::{Registration, Registry};
+pub use seq_lock::{Seen, SeqGuard, SeqLock};
+pub use seq_refs::{Put, SeqRefs};
+pub use thread_mark::{Marked, ThreadMark};

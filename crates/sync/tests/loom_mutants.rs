@@ -31,9 +31,18 @@ fn scenario_of(site: Site) -> (&'static str, &'static [AsymModel]) {
         }
         Site::DemandRaiseFence | Site::DemandLookFence => ("the_taker_finds_what_is_given_or_is_told", PLAIN),
         Site::KickFence | Site::KickTakeFence => ("the_worker_counts_the_work_or_comes_again", PLAIN),
+        Site::SeqLockBeginAcquire => ("a_lookup_is_counted_or_fails", TOKENS),
+        Site::SeqLockEndRelease | Site::SeqRefsPinFence | Site::SeqRefsCountFence => {
+            ("a_lookup_is_counted_or_fails", BOTH)
+        }
         Site::CompletionRelease | Site::CompletionAcquire => ("a_waiter_sees_what_was_completed", PLAIN),
         Site::PercpuRefPutRelease => ("the_callback_follows_what_was_done_under_references", TOKENS),
         Site::PercpuRefPutAcquire => ("the_callback_follows_what_was_done_under_references", BOTH),
+        Site::RegistryLinkRelease | Site::RegistryLinkAcquire => ("a_walk_sees_what_was_registered", BOTH),
+        Site::RegistryUnlinkRelease => ("a_walk_sees_what_follows_one_that_has_gone", BOTH),
+        Site::RegistryPutRelease => ("nobody_uses_what_has_been_unregistered", TOKENS),
+        Site::RegistryPutAcquire | Site::RegistryReenter => ("nobody_uses_what_has_been_unregistered", BOTH),
+        Site::SrcuStragglers => ("a_reader_that_is_rounds_behind_is_waited_for", PLAIN),
         Site::RcuEnterLight
         | Site::RcuGraceHeavy
         | Site::RcuExitRelease

@@ -7,7 +7,7 @@ use std::time::Duration;
 use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, model, thread};
-use slackwater_sync::{InFlight, Mutex, PercpuRef, Rank, RwWord, lock_two};
+use slackwater_sync::{InFlight, Mutex, PercpuRef, Rank, Registry, RwWord, lock_two};
 
 const EXECUTIONS: usize = 2000;
 
@@ -168,5 +168,41 @@ fn a_ref_is_released_once_whoever_kills_it_and_puts_last() {
         run(killers.chain(users).collect());
         domain.barrier();
         assert_eq!((kills.load(Ordering::Relaxed), releases.load(Ordering::Relaxed)), (1, 1));
+    });
+}
+
+#[test]
+fn owners_of_neighbours_in_a_registry_take_them_away_beside_walks() {
+    model::check(EXECUTIONS, || {
+        let domain = Arc::new(Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() }));
+        let registry = Arc::new(Registry::new(Arc::clone(&domain)));
+        let owners = (0..3).map(|_| {
+            let registry = Arc::clone(&registry);
+            // There before the walks are, and some come and go meanwhile.
+            let mut registered = Some(registry.register(Arc::new(AtomicBool::new(false))));
+            Box::new(move || {
+                for _ in 0..2 {
+                    let fresh = || registry.register(Arc::new(AtomicBool::new(false)));
+                    let registration = registered.take().unwrap_or_else(fresh);
+                    let is_gone = Arc::clone(&registration);
+                    assert!(registry.unregister(registration).is_ok());
+                    is_gone.store(true, Ordering::Relaxed);
+                }
+            }) as Box<dyn FnOnce() + Send>
+        });
+        let owners: Vec<_> = owners.collect();
+        let walkers = (0..2).map(|_| {
+            let registry = Arc::clone(&registry);
+            Box::new(move || {
+                registry.for_each(|is_gone| {
+                    thread::yield_now();
+                    assert!(!is_gone.load(Ordering::Relaxed), "used after it was unregistered");
+                });
+            }) as Box<dyn FnOnce() + Send>
+        });
+        run(owners.into_iter().chain(walkers).collect());
+        let mut left = 0;
+        registry.for_each(|_| left += 1);
+        assert_eq!(left, 0);
     });
 }

@@ -112,16 +112,29 @@ fn limit_bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
+/// The directories of our cgroup and of those above it, up to the mount, for each hierarchy that may have memory. In a
+/// container the first ones need not exist.
+#[must_use]
+pub fn memory_cgroups() -> Vec<PathBuf> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let levels = levels(&read("/proc/self/mounts"), &read("/proc/self/cgroup"));
+    levels.into_iter().map(|(directory, _)| directory).collect()
+}
+
 /// The files that may limit us, from our own cgroup up to the mount, for each hierarchy that has memory.
 fn limit_files(mounts: &str, cgroups: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
+    levels(mounts, cgroups).into_iter().map(|(directory, version)| directory.join(version.limit_file())).collect()
+}
+
+fn levels(mounts: &str, cgroups: &str) -> Vec<(PathBuf, Version)> {
+    let mut found = Vec::new();
     for mount in mounts.lines().filter_map(CgroupMount::parse) {
         let Some(own) = own_path(cgroups, mount.version) else { continue };
         let own = mount.point.join(own);
         let levels = own.ancestors().take_while(|level| level.starts_with(&mount.point));
-        files.extend(levels.map(|level| level.join(mount.version.limit_file())));
+        found.extend(levels.map(|level| (level.to_path_buf(), mount.version)));
     }
-    files
+    found
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -126,6 +126,28 @@ pub(crate) struct Tenant {
     pub(crate) wants_room: bool,
 }
 
+/// A cache of the mount process that can give memory back.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Shrinker {
+    /// No two have the same at a time.
+    pub(crate) name: String,
+    /// Objects that it could give back. None if it cannot say now.
+    pub(crate) count: Option<u64>,
+    /// Scans that were due and have not been made yet.
+    pub(crate) deferred: u64,
+}
+
+/// How short of memory the machine was, or the cgroup of a mount process.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MemoryPressure {
+    /// The files in which the kernel tells of it; none if it tells nothing here.
+    pub(crate) sources: Vec<String>,
+    /// How often it was heard of since the mount.
+    pub(crate) events: u64,
+    /// Objects in memory that were freed then; most of them are inodes.
+    pub(crate) freed_objects: u64,
+}
+
 /// How a mount is.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -152,6 +174,12 @@ pub(crate) struct Status {
     /// And how many there are beyond what a reply holds.
     #[serde(default)]
     pub(crate) more_tenants: u64,
+    /// None from a mount process that is older than this.
+    #[serde(default)]
+    pub(crate) shrinkers: Vec<Shrinker>,
+    /// Nothing from a mount process that is older than this.
+    #[serde(default)]
+    pub(crate) memory_pressure: MemoryPressure,
 }
 
 #[cfg(test)]

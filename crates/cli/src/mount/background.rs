@@ -66,6 +66,8 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         dirty_ratio,
         tenant_by,
         tenant_limit,
+        dontcache,
+        tenant_dontcache,
         dirty_expire,
         read_only,
         allow_other,
@@ -94,6 +96,11 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         limit.push(format!("={bytes}"));
         add("--tenant-limit", limit);
     }
+    for (tenant, dontcache) in tenant_dontcache {
+        let mut word = tenant.clone().into_os_string();
+        word.push(if *dontcache { "=on" } else { "=off" });
+        add("--tenant-dontcache", word);
+    }
     add("--dirty-expire", format_duration(*dirty_expire).to_string().into());
     options.iter().for_each(|list| add("-o", list.into()));
     let flags = [
@@ -102,6 +109,7 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         (nosuid, "--nosuid"),
         (nodev, "--nodev"),
         (noexec, "--noexec"),
+        (dontcache, "--dontcache"),
         (wait, "--wait"),
     ];
     line.extend(flags.into_iter().filter(|(set, _)| **set).map(|(_, name)| name.into()));
@@ -183,6 +191,11 @@ mod tests {
             "uid:1=64MiB",
             "--tenant-limit",
             "uid:2=5000",
+            "--dontcache",
+            "--tenant-dontcache",
+            "uid:1=on",
+            "--tenant-dontcache",
+            "uid:3=off",
         ];
         let flags = ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "-o", "nofail"];
         let parse = |line: Vec<std::ffi::OsString>| {

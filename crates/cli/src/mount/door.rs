@@ -1,5 +1,6 @@
 //! The FUSE front door: the one file of the command that knows it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use slackwater::{Engine, SuperBlock};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::mount::{MountError, MountOptions};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
-use slackwater_fuse::tenants::Tenants;
+use slackwater_fuse::tenants::{TenantConfig, Tenants};
 use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
 pub(crate) use slackwater_fuse::{Missing, Tenancy};
 use slackwater_size as size;
@@ -26,6 +27,7 @@ pub(crate) struct DoorOptions {
     pub(crate) nosuid: bool,
     pub(crate) nodev: bool,
     pub(crate) noexec: bool,
+    pub(crate) dontcache: bool,
 }
 
 /// How to unmount.
@@ -37,20 +39,28 @@ pub(crate) struct Umount {
     pub(crate) discard: bool,
 }
 
-/// Who pays for what is written through doors of `engine`. `None`: all together, without a limit.
+/// Who pays for what is written through doors of `engine`, and who stays out of the cache. `None`: all together, without a
+/// limit, as the volume says.
 ///
 /// # Errors
 /// The tenants cannot be told apart here.
 pub(crate) fn tenancy(
     by: TenantBy,
     limits: &[(PathBuf, u64)],
+    dontcache: &[(PathBuf, bool)],
     engine: &Engine,
 ) -> Result<Option<Arc<Tenancy>>, Failure> {
-    if by == TenantBy::Volume && limits.is_empty() {
+    if by == TenantBy::Volume && limits.is_empty() && dontcache.is_empty() {
         return Ok(None);
     }
-    let limits = limits.iter().cloned().collect();
-    let tenants = Tenants::new(by, limits, Arc::new(SystemClock))
+    let mut config = BTreeMap::<_, TenantConfig>::new();
+    for (tenant, bytes) in limits.iter().cloned() {
+        config.entry(tenant).or_default().limit_bytes = Some(bytes);
+    }
+    for (tenant, dontcache) in dontcache.iter().cloned() {
+        config.entry(tenant).or_default().dontcache = Some(dontcache);
+    }
+    let tenants = Tenants::new(by, config, Arc::new(SystemClock))
         .map_err(|error| Failure::usage(format!("--tenant-by {by}: {error}")))?;
     let tenancy = Tenancy::new(tenants, engine);
     tenancy.map(Some).map_err(|error| Failure::failed(format!("cannot start the thread that watches cgroups: {error}")))
@@ -81,6 +91,7 @@ impl Door {
             nosuid: options.nosuid,
             nodev: options.nodev,
             noexec: options.noexec,
+            dontcache: options.dontcache,
             ..MountOptions::default()
         };
         let mounted = MountedVolume::mount(&pool, Arc::clone(volume), mountpoint, &options, tenancy);

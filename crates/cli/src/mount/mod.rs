@@ -20,7 +20,9 @@ mod find_nodes;
 pub(crate) mod helper;
 mod options;
 pub(crate) mod place;
+pub(crate) mod pressure;
 mod session;
+mod shrinkers;
 mod tenants;
 pub(crate) mod trial;
 mod vigil;
@@ -177,6 +179,8 @@ fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
 
 /// Everything that is given back at the end.
 struct Mounted {
+    /// Goes first: it has the engine shrink.
+    pressure: Option<pressure::Listener>,
     engine: Engine,
     volume: Arc<SuperBlock>,
     door: Arc<Door>,
@@ -199,10 +203,15 @@ impl Mounted {
                 nosuid: arguments.nosuid,
                 nodev: arguments.nodev,
                 noexec: arguments.noexec,
+                dontcache: arguments.dontcache,
             };
-            let tenancy = door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &engine)?;
+            let tenancy =
+                door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &arguments.tenant_dontcache, &engine)?;
             let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
-            Ok(Self { engine, volume, door })
+            let shrunk = engine.clone();
+            let shrink = move |priority| shrunk.shrink(priority);
+            let pressure = pressure::Listener::start(Arc::clone(&session.pressure), shrink);
+            Ok(Self { pressure, engine, volume, door })
         };
         // Nobody has written yet: the file has nothing.
         let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena)))?;
@@ -215,6 +224,7 @@ impl Mounted {
     fn close(self, session: &Session, claim: Claim) -> Result<(), Failure> {
         let left = self.volume.status().bytes_left();
         session.let_go();
+        drop(self.pressure);
         drop((self.door, self.volume, self.engine));
         if left > 0 {
             claim.registered.leave();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::arguments::{MountArguments, parse_duration, parse_tenant_limit};
+use crate::arguments::{MountArguments, parse_duration, parse_tenant_dontcache, parse_tenant_limit};
 use crate::exit::Failure;
 
 /// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
@@ -62,6 +62,10 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "tenant-limit" => {
                 arguments.tenant_limit.push(parse_tenant_limit(needed()?).map_err(|error| refused(&error))?);
             }
+            "dontcache" if value.is_none() => arguments.dontcache = true,
+            "tenant-dontcache" => {
+                arguments.tenant_dontcache.push(parse_tenant_dontcache(needed()?).map_err(|error| refused(&error))?);
+            }
             "dirty-expire" => arguments.dirty_expire = parse_duration(needed()?).map_err(|error| refused(&error))?,
             "dirty-ratio" => {
                 let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
@@ -110,18 +114,20 @@ mod tests {
     #[test]
     fn tenants_and_their_limits_are_options_too() {
         let mut arguments = arguments();
-        let options = "tenant-by=cgroup,tenant-limit=/a=64MiB,tenant_limit=/b/c=1GiB";
+        let options = "tenant-by=cgroup,tenant-limit=/a=64MiB,tenant_limit=/b/c=1GiB,dontcache,tenant-dontcache=/a=off";
         assert!(apply(&mut arguments, options).unwrap().is_empty());
         assert_eq!(arguments.tenant_by, TenantBy::Cgroup);
         assert_eq!(arguments.tenant_limit, [("/a".into(), 64 << 20), ("/b/c".into(), 1 << 30)]);
+        assert!(arguments.dontcache && arguments.tenant_dontcache == [("/a".into(), false)]);
     }
 
     #[test]
     fn unknown_options_come_back_and_bad_values_are_refused() {
         assert_eq!(apply(&mut arguments(), "cach=1GiB,,ro=1").unwrap(), ["cach=1GiB", "ro=1"]);
         let tenants = ["tenant-by", "tenant-by=group", "tenant-limit", "tenant-limit=64MiB", "tenant-limit=/a=lots"];
+        let dontcache = ["tenant-dontcache", "tenant-dontcache=on", "tenant-dontcache=/a=1"];
         let others = ["cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"];
-        for options in tenants.into_iter().chain(others) {
+        for options in tenants.into_iter().chain(dontcache).chain(others) {
             assert!(apply(&mut arguments(), options).unwrap_err().what.contains(options), "{options}");
         }
     }

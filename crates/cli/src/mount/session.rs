@@ -16,7 +16,7 @@ use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
 use crate::mount::door::{Door, Umount};
-use crate::mount::{tenants, would_lose};
+use crate::mount::{pressure, shrinkers, tenants, would_lose};
 use crate::mountinfo::Mount;
 use crate::registry::Entry;
 
@@ -40,6 +40,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 /// One mount process.
 pub(crate) struct Session {
     pub(crate) entry: Entry,
+    pub(crate) pressure: Arc<pressure::Figures>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -61,7 +62,7 @@ struct State {
 
 impl Session {
     pub(crate) fn new(entry: Entry) -> Arc<Self> {
-        Arc::new(Self { entry, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { entry, pressure: Arc::default(), state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,6 +141,7 @@ impl Session {
             (state.volume.clone(), state.door.clone())
         };
         let (tenants, more_tenants) = volume.as_deref().map(tenants::of).unwrap_or_default();
+        let shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
         let figures = volume.map(|volume| volume.status());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
         Status {
@@ -160,6 +162,8 @@ impl Session {
             missing_features: door.map(|door| door.missing_features()).unwrap_or_default(),
             tenants,
             more_tenants,
+            shrinkers,
+            memory_pressure: self.pressure.report(),
         }
     }
 

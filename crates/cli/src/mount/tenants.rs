@@ -126,7 +126,7 @@ fn printable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{Message, Phase, Reply};
+    use crate::control::protocol::{MemoryPressure, Message, Phase, Reply};
 
     fn tenant(id: u64, name: &str, charged_bytes: u64) -> Tenant {
         Tenant {
@@ -164,6 +164,8 @@ mod tests {
             missing_features: Vec::new(),
             tenants,
             more_tenants,
+            shrinkers: Vec::new(),
+            memory_pressure: MemoryPressure::default(),
         }
     }
 

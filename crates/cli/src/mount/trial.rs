@@ -29,7 +29,8 @@ pub(crate) fn missing_features() -> Result<Vec<Missing>, Failure> {
     let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
-    let options = DoorOptions { read_only: false, allow_other: false, nosuid: true, nodev: true, noexec: true };
+    let options =
+        DoorOptions { read_only: false, allow_other: false, nosuid: true, nodev: true, noexec: true, dontcache: false };
     let door = Door::open(&volume, &place.0, &place.0, options, None)?;
     let missing = door.missing().to_vec();
     door.umount(Umount { deadline: Some(DEADLINE), force: true, discard: false })?;

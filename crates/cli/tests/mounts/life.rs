@@ -123,6 +123,12 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
     let before = status(&scratch);
     let mount = &before["mounts"][0];
     assert_eq!((mount["dirty_bytes"].as_u64(), mount["phase"].as_str()), (Some(1 << 20), Some("mounted")), "{before}");
+    let shrinker = &mount["shrinkers"][0];
+    assert!(shrinker["name"].as_str().is_some_and(|name| name.starts_with("sb-") && name.ends_with("-0")), "{before}");
+    assert!(shrinker["count"].is_u64() && shrinker["deferred"].is_u64(), "{before}");
+    let pressure = &mount["memory_pressure"];
+    assert!(pressure["events"].is_u64() && pressure["freed_objects"].is_u64(), "{before}");
+    assert!(pressure["sources"].is_array(), "{before}");
     scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
     assert!(fs::read(source.join("file")).unwrap() == bytes(1, 1 << 20));
     let after = status(&scratch);

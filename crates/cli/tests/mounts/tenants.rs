@@ -260,7 +260,7 @@ fn a_limit_may_name_the_directory_of_a_cgroup_or_one_to_come_and_none_that_canno
         let (source, mountpoint) = scratch.pair("a");
         let words = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--tenant-by", "cgroup"];
         let nobody = scratch.run([&words[..], &["--tenant-limit", "/a/../b=1MiB"]].concat());
-        nobody.expect(2, &["a limit for \"/a/../b\"", "without `..`"]);
+        nobody.expect(2, &["nobody can be in the cgroup \"/a/../b\"", "without `..`"]);
 
         let limits = [format!("{}=16MiB", cgroup.directory.display()), format!("{}-to-come=1MiB", cgroup.path)];
         let more = ["--tenant-by", "cgroup", "--tenant-limit", &limits[0], "--tenant-limit", &limits[1]];
@@ -316,4 +316,35 @@ fn tenants_and_limits_reach_a_mount_in_the_background_and_of_fstab() {
         "--tenant-by volume --tenant-limit volume=3145728",
     ];
     Sandbox::new().run_as_root(script).expect(0, &words);
+}
+
+/// Nothing else would bring it to the source within an hour.
+#[test]
+fn what_stays_out_of_the_cache_is_brought_to_the_source_at_once() {
+    need_fuse();
+    let tenant = ["--tenant-by", "uid", "--tenant-dontcache", "uid:0=on"];
+    for words in [&["--dontcache"][..], &["-o", "dontcache"], &tenant, &["-o", "tenant-dontcache=volume=on"]] {
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let mut mount = scratch.mount(&source, &mountpoint, &[&["--dirty-expire", "1h"], words].concat());
+        fs::write(mountpoint.join("a"), bytes(3, 100_000)).unwrap();
+        wait_until("it is in the source", || fs::read(source.join("a")).is_ok_and(|read| read == bytes(3, 100_000)));
+        scratch.umount(&mountpoint);
+        mount.wait().expect(0, &["everything is in"]);
+    }
+}
+
+#[test]
+fn who_stays_out_of_the_cache_is_somebody_who_can_be() {
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let line = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap()];
+    for (by, word, why) in [
+        ("uid", "nobody=on", "uid:1000"),
+        ("volume", "uid:0=on", "such as volume"),
+        ("uid", "uid:0=1", "neither on nor off"),
+        ("uid", "uid:0", "/containers/backup=on"),
+    ] {
+        scratch.run([&line[..], &["--tenant-by", by, "--tenant-dontcache", word]].concat()).expect(2, &[why]);
+    }
 }

@@ -2,10 +2,12 @@
 
 mod allocate;
 mod busy_frames;
+mod drop_read;
 mod fsync;
 mod landed;
 mod peek;
 mod read;
+mod read_flags;
 mod readahead;
 mod revalidate;
 mod truncate;
@@ -17,6 +19,7 @@ mod write_terms;
 pub(crate) use fsync::write_back;
 
 pub use landed::LandingFrames;
+pub use read_flags::ReadFlags;
 pub(crate) use readahead::Readahead;
 pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;

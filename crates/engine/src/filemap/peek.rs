@@ -10,7 +10,9 @@ use slackwater_arena::{FRAME_BYTES, FrameRead};
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::file::File;
+use crate::filemap::drop_read::{done_with, drop_read};
 use crate::filemap::read::{Access, Look, Usage, look};
+use crate::filemap::read_flags::ReadFlags;
 use crate::units::{PAGE_BYTES, PageIndex};
 
 /// Most bytes that are lent at once.
@@ -30,6 +32,20 @@ impl File {
     /// # Blocking
     /// Never, but for `f`.
     pub fn peek<R>(&self, offset_bytes: u64, len: usize, f: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        self.peek_with(ReadFlags::NONE, offset_bytes, len, f)
+    }
+
+    /// As [`File::peek`], as `flags` say.
+    ///
+    /// # Blocking
+    /// As [`File::peek`].
+    pub fn peek_with<R>(
+        &self,
+        flags: ReadFlags,
+        offset_bytes: u64,
+        len: usize,
+        f: impl FnOnce(&[&[u8]]) -> R,
+    ) -> Option<R> {
         let inode = self.inode().arc();
         inode.super_block().alive().ok()?;
         let size_bytes = inode.size_bytes();
@@ -44,8 +60,11 @@ impl File {
             3..=33 => self.lend::<33, R>(offset_bytes, len, f),
             _ => self.lend::<PAGES_MAX, R>(offset_bytes, len, f),
         }?;
-        let _ = self.readahead.begin(&pages);
-        self.read_ahead_of(&pages);
+        let sequential = self.readahead.begin(&pages);
+        self.read_ahead_of(&pages, flags);
+        if flags.contains(ReadFlags::DONTCACHE) {
+            drop_read(inode, done_with(offset_bytes, len, size_bytes, sequential));
+        }
         Some(result)
     }
 

@@ -22,6 +22,8 @@ use crate::cgroup::Memcg;
 use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::busy_frames::wait_for_frame;
+use crate::filemap::drop_read::{done_with, drop_read};
+use crate::filemap::read_flags::ReadFlags;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
@@ -45,18 +47,35 @@ impl File {
     /// # Blocking
     /// For the backend, if a page is not cached, and then for a frame to put it in.
     pub fn read_at(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-        self.read_at_for(self.memcg(), offset_bytes, buffer)
+        self.read_at_with(ReadFlags::NONE, offset_bytes, buffer)
     }
 
-    /// As [`File::read_at`], for `payer` instead of the tenant that opened the file: what has to be brought into the cache for
-    /// it is a part of that tenant's share.
+    /// As [`File::read_at`], as `flags` say.
     ///
     /// # Errors
     /// As [`File::read_at`].
     ///
     /// # Blocking
     /// As [`File::read_at`].
-    pub fn read_at_for(&self, payer: &Arc<Memcg>, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+    pub fn read_at_with(&self, flags: ReadFlags, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        self.read_at_for(self.memcg(), flags, offset_bytes, buffer)
+    }
+
+    /// As [`File::read_at_with`], for `payer` instead of the tenant that opened the file: what has to be brought into the cache
+    /// for it is a part of that tenant's share.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    ///
+    /// # Blocking
+    /// As [`File::read_at`].
+    pub fn read_at_for(
+        &self,
+        payer: &Arc<Memcg>,
+        flags: ReadFlags,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FileError> {
         let inode = self.inode.arc();
         inode.super_block().alive()?;
         let size_bytes = inode.size_bytes();
@@ -65,9 +84,26 @@ impl File {
             return Ok(0);
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
+        let (goes_on, sequential) = (self.goes_on(offset_bytes), self.readahead.begin(&pages));
+        let read = self.read_pages(payer, offset_bytes, &mut buffer[..len], Reading { goes_on, sequential, flags });
+        if flags.contains(ReadFlags::DONTCACHE) {
+            drop_read(inode, done_with(offset_bytes, len, size_bytes, sequential));
+        }
+        read.map(|()| len)
+    }
+
+    /// Fills `buffer` with bytes from before the end of the file.
+    fn read_pages(
+        &self,
+        payer: &Arc<Memcg>,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+        reading: Reading,
+    ) -> Result<(), FileError> {
+        let Reading { goes_on, sequential, flags } = reading;
+        let (inode, len) = (self.inode.arc(), buffer.len());
+        let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
         let engine = inode.super_block().engine();
-        let goes_on = self.goes_on(offset_bytes);
-        let sequential = self.readahead.begin(&pages);
         let mut done = 0;
         let mut fetched = None;
         while done < len {
@@ -96,7 +132,7 @@ impl File {
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
                     let seen = engine.room.given();
                     self.set_reader(payer);
-                    if fetch_and_wait(inode, index, ahead, payer)? == Fetched::NoFrame {
+                    if fetch_and_wait(inode, index, ahead, payer, flags)? == Fetched::NoFrame {
                         inode.super_block().make_room();
                         engine.run_by_hand();
                         engine.room.wait(seen, &*engine.clock, None);
@@ -107,9 +143,9 @@ impl File {
             done += to - from;
         }
         if fetched.is_none() {
-            self.read_ahead_of(&pages);
+            self.read_ahead_of(&pages, flags);
         }
-        Ok(len)
+        Ok(())
     }
 
     /// Whether a read at `offset_bytes` begins inside the page where the last one ended.
@@ -118,13 +154,13 @@ impl File {
     }
 
     /// Starts reading what a reader that found all of `pages` cached will want next, if it is time.
-    pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>) {
+    pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>, flags: ReadFlags) {
         let inode = self.inode.arc();
         let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
         if let Some(ahead) = self.readahead.hit(pages, max_pages)
             && let Ok(node) = inode.node()
         {
-            fetch(inode, &node, ahead, &self.reader(), |_| None);
+            fetch(inode, &node, ahead, &self.reader(), flags, |_| None);
         }
     }
 
@@ -133,6 +169,16 @@ impl File {
         let max_pages = u64::from(self.inode.super_block().engine().tunables.readahead_pages);
         self.readahead.miss(index, end, sequential, max_pages)
     }
+}
+
+/// How a read goes on from the one before, and what it wishes.
+#[derive(Copy, Clone)]
+struct Reading {
+    /// Inside the page where that ended.
+    goes_on: bool,
+    /// Where that ended.
+    sequential: bool,
+    flags: ReadFlags,
 }
 
 /// How a page is looked at.
@@ -202,7 +248,7 @@ pub(crate) enum Fetched {
 /// # Blocking
 /// For the backend; not for a frame.
 pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex, payer: &Arc<Memcg>) -> Result<Fetched, FileError> {
-    fetch_and_wait(inode, index, index..index.plus(1), payer)
+    fetch_and_wait(inode, index, index..index.plus(1), payer, ReadFlags::NONE)
 }
 
 fn fetch_and_wait(
@@ -210,12 +256,13 @@ fn fetch_and_wait(
     index: PageIndex,
     ahead: Range<PageIndex>,
     payer: &Arc<Memcg>,
+    flags: ReadFlags,
 ) -> Result<Fetched, FileError> {
     let engine = inode.super_block().engine();
     let node = inode.node()?;
     let answer = Arc::new(Mutex::new(LEAVES, None));
     let mut taken = false;
-    let fetched = fetch(inode, &node, ahead, payer, |unit| {
+    let fetched = fetch(inode, &node, ahead, payer, flags, |unit| {
         let wanted = unit.start <= index && index < unit.end;
         taken |= wanted;
         let answer = Arc::clone(&answer);
@@ -237,6 +284,7 @@ fn fetch(
     node: &Node,
     range: Range<PageIndex>,
     payer: &Arc<Memcg>,
+    flags: ReadFlags,
     mut wants: impl FnMut(&Range<PageIndex>) -> Option<Done<()>>,
 ) -> Fetched {
     let sb = inode.super_block();
@@ -246,7 +294,7 @@ fn fetch(
     let mut at = range.start;
     let mut fetched = Fetched::Changed;
     while at < end {
-        let unit = match claim(inode, at, end, unit_pages) {
+        let unit = match claim(inode, at..end, unit_pages, flags) {
             Claimed::Pages(unit) => unit,
             Claimed::Nothing => break,
             Claimed::NoFrame => {
@@ -283,11 +331,11 @@ struct Claim {
     short: bool,
 }
 
-/// Claims the next run of missing pages from `at` on.
-fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> Claimed {
+/// Claims the next run of missing pages in `range`.
+fn claim(inode: &Arc<Inode>, range: Range<PageIndex>, max_pages: u64, flags: ReadFlags) -> Claimed {
     let mut claim: Option<Claim> = None;
-    let mut index = at;
-    while index < end {
+    let mut index = range.start;
+    while index < range.end {
         let length = claim.as_ref().map_or(0, |claim| claim.frames.frames().len() as u64);
         if length == max_pages {
             break;
@@ -299,7 +347,7 @@ fn claim(inode: &Arc<Inode>, at: PageIndex, end: PageIndex, max_pages: u64) -> C
                 claim.short = true;
                 return Claimed::Pages(claim);
             };
-            insert_for_fill(inode, index, frame, &mut claim, max_pages)
+            insert_for_fill(inode, index, frame, &mut claim, max_pages, flags)
         };
         match (&claim, inserted) {
             (Some(_), false) => break,
@@ -316,6 +364,7 @@ fn insert_for_fill(
     frame: FrameId,
     claim: &mut Option<Claim>,
     max_pages: u64,
+    flags: ReadFlags,
 ) -> bool {
     let arena = &inode.super_block().engine().arena;
     let unit = claim.get_or_insert_with(|| Claim {
@@ -328,6 +377,9 @@ fn insert_for_fill(
             return false;
         }
         leaf.insert(slot, frame);
+        if flags.contains(ReadFlags::DONTCACHE) {
+            leaf.set(Mark::Dropbehind, slot);
+        }
         true
     });
     if !inserted {

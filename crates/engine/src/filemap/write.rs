@@ -110,6 +110,12 @@ impl File {
     }
 
     pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
+        let written = self.lock_and_write(offset_bytes, bytes, terms)?;
+        terms.start_dontcache(self.inode.arc(), offset_bytes, written);
+        Ok(written)
+    }
+
+    fn lock_and_write(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
         let inode = self.inode.arc();
         let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
         if bytes.is_empty() {
@@ -314,9 +320,6 @@ fn write_pages(
     let grew = inode.size_bytes() > size_before;
     if !dirtied.is_zero() || grew {
         account(inode, dirtied, grew, terms);
-    }
-    if done != 0 && terms.is_dontcache() {
-        inode.kick_dontcache();
     }
     match failed {
         Some(error) if done == 0 => Err(error),

@@ -21,8 +21,8 @@ use crate::writeback::Pages;
 
 /// What a page is to the write that wants it; found under the leaf's lock.
 enum Grip<'a> {
-    /// The frame is here and locked, its mark is set: copy.
-    InPlace(FrameWrite<'a>),
+    /// The frame is here and locked, its mark is set: copy. With what is dirty now and was not.
+    InPlace(FrameWrite<'a>, Pages),
     /// Under write-back: copy into a fresh frame; these are the page's bytes.
     Rewrite(FrameId, FrameRead<'a>),
     /// Nothing is here.
@@ -78,13 +78,12 @@ impl Span {
 pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms<'_>) -> Result<Outcome, FileError> {
     let mut brought = false;
     loop {
-        let mut newly = Pages::default();
         let grip = inode
             .mapping
-            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms, &mut newly))
+            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms))
             .unwrap_or(Grip::Absent);
         match grip {
-            Grip::InPlace(mut frame) => {
+            Grip::InPlace(mut frame, newly) => {
                 copy_bytes(&mut frame[span.from..span.to], bytes);
                 span.grow(inode);
                 return Ok(Outcome::Taken { bytes: bytes.len(), newly });
@@ -144,7 +143,6 @@ fn grip<'a>(
     index: PageIndex,
     brought: bool,
     terms: Terms<'_>,
-    newly: &mut Pages,
 ) -> Grip<'a> {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
@@ -161,8 +159,7 @@ fn grip<'a>(
     let unclean = leaf.unclean() >> slot & 1 != 0;
     if unclean {
         owners.take_over(frame, frame, terms.memcg);
-    }
-    if !unclean {
+    } else {
         if !terms.pin(sb.bdi()) {
             return Grip::NoRoom;
         }
@@ -178,9 +175,9 @@ fn grip<'a>(
         let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
         arena.publish_dirty(frame, record, index.0, arena.version(frame));
     }
-    *newly = mark_written(inode, leaf, slot, brought && !unclean, terms);
+    let newly = mark_written(inode, leaf, slot, brought && !unclean, terms);
     inode.mapping.add(Mark::Dirty, newly.reclaimable);
-    Grip::InPlace(guard)
+    Grip::InPlace(guard, newly)
 }
 
 /// Marks a page dirty that is written to. What was unclean already is still the same use of it. It is one that leaves once it is clean, if `terms` say so and the write `brings` it here,

@@ -12,7 +12,9 @@ use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::write::{Source, Written, write_locked};
 use crate::filemap::write_flags::WriteFlags;
+use crate::inode::Inode;
 use crate::super_block::Space;
+use crate::units::PageIndex;
 use crate::writeback::{BackingDevInfo, WriterAccount};
 
 /// For whom, and on which terms: see the [module documentation](self).
@@ -52,6 +54,16 @@ impl<'a> Terms<'a> {
     /// Whether what it brings here is to leave again.
     pub(super) fn is_dontcache(self) -> bool {
         self.flags.contains(WriteFlags::DONTCACHE)
+    }
+
+    /// What was `written` from `offset_bytes` on is to be written back at once, if it is to leave. The caller has let go of
+    /// the file.
+    pub(super) fn start_dontcache(self, inode: &Arc<Inode>, offset_bytes: u64, written: Written) {
+        let Written::Bytes(bytes @ 1..) = written else { return };
+        if self.is_dontcache() {
+            let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + bytes as u64);
+            inode.super_block().engine().dontcache.written(inode, pages, !self.must_not_wait());
+        }
     }
 
     pub(super) fn must_not_wait(self) -> bool {
@@ -126,8 +138,19 @@ impl File {
         memcg: &Arc<Memcg>,
         flags: WriteFlags,
     ) -> Result<Written, FileError> {
-        let inode = self.inode().arc();
         let terms = Terms::nowait(self, memcg, flags);
+        let written = self.try_lock_and_write(offset_bytes, source, terms)?;
+        terms.start_dontcache(self.inode().arc(), offset_bytes, written);
+        Ok(written)
+    }
+
+    fn try_lock_and_write(
+        &self,
+        offset_bytes: u64,
+        source: impl Source,
+        terms: Terms<'_>,
+    ) -> Result<Written, FileError> {
+        let inode = self.inode().arc();
         let end = check_range(inode, offset_bytes, source.len() as u64)?;
         if source.len() == 0 {
             return Ok(Written::Bytes(0));

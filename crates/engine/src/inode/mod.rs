@@ -38,7 +38,7 @@ use crate::error::BackendError;
 use crate::errseq::ErrSeq;
 use crate::lock_order::{I_LOCK, I_RWSEM};
 use crate::page_cache::{AddressSpace, LeafState, Mark};
-use crate::super_block::SuperBlock;
+use crate::super_block::{LruPlace, SuperBlock};
 use crate::units::{NodeId, PageIndex, Tick, Timestamp};
 use crate::writeback::Foreign;
 use owner::Owner;
@@ -84,6 +84,8 @@ pub struct Inode {
     /// On the super block's list of idle nodes, and used since that list was last looked at.
     pub(crate) idle_listed: AtomicBool,
     pub(crate) idle_used: AtomicBool,
+    /// Among the inodes that nobody may need.
+    pub(crate) lru: LruPlace,
     pub(crate) state: Mutex<InodeState>,
     size_bytes: AtomicU64,
     /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
@@ -148,6 +150,7 @@ impl Inode {
             openers: AtomicU32::new(0),
             idle_listed: AtomicBool::new(false),
             idle_used: AtomicBool::new(false),
+            lru: LruPlace::new(),
             size_bytes: AtomicU64::new(attr.size_bytes),
             backing_bytes: AtomicU64::new(attr.size_bytes),
             allocated_to: AtomicU64::new(attr.size_bytes),
@@ -283,6 +286,7 @@ impl Inode {
     /// # Blocking
     /// For the backend, if it has to be opened.
     pub(crate) fn node(&self) -> Result<Node, BackendError> {
+        self.lru.mark_used();
         if let Some(node) = self.state.lock().node.clone() {
             if !self.idle_used.load(Ordering::Relaxed) {
                 self.idle_used.store(true, Ordering::Relaxed);
@@ -387,6 +391,7 @@ impl Inode {
         // Closing a descriptor may enter the kernel: under no lock.
         drop(idle);
         self.sb.note_idle(self);
+        self.sb.note_unused(self);
     }
 
     fn take_if_clean(&self) -> Option<Node> {

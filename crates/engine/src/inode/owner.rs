@@ -111,26 +111,24 @@ impl Inode {
         if pages.is_zero() {
             return;
         }
-        let section = self.domain().read_lock();
-        let moving = self.owner.is_switching.load(Ordering::Acquire).then(|| self.state.lock()); // W2
-        let wb = self.owner.wb.read(&section);
-        self.owner.add(pages);
-        wb.stat.add(pages);
-        let global = &wb.pool.global;
-        if pages.reclaimable != 0 {
-            global.nr_dirty.add(pages.reclaimable);
-        }
-        if pages.writeback + pages.unstable != 0 {
-            global.nr_writeback.add(pages.writeback + pages.unstable);
-        }
-        drop(moving);
+        self.with_owner(|wb| {
+            self.owner.add(pages);
+            wb.stat.add(pages);
+            let global = &wb.pool.global;
+            if pages.reclaimable != 0 {
+                global.nr_dirty.add(pages.reclaimable);
+            }
+            if pages.writeback + pages.unstable != 0 {
+                global.nr_writeback.add(pages.writeback + pages.unstable);
+            }
+        });
     }
 
     /// Runs `f` with its wb, which it keeps until `f` returns (W2). Kernel: `unlocked_inode_to_wb_begin`.
-    pub(crate) fn with_owner<R>(&self, f: impl FnOnce(&Arc<BdiWriteback>) -> R) -> R {
-        let _section = self.domain().read_lock();
+    pub(crate) fn with_owner<R>(&self, f: impl FnOnce(&BdiWriteback) -> R) -> R {
+        let section = self.domain().read_lock();
         let _moving = self.owner.is_switching.load(Ordering::Acquire).then(|| self.state.lock());
-        f(&self.wb())
+        f(self.owner.wb.read(&section))
     }
 
     /// Gives the inode the wb of `memcg`, unless it has one. Kernel: `inode_attach_wb`.

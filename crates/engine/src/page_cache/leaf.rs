@@ -22,7 +22,8 @@
 //!     [`LeafState::take_fresh`].
 //! L6. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
 //!     `super_block::space`.
-//! L7. `DROPBEHIND` is set only on an unclean page: whoever makes the page clean takes it out, or the mark away.
+//! L7. `DROPBEHIND` is set only on an unclean page, or on one that a DONTCACHE read has brought here. Whoever makes an
+//!     unclean page clean takes it out, or the mark away.
 //! L8. Once a page is behind the first [`FEW`], `all` has the frames, and `few` nothing.
 //! L9. `LISTED` says that an entry of `reclaim` stands for the page. It is set when the page becomes clean, and cleared when
 //!     its entry comes up and it is not; an entry for a page without it stands for nothing.
@@ -59,7 +60,8 @@ pub(crate) enum Mark {
     Referenced = 6,
     /// The backend has no space for it yet. Kernel: `BH_Delay`.
     Delayed = 7,
-    /// A DONTCACHE write has brought it here, and nobody else has written to it: it leaves once it is clean (L7).
+    /// A DONTCACHE write or read has brought it here, and nobody else has written to it: it leaves once it is clean, and
+    /// has been read if a read brought it (L7).
     /// Kernel: `PG_dropbehind`.
     Dropbehind = 8,
     /// Used again after that ([`LeafState::touch`]): it stays longer than others. Kernel: `PG_active`.

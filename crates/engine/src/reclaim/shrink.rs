@@ -117,8 +117,12 @@ fn shrink_leaf(engine: &Shared, memcg: &Memcg, queue: Queue, entry: Entry<LeafRe
     if queue == Queue::Small {
         engine.reclaim.ghost.remember(file_key(&inode), leaf.first.0, verdict.out);
     }
-    if is_empty && inode.mapping.remove_if_empty(leaf.first) && inode.users() == 0 && inode.mapping.is_empty() {
-        inode.super_block().forget_if_unused(&inode);
+    if is_empty && inode.mapping.remove_if_empty(leaf.first) {
+        if inode.users() == 0 && inode.mapping.is_empty() {
+            inode.super_block().forget_if_unused(&inode);
+        } else {
+            inode.super_block().note_unused(&inode);
+        }
     }
     let again = |leaf: &LeafRef| LeafRef { inode: leaf.inode.clone(), first: leaf.first };
     push(engine, memcg, Queue::Main, again(&leaf), verdict.main);

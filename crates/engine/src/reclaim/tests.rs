@@ -9,7 +9,7 @@ use crate::cgroup::Memcg;
 use crate::clock::ManualClock;
 use crate::engine::{Engine, Shared};
 use crate::file::File;
-use crate::filemap::Written;
+use crate::filemap::{ReadFlags, Written};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Timestamp};
@@ -64,7 +64,7 @@ impl Rig {
 fn read(file: &File, payer: &Arc<Memcg>, pages: std::ops::Range<u64>) {
     let mut page = [0; PAGE];
     for index in pages {
-        assert_eq!(file.read_at_for(payer, index * PAGE_BYTES, &mut page).unwrap(), PAGE);
+        assert_eq!(file.read_at_for(payer, ReadFlags::NONE, index * PAGE_BYTES, &mut page).unwrap(), PAGE);
     }
 }
 

@@ -27,6 +27,8 @@ impl SuperBlock {
         if let Some(inode) = shard.get(&attr.id) {
             let inode = InodeRef::new(inode);
             drop(shard);
+            inode.lru.mark_used();
+            self.note_unused(&inode);
             inode.refresh_from_lookup(&attr);
             inode.adopt_node(node);
             return inode;
@@ -37,12 +39,18 @@ impl SuperBlock {
         shard.insert(attr.id, inode);
         drop(shard);
         self.note_idle(&result);
+        self.note_unused(&result);
         result
     }
 
     /// The inode of this id, if it is in memory.
     pub(crate) fn find(&self, id: NodeId) -> Option<Arc<Inode>> {
         self.shard(id).lock().get(&id).cloned()
+    }
+
+    /// The same without waiting; `None` if that cannot be said.
+    pub(super) fn try_find(&self, id: NodeId) -> Option<Option<Arc<Inode>>> {
+        Some(self.shard(id).try_lock()?.get(&id).cloned())
     }
 
     /// The root directory.
@@ -75,7 +83,7 @@ impl SuperBlock {
             !unlinked && !inode.is_clean(&state)
         };
         if !keep && !metadata {
-            remove_same(&mut shard, inode);
+            self.remove_same(&mut shard, inode);
         }
         drop(shard);
         if unlinked {
@@ -88,12 +96,24 @@ impl SuperBlock {
         }
     }
 
-    /// Takes an inode without users and pages out of the hash.
+    /// Takes an inode without users and pages out of the hash. One with users is noted as one that may not be needed.
     pub(crate) fn forget_if_unused(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.id()).lock();
         let clean = inode.is_clean(&inode.state.lock());
         if inode.users() == 0 && clean && inode.mapping.is_empty() {
-            remove_same(&mut shard, inode);
+            self.remove_same(&mut shard, inode);
+        }
+        drop(shard);
+        self.note_unused(inode);
+    }
+
+    /// Takes `inode` out of its shard, unless another inode is there under its id by now.
+    fn remove_same(&self, shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
+        if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
+            shard.remove(&inode.id());
+        }
+        if inode.lru.is_listed() {
+            self.inode_lru.remove(inode);
         }
     }
 
@@ -128,12 +148,5 @@ impl SuperBlock {
     /// Empties the inode hash; the references go with the result.
     pub(crate) fn take_inodes(&self) -> Vec<Arc<Inode>> {
         self.inodes.iter().flat_map(|shard| shard.lock().drain().map(|(_, inode)| inode).collect::<Vec<_>>()).collect()
-    }
-}
-
-/// Takes `inode` out of its shard, unless another inode is there under its id by now.
-fn remove_same(shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
-    if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
-        shard.remove(&inode.id());
     }
 }

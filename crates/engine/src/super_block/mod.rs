@@ -13,18 +13,21 @@
 //! S2. Every inode with users, pages or dirty metadata is in `inodes`, once.
 //!
 //! # Lock order
-//! `umount_lock` first; `inodes` before any inode's locks.
+//! `inodes` before any inode's locks.
 //!
 //! # Kernel counterpart
 //! `struct super_block`; sem. 1.1.
 
 mod freeze;
 mod idle_nodes;
+mod inode_lru;
 mod inodes;
+mod shrinker;
 mod space;
 mod status;
 mod tenants;
 
+pub(crate) use inode_lru::LruPlace;
 pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
 pub use tenants::TenantStatus;
@@ -42,8 +45,10 @@ use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
 use crate::inode::{Changes, Inode, InodeRef};
-use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, S_UMOUNT};
+use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
+use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
+use crate::super_block::inode_lru::InodeLru;
 use crate::units::{NodeId, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback, CgroupWbs};
@@ -79,12 +84,16 @@ pub struct SuperBlock {
     pub(crate) open_files: AtomicU32,
     /// Calls of [`SuperBlock::sync`] that are running.
     syncs: AtomicU32,
-    pub(crate) umount_lock: Mutex<()>,
+    /// Somebody unmounts or freezes it.
+    pub(crate) is_umounting: AtomicBool,
     /// See [`Inode::release_if_clean`].
     pub(crate) releasing: Mutex<()>,
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
     idle_nodes: IdleNodes,
+    inode_lru: InodeLru,
+    /// Until umount has taken it away.
+    shrinker: Mutex<Option<ShrinkerRegistration>>,
     /// What the backend has room for.
     pub(crate) space: Space,
     /// Removals of names under way, of files that are not known before the answer.
@@ -129,11 +138,13 @@ impl SuperBlock {
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
             open_files: AtomicU32::new(0),
             syncs: AtomicU32::new(0),
-            umount_lock: Mutex::new(S_UMOUNT, ()),
+            is_umounting: AtomicBool::new(false),
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
             idle_nodes: IdleNodes::new(),
+            inode_lru: InodeLru::new(),
+            shrinker: Mutex::new(LEAVES, None),
             space: Space::new(),
             removals: Changes::new(),
             changed_underneath: AtomicU64::new(0),
@@ -150,6 +161,10 @@ impl SuperBlock {
             sb.abandon();
             engine.return_survivors(survivors);
             return Err(error);
+        }
+        if let Err(error) = sb.register_shrinker() {
+            sb.abandon();
+            return Err(error.into());
         }
         Ok(sb)
     }
@@ -331,7 +346,9 @@ impl SuperBlock {
         self.state.store(DEAD, Ordering::Release);
         let root = self.root.lock().take();
         drop(root);
+        self.close_inode_lru();
         drop(self.take_inodes());
+        self.unregister_shrinker();
         self.wbs().iter().for_each(|wb| wb.forget_switches());
         self.forget_dirty();
     }

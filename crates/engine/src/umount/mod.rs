@@ -11,7 +11,8 @@
 //! 7. Drain: what is in flight of this volume, and of no other, lets go of its inodes: switches to another wb
 //!    (`writeback::cgwb`), then units.
 //! 8. Evict every inode.
-//! 9. An inode that is still referenced is a bug, and said so.
+//! 9. An inode that is still referenced is a bug, and said so. The volume's shrinker is taken away; a scan of this
+//!    volume that runs, and of no other, is waited for.
 //! 10. The arena's records are given back and the backend is closed.
 //!
 //! The deadline can end it in steps 2 to 4 only; then writes thaw and the volume is as it was (P3).
@@ -29,7 +30,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeKind;
-use crate::error::UmountError;
+use crate::error::{InsideScan, UmountError};
 use crate::errseq::ErrCursor;
 use crate::inode::Inode;
 use crate::super_block::SuperBlock;
@@ -59,19 +60,100 @@ pub struct UncleanFile {
     pub bytes: u64,
 }
 
+/// One unmount or freeze of a volume at a time. Kernel: `s_umount`.
+struct Umounting(Arc<SuperBlock>);
+
+impl Umounting {
+    fn begin(sb: &Arc<SuperBlock>) -> Result<Self, UmountError> {
+        if sb.is_umounting.swap(true, Ordering::Acquire) {
+            return Err(UmountError::InProgress);
+        }
+        Ok(Self(Arc::clone(sb)))
+    }
+}
+
+impl Drop for Umounting {
+    fn drop(&mut self) {
+        self.0.is_umounting.store(false, Ordering::Release);
+    }
+}
+
+/// A volume that is frozen, has nothing left to flush, and is not in use. It thaws if nothing more is done.
+pub(crate) struct PreparedUmount {
+    only: Umounting,
+    discard: bool,
+    thaws: bool,
+}
+
+impl PreparedUmount {
+    /// The rest, from the detach on.
+    ///
+    /// # Errors
+    /// `BusyInodes`.
+    ///
+    /// # Blocking
+    /// For what is in flight of this volume; never for the backend.
+    pub(crate) fn finish(mut self) -> Result<(), UmountError> {
+        self.thaws = false;
+        let sb = &self.only.0;
+        sb.engine().detach(sb);
+        sb.clear_active();
+        sb.drain_switches();
+        if self.discard {
+            sb.doom_all();
+        } else {
+            debug_assert!(sb.is_clean(), "dirty after the flush");
+            sb.in_flight().drain();
+        }
+        let busy = sb.evict_inodes(self.discard);
+        sb.unregister_shrinker();
+        sb.forget_dirty();
+        sb.set_gone();
+        sb.engine().landing.free_kept();
+        sb.note_progress();
+        if busy != 0 {
+            tracing::error!(target: "slackwater::umount", volume = sb.name(), busy, "busy inodes after unmount");
+            return Err(UmountError::BusyInodes(busy));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PreparedUmount {
+    fn drop(&mut self) {
+        if self.thaws {
+            self.only.0.thaw();
+        }
+    }
+}
+
 impl SuperBlock {
     /// Unmounts the volume; the steps are in the module documentation of `umount`. Its progress can be
     /// followed with [`SuperBlock::status`].
     ///
     /// # Errors
     /// The volume is mounted and writable as before, and nothing is lost: `Busy`, `Deadline`, `NotMounted`,
-    /// `InProgress`. Only `BusyInodes` is different: the volume is gone, its data is in the backend, and
+    /// `InProgress`, `InsideScan`. Only `BusyInodes` is different: the volume is gone, its data is in the backend, and
     /// somebody kept a reference that he should not have.
     ///
     /// # Blocking
     /// For the backend, until the deadline at most.
     pub fn umount(self: &Arc<Self>, options: UmountOptions) -> Result<(), UmountError> {
-        let _only = self.umount_lock.try_lock().ok_or(UmountError::InProgress)?;
+        self.prepare_umount(options)?.finish()
+    }
+
+    /// Steps 1 to 5, but for the detach.
+    ///
+    /// # Errors
+    /// As [`SuperBlock::umount`], but for `BusyInodes`.
+    ///
+    /// # Blocking
+    /// As [`SuperBlock::umount`].
+    pub(crate) fn prepare_umount(self: &Arc<Self>, options: UmountOptions) -> Result<PreparedUmount, UmountError> {
+        if self.engine().shrinkers.is_walking() {
+            return Err(InsideScan.into());
+        }
+        let only = Umounting::begin(self)?;
         let was_frozen = self.is_frozen();
         if !was_frozen && !self.is_mounted() {
             return Err(UmountError::NotMounted);
@@ -81,33 +163,12 @@ impl SuperBlock {
         if !options.discard {
             self.flush(deadline)?;
         }
-        let frozen = self.freeze(deadline);
-        let flushed = if frozen { self.flush_the_rest(options, deadline) } else { Err(self.deadline_error()) };
-        if let Err(error) = flushed {
-            if !was_frozen {
-                self.thaw();
-            }
-            return Err(error);
+        let prepared = PreparedUmount { only, discard: options.discard, thaws: !was_frozen };
+        if !self.freeze(deadline) {
+            return Err(self.deadline_error());
         }
-        self.engine().detach(self);
-        self.clear_active();
-        self.drain_switches();
-        if options.discard {
-            self.doom_all();
-        } else {
-            debug_assert!(self.is_clean(), "dirty after the flush");
-            self.in_flight().drain();
-        }
-        let busy = self.evict_inodes(options.discard);
-        self.forget_dirty();
-        self.set_gone();
-        self.engine().landing.free_kept();
-        self.note_progress();
-        if busy != 0 {
-            tracing::error!(target: "slackwater::umount", volume = self.name(), busy, "busy inodes after unmount");
-            return Err(UmountError::BusyInodes(busy));
-        }
-        Ok(())
+        self.flush_the_rest(options, deadline)?;
+        Ok(prepared)
     }
 
     /// Step 2, and with writes frozen step 4: syncs until nothing is left to sync, over the backend's failures. How
@@ -132,8 +193,8 @@ impl SuperBlock {
     ///
     /// # Blocking
     /// For changes that wait for the backend, until `deadline` at most.
-    pub fn freeze_writes(&self, deadline: Option<Tick>) -> Result<(), UmountError> {
-        let _only = self.umount_lock.try_lock().ok_or(UmountError::InProgress)?;
+    pub fn freeze_writes(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
+        let _only = Umounting::begin(self)?;
         if !self.is_mounted() {
             return Err(UmountError::NotMounted);
         }
@@ -221,6 +282,7 @@ impl SuperBlock {
 
     /// Takes every inode out of memory. Returns how many somebody still holds.
     fn evict_inodes(self: &Arc<Self>, discard: bool) -> u64 {
+        self.close_inode_lru();
         let root = self.root.lock().take();
         drop(root);
         let mut busy = 0;

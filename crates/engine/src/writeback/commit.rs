@@ -225,6 +225,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         let result = answer.map_err(|error| error.kind());
         owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
         let missed = result.err().map(|kind| (kind, owner.commits().note_failed()));
+        let mut leaves_work = result.is_err() || !inodes.is_empty();
         for inode in inodes {
             end(&inode, result);
         }
@@ -237,11 +238,16 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
             let mut commits = owner.commits().0.lock();
             commits.ended = number;
             commits.failed = result.err().map(|kind| (number, kind)).or(commits.failed);
+            leaves_work |= commits.since.is_some() || commits.wanted;
         }
         owner.bdi().room_given();
         owner.engine().waits.wake(owner.root_id());
         owner.note_progress();
-        owner.root_wb().wake();
+        // A sync of names alone, as in the unmount of a volume that was not written to, is no matter for the flusher. To wake a
+        // thread for it takes longer than the rest of that unmount.
+        if leaves_work {
+            owner.root_wb().wake();
+        }
         owner.unpin();
     });
     sb.bdi().backend.submit(Call::SyncVolume { done });

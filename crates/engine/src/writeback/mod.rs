@@ -7,7 +7,7 @@
 //!                                |   '--- [`gate`], slots of      '------ failed: dirty again, backed off
 //!   [`work`]: sync, umount ------'        [`bdi`]                         error latched (errseq)
 //! ```
-//! [`dontcache`] asks the flusher for a pass at once, and takes out what is durable.
+//! [`dontcache`] has written back at once, and takes out what is durable.
 //! [`wb`] ties lists, counters and state of one tenant together, [`cgwb`] gives inodes to them; [`sync`] waits for the right-hand end.
 
 mod balance;
@@ -34,6 +34,8 @@ pub use bdi::BackingDevInfo;
 pub(crate) use cancel::cancel_pages;
 pub(crate) use cgwb::{CgroupWbs, Foreign, Round, SwitchQueue};
 pub use cgwb::{DrainStats, UmountForm};
+pub use dontcache::DontcacheForm;
+pub(crate) use dontcache::{DroppedBehind, Start};
 pub(crate) use gate::DeviceGate;
 pub(crate) use io_lists::ListName;
 pub(crate) use pool::FlusherPool;

@@ -436,7 +436,7 @@ fn settle_locked(inode: &Arc<Inode>, locked: LockedWb<'_>, now: Tick, flusher: b
         wb.arm_periodic(when);
     }
     if !flusher && inode.counted().dontcache_dirty > 0 {
-        let _ = wb.start_dontcache.kick(); // while it was on no list, a pass may have gone by
+        inode.super_block().engine().dontcache.came_back(wb);
     }
     wb.note_listed();
     Settled::Waiting

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use slackwater::{File, PAGE_BYTES, WriteFlags};
+use slackwater::{File, PAGE_BYTES, ReadFlags, WriteFlags};
 
 use crate::rig::{PAGE, Rig};
 
@@ -12,7 +12,7 @@ const PAGES: u64 = 80;
 #[derive(Clone, Debug)]
 enum Step {
     Write { at: u64, len: usize, dontcache: bool },
-    Read { at: u64, len: usize },
+    Read { at: u64, len: usize, dontcache: bool },
     Cut { to: u64 },
     Flush,
     Pass { seconds: u64 },
@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![1..3 * PAGE, (1_usize..8).prop_map(|pages| pages * PAGE)];
     let step = prop_oneof![
         8 => (at.clone(), len.clone(), prop::bool::weighted(0.7)).prop_map(|(at, len, dontcache)| Step::Write { at, len, dontcache }),
-        2 => (at.clone(), len).prop_map(|(at, len)| Step::Read { at, len }),
+        2 => (at.clone(), len, any::<bool>()).prop_map(|(at, len, dontcache)| Step::Read { at, len, dontcache }),
         1 => at.prop_map(|to| Step::Cut { to }),
         3 => Just(Step::Flush),
         2 => (1..7_u64).prop_map(|seconds| Step::Pass { seconds }),
@@ -73,10 +73,14 @@ impl Model {
         }
     }
 
-    fn read(&mut self, at: u64, len: usize) -> &[u8] {
+    fn read(&mut self, at: u64, len: usize, dontcache: bool) -> &[u8] {
         let from = (at as usize).min(self.bytes.len());
         let to = (at as usize + len).min(self.bytes.len());
-        for index in pages_of(from as u64, to - from) {
+        let mut stay = pages_of(from as u64, to - from);
+        if dontcache {
+            stay.start = to as u64 / PAGE_BYTES; // a sequential reader goes on there
+        }
+        for index in stay {
             self.wanted.entry(index).or_insert(Wanted::Perhaps);
         }
         &self.bytes[from..to]
@@ -97,10 +101,11 @@ fn run(rig: &Rig, file: &File, model: &mut Model, nth: usize, step: Step, holds:
             file.write_at_with(flags, at, &bytes).unwrap();
             model.write(at, &bytes, dontcache);
         }
-        Step::Read { at, len } => {
+        Step::Read { at, len, dontcache } => {
             let mut bytes = vec![0xee; len];
-            let read = file.read_at(at, &mut bytes).unwrap();
-            assert!(bytes[..read] == *model.read(at, len), "{len} bytes at {at}");
+            let flags = if dontcache { ReadFlags::DONTCACHE } else { ReadFlags::NONE };
+            let read = file.read_at_with(flags, at, &mut bytes).unwrap();
+            assert!(bytes[..read] == *model.read(at, len, dontcache), "{len} bytes at {at}");
         }
         Step::Cut { to } if !*holds => {
             file.set_len(to).unwrap();

@@ -4,8 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
-use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, WriteFlags};
-use slackwater_arena::{Arena, ArenaConfig};
+use slackwater::{
+    DontcacheForm, Engine, File, Forms, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
+    WriteFlags,
+};
+use slackwater_arena::{Arena, ArenaConfig, Survivors};
 
 pub(crate) const PAGE: usize = PAGE_BYTES as usize;
 
@@ -18,6 +21,7 @@ struct Wishes {
     units_to_fail: u32,
     commits_to_fail: u32,
     at_next_unit: Option<Hook>,
+    reads_fail_from: Option<u64>,
 }
 
 /// In front of a [`MemBackend`], which answers on the caller's thread.
@@ -32,6 +36,11 @@ impl Steered {
         self.wishes.lock().unwrap().holds_units = true;
     }
 
+    /// Units that are kept.
+    pub(crate) fn held(&self) -> usize {
+        self.wishes.lock().unwrap().held.len()
+    }
+
     pub(crate) fn let_go(&self) {
         let held = {
             let mut wishes = self.wishes.lock().unwrap();
@@ -44,6 +53,11 @@ impl Steered {
     pub(crate) fn fail(&self, units: u32, commits: u32) {
         let mut wishes = self.wishes.lock().unwrap();
         (wishes.units_to_fail, wishes.commits_to_fail) = (units, commits);
+    }
+
+    /// Reads of bytes from `offset_bytes` on fail.
+    pub(crate) fn fail_reads_from(&self, offset_bytes: u64) {
+        self.wishes.lock().unwrap().reads_fail_from = Some(offset_bytes);
     }
 
     /// Runs `hook` when the next unit comes, on the thread of the flusher.
@@ -68,7 +82,11 @@ impl Backend for Steered {
             wishes.held.push(call);
             drop(wishes);
         } else {
-            let fails = is_unit && fails(&mut wishes.units_to_fail) || is_commit && fails(&mut wishes.commits_to_fail);
+            let from = wishes.reads_fail_from.unwrap_or(u64::MAX);
+            let is_bad_read = matches!(&call, Call::Read(unit) if unit.offset_bytes() >= from);
+            let fails = is_bad_read
+                || is_unit && fails(&mut wishes.units_to_fail)
+                || is_commit && fails(&mut wishes.commits_to_fail);
             drop(wishes);
             if fails {
                 drop(call); // which answers that it came to nothing
@@ -94,15 +112,30 @@ pub(crate) struct Rig {
 impl Rig {
     /// Whose flusher begins when it is told to, and not because much is dirty. Reads bring what is asked for and no more.
     pub(crate) fn new(arena_bytes: u64) -> Self {
-        let tunables = Tunables {
+        Self::with(arena_bytes, |tunables| tunables)
+    }
+
+    /// The same but for what `adjust` changes.
+    pub(crate) fn with(arena_bytes: u64, adjust: impl FnOnce(Tunables) -> Tunables) -> Self {
+        Self::formed(arena_bytes, adjust, DontcacheForm::Kick)
+    }
+
+    pub(crate) fn formed(
+        arena_bytes: u64,
+        adjust: impl FnOnce(Tunables) -> Tunables,
+        dontcache: DontcacheForm,
+    ) -> Self {
+        let tunables = adjust(Tunables {
             flusher_threads: 0,
             dirty_background_percent: 95,
             dirty_percent: 100,
             readahead_pages: 0,
             ..Tunables::default()
-        };
+        });
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
-        let engine = Engine::new(Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap(), clock.clone(), tunables);
+        let arena = Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap();
+        let forms = Forms { dontcache, ..Forms::default() };
+        let engine = Engine::with_forms(arena, Survivors::default(), clock.clone(), tunables, forms);
         let backend = Arc::new(Steered { mem: MemBackend::new(), wishes: Mutex::default() });
         let volume = engine.mount("rig", backend.clone()).unwrap();
         Self { engine, clock, backend, volume }

@@ -12,7 +12,7 @@ mod reply;
 mod request;
 
 pub use flags::{fattr, fopen, fsync, getattr, init, lk, open_in, read_in, release, setxattr, write_in};
-pub use notify::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut};
+pub use notify::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut, NotifyPruneOut};
 pub use opcode::Opcode;
 pub use reply::{
     Attr, AttrOut, BmapOut, DirentHead, EntryOut, FileLock, GetxattrOut, InitOut, Kstatfs, LkOut, LseekOut, OpenOut,
@@ -148,6 +148,7 @@ mod tests {
         assert_eq!((Statx::SIZE, StatxOut::SIZE, StatxIn::SIZE), (256, 288, 24));
         assert_eq!((CopyFileRangeIn::SIZE, IoctlIn::SIZE, DirentHead::SIZE), (56, 32, 24));
         assert_eq!((InvalInodeOut::SIZE, InvalEntryOut::SIZE, NotifyDeleteOut::SIZE), (24, 16, 24));
+        assert_eq!(NotifyPruneOut::SIZE, 16);
     }
 
     #[test]

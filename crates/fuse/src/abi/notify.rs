@@ -15,6 +15,7 @@ pub enum NotifyCode {
     Delete = 6,
     Resend = 7,
     IncEpoch = 8,
+    Prune = 9,
 }
 
 wire! {
@@ -39,5 +40,12 @@ wire! {
         pub child: u64,
         pub namelen: u32,
         pub padding: u32,
+    }
+
+    /// Give up what is not in use of some nodes; `count` numbers of 64 bits follow. From minor version 45 on.
+    pub struct NotifyPruneOut {
+        pub count: u32,
+        pub padding: u32,
+        pub spare: u64,
     }
 }

@@ -32,6 +32,8 @@ pub struct MountOptions {
     pub nodev: bool,
     /// No program can be run from it.
     pub noexec: bool,
+    /// What goes through it stays out of the cache, but where a file or a tenant says otherwise.
+    pub dontcache: bool,
     /// Most bytes in one READ, where fewer than the kernel's own limit.
     pub max_read: Option<u32>,
 }
@@ -47,6 +49,7 @@ impl Default for MountOptions {
             nosuid: false,
             nodev: false,
             noexec: false,
+            dontcache: false,
             max_read: None,
         }
     }

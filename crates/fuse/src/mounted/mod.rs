@@ -121,9 +121,10 @@ impl MountedVolume {
         options: &MountOptions,
         tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, MountVolumeError> {
-        let volume = Volume::new(&sb, tenancy)?;
+        let volume = Volume::new(&sb, tenancy, options.dontcache)?;
         let started = start::start(pool, &volume, mountpoint, options);
         let Started { session, dev, missing } = started.inspect_err(|_| volume.let_go())?;
+        volume.give_back_under_pressure();
         let umount = Mutex::new(UMOUNT, ());
         let (mountpoint, discards) = (mountpoint.to_owned(), AtomicBool::new(false));
         Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, dev, umount, discards }))

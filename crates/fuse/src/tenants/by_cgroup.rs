@@ -15,7 +15,7 @@ use crate::tenants::layout::{Kind, Layout};
 use crate::tenants::limits::Limits;
 use crate::tenants::proof::ProofKind;
 use crate::tenants::watches::Watches;
-use crate::tenants::{Tenant, Watcher, named, pid_namespace};
+use crate::tenants::{Tenant, TenantConfig, Watcher, named, pid_namespace};
 
 /// The root of a hierarchy: kernfs counts from here.
 const ROOT: u64 = 1;
@@ -30,7 +30,7 @@ pub(super) struct ByCgroup {
 }
 
 impl ByCgroup {
-    pub(super) fn new(limits_bytes: BTreeMap<PathBuf, u64>, clock: Arc<dyn Clock>) -> Result<Self, TenantsError> {
+    pub(super) fn new(config: BTreeMap<PathBuf, TenantConfig>, clock: Arc<dyn Clock>) -> Result<Self, TenantsError> {
         pid_namespace::check()?;
         let path = PathBuf::from("/proc/self/mountinfo");
         let mountinfo = match std::fs::read(&path) {
@@ -41,8 +41,8 @@ impl ByCgroup {
         if layout == Layout::default() {
             return Err(TenantsError::NoCgroups);
         }
-        let limits_bytes = named::by_path(limits_bytes, &mountinfo, &layout)?;
-        let cgroups = Cgroups::new(layout, Limits::new(limits_bytes), Watches::new());
+        let config = named::by_path(config, &mountinfo, &layout)?;
+        let cgroups = Cgroups::new(layout, Limits::new(config), Watches::new());
         Ok(Self::over(ProofKind::of_this_kernel(), cgroups, clock))
     }
 

@@ -37,16 +37,16 @@ pub enum TenantsError {
          one, or use --tenant-by uid or volume"
     )]
     NoCgroups,
-    /// A limit that would bound nobody.
-    #[error("a limit for {tenant}: {by} has tenants such as {example} only", example = by.example())]
+    /// What is configured would be for nobody.
+    #[error("{tenant} is no tenant: {by} has tenants such as {example} only", example = by.example())]
     NoSuchTenant {
         /// What makes a tenant.
         by: TenantBy,
-        /// Whose limit it was to be.
+        /// For whom it was to be.
         tenant: PathBuf,
     },
-    /// A limit for a cgroup in which nobody can be.
-    #[error("a limit for {name:?}: {source}")]
+    /// A cgroup in which nobody can be.
+    #[error("nobody can be in the cgroup {name:?}: {source}")]
     NoSuchCgroup {
         /// As it was written.
         name: PathBuf,

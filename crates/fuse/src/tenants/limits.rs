@@ -1,4 +1,4 @@
-//! The limit of one cgroup: configured, or its memory limit.
+//! The limit of one cgroup, configured or its memory limit, and what else is configured for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
+use crate::tenants::TenantConfig;
 use crate::tenants::layout::{Kind, Layout};
 
 /// From here on a limit is none: v1 writes the largest number of whole pages instead of a word.
@@ -13,21 +14,22 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 
 pub(super) struct Limits {
     /// By cgroup path.
-    configured_bytes: BTreeMap<PathBuf, u64>,
+    configured: BTreeMap<PathBuf, TenantConfig>,
     has_warned: AtomicBool,
 }
 
 impl Limits {
-    pub(super) fn new(configured_bytes: BTreeMap<PathBuf, u64>) -> Self {
-        Self { configured_bytes, has_warned: AtomicBool::new(false) }
+    pub(super) fn new(configured: BTreeMap<PathBuf, TenantConfig>) -> Self {
+        Self { configured, has_warned: AtomicBool::new(false) }
     }
 
-    /// The limit in bytes of the cgroup `path` itself, not of those above it. With both kinds the smaller counts.
+    /// What makes a tenant of the cgroup `path`: a limit of its own, or that something is configured for it. The limit is
+    /// that of the cgroup itself, not of those above it; with both kinds the smaller counts.
     ///
     /// A hybrid machine has the memory controller on v1, and gives a cgroup the same path in both hierarchies; there
     /// the limit of a unified cgroup stands in the memory hierarchy.
-    pub(super) fn of(&self, layout: &Layout, kind: Kind, path: &Path) -> Option<u64> {
-        let configured = self.configured_bytes.get(path).copied();
+    pub(super) fn of(&self, layout: &Layout, kind: Kind, path: &Path) -> Option<TenantConfig> {
+        let configured = self.configured.get(path).copied();
         let of_memory = || {
             let directory = layout.memory.as_ref()?.directory(path)?;
             self.read(&directory.join("memory.limit_in_bytes"))
@@ -39,7 +41,13 @@ impl Limits {
                 directory.and_then(|directory| self.read(&directory.join("memory.max"))).or_else(of_memory)
             }
         };
-        configured.into_iter().chain(of_cgroup.flatten()).min()
+        let of_cgroup = of_cgroup.flatten().map(TenantConfig::limit);
+        configured.into_iter().chain(of_cgroup).reduce(TenantConfig::and)
+    }
+
+    /// Whether what is read and written from the cgroup `path` is to stay out of the cache, if that is configured for itself.
+    pub(super) fn dontcache(&self, path: &Path) -> Option<bool> {
+        self.configured.get(path)?.dontcache
     }
 
     /// `None` if there is no such file, `Some(None)` if it says that there is no limit.

@@ -123,6 +123,31 @@ impl FromStr for TenantBy {
     }
 }
 
+/// What is configured for a tenant.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct TenantConfig {
+    /// What may be dirty for it.
+    pub limit_bytes: Option<u64>,
+    /// Whether what it reads and writes is to stay out of the cache. `None`: as above it, or as the volume says.
+    pub dontcache: Option<bool>,
+}
+
+impl TenantConfig {
+    /// A limit alone.
+    #[must_use]
+    pub fn limit(bytes: u64) -> Self {
+        Self { limit_bytes: Some(bytes), dontcache: None }
+    }
+
+    /// What both say: the smaller limit, and to use the cache.
+    fn and(self, other: Self) -> Self {
+        Self {
+            limit_bytes: self.limit_bytes.into_iter().chain(other.limit_bytes).min(),
+            dontcache: self.dontcache.into_iter().chain(other.dontcache).min(),
+        }
+    }
+}
+
 /// Names a tenant among those of one [`Tenants`].
 ///
 /// By cgroup: the inode number of the cgroup's directory, with bit 63 set for the memory hierarchy of v1, which counts
@@ -139,41 +164,52 @@ pub struct Tenant {
     pub path: String,
     /// The smaller of the configured limit and the cgroup's memory limit; `None` without either.
     pub limit_bytes: Option<u64>,
+    /// Whether what it reads and writes is to stay out of the cache, if that is configured for it or a cgroup above it.
+    pub dontcache: Option<bool>,
 }
 
 /// Finds the tenant of a request. See the [module](self).
 pub struct Tenants {
     finder: Finder,
+    /// Whether some have a [`Tenant::dontcache`].
+    has_dontcache: bool,
 }
 
 enum Finder {
     Cgroup(Box<ByCgroup>),
-    Uid(BTreeMap<PathBuf, u64>),
+    Uid(BTreeMap<PathBuf, TenantConfig>),
     Volume(Arc<Tenant>),
 }
 
 impl Tenants {
-    /// Tenants of the kind `by`, where `limits_bytes` configures limits by [`Tenant::path`], or by the directory of a cgroup.
-    /// A cgroup that is not there is warned of, since it may come. Whether the kernel can name the cgroup of a thread is
+    /// Tenants of the kind `by`, where `config` is by [`Tenant::path`], or by the directory of a cgroup. A cgroup that is not
+    /// there is warned of, since it may come. Whether the kernel can name the cgroup of a thread is
     /// tried out here.
     ///
     /// # Errors
-    /// A limit is for somebody who cannot be. By cgroup only: callers cannot be told apart, since this process is in a pid
+    /// Something is configured for somebody who cannot be. By cgroup only: callers cannot be told apart, since this process is in a pid
     /// namespace of its own or cannot read `/proc` ([`TenantsError`] says what to do), or no cgroup hierarchy is mounted.
     pub fn new(
         by: TenantBy,
-        limits_bytes: BTreeMap<PathBuf, u64>,
+        config: BTreeMap<PathBuf, TenantConfig>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TenantsError> {
-        if let Some(tenant) = limits_bytes.keys().find(|tenant| !by.may_be_called(tenant)) {
+        let has_dontcache = config.values().any(|config| config.dontcache.is_some());
+        if let Some(tenant) = config.keys().find(|tenant| !by.may_be_called(tenant)) {
             return Err(TenantsError::NoSuchTenant { by, tenant: tenant.clone() });
         }
         let finder = match by {
-            TenantBy::Cgroup => Finder::Cgroup(Box::new(ByCgroup::new(limits_bytes, clock)?)),
-            TenantBy::Uid => Finder::Uid(limits_bytes),
-            TenantBy::Volume => Finder::Volume(Arc::new(named(TenantId(0), VOLUME.to_owned(), &limits_bytes))),
+            TenantBy::Cgroup => Finder::Cgroup(Box::new(ByCgroup::new(config, clock)?)),
+            TenantBy::Uid => Finder::Uid(config),
+            TenantBy::Volume => Finder::Volume(Arc::new(named(TenantId(0), VOLUME.to_owned(), &config))),
         };
-        Ok(Self { finder })
+        Ok(Self { finder, has_dontcache })
+    }
+
+    /// Whether it is configured for some what stays out of the cache.
+    #[must_use]
+    pub fn has_dontcache(&self) -> bool {
+        self.has_dontcache
     }
 
     /// The tenant of a request by thread `pid` of user `uid`, both as the request's header has them. `None`: nobody in
@@ -187,7 +223,7 @@ impl Tenants {
     pub fn of(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
         match &self.finder {
             Finder::Volume(tenant) => Some(Arc::clone(tenant)),
-            Finder::Uid(limits) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), limits))),
+            Finder::Uid(config) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), config))),
             Finder::Cgroup(by_cgroup) => (pid != 0).then(|| by_cgroup.tenant_of(pid)).flatten(),
         }
     }
@@ -203,7 +239,7 @@ impl Tenants {
     }
 }
 
-fn named(id: TenantId, path: String, limits_bytes: &BTreeMap<PathBuf, u64>) -> Tenant {
-    let limit_bytes = limits_bytes.get(Path::new(&path)).copied();
-    Tenant { id, path, limit_bytes }
+fn named(id: TenantId, path: String, config: &BTreeMap<PathBuf, TenantConfig>) -> Tenant {
+    let TenantConfig { limit_bytes, dontcache } = config.get(Path::new(&path)).copied().unwrap_or_default();
+    Tenant { id, path, limit_bytes, dontcache }
 }

@@ -1,12 +1,13 @@
-//! The cgroup that somebody means who configures a limit for it: its path as `/proc/PID/cgroup` has it, or the directory
+//! The cgroup that somebody means who configures something for it: its path as `/proc/PID/cgroup` has it, or the directory
 //! where it is found below a mount.
 //!
-//! A limit for a path that is neither would bound nobody, and nobody would notice. So it is refused if no process can ever
+//! What is configured for a path that is neither would be for nobody, and nobody would notice. So it is refused if no process can ever
 //! be in such a cgroup. One that is not there yet is only warned of: containers come and go.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::tenants::TenantConfig;
 use crate::tenants::error::TenantsError;
 use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
 
@@ -42,27 +43,27 @@ pub enum CgroupNameError {
     },
 }
 
-/// `limits_bytes` by the paths that lookups go by. Warns of cgroups that are not there.
+/// `config` by the paths that lookups go by. Warns of cgroups that are not there.
 ///
 /// # Errors
-/// A limit is for a cgroup in which nobody can be.
+/// Something is for a cgroup in which nobody can be.
 pub(super) fn by_path(
-    limits_bytes: BTreeMap<PathBuf, u64>,
+    config: BTreeMap<PathBuf, TenantConfig>,
     mountinfo: &str,
     layout: &Layout,
-) -> Result<BTreeMap<PathBuf, u64>, TenantsError> {
+) -> Result<BTreeMap<PathBuf, TenantConfig>, TenantsError> {
     let mounts: Vec<_> = mounts(mountinfo).collect();
-    let mut by_path = BTreeMap::<PathBuf, u64>::new();
-    for (name, bytes) in limits_bytes {
+    let mut by_path = BTreeMap::<PathBuf, TenantConfig>::new();
+    for (name, config) in config {
         let path = match path_of(&name, &mounts, layout) {
             Ok(path) => path,
             Err(source) => return Err(TenantsError::NoSuchCgroup { name, source }),
         };
         if !layout.has(&path) {
-            tracing::warn!(cgroup = ?path, "there is no such cgroup now: its limit holds once there is");
+            tracing::warn!(cgroup = ?path, "there is no such cgroup now: what is configured for it holds once there is");
         }
-        // By two names: the smaller counts, as it does beside the limit of the cgroup itself.
-        by_path.entry(path).and_modify(|least| *least = bytes.min(*least)).or_insert(bytes);
+        // By two names: the smaller limit counts, as it does beside the limit of the cgroup itself.
+        by_path.entry(path).and_modify(|other| *other = config.and(*other)).or_insert(config);
     }
     Ok(by_path)
 }
@@ -128,7 +129,7 @@ mod tests {
         /// The path that a limit for `name` is for, or why there is none.
         fn path(&self, name: &str) -> Result<PathBuf, String> {
             let layout = Layout::parse(&self.mountinfo);
-            let limits = BTreeMap::from([(name.into(), 1)]);
+            let limits = BTreeMap::from([(name.into(), TenantConfig::limit(1))]);
             let by_path = by_path(limits, &self.mountinfo, &layout).map_err(|error| error.to_string())?;
             Ok(by_path.into_keys().next().unwrap())
         }
@@ -174,9 +175,10 @@ mod tests {
         let layout = Layout::parse(&machine.mountinfo);
         let directory = format!("{}/there", machine.mountpoint("unified"));
         for (one, other) in [(5, 7), (7, 5)] {
-            let limits = BTreeMap::from([("/there".into(), one), (directory.clone().into(), other)]);
+            let limits = [("/there".into(), one), (directory.clone().into(), other)];
+            let limits = BTreeMap::from(limits.map(|(name, bytes)| (name, TenantConfig::limit(bytes))));
             let by_path = by_path(limits, &machine.mountinfo, &layout).unwrap();
-            assert_eq!(by_path, BTreeMap::from([("/there".into(), 5)]));
+            assert_eq!(by_path, BTreeMap::from([("/there".into(), TenantConfig::limit(5))]));
         }
     }
 

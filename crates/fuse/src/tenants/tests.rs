@@ -40,10 +40,11 @@ fn a_word_names_what_makes_a_tenant() {
 
 #[test]
 fn users_are_tenants_of_their_own() {
-    let limits = BTreeMap::from([("uid:1000".into(), MIB)]);
+    let limits = BTreeMap::from([("uid:1000".into(), TenantConfig::limit(MIB))]);
     let tenants = Tenants::new(TenantBy::Uid, limits, clock()).unwrap();
     let user = tenants.of(1, 1000).unwrap();
-    assert_eq!(*user, Tenant { id: TenantId(1000), path: "uid:1000".to_owned(), limit_bytes: Some(MIB) });
+    let path = "uid:1000".to_owned();
+    assert_eq!(*user, Tenant { id: TenantId(1000), path, limit_bytes: Some(MIB), dontcache: None });
     assert_eq!(tenants.of(1, 0).unwrap().limit_bytes, None);
     assert_eq!(tenants.of(0, 1000), Some(user), "who is in another pid namespace has a user all the same");
     assert!(tenants.watcher().is_none());
@@ -52,7 +53,7 @@ fn users_are_tenants_of_their_own() {
 #[test]
 fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
     let refusal = |by, tenant: &str| {
-        let limits = BTreeMap::from([(tenant.into(), MIB)]);
+        let limits = BTreeMap::from([(tenant.into(), TenantConfig::limit(MIB))]);
         Tenants::new(by, limits, clock()).err().map(|error| error.to_string())
     };
     for tenant in ["/a", "volume", "1000", "uid:", "uid:007", "uid:-1", "uid:4294967296", "uid:root"] {
@@ -71,9 +72,12 @@ fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
 
 #[test]
 fn a_volume_is_one_tenant() {
-    let tenants = Tenants::new(TenantBy::Volume, BTreeMap::from([("volume".into(), MIB)]), clock()).unwrap();
+    let config = TenantConfig { limit_bytes: Some(MIB), dontcache: Some(true) };
+    let tenants = Tenants::new(TenantBy::Volume, BTreeMap::from([("volume".into(), config)]), clock()).unwrap();
+    assert!(tenants.has_dontcache());
     let tenant = tenants.of(0, 0).unwrap();
-    assert_eq!(*tenant, Tenant { id: TenantId(0), path: "volume".to_owned(), limit_bytes: Some(MIB) });
+    let path = "volume".to_owned();
+    assert_eq!(*tenant, Tenant { id: TenantId(0), path, limit_bytes: Some(MIB), dontcache: Some(true) });
     assert!(Arc::ptr_eq(&tenant, &tenants.of(7, 1000).unwrap()));
 }
 

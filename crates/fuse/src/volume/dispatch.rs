@@ -23,6 +23,7 @@ use crate::volume::answer::Answer;
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
+use crate::volume::pruning::has_prune;
 use crate::volume::writes::{Attempt, Write};
 
 /// A volume as the session sees it.
@@ -32,9 +33,12 @@ pub(crate) struct Served {
 }
 
 impl FileSystem for Served {
-    fn init(&self, _: &Negotiated, notifier: &Notifier) {
+    fn init(&self, negotiated: &Negotiated, notifier: &Notifier) {
         // Set once: a volume is served by one session.
         let _ = self.volume.notifier.set(notifier.clone());
+        if has_prune(negotiated) {
+            let _ = self.volume.pruner.set(notifier.clone());
+        }
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "dispatch has the others")]
@@ -84,9 +88,10 @@ impl Volume {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
-                if let Some(reply) = Self::read_cached(&open, &args, reply) {
+                let flags = self.read_flags(&open.node, header);
+                if let Some(reply) = Self::read_cached(&open, flags, &args, reply) {
                     let payer = self.payer(header, &open);
-                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &args, &payer));
+                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &payer, flags, &args));
                 }
             }
             Operation::Flush(args) => {
@@ -112,7 +117,10 @@ impl Volume {
             }
             Operation::CopyFileRange(args) => {
                 let payer = self.handles.file(args.fh_out).map(|open| self.payer(header, &open));
-                self.serve(cx, header, change, reply, move |volume| volume.copy_file_range(&args, payer.as_ref()));
+                let asker = *header;
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.copy_file_range(&args, &asker, payer.as_ref())
+                });
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
                 let plus = matches!(op, Operation::Readdirplus(_));
@@ -185,11 +193,14 @@ impl Volume {
             }
             Operation::Create { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
-                self.serve(cx, header, change, reply, move |volume| volume.create(&node, &name, &args, creator));
+                let tenant = self.tenant_dontcache(header);
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.create(&node, &name, &args, creator, tenant)
+                });
             }
             Operation::Tmpfile(args) => {
-                let creator = creator(header, args.umask);
-                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator));
+                let (creator, tenant) = (creator(header, args.umask), self.tenant_dontcache(header));
+                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator, tenant));
             }
             Operation::Unlink { name } => {
                 let name = own(name);
@@ -213,7 +224,10 @@ impl Volume {
                 let name = own(name);
                 self.serve(cx, header, change, reply, move |volume| volume.link(&linked, &node, &name));
             }
-            Operation::Open(args) => self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args)),
+            Operation::Open(args) => {
+                let tenant = self.tenant_dontcache(header);
+                self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args, tenant));
+            }
             Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
             Operation::Fsyncdir(args) => {
                 self.serve(cx, header, change, reply, move |volume| volume.fsyncdir(&node, &args))
@@ -288,8 +302,8 @@ impl Volume {
     }
 
     fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
-        let memcg = self.payer(header, &open);
-        Write::new(open, memcg, args)
+        let (memcg, flags) = (self.payer(header, &open), self.write_flags(&open.node, header));
+        Write::new(open, memcg, flags, args)
     }
 
     /// Who pays for what a request writes to `open`, or has to be brought into the cache for it.

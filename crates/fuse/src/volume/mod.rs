@@ -19,6 +19,7 @@ mod blocking;
 mod callers;
 mod directories;
 mod dispatch;
+mod dontcache;
 mod errno;
 mod handles;
 pub(crate) mod lock_order;
@@ -27,6 +28,7 @@ mod nodes;
 mod open_files;
 mod paused;
 mod processes;
+mod pruning;
 mod read_buffer;
 mod reads;
 mod writes;
@@ -59,27 +61,37 @@ pub(crate) struct Volume {
     attendant: Attendant,
     /// Who pays for what; `None`: whoever, all of them together.
     tenancy: Option<Arc<Tenancy>>,
+    /// Whether what nobody else says anything of is to stay out of the cache.
+    dontcache: bool,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
+    /// The same, of a kernel that can be asked for nodes.
+    pruner: OnceLock<Notifier>,
     is_refusing: AtomicBool,
     /// Whether the kernel's cache was seen to follow every write around it.
     is_coherent: AtomicBool,
 }
 
 impl Volume {
-    /// Serves a volume; nobody asks yet.
+    /// Serves a volume; nobody asks yet. `dontcache`: what goes through it stays out of the cache.
     ///
     /// # Errors
     /// The volume is gone, or there is no thread.
-    pub(crate) fn new(sb: &Arc<SuperBlock>, tenancy: Option<Arc<Tenancy>>) -> Result<Arc<Self>, VolumeError> {
+    pub(crate) fn new(
+        sb: &Arc<SuperBlock>,
+        tenancy: Option<Arc<Tenancy>>,
+        dontcache: bool,
+    ) -> Result<Arc<Self>, VolumeError> {
         let volume = Arc::new(Self {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
             handles: Handles::new(),
             attendant: Attendant::new(),
             tenancy,
+            dontcache,
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
+            pruner: OnceLock::new(),
             is_refusing: AtomicBool::new(false),
             is_coherent: AtomicBool::new(false),
         });

@@ -81,6 +81,7 @@ impl Volume {
         name: &OsStr,
         args: &CreateIn,
         creator: Creator,
+        tenant: Option<bool>,
     ) -> Result<Answer, Failure> {
         let make = || self.sb.make_as(&dir.inode, name, NewNode::File, args.mode & 0o7777, creator);
         let inode = match self.unfrozen(make) {
@@ -92,18 +93,25 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         };
-        self.open_made(dir, inode, args.flags)
+        self.open_made(dir, inode, args.flags, tenant)
     }
 
     /// TMPFILE: makes a file without a name and opens it.
-    pub(super) fn tmpfile(&self, dir: &Node, args: &CreateIn, creator: Creator) -> Result<Answer, Failure> {
+    pub(super) fn tmpfile(
+        &self,
+        dir: &Node,
+        args: &CreateIn,
+        creator: Creator,
+        tenant: Option<bool>,
+    ) -> Result<Answer, Failure> {
         let inode = self.unfrozen(|| self.sb.make_tmpfile(&dir.inode, args.mode & 0o7777, creator))?;
-        self.open_made(dir, inode, args.flags)
+        self.open_made(dir, inode, args.flags, tenant)
     }
 
-    fn open_made(&self, dir: &Node, inode: InodeRef, flags: u32) -> Result<Answer, Failure> {
+    fn open_made(&self, dir: &Node, inode: InodeRef, flags: u32, tenant: Option<bool>) -> Result<Answer, Failure> {
         let node = self.found(dir, inode)?;
-        match self.open_handle(&node, flags) {
+        Self::says_nothing(&node);
+        match self.open_handle(&node, flags, tenant) {
             Ok((handle, open_flags)) => Ok(Answer::Created(entry_out(&node), handle, open_flags)),
             Err(failure) => {
                 self.nodes.forget(node.id(), 1);

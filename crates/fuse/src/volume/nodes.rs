@@ -20,6 +20,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::ROOT_ID;
+use crate::volume::dontcache::FileWord;
 use crate::volume::lock_order::LEAF;
 
 /// Shards of the table: enough that two threads seldom meet.
@@ -37,6 +38,8 @@ pub(super) struct Node {
     pub(super) parked: AtomicU32,
     /// Cut to nothing, and not written back since: what is written next replaces what was there.
     pub(super) emptied: AtomicBool,
+    /// Whether it is to stay out of the cache, as it says itself.
+    pub(super) dontcache: FileWord,
     /// Number of the directory in which it was found last, for `..`.
     pub(super) parent_ino: AtomicU64,
 }
@@ -51,6 +54,7 @@ impl Node {
             writers: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             emptied: AtomicBool::new(false),
+            dontcache: FileWord::unknown(),
             parent_ino: AtomicU64::new(ino),
         })
     }

@@ -55,8 +55,9 @@ impl Drop for OpenFile {
 
 impl Volume {
     /// OPEN. The kernel has checked permissions, and asks for the truncation with the same request.
-    pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn) -> Result<Answer, Failure> {
-        let (handle, open_flags) = self.open_handle(node, args.flags)?;
+    pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn, tenant: Option<bool>) -> Result<Answer, Failure> {
+        self.learn_dontcache(node);
+        let (handle, open_flags) = self.open_handle(node, args.flags, tenant)?;
         let truncated = if args.flags & OFlags::TRUNC.bits() == 0 { Ok(()) } else { self.empty(node, args) };
         match truncated {
             Ok(()) => Ok(Answer::Opened(handle, open_flags)),
@@ -84,8 +85,14 @@ impl Volume {
     ///
     /// Who writes goes around the kernel's pages, several at a time, so that each write is seen with its
     /// writer. Who only reads uses them, as long as the file is as the kernel knows it, and the kernel drops what
-    /// is written around them ([`coherence`](crate::coherence)); there is nothing to say when he closes it.
-    pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32) -> Result<(u64, u32), Failure> {
+    /// is written around them ([`coherence`](crate::coherence)); there is nothing to say when he closes it. Of a file that is
+    /// to stay out of the cache only what is mapped is among them. `tenant`: what his tenant says of that.
+    pub(super) fn open_handle(
+        &self,
+        node: &Arc<Node>,
+        flags: u32,
+        tenant: Option<bool>,
+    ) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
         let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         // Close-to-open: who opens a file sees what was there a moment ago.
@@ -93,7 +100,10 @@ impl Volume {
         let file = self.unfrozen(|| File::open(&node.inode))?;
         let open_flags = if is_writable {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
-        } else if flags.contains(OFlags::DIRECT) || !self.is_coherent.load(Ordering::Acquire) {
+        } else if flags.contains(OFlags::DIRECT)
+            || !self.is_coherent.load(Ordering::Acquire)
+            || self.opens_dontcache(node, tenant)
+        {
             fopen::NOFLUSH | fopen::DIRECT_IO
         } else if is_changed {
             fopen::NOFLUSH
@@ -159,16 +169,18 @@ mod tests {
         let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).expect("an arena");
         let engine = Engine::new(arena, std::sync::Arc::new(SystemClock), Tunables::default());
         let sb = engine.mount("memory", std::sync::Arc::new(MemBackend::new())).expect("a volume");
-        let volume = Volume::new(&sb, None).expect("a volume to serve");
+        let volume = Volume::new(&sb, None, false).expect("a volume to serve");
         let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
         let node = volume.nodes.look_up(inode).expect("not the root");
-        let opened = |flags: OFlags| volume.open_handle(&node, flags.bits()).expect("it opens").1;
+        let opened = |flags: OFlags| volume.open_handle(&node, flags.bits(), None).expect("it opens").1;
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let (uncached, cached) = (fopen::NOFLUSH | fopen::DIRECT_IO, fopen::NOFLUSH | fopen::KEEP_CACHE);
         assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (uncached, direct));
         volume.trust_cache();
         assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (cached, direct));
         assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), uncached);
+        let of_tenant = volume.open_handle(&node, OFlags::RDONLY.bits(), Some(true)).expect("it opens").1;
+        assert_eq!(of_tenant, uncached);
         volume.let_go();
     }
 }

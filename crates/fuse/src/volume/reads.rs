@@ -4,11 +4,12 @@ use std::io::IoSlice;
 
 use rustix::io::Errno;
 use slackwater::backend::{FallocateMode, SeekWhence};
-use slackwater::{Memcg, WriteFlags, Written};
+use slackwater::{Memcg, ReadFlags, Written};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
 use crate::reply::Reply;
+use crate::request::RequestHeader;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
@@ -30,9 +31,9 @@ const SEEK_HOLE: u32 = 4;
 
 impl Volume {
     /// READ out of the cache, straight from its frames. Gives the reply back if something is not there.
-    pub(super) fn read_cached(open: &OpenFile, args: &ReadIn, reply: Reply) -> Option<Reply> {
+    pub(super) fn read_cached(open: &OpenFile, flags: ReadFlags, args: &ReadIn, reply: Reply) -> Option<Reply> {
         let mut reply = Some(reply);
-        open.file.peek(args.offset, args.size as usize, |slices| {
+        open.file.peek_with(flags, args.offset, args.size as usize, |slices| {
             let mut parts = [IoSlice::new(&[]); SLICES_MAX];
             for (part, slice) in parts.iter_mut().zip(slices) {
                 *part = IoSlice::new(slice);
@@ -43,11 +44,17 @@ impl Volume {
     }
 
     /// READ by way of the backend.
-    pub(super) fn read(&self, open: &OpenFile, args: &ReadIn, payer: &Arc<Memcg>) -> Result<Answer, Failure> {
+    pub(super) fn read(
+        &self,
+        open: &OpenFile,
+        payer: &Arc<Memcg>,
+        flags: ReadFlags,
+        args: &ReadIn,
+    ) -> Result<Answer, Failure> {
         let size_bytes = open.node.inode.size_bytes();
         let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
         let mut buffer = ReadBuffer::take(len);
-        let len = open.file.read_at_for(payer, args.offset, &mut buffer)?;
+        let len = open.file.read_at_for(payer, flags, args.offset, &mut buffer)?;
         buffer.truncate(len);
         Ok(Answer::Data(buffer))
     }
@@ -83,9 +90,11 @@ impl Volume {
     pub(super) fn copy_file_range(
         &self,
         args: &CopyFileRangeIn,
+        header: &RequestHeader,
         payer: Option<&Arc<Memcg>>,
     ) -> Result<Answer, Failure> {
         let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
+        let (reads, writes) = (self.read_flags(&from.node, header), self.write_flags(&to.node, header));
         let payer = payer.unwrap_or_else(|| to.file.memcg());
         // A count has 32 bits, and is to be that of whole pieces.
         let len = args.len.min(u64::from(u32::MAX) & !(PIECE_BYTES - 1));
@@ -93,14 +102,13 @@ impl Volume {
         let mut done = 0;
         while done < len {
             let wanted = (len - done).min(PIECE_BYTES) as usize;
-            let read = match from.file.read_at_for(payer, args.off_in + done, &mut piece[..wanted]) {
+            let read = match from.file.read_at_for(payer, reads, args.off_in + done, &mut piece[..wanted]) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            match self.unfrozen(|| to.file.try_write_for(payer, WriteFlags::NONE, args.off_out + done, &piece[..read]))
-            {
+            match self.unfrozen(|| to.file.try_write_for(payer, writes, args.off_out + done, &piece[..read])) {
                 Ok(Written::Bytes(bytes)) => {
                     done += bytes as u64;
                     if bytes < read {

@@ -22,6 +22,7 @@ pub(super) struct Write {
     pub(super) open: Arc<OpenFile>,
     /// Who pays for it.
     pub(super) memcg: Arc<Memcg>,
+    flags: WriteFlags,
     /// Where the next byte goes.
     offset_bytes: u64,
     /// Bytes taken so far.
@@ -48,18 +49,18 @@ pub(super) enum Attempt {
 
 impl Write {
     /// The write that a request asks for.
-    pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, args: &WriteIn) -> Self {
-        let flags = OFlags::from_bits_retain(args.flags);
+    pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, flags: WriteFlags, args: &WriteIn) -> Self {
+        let opened = OFlags::from_bits_retain(args.flags);
         // O_SYNC has the bit of O_DSYNC too.
-        let sync = if flags.contains(OFlags::SYNC) {
+        let sync = if opened.contains(OFlags::SYNC) {
             Some(SyncScope::All)
-        } else if flags.contains(OFlags::DSYNC) {
+        } else if opened.contains(OFlags::DSYNC) {
             Some(SyncScope::Data)
         } else {
             None
         };
         let kills_suidgid = args.write_flags & write_in::KILL_SUIDGID != 0;
-        Self { open, memcg, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
+        Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
     }
 
     /// Whether nothing is left to do once its bytes are taken.
@@ -83,9 +84,9 @@ impl Write {
         self.attempt_with(begun + rest.len(), may_block, |write| {
             let (file, rest) = (&write.open.file, &rest[write.taken - begun..]);
             if may_block {
-                file.try_write_for(&write.memcg, WriteFlags::NONE, write.offset_bytes, rest)
+                file.try_write_for(&write.memcg, write.flags, write.offset_bytes, rest)
             } else {
-                file.write_nowait_for(&write.memcg, WriteFlags::NONE, write.offset_bytes, rest)
+                file.write_nowait_for(&write.memcg, write.flags, write.offset_bytes, rest)
             }
         })
     }
@@ -95,7 +96,7 @@ impl Write {
         let len = landed.len();
         self.attempt_with(len, false, |write| {
             let (memcg, at) = (&write.memcg, write.offset_bytes);
-            write.open.file.write_landed_for(memcg, WriteFlags::NONE, at, landed.frames(), write.taken..len)
+            write.open.file.write_landed_for(memcg, write.flags, at, landed.frames(), write.taken..len)
         })
     }
 

@@ -1,4 +1,4 @@
-//! Extended attributes: passed to the backend as they are.
+//! Extended attributes: passed to the backend as they are. One of them is ours as well ([`dontcache`]).
 //!
 //! # ACLs
 //! The kernel reads them here, keeps them as long as it keeps attributes, and checks permissions by them. The backend
@@ -15,6 +15,7 @@ use slackwater::{ErrorKind, FileError};
 use crate::abi::{SetxattrIn, setxattr};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
+use crate::volume::dontcache;
 use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 
@@ -61,7 +62,9 @@ impl Volume {
             _ => return Err(Errno::INVAL.into()),
         };
         let inode = &node.inode;
+        dontcache::check(name, value)?;
         self.unfrozen(|| self.sb.setxattr(inode, name, value, mode))?;
+        self.xattr_changed(node, name);
         let mode = inode.attr().mode & 0o7777;
         // The kernel sets the flag for default ACLs as well, which take nothing away from the directory itself.
         let kills = args.setxattr_flags & setxattr::ACL_KILL_SGID != 0 && name == ACL_ACCESS;
@@ -75,6 +78,7 @@ impl Volume {
     /// REMOVEXATTR.
     pub(super) fn removexattr(&self, node: &Node, name: &OsStr) -> Result<Answer, Failure> {
         self.unfrozen(|| self.sb.removexattr(&node.inode, name))?;
+        self.xattr_changed(node, name);
         Ok(Answer::Done)
     }
 }

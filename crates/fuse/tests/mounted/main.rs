@@ -7,13 +7,13 @@ mod rig;
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_fuse::{DevFuse, Ended, Errno, Pool, PoolOptions, Session};
+use slackwater_fuse::{DevFuse, Ended, Errno, Notification, Pool, PoolOptions, Session};
 
 use memory::MemFs;
 use rig::{Mounted, dd, until, wait};
@@ -104,12 +104,49 @@ fn cached_pages_go_when_the_kernel_is_told() {
     mounted.session.notifier().inval_inode(node, 0, 0).unwrap();
     assert_eq!(read(), "new");
     mounted.fs.change("cached", b"brand");
-    mounted.session.notifier().queue(slackwater_fuse::Notification::InvalInode { node, offset: 0, len: 0 });
+    mounted.session.notifier().queue(Notification::InvalInode { node, offset: 0, len: 0 });
     until("the queued notification arrives", || {
         let text = fs::read_to_string(mounted.file("cached")).unwrap();
         text == "brand"
     });
     mounted.session.notifier().inval_inode(4711, 0, 0).expect("an unknown node is not cached");
+}
+
+#[test]
+fn the_kernel_gives_up_what_nobody_uses() {
+    const FILES: u64 = 600; // more than the kernel takes at a time
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let name = |number: u64| mounted.file(&format!("file-{number}"));
+    let nodes: Vec<u64> = (0..FILES)
+        .map(|number| {
+            fs::write(name(number), b"here").unwrap();
+            fs::metadata(name(number)).unwrap().ino()
+        })
+        .collect();
+    let (open, covered) = (File::open(name(0)).unwrap(), name(1));
+    rustix::mount::mount_bind(name(2), &covered).unwrap();
+    let minor = mounted.session.negotiated().minor;
+    let prune = Notification::Prune { nodes: nodes.iter().copied().chain([4711]).collect() };
+    let send = || mounted.session.notifier().send(&prune);
+    if minor < 45 {
+        assert_eq!(send(), Err(Errno::INVAL), "before Linux 6.18");
+        return;
+    }
+    until("all others are forgotten", || {
+        // Again and again: a program that another test starts has what was open here until it is executed.
+        send().expect("a kernel that says 7.45 knows it");
+        mounted.fs.forgotten.lock().unwrap().len() as u64 >= FILES - 3
+    });
+    let mut forgotten = mounted.fs.forgotten.lock().unwrap().clone();
+    forgotten.sort_unstable();
+    assert_eq!(forgotten, nodes[3..], "what is open, mounted on or mounted stays");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(mounts.contains(covered.to_str().unwrap()), "{mounts}");
+    let mut text = [0; 4];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert!((0..FILES).all(|number| fs::read(name(number)).unwrap() == b"here"), "names are found again");
+    rustix::mount::unmount(&covered, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex};
 
 use slackwater_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs, ROOT_ID, fattr, fopen};
 use slackwater_fuse::{
-    Context, Dirents, Errno, FileSystem, Held, Negotiated, Notifier, Operation, Payload, Reply, RequestHeader,
+    Context, Dirents, Errno, FileSystem, Forgets, Held, Negotiated, Notifier, Operation, Payload, Reply, RequestHeader,
 };
 
 const HOUR: u64 = 3600;
@@ -33,6 +33,8 @@ pub(crate) struct MemFs {
     pub(crate) resent: AtomicUsize,
     pub(crate) destroyed: AtomicUsize,
     pub(crate) initialised: AtomicUsize,
+    /// Nodes that the kernel has given back.
+    pub(crate) forgotten: Mutex<Vec<u64>>,
 }
 
 impl MemFs {
@@ -178,6 +180,10 @@ impl FileSystem for MemFs {
     fn init(&self, negotiated: &Negotiated, _: &Notifier) {
         assert_eq!(negotiated.max_write, 1 << 20);
         self.initialised.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
+        self.forgotten.lock().unwrap().extend(forgets.map(|(node, _)| node));
     }
 
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use slackwater::{Clock, ManualClock, Timestamp};
-use slackwater_fuse::tenants::{Hierarchy, Layout, Tenant, TenantBy, TenantId, Tenants, Watcher};
+use slackwater_fuse::tenants::{Hierarchy, Layout, Tenant, TenantBy, TenantConfig, TenantId, Tenants, Watcher};
 
 /// Longer than anything takes on a loaded machine; only a failure waits for it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -160,8 +160,9 @@ impl Rig {
     }
 
     pub(crate) fn with_limits(limits_bytes: BTreeMap<PathBuf, u64>) -> Self {
+        let config = limits_bytes.into_iter().map(|(tenant, bytes)| (tenant, TenantConfig::limit(bytes))).collect();
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
-        let tenants = Tenants::new(TenantBy::Cgroup, limits_bytes, Arc::clone(&clock) as Arc<dyn Clock>)
+        let tenants = Tenants::new(TenantBy::Cgroup, config, Arc::clone(&clock) as Arc<dyn Clock>)
             .expect("these tests run in the host's pid namespace");
         let watcher = tenants.watcher().expect("cgroups come and go");
         Self { tenants, watcher, clock }

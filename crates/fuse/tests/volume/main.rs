@@ -10,10 +10,12 @@ mod ceiling;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
 #[path = "../tenants/rig.rs"]
 mod cgroups;
+mod dontcache;
 mod lifetimes;
 mod listing;
 mod mappings;
 mod names;
+mod pruning;
 mod rig;
 mod tenants;
 mod throttled;

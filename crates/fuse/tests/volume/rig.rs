@@ -14,7 +14,7 @@ use slackwater::{Engine, Memcg, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
-use slackwater_fuse::tenants::{TenantBy, Tenants};
+use slackwater_fuse::tenants::{TenantBy, TenantConfig, Tenants};
 use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, Tenancy, UmountRequest};
 
 /// Longer than anything takes on a loaded machine; only a failure waits for it.
@@ -37,16 +37,17 @@ pub(crate) struct Rig {
 pub(crate) struct Paying {
     pub(crate) by: TenantBy,
     /// By tenant.
-    pub(crate) limits_bytes: BTreeMap<PathBuf, u64>,
+    pub(crate) config: BTreeMap<PathBuf, TenantConfig>,
 }
 
 impl Paying {
     pub(crate) fn of(by: TenantBy, limits_bytes: &[(&str, u64)]) -> Self {
-        Self { by, limits_bytes: limits_bytes.iter().map(|(tenant, bytes)| (tenant.into(), *bytes)).collect() }
+        let limit = |(tenant, bytes): &(&str, u64)| ((*tenant).into(), TenantConfig::limit(*bytes));
+        Self { by, config: limits_bytes.iter().map(limit).collect() }
     }
 
     fn tenancy(self, engine: &Engine) -> Arc<Tenancy> {
-        let tenants = Tenants::new(self.by, self.limits_bytes, Arc::new(SystemClock)).unwrap();
+        let tenants = Tenants::new(self.by, self.config, Arc::new(SystemClock)).unwrap();
         Tenancy::new(tenants, engine).unwrap()
     }
 }
@@ -63,7 +64,16 @@ impl Rig {
     /// On a directory that the test has prepared. `home` is removed in the end.
     pub(crate) fn over(home: PathBuf, source: PathBuf, arena_bytes: u64, tunables: Tunables) -> Self {
         let backend = Arc::new(DirBackend::open(&source).unwrap());
-        Self::on(home, source, new_engine(arena_bytes, tunables), backend, None)
+        Self::on(home, source, new_engine(arena_bytes, tunables), backend, None, false)
+    }
+
+    /// A volume that stays out of the cache, or does not; by whom it is paid is said in `paying`.
+    pub(crate) fn dontcache(dontcache: bool, paying: Option<Paying>) -> Self {
+        // Nothing is read ahead: what is in the cache is known.
+        let tunables = Tunables { readahead_pages: 0, ..Tunables::default() };
+        let (home, source) = new_source();
+        let backend = Arc::new(DirBackend::open(&source).unwrap());
+        Self::on(home, source, new_engine(32 << 20, tunables), backend, paying, dontcache)
     }
 
     /// With tenants, over a new directory from which `layer` makes the backend.
@@ -82,22 +92,27 @@ impl Rig {
     }
 
     fn of_engine(engine: Engine, paying: Option<Paying>, layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Self {
-        let home = new_home();
-        let source = home.join("source");
-        fs::create_dir(&source).unwrap();
-        open_to_all(&source);
+        let (home, source) = new_source();
         let backend = layer(DirBackend::open(&source).unwrap());
-        Self::on(home, source, engine, backend, paying)
+        Self::on(home, source, engine, backend, paying, false)
     }
 
-    fn on(home: PathBuf, source: PathBuf, engine: Engine, backend: Arc<dyn Backend>, paying: Option<Paying>) -> Self {
+    fn on(
+        home: PathBuf,
+        source: PathBuf,
+        engine: Engine,
+        backend: Arc<dyn Backend>,
+        paying: Option<Paying>,
+        dontcache: bool,
+    ) -> Self {
         let path = home.join("mount");
         fs::create_dir(&path).unwrap();
         let pool = Pool::new(PoolOptions::default()).unwrap();
         let (backend, faults) = Fault::new(backend);
         let sb = engine.mount(&home.to_string_lossy(), Arc::new(backend)).unwrap();
         let tenancy = paying.map(|paying| paying.tenancy(&engine));
-        let mounted = MountedVolume::mount(&pool, sb, &path, &MountOptions::default(), tenancy);
+        let options = MountOptions { dontcache, ..MountOptions::default() };
+        let mounted = MountedVolume::mount(&pool, sb, &path, &options, tenancy);
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
         Self { source, path, faults, mounted, engine, home, _pool: pool }
     }
@@ -179,6 +194,15 @@ pub(crate) fn new_home() -> PathBuf {
     fs::create_dir(&home).unwrap();
     open_to_all(&home);
     home
+}
+
+/// The same with a source in it.
+fn new_source() -> (PathBuf, PathBuf) {
+    let home = new_home();
+    let source = home.join("source");
+    fs::create_dir(&source).unwrap();
+    open_to_all(&source);
+    (home, source)
 }
 
 /// Whatever the umask of these tests is.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use slackwater::{Engine, Tunables};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::mount::{MountOptions, unmount};
-use slackwater_fuse::tenants::{TenantBy, Tenants as Finder};
+use slackwater_fuse::tenants::{TenantBy, TenantConfig, Tenants as Finder};
 use slackwater_fuse::{MountedVolume, Pool, PoolOptions, Tenancy, UmountRequest};
 
 use super::Amounts;
@@ -81,7 +81,7 @@ impl Limited {
         };
         let engine = rig::engine(amounts.cache_bytes, tunables)?;
         let (sb, _) = rig::mount_dir(&engine, "limited", &source)?;
-        let limits = [(limited.name().to_owned(), LIMIT_BYTES)].into();
+        let limits = [(limited.name().to_owned(), TenantConfig::limit(LIMIT_BYTES))].into();
         let finder = Finder::new(TenantBy::Cgroup, limits, Arc::new(SystemClock))?;
         let tenancy = Tenancy::new(finder, &engine).context("cannot start the thread that watches cgroups")?;
         let pool = Pool::new(PoolOptions::default())?;

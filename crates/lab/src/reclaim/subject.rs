@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use slackwater::backend::MemBackend;
-use slackwater::{Engine, File, Memcg, PAGE_BYTES, SuperBlock, Tunables};
+use slackwater::{Engine, File, Memcg, PAGE_BYTES, ReadFlags, SuperBlock, Tunables};
 use slackwater_arena::Pool;
 
 use crate::rig;
@@ -44,7 +44,7 @@ impl Subject {
         if self.file.peek(offset_bytes, self.page.len(), |_| ()).is_some() {
             return Ok(true);
         }
-        let read = self.file.read_at_for(payer, offset_bytes, &mut self.page)?;
+        let read = self.file.read_at_for(payer, ReadFlags::NONE, offset_bytes, &mut self.page)?;
         ensure!(read == self.page.len(), "a short read of page {page}");
         Ok(false)
     }

@@ -51,7 +51,7 @@ impl Testbed {
     /// An engine with its background; a tenant of the writers writes `blocks` at a time. Directories are made in `home`.
     pub(crate) fn new(home: &Path, setting: Setting, blocks: u64) -> Result<Self> {
         let rcu = rcu::Options { fences: Fences::Full, coalesce: setting.delay.time(), ..rcu::Options::default() };
-        let forms = Forms { umount: setting.form, rcu };
+        let forms = Forms { umount: setting.form, rcu, ..Forms::default() };
         let engine = rig::engine_with_forms(ARENA_BYTES, Tunables::default(), forms)?;
         let scratch = Scratch::in_folder(home)?;
         let mut testbed = Self { setting, engine, background: Vec::new(), next_volume: AtomicU64::new(0), scratch };

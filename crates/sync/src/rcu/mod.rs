@@ -9,7 +9,7 @@
 //! CPUs that run threads of this process.
 //!
 //! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`, and
-//! [`RcuArc`], a pointer that is read and replaced this way.
+//! [`RcuArc`], a pointer that is read and replaced this way. [`Srcu`] stands beside them: its readers may sleep.
 //!
 //! # Invariants
 //! R1. A domain has one record per reading thread. Records are added and reused, and freed only with the domain.
@@ -40,6 +40,7 @@ mod arc;
 mod callback;
 mod grace;
 mod record;
+mod srcu;
 #[cfg(all(test, not(any(slackwater_loom, slackwater_shuttle))))]
 mod tests;
 
@@ -50,6 +51,7 @@ pub use self::arc::RcuArc;
 use self::callback::Callbacks;
 use self::grace::{Kind, Progress};
 use self::record::{Record, Records};
+pub use self::srcu::{Srcu, SrcuGuard};
 use crate::lock::{enter_read_section, exit_read_section};
 use crate::shim::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::shim::thread::JoinHandle;

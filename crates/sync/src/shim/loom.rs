@@ -119,6 +119,29 @@ impl Asym {
     }
 }
 
+/// A mark in memory that is freed by hand: an access that nothing orders before the end of the memory fails the scenario.
+pub(crate) struct Watched(model::RaceCell<bool>);
+
+impl Watched {
+    /// Memory that is in use.
+    pub(crate) fn new() -> Self {
+        Self(model::RaceCell::new(true))
+    }
+
+    /// The memory is read.
+    ///
+    /// # Panics
+    /// If it has been freed, or is while it is read.
+    pub(crate) fn access(&self) {
+        assert!(self.0.get(), "memory read after it was freed");
+    }
+
+    /// The memory is about to be freed.
+    pub(crate) fn free(&self) {
+        self.0.set(false);
+    }
+}
+
 /// Running a scenario under loom.
 pub mod model {
     use std::cell::Cell;

@@ -13,6 +13,7 @@
 //! | [`futex_wait`] and wakes | the system call | a queue behind one modelled lock | likewise |
 //! | [`smp_mb`] | `fence(SeqCst)` | the same, made a scheduling point | nothing: memory is strong |
 //! | [`Asym`] | membarrier or full fences | two models of it, see there | nothing |
+//! | `Watched` | nothing | a read of it after its memory was freed is found | nothing |
 //!
 //! Where a stand-in is stronger than the real thing, its own documentation says so.
 
@@ -30,6 +31,8 @@ mod shuttle;
 mod site;
 #[cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 mod syscall;
+#[cfg(not(slackwater_loom))]
+mod watched;
 
 #[cfg(slackwater_loom)]
 use self::loom as build;
@@ -51,7 +54,11 @@ pub use self::site::Site;
 pub use self::syscall::{futex_wait, futex_wake_all, futex_wake_one};
 pub use ::std::sync::{Arc, OnceLock, Weak};
 
+#[cfg(slackwater_loom)]
+pub(crate) use self::build::Watched;
 pub(crate) use self::build::{STALL_PERIOD, cpu_hint, nr_cpus, raw, spin_until};
+#[cfg(not(slackwater_loom))]
+pub(crate) use self::watched::Watched;
 
 /// A number that no other call in this process gets. Never zero, and not modelled.
 pub(crate) fn unique_id() -> u64 {

@@ -1,4 +1,4 @@
-//! Every barrier and ordering that correctness rests on, by name.
+//! Every barrier, ordering and order of steps that correctness rests on, by name.
 //!
 //! `tests/loom_mutants.rs` takes them away one at a time and requires loom to find a failure: a barrier that nobody can
 //! miss is either untested or not needed. Outside loom a site is a name and costs nothing.
@@ -7,7 +7,7 @@ use super::atomic::Ordering;
 
 macro_rules! sites {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One barrier or ordering; see the module that uses it for its partner.
+        /// One barrier, ordering or order of steps; see the module that uses it for its partner.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Site {
             $($(#[$doc])* $name,)*
@@ -45,6 +45,14 @@ sites! {
     KickFence,
     /// `Kick`: the flag is clear before the count is read.
     KickTakeFence,
+    /// `SeqLock`: who begins with a number finds what was changed up to it.
+    SeqLockEndRelease,
+    /// `SeqLock`: likewise, the reader's side.
+    SeqLockBeginAcquire,
+    /// `SeqRefs`: the pin is visible before a change is looked for.
+    SeqRefsPinFence,
+    /// `SeqRefs`: the change is visible before the references are counted.
+    SeqRefsCountFence,
     /// `Completion`: publishes what is complete.
     CompletionRelease,
     /// `Completion`: a waiter sees what is complete.
@@ -53,6 +61,20 @@ sites! {
     PercpuRefPutRelease,
     /// `PercpuRef`: the callback follows what was done under each reference.
     PercpuRefPutAcquire,
+    /// `Registry`: publishes what was registered.
+    RegistryLinkRelease,
+    /// `Registry`: publishes it to who comes by the link of an element that has gone.
+    RegistryUnlinkRelease,
+    /// `Registry`: a walk sees what was registered.
+    RegistryLinkAcquire,
+    /// `Registry`: what was done under a reference happened before its put.
+    RegistryPutRelease,
+    /// `Registry`: the end of unregistering follows what was done under each reference.
+    RegistryPutAcquire,
+    /// `Registry`: a walk is inside a section again before it puts its reference.
+    RegistryReenter,
+    /// `Srcu`: readers that found the index of an earlier round are waited for too.
+    SrcuStragglers,
     /// RCU: a reader that enters under the new number sees what was published before it.
     RcuNumberRelease,
     /// RCU: likewise, the reader's side.
@@ -98,6 +120,20 @@ impl Site {
     pub fn smp_mb(self) {
         super::smp_mb();
     }
+
+    /// Runs `first`, then `second`, and returns what the first gave.
+    #[inline(always)]
+    pub(crate) fn in_order<R>(self, first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
+        let result = first();
+        second();
+        result
+    }
+
+    /// Runs `step`.
+    #[inline(always)]
+    pub(crate) fn step(self, step: impl FnOnce()) {
+        step();
+    }
 }
 
 #[cfg(slackwater_loom)]
@@ -129,6 +165,24 @@ impl Site {
     pub fn smp_mb(self) {
         if !self.is_off() {
             super::smp_mb();
+        }
+    }
+
+    /// Runs `first`, then `second`, and returns what the first gave; the other way round when the site is switched off.
+    pub(crate) fn in_order<R>(self, first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
+        if self.is_off() {
+            second();
+            return first();
+        }
+        let result = first();
+        second();
+        result
+    }
+
+    /// Runs `step`, unless the site is switched off.
+    pub(crate) fn step(self, step: impl FnOnce()) {
+        if !self.is_off() {
+            step();
         }
     }
 }

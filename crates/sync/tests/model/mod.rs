@@ -12,7 +12,10 @@ pub(crate) mod kick;
 pub(crate) mod lock;
 pub(crate) mod percpu_ref;
 pub(crate) mod rcu;
+pub(crate) mod registry;
 pub(crate) mod rw_word;
+pub(crate) mod seq_refs;
+pub(crate) mod srcu;
 
 use std::time::Instant;
 
@@ -67,7 +70,10 @@ pub(crate) const ALL: &[&[Scenario]] = &[
     lock::ALL,
     percpu_ref::ALL,
     rcu::ALL,
+    registry::ALL,
     rw_word::ALL,
+    seq_refs::ALL,
+    srcu::ALL,
 ];
 
 /// The scenario with this name.

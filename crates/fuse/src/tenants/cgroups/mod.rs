@@ -1,4 +1,5 @@
-//! From a cgroup to its tenant: the nearest cgroup, itself or above it, that has a limit; else the top-level one.
+//! From a cgroup to its tenant: the nearest cgroup, itself or above it, that has a limit or for which something is
+//! configured; else the top-level one.
 //!
 //! What is found is remembered by the cgroup's number for [`FRESH`]; then limits are read again, by one of the threads that
 //! need them. A cgroup that is removed is forgotten with the notice that its tenant is, and else when the table is full.
@@ -21,7 +22,7 @@ use crate::tenants::error::LookupError;
 use crate::tenants::layout::{Hierarchy, Kind, Layout};
 use crate::tenants::limits::Limits;
 use crate::tenants::watches::Watches;
-use crate::tenants::{Tenant, TenantId};
+use crate::tenants::{Tenant, TenantConfig, TenantId};
 
 /// How old a limit may be.
 const FRESH: Duration = Duration::from_secs(2);
@@ -139,17 +140,16 @@ impl Cgroups {
     fn find(&self, kind: Kind, path: &Path) -> Result<Tenant, LookupError> {
         let hierarchy = self.hierarchy(kind)?;
         let mut lineage = hierarchy.lineage(path);
-        let limited = lineage.find_map(|level| Some((level, self.limits.of(&self.layout, kind, level)?)));
-        let (path, limit_bytes) = match limited {
-            Some((path, bytes)) => (path, Some(bytes)),
-            None => (hierarchy.top_level(path), None),
-        };
+        let named = lineage.find_map(|level| Some((level, self.limits.of(&self.layout, kind, level)?)));
+        let (path, TenantConfig { limit_bytes, .. }) =
+            named.unwrap_or_else(|| (hierarchy.top_level(path), TenantConfig::default()));
+        let dontcache = hierarchy.lineage(path).find_map(|level| self.limits.dontcache(level));
         let (id, directory) = self.directory(kind, path)?;
         // What is mounted cannot be removed.
         if path != hierarchy.root {
             self.watches.watch(id, &directory)?;
         }
-        Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes })
+        Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes, dontcache })
     }
 
     fn remember(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick) -> Arc<Tenant> {

@@ -60,7 +60,8 @@ impl Drop for Machine {
 }
 
 fn cgroups(layout: Layout, configured: &[(&str, u64)]) -> Cgroups {
-    let configured: BTreeMap<_, _> = configured.iter().map(|(path, bytes)| (PathBuf::from(path), *bytes)).collect();
+    let limit = |(path, bytes): &(&str, u64)| (PathBuf::from(path), TenantConfig::limit(*bytes));
+    let configured: BTreeMap<_, _> = configured.iter().map(limit).collect();
     Cgroups::new(layout, Limits::new(configured), Watches::new())
 }
 
@@ -116,6 +117,25 @@ fn a_configured_limit_counts_like_a_memory_limit_and_the_smaller_of_both_holds()
     assert_eq!(tenant(&cgroups, Kind::Unified, "/a"), ("/a".into(), Some(10 * MIB)));
     machine.cgroup("unified/x/y");
     assert_eq!(tenant(&cgroups, Kind::Unified, "/x/y"), ("/".into(), Some(99 * MIB)));
+}
+
+#[test]
+fn who_stays_out_of_the_cache_is_a_tenant_and_so_are_those_below_it() {
+    let machine = Machine::new();
+    machine.limit("unified/a/b/c/memory.max", "1048576\n");
+    machine.cgroup("unified/a/b/d/e");
+    machine.cgroup("unified/x");
+    let word = |dontcache| TenantConfig { limit_bytes: None, dontcache: Some(dontcache) };
+    let configured = BTreeMap::from([("/a/b".into(), word(true)), ("/a/b/d".into(), word(false))]);
+    let cgroups = Cgroups::new(machine.v2(), Limits::new(configured), Watches::new());
+    let found = |path: &str| {
+        let (_, tenant) = cgroups.enter(Kind::Unified, path.into(), START).unwrap();
+        (tenant.path.clone(), tenant.limit_bytes, tenant.dontcache)
+    };
+    assert_eq!(found("/a/b"), ("/a/b".into(), None, Some(true)));
+    assert_eq!(found("/a/b/c"), ("/a/b/c".into(), Some(MIB), Some(true)));
+    assert_eq!(found("/a/b/d/e"), ("/a/b/d".into(), None, Some(false)));
+    assert_eq!((found("/a"), found("/x")), (("/a".into(), None, None), ("/x".into(), None, None)));
 }
 
 #[test]
@@ -211,7 +231,7 @@ fn the_table_is_bounded() {
     let machine = Machine::new();
     machine.cgroup("unified/a");
     let cgroups = cgroups(machine.v2(), &[]);
-    let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None };
+    let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None, dontcache: None };
     for inode in 0..2 * KNOWN_MAX as u64 {
         cgroups.remember(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START);
         assert!(cgroups.known.lock().len() <= KNOWN_MAX);

@@ -1,0 +1,270 @@
+//! What tells of memory pressure: files of the kernel that poll(2) waits for.
+//!
+//! | File | Of | Tells |
+//! |---|---|---|
+//! | `memory.pressure` | our cgroup, version 2 | tasks in it stall for memory |
+//! | `memory.events`, where the first one is not ours to write | the same | it is at one of its limits |
+//! | `memory.pressure_level` | our cgroup, version 1 | reclaim in it finds little |
+//! | `/proc/pressure/memory` | the machine | tasks stall for memory |
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::io::Errno;
+use slackwater_arena::memory_cgroups;
+
+const MACHINE: &str = "/proc/pressure/memory";
+/// Some task stalls for 15 % of a window: microseconds in a window of microseconds. A window that is no multiple of two
+/// seconds takes CAP_SYS_RESOURCE.
+const TRIGGERS: [&str; 2] = ["some 150000 1000000", "some 300000 2000000"];
+/// Longer than `memory.events` is.
+const EVENTS_BYTES: usize = 4096;
+
+/// One of these files, open.
+pub(super) struct Source {
+    path: PathBuf,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Descriptor with a trigger. To ask whether it fired takes the answer away.
+    Stalls(File),
+    /// To be read after each change, and how often a limit was met until the last one.
+    Events(File, u64),
+    /// A counter that the kernel adds to.
+    Level(OwnedFd),
+}
+
+/// What one look at a source says.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Heard {
+    Nothing,
+    Pressure,
+    /// It will tell nothing any more: the cgroup is gone.
+    Gone,
+}
+
+/// All that there are for this process.
+pub(super) fn find() -> Vec<Source> {
+    find_in(&memory_cgroups(), Path::new(MACHINE))
+}
+
+/// Those of the `cgroups`, nearest first, and of the whole machine. One that cannot be opened is passed over.
+fn find_in(cgroups: &[PathBuf], machine: &Path) -> Vec<Source> {
+    let nearest = |name: &str| cgroups.iter().map(|cgroup| cgroup.join(name)).find(|path| path.exists());
+    let of_cgroup = |name: &str, open| Source::open(nearest(name)?, open);
+    let unified = of_cgroup("memory.pressure", stalls).or_else(|| of_cgroup("memory.events", events));
+    let first = of_cgroup("memory.pressure_level", level);
+    unified.into_iter().chain(first).chain(Source::open(machine.to_owned(), stalls)).collect()
+}
+
+impl Source {
+    fn open(path: PathBuf, open: fn(&Path) -> io::Result<Kind>) -> Option<Self> {
+        match open(&path) {
+            Ok(kind) => Some(Self { path, kind }),
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "no word of memory pressure from here");
+                None
+            }
+        }
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What to poll.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Stalls(file) | Kind::Events(file, _) => file.as_fd(),
+            Kind::Level(counter) => counter.as_fd(),
+        }
+    }
+
+    /// And for what.
+    pub(super) fn interest(&self) -> PollFlags {
+        match &self.kind {
+            Kind::Stalls(_) | Kind::Events(..) => PollFlags::PRI,
+            Kind::Level(_) => PollFlags::IN,
+        }
+    }
+
+    /// What it means that poll(2) answered `revents`.
+    pub(super) fn hear(&mut self, revents: PollFlags) -> Heard {
+        if !revents.intersects(self.interest() | PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            return Heard::Nothing;
+        }
+        match &mut self.kind {
+            Kind::Stalls(_) if revents.contains(PollFlags::ERR) => Heard::Gone,
+            Kind::Stalls(_) => Heard::Pressure,
+            // A change comes as an error too.
+            Kind::Events(file, before) => match read_events(file) {
+                Err(_) => Heard::Gone,
+                Ok(now) if now > std::mem::replace(before, now) => Heard::Pressure,
+                Ok(_) => Heard::Nothing,
+            },
+            Kind::Level(counter) => match rustix::io::read(counter, &mut [0; 8]) {
+                Ok(8) => Heard::Pressure,
+                Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+                Ok(_) | Err(_) => Heard::Gone,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+impl Source {
+    /// A counter, and the kernel's end of it.
+    pub(super) fn counter() -> (Self, OwnedFd) {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let kernel = counter.try_clone().unwrap();
+        (Self { path: PathBuf::new(), kind: Kind::Level(counter) }, kernel)
+    }
+
+    /// One that is gone when the other end is.
+    pub(super) fn pipe() -> (Self, io::PipeWriter) {
+        let (reader, writer) = io::pipe().unwrap();
+        (Self { path: PathBuf::new(), kind: Kind::Level(reader.into()) }, writer)
+    }
+}
+
+fn stalls(path: &Path) -> io::Result<Kind> {
+    let mut outcome = Err(Errno::INVAL.into());
+    for trigger in TRIGGERS {
+        // A descriptor takes one trigger.
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        outcome = file.write_all(format!("{trigger}\0").as_bytes()).map(|()| Kind::Stalls(file));
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+fn events(path: &Path) -> io::Result<Kind> {
+    let file = File::open(path)?;
+    let met = read_events(&file)?;
+    Ok(Kind::Events(file, met))
+}
+
+fn read_events(file: &File) -> io::Result<u64> {
+    let mut text = [0; EVENTS_BYTES];
+    let len = file.read_at(&mut text, 0)?;
+    Ok(limits_met(&String::from_utf8_lossy(&text[..len])))
+}
+
+/// How often a limit was met, as `memory.events` has it: lines of a name and a count.
+fn limits_met(events: &str) -> u64 {
+    let count = |line: &str| match line.split_once(' ')? {
+        ("high" | "max" | "oom", count) => count.trim().parse::<u64>().ok(),
+        _ => None,
+    };
+    events.lines().filter_map(count).fold(0, u64::saturating_add)
+}
+
+fn level(path: &Path) -> io::Result<Kind> {
+    let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let file = File::open(path)?;
+    // Reclaim has to look long for what it finds, and nothing has to be killed yet.
+    let registration = format!("{} {} medium", counter.as_raw_fd(), file.as_raw_fd());
+    fs::write(path.with_file_name("cgroup.event_control"), registration)?;
+    Ok(Kind::Level(counter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of Linux 6.18.
+    const EVENTS: &str = "low 7\nhigh 1200\nmax 34\noom 1\noom_kill 1\noom_group_kill 0\nsock_throttled 5\n";
+
+    /// A directory that is gone when the test is.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("slackwater-pressure-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn limits_are_counted_and_protection_is_not() {
+        assert_eq!(limits_met(EVENTS), 1235);
+        assert_eq!(limits_met("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n"), 0);
+        assert_eq!(limits_met("high 18446744073709551615\nmax 1\n"), u64::MAX);
+        for nonsense in ["", "high", "high \n", "max -1\n", "highest 3\n", "\0\0"] {
+            assert_eq!(limits_met(nonsense), 0, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_met_again_is_pressure_and_another_change_is_not() {
+        let scratch = Scratch::new("events");
+        let path = scratch.0.join("memory.events");
+        fs::write(&path, EVENTS).unwrap();
+        let mut source = Source { kind: events(&path).unwrap(), path: path.clone() };
+        let changed = PollFlags::PRI | PollFlags::ERR;
+        assert_eq!(source.hear(changed), Heard::Nothing, "as it was when it was opened");
+        fs::write(&path, EVENTS.replace("low 7", "low 8")).unwrap();
+        assert_eq!(source.hear(changed), Heard::Nothing);
+        fs::write(&path, EVENTS.replace("high 1200", "high 1201")).unwrap();
+        assert_eq!(source.hear(PollFlags::empty()), Heard::Nothing);
+        assert_eq!(source.hear(changed), Heard::Pressure);
+        assert_eq!(source.hear(changed), Heard::Nothing);
+    }
+
+    #[test]
+    fn a_counter_is_heard_once_for_all_that_was_added() {
+        let (mut source, kernel) = Source::counter();
+        rustix::io::write(&kernel, &3_u64.to_ne_bytes()).unwrap();
+        assert_eq!([(); 2].map(|()| source.hear(PollFlags::IN)), [Heard::Pressure, Heard::Nothing]);
+    }
+
+    #[test]
+    fn a_trigger_says_pressure_until_its_cgroup_is_gone() {
+        let mut source = Source { path: PathBuf::new(), kind: Kind::Stalls(File::open("/dev/null").unwrap()) };
+        assert_eq!(source.hear(PollFlags::PRI), Heard::Pressure);
+        assert_eq!(source.hear(PollFlags::empty()), Heard::Nothing);
+        assert_eq!(source.hear(PollFlags::PRI | PollFlags::ERR), Heard::Gone);
+    }
+
+    #[test]
+    fn the_nearest_cgroup_is_listened_to_and_what_is_not_there_is_passed_over() {
+        let scratch = Scratch::new("nearest");
+        let (own, above) = (scratch.0.join("above/own"), scratch.0.join("above"));
+        fs::create_dir_all(&own).unwrap();
+        let levels = [own.clone(), above.clone()];
+        let machine = scratch.0.join("pressure");
+        let paths = || find_in(&levels, &machine).iter().map(|source| source.path().to_owned()).collect::<Vec<_>>();
+        assert!(paths().is_empty(), "neither version, no PSI");
+        fs::write(above.join("memory.events"), EVENTS).unwrap();
+        assert_eq!(paths(), [above.join("memory.events")]);
+        fs::write(own.join("memory.events"), EVENTS).unwrap();
+        assert_eq!(paths(), [own.join("memory.events")]);
+        // A file takes the trigger as it takes anything.
+        fs::write(own.join("memory.pressure"), "").unwrap();
+        fs::write(&machine, "").unwrap();
+        assert_eq!(paths(), [own.join("memory.pressure"), machine.clone()]);
+        assert_eq!(fs::read(&machine).unwrap(), format!("{}\0", TRIGGERS[0]).as_bytes());
+    }
+
+    #[test]
+    fn this_machine_has_words_or_none_and_neither_is_an_error() {
+        for source in find() {
+            assert!(source.path().exists(), "{}", source.path().display());
+        }
+    }
+}

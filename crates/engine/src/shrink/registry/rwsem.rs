@@ -1,0 +1,69 @@
+//! The form that held one lock during whole walks.
+//!
+//! One slow scan keeps everybody from registering and unregistering, which is to say from mounting and unmounting; while
+//! somebody waits for that, nobody walks. A walk that finds a writer gives way, after the scan that it is in. Sem. 10.4.
+
+use std::collections::BTreeMap;
+
+use slackwater_sync::lock::RwLock;
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+
+use super::{Entry, Registered, Registry, ShrinkerId, Walk};
+use crate::lock_order::SHRINKER_RWSEM;
+
+/// See the [module documentation](self).
+pub(super) struct Rwsem(Arc<List>);
+
+struct List {
+    entries: RwLock<BTreeMap<ShrinkerId, Entry>>,
+    /// Who holds or waits for the lock to change the list.
+    writers: AtomicU32,
+}
+
+struct Listed {
+    list: Arc<List>,
+    id: ShrinkerId,
+}
+
+impl Rwsem {
+    pub(super) fn new() -> Self {
+        let entries = RwLock::new(SHRINKER_RWSEM, BTreeMap::new());
+        Self(Arc::new(List { entries, writers: AtomicU32::new(0) }))
+    }
+}
+
+impl List {
+    fn change<R>(&self, change: impl FnOnce(&mut BTreeMap<ShrinkerId, Entry>) -> R) -> R {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        let result = change(&mut self.entries.write());
+        self.writers.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Registry for Rwsem {
+    fn register(&self, entry: Entry) -> Box<dyn Registered> {
+        let id = entry.id();
+        self.0.change(|entries| entries.insert(id, entry));
+        Box::new(Listed { list: Arc::clone(&self.0), id })
+    }
+
+    fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
+        let Some(entries) = self.0.entries.try_read() else { return Walk::GaveWay };
+        for entry in entries.values() {
+            visit(entry);
+            if self.0.writers.load(Ordering::Relaxed) != 0 {
+                return Walk::GaveWay;
+            }
+        }
+        Walk::Whole
+    }
+}
+
+impl Registered for Listed {
+    fn unregister(self: Box<Self>) {
+        let entry = self.list.change(|entries| entries.remove(&self.id));
+        drop(entry); // what is dropped with it needs no lock
+    }
+}

@@ -1,0 +1,67 @@
+//! The form in which unregistering waited for a grace period of readers that may sleep.
+//!
+//! Nobody is kept from registering, and walks go on beside both. But each unmount waits for a grace period: for every scan
+//! of every shrinker, and for joiners when there is none. It was reverted for what that cost; sem. 10.4. The list itself is
+//! looked at under a leaf lock here.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::rcu::Srcu;
+use slackwater_sync::shim::Arc;
+
+use super::{Entry, Registered, Registry, ShrinkerId, Walk};
+use crate::lock_order::LEAVES;
+
+/// See the [module documentation](self).
+pub(super) struct SrcuList(Arc<List>);
+
+struct List {
+    entries: Mutex<BTreeMap<ShrinkerId, Arc<Entry>>>,
+    srcu: Srcu,
+}
+
+struct Listed {
+    list: Arc<List>,
+    id: ShrinkerId,
+}
+
+impl SrcuList {
+    pub(super) fn new(coalesce: Duration) -> Self {
+        Self(Arc::new(List { entries: Mutex::new(LEAVES, BTreeMap::new()), srcu: Srcu::new(coalesce) }))
+    }
+}
+
+impl List {
+    fn next(&self, from: Bound<ShrinkerId>) -> Option<Arc<Entry>> {
+        self.entries.lock().range((from, Bound::Unbounded)).next().map(|(_, entry)| Arc::clone(entry))
+    }
+}
+
+impl Registry for SrcuList {
+    fn register(&self, entry: Entry) -> Box<dyn Registered> {
+        let id = entry.id();
+        self.0.entries.lock().insert(id, Arc::new(entry));
+        Box::new(Listed { list: Arc::clone(&self.0), id })
+    }
+
+    fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
+        let _section = self.0.srcu.read_lock();
+        let mut from = Bound::Unbounded;
+        while let Some(entry) = self.0.next(from) {
+            visit(&entry);
+            from = Bound::Excluded(entry.id());
+        }
+        Walk::Whole
+    }
+}
+
+impl Registered for Listed {
+    fn unregister(self: Box<Self>) {
+        let entry = self.list.entries.lock().remove(&self.id);
+        self.list.srcu.synchronize();
+        drop(entry);
+    }
+}

@@ -1,0 +1,126 @@
+//! The shrinker of a volume: inodes that only a front door keeps in memory.
+//!
+//! It takes no lock that anybody holds for long: it tries, and leaves what it cannot have for the next scan. An unmount waits
+//! for it by its registration alone, and it stops as soon as the volume is dead.
+//!
+//! # Kernel counterpart
+//! `super_cache_count`, `super_cache_scan`; sem. 10.6. Differs: what a kernel keeps is asked for, and counts as given back
+//! when the asking has begun.
+
+use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::{Arc, Weak};
+
+use crate::error::InsideScan;
+use crate::inode::Inode;
+use crate::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerStatus};
+use crate::super_block::SuperBlock;
+use crate::units::NodeId;
+
+/// Inodes looked at in one scan. Kernel: `s_shrink->batch`.
+const BATCH: u64 = 1024;
+
+/// See the [module documentation](self).
+struct SuperBlockShrinker {
+    name: String,
+    sb: Weak<SuperBlock>,
+}
+
+impl Shrinker for SuperBlockShrinker {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn count(&self, _control: &ShrinkControl) -> Count {
+        match self.sb.upgrade() {
+            Some(sb) if sb.alive().is_ok() => match sb.inode_lru.len() {
+                0 => Count::Empty,
+                objects => Count::Objects(objects),
+            },
+            Some(_) | None => Count::Unknown,
+        }
+    }
+
+    fn scan(&self, control: &mut ShrinkControl) -> Scanned {
+        self.sb.upgrade().map_or(Scanned::Stop, |sb| sb.scan_inodes(control))
+    }
+
+    fn batch(&self) -> u64 {
+        BATCH
+    }
+}
+
+impl SuperBlock {
+    /// The shrinkers of the engine that the volume is mounted in, and what each could give back.
+    pub fn shrinkers(&self) -> Vec<ShrinkerStatus> {
+        self.engine.shrinkers.status()
+    }
+
+    /// # Errors
+    /// From inside a scan.
+    pub(super) fn register_shrinker(self: &Arc<Self>) -> Result<(), InsideScan> {
+        let shrinker = SuperBlockShrinker { name: format!("sb-{}", self.name()), sb: Arc::downgrade(self) };
+        *self.shrinker.lock() = Some(self.engine.shrinkers.register(Box::new(shrinker))?);
+        Ok(())
+    }
+
+    /// Nobody scans this volume from here on. The caller is not inside a scan.
+    ///
+    /// # Blocking
+    /// For scans of this volume, which end at once when it is dead.
+    pub(crate) fn unregister_shrinker(&self) {
+        let registration = self.shrinker.lock().take();
+        if let Some(registration) = registration {
+            let unregistered = self.engine.shrinkers.unregister(registration);
+            debug_assert!(unregistered.is_ok(), "inside a scan");
+        }
+    }
+
+    fn scan_inodes(&self, control: &mut ShrinkControl) -> Scanned {
+        let (end, mut from, mut looked_at) = (self.inode_lru.end(), 0, 0);
+        let mut unneeded = Vec::new();
+        while looked_at < control.nr_to_scan && self.alive().is_ok() {
+            // What is listed meanwhile was used just now.
+            let Some((at, id)) = self.inode_lru.first(from).filter(|(at, _)| *at < end) else { break };
+            from = at + 1;
+            looked_at += 1;
+            let Some(found) = self.try_find(id) else { continue };
+            match found.filter(|inode| inode.lru.is_at(at)) {
+                Some(inode) if self.take_unneeded(&inode) => unneeded.push(inode),
+                Some(_) => {}
+                None => self.inode_lru.remove_place(at),
+            }
+        }
+        control.nr_scanned = looked_at;
+        if looked_at == 0 { Scanned::Stop } else { Scanned::Freed(self.ask_for(&unneeded)) }
+    }
+
+    /// Takes `inode` off the list if it is one that nobody needs, and off it too if it will come back by itself (L1 of
+    /// [`super::inode_lru`]). True if it is one.
+    fn take_unneeded(&self, inode: &Inode) -> bool {
+        if !self.inode_lru.remove(inode) {
+            return false; // somebody else is at it
+        }
+        if inode.lru.take_used() {
+            self.inode_lru.add(inode); // its second chance
+            return false;
+        }
+        let Some(state) = inode.state.try_lock() else {
+            self.inode_lru.add(inode);
+            return false;
+        };
+        let is_clean = inode.is_clean(&state);
+        drop(state);
+        is_clean && inode.openers.load(Ordering::SeqCst) == 0 && inode.users() != 0 && inode.mapping.is_empty()
+    }
+
+    /// Asks the front door for `inodes`; returns how many it lets go of.
+    fn ask_for(&self, inodes: &[Arc<Inode>]) -> u64 {
+        let Some(ask) = self.inode_lru.on_pressure().filter(|_| !inodes.is_empty()) else { return 0 };
+        let ids: Vec<NodeId> = inodes.iter().map(|inode| inode.id()).collect();
+        let given = ask(&ids).min(ids.len());
+        if given < ids.len() {
+            inodes.iter().for_each(|inode| self.note_unused(inode));
+        }
+        given as u64
+    }
+}

@@ -1,0 +1,57 @@
+//! Pages on their way out of the cache.
+
+use slackwater_arena::{Arena, FrameId};
+
+use crate::inode::Inode;
+use crate::page_cache::{LeafState, Mark, slots};
+use crate::units::PageIndex;
+
+/// Pages that left the cache, when a commit had made them durable or a DONTCACHE read had read them.
+#[derive(Default)]
+pub(crate) struct DroppedBehind {
+    frames: Vec<FrameId>,
+    /// First pages of the leaves that are empty now.
+    emptied: Vec<PageIndex>,
+}
+
+impl DroppedBehind {
+    /// Takes those of the pages `clean`, of the leaf that begins at `base`, that are to leave (D3).
+    pub(crate) fn take(&mut self, arena: &Arena, base: PageIndex, leaf: &mut LeafState, clean: u64) {
+        let leaving = clean & leaf.bits(Mark::Dropbehind);
+        if leaving == 0 {
+            return;
+        }
+        leaf.clear_bits(Mark::Dropbehind, leaving);
+        self.remove(arena, base, leaf, leaving);
+    }
+
+    /// Takes those of `pages`, of the leaf that begins at `base`, that a DONTCACHE read has brought. One that somebody else
+    /// reads keeps its mark.
+    pub(crate) fn take_read(&mut self, arena: &Arena, base: PageIndex, leaf: &mut LeafState, pages: u64) {
+        let leaving = pages & leaf.bits(Mark::Dropbehind) & leaf.clean();
+        if leaving != 0 {
+            self.remove(arena, base, leaf, leaving);
+        }
+    }
+
+    fn remove(&mut self, arena: &Arena, base: PageIndex, leaf: &mut LeafState, leaving: u64) {
+        for slot in slots(leaving) {
+            if leaf.frame(slot).is_some_and(|frame| arena.try_write(frame).is_some()) {
+                // Whoever finds the frame later looks at the page again; nobody does once it is out.
+                self.frames.extend(leaf.remove(slot));
+            }
+        }
+        if leaf.present() == 0 {
+            self.emptied.push(base);
+        }
+    }
+
+    /// Gives back what they had.
+    pub(crate) fn free(self, inode: &Inode) {
+        let arena = &inode.super_block().engine().arena;
+        self.frames.iter().for_each(|frame| arena.free(*frame));
+        for leaf in self.emptied {
+            let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+        }
+    }
+}

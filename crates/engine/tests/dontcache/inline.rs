@@ -1,0 +1,100 @@
+//! The earlier form: the writer itself submits what it wrote.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater::backend::Backend;
+use slackwater::{DontcacheForm, PAGE_BYTES, WriteFlags, Written};
+
+use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
+
+/// Only a failure waits for it.
+const LONG: Duration = Duration::from_secs(60);
+
+fn inline() -> Rig {
+    Rig::formed(64 << 20, |tunables| tunables, DontcacheForm::Inline)
+}
+
+#[test]
+fn a_writer_writes_back_what_it_wrote_and_nothing_else() {
+    let rig = inline();
+    let (file, other) = (rig.create("x"), rig.create("y"));
+    write(&other, 0, 10, 1);
+    write(&file, 100, 10, 1);
+    pass_through(&file, 0, 5, 2);
+    file.write_at_with(WriteFlags::DONTCACHE, 7 * PAGE_BYTES + 5, b"a part").unwrap();
+    let status = rig.volume.status();
+    assert_eq!((status.dirty_bytes / PAGE_BYTES, status.unstable_bytes / PAGE_BYTES), (20, 6));
+    assert_eq!((status.dontcache_passes, rig.dontcache_dirty()), (0, 0));
+    rig.volume.sync().unwrap();
+    assert_eq!(rig.cached(), 20);
+    assert!(read(&file, 0, 5) == pages(5, 2));
+    drop((file, other));
+    rig.umount();
+}
+
+#[test]
+fn a_writer_waits_where_every_slot_is_taken() {
+    let rig = inline();
+    let slots = rig.backend.limits().units_in_flight as usize;
+    let file = rig.create("x");
+    rig.backend.hold_units();
+    let writer = thread::spawn(move || {
+        for unit in 0..=slots as u64 {
+            pass_through(&file, 256 * unit, 256, 1);
+        }
+        file
+    });
+    let start = Instant::now();
+    while rig.backend.held() < slots {
+        assert!(start.elapsed() < LONG, "in vain");
+        thread::yield_now();
+    }
+    // Its last bytes are in the cache; nobody takes them from there.
+    while rig.volume.status().dirty_bytes < 1 << 20 {
+        assert!(start.elapsed() < LONG, "in vain");
+        thread::yield_now();
+    }
+    assert!(!writer.is_finished());
+    rig.backend.let_go();
+    let file = writer.join().unwrap();
+    assert_eq!(rig.volume.status().dirty_bytes, 0);
+    drop(file);
+    rig.umount();
+}
+
+#[test]
+fn who_may_not_wait_leaves_it_to_the_flusher() {
+    let rig = inline();
+    let slots = rig.backend.limits().units_in_flight as u64;
+    let (file, memcg) = (rig.create("x"), rig.engine.root_memcg());
+    rig.backend.hold_units();
+    for unit in 0..=slots {
+        let written = file.write_nowait_for(memcg, WriteFlags::DONTCACHE, unit << 20, &pages(256, 1)).unwrap();
+        assert_eq!(written, Written::Bytes(256 * PAGE));
+    }
+    assert_eq!((rig.backend.held() as u64, rig.volume.status().dirty_bytes), (slots, 1 << 20));
+    rig.backend.let_go();
+    rig.volume.sync().unwrap();
+    assert_eq!(rig.cached(), 0);
+    drop(file);
+    rig.umount();
+}
+
+/// It is found by the flusher when it is old.
+#[test]
+fn a_page_that_is_under_write_back_is_left_dirty() {
+    let rig = inline();
+    let file = rig.create("x");
+    rig.backend.hold_units();
+    pass_through(&file, 0, 1, 1);
+    pass_through(&file, 0, 1, 2);
+    rig.backend.let_go();
+    rig.engine.step();
+    assert_eq!((rig.dontcache_dirty(), rig.volume.status().dontcache_passes), (1, 0));
+    rig.advance(45);
+    assert_eq!((rig.volume.status().bytes_left(), rig.cached()), (0, 0));
+    assert!(read(&file, 0, 1) == pages(1, 2));
+    drop(file);
+    rig.umount();
+}

@@ -1,0 +1,316 @@
+//! Volumes by path: lookups, nesting, who keeps a mount, and what an unmount leaves.
+
+#![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slackwater::backend::{MemBackend, NewNode};
+use slackwater::{
+    Engine, ManualClock, MountError, Namespace, NamespaceError, Timestamp, Tunables, UmountError, UmountGrace,
+    UmountOptions,
+};
+use slackwater_arena::{Arena, ArenaConfig};
+
+struct Rig {
+    engine: Engine,
+    namespace: Namespace,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(UmountGrace::default())
+    }
+
+    fn with(grace: UmountGrace) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(4 << 20)).unwrap();
+        let tunables = Tunables { flusher_threads: 1, ..Tunables::default() };
+        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(1))), tunables);
+        let namespace = Namespace::new(&engine, grace);
+        Self { engine, namespace }
+    }
+}
+
+/// Lookups of the process come to a gate that one of the tests holds: they take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A volume of its own at `path`, with a file that has the path for its bytes.
+fn mount(rig: &Rig, path: &str) {
+    let mount = rig.namespace.mount(path, &name_of(path), Arc::new(MemBackend::new())).unwrap();
+    let volume = mount.super_block();
+    let inode = volume.make(&volume.root().unwrap(), "file", NewNode::File, 0o644).unwrap();
+    let file = slackwater::File::open(&inode).unwrap();
+    file.write_at(0, path.as_bytes()).unwrap();
+    file.fsync().unwrap();
+}
+
+fn name_of(path: &str) -> String {
+    path.replace('/', "-")
+}
+
+fn content(rig: &Rig, path: &str) -> Result<String, NamespaceError> {
+    let file = rig.namespace.open(path)?;
+    let mut bytes = [0; 64];
+    let len = file.read_at(0, &mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes[..len]).into())
+}
+
+fn umount(rig: &Rig, path: &str) -> Result<(), NamespaceError> {
+    rig.namespace.umount(path, UmountOptions::default())
+}
+
+fn mounted(rig: &Rig) -> Vec<String> {
+    rig.namespace.mounts().into_iter().map(|(path, _)| path.display().to_string()).collect()
+}
+
+#[test]
+fn a_path_leads_into_the_volume_that_is_mounted_on_its_way() {
+    let _turn = turn();
+    let rig = Rig::new();
+    mount(&rig, "/vol/a");
+    mount(&rig, "/vol/b");
+    assert_eq!(content(&rig, "/vol/a/file").unwrap(), "/vol/a");
+    assert_eq!(content(&rig, "//vol/./b/file").unwrap(), "/vol/b");
+    assert_eq!(rig.namespace.resolve(Path::new("/vol/a/x/y")).unwrap().1, Path::new("x/y"));
+    for nowhere in ["/", "/vol", "/vol/c/file", "/file"] {
+        assert!(matches!(content(&rig, nowhere), Err(NamespaceError::NotFound(path)) if path == Path::new(nowhere)));
+    }
+    assert!(matches!(content(&rig, "/vol/a/none"), Err(NamespaceError::File(_))));
+    assert_eq!(rig.namespace.mounts(), [("/vol/a".into(), "-vol-a".into()), ("/vol/b".into(), "-vol-b".into())]);
+}
+
+#[test]
+fn a_volume_can_be_mounted_on_a_directory_of_another_and_on_the_root() {
+    let _turn = turn();
+    let rig = Rig::new();
+    mount(&rig, "/");
+    let root = rig.namespace.resolve(Path::new("/")).unwrap().0.super_block();
+    root.make(&root.root().unwrap(), "dir", NewNode::Directory, 0o755).unwrap();
+    mount(&rig, "/dir");
+    assert_eq!((content(&rig, "/file").unwrap(), content(&rig, "/dir/file").unwrap()), ("/".into(), "/dir".into()));
+    let on = |path| rig.namespace.mount(path, "other", Arc::new(MemBackend::new())).map(drop);
+    assert!(matches!(on("/"), Err(NamespaceError::Taken(_))));
+    assert!(matches!(on("/dir"), Err(NamespaceError::Taken(_))));
+    assert!(matches!(on("/file"), Err(NamespaceError::NotADirectory(_))));
+    assert!(matches!(on("/none"), Err(NamespaceError::File(_))));
+    assert!(matches!(on("dir"), Err(NamespaceError::BadPath(_))));
+    assert!(matches!(on("/dir/../x"), Err(NamespaceError::BadPath(_))));
+    assert_eq!(rig.engine.volumes().len(), 2, "what could not be mounted is not left behind");
+    root.make(&root.root().unwrap(), "more", NewNode::Directory, 0o755).unwrap();
+    let name_taken = rig.namespace.mount("/more", &name_of("/dir"), Arc::new(MemBackend::new())).map(drop);
+    assert!(matches!(name_taken, Err(NamespaceError::Mount(MountError::NameTaken(_)))));
+}
+
+#[test]
+fn a_mount_that_is_in_use_stays_and_works() {
+    let _turn = turn();
+    let rig = Rig::new();
+    mount(&rig, "/a");
+    let file = rig.namespace.open("/a/file").unwrap();
+    assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Busy { mounts: 0, references: 3, .. })));
+    file.write_at(0, b"more").unwrap();
+    drop(file);
+    let found = rig.namespace.resolve(Path::new("/a/file")).unwrap().0;
+    assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Busy { references: 3, .. })));
+    let inode = found.super_block().walk("file").unwrap();
+    drop(found);
+    // Not by path: the volume itself knows of it.
+    assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Umount(UmountError::Busy { open_inodes: 1, .. }))));
+    drop(inode);
+    assert_eq!(content(&rig, "/a/file").unwrap(), "more");
+    umount(&rig, "/a").unwrap();
+    assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::NotAMount(_))));
+    assert!(matches!(umount(&rig, "/"), Err(NamespaceError::NotAMount(_))));
+    assert!(rig.engine.volumes().is_empty());
+}
+
+#[test]
+fn a_mount_goes_after_those_on_it_or_with_them() {
+    let _turn = turn();
+    let rig = Rig::new();
+    mount(&rig, "/a");
+    let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
+    volume.make(&volume.root().unwrap(), "dir", NewNode::Directory, 0o755).unwrap();
+    drop(volume);
+    mount(&rig, "/a/dir");
+    assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Busy { mounts: 1, references: 2, .. })));
+    assert_eq!(content(&rig, "/a/file").unwrap(), "/a");
+    mount(&rig, "/b");
+    let waited = rig.namespace.grace_periods();
+    let results = rig.namespace.umount_all(&["/a", "/none", "/b", "/a/dir"], UmountOptions::default());
+    assert!(matches!(&results[..], [Ok(()), Err(NamespaceError::NotAMount(_)), Ok(()), Ok(())]), "{results:?}");
+    assert_eq!(rig.namespace.grace_periods() - waited, 1, "one for all");
+    assert!(mounted(&rig).is_empty() && rig.engine.volumes().is_empty());
+}
+
+#[test]
+fn who_has_a_file_of_a_lazily_detached_mount_keeps_it_and_unmounts_it_at_last() {
+    let _turn = turn();
+    let rig = Rig::new();
+    mount(&rig, "/a");
+    let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
+    volume.make(&volume.root().unwrap(), "dir", NewNode::Directory, 0o755).unwrap();
+    drop(volume);
+    mount(&rig, "/a/dir");
+    let file = rig.namespace.open("/a/file").unwrap();
+    rig.namespace.umount_lazily("/a").unwrap();
+    assert!(mounted(&rig).is_empty());
+    assert_eq!(rig.engine.volumes().len(), 1, "the one below was not in use");
+    assert!(matches!(content(&rig, "/a/file"), Err(NamespaceError::NotFound(_))));
+    assert!(matches!(rig.namespace.umount_lazily("/a"), Err(NamespaceError::NotAMount(_))));
+    file.write_at(0, b"late").unwrap();
+    // Its place is free, its name is not.
+    let again = |name: &str| rig.namespace.mount("/a", name, Arc::new(MemBackend::new())).map(drop);
+    assert!(matches!(again(&name_of("/a")), Err(NamespaceError::Mount(MountError::NameTaken(_)))));
+    again("other").unwrap();
+    let old = file.inode().clone();
+    drop(file); // the inode is still referred to: it is not the mount that keeps the volume
+    assert_eq!(rig.engine.volumes().len(), 2, "an inode is in use");
+    drop(old);
+    let left = rig.engine.volumes().into_iter().find(|volume| volume.name() == name_of("/a")).unwrap();
+    left.umount(UmountOptions::default()).unwrap();
+    umount(&rig, "/a").unwrap();
+    assert!(rig.engine.volumes().is_empty());
+}
+
+#[test]
+fn mounts_come_and_go_in_the_same_slots() {
+    let _turn = turn();
+    for grace in [UmountGrace::Expedited, UmountGrace::Normal] {
+        let rig = Rig::with(grace);
+        for _ in 0..20 {
+            let paths = ["/a", "/b", "/c"];
+            paths.iter().for_each(|path| mount(&rig, path));
+            assert_eq!(mounted(&rig), paths);
+            assert!(paths.iter().all(|path| content(&rig, &format!("{path}/file")).unwrap() == *path));
+            assert!(rig.namespace.umount_all(&paths, UmountOptions::default()).iter().all(Result::is_ok));
+        }
+        assert_eq!(rig.namespace.grace_periods(), 20);
+    }
+}
+
+#[test]
+fn lookups_beside_unmounts_find_the_right_volume_or_none() {
+    let _turn = turn();
+    let rig = Rig::new();
+    let paths = ["/a", "/b", "/a/b"];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let mut found = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    for path in paths {
+                        match content(&rig, &format!("{path}/file")) {
+                            Ok(content) => {
+                                // The file is there before its bytes.
+                                assert!(content.is_empty() || content == path, "{content} at {path}");
+                                found += 1;
+                            }
+                            Err(NamespaceError::NotFound(_) | NamespaceError::File(_)) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                found
+            })
+        });
+        for round in 0..60 {
+            mount(&rig, "/b");
+            mount(&rig, "/a");
+            let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
+            volume.make(&volume.root().unwrap(), "b", NewNode::Directory, 0o755).unwrap();
+            drop(volume);
+            mount(&rig, "/a/b");
+            if round % 2 == 0 {
+                let _ = rig.namespace.umount_all(&paths, UmountOptions::default()); // those that are not busy
+            }
+            mounted(&rig).iter().for_each(|path| {
+                let _ = rig.namespace.umount_lazily(path); // it may have gone with the one it was on
+            });
+            while !rig.engine.volumes().is_empty() {
+                std::thread::yield_now(); // a reader ends what was detached lazily
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let found: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert!(found != 0, "no lookup has met a volume");
+    });
+    assert_eq!(rig.engine.arena().free_frames(), u64::from(rig.engine.arena().frames()));
+}
+
+#[cfg(debug_assertions)]
+mod races {
+    use std::thread;
+
+    use slackwater_sync::gate;
+
+    use super::*;
+
+    #[test]
+    fn a_lookup_that_found_a_mount_just_before_it_went_is_waited_for_and_does_not_get_it() {
+        let _turn = turn();
+        let rig = Rig::new();
+        mount(&rig, "/a");
+        thread::scope(|scope| {
+            let leaving = gate::hold("namespace.leaving");
+            let umounter = scope.spawn(|| umount(&rig, "/a"));
+            leaving.wait_reached();
+            let found = gate::hold("namespace.found");
+            let reader = scope.spawn(|| content(&rig, "/a/file"));
+            found.wait_reached(); // in its section, without a reference
+            drop(leaving);
+            while !mounted(&rig).is_empty() {
+                thread::yield_now();
+            }
+            assert!(!umounter.is_finished(), "its grace period has not waited for the lookup");
+            drop(found);
+            assert!(matches!(reader.join().unwrap(), Err(NamespaceError::NotFound(_))));
+            umounter.join().unwrap().unwrap();
+        });
+        assert!(rig.engine.volumes().is_empty());
+    }
+
+    #[test]
+    fn what_becomes_busy_during_the_flush_stays() {
+        let _turn = turn();
+        let rig = Rig::new();
+        mount(&rig, "/a");
+        mount(&rig, "/b");
+        thread::scope(|scope| {
+            let leaving = gate::hold("namespace.leaving");
+            let umounter = scope.spawn(|| rig.namespace.umount_all(&["/a", "/b"], UmountOptions::default()));
+            leaving.wait_reached(); // both are frozen
+            let found = rig.namespace.resolve(Path::new("/a")).unwrap().0;
+            drop(leaving);
+            let results = umounter.join().unwrap();
+            assert!(matches!(&results[..], [Err(NamespaceError::Busy { references: 3, .. }), Ok(())]), "{results:?}");
+            drop(found);
+        });
+        assert_eq!(mounted(&rig), ["/a"]);
+        rig.namespace.open("/a/file").unwrap().write_at(0, b"thawed").unwrap();
+        assert_eq!(content(&rig, "/a/file").unwrap(), "thawed");
+        umount(&rig, "/a").unwrap();
+    }
+
+    #[test]
+    fn deferred_to_a_callback_an_unmount_is_met_unfinished_by_the_next_mount() {
+        let _turn = turn();
+        let rig = Rig::with(UmountGrace::Deferred);
+        mount(&rig, "/a");
+        let hold = gate::hold("namespace.deferred");
+        umount(&rig, "/a").unwrap();
+        let again = || rig.namespace.mount("/a", &name_of("/a"), Arc::new(MemBackend::new())).map(drop);
+        assert!(matches!(again(), Err(NamespaceError::Mount(MountError::NameTaken(_)))), "not while that one is there");
+        hold.wait_reached();
+        drop(hold);
+        while again().is_err() {
+            thread::yield_now();
+        }
+    }
+}

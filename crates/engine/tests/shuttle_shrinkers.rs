@@ -1,0 +1,148 @@
+//! Shrinkers that come and go beside walks, in random schedules and in each form; and volumes with theirs.
+//!
+//! `SLACKWATER_SHUTTLE_EXECUTIONS` runs more.
+
+#![cfg(slackwater_shuttle)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::time::{Duration, Instant};
+
+use slackwater::backend::{MemBackend, NewNode};
+use slackwater::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerForm};
+use slackwater::{Engine, Forms, InodeRef, ManualClock, Timestamp, Tunables, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig, Survivors};
+use slackwater_sync::lock::{Mutex, Rank};
+use slackwater_sync::rcu::Options;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::{Arc, model, thread};
+
+/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
+fn check(name: &str, executions: usize, scenario: fn()) {
+    let wanted = std::env::var("SLACKWATER_SHUTTLE_EXECUTIONS").ok().and_then(|number| number.parse().ok());
+    let executions = wanted.unwrap_or(executions);
+    let start = Instant::now();
+    model::check(executions, scenario);
+    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
+}
+
+fn engine(shrinkers: ShrinkerForm) -> Engine {
+    let arena = Arena::create(&ArenaConfig::memfd(64 << 10).with_inodes(4).with_volumes(2)).unwrap();
+    let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+    let rcu = Options { coalesce: Duration::ZERO, ..Options::default() };
+    let forms = Forms { shrinkers, rcu, ..Forms::default() };
+    Engine::with_forms(arena, Survivors::default(), Arc::new(ManualClock::new(Timestamp(1))), tunables, forms)
+}
+
+/// One object for ever, unless it is gone.
+struct Owned(Arc<AtomicBool>);
+
+impl Owned {
+    fn check(&self) {
+        assert!(!self.0.load(Ordering::Relaxed), "used after it was unregistered");
+    }
+}
+
+impl Shrinker for Owned {
+    fn name(&self) -> String {
+        "owned".into()
+    }
+
+    fn count(&self, _control: &ShrinkControl) -> Count {
+        self.check();
+        Count::Objects(1)
+    }
+
+    fn scan(&self, _control: &mut ShrinkControl) -> Scanned {
+        self.check();
+        thread::yield_now();
+        self.check();
+        Scanned::Stop
+    }
+}
+
+fn come_and_go(form: ShrinkerForm) {
+    let engine = engine(form);
+    let mut threads = Vec::new();
+    for _ in 0..2 {
+        let engine = engine.clone();
+        threads.push(thread::spawn(move || {
+            for _ in 0..2 {
+                let is_gone = Arc::new(AtomicBool::new(false));
+                let registration = engine.register_shrinker(Box::new(Owned(Arc::clone(&is_gone)))).unwrap();
+                thread::yield_now();
+                assert!(engine.unregister_shrinker(registration).is_ok());
+                is_gone.store(true, Ordering::Relaxed);
+            }
+        }));
+    }
+    for _ in 0..2 {
+        let engine = engine.clone();
+        threads.push(thread::spawn(move || {
+            for _ in 0..2 {
+                let given = engine.shrink(0);
+                assert!(given == 0 || form == ShrinkerForm::Rwsem, "nothing is to be had");
+            }
+        }));
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(engine.shrinkers().is_empty());
+}
+
+#[test]
+fn shrinkers_come_and_go_refcount_rcu() {
+    check("come and go, refcount_rcu", 1000, || come_and_go(ShrinkerForm::RefcountRcu));
+}
+
+#[test]
+fn shrinkers_come_and_go_srcu() {
+    check("come and go, srcu", 1000, || come_and_go(ShrinkerForm::Srcu));
+}
+
+#[test]
+fn shrinkers_come_and_go_rwsem() {
+    check("come and go, rwsem", 1000, || come_and_go(ShrinkerForm::Rwsem));
+}
+
+/// What a front door keeps.
+const KNOWN: Rank = Rank::new(20, "KNOWN");
+
+#[test]
+fn a_volume_is_unmounted_beside_walks_and_lookups() {
+    check("unmount beside walks", 500, || {
+        let engine = engine(ShrinkerForm::default());
+        let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
+        let known = Arc::new(Mutex::new(KNOWN, Vec::<InodeRef>::new()));
+        volume.on_inode_pressure({
+            let known = Arc::clone(&known);
+            move |ids| {
+                // Let go of under the lock: whoever finds the list empty finds no reference.
+                let mut known = known.lock();
+                let before = known.len();
+                known.retain(|inode| !ids.contains(&inode.id()));
+                before - known.len()
+            }
+        });
+        for name in ["x", "y"] {
+            known.lock().push(volume.make(&volume.root().unwrap(), name, NewNode::File, 0o644).unwrap());
+        }
+        let walkers = [(); 2].map(|()| {
+            let engine = engine.clone();
+            thread::spawn(move || engine.shrink(0))
+        });
+        let user = thread::spawn({
+            let (volume, known) = (Arc::clone(&volume), Arc::clone(&known));
+            move || {
+                known.lock().push(volume.lookup(&volume.root().unwrap(), "x").unwrap());
+                volume.lookup(&volume.root().unwrap(), "y").map(drop).unwrap();
+            }
+        });
+        user.join().unwrap();
+        known.lock().clear();
+        volume.umount(UmountOptions::default()).unwrap();
+        assert!(engine.shrinkers().is_empty());
+        walkers.into_iter().for_each(|walker| _ = walker.join().unwrap());
+        let status = volume.status();
+        assert_eq!((status.inodes, status.open_files), (0, 0));
+        engine.check_counts().unwrap();
+    });
+}

@@ -1,0 +1,86 @@
+//! What is written: blocks, files, how many at once, and how much.
+
+use clap::ValueEnum;
+use slackwater_backends::Random;
+
+/// A part of the experiment; sem. 12.4.
+#[derive(Copy, Clone, Eq, Ord, PartialEq, PartialOrd, Debug, ValueEnum)]
+pub(super) enum Job {
+    /// One file in a row, 1 MiB x 16 at once
+    Sequential,
+    /// One file at random, 4 KiB x 16 at once
+    Random,
+    /// Four files, 1 MiB
+    FourWriters,
+    /// 32 files, 64 KiB
+    ManyFiles,
+    /// An ordinary writer and another one, 1 MiB
+    Competing,
+}
+
+/// Its amounts.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) block_bytes: usize,
+    pub(super) files: usize,
+    pub(super) threads_per_file: usize,
+    pub(super) file_bytes: u64,
+}
+
+impl Job {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Sequential, Self::Random, Self::FourWriters, Self::ManyFiles, Self::Competing];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Random => "random",
+            Self::FourWriters => "four writers",
+            Self::ManyFiles => "32 files",
+            Self::Competing => "competing",
+        }
+    }
+
+    /// With a memory of `scale_bytes`. The recipe has twice the memory at random as well; that is a quarter here.
+    pub(super) fn shape(self, scale_bytes: u64) -> Shape {
+        const MIB: usize = 1 << 20;
+        let (block_bytes, files, threads_per_file, file_bytes) = match self {
+            Self::Sequential => (MIB, 1, 16, 2 * scale_bytes),
+            Self::Random => (4096, 1, 16, scale_bytes / 4),
+            Self::FourWriters => (MIB, 4, 1, scale_bytes / 4),
+            Self::ManyFiles => (64 << 10, 32, 1, 2 * scale_bytes / 32),
+            Self::Competing => (MIB, 2, 1, 2 * scale_bytes),
+        };
+        Shape { block_bytes, files, threads_per_file, file_bytes }
+    }
+
+    /// The order in which the blocks of a file are written.
+    pub(super) fn order(self, blocks: u64, seed: u64) -> Vec<u64> {
+        let mut order: Vec<_> = (0..blocks).collect();
+        if self == Self::Random {
+            let mut random = Random::new(seed);
+            for last in (1..order.len()).rev() {
+                order.swap(last, random.below(last as u64 + 1) as usize);
+            }
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_is_written_once() {
+        for job in Job::ALL {
+            let shape = job.shape(64 << 20);
+            let blocks = shape.file_bytes / shape.block_bytes as u64;
+            assert_eq!(blocks * shape.block_bytes as u64, shape.file_bytes, "{job:?}");
+            let mut order = job.order(blocks, 7);
+            assert_eq!(order.is_sorted(), job != Job::Random);
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..blocks));
+        }
+    }
+}
