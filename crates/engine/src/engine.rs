@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::error::{BackendError, ErrorKind, InsideScan, MountError};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LandingStock, WaitTable};
+use crate::reclaim::Reclaim;
 use crate::shrink::{Shrinker, ShrinkerForm, ShrinkerRegistration, ShrinkerStatus, Shrinkers};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
@@ -40,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
     pub(crate) switches: SwitchQueue,
+    pub(crate) reclaim: Reclaim,
     pub(crate) dontcache: &'static dyn Start,
     pub(crate) shrinkers: Shrinkers,
     volumes: Mutex<Volumes>,
@@ -97,11 +99,11 @@ impl Engine {
         let Forms { umount, dontcache, shrinkers, rcu } = forms;
         let coalesce = rcu.coalesce;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
-        let threads = pool.start();
         let room = Arc::new(Room::new());
         let shared = Shared {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             switches: SwitchQueue::new(umount),
+            reclaim: Reclaim::new(arena.frames()),
             dontcache: dontcache.start(),
             shrinkers: Shrinkers::new(shrinkers, &pool.rcu, coalesce),
             arena,
@@ -115,7 +117,9 @@ impl Engine {
             volumes: Mutex::new(LEAVES, Volumes::default()),
             gates: Mutex::new(LEAVES, HashMap::new()),
         };
-        Self(Arc::new(Owner { shared: Arc::new(shared), threads: Mutex::new(LEAVES, threads) }))
+        let shared = Arc::new(shared);
+        let threads = shared.pool.start(&shared);
+        Self(Arc::new(Owner { shared, threads: Mutex::new(LEAVES, threads) }))
     }
 
     /// Mounts `backend` under `name`, 1 to 128 bytes that identify the volume in the arena.
@@ -185,6 +189,8 @@ impl Engine {
         let Some(wbs) = memcg.begin_offline() else { return false };
         wbs.iter().for_each(BdiWriteback::kill);
         memcg.set_offline();
+        let heirs = memcg.and_heirs(self.0.shared.owners.root()).skip(1);
+        memcg.lruvec.close(heirs.map(|heir| &heir.lruvec));
         self.0.shared.owners.note_offline(memcg);
         true
     }
@@ -277,10 +283,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs every flusher that is due, on this thread; returns when the next is. For engines without flusher
-    /// threads ([`Tunables::flusher_threads`] 0).
+    /// Runs every flusher that is due, on this thread, and frees frames if few are free; returns when the next flusher is due.
+    /// For engines without flusher threads ([`Tunables::flusher_threads`] 0).
     pub fn step(&self) -> Option<Tick> {
-        self.0.shared.pool.run_due()
+        self.0.shared.pool.run_due(&self.0.shared)
     }
 }
 
@@ -374,7 +380,7 @@ impl Shared {
     /// In an engine without flusher threads, runs what is due.
     pub(crate) fn run_by_hand(&self) {
         if self.tunables.flusher_threads == 0 {
-            self.pool.run_due();
+            self.pool.run_due(self);
         }
     }
 }

@@ -9,8 +9,8 @@
 use std::fmt;
 
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::{Arc, Weak};
 
 use crate::backend::NodeKind;
 use crate::cgroup::Memcg;
@@ -18,7 +18,7 @@ use crate::error::FileError;
 use crate::errseq::ErrCursor;
 use crate::filemap::Readahead;
 use crate::inode::InodeRef;
-use crate::lock_order::F_LOCK;
+use crate::lock_order::{F_LOCK, LEAVES};
 use crate::writeback::WriterAccount;
 
 /// An open regular file. While it exists its volume is busy.
@@ -27,6 +27,8 @@ pub struct File {
     /// What this description has heard of; serialises its reporting.
     pub(crate) heard: Mutex<ErrCursor>,
     pub(crate) readahead: Readahead,
+    /// For whom something was read last that was not cached: what is read ahead is for him too.
+    reader: Mutex<Weak<Memcg>>,
     /// Who pays for what is written through it, unless a write names another.
     memcg: Arc<Memcg>,
     pub(crate) account: WriterAccount,
@@ -60,6 +62,7 @@ impl File {
             inode: inode.clone(),
             heard: Mutex::new(F_LOCK, inode.errseq.sample()),
             readahead: Readahead::new(),
+            reader: Mutex::new(LEAVES, Arc::downgrade(memcg)),
             memcg: Arc::clone(memcg),
             account: WriterAccount::new(),
         };
@@ -74,6 +77,17 @@ impl File {
     /// Who pays for what is written through it.
     pub fn memcg(&self) -> &Arc<Memcg> {
         &self.memcg
+    }
+
+    pub(crate) fn reader(&self) -> Arc<Memcg> {
+        self.reader.lock().upgrade().unwrap_or_else(|| Arc::clone(&self.memcg))
+    }
+
+    pub(crate) fn set_reader(&self, memcg: &Arc<Memcg>) {
+        let mut reader = self.reader.lock();
+        if !std::ptr::eq(reader.as_ptr(), Arc::as_ptr(memcg)) {
+            *reader = Arc::downgrade(memcg);
+        }
     }
 
     /// The file.

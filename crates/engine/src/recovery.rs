@@ -126,7 +126,7 @@ impl SuperBlock {
                 self.engine().arena.free(frame);
                 continue;
             }
-            let ((), new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+            inode.mapping.with_page_or_new(index, |leaf, slot| {
                 leaf.insert(slot, frame);
                 leaf.set(Mark::Uptodate, slot);
                 leaf.set(Mark::Dirty, slot);
@@ -135,9 +135,6 @@ impl SuperBlock {
                     delayed += 1;
                 }
             });
-            if new_leaf {
-                filemap::list_leaf(inode.arc(), index);
-            }
             pages += 1;
         }
         filemap::zero_tail(&inode, survivor.record.size_bytes);

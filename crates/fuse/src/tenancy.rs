@@ -1,4 +1,4 @@
-//! From who asks to who pays: the engine's [`Memcg`] of each tenant that [`Tenants`] finds.
+//! From who asks to who pays for what is dirty and what is cached: the engine's [`Memcg`] of each tenant that [`Tenants`] finds.
 //!
 //! # Invariants
 //! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed. It is taken offline then, and who

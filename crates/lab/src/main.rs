@@ -10,6 +10,7 @@
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
 //! rig, scratch     what is set up       dontcache/  writers that leave nothing in the cache
 //! cgroups, interrupt                    shrinker/   mounts with three registries of shrinkers
+//!                                       reclaim/  which pages the cache keeps
 //! ```
 
 mod cache;
@@ -27,6 +28,7 @@ mod options;
 mod page;
 mod plot;
 mod quantity;
+mod reclaim;
 mod report;
 mod rig;
 mod rounds;
@@ -56,6 +58,7 @@ Examples:
   slackwater-lab idle --quick --check          what an idle engine costs
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab isolation --quick --check     what a tenant's writes cost another tenant
+  slackwater-lab reclaim --quick --check       which pages stay, beside other policies
   slackwater-lab dontcache --job four-writers  writers that leave nothing in the cache
   slackwater-lab shrinker --quick --check      mounts beside slow scans, with three registries of shrinkers
 
@@ -86,6 +89,8 @@ enum Experiment {
     Umount(PageOptions),
     /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
     Isolation(PageOptions),
+    /// Hits of the cache on traces, beside LRU, FIFO and S3-FIFO, and what it costs to make room
+    Reclaim(Options),
     /// Writes that leave nothing in the cache, in both forms, beside ordinary ones and the kernel's own
     Dontcache(dontcache::Arguments),
     /// Mounts and unmounts in memory, with three registries of shrinkers, beside the kernel's ramfs
@@ -119,6 +124,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Idle(arguments) => idle::run(arguments),
         Experiment::Umount(arguments) => umount::run(arguments),
         Experiment::Isolation(arguments) => isolation::run(arguments),
+        Experiment::Reclaim(options) => reclaim::run(options),
         Experiment::Dontcache(arguments) => dontcache::run(arguments),
         Experiment::Shrinker(arguments) => shrinker::run(arguments),
         Experiment::Client(arguments) => isolation::run_client(arguments),

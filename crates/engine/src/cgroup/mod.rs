@@ -45,6 +45,7 @@ use slackwater_sync::shim::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use crate::cgroup::foreign::ForeignWbs;
 use crate::engine::Room;
 use crate::lock_order::{CGROUP, LEAVES};
+use crate::reclaim::Lruvec;
 use crate::super_block::SuperBlock;
 use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
 use crate::tunables::Tunables;
@@ -109,6 +110,8 @@ pub struct Memcg {
     /// Its dirty limit, shared out among its wbs. Kernel: `cgwb_domain`.
     domain: WbDomain,
     foreign: Mutex<ForeignWbs>,
+    /// Clean pages that it has in the cache.
+    pub(crate) lruvec: Lruvec,
     /// T3.
     cgwbs: Mutex<Option<Vec<Arc<BdiWriteback>>>>,
 }
@@ -137,6 +140,7 @@ impl Memcg {
             ratios,
             domain: WbDomain::new(),
             foreign: Mutex::new(LEAVES, ForeignWbs::default()),
+            lruvec: Lruvec::new(),
             cgwbs: Mutex::keyed(CGROUP, id.0, Some(Vec::new())),
         })
     }
@@ -203,6 +207,16 @@ impl Memcg {
 
     pub(crate) fn slot(&self) -> u32 {
         self.slot
+    }
+
+    /// As many as may be dirty for it; more than any arena has, where it has no limit.
+    pub(crate) fn limit_pages(&self) -> u64 {
+        self.limit_pages.load(Ordering::Relaxed)
+    }
+
+    /// It, the tenants above it, and `root`: who has what was cached for it, once the ones before are offline.
+    pub(crate) fn and_heirs<'a>(&'a self, root: &'a Memcg) -> impl Iterator<Item = &'a Memcg> {
+        self.lineage().chain([root])
     }
 
     /// It and the tenants above it, without the root.

@@ -28,7 +28,7 @@ use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::write::{Source, Written};
 use crate::filemap::write_flags::WriteFlags;
-use crate::filemap::write_page::{Outcome, Span, list_leaf, mark_written, write_page};
+use crate::filemap::write_page::{Outcome, Span, mark_written, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
 use crate::page_cache::{LEAF_PAGES, LeafState, Mark, range_bits};
@@ -220,15 +220,12 @@ impl Landed<'_> {
         terms: Terms<'_>,
     ) -> Option<Outcome> {
         loop {
-            let (exchanged, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+            let exchanged = inode.mapping.with_page_or_new(index, |leaf, slot| {
                 let (landed, newly) = (&mut *self.landed, Pages::default());
                 let mut exchange = Exchange { inode, landed, terms, index, nth, pages: 0, newly, unclean: 0 };
                 let stop = exchange.pages(leaf, slot, count);
                 (exchange.pages, exchange.newly, stop)
             });
-            if new_leaf {
-                list_leaf(inode, index);
-            }
             match exchanged {
                 (pages @ 1.., newly, _) => return Some(Outcome::Taken { bytes: pages * FRAME_BYTES, newly }),
                 (0, _, Some(Stop::Fresh(missing))) => {

@@ -24,7 +24,6 @@ pub(crate) use readahead::Readahead;
 pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;
 pub use write_flags::WriteFlags;
-pub(crate) use write_page::list_leaf;
 
 use crate::error::FileError;
 use crate::inode::Inode;

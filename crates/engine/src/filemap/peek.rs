@@ -11,7 +11,7 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::file::File;
 use crate::filemap::drop_read::{done_with, drop_read};
-use crate::filemap::read::{Look, look};
+use crate::filemap::read::{Access, Look, Usage, look};
 use crate::filemap::read_flags::ReadFlags;
 use crate::units::{PAGE_BYTES, PageIndex};
 
@@ -74,9 +74,11 @@ impl File {
         let mut count = 0;
         let mut at = offset_bytes;
         let end = offset_bytes + len as u64;
+        let goes_on = self.goes_on(offset_bytes);
         while at < end {
             let index = PageIndex::of(at);
-            match look(inode, index, false) {
+            let usage = if goes_on && at == offset_bytes { Usage::Same } else { Usage::Other };
+            match look(inode, index, Access { hint: false, usage }) {
                 Look::Cached(frame) => frames[count] = Some(frame),
                 Look::Absent if index.offset_bytes() >= inode.backing_bytes.load(Ordering::Acquire) => {}
                 Look::Absent | Look::Wait(_) => return None,

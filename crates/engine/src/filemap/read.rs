@@ -18,12 +18,12 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Done, Node, ReadUnit};
+use crate::cgroup::Memcg;
 use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::busy_frames::wait_for_frame;
 use crate::filemap::drop_read::{done_with, drop_read};
 use crate::filemap::read_flags::ReadFlags;
-use crate::filemap::write_page::list_leaf;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
@@ -58,6 +58,24 @@ impl File {
     /// # Blocking
     /// As [`File::read_at`].
     pub fn read_at_with(&self, flags: ReadFlags, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        self.read_at_for(self.memcg(), flags, offset_bytes, buffer)
+    }
+
+    /// As [`File::read_at_with`], for `payer` instead of the tenant that opened the file: what has to be brought into the cache
+    /// for it is a part of that tenant's share.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    ///
+    /// # Blocking
+    /// As [`File::read_at`].
+    pub fn read_at_for(
+        &self,
+        payer: &Arc<Memcg>,
+        flags: ReadFlags,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FileError> {
         let inode = self.inode.arc();
         inode.super_block().alive()?;
         let size_bytes = inode.size_bytes();
@@ -66,8 +84,8 @@ impl File {
             return Ok(0);
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
-        let sequential = self.readahead.begin(&pages);
-        let read = self.read_pages(offset_bytes, &mut buffer[..len], sequential, flags);
+        let (goes_on, sequential) = (self.goes_on(offset_bytes), self.readahead.begin(&pages));
+        let read = self.read_pages(payer, offset_bytes, &mut buffer[..len], Reading { goes_on, sequential, flags });
         if flags.contains(ReadFlags::DONTCACHE) {
             drop_read(inode, done_with(offset_bytes, len, size_bytes, sequential));
         }
@@ -77,11 +95,12 @@ impl File {
     /// Fills `buffer` with bytes from before the end of the file.
     fn read_pages(
         &self,
+        payer: &Arc<Memcg>,
         offset_bytes: u64,
         buffer: &mut [u8],
-        sequential: bool,
-        flags: ReadFlags,
+        reading: Reading,
     ) -> Result<(), FileError> {
+        let Reading { goes_on, sequential, flags } = reading;
         let (inode, len) = (self.inode.arc(), buffer.len());
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
         let engine = inode.super_block().engine();
@@ -93,7 +112,12 @@ impl File {
             let from = (at % PAGE_BYTES) as usize;
             let to = (from + len - done).min(FRAME_BYTES);
             let target = &mut buffer[done..done + to - from];
-            match look(inode, index, !sequential) {
+            let usage = match fetched {
+                Some(page) if page == index => Usage::First,
+                _ if goes_on && done == 0 => Usage::Same,
+                Some(_) | None => Usage::Other,
+            };
+            match look(inode, index, Access { hint: !sequential, usage }) {
                 Look::Cached(frame) => copy_bytes(target, &frame[from..to]),
                 Look::Wait(frame) => {
                     wait_for_frame(inode, index, frame);
@@ -107,7 +131,8 @@ impl File {
                     let alone = fetched.replace(index) == Some(index);
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
                     let seen = engine.room.given();
-                    if fetch_and_wait(inode, index, ahead, flags)? == Fetched::NoFrame {
+                    self.set_reader(payer);
+                    if fetch_and_wait(inode, index, ahead, payer, flags)? == Fetched::NoFrame {
                         inode.super_block().make_room();
                         engine.run_by_hand();
                         engine.room.wait(seen, &*engine.clock, None);
@@ -123,6 +148,11 @@ impl File {
         Ok(())
     }
 
+    /// Whether a read at `offset_bytes` begins inside the page where the last one ended.
+    pub(super) fn goes_on(&self, offset_bytes: u64) -> bool {
+        !offset_bytes.is_multiple_of(PAGE_BYTES) && self.readahead.ended_in(PageIndex::of(offset_bytes))
+    }
+
     /// Starts reading what a reader that found all of `pages` cached will want next, if it is time.
     pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>, flags: ReadFlags) {
         let inode = self.inode.arc();
@@ -130,7 +160,7 @@ impl File {
         if let Some(ahead) = self.readahead.hit(pages, max_pages)
             && let Ok(node) = inode.node()
         {
-            fetch(inode, &node, ahead, flags, |_| None);
+            fetch(inode, &node, ahead, &self.reader(), flags, |_| None);
         }
     }
 
@@ -141,20 +171,56 @@ impl File {
     }
 }
 
-/// `hint`: the bytes are wanted at once, and the processor cannot foresee which.
-pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, hint: bool) -> Look<'a> {
+/// How a read goes on from the one before, and what it wishes.
+#[derive(Copy, Clone)]
+struct Reading {
+    /// Inside the page where that ended.
+    goes_on: bool,
+    /// Where that ended.
+    sequential: bool,
+    flags: ReadFlags,
+}
+
+/// How a page is looked at.
+#[derive(Copy, Clone)]
+pub(super) struct Access {
+    /// The bytes are wanted at once, and the processor cannot foresee which.
+    pub(super) hint: bool,
+    pub(super) usage: Usage,
+}
+
+/// What a look is to a page, beside what came before.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Usage {
+    /// The same use as the look before.
+    Same,
+    /// The use for which this call has brought it here.
+    First,
+    /// Another use.
+    Other,
+}
+
+pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Look<'a> {
     let arena = &inode.super_block().engine().arena;
     let look = |leaf: &mut LeafState, slot: usize| {
         let Some(frame) = leaf.frame(slot) else { return Look::Absent };
         if !leaf.has(Mark::Uptodate, slot) {
             return Look::Wait(frame);
         }
-        if hint {
+        if access.hint {
             arena.prefetch(frame);
         }
         match arena.try_read(frame) {
             Some(guard) => {
-                leaf.set(Mark::Referenced, slot);
+                // A page that is active when it comes is one that was here not long ago: to be read is why it came.
+                let counts = match access.usage {
+                    Usage::Same => false,
+                    Usage::First => !leaf.has(Mark::Active, slot),
+                    Usage::Other => true,
+                };
+                if counts {
+                    leaf.touch(slot);
+                }
                 Look::Cached(guard)
             }
             None => Look::Wait(frame),
@@ -174,28 +240,29 @@ pub(crate) enum Fetched {
     NoFrame,
 }
 
-/// Brings one page into the cache.
+/// Brings one page into the cache, for `payer`.
 ///
 /// # Errors
 /// The backend's.
 ///
 /// # Blocking
 /// For the backend; not for a frame.
-pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex) -> Result<Fetched, FileError> {
-    fetch_and_wait(inode, index, index..index.plus(1), ReadFlags::NONE)
+pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex, payer: &Arc<Memcg>) -> Result<Fetched, FileError> {
+    fetch_and_wait(inode, index, index..index.plus(1), payer, ReadFlags::NONE)
 }
 
 fn fetch_and_wait(
     inode: &Arc<Inode>,
     index: PageIndex,
     ahead: Range<PageIndex>,
+    payer: &Arc<Memcg>,
     flags: ReadFlags,
 ) -> Result<Fetched, FileError> {
     let engine = inode.super_block().engine();
     let node = inode.node()?;
     let answer = Arc::new(Mutex::new(LEAVES, None));
     let mut taken = false;
-    let fetched = fetch(inode, &node, ahead, flags, |unit| {
+    let fetched = fetch(inode, &node, ahead, payer, flags, |unit| {
         let wanted = unit.start <= index && index < unit.end;
         taken |= wanted;
         let answer = Arc::clone(&answer);
@@ -216,6 +283,7 @@ fn fetch(
     inode: &Arc<Inode>,
     node: &Node,
     range: Range<PageIndex>,
+    payer: &Arc<Memcg>,
     flags: ReadFlags,
     mut wants: impl FnMut(&Range<PageIndex>) -> Option<Done<()>>,
 ) -> Fetched {
@@ -240,7 +308,7 @@ fn fetch(
         at = pages.end;
         let done = wants(&pages);
         let short = unit.short;
-        submit(inode, node, unit, done);
+        submit(inode, node, unit, payer, done);
         if short {
             break; // going on would evict what has just been fetched
         }
@@ -304,7 +372,7 @@ fn insert_for_fill(
         frames: Scatter::new(Arc::clone(arena), max_pages as usize),
         short: false,
     });
-    let (inserted, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+    let inserted = inode.mapping.with_page_or_new(index, |leaf, slot| {
         if leaf.frame(slot).is_some() || !unit.frames.push(frame) {
             return false;
         }
@@ -320,21 +388,18 @@ fn insert_for_fill(
             *claim = None;
         }
     }
-    if new_leaf {
-        list_leaf(inode, index);
-    }
     inserted
 }
 
-fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, done: Option<Done<()>>) {
+fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, payer: &Arc<Memcg>, done: Option<Done<()>>) {
     let sb = inode.super_block();
     let Claim { first, frames, .. } = claim;
     let len_bytes = frames.frames().len() * FRAME_BYTES;
     sb.pin();
-    let owner = Arc::clone(inode);
+    let (owner, payer) = (Arc::clone(inode), Arc::clone(payer));
     let finish = move |frames: Scatter, read: Result<usize, BackendError>| {
         let sb = Arc::clone(owner.super_block());
-        let result = end_fill(&owner, first, frames, read);
+        let result = end_fill(&owner, &payer, first, frames, read);
         if owner.state.lock().doomed {
             sb.drop_pages(&owner); // nobody else will
         }
@@ -350,9 +415,10 @@ fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, done: Option<Done<()>>)
     sb.bdi().backend.submit(Call::Read(unit));
 }
 
-/// A fill came back: its pages are up to date, or gone.
+/// A fill came back: its pages are up to date and cached for `payer`, or gone.
 fn end_fill(
-    inode: &Inode,
+    inode: &Arc<Inode>,
+    payer: &Memcg,
     first: PageIndex,
     mut frames: Scatter,
     read: Result<usize, BackendError>,
@@ -360,25 +426,38 @@ fn end_fill(
     let arena = Arc::clone(frames.arena());
     let end = first.plus(frames.frames().len() as u64);
     let result = read.map(|bytes| frames.zero_from(bytes));
-    let mut dropped = Vec::new();
+    let (mut dropped, mut emptied) = (Vec::new(), Vec::new());
     inode.mapping.scan(first, end, None, |base, leaf| {
         let bits = range_bits(first.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
+        let mut filled = 0;
         for slot in slots(leaf.present() & bits) {
             let nth = (base.0 + slot as u64 - first.0) as usize;
             if leaf.frame(slot) != Some(frames.frames()[nth]) {
                 continue;
             }
             if result.is_ok() {
-                leaf.set(Mark::Uptodate, slot);
-                // Eviction passes it by once, so that whoever waits for it gets it.
-                leaf.set(Mark::Referenced, slot);
+                filled |= 1 << slot;
             } else {
                 dropped.extend(leaf.remove(slot));
             }
+        }
+        leaf.set_bits(Mark::Uptodate, filled);
+        reclaim::list(inode, payer, base, leaf, filled);
+        if leaf.present() == 0 {
+            emptied.push(base);
         }
         Scan::On
     });
     drop(frames);
     dropped.into_iter().for_each(|frame| arena.free(frame));
+    let sb = inode.super_block();
+    if result.is_ok() {
+        reclaim::note_listed(sb.engine(), payer);
+    } else {
+        for leaf in emptied {
+            let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+        }
+        sb.forget_if_unused(inode);
+    }
     result
 }

@@ -50,6 +50,11 @@ impl Readahead {
         pages.start.0 == expected || pages.start.0 + 1 == expected
     }
 
+    /// Whether the last read ended in this page, or with it: to go on there is still the same use of the page.
+    pub(crate) fn ended_in(&self, page: PageIndex) -> bool {
+        self.next.load(Ordering::Relaxed) == page.0 + 1
+    }
+
     /// What to fetch behind a read of `pages` that found all of them cached, if anything.
     pub(crate) fn hit(&self, pages: &Range<PageIndex>, max_pages: u64) -> Option<Range<PageIndex>> {
         if pages.end.0 <= self.trigger.load(Ordering::Relaxed) {

@@ -14,9 +14,8 @@ use crate::filemap::busy_frames::{is_being_filled, wait_for_frame};
 use crate::filemap::read::Fetched;
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
-use crate::page_cache::{LEAF_PAGES, LeafState, Mark};
+use crate::page_cache::{LeafState, Mark};
 use crate::reclaim;
-use crate::super_block::LeafRef;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::Pages;
 
@@ -109,7 +108,7 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                     if terms.must_not_wait() {
                         return Err(FileError::WouldBlock);
                     }
-                    match super::read::read_page(inode, span.index)? {
+                    match super::read::read_page(inode, span.index, terms.memcg)? {
                         Fetched::Read => brought = true,
                         Fetched::Changed => {}
                         Fetched::NoFrame => return Ok(Outcome::NoRoom),
@@ -181,10 +180,13 @@ fn grip<'a>(
     Grip::InPlace(guard, newly)
 }
 
-/// Marks a page dirty that is written to: one that leaves once it is clean, if `terms` say so and the write `brings` it here,
+/// Marks a page dirty that is written to. What was unclean already is still the same use of it. It is one that leaves once it is clean, if `terms` say so and the write `brings` it here,
 /// or an earlier one of the kind has. Returns what that changes. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`;
 /// sem. 7.6.
 pub(super) fn mark_written(inode: &Inode, leaf: &mut LeafState, slot: usize, brings: bool, terms: Terms<'_>) -> Pages {
+    if leaf.unclean() >> slot & 1 == 0 {
+        leaf.touch(slot);
+    }
     let (was_dirty, was_to_leave) = (leaf.has(Mark::Dirty, slot), leaf.has(Mark::Dropbehind, slot));
     let leaves = terms.is_dontcache() && (brings || was_to_leave);
     if leaves && !was_to_leave {
@@ -255,7 +257,7 @@ fn install(
     let arena = &sb.engine().arena;
     let Some(record) = inode.slot() else { unreachable!("N2: taken by begin_dirtying") };
     let index = span.index;
-    let (installed, new_leaf) = inode.mapping.with_page_or_new(index, |leaf, slot| {
+    let installed = inode.mapping.with_page_or_new(index, |leaf, slot| {
         if leaf.frame(slot) != old {
             return None;
         }
@@ -289,20 +291,5 @@ fn install(
         sb.bdi().unpin(1);
         sb.space.release(u64::from(delayed));
     }
-    if new_leaf {
-        list_leaf(inode, index);
-    }
     installed
-}
-
-/// Puts a new leaf on the volume's eviction list.
-pub(crate) fn list_leaf(inode: &Arc<Inode>, index: PageIndex) {
-    let first = PageIndex(index.0 / LEAF_PAGES * LEAF_PAGES);
-    let sb = inode.super_block();
-    let length = {
-        let mut lru = sb.lru.lock();
-        lru.push_back(LeafRef { inode: Arc::downgrade(inode), first });
-        lru.len()
-    };
-    reclaim::sweep_if_long(sb, length);
 }

@@ -56,22 +56,23 @@ impl AddressSpace {
         self.tree.read().with_leaf(index.0, |leaf| f(leaf, slot_of(index)))
     }
 
-    /// The same, making the leaf if needed. The second result says whether it is new.
-    pub(crate) fn with_page_or_new<R>(
-        &self,
-        index: PageIndex,
-        f: impl FnOnce(&mut LeafState, usize) -> R,
-    ) -> (R, bool) {
+    /// The same, making the leaf if needed.
+    pub(crate) fn with_page_or_new<R>(&self, index: PageIndex, f: impl FnOnce(&mut LeafState, usize) -> R) -> R {
         let mut f = Some(f);
-        let mut new = false;
+        let mut is_new = false;
         loop {
             let done = self.tree.read().with_leaf(index.0, |leaf| {
                 let f = f.take().expect("runs once: the loop ends with it");
-                f(leaf, slot_of(index))
+                (f(leaf, slot_of(index)), leaf.present() == 0)
             });
             match done {
-                Some(result) => return (result, new),
-                None => new |= self.tree.write().grow(index.0),
+                Some((result, is_empty)) => {
+                    if is_new && is_empty {
+                        let _ = self.remove_if_empty(index); // or somebody has put a page there meanwhile
+                    }
+                    return result;
+                }
+                None => is_new |= self.tree.write().grow(index.0),
             }
         }
     }
@@ -156,7 +157,13 @@ impl AddressSpace {
             Mark::Dirty => &self.dirty,
             Mark::Writeback => &self.writeback,
             Mark::Unstable | Mark::Committing => &self.unstable,
-            Mark::ToWrite | Mark::Uptodate | Mark::Referenced | Mark::Delayed | Mark::Dropbehind => {
+            Mark::ToWrite
+            | Mark::Uptodate
+            | Mark::Referenced
+            | Mark::Active
+            | Mark::Listed
+            | Mark::Delayed
+            | Mark::Dropbehind => {
                 unreachable!("{mark:?} is not counted")
             }
         }

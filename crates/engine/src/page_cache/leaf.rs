@@ -25,6 +25,8 @@
 //! L7. `DROPBEHIND` is set only on an unclean page, or on one that a DONTCACHE read has brought here. Whoever makes an
 //!     unclean page clean takes it out, or the mark away.
 //! L8. Once a page is behind the first [`FEW`], `all` has the frames, and `few` nothing.
+//! L9. `LISTED` says that an entry of `reclaim` stands for the page. It is set when the page becomes clean, and cleared when
+//!     its entry comes up and it is not; an entry for a page without it stands for nothing.
 //!
 //! # Layout
 //! A cached read takes the leaf's lock, looks at three words and takes the number of a frame; it stores no mark
@@ -54,7 +56,7 @@ pub(crate) enum Mark {
     Committing = 4,
     /// The frame holds the page's bytes.
     Uptodate = 5,
-    /// Used since the last look of eviction.
+    /// Used since it was brought here, or since eviction last looked at it.
     Referenced = 6,
     /// The backend has no space for it yet. Kernel: `BH_Delay`.
     Delayed = 7,
@@ -62,32 +64,38 @@ pub(crate) enum Mark {
     /// has been read if a read brought it (L7).
     /// Kernel: `PG_dropbehind`.
     Dropbehind = 8,
+    /// Used again after that ([`LeafState::touch`]): it stays longer than others. Kernel: `PG_active`.
+    Active = 9,
+    /// In one of the queues that eviction takes from (L9). Kernel: `PG_lru`.
+    Listed = 10,
 }
 
 impl Mark {
     /// Number of marks.
-    pub(crate) const COUNT: usize = 9;
+    pub(crate) const COUNT: usize = 11;
     /// Number of marks that inner nodes index.
     pub(crate) const INDEXED: usize = 5;
 
-    /// Where its word is: those that a read or an overwrite looks at come first.
+    /// Where its word is: those that a read looks at come first.
     const fn place(self) -> usize {
         match self {
             Self::Uptodate => 0,
             Self::Referenced => 1,
-            Self::Dirty => 2,
-            Self::Writeback => 3,
-            Self::Dropbehind => 4,
-            Self::ToWrite => 5,
-            Self::Unstable => 6,
-            Self::Committing => 7,
-            Self::Delayed => 8,
+            Self::Active => 2,
+            Self::Dirty => 3,
+            Self::Writeback => 4,
+            Self::Dropbehind => 5,
+            Self::ToWrite => 6,
+            Self::Unstable => 7,
+            Self::Committing => 8,
+            Self::Delayed => 9,
+            Self::Listed => 10,
         }
     }
 }
 
-// With the lock before it, what a read or an overwrite looks at ends within the first cache line.
-const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Dropbehind.place() + 1) <= 64 - 8);
+// With the lock before it, what a read looks at ends within the first cache line.
+const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
 
 /// See the [module documentation](self). Lives behind the leaf's lock.
 #[derive(Debug)]
@@ -104,9 +112,9 @@ pub(crate) struct LeafState {
     few: [Option<FrameId>; FEW],
 }
 
-/// Frames that every leaf has room for: what is left of its second cache line.
-const FEW: usize = 6;
-const _: () = assert!(8 + size_of::<LeafState>() == 128);
+/// Frames that every leaf has room for: what is left of its third cache line.
+const FEW: usize = 18;
+const _: () = assert!(8 + size_of::<LeafState>() == 192);
 
 impl LeafState {
     pub(crate) fn new() -> Self {
@@ -173,6 +181,12 @@ impl LeafState {
 
     pub(crate) fn clear_bits(&mut self, mark: Mark, bits: u64) {
         self.marks[mark.place()] &= !bits;
+    }
+
+    /// The page in `slot` is used. A mark at most is stored, and none once it has both.
+    #[inline]
+    pub(crate) fn touch(&mut self, slot: usize) {
+        self.set(if self.has(Mark::Referenced, slot) { Mark::Active } else { Mark::Referenced }, slot);
     }
 
     /// Puts `frame` into an empty slot, without marks.

@@ -32,13 +32,13 @@ pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
 pub use tenants::TenantStatus;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use slackwater_sync::shim::{Arc, Weak};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::backend::{Backend, Call, Found};
 use crate::engine::Shared;
@@ -49,7 +49,7 @@ use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
 use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
 use crate::super_block::inode_lru::InodeLru;
-use crate::units::{NodeId, PageIndex, Tick};
+use crate::units::{NodeId, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback, CgroupWbs};
 
@@ -59,12 +59,6 @@ const DEAD: u8 = 2;
 
 /// Shards of the inode hash: enough that two threads seldom meet.
 const INODE_SHARDS: usize = 16;
-
-/// A leaf of cached pages, for eviction's clock hand.
-pub(crate) struct LeafRef {
-    pub(crate) inode: Weak<Inode>,
-    pub(crate) first: PageIndex,
-}
 
 /// A mounted volume. Kernel: `struct super_block`.
 pub struct SuperBlock {
@@ -109,10 +103,6 @@ pub struct SuperBlock {
     /// What recovery found no file for.
     pub(crate) dropped_files: AtomicU64,
     pub(crate) dropped_bytes: AtomicU64,
-    pub(crate) lru: Mutex<VecDeque<LeafRef>>,
-    /// Length of `lru` after it was last swept, and whether it is being swept.
-    pub(crate) lru_swept: AtomicUsize,
-    pub(crate) lru_sweeping: AtomicBool,
 }
 
 impl SuperBlock {
@@ -160,9 +150,6 @@ impl SuperBlock {
             changed_underneath: AtomicU64::new(0),
             dropped_files: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
-            lru: Mutex::new(LEAVES, VecDeque::new()),
-            lru_swept: AtomicUsize::new(0),
-            lru_sweeping: AtomicBool::new(false),
         });
         sb.root_wb.set_super_block(&sb);
         sb.refresh_space(engine.clock.now());
@@ -357,7 +344,6 @@ impl SuperBlock {
     /// leaves frames and records in the arena as they are.
     pub(crate) fn abandon(&self) {
         self.state.store(DEAD, Ordering::Release);
-        self.lru.lock().clear();
         let root = self.root.lock().take();
         drop(root);
         self.close_inode_lru();

@@ -282,7 +282,6 @@ impl SuperBlock {
 
     /// Takes every inode out of memory. Returns how many somebody still holds.
     fn evict_inodes(self: &Arc<Self>, discard: bool) -> u64 {
-        self.lru.lock().clear();
         self.close_inode_lru();
         let root = self.root.lock().take();
         drop(root);
@@ -298,6 +297,7 @@ impl SuperBlock {
                 debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
             }
         }
+        self.engine().want_sweep();
         busy
     }
 }

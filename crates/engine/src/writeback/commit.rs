@@ -28,12 +28,13 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Done, SyncScope};
-use crate::cgroup::Uncharges;
+use crate::cgroup::{FrameOwners, Memcg, Uncharges};
 use crate::error::{BackendError, ErrorKind};
 use crate::errseq::ErrCursor;
 use crate::inode::{Inode, meta};
 use crate::lock_order::LEAVES;
-use crate::page_cache::{Mark, Scan, slots};
+use crate::page_cache::{LeafState, Mark, Scan, slots};
+use crate::reclaim::{list, note_listed};
 use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::dontcache::DroppedBehind;
@@ -329,17 +330,20 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     sb.forget_if_unused(inode);
 }
 
-fn make_clean(inode: &Inode) {
+fn make_clean(inode: &Arc<Inode>) {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
     let mut uncharges = Uncharges::new(&sb.engine().owners);
     let (mut ended, mut cleaned) = (0_i64, 0_u64);
     let mut dropped = DroppedBehind::default();
+    let mut listed = None;
     inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Committing), |base, leaf| {
         let bits = leaf.bits(Mark::Committing);
         let clean = bits & !leaf.bits(Mark::Dirty);
         ended += i64::from(bits.count_ones());
         leaf.clear_bits(Mark::Committing, bits);
+        // While they are charged: their owners have their slots.
+        let owners = owners_of(&sb.engine().owners, leaf, clean);
         for frame in slots(clean).filter_map(|slot| leaf.frame(slot)) {
             arena.mark_clean(frame);
             uncharges.add(frame);
@@ -347,12 +351,31 @@ fn make_clean(inode: &Inode) {
         }
         inode.mapping.add_unclean(-i64::from(clean.count_ones()));
         dropped.take(arena, base, leaf, clean);
+        for (memcg, pages) in owners {
+            list(inode, &memcg, base, leaf, pages & leaf.present());
+            listed = Some(memcg);
+        }
         Scan::On
     });
     inode.mapping.add(Mark::Unstable, -ended);
     inode.account(Pages { unstable: -ended, ..Pages::default() });
     dropped.free(inode);
     sb.bdi().unpin(cleaned);
+    listed.inspect(|memcg| note_listed(sb.engine(), memcg));
+}
+
+/// The tenants that the frames of `pages` are charged to, each with those pages: one, as a rule.
+fn owners_of(owners: &FrameOwners, leaf: &LeafState, pages: u64) -> Vec<(Arc<Memcg>, u64)> {
+    let mut found: Vec<(u32, u64)> = Vec::new();
+    for slot in slots(pages) {
+        let Some(owner) = leaf.frame(slot).map(|frame| owners.of(frame)) else { continue };
+        match found.last_mut() {
+            Some((last, pages)) if *last == owner => *pages |= 1 << slot,
+            _ => found.push((owner, 1 << slot)),
+        }
+    }
+    let memcg = |owner| owners.at(owner).unwrap_or_else(|| Arc::clone(owners.root()));
+    found.into_iter().map(|(owner, pages)| (memcg(owner), pages)).collect()
 }
 
 /// Written pages with one of `marks` did not become durable: they are dirty again. False if none was clean otherwise.

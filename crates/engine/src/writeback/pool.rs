@@ -1,4 +1,4 @@
-//! Who runs a [`BdiWriteback`]: a few threads for the wbs of all volumes, or a test by hand.
+//! Who runs a [`BdiWriteback`], and reclaim in the background: a few threads for all volumes, or a test by hand.
 //!
 //! # Invariants
 //! F1. At most one thread runs a wb, which makes its pass state and its `Io` list private to that thread.
@@ -16,12 +16,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::rcu::{Domain, Options};
-use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::thread;
+use slackwater_sync::shim::{Arc, Weak};
 
 use crate::clock::Clock;
+use crate::engine::Shared;
 use crate::lock_order::LEAVES;
+use crate::reclaim::run_background;
 use crate::tunables::Tunables;
 use crate::units::Tick;
 use crate::writeback::balance::GlobalDomain;
@@ -39,6 +41,8 @@ struct PoolState {
     /// What to run at a time: by that, then by arrival.
     timers: BTreeMap<(Tick, u64), Arc<BdiWriteback>>,
     timers_made: u64,
+    /// Reclaim is asked for; a thread that has begun with it has taken this back.
+    reclaim: bool,
     stop: bool,
 }
 
@@ -79,11 +83,11 @@ impl FlusherPool {
         self.wbs_made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`].
-    pub(crate) fn start(self: &Arc<Self>) -> Vec<thread::JoinHandle<()>> {
+    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`], which `engine` outlives.
+    pub(crate) fn start(self: &Arc<Self>, engine: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
         let run = |number| {
-            let pool = Arc::clone(self);
-            thread::spawn_named(&format!("sw-flush-{number}"), move || pool.run())
+            let (pool, engine) = (Arc::clone(self), Arc::downgrade(engine));
+            thread::spawn_named(&format!("sw-flush-{number}"), move || pool.run(&engine))
         };
         (0..self.tunables.flusher_threads).map(run).collect()
     }
@@ -116,6 +120,12 @@ impl FlusherPool {
             RUNNING => wb.run.store(AGAIN, Ordering::Relaxed),
             _ => {}
         }
+    }
+
+    /// Runs a pass of reclaim soon.
+    pub(crate) fn want_reclaim(&self) {
+        self.state.lock().reclaim = true;
+        self.changed.notify_one();
     }
 
     /// Forgets `wb`, whose volume is gone.
@@ -151,10 +161,15 @@ impl FlusherPool {
     }
 
     /// Runs everything that is due, until nothing is; returns when the next timer is.
-    pub(crate) fn run_due(&self) -> Option<Tick> {
+    pub(crate) fn run_due(&self, engine: &Shared) -> Option<Tick> {
         loop {
             let now = self.clock.now();
             let mut state = self.state.lock();
+            if std::mem::take(&mut state.reclaim) {
+                drop(state);
+                self.reclaim(engine);
+                continue;
+            }
             let Some(wb) = take_due(&mut state, now) else {
                 return state.first_timer();
             };
@@ -163,10 +178,16 @@ impl FlusherPool {
         }
     }
 
-    fn run(&self) {
+    fn run(&self, engine: &Weak<Shared>) {
         let mut state = self.state.lock();
         while !state.stop {
             let now = self.clock.now();
+            if std::mem::take(&mut state.reclaim) {
+                drop(state);
+                engine.upgrade().inspect(|engine| self.reclaim(engine));
+                state = self.state.lock();
+                continue;
+            }
             if let Some(wb) = take_due(&mut state, now) {
                 drop(state);
                 self.run_one(&wb, now);
@@ -181,6 +202,12 @@ impl FlusherPool {
                     let _ = self.changed.wait_timeout(&mut state, at.since(now));
                 }
             }
+        }
+    }
+
+    fn reclaim(&self, engine: &Shared) {
+        if run_background(engine) {
+            self.want_reclaim();
         }
     }
 

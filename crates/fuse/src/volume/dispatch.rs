@@ -90,7 +90,8 @@ impl Volume {
                 };
                 let flags = self.read_flags(&open.node, header);
                 if let Some(reply) = Self::read_cached(&open, flags, &args, reply) {
-                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, flags, &args));
+                    let payer = self.payer(header, &open);
+                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &payer, flags, &args));
                 }
             }
             Operation::Flush(args) => {
@@ -305,7 +306,7 @@ impl Volume {
         Write::new(open, memcg, flags, args)
     }
 
-    /// Who pays for what a request writes to `open`.
+    /// Who pays for what a request writes to `open`, or has to be brought into the cache for it.
     fn payer(&self, header: &RequestHeader, open: &OpenFile) -> Arc<Memcg> {
         match &self.tenancy {
             None => Arc::clone(open.file.memcg()),

@@ -44,11 +44,17 @@ impl Volume {
     }
 
     /// READ by way of the backend.
-    pub(super) fn read(&self, open: &OpenFile, flags: ReadFlags, args: &ReadIn) -> Result<Answer, Failure> {
+    pub(super) fn read(
+        &self,
+        open: &OpenFile,
+        payer: &Arc<Memcg>,
+        flags: ReadFlags,
+        args: &ReadIn,
+    ) -> Result<Answer, Failure> {
         let size_bytes = open.node.inode.size_bytes();
         let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
         let mut buffer = ReadBuffer::take(len);
-        let len = open.file.read_at_with(flags, args.offset, &mut buffer)?;
+        let len = open.file.read_at_for(payer, flags, args.offset, &mut buffer)?;
         buffer.truncate(len);
         Ok(Answer::Data(buffer))
     }
@@ -96,7 +102,7 @@ impl Volume {
         let mut done = 0;
         while done < len {
             let wanted = (len - done).min(PIECE_BYTES) as usize;
-            let read = match from.file.read_at_with(reads, args.off_in + done, &mut piece[..wanted]) {
+            let read = match from.file.read_at_for(payer, reads, args.off_in + done, &mut piece[..wanted]) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(_) if done > 0 => break,

@@ -6,6 +6,7 @@
 
 mod acls;
 mod bytes;
+mod ceiling;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
 #[path = "../tenants/rig.rs"]
 mod cgroups;

@@ -1,0 +1,143 @@
+//! The queues of one tenant, and how pages get into them.
+//!
+//! # Invariants
+//! U1. The queues of a tenant that went offline are closed, for good: its pages are with the nearest tenant above it that is not,
+//!     or the root.
+//!
+//! # Kernel counterpart
+//! `struct lruvec`; `folio_add_lru`, `workingset_refault`; `memcg_reparent_lruvecs`.
+
+use std::collections::HashMap;
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+use slackwater_sync::shim::{Arc, Weak};
+
+use crate::cgroup::Memcg;
+use crate::engine::Shared;
+use crate::inode::Inode;
+use crate::lock_order::LEAVES;
+use crate::page_cache::{LeafState, Mark};
+use crate::reclaim::background::wake_if_low;
+use crate::reclaim::policy::{Entry, Queue, Queues, mixed};
+use crate::reclaim::shrink::Busy;
+use crate::units::{NodeId, PageIndex};
+
+/// A leaf of cached pages.
+pub(super) struct LeafRef {
+    pub(super) inode: Weak<Inode>,
+    pub(super) first: PageIndex,
+}
+
+impl PartialEq for LeafRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.first == other.first && Weak::ptr_eq(&self.inode, &other.inode)
+    }
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Lruvec {
+    /// U1.
+    queues: Mutex<Option<Queues<LeafRef>>>,
+    /// Pages that they stand for; approximate while somebody works on them.
+    pages: AtomicU64,
+}
+
+impl Lruvec {
+    pub(crate) fn new() -> Self {
+        Self { queues: Mutex::new(LEAVES, Some(Queues::new())), pages: AtomicU64::new(0) }
+    }
+
+    /// Clean pages that were cached for the tenant. Some may be dirty again, or gone.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Runs `f` on the queues; `None` if they are closed.
+    fn with<R>(&self, f: impl FnOnce(&mut Queues<LeafRef>) -> R) -> Option<R> {
+        let mut queues = self.queues.lock();
+        let queues = queues.as_mut()?;
+        let result = f(queues);
+        self.pages.store(queues.pages(), Ordering::Relaxed);
+        Some(result)
+    }
+
+    pub(super) fn pop(&self) -> Option<(Queue, Entry<LeafRef>)> {
+        self.with(Queues::pop).flatten()
+    }
+
+    pub(super) fn entries(&self) -> usize {
+        self.with(|queues| queues.entries()).unwrap_or(0)
+    }
+
+    /// Closes it and gives what it has to `heirs`, of which the first that is open takes it.
+    pub(crate) fn close<'a>(&self, mut heirs: impl Iterator<Item = &'a Lruvec>) {
+        let mut left = self.queues.lock().take();
+        self.pages.store(0, Ordering::Relaxed);
+        // `left` is taken by the first that has queues.
+        let _ = heirs.find_map(|heir| heir.with(|queues| left.take().map(|left| queues.append(left))));
+    }
+
+    /// Takes out what stands for no page, and what stands for one a second time.
+    pub(super) fn sweep(&self, _busy: &Busy<'_>) {
+        let Some(mut taken) = self.with(Queues::take) else { return };
+        let mut seen = HashMap::new();
+        taken.retain(|_, leaf, pages| {
+            let Some(inode) = leaf.inode.upgrade() else { return 0 };
+            let listed = inode.mapping.with_page(leaf.first, |state, _| state.bits(Mark::Listed)).unwrap_or(0);
+            let seen: &mut u64 = seen.entry((Weak::as_ptr(&leaf.inode), leaf.first)).or_default();
+            let left = pages & listed & !*seen;
+            *seen |= left;
+            left
+        });
+        if self.with(|queues| queues.put_back(taken)).is_none() {
+            tracing::debug!(target: "slackwater::reclaim", "a tenant went offline while its queues were swept");
+        }
+    }
+}
+
+/// The pages `pages` of the leaf at `first`, whose lock the caller holds, have become clean, and are cached for `memcg`
+/// unless they are listed already. The caller calls [`note_listed`] when it has let go of the leaf.
+pub(crate) fn list(inode: &Arc<Inode>, memcg: &Memcg, first: PageIndex, leaf: &mut LeafState, pages: u64) {
+    let pages = pages & !leaf.bits(Mark::Listed);
+    if pages == 0 {
+        return;
+    }
+    leaf.set_bits(Mark::Listed, pages);
+    let engine = inode.super_block().engine();
+    let back = engine.reclaim.ghost.recall(file_key(inode), first.0, pages & !leaf.bits(Mark::Active));
+    leaf.set_bits(Mark::Active, back);
+    leaf.clear_bits(Mark::Referenced, back); // the write that brought it was its one use
+    let main = pages & leaf.bits(Mark::Active);
+    for (queue, pages) in [(Queue::Main, main), (Queue::Small, pages & !main)] {
+        push(engine, memcg, queue, LeafRef { inode: Arc::downgrade(inode), first }, pages);
+    }
+}
+
+/// What the ghost knows the file by.
+pub(super) fn file_key(inode: &Inode) -> u64 {
+    let NodeId { dev, ino, generation } = inode.id();
+    mixed(ino ^ mixed(dev ^ mixed(generation ^ u64::from(inode.super_block().volume_slot().as_u32()))))
+}
+
+/// Adds pages to the queues of `memcg`, or of its heir (U1).
+pub(super) fn push(engine: &Shared, memcg: &Memcg, queue: Queue, leaf: LeafRef, pages: u64) {
+    if pages == 0 {
+        return;
+    }
+    let mut leaf = Some(leaf);
+    let _ = memcg
+        .and_heirs(engine.owners.root())
+        .find_map(|memcg| memcg.lruvec.with(|queues| leaf.take().map(|leaf| queues.push(queue, leaf, pages))));
+}
+
+/// Pages were listed for `memcg`. Each sweep is paid for by as many entries.
+pub(crate) fn note_listed(engine: &Shared, memcg: &Memcg) {
+    engine.reclaim.stalled.store(false, Ordering::Relaxed);
+    if memcg.lruvec.with(|queues| queues.is_long()) == Some(true)
+        && let Some(busy) = Busy::begin(engine)
+    {
+        memcg.lruvec.sweep(&busy);
+    }
+    wake_if_low(engine);
+}

@@ -1,0 +1,237 @@
+//! Eviction on a real engine, driven by hand.
+
+use slackwater_arena::{Arena, ArenaConfig, Pool};
+use slackwater_sync::shim::Arc;
+
+use super::policy::SWEEP_SLACK;
+use crate::backend::{MemBackend, NewNode, Removal};
+use crate::cgroup::Memcg;
+use crate::clock::ManualClock;
+use crate::engine::{Engine, Shared};
+use crate::file::File;
+use crate::filemap::{ReadFlags, Written};
+use crate::super_block::SuperBlock;
+use crate::tunables::Tunables;
+use crate::units::{PAGE_BYTES, Timestamp};
+
+const PAGE: usize = PAGE_BYTES as usize;
+/// Frames of the arena, and those that are not in the reserve.
+const FRAMES: u64 = 4096;
+const NORMAL: u64 = 3072;
+
+struct Rig {
+    engine: Engine,
+    shared: Arc<Shared>,
+    sb: Arc<SuperBlock>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(0)
+    }
+
+    fn with(readahead_pages: u32) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(FRAMES * PAGE_BYTES)).unwrap();
+        let tunables = Tunables { flusher_threads: 0, readahead_pages, ..Tunables::default() };
+        let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
+        let sb = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
+        let shared = Arc::clone(sb.engine());
+        assert_eq!(shared.arena.free_frames_in(Pool::Normal), NORMAL);
+        Self { engine, shared, sb }
+    }
+
+    fn create(&self, name: &str) -> File {
+        File::open(&self.sb.make(&self.sb.root().unwrap(), name, NewNode::File, 0o644).unwrap()).unwrap()
+    }
+
+    /// A file of so many pages, of which none is cached.
+    fn stored(&self, name: &str, pages: u64) -> File {
+        let file = self.create(name);
+        file.set_len(pages * PAGE_BYTES).unwrap();
+        file
+    }
+
+    fn free(&self) -> u64 {
+        self.shared.arena.free_frames_in(Pool::Normal)
+    }
+
+    fn root(&self) -> &Memcg {
+        self.engine.root_memcg()
+    }
+}
+
+/// Reads the pages `from..to` one after the other.
+fn read(file: &File, payer: &Arc<Memcg>, pages: std::ops::Range<u64>) {
+    let mut page = [0; PAGE];
+    for index in pages {
+        assert_eq!(file.read_at_for(payer, ReadFlags::NONE, index * PAGE_BYTES, &mut page).unwrap(), PAGE);
+    }
+}
+
+/// How many of the pages are cached.
+fn cached(file: &File, pages: std::ops::Range<u64>) -> u64 {
+    let mapping = &file.inode().arc().mapping;
+    let is_cached = |index: &u64| {
+        mapping.with_page(crate::units::PageIndex(*index), |leaf, slot| leaf.frame(slot).is_some()) == Some(true)
+    };
+    pages.filter(is_cached).count() as u64
+}
+
+#[test]
+fn files_that_come_and_go_leave_no_trace_in_the_queues() {
+    let rig = Rig::new();
+    let kept = rig.create("kept");
+    kept.write_at(0, b"kept").unwrap();
+    kept.fsync().unwrap();
+    for _ in 0..5000 {
+        let file = rig.create("x");
+        file.write_at(0, b"x").unwrap();
+        file.fsync().unwrap();
+        rig.sb.remove(&rig.sb.root().unwrap(), "x", Removal::File).unwrap();
+    }
+    let length = rig.root().lruvec.entries();
+    assert!(length <= SWEEP_SLACK + 2, "{length} entries for one file");
+    assert_eq!(cached(&kept, 0..1), 1);
+}
+
+#[test]
+fn volumes_that_come_and_go_leave_no_trace_in_the_queues() {
+    let rig = Rig::new();
+    let other = rig.engine.mount("b", Arc::new(MemBackend::new())).unwrap();
+    for nth in 0..2 * SWEEP_SLACK {
+        let inode = other.make(&other.root().unwrap(), nth.to_string(), NewNode::File, 0o644).unwrap();
+        File::open(&inode).unwrap().write_at(0, b"x").unwrap();
+        if nth % 500 == 0 {
+            other.sync().unwrap();
+        }
+    }
+    other.sync().unwrap();
+    assert!(rig.root().lruvec.entries() > SWEEP_SLACK);
+    other.umount(crate::umount::UmountOptions::default()).unwrap();
+    let _ = rig.engine.step();
+    assert_eq!((rig.root().lruvec.entries(), rig.root().lruvec.pages(), rig.free()), (0, 0, NORMAL));
+}
+
+#[test]
+fn what_is_dirty_is_in_no_queue_and_what_is_durable_is_in_one_once() {
+    let rig = Rig::new();
+    let file = rig.create("x");
+    for _ in 0..3 {
+        file.write_at(0, &[1; 100 * PAGE]).unwrap();
+        assert!([0, 100].contains(&rig.root().lruvec.pages()));
+        file.fsync().unwrap();
+        assert_eq!((rig.root().lruvec.pages(), rig.root().lruvec.entries()), (100, 2));
+    }
+    // Written to while its place comes up: it is dropped from there, and listed again by the next commit.
+    file.write_at(0, &[2; 100 * PAGE]).unwrap();
+    assert_eq!(super::shrink::evict(&rig.shared, 1), super::shrink::Evicted::Nothing);
+    assert_eq!((rig.root().lruvec.pages(), cached(&file, 0..100)), (0, 100));
+    file.fsync().unwrap();
+    assert_eq!((rig.root().lruvec.pages(), rig.root().lruvec.entries()), (100, 2));
+}
+
+#[test]
+fn a_scan_leaves_what_is_used_again_and_takes_whole_leaves() {
+    let rig = Rig::with(256);
+    let (set, scanned) = (rig.stored("set", 1024), rig.stored("scanned", 4 * FRAMES));
+    let payer = rig.engine.root_memcg();
+    read(&set, payer, 0..1024);
+    read(&set, payer, 0..1024);
+    read(&scanned, payer, 0..4 * FRAMES);
+    assert_eq!(cached(&set, 0..1024), 1024);
+    for leaf in 0..4 * FRAMES / 64 - 16 {
+        let count = cached(&scanned, leaf * 64..(leaf + 1) * 64);
+        assert!([0, 64].contains(&count), "{count} pages of leaf {leaf}");
+    }
+}
+
+#[test]
+fn what_comes_back_soon_stays_longer() {
+    let rig = Rig::new();
+    let (file, scanned) = (rig.stored("x", 64), rig.stored("scanned", 4 * FRAMES));
+    let payer = rig.engine.root_memcg();
+    read(&file, payer, 0..64);
+    read(&scanned, payer, 0..NORMAL);
+    assert_eq!(cached(&file, 0..64), 0);
+    read(&file, payer, 0..64);
+    read(&scanned, payer, NORMAL..4 * FRAMES);
+    assert_eq!(cached(&file, 0..64), 64);
+}
+
+/// P6 for tenants, by counts: reading four times the cache costs another tenant nothing of what it uses, below its share.
+#[test]
+fn who_reads_more_than_the_cache_takes_nothing_of_anothers_share() {
+    let rig = Rig::new();
+    let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
+    let (set, scanned) = (rig.stored("set", 1400), rig.stored("scanned", 4 * FRAMES));
+    // Used once: without shares, the scan would take it.
+    read(&set, &a, 0..1400);
+    read(&scanned, &b, 0..4 * FRAMES);
+    assert_eq!(cached(&set, 0..1400), 1400);
+    assert_eq!((a.lruvec.pages(), rig.root().lruvec.pages()), (1400, 0));
+    assert!(b.lruvec.pages() <= NORMAL - 1400);
+    // And back: who was above its share gives down to it, and no further.
+    read(&scanned, &a, 0..4 * FRAMES);
+    let kept = b.lruvec.pages();
+    assert!((1400..=NORMAL - 1400).contains(&kept), "{kept} pages are left of the other's");
+}
+
+#[test]
+fn what_a_tenant_leaves_behind_is_its_parents_and_goes_like_all_other_pages() {
+    let rig = Rig::new();
+    let parent = rig.engine.memcg_create("a", None, None);
+    let child = rig.engine.memcg_create("a/b", Some(&parent), None);
+    let file = rig.stored("x", 4 * FRAMES);
+    read(&file, &child, 0..500);
+    let pages = child.lruvec.pages();
+    assert!(pages >= 500);
+    assert!(rig.engine.memcg_offline(&child));
+    assert_eq!((child.lruvec.pages(), parent.lruvec.pages()), (0, pages));
+    read(&file, &child, 1000..1001);
+    assert_eq!((child.lruvec.pages(), parent.lruvec.pages()), (0, pages + 1));
+    assert!(rig.engine.memcg_offline(&parent));
+    assert_eq!((parent.lruvec.pages(), rig.root().lruvec.pages()), (0, pages + 1));
+    read(&file, &child, 1001..4 * FRAMES);
+    assert_eq!(cached(&file, 0..500), 0);
+}
+
+#[test]
+fn frames_are_freed_before_a_writer_needs_them() {
+    let rig = Rig::new();
+    let file = rig.stored("x", 4 * FRAMES);
+    let payer = rig.engine.root_memcg();
+    read(&file, payer, 0..NORMAL - 80);
+    let _ = rig.engine.step();
+    assert_eq!(cached(&file, 0..64), 64, "enough is free");
+    read(&file, payer, NORMAL - 80..NORMAL);
+    assert!(rig.free() < FRAMES / 64);
+    let _ = rig.engine.step();
+    let free = rig.free();
+    assert!((FRAMES / 32..FRAMES / 32 + 64).contains(&free), "{free} frames are free");
+}
+
+/// With every page pinned a pass finds nothing, and there is none before a commit.
+#[test]
+fn nobody_looks_for_frames_that_are_not_there() {
+    let rig = Rig::new();
+    let other = rig.engine.mount("b", Arc::new(MemBackend::new())).unwrap();
+    let files =
+        [rig.create("x"), File::open(&other.make(&other.root().unwrap(), "y", NewNode::File, 0o644).unwrap()).unwrap()];
+    for file in &files {
+        let mut at = 0;
+        while file.try_write_at(at, &[1; PAGE]).unwrap() == Written::Bytes(PAGE) {
+            at += PAGE_BYTES;
+        }
+    }
+    assert!(rig.free() < FRAMES / 64);
+    let reclaim = &rig.shared.reclaim;
+    assert!(!super::run_background(&rig.shared));
+    for _ in 0..10 {
+        super::background::wake_if_low(&rig.shared);
+        assert!(!reclaim.kick.is_set());
+    }
+    files[0].fsync().unwrap();
+    assert!(reclaim.kick.is_set());
+    while super::run_background(&rig.shared) {}
+    assert!(rig.free() >= FRAMES / 32);
+}
