@@ -49,6 +49,14 @@ fn mount(rig: &Rig, path: &str) {
     file.fsync().unwrap();
 }
 
+/// A volume at /a, with another one on its directory.
+fn mount_nested(rig: &Rig) {
+    mount(rig, "/a");
+    let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
+    volume.make(&volume.root().unwrap(), "dir", NewNode::Directory, 0o755).unwrap();
+    mount(rig, "/a/dir");
+}
+
 fn name_of(path: &str) -> String {
     path.replace('/', "-")
 }
@@ -133,11 +141,7 @@ fn a_mount_that_is_in_use_stays_and_works() {
 fn a_mount_goes_after_those_on_it_or_with_them() {
     let _turn = turn();
     let rig = Rig::new();
-    mount(&rig, "/a");
-    let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
-    volume.make(&volume.root().unwrap(), "dir", NewNode::Directory, 0o755).unwrap();
-    drop(volume);
-    mount(&rig, "/a/dir");
+    mount_nested(&rig);
     assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Busy { mounts: 1, references: 2, .. })));
     assert_eq!(content(&rig, "/a/file").unwrap(), "/a");
     mount(&rig, "/b");
@@ -152,11 +156,7 @@ fn a_mount_goes_after_those_on_it_or_with_them() {
 fn who_has_a_file_of_a_lazily_detached_mount_keeps_it_and_unmounts_it_at_last() {
     let _turn = turn();
     let rig = Rig::new();
-    mount(&rig, "/a");
-    let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
-    volume.make(&volume.root().unwrap(), "dir", NewNode::Directory, 0o755).unwrap();
-    drop(volume);
-    mount(&rig, "/a/dir");
+    mount_nested(&rig);
     let file = rig.namespace.open("/a/file").unwrap();
     rig.namespace.umount_lazily("/a").unwrap();
     assert!(mounted(&rig).is_empty());
@@ -198,7 +198,7 @@ fn mounts_come_and_go_in_the_same_slots() {
 fn lookups_beside_unmounts_find_the_right_volume_or_none() {
     let _turn = turn();
     let rig = Rig::new();
-    let paths = ["/a", "/b", "/a/b"];
+    let paths = ["/a", "/b", "/a/dir"];
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers = [(); 2].map(|()| {
@@ -222,11 +222,7 @@ fn lookups_beside_unmounts_find_the_right_volume_or_none() {
         });
         for round in 0..60 {
             mount(&rig, "/b");
-            mount(&rig, "/a");
-            let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
-            volume.make(&volume.root().unwrap(), "b", NewNode::Directory, 0o755).unwrap();
-            drop(volume);
-            mount(&rig, "/a/b");
+            mount_nested(&rig);
             if round % 2 == 0 {
                 let _ = rig.namespace.umount_all(&paths, UmountOptions::default()); // those that are not busy
             }

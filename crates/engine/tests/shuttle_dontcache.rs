@@ -7,10 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod elsewhere;
+mod schedules;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use elsewhere::{Elsewhere, Refused};
+use schedules::check;
 use slackwater::backend::{Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, SuperBlock, Timestamp, Tunables,
@@ -18,22 +20,13 @@ use slackwater::{
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
-use slackwater_sync::shim::{Arc, model, thread};
+use slackwater_sync::shim::{Arc, thread};
 
 const FRAMES: u64 = 16;
 /// Foreign rounds of one page after which the next one moves the inode.
 const ROUNDS: u64 = 8;
 /// Looks at what other threads are to bring about. They come about within some hundred.
 const LOOKS: usize = 5_000;
-
-/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
-fn check(name: &str, executions: usize, scenario: fn()) {
-    let wanted = std::env::var("SLACKWATER_SHUTTLE_EXECUTIONS").ok().and_then(|number| number.parse().ok());
-    let executions = wanted.unwrap_or(executions);
-    let start = Instant::now();
-    model::check(executions, scenario);
-    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
-}
 
 struct Rig {
     engine: Engine,

@@ -3,8 +3,11 @@
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::time::{Duration, Instant};
+mod schedules;
 
+use std::time::Duration;
+
+use schedules::check;
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, ManualClock, Namespace, NamespaceError, PAGE_BYTES, Timestamp, Tunables, UmountError,
@@ -12,20 +15,11 @@ use slackwater::{
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
-use slackwater_sync::shim::{Arc, model, thread};
+use slackwater_sync::shim::{Arc, thread};
 
 const FRAMES: u64 = 16;
 /// Attempts at what others are in the way of.
 const ATTEMPTS: usize = 5_000;
-
-/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
-fn check(name: &str, executions: usize, scenario: fn()) {
-    let wanted = std::env::var("SLACKWATER_SHUTTLE_EXECUTIONS").ok().and_then(|number| number.parse().ok());
-    let executions = wanted.unwrap_or(executions);
-    let start = Instant::now();
-    model::check(executions, scenario);
-    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
-}
 
 /// An engine and its namespace.
 struct Rig {

@@ -5,8 +5,11 @@
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::time::{Duration, Instant};
+mod schedules;
 
+use std::time::Duration;
+
+use schedules::check;
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerForm};
 use slackwater::{Engine, Forms, InodeRef, ManualClock, Timestamp, Tunables, UmountOptions};
@@ -14,16 +17,7 @@ use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::lock::{Mutex, Rank};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
-use slackwater_sync::shim::{Arc, model, thread};
-
-/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
-fn check(name: &str, executions: usize, scenario: fn()) {
-    let wanted = std::env::var("SLACKWATER_SHUTTLE_EXECUTIONS").ok().and_then(|number| number.parse().ok());
-    let executions = wanted.unwrap_or(executions);
-    let start = Instant::now();
-    model::check(executions, scenario);
-    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
-}
+use slackwater_sync::shim::{Arc, thread};
 
 fn engine(shrinkers: ShrinkerForm) -> Engine {
     let arena = Arena::create(&ArenaConfig::memfd(64 << 10).with_inodes(4).with_volumes(2)).unwrap();

@@ -7,11 +7,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod elsewhere;
+mod schedules;
 
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use elsewhere::{Elsewhere, Refused};
+use schedules::{check, check_fair};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, MemcgId, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
@@ -21,34 +23,13 @@ use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::lock::{Mutex, Rank};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
-use slackwater_sync::shim::{Arc, model, thread};
+use slackwater_sync::shim::{Arc, thread};
 
 const FRAMES: u64 = 16;
 /// Foreign rounds of one page after which the next one moves the inode.
 const ROUNDS: u64 = 8;
 /// Looks at what other threads are to bring about. They come about within some hundred.
 const LOOKS: usize = 20_000;
-
-/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
-fn check(name: &str, executions: usize, scenario: fn()) {
-    let executions = wanted().unwrap_or(executions);
-    let start = Instant::now();
-    model::check(executions, scenario);
-    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
-}
-
-/// The same, with fair schedules only: a flusher that a tenant without room has woken looks again and again for the page
-/// that a writer is copying to.
-fn check_fair(name: &str, executions: usize, scenario: fn()) {
-    let executions = wanted().unwrap_or(executions);
-    let start = Instant::now();
-    model::check_fair(2 * executions, scenario);
-    println!("{name}: {} schedules, {:.1} s", 2 * executions, start.elapsed().as_secs_f64());
-}
-
-fn wanted() -> Option<usize> {
-    std::env::var("SLACKWATER_SHUTTLE_EXECUTIONS").ok().and_then(|number| number.parse().ok())
-}
 
 /// Who answers for the backend.
 #[derive(Copy, Clone)]

@@ -180,9 +180,9 @@ fn grip<'a>(
     Grip::InPlace(guard, newly)
 }
 
-/// Marks a page dirty that is written to. What was unclean already is still the same use of it. It is one that leaves once it is clean, if `terms` say so and the write `brings` it here,
-/// or an earlier one of the kind has. Returns what that changes. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`;
-/// sem. 7.6.
+/// Marks a page dirty that is written to: one that leaves once it is clean, if `terms` say so and the write `brings` it here,
+/// or an earlier one of the kind has. To write to what is unclean already is still the same use of it. Returns what that
+/// changes. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`; sem. 7.6.
 pub(super) fn mark_written(inode: &Inode, leaf: &mut LeafState, slot: usize, brings: bool, terms: Terms<'_>) -> Pages {
     if leaf.unclean() >> slot & 1 == 0 {
         leaf.touch(slot);
