@@ -5,7 +5,7 @@
 //! for each element, inside a read section:     close it, and put the initial reference
 //!     take a reference, unless it is closed    wait until no other is left
 //!     leave the section, use the element       unlink
-//!     enter the section again, put             free after a grace period
+//!     enter the section again, put             free, with others, after a grace period
 //! ```
 //!
 //! An element is used outside the section, so its users may sleep and take as long as they like: neither who registers nor
@@ -24,6 +24,11 @@
 //! G5. Whoever is inside a walk unregisters nothing of that registry: it may hold the very element, or somebody may be
 //!     inside a walk who waits for one that it holds.
 //!
+//! G6. What was unlinked is freed after a grace period that starts afterwards. [`RETIRED`] of them pay for one: where few
+//!     come and go there is none, and no thread is started for it. One callback at a time has what had come when it was
+//!     queued; what it has waited for is freed by whoever unregisters next, whose memory it was, or by itself if nobody
+//!     has come meanwhile. What is left goes with the registry.
+//!
 //! # Memory ordering
 //! O1. [`Site::RegistryLinkRelease`] and [`Site::RegistryUnlinkRelease`] with [`Site::RegistryLinkAcquire`]: a walk sees
 //!     what was registered, whether it came by the link that registering set, or by one that unregistering moved there.
@@ -33,7 +38,7 @@
 //! O3. [`Site::RegistryReenter`]: G4.
 //!
 //! # Lock order
-//! The lock of who changes links is a leaf. A walk takes none.
+//! The locks of who changes links, and of what was unlinked, are leaves. A walk takes none.
 //!
 //! # Kernel counterpart
 //! The list of shrinkers since 6.7 with `shrinker_try_get` and `shrinker_free` (sem. 10.5). Differs: what would wait for
@@ -51,6 +56,9 @@ use crate::shim::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::shim::{Arc, Site, Watched, raw};
 use crate::{Completion, ThreadMark};
 
+/// Elements for which there is a grace period. Under loom one: a scenario has no more.
+const RETIRED: usize = if cfg!(slackwater_loom) { 1 } else { 64 };
+
 /// What is added to the count of users once the owner has put the initial reference.
 const CLOSED: u64 = 1 << 63;
 
@@ -62,6 +70,8 @@ pub struct Registry<T> {
     /// Changes with `changes` held.
     tail: AtomicPtr<Element<T>>,
     changes: raw::Mutex<()>,
+    /// Unlinked (G6).
+    retired: Arc<raw::Mutex<Retired<T>>>,
     /// Set inside walks (G5).
     walks: ThreadMark,
     /// As if it held them itself: used by other threads, and dropped by them.
@@ -87,6 +97,15 @@ struct Element<T> {
     value: T,
 }
 
+/// Elements that nobody can find any more: the count that the list had on each (G1).
+struct Retired<T> {
+    /// Unlinked since the callback was queued.
+    waiting: Vec<Arc<Element<T>>>,
+    /// Unlinked a grace period ago.
+    over: Vec<Arc<Element<T>>>,
+    is_queued: bool,
+}
+
 /// A reference of a walk to the element that it stands on.
 struct Held<'e, T>(&'e Element<T>);
 
@@ -99,6 +118,7 @@ impl<T: Send + Sync + 'static> Registry<T> {
             head: AtomicPtr::new(ptr::null_mut()),
             tail: AtomicPtr::new(ptr::null_mut()),
             changes: raw::Mutex::new(()),
+            retired: Arc::new(raw::Mutex::new(Retired { waiting: Vec::new(), over: Vec::new(), is_queued: false })),
             walks: ThreadMark::new(),
             _owns: PhantomData,
         }
@@ -131,8 +151,8 @@ impl<T: Send + Sync + 'static> Registry<T> {
         Registration { registry: self.id, element }
     }
 
-    /// Takes an element away. When this returns nobody uses it, and nobody will; its value is dropped on the domain's
-    /// worker, a grace period later at the earliest.
+    /// Takes an element away. When this returns nobody uses it, and nobody will. Its value is dropped later: with others, or
+    /// with the registry (G6).
     ///
     /// # Errors
     /// The registration itself, which stays what it is, if the caller is inside a walk of this registry (G5).
@@ -154,11 +174,23 @@ impl<T: Send + Sync + 'static> Registry<T> {
             element.is_unused.wait();
         }
         let listed = self.unlink(&element);
-        self.domain.call(move || {
-            element.memory.free();
-            drop((element, listed));
-        });
+        drop(element);
+        self.retire(listed);
         Ok(())
+    }
+
+    /// G6.
+    fn retire(&self, listed: Arc<Element<T>>) {
+        let (batch, over) = {
+            let mut retired = self.retired.lock();
+            retired.waiting.push(listed);
+            let batch = if retired.is_queued { None } else { retired.next() };
+            (batch, std::mem::take(&mut retired.over))
+        };
+        if let Some(batch) = batch {
+            queue(&self.domain, &self.retired, batch);
+        }
+        free(over);
     }
 
     /// Calls `f` with each element, in the order in which they were registered. `f` may sleep, may be called by several
@@ -222,6 +254,49 @@ impl<T: Send + Sync + 'static> Registry<T> {
         // SAFETY: G1 - the list's count was made by `Arc::into_raw` and is given up once, here.
         unsafe { Arc::from_raw(Arc::as_ptr(element)) }
     }
+}
+
+/// Has `batch` freed after a grace period, and then what has come meanwhile (G6).
+fn queue<T: Send + Sync + 'static>(
+    domain: &Arc<Domain>,
+    retired: &Arc<raw::Mutex<Retired<T>>>,
+    batch: Vec<Arc<Element<T>>>,
+) {
+    let (owner, list) = (Arc::downgrade(domain), Arc::clone(retired));
+    domain.call(move || {
+        let next = {
+            let mut retired = list.lock();
+            match retired.next() {
+                Some(next) => {
+                    retired.over.extend(batch);
+                    next
+                }
+                None => {
+                    let over = std::mem::take(&mut retired.over);
+                    drop(retired);
+                    free(over);
+                    return free(batch);
+                }
+            }
+        };
+        match owner.upgrade() {
+            Some(domain) => queue(&domain, &list, next),
+            None => free(next), // the registry is gone, and with it who walked
+        }
+    });
+}
+
+impl<T> Retired<T> {
+    /// What the next callback is to have, if that pays.
+    fn next(&mut self) -> Option<Vec<Arc<Element<T>>>> {
+        self.is_queued = self.waiting.len() >= RETIRED;
+        self.is_queued.then(|| std::mem::take(&mut self.waiting))
+    }
+}
+
+/// Nobody stands on them any more.
+fn free<T>(elements: Vec<Arc<Element<T>>>) {
+    elements.iter().for_each(|element| element.memory.free());
 }
 
 impl<T> Element<T> {

@@ -162,6 +162,10 @@ fn values_are_dropped_once() {
     let [first, second, third] = values.each_ref().map(|value| registry.register(Arc::clone(value)));
     let alive = || values.each_ref().map(Arc::strong_count);
     assert!(registry.unregister(second).is_ok());
+    assert_eq!(alive(), [2, 2, 2], "not alone");
+    for _ in 1..RETIRED {
+        assert!(registry.unregister(registry.register(Arc::new(()))).is_ok());
+    }
     domain.barrier();
     assert_eq!(alive(), [2, 1, 2]);
     drop(first);
