@@ -1,5 +1,6 @@
 //! Attributes as programs see them, and as the backend ends up with them.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use slackwater::backend::{AttrChange, Creator, NewNode, Removal, RenameMode, Syn
 use slackwater::{ErrorKind, File, Tunables, UmountOptions};
 use slackwater_backends::{DirBackend, Rule};
 
-use crate::rig::{Disk, Rig, TempDir, create, read_all};
+use crate::rig::{Disk, Rig, TempDir, create, eventually, read_all};
 
 const SOMEBODY: Creator = Creator { uid: 7, gid: 8, umask: 0o022 };
 
@@ -75,7 +76,32 @@ fn size_and_times_are_those_of_the_cache_while_it_is_dirty_and_the_same_afterwar
     file.fsync().unwrap();
     let clean = rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
     assert_eq!((clean.size_bytes, clean.mtime), (dirty.size_bytes, dirty.mtime));
-    assert!(clean.ctime >= dirty.ctime, "never back");
+    assert_eq!(clean.ctime, dirty.ctime, "a flush is no change");
+}
+
+/// git takes a file whose ctime has moved for one that somebody has changed.
+#[test]
+fn a_flush_moves_no_ctime_and_a_change_of_the_mode_does() {
+    let rig = Rig::by_hand();
+    let dir = TempDir::new("ctime");
+    let volume = rig.engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
+    let file = create(&volume, "a");
+    let ctime = || volume.revalidate(file.inode(), Duration::ZERO).unwrap().ctime;
+    let made = ctime();
+    let on_disk = || std::fs::metadata(dir.path().join("a")).unwrap().ctime_nsec();
+    let before = on_disk();
+    eventually("a flush at another time", || {
+        file.write_at(0, b"hello").unwrap();
+        file.fsync().unwrap();
+        on_disk() != before
+    });
+    assert_eq!(ctime(), made);
+    eventually("a change at another time", || {
+        volume.setattr(file.inode(), mode(0o600)).unwrap();
+        ctime() > made
+    });
+    drop(file);
+    volume.umount(UmountOptions::default()).unwrap();
 }
 
 #[test]

@@ -106,6 +106,8 @@ pub(crate) struct InodeState {
     /// Attributes as of the last answer of the backend; size and mtime live in the inode.
     pub(crate) attr: Attr,
     pub(crate) told: Told,
+    /// The ctime that our last flush of times has left on the backend, where nobody else changed anything beside it.
+    pub(crate) flush_ctime: Option<Timestamp>,
     /// The mtime that a program has set, which says nothing about when.
     pub(crate) chosen_mtime: Option<Timestamp>,
     pub(crate) node: Option<Node>,
@@ -164,6 +166,7 @@ impl Inode {
                 InodeState {
                     attr,
                     told,
+                    flush_ctime: None,
                     chosen_mtime: None,
                     node,
                     dirtied_when: None,

@@ -101,6 +101,7 @@ impl Inode {
     /// A call of ours was answered, with attributes if it has some.
     pub(crate) fn end_change(&self, change: Change, attr: Option<&Attr>) {
         if let Some(attr) = attr {
+            self.state.lock().flush_ctime = None;
             self.refresh(attr, self.if_still_alone(&change));
         }
         self.changes.end(change);
@@ -111,7 +112,10 @@ impl Inode {
     pub(crate) fn end_flush(&self, change: Change, attr: Option<&Attr>) {
         let alone = self.if_still_alone(&change);
         match attr {
-            Some(attr) if alone.is_some() => self.refresh(attr, alone),
+            Some(attr) if alone.is_some() => {
+                self.state.lock().flush_ctime = Some(attr.ctime);
+                self.refresh(attr, alone);
+            }
             Some(attr) => {
                 let mut state = self.state.lock();
                 state.attr.ctime = state.attr.ctime.max(attr.ctime);
@@ -143,8 +147,8 @@ impl Inode {
         let now = self.super_block().engine().clock.now();
         let mut state = self.state.lock();
         // A clock of the backend's may stand still for some changes. A directory is asked about soon again.
-        let newer =
-            attr.ctime > state.attr.ctime || (self.kind() == NodeKind::Directory && attr.ctime == state.attr.ctime);
+        let known = state.attr.ctime.max(state.flush_ctime.unwrap_or(state.attr.ctime));
+        let newer = attr.ctime > known || (self.kind() == NodeKind::Directory && attr.ctime == known);
         if newer {
             take_over(&mut state, attr);
         }
@@ -203,10 +207,14 @@ impl Inode {
     }
 }
 
-/// The cache knows the mode better than the backend while it has still to be sent.
+/// The cache knows the mode better than the backend while it has still to be sent; and a flush of times changes nothing that a
+/// program would look at the ctime for: git, say, takes a file for changed then.
 fn take_over(state: &mut InodeState, attr: &Attr) {
-    let mode = state.attr.mode;
+    let Attr { mode, ctime, .. } = state.attr;
     state.attr = *attr;
+    if state.flush_ctime == Some(attr.ctime) {
+        state.attr.ctime = ctime;
+    }
     if state.meta & super::meta::DIRTY_MODE != 0 || state.meta_in_flight {
         state.attr.mode = (attr.mode & !0o7777) | (mode & 0o7777);
     }
