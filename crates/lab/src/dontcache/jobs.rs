@@ -59,10 +59,7 @@ impl Job {
     pub(super) fn order(self, blocks: u64, seed: u64) -> Vec<u64> {
         let mut order: Vec<_> = (0..blocks).collect();
         if self == Self::Random {
-            let mut random = Random::new(seed);
-            for last in (1..order.len()).rev() {
-                order.swap(last, random.below(last as u64 + 1) as usize);
-            }
+            Random::new(seed).shuffle(&mut order);
         }
         order
     }

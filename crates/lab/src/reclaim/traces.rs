@@ -89,8 +89,7 @@ impl Zipf {
         };
         let sums = (1..=pages).map(weigh).collect();
         let mut pages: Vec<u64> = (0..pages).collect();
-        let mut random = Random::new(0);
-        (1..pages.len()).rev().for_each(|nth| pages.swap(nth, random.below(nth as u64 + 1) as usize));
+        Random::new(0).shuffle(&mut pages);
         Self { sums, pages }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Priority of the first event.
-const LIGHTEST: u32 = 12;
+use slackwater::shrink::LIGHTEST;
+
 /// How much nearer to 0 the priority comes, and how often at most. Stalls are told every one or two seconds, so that all that
 /// nobody needs is asked for after ten; what version 1 of cgroups tells comes as often as it is listened to.
 const STEP: u32 = 3;
