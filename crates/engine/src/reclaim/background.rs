@@ -40,7 +40,7 @@ pub(super) fn wake_if_low(engine: &Shared) {
 }
 
 impl Shared {
-    /// A volume is gone: its entries are taken out of the queues in the background.
+    /// A volume is gone, and pages of it were cached: its entries are taken out of the queues in the background.
     pub(crate) fn want_sweep(&self) {
         self.reclaim.sweep.store(true, Ordering::Relaxed);
         if self.reclaim.kick.kick() {

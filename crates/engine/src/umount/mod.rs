@@ -286,8 +286,10 @@ impl SuperBlock {
         let root = self.root.lock().take();
         drop(root);
         let mut busy = 0;
+        let mut had_pages = discard; // they went in `doom_all`
         self.set_evicted();
         for inode in self.take_inodes() {
+            had_pages |= !inode.mapping.is_empty();
             if inode.kind() == NodeKind::File {
                 self.drop_pages(&inode);
             }
@@ -297,7 +299,9 @@ impl SuperBlock {
                 debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
             }
         }
-        self.engine().want_sweep();
+        if had_pages {
+            self.engine().want_sweep();
+        }
         busy
     }
 }
