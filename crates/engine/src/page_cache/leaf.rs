@@ -35,7 +35,7 @@
 
 use std::mem::offset_of;
 
-use slackwater_arena::FrameId;
+use slackwater_arena::{Arena, FrameId};
 
 /// Pages per leaf.
 pub(crate) const LEAF_PAGES: u64 = 64;
@@ -222,6 +222,12 @@ impl LeafState {
             *marks &= !(1 << slot);
         }
         self.place_of(slot)?.take()
+    }
+
+    /// The same of a page that nobody reads just now, and which the caller may take out otherwise (L3).
+    pub(crate) fn take_out(&mut self, arena: &Arena, slot: usize) -> Option<FrameId> {
+        // Whoever finds the frame later looks at the page again; nobody does once it is out.
+        self.frame(slot).filter(|frame| arena.try_write(*frame).is_some()).and_then(|_| self.remove(slot))
     }
 
     /// Pages that are newer than what the backend has durably: dirty, under write-back or unstable.

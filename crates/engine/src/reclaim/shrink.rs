@@ -96,13 +96,10 @@ fn shrink_leaf(engine: &Shared, memcg: &Memcg, queue: Queue, entry: Entry<LeafRe
         let (referenced, active) = (state.bits(Mark::Referenced), state.bits(Mark::Active));
         let mut verdict = Verdict::on(queue, Looked { clean, referenced, active });
         for slot in slots(verdict.out) {
-            let Some(frame) = state.frame(slot) else { continue };
-            if arena.try_write(frame).is_some() {
-                // Whoever finds the frame later looks at the page again; nobody does once it is out.
-                frames[count] = state.remove(slot);
-                count += 1;
-            } else {
-                verdict.hold(queue, slot); // somebody reads it just now
+            frames[count] = state.take_out(arena, slot);
+            match frames[count] {
+                Some(_) => count += 1,
+                None => verdict.hold(queue, slot), // somebody reads it just now
             }
         }
         state.clear_bits(Mark::Referenced, verdict.main);

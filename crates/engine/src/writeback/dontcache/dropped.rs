@@ -35,12 +35,7 @@ impl DroppedBehind {
     }
 
     fn remove(&mut self, arena: &Arena, base: PageIndex, leaf: &mut LeafState, leaving: u64) {
-        for slot in slots(leaving) {
-            if leaf.frame(slot).is_some_and(|frame| arena.try_write(frame).is_some()) {
-                // Whoever finds the frame later looks at the page again; nobody does once it is out.
-                self.frames.extend(leaf.remove(slot));
-            }
-        }
+        self.frames.extend(slots(leaving).filter_map(|slot| leaf.take_out(arena, slot)));
         if leaf.present() == 0 {
             self.emptied.push(base);
         }
