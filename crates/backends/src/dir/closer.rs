@@ -2,7 +2,8 @@
 //!
 //! On FUSE, NFS, SMB and 9p the `close` of a file asks the server to flush it, and returns when it has answered, which
 //! may be never. Who lets a node go may be an unmount with a deadline, or a thread of many volumes. So there nodes go
-//! to a thread of their volume that does nothing but close them. It starts with the first one.
+//! to a thread of their volume that does nothing but close them. It starts with the first one, and leaves after ten seconds
+//! without any.
 //!
 //! # Invariants
 //! K1. Who lets a node go never waits. Only where no thread can be started it is closed at once.
@@ -30,10 +31,13 @@ const BACKLOG_MAX: usize = 256;
 /// that does not answer holds nobody up for long.
 const LAST_NODES_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long the thread waits for the next node before it leaves.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// A node may be let go under any lock.
 const CLOSING: Rank = Rank::new(85, "nodes to close");
 
-/// The closing thread of a volume, from when it is first needed. Dropping it waits up to a second for what is queued.
+/// The closing thread of a volume, while it is needed. Dropping it waits up to a second for what is queued.
 pub(super) struct Closer<T: Send + 'static = DirNode>(Arc<Queue<T>>);
 
 /// What a node is handed to.
@@ -41,6 +45,7 @@ struct Queue<T> {
     state: Mutex<State<T>>,
     work: Condvar,
     drained: Condvar,
+    idle: Duration,
 }
 
 struct State<T> {
@@ -79,8 +84,13 @@ impl<T: Send + 'static> Drop for OpenNode<T> {
 
 impl<T: Send + 'static> Closer<T> {
     pub(super) fn new() -> Self {
+        Self::with_idle(IDLE)
+    }
+
+    fn with_idle(idle: Duration) -> Self {
         let state = State { nodes: VecDeque::new(), has_thread: false, is_closing: false, is_ended: false };
-        Self(Arc::new(Queue { state: Mutex::new(CLOSING, state), work: Condvar::new(), drained: Condvar::new() }))
+        let state = Mutex::new(CLOSING, state);
+        Self(Arc::new(Queue { state, work: Condvar::new(), drained: Condvar::new(), idle }))
     }
 
     /// Before a call: closes a node if too many wait (K3).
@@ -142,11 +152,11 @@ impl<T: Send + 'static> Queue<T> {
                 return Some(node);
             }
             self.drained.notify_all();
-            if state.is_ended {
+            let is_late = !state.is_ended && self.work.wait_timeout(&mut state, self.idle);
+            if state.nodes.is_empty() && (state.is_ended || is_late) {
                 state.has_thread = false; // K2
                 return None;
             }
-            self.work.wait(&mut state);
         }
     }
 }
@@ -220,6 +230,19 @@ mod tests {
         is_late_closed.recv().expect("it outlived its volume");
         while queue.strong_count() > 0 {
             thread::yield_now(); // K4: the thread has it
+        }
+    }
+
+    #[test]
+    fn the_thread_leaves_when_idle_and_comes_back() {
+        let closer = Closer::with_idle(Duration::from_millis(1));
+        for _ in 0..20 {
+            let (node, let_go, is_closed) = slow(Some(&closer));
+            drop((let_go, node));
+            is_closed.recv().expect("it is closed");
+            while closer.0.state.lock().has_thread {
+                thread::yield_now();
+            }
         }
     }
 

@@ -1,12 +1,16 @@
-//! Jobs at a later time, on one thread for each layer that has had one.
+//! Jobs at a later time, on one thread for each layer that has had one lately.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use slackwater::{Clock, Tick};
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::{BACKEND, SystemClock};
+
+/// How long the thread waits for the next job before it leaves.
+const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -19,6 +23,7 @@ pub(super) struct Timer {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    idle: Duration,
 }
 
 #[derive(Default)]
@@ -31,7 +36,11 @@ struct State {
 
 impl Timer {
     pub(super) fn new() -> Self {
-        let shared = Shared { state: Mutex::new(BACKEND, State::default()), changed: Condvar::new() };
+        Self::with_idle(IDLE)
+    }
+
+    fn with_idle(idle: Duration) -> Self {
+        let shared = Shared { state: Mutex::new(BACKEND, State::default()), changed: Condvar::new(), idle };
         Self { shared: Arc::new(shared) }
     }
 
@@ -73,7 +82,11 @@ impl Shared {
         let mut state = self.state.lock();
         while !state.is_closed {
             let Some(next) = state.jobs.first_entry() else {
-                self.changed.wait(&mut state);
+                let is_late = self.changed.wait_timeout(&mut state, self.idle);
+                if is_late && state.jobs.is_empty() {
+                    state.has_thread = false; // under the lock of the decision, or `at` would count on this thread
+                    return;
+                }
                 continue;
             };
             let wait = next.key().0.since(SystemClock.now());
@@ -92,7 +105,6 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::*;
 
@@ -108,6 +120,19 @@ mod tests {
         let order: Vec<u64> = ran.iter().take(4).collect();
         assert_eq!(order, [2, 2, 4, 6]);
         assert!(SystemClock.now().since(start) >= Duration::from_millis(6));
+    }
+
+    #[test]
+    fn the_thread_leaves_when_idle_and_comes_back() {
+        let timer = Timer::with_idle(Duration::from_millis(1));
+        for _ in 0..20 {
+            let (send, ran) = mpsc::channel();
+            timer.at(SystemClock.now(), move || send.send(()).expect("the test waits"));
+            ran.recv().expect("it runs");
+            while timer.shared.state.lock().has_thread {
+                thread::yield_now();
+            }
+        }
     }
 
     #[test]
