@@ -3,7 +3,9 @@
 //! # Invariants
 //! S1. The word `state` holds the number of threads inside the session, and ENDED. Whoever takes the number to zero under
 //!     ENDED finishes the session, once: no call of the file system runs then, and none comes.
-//! S2. The session leaves the pool's epoll set before its descriptor can be closed: a duplicate in another session keeps
+//! S2. What was left by [`Session::on_ended`] is called once, with no lock held: by who finishes the session, or where it comes
+//!     later by who leaves it.
+//! S3. The session leaves the pool's epoll set before its descriptor can be closed: a duplicate in another session keeps
 //!     the file, and with it the old entry, alive.
 
 use std::os::fd::OwnedFd;
@@ -32,6 +34,9 @@ use crate::transport::Transport;
 /// How long a fresh mount may take to say INIT; the kernel sends it from within mount(2).
 const INIT_WAIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const ENDED: u64 = 1 << 63;
+
+/// Who is told of the end.
+type Hook = Box<dyn FnOnce(Ended) + Send>;
 
 /// How a session ended.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -139,6 +144,7 @@ impl Session {
             enrolment: pool.enrolment(),
             how: Mutex::new(TRANSPORT, None),
             ended: Completion::new(),
+            hooks: Mutex::new(TRANSPORT, Some(Vec::new())),
         };
         let shared = Arc::new(shared);
         if let Err(error) = pool.enrol(&shared.enrolment, &shared) {
@@ -183,6 +189,28 @@ impl Session {
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
         *self.shared.how.lock()
+    }
+
+    /// Calls `hook` once, when the session has ended and no handler runs any more; here and now, if that is so already. So who
+    /// serves thousands of them needs no thread for each that waits.
+    ///
+    /// It is called by whichever thread is the last in the session, as a rule one that reads the requests of all others, and
+    /// without any lock. It must not block: it hands on the news. A panic in it is reported and goes no further.
+    pub fn on_ended(&self, hook: impl FnOnce(Ended) + Send + 'static) {
+        let hook: Hook = Box::new(hook);
+        let late = {
+            let mut hooks = self.shared.hooks.lock();
+            match &mut *hooks {
+                Some(hooks) => {
+                    hooks.push(hook);
+                    None
+                }
+                None => Some(hook),
+            }
+        };
+        if let Some(hook) = late {
+            self.shared.tell(hook);
+        }
     }
 
     /// Waits for the end, for some time.
@@ -264,6 +292,8 @@ pub(crate) struct Shared {
     enrolment: Enrolment,
     how: Mutex<Option<Ended>>,
     ended: Completion,
+    /// S2. `None` once they are called.
+    hooks: Mutex<Option<Vec<Hook>>>,
 }
 
 impl Shared {
@@ -279,6 +309,16 @@ impl Shared {
         if self.state.fetch_sub(1, Ordering::AcqRel) == ENDED | 1 && !self.is_finished.swap(true, Ordering::AcqRel) {
             let _ = catch_unwind(AssertUnwindSafe(|| self.fs.destroy()));
             self.ended.complete_all();
+            let hooks = self.hooks.lock().take();
+            hooks.into_iter().flatten().for_each(|hook| self.tell(hook));
+        }
+    }
+
+    /// S2.
+    fn tell(&self, hook: Hook) {
+        let how = self.how();
+        if catch_unwind(AssertUnwindSafe(|| hook(how))).is_err() {
+            tracing::error!("who was told of the end of a session panicked");
         }
     }
 

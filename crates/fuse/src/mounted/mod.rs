@@ -238,6 +238,16 @@ impl MountedVolume {
         let _ = self.session.wait_ended();
     }
 
+    /// Calls `hook` once, when the mount has gone, by whomever: our own unmount, umount(8), a connection that was cut, of which
+    /// the dead mount may still be there. Here and now, if it has gone already. Not everything may have reached the backend
+    /// yet: [`wait_ended`](Self::wait_ended) brings it there, and blocks.
+    ///
+    /// A thread that serves all mounts calls it, and none waits for it until then. It must not block, nor unmount or wait for
+    /// anything: it hands the news to a thread that may. No lock is held.
+    pub fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
+        self.session.on_ended(|_| hook());
+    }
+
     /// Whether the mount has gone, by whomever; not everything may have reached the backend yet.
     pub fn is_unmounted(&self) -> bool {
         self.session.ended().is_some()

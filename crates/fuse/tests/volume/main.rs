@@ -11,6 +11,7 @@ mod ceiling;
 #[path = "../tenants/rig.rs"]
 mod cgroups;
 mod dontcache;
+mod ending;
 mod lifetimes;
 mod listing;
 mod mappings;
