@@ -44,7 +44,6 @@ pub use rustix::io::Errno;
 pub use session::{Ended, Session, SessionError};
 pub use tenancy::Tenancy;
 pub use transport::{DevFuse, Transport};
-pub use volume::VolumeError;
 
 use slackwater_sync::lock::Rank;
 

@@ -8,14 +8,13 @@ use slackwater::{ErrorKind, FileError, UmountError};
 use crate::mount::{self, UnmountError};
 use crate::mounted::holders::{Holder, list};
 use crate::session::SessionError;
-use crate::volume::VolumeError;
 
 /// Why a volume is not mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountVolumeError {
-    /// The volume cannot be served.
+    /// The volume is gone.
     #[error(transparent)]
-    Volume(#[from] VolumeError),
+    Volume(#[from] FileError),
     /// The mount.
     #[error(transparent)]
     Mount(#[from] mount::MountError),

@@ -1,5 +1,6 @@
 //! One thread per volume for all who wait: writes that are parked until there is room, replies that are held until their
-//! time ([`super::paused`]), and callers that were interrupted and may be killed later. While nobody waits, it sleeps.
+//! time ([`super::paused`]), and callers that were interrupted and may be killed later. It is started for the first who
+//! waits, and leaves after ten seconds in which nobody did: there may be thousands of volumes, most of them idle.
 //!
 //! # Invariants
 //! A1. Parked writes of a tenant are tried in the order in which they came: who came later could only take the room
@@ -9,12 +10,15 @@
 //!     later write queues behind them.
 //! A3. The bytes of parked payload are at most [`TENANT_BYTES`] for a tenant, [`VOLUME_BYTES`] for a volume and
 //!     [`TOTAL_BYTES`] for the process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
+//! A4. While a write is parked or a reply is held there is a thread, or one is being started: it decides to leave under the
+//!     lock, and with nobody waiting. Where none can be started nobody waits: a write is answered as if a signal had come,
+//!     with what was taken of it or EINTR, so that its program tries again; and a held reply goes out. Only callers that
+//!     are watched wait for the next thread.
 //!
 //! # Lock order
 //! The queue's lock is above that of the held replies alone: a write is taken out of the queue to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::time::Duration;
 
 use slackwater::{MemcgId, Tick};
@@ -24,8 +28,8 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::volume::Volume;
 use crate::volume::blocking::Counted;
-use crate::volume::callers::{Caller, Waiting};
-use crate::volume::lock_order::ATTENDANT;
+use crate::volume::callers::{Caller, Waiting, let_off};
+use crate::volume::lock_order::{ATTENDANT, LEAF};
 use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
 use crate::volume::writes::{Attempt, Write};
@@ -42,6 +46,8 @@ const KEPT_BYTES: usize = 64 << 10;
 const ELSEWHERE_MAX: usize = 16;
 /// How often callers are looked after, and the longest that a missed wake-up can last.
 const MOMENT: Duration = Duration::from_millis(100);
+/// How long the thread waits for somebody before it leaves.
+const IDLE: Duration = Duration::from_secs(10);
 
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
@@ -129,6 +135,8 @@ struct Queue {
     watched: Vec<Weak<Caller>>,
     /// Somebody in the queue was let go.
     look_again: bool,
+    /// A4.
+    has_thread: bool,
     stopping: bool,
 }
 
@@ -154,12 +162,6 @@ impl Attendant {
         queue.parked.get(&write.memcg.id()).map(|of| Arc::clone(&of.bytes)).unwrap_or_default()
     }
 
-    /// Watches an interrupted caller.
-    pub(super) fn watch(&self, caller: Weak<Caller>) {
-        self.queue.lock().watched.push(caller);
-        self.changed.notify_one();
-    }
-
     /// Somebody was let go whose write may be parked.
     pub(super) fn look_again(&self) {
         self.queue.lock().look_again = true;
@@ -172,32 +174,30 @@ impl Attendant {
         self.changed.notify_one();
     }
 
-    /// A reply is due earlier than any before.
-    pub(super) fn wake(&self) {
-        // Under the lock, or who is about to sleep for longer does not hear of it.
-        let queue = self.queue.lock();
-        self.changed.notify_one();
-        drop(queue);
+    fn is_stopping(&self) -> bool {
+        self.queue.lock().stopping
     }
 
-    /// Waits until somebody waits, and then until a held reply is due, if that is all. False at the end.
+    /// Waits until somebody waits, and then until a held reply is due, if that is all. False when the thread is to leave:
+    /// nobody has come for a while, or this is the end.
     fn wait_for_work(&self, now: impl Fn() -> Tick) -> bool {
         let mut queue = self.queue.lock();
         loop {
             let due = self.paused.first().map(|due| due.since(now()));
-            if queue.stopping || !queue.parked.is_empty() || due == Some(Duration::ZERO) {
-                return !queue.stopping;
+            if !queue.stopping && (!queue.parked.is_empty() || due == Some(Duration::ZERO)) {
+                return true;
             }
             // Callers to watch, and nothing that would wake the thread for them.
             let watched = (!queue.watched.is_empty()).then_some(MOMENT);
-            match due.into_iter().chain(watched).min() {
-                None => self.changed.wait(&mut queue),
-                Some(time) => {
-                    let _ = self.changed.wait_timeout(&mut queue, time);
-                }
+            let time = due.into_iter().chain(watched).min();
+            let is_late = !queue.stopping && self.changed.wait_timeout(&mut queue, time.unwrap_or(IDLE));
+            let is_idle = is_late && time.is_none() && queue.is_empty() && self.paused.first().is_none();
+            if queue.stopping || is_idle {
+                queue.has_thread = false; // A4
+                return false;
             }
             if watched.is_some() {
-                return !queue.stopping;
+                return true;
             }
         }
     }
@@ -239,6 +239,13 @@ impl Attendant {
         self.queue.lock().of(&parked).writes.push_front(parked);
     }
 
+    /// The thread could not be started. The writes that have relied on it.
+    fn thread_failed(&self) -> BTreeMap<MemcgId, OfTenant> {
+        let mut queue = self.queue.lock();
+        queue.has_thread = false;
+        std::mem::take(&mut queue.parked)
+    }
+
     /// Fails the writes that are parked: what holds their replies answers EIO when it is dropped.
     fn fail_parked(&self) {
         let failed = std::mem::take(&mut self.queue.lock().parked);
@@ -247,6 +254,10 @@ impl Attendant {
 }
 
 impl Queue {
+    fn is_empty(&self) -> bool {
+        self.parked.is_empty() && self.watched.is_empty()
+    }
+
     /// Where `parked` belongs. What is counted for its tenant stays one count, also when the last write was out to be tried.
     fn of(&mut self, parked: &ParkedWrite) -> &mut OfTenant {
         let bytes = &parked.payload.tenant;
@@ -257,23 +268,50 @@ impl Queue {
 
 impl Volume {
     /// Lets a write wait for room, with the bytes that are left of it.
-    pub(super) fn park(&self, waiting: Waiting, write: Write, rest: &[u8]) {
+    pub(super) fn park(self: &Arc<Self>, waiting: Waiting, write: Write, rest: &[u8]) {
         let tenant = self.attendant.bytes_of(&write);
         let payload = Payload::keep(rest, &write, tenant, &self.attendant.parked_bytes);
         let turn = Turn::new(&write.open.node);
         let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
         let parked = ParkedWrite { _turn: turn, waiting, write, payload };
-        self.attendant.queue.lock().of(&parked).writes.push_back(parked);
-        self.attendant.changed.notify_one();
+        self.call_attendant(|queue| queue.of(&parked).writes.push_back(parked));
     }
 
-    /// Starts the attendant's thread. It ends at [`Attendant::stop`].
-    pub(super) fn start_attendant(self: &Arc<Self>) -> io::Result<()> {
+    /// Watches an interrupted caller.
+    pub(super) fn watch(self: &Arc<Self>, caller: Weak<Caller>) {
+        self.call_attendant(|queue| queue.watched.push(caller));
+    }
+
+    /// A reply is due earlier than any before.
+    pub(super) fn attend_to_paused(self: &Arc<Self>) {
+        self.call_attendant(|_| {});
+    }
+
+    /// Somebody waits, whom `add` adds to the queue. A thread hears of it (A4).
+    fn call_attendant(self: &Arc<Self>, add: impl FnOnce(&mut Queue)) {
+        let has_thread = {
+            // Held replies too: who is about to sleep for longer looks when the first is due under this lock.
+            let mut queue = self.attendant.queue.lock();
+            add(&mut queue);
+            std::mem::replace(&mut queue.has_thread, true)
+        };
+        if has_thread {
+            self.attendant.changed.notify_one();
+            return;
+        }
         let volume = Arc::clone(self);
-        thread::Builder::new().name("sw-attendant".to_owned()).spawn(move || volume.attend())?;
-        Ok(())
+        if let Err(error) = thread::Builder::new().name("sw-attendant".to_owned()).spawn(move || volume.attend()) {
+            tracing::warn!(%error, "no thread for writes that have to wait: their programs are to try again");
+            for parked in self.attendant.thread_failed().into_values().flat_map(|of| of.writes) {
+                let ParkedWrite { waiting, write, payload, _turn } = parked;
+                drop((payload, _turn));
+                self.finish(waiting, let_off(write.taken));
+            }
+            self.send_paused(true);
+        }
     }
 
+    /// The thread, from when it is started until nobody waits or the volume ends.
     fn attend(self: &Arc<Self>) {
         while self.attendant.wait_for_work(|| self.sb.now()) {
             self.send_paused(self.is_refusing());
@@ -293,8 +331,10 @@ impl Volume {
             }
             self.look_after_callers();
         }
-        self.send_paused(true);
-        self.attendant.fail_parked();
+        if self.attendant.is_stopping() {
+            self.send_paused(true);
+            self.attendant.fail_parked();
+        }
     }
 
     /// Tries a parked write. False when there is no room, and it is the first of the queue again.
@@ -318,7 +358,7 @@ impl Volume {
             Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock
                 if self.attendant.elsewhere.load(Ordering::Relaxed) < ELSEWHERE_MAX =>
             {
-                self.go_on_elsewhere(parked);
+                return self.go_on_elsewhere(parked);
             }
             Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock | Attempt::NoRoom => {
                 self.attendant.put_back(parked);
@@ -328,23 +368,29 @@ impl Volume {
         true
     }
 
-    /// A1: what may wait for the backend leaves this thread.
-    fn go_on_elsewhere(self: &Arc<Self>, parked: ParkedWrite) {
-        if let Some(mut state) = parked.waiting.lock() {
-            state.parked = None;
-        }
-        let volume = Arc::clone(self);
-        let one = Counted::new(&self.attendant.elsewhere);
-        let slowly = move || {
-            let ParkedWrite { waiting, write, payload, _turn } = parked;
-            let left = payload.left(&write);
-            volume.write_slowly(waiting, write, left);
-            drop(one);
+    /// A1: what may wait for the backend leaves this thread. False when there is no other, and it is the first of the queue
+    /// again.
+    fn go_on_elsewhere(self: &Arc<Self>, parked: ParkedWrite) -> bool {
+        let (volume, one) = (Arc::clone(self), Counted::new(&self.attendant.elsewhere));
+        // What cannot be started takes everything with it that it was given, but for what is in here.
+        let place = Arc::new(Mutex::new(LEAF, Some(parked)));
+        let slowly = {
+            let place = Arc::clone(&place);
+            move || {
+                let Some(ParkedWrite { waiting, write, payload, _turn }) = place.lock().take() else { return };
+                if let Some(mut state) = waiting.lock() {
+                    state.parked = None;
+                }
+                let left = payload.left(&write);
+                volume.write_slowly(waiting, write, left);
+                drop(one);
+            }
         };
-        if let Err(error) = thread::Builder::new().name("sw-parked".to_owned()).spawn(slowly) {
-            // The write was dropped with the closure, and so answered with EIO.
-            tracing::error!(%error, "no thread for a write that must wait for the backend");
-        }
+        let Err(error) = thread::Builder::new().name("sw-parked".to_owned()).spawn(slowly) else { return true };
+        tracing::warn!(%error, "no thread for a write that must wait for the backend: it is tried again");
+        let parked = place.lock().take();
+        parked.into_iter().for_each(|parked| self.attendant.put_back(parked));
+        false
     }
 
     fn look_after_callers(&self) {

@@ -192,7 +192,7 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
             state.place = Place::Here(reply);
             drop(state);
             if let Some(volume) = volume.upgrade() {
-                volume.attendant.watch(Arc::downgrade(caller));
+                volume.watch(Arc::downgrade(caller));
             }
             return;
         }
@@ -208,7 +208,7 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
 }
 
 /// What a write is answered with that goes no further.
-fn let_off(taken: usize) -> Result<Answer, Failure> {
+pub(super) fn let_off(taken: usize) -> Result<Answer, Failure> {
     // At most one request, which is far below 4 GiB.
     if taken == 0 { Err(Errno::INTR.into()) } else { Ok(Answer::Written(taken as u32)) }
 }

@@ -34,7 +34,6 @@ mod reads;
 mod writes;
 mod xattrs;
 
-use std::io;
 use std::time::Duration;
 
 use slackwater::{FileError, SuperBlock};
@@ -76,13 +75,13 @@ impl Volume {
     /// Serves a volume; nobody asks yet. `dontcache`: what goes through it stays out of the cache.
     ///
     /// # Errors
-    /// The volume is gone, or there is no thread.
+    /// The volume is gone.
     pub(crate) fn new(
         sb: &Arc<SuperBlock>,
         tenancy: Option<Arc<Tenancy>>,
         dontcache: bool,
-    ) -> Result<Arc<Self>, VolumeError> {
-        let volume = Arc::new(Self {
+    ) -> Result<Arc<Self>, FileError> {
+        Ok(Arc::new(Self {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
             handles: Handles::new(),
@@ -94,9 +93,7 @@ impl Volume {
             pruner: OnceLock::new(),
             is_refusing: AtomicBool::new(false),
             is_coherent: AtomicBool::new(false),
-        });
-        volume.start_attendant()?;
-        Ok(volume)
+        }))
     }
 
     /// Makes a change, after the thaw if the volume is frozen.
@@ -163,15 +160,4 @@ impl Volume {
         self.handles.clear();
         self.nodes.clear();
     }
-}
-
-/// Why a volume cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum VolumeError {
-    /// The volume.
-    #[error(transparent)]
-    Volume(#[from] FileError),
-    /// No thread.
-    #[error("no thread for those who wait: {0}")]
-    Thread(#[from] io::Error),
 }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use slackwater::{Pause, Tick};
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
 
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
@@ -74,7 +75,7 @@ impl PausedReplies {
 
 impl Volume {
     /// Holds the reply of a write whose bytes are taken.
-    pub(super) fn hold(&self, waiting: Waiting, write: Write, pause: Pause) {
+    pub(super) fn hold(self: &Arc<Self>, waiting: Waiting, write: Write, pause: Pause) {
         let (time, asks) = match pause {
             Pause::For(time) => (time, false),
             Pause::AskAfter(time) => (time, true),
@@ -82,12 +83,12 @@ impl Volume {
         };
         let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
         if self.attendant.paused.push(self.sb.now() + time, Paused { asks, waiting, write }) {
-            self.attendant.wake();
+            self.attend_to_paused();
         }
     }
 
     /// The bytes of a write are taken that may have waited for it: its reply, when its writer may go on.
-    pub(super) fn finish_write(&self, waiting: Waiting, write: Write) {
+    pub(super) fn finish_write(self: &Arc<Self>, waiting: Waiting, write: Write) {
         let pause = write.pause();
         self.hold(waiting, write, pause);
     }
@@ -97,7 +98,7 @@ impl Volume {
     }
 
     /// Sends what is due; or everything, once the volume refuses or ends.
-    pub(super) fn send_paused(&self, all: bool) {
+    pub(super) fn send_paused(self: &Arc<Self>, all: bool) {
         let now = if all { Tick::MAX } else { self.sb.now() };
         while let Some(Paused { asks, waiting, write }) = self.attendant.paused.take_due(now) {
             if asks && !all && waiting.lock().is_some() {

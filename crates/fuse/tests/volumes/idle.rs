@@ -1,0 +1,95 @@
+//! A volume that nobody uses has no thread.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use slackwater_backends::Rule;
+
+use crate::rig::{LONG, One, Rig, alone, pattern, spawn, threads, until, wait};
+
+const VOLUMES: u8 = 20;
+/// On each so-manieth somebody has to wait.
+const WAITING: u8 = 5;
+/// More than the volumes may have dirty together.
+const ARENA_BYTES: u64 = 16 << 20;
+
+/// Makes, writes, reads, lists and removes.
+fn use_a_bit(volume: &One, seed: u8) {
+    fs::create_dir(volume.file("d")).unwrap();
+    fs::write(volume.file("d/a"), pattern(seed, 300_000)).unwrap();
+    fs::rename(volume.file("d/a"), volume.file("a")).unwrap();
+    fs::File::open(volume.file("a")).unwrap().sync_all().unwrap();
+    assert!(fs::read(volume.file("a")).unwrap() == pattern(seed, 300_000));
+    fs::write(volume.file("gone"), b"x").unwrap();
+    fs::remove_file(volume.file("gone")).unwrap();
+    assert_eq!(fs::read_dir(&volume.path).unwrap().count(), 2);
+}
+
+/// A caller that was interrupted and waits on, and a write without room: both are somebody's business meanwhile.
+fn let_somebody_wait(volume: &One) {
+    let attendants = || threads().get("sw-attendant").copied().unwrap_or_default();
+    let rule = volume.faults.add(Rule::hold().on("make"));
+    let mut mkdir = spawn("mkdir", &[volume.file("slow").to_str().unwrap()]);
+    assert_eq!(volume.faults.wait_held(1, LONG).len(), 1);
+    kill_process(Pid::from_child(&mkdir), Signal::INT).unwrap();
+    until("the caller is watched", || attendants() > 0);
+    volume.faults.remove(rule);
+    volume.faults.release_all();
+    assert!(wait(&mut mkdir).is_some());
+
+    volume.faults.add(Rule::hold().on("write"));
+    let of = format!("of={}", volume.file("large").display());
+    let mut dd = spawn("dd", &["if=/dev/zero", &of, "bs=64K", "count=320"]);
+    until_it_waits(volume);
+    assert!(attendants() > 0 && dd.try_wait().unwrap().is_none(), "its write is parked, or its reply is held");
+    volume.let_through();
+    assert!(wait(&mut dd).expect("it goes on").success());
+}
+
+/// Waits until nothing more is taken.
+fn until_it_waits(volume: &One) {
+    let mut last = (0, 0);
+    until("its writer gets no further", || {
+        let dirty_bytes = volume.mounted.super_block().status().dirty_bytes;
+        last = if dirty_bytes == last.0 { (dirty_bytes, last.1 + 1) } else { (dirty_bytes, 0) };
+        dirty_bytes > 0 && last.1 == 150
+    });
+}
+
+#[test]
+fn volumes_that_were_used_have_no_thread_afterwards() {
+    alone("idle::volumes_that_were_used_have_no_thread_afterwards", || {
+        let rig = Rig::new(ARENA_BYTES);
+        let before = {
+            // What engine and pool start when they are first used stays.
+            let first = rig.mount();
+            use_a_bit(&first, 0);
+            first.umount().unwrap();
+            until("the first has left nothing", || {
+                let names = ["sw-attendant", "sw-parked", "sw-fuse-notify", "sw-trial", "sw-umount", "slackwater-dir"];
+                threads().keys().all(|name| names.iter().all(|other| !name.starts_with(other)))
+            });
+            threads()
+        };
+        println!("{before:?}");
+        let volumes: Vec<_> = (0..VOLUMES).map(|_| rig.mount()).collect();
+        for (seed, volume) in (0..).zip(&volumes) {
+            use_a_bit(volume, seed);
+            if seed % WAITING == 0 {
+                let_somebody_wait(volume);
+            }
+        }
+        let sum = || threads().values().sum::<usize>();
+        println!("in use: {:?}", threads());
+        assert!(sum() > before.values().sum(), "they have had some");
+        until("none of them has a thread", || threads() == before);
+        // And they work as before.
+        for (seed, volume) in (0..).zip(&volumes) {
+            fs::write(volume.file("again"), b"again").unwrap();
+            volume.umount().unwrap();
+            assert_eq!(fs::read(volume.stored("again")).unwrap(), b"again");
+            let large = fs::metadata(volume.stored("large")).map_or(0, |large| large.len());
+            assert_eq!(large, if seed % WAITING == 0 { 20 << 20 } else { 0 });
+        }
+    });
+}

@@ -1,0 +1,10 @@
+//! Many volumes of one engine, mounted for real and served by one pool, as a daemon has them.
+//!
+//! Where there is no /dev/fuse, or not for this user, these tests fail: nothing else tests what they are about.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod idle;
+mod no_threads;
+mod rig;
+mod thousand;

@@ -1,0 +1,190 @@
+//! Volumes over directories, and what their process costs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use slackwater::backend::Backend;
+use slackwater::{Engine, Tunables};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
+use slackwater_fuse::mount::{MountOptions, unmount};
+use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+
+/// Longer than anything takes on a loaded machine; only a failure waits for it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Runs a test in a process of its own: what it counts is the whole process's.
+pub(crate) fn alone(name: &str, test: impl FnOnce()) {
+    const INSIDE: &str = "SLACKWATER_ALONE";
+    if std::env::var_os(INSIDE).is_some() {
+        return test();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let command = command.args(["--exact", name, "--include-ignored", "--nocapture"]).env(INSIDE, "1");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    println!("{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// An engine and a pool, and a directory for their volumes.
+pub(crate) struct Rig {
+    pub(crate) engine: Engine,
+    pub(crate) pool: Pool,
+    pub(crate) home: PathBuf,
+    last: AtomicUsize,
+}
+
+impl Rig {
+    pub(crate) fn new(arena_bytes: u64) -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let home = Path::new("/tmp").join(format!("slackwater-volumes-{}-{number}", std::process::id()));
+        fs::create_dir(&home).unwrap();
+        let arena = Arena::create(&ArenaConfig::memfd(arena_bytes).with_volumes(2000)).unwrap();
+        let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
+        Self { engine, pool: Pool::new(PoolOptions::default()).unwrap(), home, last: AtomicUsize::new(0) }
+    }
+
+    /// A volume over a new directory.
+    pub(crate) fn mount(&self) -> One {
+        let place = self.place();
+        let source = place.join("source");
+        fs::create_dir(&source).unwrap();
+        let backend = Arc::new(DirBackend::open(&source).unwrap());
+        self.mount_at(place, backend)
+    }
+
+    /// A volume of `backend`.
+    pub(crate) fn mount_on(&self, backend: Arc<dyn Backend>) -> One {
+        self.mount_at(self.place(), backend)
+    }
+
+    fn place(&self) -> PathBuf {
+        let place = self.home.join(self.last.fetch_add(1, Ordering::Relaxed).to_string());
+        fs::create_dir(&place).unwrap();
+        place
+    }
+
+    fn mount_at(&self, place: PathBuf, backend: Arc<dyn Backend>) -> One {
+        let (backend, faults) = Fault::new(backend);
+        let path = place.join("mount");
+        fs::create_dir(&path).unwrap();
+        let sb = self.engine.mount(&place.to_string_lossy(), Arc::new(backend)).unwrap();
+        let mounted = MountedVolume::mount(&self.pool, sb, &path, &MountOptions::default(), None);
+        let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
+        One { path, faults, mounted, place }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.home);
+    }
+}
+
+/// One of its volumes.
+pub(crate) struct One {
+    /// Where programs see it.
+    pub(crate) path: PathBuf,
+    pub(crate) faults: FaultControl,
+    pub(crate) mounted: Arc<MountedVolume>,
+    place: PathBuf,
+}
+
+impl One {
+    /// As the mount has it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// As the source has it.
+    pub(crate) fn stored(&self, name: &str) -> PathBuf {
+        self.place.join("source").join(name)
+    }
+
+    /// Lets everything that is held go on, and what comes later.
+    pub(crate) fn let_through(&self) {
+        self.faults.clear();
+        self.faults.release_all();
+    }
+
+    /// Unmounts. A child that another thread is about to start has our descriptors for a moment: that is waited for.
+    pub(crate) fn umount(&self) -> Result<(), MountedError> {
+        let (start, request) = (Instant::now(), UmountRequest { deadline: Some(LONG), ..UmountRequest::default() });
+        loop {
+            let result = self.mounted.umount(request, &|_| {});
+            if !matches!(result, Err(MountedError::Busy { .. })) || start.elapsed() > LONG {
+                return result;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.let_through();
+        // Mounted no more, where the test got to its end.
+        let _ = unmount(&self.path, true);
+        let _ = fs::remove_dir_all(self.place.join("source"));
+        let _ = fs::remove_dir(&self.path);
+        let _ = fs::remove_dir(&self.place);
+    }
+}
+
+/// The threads of this process: how many there are of each name.
+pub(crate) fn threads() -> BTreeMap<String, usize> {
+    let mut threads = BTreeMap::new();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        // One that has just ended has no name.
+        if let Ok(name) = fs::read_to_string(task.unwrap().path().join("comm")) {
+            *threads.entry(name.trim_end().to_owned()).or_default() += 1;
+        }
+    }
+    threads
+}
+
+/// Descriptors of this process.
+pub(crate) fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Bytes that do not differ from page to page only.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 + i / 4096) as u8 ^ seed | 1).collect()
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A program beside the test.
+pub(crate) fn spawn(program: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    command.spawn().unwrap()
+}
+
+/// Waits for a child; none when it takes too long.
+pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    None
+}

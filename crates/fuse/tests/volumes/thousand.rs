@@ -1,0 +1,95 @@
+//! What a thousand volumes cost that nobody uses.
+//!
+//! By hand, on a machine that does nothing else: `cargo test --release -p slackwater-fuse --test volumes -- --ignored --nocapture`.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::rig::{Rig, alone, descriptors, threads, until};
+
+const VOLUMES: usize = 1000;
+/// For how long the process is watched.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Ticks of the processor that this process has used.
+fn ticks() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// Bytes of memory that are this process's own: what is shared is the arena.
+fn memory_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// The times of the first and the last hundred.
+fn ends(times: &[Duration]) -> String {
+    let median = |times: &[Duration]| {
+        let mut times = times.to_vec();
+        times.sort();
+        times[times.len() / 2]
+    };
+    format!("{:?} each at first, {:?} at last", median(&times[..100]), median(&times[times.len() - 100..]))
+}
+
+#[test]
+#[ignore = "by hand: it takes a minute, and measures"]
+fn a_thousand_idle_volumes() {
+    alone("thousand::a_thousand_idle_volumes", || {
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let rig = Rig::new(256 << 20);
+        let first = rig.mount();
+        fs::write(first.file("a"), b"a").unwrap();
+        first.umount().unwrap();
+        let before = (threads(), memory_bytes(), descriptors());
+        let mut times = Vec::new();
+        let volumes: Vec<_> = (0..VOLUMES)
+            .map(|_| {
+                let start = Instant::now();
+                let volume = rig.mount();
+                times.push(start.elapsed());
+                volume
+            })
+            .collect();
+        println!("mounting: {}", ends(&times));
+        for volume in &volumes {
+            fs::write(volume.file("a"), b"a").unwrap();
+            assert_eq!(fs::read(volume.file("a")).unwrap(), b"a");
+        }
+        println!("in use: {:?}", threads());
+        let dirty = || volumes.iter().any(|volume| volume.mounted.super_block().status().bytes_left() > 0);
+        until("all is written", || !dirty());
+        until("no volume has a thread", || threads().values().sum::<usize>() <= before.0.values().sum());
+        println!("threads: {:?}, before: {:?}", threads(), before.0);
+        println!(
+            "each has {} bytes of memory and {} descriptors",
+            (memory_bytes() - before.1) / VOLUMES as u64,
+            (descriptors() - before.2) as f64 / VOLUMES as f64
+        );
+        let used = ticks();
+        std::thread::sleep(IDLE);
+        let used = ticks() - used;
+        println!("ticks of the processor in {IDLE:?}: {used}");
+        times.clear();
+        for volume in &volumes {
+            let start = Instant::now();
+            volume.umount().unwrap();
+            times.push(start.elapsed());
+        }
+        println!("unmounting: {}", ends(&times));
+        drop(volumes);
+        println!(
+            "afterwards: {:?}, {} bytes more, {} descriptors",
+            threads(),
+            memory_bytes() as i64 - before.1 as i64,
+            descriptors()
+        );
+    });
+}
