@@ -6,10 +6,11 @@
 //!
 //! # Lock order
 //! The table is above the engine's leaves: a tenant is made, and its limit set, under it. Lookups are made before it is
-//! taken, so one may end after the removal of what it found: then it is made again (Y1).
+//! taken, so one may end after the removal of what it found, or after it was configured: then it is made again (Y1).
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +19,7 @@ use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
-use crate::tenants::{Tenant, TenantId, Tenants, Watcher};
+use crate::tenants::{Tenant, TenantConfig, TenantId, Tenants, TenantsError, Watcher};
 use crate::volume::lock_order::TENANCY;
 
 /// How long the watching thread may take to see that nobody needs it any more.
@@ -29,13 +30,22 @@ struct Paying {
     limit_bytes: Option<u64>,
 }
 
+impl Paying {
+    fn set_limit(&mut self, limit_bytes: Option<u64>) {
+        if self.limit_bytes != limit_bytes {
+            self.limit_bytes = limit_bytes;
+            self.memcg.set_limit_bytes(limit_bytes);
+        }
+    }
+}
+
 /// Who pays for what is written on the mounts of an engine: one for each engine.
 pub struct Tenancy {
     tenants: Tenants,
     engine: Engine,
     paying: RwLock<HashMap<TenantId, Paying>>,
-    /// How many tenants were told to be removed; changes with `paying` locked.
-    removals: AtomicU64,
+    /// How many tenants were told to be removed, or were configured; changes with `paying` locked.
+    changes: AtomicU64,
 }
 
 impl Tenancy {
@@ -47,7 +57,7 @@ impl Tenancy {
     pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
         let watcher = tenants.watcher();
         let paying = RwLock::new(TENANCY, HashMap::new());
-        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), paying, removals: AtomicU64::new(0) });
+        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), paying, changes: AtomicU64::new(0) });
         if let Some(watcher) = watcher {
             if let Some(reason) = watcher.polls_because() {
                 tracing::warn!(reason, "removed cgroups are looked for once a second");
@@ -61,14 +71,14 @@ impl Tenancy {
     /// Who pays for what thread `pid` of `uid` writes. `None`: nobody knows, so the file's owner does.
     pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
         loop {
-            let removals = self.removals.load(Ordering::Acquire); // and only then whom
+            let changes = self.changes.load(Ordering::Acquire); // and only then whom
             let tenant = self.tenants.of(pid, uid)?;
             if let Some(paying) = self.paying.read().get(&tenant.id)
                 && paying.limit_bytes == tenant.limit_bytes
             {
                 return Some(Arc::clone(&paying.memcg));
             }
-            if let Some(memcg) = self.learn(&tenant, removals) {
+            if let Some(memcg) = self.learn(&tenant, changes) {
                 return Some(memcg);
             }
         }
@@ -82,28 +92,52 @@ impl Tenancy {
         self.tenants.of(pid, uid)?.dontcache
     }
 
-    /// The `Memcg` of a tenant that was looked for after `removals`. `None`: a tenant was removed meanwhile. If it was
-    /// this one, nobody would ever take its `Memcg` offline.
-    fn learn(&self, tenant: &Tenant, removals: u64) -> Option<Arc<Memcg>> {
+    /// Configures `config` for `tenant`, in place of what was configured for it; nothing for one that says nothing. Who pays
+    /// already has its new limit when this returns, and who waits for room at the old one goes on; others are found by it from
+    /// then on. A cgroup for which nothing is configured any more may be no tenant of its own from then on: what it has
+    /// dirty stays charged to what it was until that is clean.
+    ///
+    /// # Errors
+    /// It is for somebody who cannot be, and nothing has changed.
+    ///
+    /// # Blocking
+    /// For files of cgroups.
+    pub fn set_config(&self, tenant: &Path, config: TenantConfig) -> Result<(), TenantsError> {
+        let path = self.tenants.set_config(tenant, config)?;
+        let name = path.to_string_lossy();
+        let ids: Vec<TenantId> = {
+            let table = self.paying.write();
+            self.changes.fetch_add(1, Ordering::Release);
+            table.iter().filter(|(_, paying)| paying.memcg.name() == name).map(|(id, _)| *id).collect()
+        };
+        for id in ids {
+            let limit_bytes = self.tenants.limit_bytes(id, &path);
+            if let Some(paying) = self.paying.write().get_mut(&id) {
+                paying.set_limit(limit_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The `Memcg` of a tenant that was looked for after `changes`. `None`: a tenant was removed or configured meanwhile. If
+    /// it was this one, nobody would ever take its `Memcg` offline, or its limit would be an old one.
+    fn learn(&self, tenant: &Tenant, changes: u64) -> Option<Arc<Memcg>> {
         let mut table = self.paying.write();
-        if self.removals.load(Ordering::Relaxed) != removals {
+        if self.changes.load(Ordering::Relaxed) != changes {
             return None;
         }
         let paying = table.entry(tenant.id).or_insert_with(|| Paying {
             memcg: self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes),
             limit_bytes: tenant.limit_bytes,
         });
-        if paying.limit_bytes != tenant.limit_bytes {
-            paying.limit_bytes = tenant.limit_bytes;
-            paying.memcg.set_limit_bytes(tenant.limit_bytes);
-        }
+        paying.set_limit(tenant.limit_bytes);
         Some(Arc::clone(&paying.memcg))
     }
 
     fn forget(&self, id: TenantId) {
         let removed = {
             let mut table = self.paying.write();
-            self.removals.fetch_add(1, Ordering::Release);
+            self.changes.fetch_add(1, Ordering::Release);
             table.remove(&id)
         };
         if let Some(paying) = removed {

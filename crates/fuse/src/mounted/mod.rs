@@ -248,6 +248,12 @@ impl MountedVolume {
         self.session.on_ended(|_| hook());
     }
 
+    /// From the next request on, what goes through the mount stays out of the cache, or no longer; but where a file or a tenant
+    /// says otherwise. What is in the cache stays, and who reads a file by way of the kernel's cache does so until it is closed.
+    pub fn set_dontcache(&self, dontcache: bool) {
+        self.volume.set_dontcache(dontcache);
+    }
+
     /// Whether the mount has gone, by whomever; not everything may have reached the backend yet.
     pub fn is_unmounted(&self) -> bool {
         self.session.ended().is_some()

@@ -1,7 +1,7 @@
 //! The tenant of a thread, by its cgroup.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use slackwater::{Clock, Tick};
 use slackwater_sync::lock::might_sleep;
@@ -11,11 +11,11 @@ use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use crate::tenants::callers::{Caller, Callers, Finding};
 use crate::tenants::cgroups::{CgroupId, Cgroups};
 use crate::tenants::error::{LookupError, TenantsError};
-use crate::tenants::layout::{Kind, Layout};
+use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
 use crate::tenants::limits::Limits;
 use crate::tenants::proof::ProofKind;
 use crate::tenants::watches::Watches;
-use crate::tenants::{Tenant, TenantConfig, Watcher, named, pid_namespace};
+use crate::tenants::{Tenant, TenantConfig, TenantId, Watcher, named, pid_namespace};
 
 /// The root of a hierarchy: kernfs counts from here.
 const ROOT: u64 = 1;
@@ -26,6 +26,8 @@ pub(super) struct ByCgroup {
     clock: Arc<dyn Clock>,
     callers: Callers,
     cgroups: Arc<Cgroups>,
+    /// Of cgroups, as they were at the start: by them cgroups have names.
+    mounts: Vec<(Option<Kind>, Hierarchy)>,
     has_warned: AtomicBool,
 }
 
@@ -41,14 +43,30 @@ impl ByCgroup {
         if layout == Layout::default() {
             return Err(TenantsError::NoCgroups);
         }
-        let config = named::by_path(config, &mountinfo, &layout)?;
+        let mounts: Vec<_> = mounts(&mountinfo).collect();
+        let config = named::by_path(config, &mounts, &layout)?;
         let cgroups = Cgroups::new(layout, Limits::new(config), Watches::new());
-        Ok(Self::over(ProofKind::of_this_kernel(), cgroups, clock))
+        Ok(Self { mounts, ..Self::over(ProofKind::of_this_kernel(), cgroups, clock) })
     }
 
     pub(super) fn over(kind: ProofKind, cgroups: Cgroups, clock: Arc<dyn Clock>) -> Self {
         let (callers, cgroups) = (Callers::new(kind), Arc::new(cgroups));
-        Self { clock, callers, cgroups, has_warned: AtomicBool::new(false) }
+        Self { clock, callers, cgroups, mounts: Vec::new(), has_warned: AtomicBool::new(false) }
+    }
+
+    /// See [`Tenants::set_config`](super::Tenants::set_config).
+    pub(super) fn set_config(&self, name: &Path, config: TenantConfig) -> Result<PathBuf, TenantsError> {
+        let path = named::path_of(name, &self.mounts, &self.cgroups.layout)?;
+        self.cgroups.set_config(path.clone(), config);
+        Ok(path)
+    }
+
+    pub(super) fn limit_bytes(&self, id: TenantId, path: &Path) -> Option<u64> {
+        self.cgroups.limit_bytes(id, path)
+    }
+
+    pub(super) fn has_dontcache(&self) -> bool {
+        self.cgroups.limits.configured.has_dontcache()
     }
 
     pub(super) fn watcher(&self) -> Watcher {

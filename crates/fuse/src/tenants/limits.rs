@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::tenants::TenantConfig;
+use crate::tenants::configured::Configured;
 use crate::tenants::layout::{Kind, Layout};
 
 /// From here on a limit is none: v1 writes the largest number of whole pages instead of a word.
@@ -14,13 +15,13 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 
 pub(super) struct Limits {
     /// By cgroup path.
-    configured: BTreeMap<PathBuf, TenantConfig>,
+    pub(super) configured: Configured,
     has_warned: AtomicBool,
 }
 
 impl Limits {
     pub(super) fn new(configured: BTreeMap<PathBuf, TenantConfig>) -> Self {
-        Self { configured, has_warned: AtomicBool::new(false) }
+        Self { configured: Configured::new(configured), has_warned: AtomicBool::new(false) }
     }
 
     /// What makes a tenant of the cgroup `path`: a limit of its own, or that something is configured for it. The limit is
@@ -29,7 +30,7 @@ impl Limits {
     /// A hybrid machine has the memory controller on v1, and gives a cgroup the same path in both hierarchies; there
     /// the limit of a unified cgroup stands in the memory hierarchy.
     pub(super) fn of(&self, layout: &Layout, kind: Kind, path: &Path) -> Option<TenantConfig> {
-        let configured = self.configured.get(path).copied();
+        let configured = self.configured.get(path);
         let of_memory = || {
             let directory = layout.memory.as_ref()?.directory(path)?;
             self.read(&directory.join("memory.limit_in_bytes"))

@@ -32,6 +32,7 @@
 mod by_cgroup;
 mod callers;
 mod cgroups;
+mod configured;
 mod error;
 mod layout;
 mod limits;
@@ -54,6 +55,7 @@ use slackwater::Clock;
 use slackwater_sync::shim::Arc;
 
 use by_cgroup::ByCgroup;
+use configured::Configured;
 pub use error::TenantsError;
 pub use layout::{Hierarchy, Layout};
 pub use named::CgroupNameError;
@@ -81,6 +83,11 @@ impl TenantBy {
             }
             Self::Volume => tenant == Path::new(VOLUME),
         }
+    }
+
+    fn check(self, tenant: &Path) -> Result<(), TenantsError> {
+        let is_one = self.may_be_called(tenant);
+        if is_one { Ok(()) } else { Err(TenantsError::NoSuchTenant { by: self, tenant: tenant.to_owned() }) }
     }
 
     fn example(self) -> &'static str {
@@ -155,7 +162,8 @@ impl TenantConfig {
 #[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TenantId(pub u64);
 
-/// Whom a write is charged to. What may change of it is as old as a lookup makes it: a new limit is seen within 2 s.
+/// Whom a write is charged to. What may change of it is as old as a lookup makes it: a new limit of a cgroup is seen within 2 s,
+/// and what [`Tenants::set_config`] says at once.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tenant {
     /// Names it.
@@ -170,15 +178,14 @@ pub struct Tenant {
 
 /// Finds the tenant of a request. See the [module](self).
 pub struct Tenants {
+    by: TenantBy,
     finder: Finder,
-    /// Whether some have a [`Tenant::dontcache`].
-    has_dontcache: bool,
 }
 
 enum Finder {
     Cgroup(Box<ByCgroup>),
-    Uid(BTreeMap<PathBuf, TenantConfig>),
-    Volume(Arc<Tenant>),
+    Uid(Configured),
+    Volume(Configured),
 }
 
 impl Tenants {
@@ -194,22 +201,46 @@ impl Tenants {
         config: BTreeMap<PathBuf, TenantConfig>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TenantsError> {
-        let has_dontcache = config.values().any(|config| config.dontcache.is_some());
-        if let Some(tenant) = config.keys().find(|tenant| !by.may_be_called(tenant)) {
-            return Err(TenantsError::NoSuchTenant { by, tenant: tenant.clone() });
-        }
+        config.keys().try_for_each(|tenant| by.check(tenant))?;
         let finder = match by {
             TenantBy::Cgroup => Finder::Cgroup(Box::new(ByCgroup::new(config, clock)?)),
-            TenantBy::Uid => Finder::Uid(config),
-            TenantBy::Volume => Finder::Volume(Arc::new(named(TenantId(0), VOLUME.to_owned(), &config))),
+            TenantBy::Uid => Finder::Uid(Configured::new(config)),
+            TenantBy::Volume => Finder::Volume(Configured::new(config)),
         };
-        Ok(Self { finder, has_dontcache })
+        Ok(Self { by, finder })
+    }
+
+    /// Configures `config` for `tenant`, in place of what was configured for it under any name; nothing for one that says
+    /// nothing. Every lookup that begins after this goes by it. Returns the [`Tenant::path`].
+    ///
+    /// # Errors
+    /// It is for somebody who cannot be, and nothing has changed.
+    pub fn set_config(&self, tenant: &Path, config: TenantConfig) -> Result<PathBuf, TenantsError> {
+        self.by.check(tenant)?;
+        match &self.finder {
+            Finder::Cgroup(by_cgroup) => by_cgroup.set_config(tenant, config),
+            Finder::Uid(configured) | Finder::Volume(configured) => {
+                configured.set(tenant.to_owned(), config);
+                Ok(tenant.to_owned())
+            }
+        }
+    }
+
+    /// The limit of the tenant `id` that is called `path`, as a lookup would find it now.
+    pub(crate) fn limit_bytes(&self, id: TenantId, path: &Path) -> Option<u64> {
+        match &self.finder {
+            Finder::Cgroup(by_cgroup) => by_cgroup.limit_bytes(id, path),
+            Finder::Uid(configured) | Finder::Volume(configured) => configured.get(path)?.limit_bytes,
+        }
     }
 
     /// Whether it is configured for some what stays out of the cache.
     #[must_use]
     pub fn has_dontcache(&self) -> bool {
-        self.has_dontcache
+        match &self.finder {
+            Finder::Cgroup(by_cgroup) => by_cgroup.has_dontcache(),
+            Finder::Uid(configured) | Finder::Volume(configured) => configured.has_dontcache(),
+        }
     }
 
     /// The tenant of a request by thread `pid` of user `uid`, both as the request's header has them. `None`: nobody in
@@ -222,8 +253,8 @@ impl Tenants {
     #[must_use]
     pub fn of(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
         match &self.finder {
-            Finder::Volume(tenant) => Some(Arc::clone(tenant)),
-            Finder::Uid(config) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), config))),
+            Finder::Volume(configured) => Some(Arc::new(named(TenantId(0), VOLUME.to_owned(), configured))),
+            Finder::Uid(configured) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), configured))),
             Finder::Cgroup(by_cgroup) => (pid != 0).then(|| by_cgroup.tenant_of(pid)).flatten(),
         }
     }
@@ -239,7 +270,7 @@ impl Tenants {
     }
 }
 
-fn named(id: TenantId, path: String, config: &BTreeMap<PathBuf, TenantConfig>) -> Tenant {
-    let TenantConfig { limit_bytes, dontcache } = config.get(Path::new(&path)).copied().unwrap_or_default();
+fn named(id: TenantId, path: String, configured: &Configured) -> Tenant {
+    let TenantConfig { limit_bytes, dontcache } = configured.get(Path::new(&path)).unwrap_or_default();
     Tenant { id, path, limit_bytes, dontcache }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::tenants::TenantConfig;
 use crate::tenants::error::TenantsError;
-use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
+use crate::tenants::layout::{Hierarchy, Kind, Layout};
 
 /// Where everybody mounts cgroups.
 const CUSTOMARY: &str = "/sys/fs/cgroup";
@@ -49,26 +49,36 @@ pub enum CgroupNameError {
 /// Something is for a cgroup in which nobody can be.
 pub(super) fn by_path(
     config: BTreeMap<PathBuf, TenantConfig>,
-    mountinfo: &str,
+    mounts: &[(Option<Kind>, Hierarchy)],
     layout: &Layout,
 ) -> Result<BTreeMap<PathBuf, TenantConfig>, TenantsError> {
-    let mounts: Vec<_> = mounts(mountinfo).collect();
     let mut by_path = BTreeMap::<PathBuf, TenantConfig>::new();
     for (name, config) in config {
-        let path = match path_of(&name, &mounts, layout) {
-            Ok(path) => path,
-            Err(source) => return Err(TenantsError::NoSuchCgroup { name, source }),
-        };
-        if !layout.has(&path) {
-            tracing::warn!(cgroup = ?path, "there is no such cgroup now: what is configured for it holds once there is");
-        }
+        let path = path_of(&name, mounts, layout)?;
         // By two names: the smaller limit counts, as it does beside the limit of the cgroup itself.
         by_path.entry(path).and_modify(|other| *other = config.and(*other)).or_insert(config);
     }
     Ok(by_path)
 }
 
-fn path_of(name: &Path, mounts: &[(Option<Kind>, Hierarchy)], layout: &Layout) -> Result<PathBuf, CgroupNameError> {
+/// The path that lookups go by for the cgroup that is called `name`. Warns if it is not there.
+///
+/// # Errors
+/// Nobody can be in it.
+pub(super) fn path_of(
+    name: &Path,
+    mounts: &[(Option<Kind>, Hierarchy)],
+    layout: &Layout,
+) -> Result<PathBuf, TenantsError> {
+    let path = find_path(name, mounts, layout)
+        .map_err(|source| TenantsError::NoSuchCgroup { name: name.to_owned(), source })?;
+    if !layout.has(&path) {
+        tracing::warn!(cgroup = ?path, "there is no such cgroup now: what is configured for it holds once there is");
+    }
+    Ok(path)
+}
+
+fn find_path(name: &Path, mounts: &[(Option<Kind>, Hierarchy)], layout: &Layout) -> Result<PathBuf, CgroupNameError> {
     let name: PathBuf = name.components().collect();
     let is_path = layout.has(&name);
     let mount = mounts.iter().filter(|(_, mount)| name.starts_with(&mount.mountpoint));
@@ -97,6 +107,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::tenants::layout::mounts;
 
     /// Hierarchies that are directories, with a cgroup `/there` in each; gone with the test.
     struct Machine {
@@ -122,6 +133,10 @@ mod tests {
             Self { directory, mountinfo }
         }
 
+        fn mounts(&self) -> Vec<(Option<Kind>, Hierarchy)> {
+            mounts(&self.mountinfo).collect()
+        }
+
         fn mountpoint(&self, name: &str) -> String {
             self.directory.join(name).to_str().unwrap().to_owned()
         }
@@ -130,7 +145,7 @@ mod tests {
         fn path(&self, name: &str) -> Result<PathBuf, String> {
             let layout = Layout::parse(&self.mountinfo);
             let limits = BTreeMap::from([(name.into(), TenantConfig::limit(1))]);
-            let by_path = by_path(limits, &self.mountinfo, &layout).map_err(|error| error.to_string())?;
+            let by_path = by_path(limits, &self.mounts(), &layout).map_err(|error| error.to_string())?;
             Ok(by_path.into_keys().next().unwrap())
         }
 
@@ -177,7 +192,7 @@ mod tests {
         for (one, other) in [(5, 7), (7, 5)] {
             let limits = [("/there".into(), one), (directory.clone().into(), other)];
             let limits = BTreeMap::from(limits.map(|(name, bytes)| (name, TenantConfig::limit(bytes))));
-            let by_path = by_path(limits, &machine.mountinfo, &layout).unwrap();
+            let by_path = by_path(limits, &machine.mounts(), &layout).unwrap();
             assert_eq!(by_path, BTreeMap::from([("/there".into(), TenantConfig::limit(5))]));
         }
     }

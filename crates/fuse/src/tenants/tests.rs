@@ -78,7 +78,7 @@ fn a_volume_is_one_tenant() {
     let tenant = tenants.of(0, 0).unwrap();
     let path = "volume".to_owned();
     assert_eq!(*tenant, Tenant { id: TenantId(0), path, limit_bytes: Some(MIB), dontcache: Some(true) });
-    assert!(Arc::ptr_eq(&tenant, &tenants.of(7, 1000).unwrap()));
+    assert_eq!(tenant, tenants.of(7, 1000).unwrap());
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Volume {
     }
 
     fn is_dontcache(&self, node: &Node, tenant: impl FnOnce() -> Option<bool>) -> bool {
-        node.dontcache.get().or_else(tenant).unwrap_or(self.dontcache)
+        node.dontcache.get().or_else(tenant).unwrap_or_else(|| self.dontcache.load(Ordering::Relaxed))
     }
 
     /// Whether a file goes around the kernel's cache as well, for who opens it on behalf of `tenant`.

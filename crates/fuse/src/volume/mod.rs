@@ -61,7 +61,7 @@ pub(crate) struct Volume {
     /// Who pays for what; `None`: whoever, all of them together.
     tenancy: Option<Arc<Tenancy>>,
     /// Whether what nobody else says anything of is to stay out of the cache.
-    dontcache: bool,
+    dontcache: AtomicBool,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
     /// The same, of a kernel that can be asked for nodes.
@@ -87,7 +87,7 @@ impl Volume {
             handles: Handles::new(),
             attendant: Attendant::new(),
             tenancy,
-            dontcache,
+            dontcache: AtomicBool::new(dontcache),
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
             pruner: OnceLock::new(),
@@ -127,6 +127,11 @@ impl Volume {
     /// Refuses everything from now on, or no longer.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.is_refusing.store(refuse, Ordering::Release);
+    }
+
+    /// What goes through it stays out of the cache from the next request on, or no longer.
+    pub(crate) fn set_dontcache(&self, dontcache: bool) {
+        self.dontcache.store(dontcache, Ordering::Relaxed);
     }
 
     /// From now on readers may use the kernel's cache.

@@ -10,6 +10,7 @@ mod ceiling;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
 #[path = "../tenants/rig.rs"]
 mod cgroups;
+mod configured;
 mod dontcache;
 mod ending;
 mod lifetimes;

@@ -28,6 +28,8 @@ pub(crate) struct Rig {
     pub(crate) faults: FaultControl,
     pub(crate) mounted: Arc<MountedVolume>,
     pub(crate) engine: Engine,
+    /// Who pays, where somebody does.
+    pub(crate) tenancy: Option<Arc<Tenancy>>,
     home: PathBuf,
     _pool: Pool,
 }
@@ -112,9 +114,9 @@ impl Rig {
         let sb = engine.mount(&home.to_string_lossy(), Arc::new(backend)).unwrap();
         let tenancy = paying.map(|paying| paying.tenancy(&engine));
         let options = MountOptions { dontcache, ..MountOptions::default() };
-        let mounted = MountedVolume::mount(&pool, sb, &path, &options, tenancy);
+        let mounted = MountedVolume::mount(&pool, sb, &path, &options, tenancy.clone());
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
-        Self { source, path, faults, mounted, engine, home, _pool: pool }
+        Self { source, path, faults, mounted, engine, tenancy, home, _pool: pool }
     }
 
     /// As the mount has it.

@@ -75,8 +75,8 @@ fn is_asleep_in_a_request(pid: u32) -> bool {
 }
 
 /// Waits until `writer` gets no further: it is in a request, and its tenant holds what it held a while ago.
-fn until_it_waits(rig: &Rig, tenant: &Cgroup, writer: &Child) {
-    let charged = || rig.charged_bytes(&tenant.path);
+pub(crate) fn until_it_waits(rig: &Rig, tenant: &str, writer: &Child) {
+    let charged = || rig.charged_bytes(tenant);
     let mut before = (charged(), Instant::now());
     until("the writer waits", || {
         let now = charged();
@@ -168,7 +168,7 @@ fn p08_who_is_at_its_limit_on_a_backend_that_hangs_slows_only_itself() {
     let original = Original::new(&rig, 32 * MIB);
     rig.faults.add(Rule::hold().on("write"));
     let mut hog = dd(&tenant, &original.0, &rig.file("hog"), MIB as usize);
-    until_it_waits(&rig, &tenant, &hog);
+    until_it_waits(&rig, &tenant.path, &hog);
     let charged = rig.charged_bytes(&tenant.path);
     assert!((LIMIT / 4..=LIMIT + MAX_WRITE).contains(&charged), "{charged}");
     // Whoever it is: a tenant of its own, or nobody in particular.
@@ -207,7 +207,7 @@ fn p08_a_copy_within_the_mount_is_bounded_by_its_callers_limit() {
     let (from, to) = (rig.file("from"), rig.file("to"));
     let words = ["-I", "-c", COPY, from.to_str().unwrap(), to.to_str().unwrap()];
     let mut copy = tenant.command("python3", &words).spawn().unwrap();
-    until_it_waits(&rig, &tenant, &copy);
+    until_it_waits(&rig, &tenant.path, &copy);
     let charged = rig.charged_bytes(&tenant.path);
     assert!((LIMIT / 4..=LIMIT + MAX_WRITE).contains(&charged), "{charged}");
     writes_promptly(rig.file("beside"), 200);
@@ -248,7 +248,7 @@ fn p07_fsync_waits_for_no_other_tenants_data() {
     // The backend takes what the other writes, and nothing of the hog.
     rig.faults.add(Rule::hold().on("write").matching(|call| call.range_bytes().is_some_and(|(_, len)| len > 4096)));
     let mut child = dd(&hog, &original.0, &rig.file("hog"), MIB as usize);
-    until_it_waits(&rig, &hog, &child);
+    until_it_waits(&rig, &hog.path, &child);
     let charged = rig.charged_bytes(&hog.path);
     let script = format!("of={}", rig.file("synced").display());
     for _ in 0..10 {
@@ -272,7 +272,7 @@ fn p04_an_unmount_waits_for_no_tenant_of_another_volume() {
     let original = Original::new(&rig, 32 * MIB);
     rig.faults.add(Rule::hold().on("write"));
     let mut hog = dd(&tenant, &original.0, &rig.file("hog"), MIB as usize);
-    until_it_waits(&rig, &tenant, &hog);
+    until_it_waits(&rig, &tenant.path, &hog);
     for paying in [None, Some(Paying::of(TenantBy::Cgroup, &[(&tenant.path, 4 * MIB)]))] {
         let beside = rig.beside(paying);
         // By the same tenant too, as far as it may.
@@ -345,7 +345,7 @@ fn a_killed_writer_that_is_throttled_dies_at_once_with_what_was_taken() {
     for request in [4 << 10, 64 << 10, MIB as usize] {
         let (tenant, rig, original) = stuck(&hierarchy);
         let mut writer = dd(&tenant, &original.0, &rig.file("a"), request);
-        until_it_waits(&rig, &tenant, &writer);
+        until_it_waits(&rig, &tenant.path, &writer);
         println!("requests of {request}: {} bytes are parked", rig.mounted.parked_bytes());
         writer.kill().unwrap();
         assert!(wait(&mut writer).expect("it dies while its backend hangs").code().is_none());
@@ -367,7 +367,7 @@ fn an_interrupted_writer_that_is_throttled_ends_and_has_counted_what_was_taken()
         let bs = format!("bs={request}");
         let mut command = tenant.command("dd", &[&words[0], &words[1], &bs]);
         let mut writer = command.env("LC_ALL", "C").stderr(Stdio::piped()).spawn().unwrap();
-        until_it_waits(&rig, &tenant, &writer);
+        until_it_waits(&rig, &tenant.path, &writer);
         kill_process(Pid::from_child(&writer), Signal::INT).unwrap();
         assert!(wait(&mut writer).expect("Ctrl-C ends it").code().is_none());
         let mut said = String::new();
@@ -387,7 +387,7 @@ fn unmounts_end_while_replies_are_held() {
     for request in [4 << 10, MIB as usize] {
         let (tenant, rig, original) = stuck(&hierarchy);
         let mut writer = dd(&tenant, &original.0, &rig.file("a"), request);
-        until_it_waits(&rig, &tenant, &writer);
+        until_it_waits(&rig, &tenant.path, &writer);
         let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
         let mounted = rig.mounted.clone();
         let error = within("a plain unmount", move || mounted.umount(soon, &|_| {})).unwrap_err();
@@ -413,7 +413,7 @@ fn a_forced_unmount_that_discards_waits_for_no_held_reply() {
     let Some(hierarchy) = hierarchy() else { return };
     let (tenant, rig, original) = stuck(&hierarchy);
     let mut writer = dd(&tenant, &original.0, &rig.file("a"), 4 << 10);
-    until_it_waits(&rig, &tenant, &writer);
+    until_it_waits(&rig, &tenant.path, &writer);
     let (mounted, request) = (rig.mounted.clone(), UmountRequest { deadline: Some(LONG), force: true, discard: true });
     within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
     assert!(!wait(&mut writer).expect("who wrote is told").success());

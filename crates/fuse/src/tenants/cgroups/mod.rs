@@ -52,9 +52,9 @@ impl From<CgroupId> for TenantId {
 pub(super) struct Cgroups {
     pub(super) layout: Layout,
     pub(super) watches: Watches,
-    limits: Limits,
+    pub(super) limits: Limits,
     known: Mutex<HashMap<CgroupId, Known>>,
-    /// How often removed tenants were forgotten.
+    /// How often something was forgotten; changes with `known` locked. What was found before is not remembered after.
     removals: AtomicU64,
 }
 
@@ -78,6 +78,7 @@ impl Cgroups {
 
     /// The tenant of a cgroup that was [entered](Self::enter) before, at the place where it was then.
     pub(super) fn known(&self, id: CgroupId, now: Tick) -> Option<Arc<Tenant>> {
+        let removals = self.removals();
         let mut known = self.known.lock();
         let cgroup = known.get_mut(&id)?;
         if cgroup.is_fresh(now) {
@@ -91,7 +92,7 @@ impl Cgroups {
             && found == id
             && let Ok(tenant) = self.find(id.kind, &path)
         {
-            return Some(self.remember(id, path, tenant, now));
+            return Some(self.remember(id, path, tenant, now, removals));
         }
         self.known.lock().remove(&id);
         None
@@ -103,8 +104,9 @@ impl Cgroups {
         if let Some(cgroup) = self.known.lock().get(&id).filter(|known| known.is_fresh(now) && known.path == path) {
             return Ok((id, Arc::clone(&cgroup.tenant)));
         }
+        let removals = self.removals();
         let tenant = self.find(kind, &path)?;
-        Ok((id, self.remember(id, path, tenant, now)))
+        Ok((id, self.remember(id, path, tenant, now, removals)))
     }
 
     /// The number and the directory of the cgroup at `path`.
@@ -123,9 +125,24 @@ impl Cgroups {
     /// Forgets tenants that are gone (T3).
     pub(super) fn forget(&self, gone: &[TenantId]) {
         if !gone.is_empty() {
-            self.known.lock().retain(|_, cgroup| !gone.contains(&cgroup.tenant.id));
+            let mut known = self.known.lock();
+            known.retain(|_, cgroup| !gone.contains(&cgroup.tenant.id));
             self.removals.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Goes by `config` for the cgroup at `path` from here on. Others may be the nearest to some for which it is.
+    pub(super) fn set_config(&self, path: PathBuf, config: TenantConfig) {
+        self.limits.configured.set(path, config);
+        let mut known = self.known.lock();
+        known.clear();
+        self.removals.fetch_add(1, Ordering::Release);
+    }
+
+    /// The limit of the tenant `id`, the cgroup at `path`.
+    pub(super) fn limit_bytes(&self, id: TenantId, path: &Path) -> Option<u64> {
+        let kind = if id.0 & MEMORY == 0 { Kind::Unified } else { Kind::Memory };
+        self.limits.of(&self.layout, kind, path)?.limit_bytes
     }
 
     /// Changes whenever something was forgotten.
@@ -152,8 +169,12 @@ impl Cgroups {
         Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes, dontcache })
     }
 
-    fn remember(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick) -> Arc<Tenant> {
+    /// Remembers what was found after `removals`.
+    fn remember(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick, removals: u64) -> Arc<Tenant> {
         let mut known = self.known.lock();
+        if self.removals() != removals {
+            return Arc::new(tenant);
+        }
         if known.len() >= KNOWN_MAX && !known.contains_key(&id) {
             known.retain(|_, cgroup| cgroup.is_fresh(now));
             if known.len() >= KNOWN_MAX {

@@ -120,6 +120,25 @@ fn a_configured_limit_counts_like_a_memory_limit_and_the_smaller_of_both_holds()
 }
 
 #[test]
+fn what_is_configured_later_counts_at_once_and_what_was_found_before_is_not_remembered() {
+    let machine = Machine::new();
+    machine.cgroup("unified/a/b");
+    let cgroups = cgroups(machine.v2(), &[("/a", 8 * MIB)]);
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a".into(), Some(8 * MIB)));
+    cgroups.set_config("/a/b".into(), TenantConfig::limit(MIB));
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a/b".into(), Some(MIB)));
+    // A lookup that has begun before, and ends only now.
+    let (id, found) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    let seen = cgroups.removals();
+    cgroups.set_config("/a/b".into(), TenantConfig::default());
+    cgroups.remember(id, "/a/b".into(), (*found).clone(), START, seen);
+    assert!(cgroups.known(id, START).is_none());
+    assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a".into(), Some(8 * MIB)));
+    assert_eq!(cgroups.limit_bytes(found.id, Path::new("/a/b")), None);
+    assert_eq!(cgroups.limit_bytes(found.id, Path::new("/a")), Some(8 * MIB));
+}
+
+#[test]
 fn who_stays_out_of_the_cache_is_a_tenant_and_so_are_those_below_it() {
     let machine = Machine::new();
     machine.limit("unified/a/b/c/memory.max", "1048576\n");
@@ -233,7 +252,7 @@ fn the_table_is_bounded() {
     let cgroups = cgroups(machine.v2(), &[]);
     let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None, dontcache: None };
     for inode in 0..2 * KNOWN_MAX as u64 {
-        cgroups.remember(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START);
+        cgroups.remember(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START, 0);
         assert!(cgroups.known.lock().len() <= KNOWN_MAX);
     }
 }
