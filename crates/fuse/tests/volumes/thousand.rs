@@ -38,7 +38,7 @@ fn ends(times: &[Duration]) -> String {
 }
 
 #[test]
-#[ignore = "by hand: it takes a minute, and measures"]
+#[ignore = "long: a minute, and it measures"]
 fn a_thousand_idle_volumes() {
     alone("thousand::a_thousand_idle_volumes", || {
         let mut limit = getrlimit(Resource::Nofile);
