@@ -45,7 +45,7 @@ impl Amounts {
         if options.quick {
             Self { blocks: 32, time: Duration::from_millis(12), least: [1, 3, 1], most: [10, 20, 5] }
         } else {
-            Self { blocks: 256, time: Duration::from_millis(250), least: [2, 10, 2], most: [20, 50, 10] }
+            Self { blocks: 256, time: Duration::from_millis(250), least: [2, 10, 2], most: [20, 150, 10] }
         }
     }
 }
