@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::exit::EXIT_STATUSES;
+use crate::exit::{EXIT_STATUSES, Failure};
 use crate::mount::TenantBy;
+use crate::registry::Registry;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +18,9 @@ Examples:
   slackwater umount /mnt/data                           returns when everything is in ~/data
   slackwater umount /mnt/data --force --deadline 2m     also while programs have files open
   slackwater status --json
+  slackwater daemon --config /etc/slackwater.toml       many volumes in one process
+  slackwater mount --daemon /srv/web /mnt/web           one more for it
+  slackwater ls
   slackwater doctor                                     what this machine can and cannot do
 
 In /etc/fstab, with this program linked as /sbin/mount.slackwater:
@@ -39,10 +43,17 @@ pub(crate) enum Command {
     /// Bring everything to the source, and unmount
     Umount(UmountArguments),
     /// Make everything durable in the source that was written so far, shared mappings included
-    Sync {
-        /// Where the volume is mounted
-        mountpoint: PathBuf,
-    },
+    Sync(SyncArguments),
+    /// Serve many volumes in one process, with one cache
+    Daemon(DaemonArguments),
+    /// The volumes of a daemon
+    Ls(LookArguments),
+    /// The tenants of a daemon, over all its volumes
+    Tenants(LookArguments),
+    /// Have a volume of a daemon, or a tenant, be otherwise from now on
+    Set(SetArguments),
+    /// What happens in a daemon, as it happens
+    Events(LookArguments),
     /// What is mounted, and how much of it is not in the source yet
     Status {
         /// One volume only
@@ -60,6 +71,122 @@ pub(crate) enum Command {
     },
     /// Print the manual page
     Man,
+}
+
+/// What a volume of a daemon has in common with its others.
+const OF_THE_PROCESS: [&str; 10] = [
+    "cache",
+    "dirty_ratio",
+    "tenant_by",
+    "tenant_limit",
+    "tenant_dontcache",
+    "dirty_expire",
+    "foreground",
+    "background",
+    "arena",
+    "wait",
+];
+
+/// Which daemon.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DaemonSocket {
+    /// Where the daemon listens [default: daemon.sock in the runtime directory, /run/slackwater for root]
+    #[arg(long, value_name = "PATH", env = "SLACKWATER_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl DaemonSocket {
+    /// Where it listens, absolute.
+    ///
+    /// # Errors
+    /// What was given is no path.
+    pub(crate) fn path(&self) -> Result<PathBuf, Failure> {
+        let path = self.socket.clone().unwrap_or_else(Registry::default_socket);
+        std::path::absolute(&path).map_err(|error| Failure::usage(format!("--socket {}: {error}", path.display())))
+    }
+}
+
+const DAEMON_NOTES: &str = "\
+SIGTERM or Ctrl-C unmounts all volumes with everything in their sources; SIGTERM also those that are in use.
+
+The configuration is TOML:
+
+  cache = \"2GiB\"                 # of all volumes together
+  dirty-expire = \"30s\"
+  tenant-by = \"cgroup\"
+  socket-group = \"adm\"           # who may use ls, status, tenants, events and top
+
+  [tenants.\"/containers/a\"]
+  limit = \"64MiB\"
+
+  [volumes.web]
+  source = \"/srv/web\"
+  mountpoint = \"/mnt/web\"
+  noexec = true
+
+Examples:
+  slackwater daemon --config /etc/slackwater.toml
+  slackwater daemon --socket /run/slackwater/daemon.sock --cache 2GiB
+  slackwater mount --daemon /srv/db /mnt/db --name db
+  slackwater umount db
+  slackwater set --tenant /containers/a limit=128MiB";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{DAEMON_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct DaemonArguments {
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
+    /// What to mount at the start, and how
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Memory for page data of all volumes, such as 2GiB [default: as for mount]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
+    pub(crate) cache: Option<u64>,
+    /// File on tmpfs that holds the cache [default: one per socket in /dev/shm]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) arena: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LookArguments {
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const SET_NOTES: &str = "\
+Of a volume: dontcache=on|off.
+Of a tenant: limit=SIZE or limit=none; dontcache=on, off or none.
+
+Examples:
+  slackwater set web dontcache=on
+  slackwater set --tenant /containers/a limit=64MiB dontcache=none";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{SET_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct SetArguments {
+    /// The volume, unless --tenant is there; then what to set
+    #[arg(required = true, value_name = "NAME|KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    /// A tenant, as for --tenant-limit of mount
+    #[arg(long)]
+    pub(crate) tenant: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SyncArguments {
+    /// Where the volumes are mounted, or their names in a daemon
+    #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|NAME")]
+    pub(crate) volumes: Vec<PathBuf>,
+    /// All that are mounted
+    #[arg(long, conflicts_with = "volumes")]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
 }
 
 const MOUNT_NOTES: &str = "\
@@ -129,6 +256,14 @@ pub(crate) struct MountArguments {
     /// Wait while another process has SOURCE, instead of failing at once
     #[arg(long)]
     pub(crate) wait: bool,
+    /// Have the daemon mount it, which then has its cache, tenants and ages, and returns when it is mounted
+    #[arg(long, conflicts_with_all = OF_THE_PROCESS)]
+    pub(crate) daemon: bool,
+    /// What the daemon is to call it [default: the last name of MOUNTPOINT]
+    #[arg(long, value_name = "NAME", requires = "daemon")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
     /// Options as in /etc/fstab, such as ro,cache=1GiB
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
@@ -144,8 +279,12 @@ unmount goes on until its deadline.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{UMOUNT_NOTES}\n\n{EXIT_STATUSES}"))]
 pub(crate) struct UmountArguments {
-    /// Where the volume is mounted
-    pub(crate) mountpoint: PathBuf,
+    /// Where the volumes are mounted, or their names in a daemon
+    #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|NAME")]
+    pub(crate) volumes: Vec<PathBuf>,
+    /// All that are mounted
+    #[arg(long, conflicts_with = "volumes")]
+    pub(crate) all: bool,
     /// Give up when this much time has passed; the volume stays mounted and works on
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
@@ -158,6 +297,12 @@ pub(crate) struct UmountArguments {
     /// Do not ask before throwing away
     #[arg(long, requires = "discard")]
     pub(crate) yes: bool,
+    /// Take it away from its mount point at once, and return; it ends when nobody uses it any more and everything is in
+    /// the source
+    #[arg(long, conflicts_with_all = ["force", "discard", "deadline"])]
+    pub(crate) lazy: bool,
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
 }
 
 /// Reads a limit such as `/containers/a=64MiB`.

@@ -1,22 +1,24 @@
-//! The commands that talk to a mount process: `umount`, `sync`, `status`.
+//! The commands that talk to a mount process, or to a daemon about its volumes: `umount`, `sync`, `status`.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slackwater_size as size;
 
-use crate::arguments::UmountArguments;
-use crate::control::client::{Conversation, ask};
+use crate::arguments::{DaemonSocket, SyncArguments, UmountArguments};
+use crate::control::client::ask;
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
-use crate::mount::{Loss, name_of, tenant_lines};
+use crate::mount::{Loss, tenant_lines};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::registry::{Found, Registry};
-use crate::shell;
+use crate::target::{Target, find_in_registry, no_daemon};
 use crate::terminal::{say, tell};
 
 /// Files that are listed on a terminal.
@@ -25,41 +27,81 @@ const LINES: usize = 50;
 /// A process that works says so several times a second, and looks for names for ten seconds at most.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A process listens within this time of its beginning.
-const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+/// Most mounts that are waited for at the same time.
+const AT_ONCE: usize = 16;
 
-/// Unmounts; returns when everything is in the source, or with the reason why not.
+/// Unmounts; returns when everything is in the sources, or with the reason why not.
 pub(crate) fn umount(arguments: &UmountArguments) -> Result<(), Failure> {
-    let found = find(&arguments.mountpoint)?;
-    if !found.is_alive {
-        return if found.has_ended_in_order() { Ok(()) } else { Err(bury(&found)) };
+    let targets = targets(&arguments.volumes, arguments.all, &arguments.at)?;
+    each(&targets, |target, is_only| umount_one(target, arguments, is_only))
+}
+
+fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Result<(), Failure> {
+    if let Some(found) = target.found.as_ref().filter(|found| !found.is_alive) {
+        return if found.has_ended_in_order() { Ok(()) } else { Err(bury(found)) };
     }
-    if arguments.discard && !may_discard(&found, arguments.yes)? {
+    if arguments.lazy {
+        return converse(target, &Request::Detach, "detaching", is_only);
+    }
+    if arguments.discard && !may_discard(target, arguments.yes)? {
         return Err(Failure::failed("nothing was thrown away; still mounted"));
     }
     let deadline_ms = u64::try_from(arguments.deadline.as_millis()).unwrap_or(u64::MAX);
     let request = Request::Umount { deadline_ms, force: arguments.force, discard: arguments.discard };
-    converse(&found, &request, "flushing")
+    converse(target, &request, "flushing", is_only)
 }
 
 /// Makes everything durable that was written so far.
-pub(crate) fn sync(mountpoint: &Path) -> Result<(), Failure> {
-    let found = find(mountpoint)?;
-    if !found.is_alive && !found.has_ended_in_order() {
-        return Err(died(&found));
+pub(crate) fn sync(arguments: &SyncArguments) -> Result<(), Failure> {
+    let targets = targets(&arguments.volumes, arguments.all, &arguments.at)?;
+    each(&targets, |target, is_only| {
+        if !target.is_alive() && !target.has_ended_in_order() {
+            return Err(died(target));
+        }
+        converse(target, &Request::Sync, "syncing", is_only)
+    })
+}
+
+fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result<Vec<Target>, Failure> {
+    if all { Target::all(at) } else { words.iter().map(|word| Target::find(word, at)).collect() }
+}
+
+/// Does `work` for each, some at the same time, so that one that hangs delays few; it hears whether it is the only one. Of
+/// several failures the last one is the result, and the others are said.
+fn each(targets: &[Target], work: impl Fn(&Target, bool) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+    if let [target] = targets {
+        return work(target, true);
     }
-    converse(&found, &Request::Sync, "syncing")
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..targets.len().min(AT_ONCE) {
+            scope.spawn(|| {
+                while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(failure) = work(target, false) {
+                        let failure = Failure { what: format!("{}: {}", target.name(), failure.what), ..failure };
+                        // A thread that panicked here has said so.
+                        failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let last = failures.pop();
+    failures.iter().for_each(|failure| say!("slackwater: {failure}"));
+    last.map_or(Ok(()), Err)
 }
 
 /// Prints how the mounts are, or the one at `mountpoint`.
 pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failure> {
     let found = match mountpoint {
-        Some(mountpoint) => vec![find(mountpoint)?],
+        Some(mountpoint) => vec![find_in_registry(mountpoint)?],
         None => entries()?,
     };
     let (mut mounts, mut dead) = (Vec::new(), Vec::new());
     for found in &found {
-        match ask(&found.socket(), &Request::Status) {
+        match ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status) {
             Ok(Reply::Status(status)) => mounts.push(*status),
             // Who ends between two looks is gone, not dead.
             _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
@@ -132,80 +174,45 @@ fn entries() -> Result<Vec<Found>, Failure> {
     Registry::open()?.entries()
 }
 
-/// The mount process of `mountpoint`; a living one rather than one that died there before.
-fn find(mountpoint: &Path) -> Result<Found, Failure> {
-    let not_mounted = |what: String| Failure::new(Reason::NotMounted, what);
-    let name = name_of(mountpoint)
-        .map_err(|error| not_mounted(format!("{} is not mounted: {error}", mountpoint.display())))?;
-    let mut here: Vec<_> = entries()?.into_iter().filter(|found| found.entry.mountpoint == name).collect();
-    here.sort_by_key(|found| !found.is_alive);
-    if let Some(found) = here.into_iter().next() {
-        return Ok(found);
-    }
-    Err(match Mount::at(&name) {
-        Some(mount) if mount.is_slackwater() => {
-            not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.display()))
-                .advise("run the command as that user, with the same SLACKWATER_RUNTIME_DIR")
-                .advise(format!(
-                    "or detach it: umount -l {} (nothing is lost: the process flushes)",
-                    shell::word(&name)
-                ))
-        }
-        Some(mount) => not_mounted(format!("{} is not a slackwater mount ({})", name.display(), mount.kind))
-            .advise(format!("use umount {}", shell::word(&name))),
-        None => not_mounted(format!("{} is not mounted", name.display())).advise("slackwater status lists what is"),
-    })
-}
-
-/// Sends a request whose answer takes its time, and shows how it goes. A process that ends in order instead of answering
-/// has done what was asked for: everything is in the source, and it is unmounted.
-fn converse(found: &Found, request: &Request, action: &str) -> Result<(), Failure> {
-    let answered = hear(found, request, action);
-    answered.unwrap_or_else(|error| match found.is_still_alive() {
-        true if error.kind() == io::ErrorKind::TimedOut => {
+/// Sends a request whose answer takes its time, and shows how it goes if it is the only one. A process that ends in order
+/// instead of answering has done what was asked for: everything is in the source, and it is unmounted.
+fn converse(target: &Target, request: &Request, action: &str, is_only: bool) -> Result<(), Failure> {
+    let answered = hear(target, request, is_only.then_some(action));
+    answered.unwrap_or_else(|error| match &target.found {
+        None => Err(no_daemon(&target.socket, &error)),
+        Some(found) if found.is_still_alive() && error.kind() == io::ErrorKind::TimedOut => {
             Err(Failure::failed(format!("pid {} does not answer", found.entry.pid))
                 .advise("is it stopped? kill -CONT lets it go on"))
         }
-        true => Err(Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid))),
-        false if found.has_ended_in_order() => Ok(()),
-        false => Err(died(found)),
+        Some(found) if found.is_still_alive() => {
+            Err(Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid)))
+        }
+        Some(found) if found.has_ended_in_order() => Ok(()),
+        Some(_) => Err(died(target)),
     })
 }
 
 /// What the process answers in the end; the outer error is that it does not.
-fn hear(found: &Found, request: &Request, action: &str) -> io::Result<Result<(), Failure>> {
-    let mut conversation = open(found, request)?;
-    let mut meter = Meter::new(action);
+fn hear(target: &Target, request: &Request, action: Option<&str>) -> io::Result<Result<(), Failure>> {
+    let mut conversation = target.open(request)?;
+    let mut meter = action.map(Meter::new);
     loop {
-        match conversation.next(Some(SILENCE))? {
-            Reply::Progress { bytes_left, written_bytes } => meter.update(bytes_left, written_bytes),
-            Reply::Done => return Ok(Ok(())),
-            Reply::Failed(failure) => return Ok(Err(failure)),
-            Reply::Status(_) | Reply::WouldLose { .. } => {
-                return Ok(Err(Failure::failed("the mount process answers something else than it was asked")));
-            }
+        let reply = conversation.next(Some(SILENCE))?;
+        let Reply::Progress { bytes_left, written_bytes } = reply else { return Ok(reply.done()) };
+        if let Some(meter) = &mut meter {
+            meter.update(bytes_left, written_bytes);
         }
     }
 }
 
-/// Sends a request. A process that has just begun is on the list a moment before it listens.
-fn open(found: &Found, request: &Request) -> io::Result<Conversation> {
-    let since = Instant::now();
-    loop {
-        match Conversation::open(&found.socket(), request) {
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-                    && since.elapsed() < LISTENS_WITHIN
-                    && found.is_still_alive() =>
-            {
-                thread::sleep(Duration::from_millis(10));
-            }
-            done => return done,
-        }
+fn died(target: &Target) -> Failure {
+    match &target.found {
+        Some(found) => process_died(found),
+        None => Failure::failed(format!("the daemon of {} has ended", target.name())),
     }
 }
 
-fn died(found: &Found) -> Failure {
+fn process_died(found: &Found) -> Failure {
     let (source, arena) = (found.entry.source.path.display(), found.entry.arena.display());
     let failure = Failure::failed(format!("the process of this mount (pid {}) died", found.entry.pid));
     match found.entry.arena.exists() {
@@ -219,28 +226,26 @@ fn bury(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
     match Mount::at(mountpoint) {
         Some(mount) if mount.is_slackwater() => match detach(mountpoint) {
-            Ok(()) => died(found).advise(format!("{} is free again", mountpoint.display())),
-            Err(error) => died(found).advise(format!("{} could not be freed: {error}", mountpoint.display())),
+            Ok(()) => process_died(found).advise(format!("{} is free again", mountpoint.display())),
+            Err(error) => process_died(found).advise(format!("{} could not be freed: {error}", mountpoint.display())),
         },
-        _ => Failure { reason: Reason::NotMounted, ..died(found) },
+        _ => Failure { reason: Reason::NotMounted, ..process_died(found) },
     }
 }
 
 /// Names what would be lost, and asks.
-fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
+fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
     let unclear = || Failure::failed("cannot tell what would be lost; nothing was thrown away");
     // Names are searched for: that takes longer than a plain question.
-    let mut conversation = Conversation::open(&found.socket(), &Request::WouldLose).map_err(|_| unclear())?;
-    let loss = match conversation.next(Some(SILENCE)).map_err(|_| unclear())? {
-        Reply::Failed(failure) => return Err(failure),
-        Reply::WouldLose { files, more_files, more_bytes } => Loss { files, more_files, more_bytes },
-        Reply::Status(_) | Reply::Progress { .. } | Reply::Done => return Err(unclear()),
-    };
+    let mut conversation = target.open(&Request::WouldLose).map_err(|_| unclear())?;
+    let reply = conversation.next(Some(SILENCE)).map_err(|_| unclear())?;
+    let Reply::WouldLose { files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
+    let loss = Loss { files, more_files, more_bytes };
     if loss.is_empty() {
-        tell!("Everything is in {}: nothing would be lost.", found.entry.source.path.display());
+        tell!("Everything is in {}: nothing would be lost.", target.source.display());
         return Ok(true);
     }
-    tell!("These bytes are not in {} and would be LOST:", found.entry.source.path.display());
+    tell!("These bytes are not in {} and would be LOST:", target.source.display());
     loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| tell!("{line}"));
     if yes {
         return Ok(true);
@@ -289,7 +294,7 @@ mod tests {
                 peer.read_exact(&mut [0; 10]).unwrap();
                 last(registered, &dir);
             });
-            converse(&found, &request, "flushing")
+            converse(&Target::from(found), &request, "flushing", true)
         });
         std::fs::remove_dir_all(&dir).unwrap();
         outcome

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! arguments, exit              the command line, and how it ends
+//! daemon/                      many volumes in one process, and the commands for it
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
-//! client, progress             umount, sync, status
+//! client, target, progress     umount, sync, status
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
@@ -13,6 +14,7 @@
 mod arguments;
 mod client;
 mod control;
+mod daemon;
 mod detach;
 mod doctor;
 mod exit;
@@ -24,6 +26,7 @@ mod progress;
 mod registry;
 mod shell;
 mod sys;
+mod target;
 mod terminal;
 
 use std::path::Path;
@@ -53,9 +56,15 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
+        Command::Mount(arguments) if arguments.daemon => daemon::client::mount(arguments)?,
         Command::Mount(arguments) => return mount::run(arguments),
         Command::Umount(arguments) => client::umount(arguments)?,
-        Command::Sync { mountpoint } => client::sync(mountpoint)?,
+        Command::Sync(arguments) => client::sync(arguments)?,
+        Command::Daemon(arguments) => return daemon::run(arguments),
+        Command::Ls(arguments) => daemon::client::ls(arguments)?,
+        Command::Tenants(arguments) => daemon::client::tenants(arguments)?,
+        Command::Set(arguments) => daemon::client::set(arguments)?,
+        Command::Events(arguments) => daemon::client::events(arguments)?,
         Command::Status { mountpoint, json } => client::status(mountpoint.as_deref(), *json)?,
         Command::Doctor => return Ok(doctor::run()),
         Command::Completions { shell } => pages::print_completions(*shell),

@@ -1,5 +1,6 @@
 //! What the kernel says is mounted where. Asking it touches no file system: a mount that hangs answers too.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use slackwater_arena::unescape_mount_field;
@@ -10,6 +11,22 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
     pub(crate) kind: String,
     pub(crate) source: PathBuf,
+}
+
+/// All that is mounted.
+pub(crate) struct Mounts(HashMap<PathBuf, Mount>);
+
+impl Mounts {
+    pub(crate) fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // The last of several on one place hides the others.
+        Self(text.lines().filter_map(parse).map(|mount| (mount.point.clone(), mount)).collect())
+    }
+
+    /// Whether one of ours is at exactly this path.
+    pub(crate) fn has_slackwater_at(&self, path: &Path) -> bool {
+        self.0.get(path).is_some_and(Mount::is_slackwater)
+    }
 }
 
 impl Mount {

@@ -1,4 +1,5 @@
-//! The mounts of this user: one file and one socket per mount process, in a directory of its own.
+//! The mounts of this user: one file for each, in a directory of its own. A mount process has a socket beside it; the volumes of a
+//! daemon name its socket.
 //!
 //! # Invariants
 //! Y1. The directory belongs to us and nobody else gets in. What is in it was written by a process of ours.
@@ -10,10 +11,12 @@
 //!
 //! An entry of a dead process stays while its arena does: it says whose data is in there.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -27,7 +30,7 @@ use crate::mount::place::Place;
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 const ENTRY_VERSION: u32 = 1;
 
-/// What a mount process says of itself.
+/// What a mount process says of itself, or a daemon of one of its volumes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     version: u32,
@@ -39,6 +42,12 @@ pub(crate) struct Entry {
     pub(crate) mountpoint: PathBuf,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
+    /// Its name in a daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) volume: Option<String>,
+    /// Where the daemon listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) daemon: Option<PathBuf>,
 }
 
 impl Entry {
@@ -49,7 +58,20 @@ impl Entry {
         arena: PathBuf,
         cache_bytes: u64,
     ) -> Self {
-        Self { version: ENTRY_VERSION, pid: std::process::id(), source, identity, mountpoint, arena, cache_bytes }
+        let (version, pid) = (ENTRY_VERSION, std::process::id());
+        Self { version, pid, source, identity, mountpoint, arena, cache_bytes, volume: None, daemon: None }
+    }
+
+    /// The same, of a volume of the daemon that listens at `daemon`.
+    pub(crate) fn of_daemon(self, volume: String, daemon: PathBuf) -> Self {
+        Self { volume: Some(volume), daemon: Some(daemon), ..self }
+    }
+
+    fn file_name(&self) -> String {
+        match &self.volume {
+            Some(volume) => format!("{}.{volume}.json", self.pid),
+            None => format!("{}.json", self.pid),
+        }
     }
 }
 
@@ -89,7 +111,7 @@ impl Found {
 
     /// Where the process listens.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.path.with_extension("sock")
+        self.entry.daemon.clone().unwrap_or_else(|| self.path.with_extension("sock"))
     }
 }
 
@@ -97,6 +119,18 @@ impl Found {
 #[derive(Clone, Debug)]
 pub(crate) struct Registry {
     dir: PathBuf,
+    own: Own,
+}
+
+/// The entries that this process has registered.
+#[derive(Clone, Debug, Default)]
+struct Own(Arc<Mutex<HashSet<PathBuf>>>);
+
+impl Own {
+    fn paths(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        // A thread that panicked has changed all or nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Nobody else adds an entry while it lives (Y4).
@@ -104,8 +138,9 @@ pub(crate) struct Guard {
     _lock: File,
 }
 
-/// This process's own entry. Removed when dropped.
+/// An entry of this process. Removed when dropped.
 pub(crate) struct Registered {
+    own: Own,
     path: PathBuf,
     /// Its lock is Y2.
     file: File,
@@ -137,6 +172,7 @@ impl Drop for Registered {
         // Y3; were it impossible, the end would be taken for a death, of which the arena says that it left nothing.
         let _ = self.file.set_len(0);
         remove_files(&self.path);
+        self.own.paths().remove(&self.path);
     }
 }
 
@@ -155,7 +191,7 @@ impl Registry {
     /// In a directory that the test has made.
     #[cfg(test)]
     pub(crate) fn in_dir(dir: &Path) -> Self {
-        Self { dir: dir.to_path_buf() }
+        Self { dir: dir.to_path_buf(), own: Own::default() }
     }
 
     /// The directory of this user, made if it is not there.
@@ -174,7 +210,12 @@ impl Registry {
             let what = format!("the runtime directory {} must be a directory of yours with mode 0700", dir.display());
             return Err(Failure::failed(what).advise("set SLACKWATER_RUNTIME_DIR to one that is"));
         }
-        Ok(Self { dir })
+        Ok(Self { dir, own: Own::default() })
+    }
+
+    /// Where a daemon listens unless told otherwise.
+    pub(crate) fn default_socket() -> PathBuf {
+        runtime_dir().join("daemon.sock")
     }
 
     /// Y4.
@@ -190,28 +231,39 @@ impl Registry {
 
     /// All entries, by number of process.
     pub(crate) fn entries(&self) -> Result<Vec<Found>, Failure> {
+        self.read_all(|_| true)
+    }
+
+    /// The same without those that were registered here: a daemon knows its own, which may be thousands.
+    pub(crate) fn entries_of_others(&self) -> Result<Vec<Found>, Failure> {
+        let own = self.own.paths().clone();
+        self.read_all(|path| !own.contains(path))
+    }
+
+    fn read_all(&self, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<Found>, Failure> {
         let failed = |error: io::Error| Failure::failed(format!("cannot read the list of mounts: {error}"));
         let mut found = Vec::new();
         for file in std::fs::read_dir(&self.dir).map_err(failed)? {
             let path = file.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
+            if path.extension().is_some_and(|extension| extension == "json") && is_wanted(&path) {
                 found.extend(read(path));
             }
         }
-        found.sort_by_key(|found| found.entry.pid);
+        found.sort_by_cached_key(|found| (found.entry.pid, found.entry.volume.clone()));
         Ok(found)
     }
 
-    /// Adds the entry of this process.
+    /// Adds an entry of this process.
     pub(crate) fn register(&self, _guard: &Guard, entry: &Entry) -> io::Result<Registered> {
-        let path = self.dir.join(format!("{}.json", entry.pid));
+        let path = self.dir.join(entry.file_name());
         remove_files(&path); // of an earlier process of this number, which cannot be alive
         let unnamed = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
-        Ok(Registered { path, file })
+        self.own.paths().insert(path.clone());
+        Ok(Registered { own: self.own.clone(), path, file })
     }
 
     /// Where a mount without a terminal writes.
@@ -272,6 +324,7 @@ mod tests {
         std::fs::write(dir.join("1.json"), "{ not an entry").unwrap();
         std::fs::write(dir.join("2.json"), serde_json::to_vec(&Entry { pid: 2, ..entry.clone() }).unwrap()).unwrap();
 
+        assert_eq!(registry.entries_of_others().unwrap().len(), 1);
         let found = registry.entries().unwrap();
         let lives: Vec<_> = found.iter().map(|found| (found.entry.pid, found.is_alive)).collect();
         assert_eq!(lives, [(2, false), (entry.pid, true)]);

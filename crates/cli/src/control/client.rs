@@ -1,4 +1,4 @@
-//! Asking a mount process.
+//! Asking a mount process or a daemon.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -18,8 +18,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 ///
 /// # Blocking
 /// For the process, ten seconds at most.
-pub(crate) fn ask(socket: &Path, request: &Request) -> io::Result<Reply> {
-    Conversation::open(socket, request)?.next(Some(ANSWER_WITHIN))
+pub(crate) fn ask(socket: &Path, volume: Option<&str>, request: &Request) -> io::Result<Reply> {
+    Conversation::open(socket, volume, request)?.next(Some(ANSWER_WITHIN))
 }
 
 /// A request whose answer takes its time, with progress before it.
@@ -29,9 +29,10 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    pub(crate) fn open(socket: &Path, request: &Request) -> io::Result<Self> {
+    /// Asks; of a daemon, about `volume`.
+    pub(crate) fn open(socket: &Path, volume: Option<&str>, request: &Request) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.write_all(&Message::line_of(request))?;
+        stream.write_all(&Message::new(request).about(volume.map(str::to_owned)).line())?;
         Ok(Self { stream, buffer: Vec::new() })
     }
 

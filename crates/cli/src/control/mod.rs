@@ -1,4 +1,4 @@
-//! How the command talks to a mount process: one request per connection, one JSON object per line.
+//! How the command talks to a mount process or to a daemon: one request per connection, one JSON object per line.
 //!
 //! `protocol` has the messages, `line` reads one within limits, `server` answers, `client` asks.
 

@@ -68,7 +68,7 @@ impl Left {
 }
 
 /// Opens a file that is ours (F1). `None` when there is none.
-fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
+pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
     let name = path.display();
     let status = match fs::symlink_metadata(path) {
         Ok(status) => status,
@@ -89,25 +89,28 @@ fn bytes_of(survivors: &Survivors, these: impl Fn(&[u8]) -> bool) -> u64 {
     survivors.volumes.iter().filter(|volume| these(volume.record.id.as_slice())).map(bytes_in).sum()
 }
 
-fn bytes_in(volume: &SurvivingVolume) -> u64 {
+/// Bytes of a volume that survived, in whole pages.
+pub(crate) fn bytes_in(volume: &SurvivingVolume) -> u64 {
     let pages: usize = volume.inodes.iter().map(|inode| inode.pages.len()).sum();
     (pages * slackwater_arena::FRAME_BYTES) as u64
 }
 
-/// What a dead process left in a file: names of volumes, each with its bytes.
+/// Names of volumes, each with its bytes.
+type LeftBytes = Vec<(Vec<u8>, u64)>;
+
+/// What a dead process left in a file. `None`: another process has the file.
 ///
 /// # Errors
 /// The file is none of ours, or damaged.
-pub(crate) fn left_in(path: &Path) -> Result<Vec<(Vec<u8>, u64)>, Failure> {
+pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
     let survivors = match open(path) {
         Ok(Some((_, survivors))) => survivors,
-        Ok(None) => return Ok(Vec::new()),
-        // By a mount of another source, which takes no file with data in it that is not its own.
-        Err(failure) if failure.reason == Reason::Busy => return Ok(Vec::new()),
+        Ok(None) => return Ok(Some(Vec::new())),
+        Err(failure) if failure.reason == Reason::Busy => return Ok(None),
         Err(failure) => return Err(failure),
     };
     let volumes = survivors.volumes.iter().map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume)));
-    Ok(volumes.filter(|(_, bytes)| *bytes > 0).collect())
+    Ok(Some(volumes.filter(|(_, bytes)| *bytes > 0).collect()))
 }
 
 /// Opens what a predecessor left. `None` when there is no file.
@@ -176,7 +179,7 @@ pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<Supe
     Ok(Dropped { files: status.dropped_files, bytes: status.dropped_bytes })
 }
 
-/// Makes a new file, and shows how far it is when that takes its time. `check` is asked several times a second whether to
+/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several times a second whether to
 /// go on.
 ///
 /// # Errors
@@ -187,12 +190,13 @@ pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<Supe
 pub(crate) fn create(
     path: &Path,
     cache_bytes: u64,
+    volumes: u32,
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<Arc<Arena>, Failure> {
     let (begun, mut meter) = (Instant::now(), Meter::new("making the cache"));
     let mut stopped = None;
-    // One volume; the rest of the table costs nothing.
-    let arena = Arena::create_watched(&ArenaConfig::file(path, cache_bytes), &mut |done, of| {
+    let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
+    let arena = Arena::create_watched(&config, &mut |done, of| {
         if begun.elapsed() >= SHOWN_AFTER {
             meter.fill(done, of);
         }

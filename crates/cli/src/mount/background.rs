@@ -79,6 +79,9 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         arena,
         wait,
         options,
+        daemon: _,
+        name: _,
+        at: _,
         detached: _,
     } = arguments;
     let mut line: Vec<OsString> = vec!["mount".into(), "--detached".into()];

@@ -57,7 +57,7 @@ pub(crate) fn claim(
     loop {
         let obstacle = {
             let guard = registry.lock().map_err(failed)?;
-            let mut mounts = registry.entries()?;
+            let mut mounts = registry.entries_of_others()?;
             match obstacle(&mut mounts, entry, &source_fd).map_err(failed)? {
                 Some(obstacle) => obstacle,
                 None => {
@@ -93,8 +93,8 @@ pub(crate) fn claim(
 
 /// What is in the way; a mount is taken out of `mounts`.
 fn obstacle(mounts: &mut Vec<Found>, entry: &Entry, source_fd: &OwnedFd) -> std::io::Result<Option<Obstacle>> {
-    let overlaps = |other: &Place| other.contains(&entry.source) || entry.source.contains(other);
-    if let Some(owner) = mounts.iter().position(|found| found.is_alive && overlaps(&found.entry.source)) {
+    let is_in_the_way = |found: &Found| found.is_alive && found.entry.source.overlaps(&entry.source);
+    if let Some(owner) = mounts.iter().position(is_in_the_way) {
         return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
     }
     match flock(source_fd, FlockOperation::NonBlockingLockExclusive) {
@@ -112,7 +112,16 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
         if dead.arena == entry.arena || !is_about_this {
             continue;
         }
-        let mut left = arena_file::left_in(&dead.arena)?;
+        let Some(mut left) = arena_file::left_in(&dead.arena)? else {
+            // A mount process takes no file with data of another source. The next daemon takes that of a dead one, and
+            // removes the entries of those whose data it has brought in.
+            let Some(daemon) = &dead.daemon else { continue };
+            let (source, daemon) = (dead.source.path.display(), shell::word(daemon));
+            let what = format!("a daemon died with data of {source} that is not in it yet, and the next one has it");
+            return Err(Failure::failed(what).advise(format!(
+                "mount it there, which brings the data in: slackwater mount --daemon --socket {daemon}"
+            )));
+        };
         left.retain(|(volume, _)| dead.source.is_meant_by(volume));
         let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
@@ -143,7 +152,7 @@ impl Obstacle {
         let Self::Mount(found) = self else { return false };
         let start = Instant::now();
         loop {
-            match client::ask(&found.socket(), &Request::Status) {
+            match client::ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status) {
                 // Just unmounted, and the process has not heard of it.
                 Ok(Reply::Status(status)) if status.phase == Phase::Elsewhere && start.elapsed() < LEAVING => {
                     thread::sleep(LOOK);
@@ -160,43 +169,36 @@ impl Obstacle {
 }
 
 fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
-    let path = source.path.display();
     match obstacle {
-        Obstacle::Mount(found) => {
-            let (owner, pid) = (&found.entry, found.entry.pid);
-            let mountpoint = owner.mountpoint.display();
-            let what = match () {
-                () if owner.source.id == source.id => format!("{path} is mounted already, at {mountpoint} (pid {pid})"),
-                () if owner.source.contains(source) => {
-                    format!(
-                        "{path} lies in {}, which is mounted at {mountpoint} (pid {pid})",
-                        owner.source.path.display()
-                    )
-                }
-                () => {
-                    format!(
-                        "{path} contains {}, which is mounted at {mountpoint} (pid {pid})",
-                        owner.source.path.display()
-                    )
-                }
-            };
-            Failure::new(Reason::Busy, what)
-                .advise(format!(
-                    "use {mountpoint}, or unmount it first: slackwater umount {}",
-                    shell::word(&owner.mountpoint)
-                ))
-                .advise("or wait for it: --wait")
-        }
+        Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or wait for it: --wait"),
         Obstacle::Lock => {
             let holder = match lock_holder(source) {
                 Some(pid) => format!("pid {pid}, {}", command_of(pid)),
                 None => "another process".to_owned(),
             };
-            Failure::new(Reason::Busy, format!("{path} is locked by {holder}")).advise(
+            Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.display())).advise(
                 "two mounts of one directory would overwrite each other's data: end that one first, or use --wait",
             )
         }
     }
+}
+
+/// What is said of a source that another mount has, in whole or in part; or whose mount point that has.
+pub(crate) fn taken_by(owner: &Entry, source: &Place) -> Failure {
+    let (path, mountpoint, pid) = (source.path.display(), owner.mountpoint.display(), owner.pid);
+    let others = owner.source.path.display();
+    let what = match () {
+        () if owner.source.id == source.id => format!("{path} is mounted already, at {mountpoint} (pid {pid})"),
+        () if owner.source.contains(source) => {
+            format!("{path} lies in {others}, which is mounted at {mountpoint} (pid {pid})")
+        }
+        () if source.contains(&owner.source) => {
+            format!("{path} contains {others}, which is mounted at {mountpoint} (pid {pid})")
+        }
+        () => format!("{others} is mounted at {mountpoint} (pid {pid})"),
+    };
+    let unmount = format!("slackwater umount {}", shell::word(&owner.mountpoint));
+    Failure::new(Reason::Busy, what).advise(format!("use {mountpoint}, or unmount it first: {unmount}"))
 }
 
 /// Who has an exclusive lock on the directory, as `/proc/locks` says. One reading may miss a lock, while others come

@@ -14,21 +14,11 @@ use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Poo
 pub(crate) use slackwater_fuse::{Missing, Tenancy};
 use slackwater_size as size;
 
+use crate::control::protocol::VolumeOptions;
 use crate::exit::{Failure, Reason};
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;
-
-/// How to open it.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct DoorOptions {
-    pub(crate) read_only: bool,
-    pub(crate) allow_other: bool,
-    pub(crate) nosuid: bool,
-    pub(crate) nodev: bool,
-    pub(crate) noexec: bool,
-    pub(crate) dontcache: bool,
-}
 
 /// How to unmount.
 #[derive(Copy, Clone, Debug)]
@@ -66,37 +56,45 @@ pub(crate) fn tenancy(
     tenancy.map(Some).map_err(|error| Failure::failed(format!("cannot start the thread that watches cgroups: {error}")))
 }
 
+/// The threads that serve doors.
+///
+/// # Errors
+/// There are none.
+pub(crate) fn pool() -> Result<Arc<Pool>, Failure> {
+    let pool = Pool::new(PoolOptions::default());
+    pool.map(Arc::new).map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))
+}
+
 /// A volume that programs can reach.
 pub(crate) struct Door {
     mounted: Arc<MountedVolume>,
-    /// Its threads go with it.
-    _pool: Pool,
+    /// Its threads go with the last door.
+    _pool: Arc<Pool>,
 }
 
 impl Door {
     /// Mounts `volume`, which has the data of `source`, at `mountpoint`.
     pub(crate) fn open(
+        pool: &Arc<Pool>,
         volume: &Arc<SuperBlock>,
         source: &Path,
         mountpoint: &Path,
-        options: DoorOptions,
+        options: VolumeOptions,
         tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, Failure> {
-        let pool = Pool::new(PoolOptions::default())
-            .map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))?;
         let options = MountOptions {
             source: source.display().to_string(),
             read_only: options.read_only,
-            allow_other: options.allow_other,
+            allow_other: options.allow_other || rustix::process::geteuid().is_root(),
             nosuid: options.nosuid,
             nodev: options.nodev,
             noexec: options.noexec,
             dontcache: options.dontcache,
             ..MountOptions::default()
         };
-        let mounted = MountedVolume::mount(&pool, Arc::clone(volume), mountpoint, &options, tenancy);
+        let mounted = MountedVolume::mount(pool, Arc::clone(volume), mountpoint, &options, tenancy);
         let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
-        Ok(Arc::new(Self { mounted, _pool: pool }))
+        Ok(Arc::new(Self { mounted, _pool: Arc::clone(pool) }))
     }
 
     /// What the kernel lacks.
@@ -127,6 +125,23 @@ impl Door {
         // How far it is, is asked of the volume.
         let outcome = self.mounted.umount(UmountRequest { deadline, force, discard }, &|_| {});
         outcome.map_err(|error| self.failure(&error))
+    }
+
+    /// Calls `hook` once, when nobody can reach it any more. It hands on the news, and blocks for nothing.
+    pub(crate) fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
+        self.mounted.on_unmounted(hook);
+    }
+
+    /// Whether what goes through it stays out of the cache, from now on.
+    pub(crate) fn set_dontcache(&self, dontcache: bool) {
+        self.mounted.set_dontcache(dontcache);
+    }
+
+    /// Takes it away from its mount point; it ends when nobody uses it any more.
+    pub(crate) fn detach(&self) -> Result<(), Failure> {
+        let mountpoint = self.mounted.mountpoint();
+        crate::detach::detach(mountpoint)
+            .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.display())))
     }
 
     /// Whether nobody can reach it any more.

@@ -11,7 +11,7 @@ use crate::detach;
 use crate::exit::Failure;
 use crate::mount::place::Place;
 use crate::mountinfo::Mount;
-use crate::registry::Found;
+use crate::registry::Entry;
 use crate::shell;
 use crate::terminal::say;
 
@@ -23,11 +23,11 @@ pub(crate) struct Ends {
     pub(crate) mountpoint: PathBuf,
 }
 
-/// Finds both. A mount point whose process died is freed first. `mounts` are all there are.
+/// Finds both. A mount point whose process died is freed first. `mounts` are all whose process lives.
 ///
 /// # Errors
 /// One of them is missing, is no directory, is in use, or lies in the other.
-pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[Found]) -> Result<Ends, Failure> {
+pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Result<Ends, Failure> {
     let (source, source_fd) = Place::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
     free_dead(mountpoint)?;
     let (mountpoint, _) =
@@ -62,13 +62,13 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[Found]) -> Result
 }
 
 /// The sources of the mounts that `path` lies on, one behind another.
-fn behind<'a>(path: &Path, mounts: &'a [Found]) -> impl Iterator<Item = &'a Place> {
+fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Place> {
     let mut at = path.to_path_buf();
     let mut left = mounts.len();
     iter::from_fn(move || {
         left = left.checked_sub(1)?;
-        let on = |found: &&Found| found.is_alive && at.starts_with(&found.entry.mountpoint);
-        let entry = &mounts.iter().filter(on).max_by_key(|found| found.entry.mountpoint.as_os_str().len())?.entry;
+        let on = mounts.iter().filter(|entry| at.starts_with(&entry.mountpoint));
+        let entry = on.max_by_key(|entry| entry.mountpoint.as_os_str().len())?;
         let below = at.strip_prefix(&entry.mountpoint).ok()?;
         at = entry.source.path.join(below);
         Some(&entry.source)

@@ -20,7 +20,7 @@ use slackwater::{BackendError, ErrorKind};
 ///
 /// # Blocking
 /// For the source.
-pub(super) fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<u64>) -> io::Result<()> {
+pub(crate) fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<u64>) -> io::Result<()> {
     let root = ask(backend, |done| Call::Root { done }).map_err(io::Error::other)?;
     let mut folders = vec![(source.to_path_buf(), root.node)];
     // Looked up last: a backend keeps a limited number of nodes, those of folders among them.

@@ -11,23 +11,24 @@
 //! in the old arena until it is in the source. So does one while the new arena is made, which has no name before it is
 //! whole. A later one unmounts.
 
-mod arena_file;
+pub(crate) mod arena_file;
 mod background;
-mod claim;
-mod door;
-mod ends;
-mod find_nodes;
+pub(crate) mod claim;
+pub(crate) mod door;
+pub(crate) mod ends;
+pub(crate) mod find_nodes;
 pub(crate) mod helper;
-mod options;
+pub(crate) mod options;
 pub(crate) mod place;
 pub(crate) mod pressure;
-mod session;
+pub(crate) mod session;
 mod shrinkers;
 mod tenants;
 pub(crate) mod trial;
-mod vigil;
+pub(crate) mod vigil;
 mod would_lose;
 
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use slackwater_backends::{DirBackend, SystemClock};
 use slackwater_size as size;
 
 use crate::arguments::MountArguments;
+use crate::control::protocol::VolumeOptions;
 use crate::control::server;
 use crate::exit::Failure;
 use crate::progress::Meter;
@@ -51,11 +53,11 @@ use crate::{doctor, kernel, shell};
 use self::arena_file::CACHE_BYTES_MIN;
 use self::background::Departure;
 use self::claim::Claim;
+use self::door::Door;
 pub(crate) use self::door::TenantBy;
-use self::door::{Door, DoorOptions};
 pub(crate) use self::ends::name_of;
 use self::session::Session;
-pub(crate) use self::tenants::lines as tenant_lines;
+pub(crate) use self::tenants::{lines as tenant_lines, of_all as tenants_of_all};
 use self::vigil::Vigil;
 pub(crate) use self::would_lose::Loss;
 
@@ -87,12 +89,14 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     if arguments.detached {
         background::end_with_starter()?;
     }
-    prepare_process();
+    prepare_process(DESCRIPTORS);
 
     kernel::check(kernel::Version::running())?;
     doctor::check_fuse()?;
     let registry = Registry::open()?;
-    let ends = ends::find(&arguments.source, &arguments.mountpoint, &registry.entries()?)?;
+    let mounts = registry.entries()?;
+    let mounts: Vec<_> = mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
+    let ends = ends::find(&arguments.source, &arguments.mountpoint, &mounts)?;
     let identity =
         ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
@@ -115,8 +119,9 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         ),
         false => None,
     };
-    let session = Session::new(entry);
-    server::start(&claim.registered.socket(), Arc::clone(&session) as _)
+    let session = Session::new(entry, Arc::default());
+    UnixListener::bind(claim.registered.socket())
+        .and_then(|listener| server::start(listener, server::PRIVATE, Arc::clone(&session) as _))
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
 
     if let Err(failure) = bring_in_what_was_left(&session) {
@@ -144,14 +149,14 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 }
 
 /// What a process needs that others' writes go through.
-fn prepare_process() {
+pub(crate) fn prepare_process(descriptors: u64) {
     // Modes of files are made by those who make them.
     umask(rustix::fs::Mode::empty());
     // Memory that the flush needs must not wait for the flush. It takes CAP_SYS_RESOURCE; `doctor` says what is lost.
     let _ = configure_io_flusher_behavior(true);
     let mut limit = getrlimit(Resource::Nofile);
-    if let Some(current) = limit.current.filter(|current| *current < DESCRIPTORS) {
-        limit.current = Some(limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS)).max(current));
+    if let Some(current) = limit.current.filter(|current| *current < descriptors) {
+        limit.current = Some(limit.maximum.map_or(descriptors, |most| most.min(descriptors)).max(current));
         // What is too little shows where it matters, with the name of the file.
         let _ = setrlimit(Resource::Nofile, limit);
     }
@@ -192,14 +197,15 @@ impl Mounted {
         // What an earlier mount had is free only now.
         let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
         let backend = DirBackend::open(&entry.source.path).map_err(|error| Failure::failed(error.to_string()))?;
-        let arena = arena_file::create(&entry.arena, cache_bytes, || vigil.check())?;
+        let arena = arena_file::create(&entry.arena, cache_bytes, 1, || vigil.check())?;
         let opened = || -> Result<Self, Failure> {
-            let engine = Engine::new(arena, Arc::new(SystemClock), tunables(arguments));
+            let engine =
+                Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
             let mount = engine.mount(&entry.identity, Arc::new(backend));
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
-            let options = DoorOptions {
+            let options = VolumeOptions {
                 read_only: arguments.read_only,
-                allow_other: arguments.allow_other || rustix::process::geteuid().is_root(),
+                allow_other: arguments.allow_other,
                 nosuid: arguments.nosuid,
                 nodev: arguments.nodev,
                 noexec: arguments.noexec,
@@ -207,7 +213,7 @@ impl Mounted {
             };
             let tenancy =
                 door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &arguments.tenant_dontcache, &engine)?;
-            let door = Door::open(&volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
+            let door = Door::open(&door::pool()?, &volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
             let pressure = pressure::Listener::start(Arc::clone(&session.pressure), shrink);
@@ -242,18 +248,18 @@ impl Mounted {
 }
 
 /// Writers wait at the ratio, write-back starts at half of it; old data is looked for at least as often as it gets old.
-fn tunables(arguments: &MountArguments) -> Tunables {
+pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
     let defaults = Tunables::default();
-    let ratio = arguments.dirty_ratio;
+    let ratio = dirty_ratio;
     let least = Duration::from_millis(100);
     Tunables {
         dirty_percent: ratio,
         volume_share_percent: ratio,
         failed_share_percent: defaults.failed_share_percent.min(ratio),
         dirty_background_percent: (ratio / 2).max(1),
-        dirty_expire: arguments.dirty_expire,
-        dirty_writeback: defaults.dirty_writeback.min(arguments.dirty_expire.max(least)),
-        commit_interval: defaults.commit_interval.min(arguments.dirty_expire.max(least)),
+        dirty_expire,
+        dirty_writeback: defaults.dirty_writeback.min(dirty_expire.max(least)),
+        commit_interval: defaults.commit_interval.min(dirty_expire.max(least)),
         ..defaults
     }
 }
@@ -262,7 +268,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
     let entry = &session.entry;
     let frames = u64::from(mounted.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
-    let tunables = tunables(arguments);
+    let tunables = tunables(arguments.dirty_ratio, arguments.dirty_expire);
     let age = format_duration(tunables.dirty_expire.saturating_add(tunables.dirty_writeback));
     let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
     tell!(

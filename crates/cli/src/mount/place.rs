@@ -58,6 +58,11 @@ impl Place {
         self.id == other.id || other.above.contains(&self.id)
     }
 
+    /// Whether one of the two lies in the other.
+    pub(crate) fn overlaps(&self, other: &Place) -> bool {
+        self.contains(other) || other.contains(self)
+    }
+
     /// Name of the volume in an arena, and part of the name of its file: two directories never share it, and one
     /// keeps it as long as its file system is there.
     ///

@@ -1,10 +1,12 @@
-//! A mount process as its threads share it, and what it answers the command.
+//! A mount as the threads of its process share it, and what is answered about it. A mount process has one, a daemon one for
+//! each of its volumes.
 //!
 //! # Invariants
 //! S1. `volume` is whose figures are shown: that of the predecessor while its data is brought in, then ours.
 //! S2. An unmount is answered as done after everything is given back: the arena, the lock on the source, the entry.
 //!     Who reads "done" can mount the same source again at once.
 
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
 
-use crate::control::protocol::{Phase, Reply, Request, Status};
+use crate::control::protocol::{Listed, Phase, Reply, Request, Status};
 use crate::control::server::Respond;
+use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
 use crate::mount::door::{Door, Umount};
 use crate::mount::{pressure, shrinkers, tenants, would_lose};
@@ -37,9 +40,10 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// One mount process.
+/// One mount.
 pub(crate) struct Session {
     pub(crate) entry: Entry,
+    /// Of the process.
     pub(crate) pressure: Arc<pressure::Figures>,
     state: Mutex<State>,
     changed: Condvar,
@@ -61,8 +65,8 @@ struct State {
 }
 
 impl Session {
-    pub(crate) fn new(entry: Entry) -> Arc<Self> {
-        Arc::new(Self { entry, pressure: Arc::default(), state: Mutex::default(), changed: Condvar::new() })
+    pub(crate) fn new(entry: Entry, pressure: Arc<pressure::Figures>) -> Arc<Self> {
+        Arc::new(Self { entry, pressure, state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -97,6 +101,12 @@ impl Session {
         drop(answered);
     }
 
+    /// What is served, once it is mounted.
+    pub(crate) fn served(&self) -> Option<(Arc<Door>, Arc<SuperBlock>)> {
+        let state = self.state();
+        state.door.clone().zip(state.volume.clone())
+    }
+
     /// Bytes left, and written since the mount.
     pub(crate) fn figures(&self) -> (u64, u64) {
         let volume = self.state().volume.clone();
@@ -118,7 +128,8 @@ impl Session {
         volume.map(|volume| would_lose::of(&volume, &self.entry.source.path)).unwrap_or_default()
     }
 
-    fn phase(&self) -> Phase {
+    /// Where it is in its life; `is_here` says whether one of ours is at a path.
+    pub(crate) fn phase(&self, is_here: &dyn Fn(&Path) -> bool) -> Phase {
         let state = self.state();
         let (door, is_over, unmounting) = (state.door.clone(), state.is_over, state.unmounting > 0);
         drop(state);
@@ -127,15 +138,28 @@ impl Session {
             None => Phase::Starting,
             Some(door) if door.is_unmounted() => Phase::Flushing,
             Some(_) if unmounting => Phase::Unmounting,
-            Some(_) if !Mount::at(&self.entry.mountpoint).is_some_and(|mount| mount.is_slackwater()) => {
-                Phase::Elsewhere
-            }
+            Some(_) if !is_here(&self.entry.mountpoint) => Phase::Elsewhere,
             Some(_) => Phase::Mounted,
         }
     }
 
+    /// What fits in a line.
+    pub(crate) fn listed(&self, name: &str, is_here: &dyn Fn(&Path) -> bool) -> Listed {
+        let phase = self.phase(is_here);
+        let volume = self.state().volume.clone();
+        let status = volume.map(|volume| volume.status());
+        Listed {
+            name: name.to_owned(),
+            source: self.entry.source.path.clone(),
+            mountpoint: self.entry.mountpoint.clone(),
+            phase,
+            bytes_left: status.as_ref().map_or(0, slackwater::VolumeStatus::bytes_left),
+            failing: status.and_then(|status| status.failing).map(|kind| kind.to_string()),
+        }
+    }
+
     fn status(&self) -> Status {
-        let phase = self.phase();
+        let phase = self.phase(&is_slackwater_at);
         let (volume, door) = {
             let state = self.state();
             (state.volume.clone(), state.door.clone())
@@ -146,6 +170,7 @@ impl Session {
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
         Status {
             pid: self.entry.pid,
+            name: self.entry.volume.clone(),
             phase,
             source: self.entry.source.path.clone(),
             mountpoint: self.entry.mountpoint.clone(),
@@ -215,7 +240,7 @@ impl Session {
             Err(failure) if failure.reason == Reason::NotMounted => return Ok(()),
             door => door?,
         };
-        if self.phase() == Phase::Flushing && !request.discard {
+        if self.phase(&is_slackwater_at) == Phase::Flushing && !request.discard {
             // umount(2) was here first: nothing is left to ask for.
             return Ok(());
         }
@@ -268,7 +293,14 @@ impl Session {
         })
     }
 
-    fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
+    /// Answers a request about the volume.
+    ///
+    /// # Errors
+    /// What went wrong; or the request is none about a volume.
+    ///
+    /// # Blocking
+    /// As long as it takes.
+    pub(crate) fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
         let mut tick = |bytes_left, written_bytes| {
             progress(Reply::Progress { bytes_left, written_bytes });
         };
@@ -288,12 +320,29 @@ impl Session {
                 let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
                 self.wait_released(deadline, discard, &mut tick).map(|()| Reply::Done)
             }
+            Request::Detach => self.door(None, &mut tick)?.detach().map(|()| Reply::Done),
+            Request::Set { key, value } if key == "dontcache" => {
+                let dontcache = settings::on_or_off(&value)?;
+                self.door(None, &mut tick)?.set_dontcache(dontcache);
+                Ok(Reply::Done)
+            }
+            Request::Set { key, .. } => Err(settings::unknown(&key, "dontcache=on|off")),
+            Request::Mount(_) | Request::List | Request::Tenants | Request::SetTenant { .. } | Request::Events => {
+                Err(Failure::usage("that is for a daemon to answer, and this is a mount"))
+            }
         }
     }
 }
 
+fn is_slackwater_at(path: &Path) -> bool {
+    Mount::at(path).is_some_and(|mount| mount.is_slackwater())
+}
+
 impl Respond for Session {
-    fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        if volume != self.entry.volume.as_deref() {
+            return Reply::Failed(Failure::usage("this is a mount process, and no daemon with volumes"));
+        }
         self.answer(request, progress).unwrap_or_else(Reply::Failed)
     }
 

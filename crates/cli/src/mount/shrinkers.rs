@@ -5,9 +5,11 @@ use slackwater::shrink::{Count, ShrinkerStatus};
 
 use crate::control::protocol::Shrinker;
 
-/// Those of the engine that `volume` is mounted in: one for each of its volumes.
+/// That of `volume`.
 pub(super) fn of(volume: &SuperBlock) -> Vec<Shrinker> {
-    volume.shrinkers().into_iter().map(Shrinker::from).collect()
+    // A number comes after it, and an identity has three parts: none begins with another.
+    let name = format!("sb-{}-", volume.name());
+    volume.shrinkers().into_iter().filter(|shrinker| shrinker.name.starts_with(&name)).map(Shrinker::from).collect()
 }
 
 impl From<ShrinkerStatus> for Shrinker {

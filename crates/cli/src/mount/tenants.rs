@@ -1,6 +1,9 @@
 //! What `status` says of tenants: the figures of all, and lines about those that have most in the cache.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -19,7 +22,22 @@ const NAME_BYTE_BYTES: usize = 6;
 
 /// The tenants of `volume`, those with most in the cache first, and how many there are beyond what a reply holds.
 pub(super) fn of(volume: &SuperBlock) -> (Vec<Tenant>, u64) {
-    let mut tenants: Vec<_> = volume.tenants().into_iter().map(Tenant::from).collect();
+    sorted(volume.tenants().into_iter().map(Tenant::from).collect())
+}
+
+/// The tenants of all of an engine's volumes, with what each has on all of them together; else as [`of`].
+pub(crate) fn of_all(volumes: &[Arc<SuperBlock>]) -> (Vec<Tenant>, u64) {
+    let mut by_id = BTreeMap::<u64, Tenant>::new();
+    for tenant in volumes.iter().flat_map(|volume| volume.tenants()).map(Tenant::from) {
+        match by_id.entry(tenant.id) {
+            Entry::Vacant(vacant) => drop(vacant.insert(tenant)),
+            Entry::Occupied(mut sum) => sum.get_mut().add(&tenant),
+        }
+    }
+    sorted(by_id.into_values().collect())
+}
+
+fn sorted(mut tenants: Vec<Tenant>) -> (Vec<Tenant>, u64) {
     tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
     let rest = tenants.split_off(count_that_fits(&tenants));
     (tenants, rest.len() as u64)
@@ -59,13 +77,23 @@ impl From<TenantStatus> for Tenant {
 }
 
 impl Tenant {
+    /// Adds what the same tenant has on another volume; the rest is the same on all of them.
+    fn add(&mut self, other: &Tenant) {
+        self.dirty_bytes += other.dirty_bytes;
+        self.writeback_bytes += other.writeback_bytes;
+        self.unstable_bytes += other.unstable_bytes;
+        self.written_bytes += other.written_bytes;
+        self.oldest_ms = self.oldest_ms.max(other.oldest_ms);
+    }
+
     /// What it keeps in the cache, or has there in its files.
     fn held_bytes(&self) -> u64 {
         let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
         self.charged_bytes.max(in_its_files)
     }
 
-    fn line(&self) -> String {
+    /// For people.
+    pub(crate) fn line(&self) -> String {
         let bytes = size::text;
         let limit = self.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
         let mut line = format!(
@@ -147,6 +175,7 @@ mod tests {
 
     fn status(tenants: Vec<Tenant>, more_tenants: u64) -> Status {
         Status {
+            name: None,
             pid: 1,
             phase: Phase::Mounted,
             source: "/a".into(),
@@ -212,7 +241,7 @@ mod tests {
         let fit = count_that_fits(&tenants);
         assert!((100..10_000).contains(&fit), "{fit}");
         let reply = Reply::Status(Box::new(status(tenants[..fit].to_vec(), (tenants.len() - fit) as u64)));
-        let line = Message::line_of(&reply);
+        let line = Message::new(&reply).line();
         assert!(line.len() < REPLY_BYTES_MAX * 3 / 4, "{}", line.len());
         assert_eq!(serde_json::from_slice::<Message<Reply>>(&line).unwrap().body, reply);
         let short: Vec<_> = (0..10_000).map(|id| tenant(id, "/kubepods.slice/pod12345", u64::MAX / 2)).collect();

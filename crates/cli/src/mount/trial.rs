@@ -11,8 +11,9 @@ use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
 
+use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
-use crate::mount::door::{Door, DoorOptions, Missing, Umount};
+use crate::mount::door::{self, Door, Missing, Umount};
 
 /// The smallest that works.
 const ARENA_BYTES: u64 = 8 << 20;
@@ -29,9 +30,8 @@ pub(crate) fn missing_features() -> Result<Vec<Missing>, Failure> {
     let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
-    let options =
-        DoorOptions { read_only: false, allow_other: false, nosuid: true, nodev: true, noexec: true, dontcache: false };
-    let door = Door::open(&volume, &place.0, &place.0, options, None)?;
+    let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
+    let door = Door::open(&door::pool()?, &volume, &place.0, &place.0, options, None)?;
     let missing = door.missing().to_vec();
     door.umount(Umount { deadline: Some(DEADLINE), force: true, discard: false })?;
     Ok(missing)

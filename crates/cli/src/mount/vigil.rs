@@ -129,7 +129,7 @@ impl Vigil {
 
 /// What a signal leads to.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Step {
+pub(crate) enum Step {
     Unmount,
     /// Say what giving up would mean.
     Explain,
@@ -139,14 +139,14 @@ enum Step {
 
 /// Ctrl-C unmounts, the second one explains, the third one gives up. One after a failed unmount tries again first.
 #[derive(Debug, Default)]
-struct Patience {
+pub(crate) struct Patience {
     is_unmounting: bool,
     has_failed: bool,
     has_explained: bool,
 }
 
 impl Patience {
-    fn next(&mut self, signal: Signal) -> Step {
+    pub(crate) fn next(&mut self, signal: Signal) -> Step {
         match signal {
             Signal::Interrupt if self.has_explained => Step::GiveUp,
             Signal::Interrupt if self.is_unmounting => {
@@ -162,7 +162,7 @@ impl Patience {
     }
 
     /// An unmount failed. True if it is time to explain.
-    fn failed(&mut self) -> bool {
+    pub(crate) fn failed(&mut self) -> bool {
         self.is_unmounting = false;
         self.has_explained = self.has_failed;
         std::mem::replace(&mut self.has_failed, true)

@@ -1,14 +1,15 @@
 //! Answering the command.
 //!
 //! # Invariants
-//! V1. A peer is root or the user who runs this process; any other is dropped unread.
-//! V2. Each connection has a thread of its own, and a time within which its request must be here. There are at most
-//!     [`CONNECTIONS_MAX`] at once. So no peer keeps another from being answered for longer than that time.
+//! V1. A peer is root or the user who runs this process; any other may look at most, and only where [`Doors`] say so, else
+//!     it is dropped unread.
+//! V2. Each connection has a thread of its own, and a time within which its request must be here. There are at most as
+//!     many at once as [`Doors`] say, and those who may only look have a quarter of them. So no peer keeps another from
+//!     being answered for longer than that time.
 //! V3. What a peer sends is bounded in length, and what cannot be understood is answered, never acted on.
 
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -21,18 +22,28 @@ use crate::control::line;
 use crate::control::protocol::{Message, REQUEST_BYTES_MAX, Reply, Request, VERSION};
 use crate::exit::Failure;
 
-const CONNECTIONS_MAX: usize = 32;
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// A peer that does not take its reply within this time has lost it.
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
 
+/// Who may come in, and how many at once.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Doors {
+    pub(crate) connections_max: usize,
+    /// Whoever the socket's mode lets in may look.
+    pub(crate) anybody_may_look: bool,
+}
+
+/// Of a mount process, whose socket is in a directory of its user's own.
+pub(crate) const PRIVATE: Doors = Doors { connections_max: 32, anybody_may_look: false };
+
 /// Who knows the answers.
 pub(crate) trait Respond: Send + Sync + 'static {
-    /// Answers `request`; what `progress` returns says whether the peer still listens.
+    /// Answers `request` about `volume`; what `progress` returns says whether the peer still listens.
     ///
     /// # Blocking
     /// As long as it takes.
-    fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
+    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
 
     /// A request is about to be answered.
     fn asked(&self) {}
@@ -50,58 +61,80 @@ impl Drop for Replied<'_> {
     }
 }
 
-/// Listens at `socket` from now until the process ends.
+/// Answers who connects to `listener` from now until the process ends.
 ///
 /// # Errors
-/// When it cannot listen there.
-pub(crate) fn start(socket: &Path, respond: Arc<dyn Respond>) -> io::Result<()> {
-    let listener = UnixListener::bind(socket)?;
-    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, &respond))?;
+/// There is no thread.
+pub(crate) fn start(listener: UnixListener, doors: Doors, respond: Arc<dyn Respond>) -> io::Result<()> {
+    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, doors, &respond))?;
     Ok(())
 }
 
-fn accept(listener: &UnixListener, respond: &Arc<dyn Respond>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+fn accept(listener: &UnixListener, doors: Doors, respond: &Arc<dyn Respond>) {
+    let (all, looking) = (Places::new(doors.connections_max), Places::new(doors.connections_max / 4));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             // Out of descriptors, most likely; the peer waits in the queue.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if !is_permitted(&stream) {
-            continue;
-        }
-        if connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            connections.fetch_sub(1, Ordering::AcqRel);
-            let failure =
-                Failure::busy("the mount process has too many connections").advise("try again in some seconds");
+        let places = match access(&stream, doors) {
+            None => continue,
+            Some(Access::All) => all.take().map(|place| (Access::All, vec![place])),
+            Some(Access::Look) => looking.take().zip(all.take()).map(|(one, other)| (Access::Look, vec![one, other])),
+        };
+        let Some((access, places)) = places else {
+            let failure = Failure::busy("there are too many connections").advise("try again in some seconds");
             reply(&stream, Reply::Failed(failure));
             continue;
-        }
-        let (respond, place) = (Arc::clone(respond), Place(Arc::clone(&connections)));
-        // Without a thread the peer is dropped, and its place with the closure.
+        };
+        let respond = Arc::clone(respond);
+        // Without a thread the peer is dropped, and its places with the closure.
         let _ = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
-            let _place = place;
-            serve(stream, &*respond);
+            let _places = places;
+            serve(stream, access, &*respond);
         });
     }
 }
 
-/// One of [`CONNECTIONS_MAX`], given back however the thread ends.
+/// So many at once.
+struct Places(Arc<AtomicUsize>);
+
+/// One of them, given back however its thread ends.
 struct Place(Arc<AtomicUsize>);
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+impl Places {
+    fn new(count: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(count)))
+    }
+
+    fn take(&self) -> Option<Place> {
+        let taken = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.is_ok().then(|| Place(Arc::clone(&self.0)))
     }
 }
 
-/// V1.
-fn is_permitted(stream: &UnixStream) -> bool {
-    socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid())
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
-fn serve(mut stream: UnixStream, respond: &dyn Respond) {
+/// What a peer may ask.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Access {
+    All,
+    Look,
+}
+
+/// V1.
+fn access(stream: &UnixStream, doors: Doors) -> Option<Access> {
+    let peer = socket_peercred(stream).ok()?;
+    let is_ours = peer.uid.is_root() || peer.uid == geteuid();
+    if is_ours { Some(Access::All) } else { doors.anybody_may_look.then_some(Access::Look) }
+}
+
+fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond) {
     let line = match line::read(&mut stream, &mut Vec::new(), REQUEST_BYTES_MAX, Some(REQUEST_WITHIN)) {
         Ok(Some(line)) => line,
         Ok(None) => return,
@@ -118,17 +151,21 @@ fn serve(mut stream: UnixStream, respond: &dyn Respond) {
         }
     };
     match understood(&line) {
-        Ok(request) => {
+        Ok(message) if access == Access::Look && !message.body.only_looks() => {
+            let failure = Failure::failed("you may look, and change nothing").advise("ask as root, or as its user");
+            reply(&stream, Reply::Failed(failure));
+        }
+        Ok(message) => {
             respond.asked();
             let _replied = Replied(respond);
-            let last = respond.respond(request, &|progress| reply(&stream, progress));
+            let last = respond.respond(message.volume.as_deref(), message.body, &|progress| reply(&stream, progress));
             reply(&stream, last);
         }
         Err(failure) => drop(reply(&stream, Reply::Failed(failure))),
     }
 }
 
-fn understood(line: &[u8]) -> Result<Request, Failure> {
+fn understood(line: &[u8]) -> Result<Message<Request>, Failure> {
     #[derive(serde::Deserialize)]
     struct Version {
         version: u32,
@@ -137,15 +174,15 @@ fn understood(line: &[u8]) -> Result<Request, Failure> {
     let nonsense = |error| Failure::usage(format!("not a request: {error}"));
     let Version { version } = serde_json::from_slice(line).map_err(nonsense)?;
     if version != VERSION {
-        let what = format!("the request is of version {version}, this mount process speaks {VERSION}");
-        return Err(Failure::usage(what).advise("use the slackwater that started the mount"));
+        let what = format!("the request is of version {version}, this process speaks {VERSION}");
+        return Err(Failure::usage(what).advise("use the slackwater that it was started with"));
     }
-    Ok(serde_json::from_slice::<Message<Request>>(line).map_err(nonsense)?.body)
+    serde_json::from_slice(line).map_err(nonsense)
 }
 
 /// False when the peer is gone or does not read.
 fn reply(mut stream: &UnixStream, body: Reply) -> bool {
-    let sent = stream.set_write_timeout(Some(REPLY_WITHIN)).and_then(|()| stream.write_all(&Message::line_of(body)));
+    let sent = stream.set_write_timeout(Some(REPLY_WITHIN)).and_then(|()| stream.write_all(&Message::new(body).line()));
     sent.is_ok()
 }
 

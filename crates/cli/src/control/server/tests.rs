@@ -10,14 +10,12 @@ use crate::control::client;
 struct Echo;
 
 impl Respond for Echo {
-    fn respond(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
-        match request {
-            Request::Sync => {
-                (0..3).for_each(|n| assert!(progress(Reply::Progress { bytes_left: 3 - n, written_bytes: n })));
-                Reply::Done
-            }
-            Request::Status | Request::WouldLose | Request::Umount { .. } => Reply::Failed(Failure::busy("echo")),
+    fn respond(&self, _volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        if request != Request::Sync {
+            return Reply::Failed(Failure::busy("echo"));
         }
+        (0..3).for_each(|n| assert!(progress(Reply::Progress { bytes_left: 3 - n, written_bytes: n })));
+        Reply::Done
     }
 }
 
@@ -26,7 +24,7 @@ struct Socket(PathBuf);
 impl Socket {
     fn listening(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("slackwater-{name}-{}.sock", std::process::id()));
-        start(&path, Arc::new(Echo)).unwrap();
+        start(UnixListener::bind(&path).unwrap(), PRIVATE, Arc::new(Echo)).unwrap();
         Self(path)
     }
 
@@ -41,7 +39,9 @@ impl Socket {
     }
 
     fn assert_answers(&self) {
-        assert!(matches!(client::ask(&self.0, &Request::Status), Ok(Reply::Failed(failure)) if failure.what == "echo"));
+        assert!(
+            matches!(client::ask(&self.0, None, &Request::Status), Ok(Reply::Failed(failure)) if failure.what == "echo")
+        );
     }
 }
 
@@ -54,7 +54,7 @@ impl Drop for Socket {
 #[test]
 fn progress_comes_before_the_answer() {
     let socket = Socket::listening("progress");
-    let mut conversation = client::Conversation::open(&socket.0, &Request::Sync).unwrap();
+    let mut conversation = client::Conversation::open(&socket.0, None, &Request::Sync).unwrap();
     for n in 0..3 {
         let reply = conversation.next(None).unwrap();
         assert_eq!(reply, Reply::Progress { bytes_left: 3 - n, written_bytes: n });
@@ -82,12 +82,12 @@ fn nonsense_is_answered_and_a_half_message_is_dropped() {
 #[test]
 fn silent_peers_keep_nobody_waiting() {
     let socket = Socket::listening("silent");
-    let _silent: Vec<_> = (0..CONNECTIONS_MAX - 1).map(|_| UnixStream::connect(&socket.0).unwrap()).collect();
+    let _silent: Vec<_> = (0..PRIVATE.connections_max - 1).map(|_| UnixStream::connect(&socket.0).unwrap()).collect();
     socket.assert_answers();
     let _two_more = [UnixStream::connect(&socket.0).unwrap(), UnixStream::connect(&socket.0).unwrap()];
     // All places are taken: refused at once, and served once the silent ones have had their time.
     loop {
-        match client::ask(&socket.0, &Request::Status) {
+        match client::ask(&socket.0, None, &Request::Status) {
             Ok(Reply::Failed(failure)) if failure.what == "echo" => break,
             _ => thread::sleep(Duration::from_millis(50)),
         }

@@ -1,0 +1,96 @@
+//! What a daemon answers.
+
+use std::sync::Arc;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::control::protocol::{Happening, Reply, Request};
+use crate::control::server::{Doors, Respond};
+use crate::daemon::volumes::Volumes;
+use crate::exit::Failure;
+use crate::mount::tenants_of_all;
+
+/// As many unmounts and listeners at once as a script may have, and room for who looks.
+const CONNECTIONS_MAX: usize = 256;
+/// A client that does not take its answer within this time goes without.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// Whoever its group lets in may look.
+pub(super) const DOORS: Doors = Doors { connections_max: CONNECTIONS_MAX, anybody_may_look: true };
+
+pub(super) struct Answers {
+    volumes: Arc<Volumes>,
+    /// Requests whose answer has not been sent.
+    answering: Mutex<u32>,
+    answered: Condvar,
+}
+
+impl Answers {
+    pub(super) fn new(volumes: Arc<Volumes>) -> Arc<Self> {
+        Arc::new(Self { volumes, answering: Mutex::new(0), answered: Condvar::new() })
+    }
+
+    /// Waits for the last answers.
+    ///
+    /// # Blocking
+    /// Some seconds at most.
+    pub(super) fn wait_given(&self) {
+        let answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.answered.wait_timeout_while(answering, LAST_ANSWERS_WITHIN, |answering| *answering > 0));
+    }
+
+    fn answer(
+        &self,
+        volume: Option<&str>,
+        request: Request,
+        progress: &dyn Fn(Reply) -> bool,
+    ) -> Result<Reply, Failure> {
+        let volumes = &self.volumes;
+        match (volume, request) {
+            (None, Request::Mount(request)) => {
+                let (name, door) = volumes.mount(&request)?;
+                Ok(Reply::Mounted { name: name.to_string(), missing_features: door.missing_features() })
+            }
+            (None, Request::List) => Ok(Reply::List(volumes.list())),
+            (None, Request::Tenants) => {
+                let (tenants, more_tenants) = tenants_of_all(&volumes.super_blocks());
+                Ok(Reply::Tenants { tenants, more_tenants })
+            }
+            (None, Request::SetTenant { tenant, key, value }) => {
+                volumes.set_tenant(&tenant, &key, &value).map(|()| Reply::Done)
+            }
+            (None, Request::Events) => {
+                volumes.shared.events.follow(progress);
+                Ok(Reply::Done)
+            }
+            (None, _) => Err(Failure::usage("which volume? the request names none")),
+            (Some(name), request) => {
+                let session = volumes.find(name)?;
+                let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
+                if is_umount {
+                    volumes.shared.events.tell(Happening::Unmounting, Some(name), "");
+                }
+                session.answer(request, progress).inspect_err(|failure| {
+                    if is_umount {
+                        volumes.shared.events.tell(Happening::StillMounted, Some(name), failure.to_string());
+                    }
+                })
+            }
+        }
+    }
+}
+
+impl Respond for Answers {
+    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
+    }
+
+    fn asked(&self) {
+        *self.answering.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn replied(&self) {
+        *self.answering.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.answered.notify_all();
+    }
+}

@@ -1,0 +1,180 @@
+//! The commands that only a daemon answers: `mount --daemon`, `ls`, `tenants`, `set`, `events`.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use humantime::format_rfc3339_seconds;
+use slackwater_size as size;
+
+use crate::arguments::{LookArguments, MountArguments, SetArguments};
+use crate::control::client::{Conversation, ask};
+use crate::control::protocol::{Event, Happening, Listed, MountRequest, Phase, Reply, Request, Tenant, VolumeOptions};
+use crate::exit::Failure;
+use crate::mount::options;
+use crate::target::{Target, ask_daemon, list, no_daemon};
+use crate::terminal::tell;
+
+/// A source may have to be looked at, and what an earlier mount left be brought in.
+const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
+/// A daemon that lives shows it several times within this time.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Has the daemon mount.
+///
+/// # Errors
+/// As the daemon says.
+pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
+    let mut arguments = arguments.clone();
+    for words in std::mem::take(&mut arguments.options) {
+        if let Some(unknown) = options::apply(&mut arguments, &words)?.first() {
+            return Err(
+                Failure::usage(format!("unknown option {unknown}")).advise("slackwater mount --help lists them")
+            );
+        }
+    }
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
+    let request = Request::Mount(MountRequest {
+        name: arguments.name.clone(),
+        source: absolute(&arguments.source)?,
+        mountpoint: absolute(&arguments.mountpoint)?,
+        options: VolumeOptions {
+            read_only: arguments.read_only,
+            allow_other: arguments.allow_other,
+            nosuid: arguments.nosuid,
+            nodev: arguments.nodev,
+            noexec: arguments.noexec,
+            dontcache: arguments.dontcache,
+        },
+    });
+    let socket = arguments.at.path()?;
+    let answer = Conversation::open(&socket, None, &request).and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)));
+    let reply = answer.map_err(|error| no_daemon(&socket, &error))?;
+    let Reply::Mounted { name, missing_features } = reply else { return Err(reply.refusal()) };
+    tell!("Mounted {} at {} as {name}.", arguments.source.display(), arguments.mountpoint.display());
+    missing_features.iter().for_each(|missing| tell!("Note: {missing}"));
+    tell!("Unmount with: slackwater umount {name}");
+    Ok(())
+}
+
+/// Prints the volumes.
+pub(crate) fn ls(arguments: &LookArguments) -> Result<(), Failure> {
+    let list = list(&arguments.at.path()?)?;
+    if arguments.json {
+        return print_json(&list);
+    }
+    if list.volumes.is_empty() {
+        tell!("No volumes (pid {}, cache {}).", list.pid, size::text(list.cache_bytes));
+    }
+    let width = |of: fn(&Listed) -> usize, least: usize| list.volumes.iter().map(of).max().unwrap_or(0).max(least);
+    let (name, left) = (width(|listed| listed.name.len(), 4), 12);
+    let point = width(|listed| listed.mountpoint.as_os_str().len(), 10);
+    if !list.volumes.is_empty() {
+        tell!("{:name$}  {:>left$}  {:10}  {:point$}  SOURCE", "NAME", "NOT IN YET", "STATE", "MOUNTED AT");
+    }
+    for listed in &list.volumes {
+        let state = match listed.phase {
+            Phase::Starting => "starting",
+            Phase::Mounted if listed.failing.is_some() => "FAILING",
+            Phase::Mounted => "mounted",
+            Phase::Unmounting => "unmounting",
+            Phase::Elsewhere => "elsewhere",
+            Phase::Flushing => "flushing",
+        };
+        let (bytes, at) = (size::text(listed.bytes_left), listed.mountpoint.display().to_string());
+        tell!("{:name$}  {bytes:>left$}  {state:10}  {at:point$}  {}", listed.name, listed.source.display());
+    }
+    for source in &list.left {
+        tell!("{source}: what a daemon that died has left of it is in the cache; mount it again to bring it in.");
+    }
+    Ok(())
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|error| Failure::failed(format!("the answer cannot be written: {error}")))?;
+    tell!("{text}");
+    Ok(())
+}
+
+/// Prints the tenants.
+pub(crate) fn tenants(arguments: &LookArguments) -> Result<(), Failure> {
+    let answer = ask_daemon(&arguments.at.path()?, &Request::Tenants)?;
+    let Reply::Tenants { tenants, more_tenants } = answer else { return Err(answer.refusal()) };
+    if arguments.json {
+        return print_json(&serde_json::json!({ "version": 1, "tenants": tenants, "more_tenants": more_tenants }));
+    }
+    tenants.iter().map(Tenant::line).for_each(|line| tell!("{line}"));
+    if more_tenants > 0 {
+        tell!("and {more_tenants} more");
+    }
+    Ok(())
+}
+
+/// Changes a volume or a tenant.
+pub(crate) fn set(arguments: &SetArguments) -> Result<(), Failure> {
+    let (socket, volume, words) = match (&arguments.tenant, &arguments.words[..]) {
+        (Some(_), words) => (arguments.at.path()?, None, words),
+        (None, [name, words @ ..]) if !name.contains('=') || name.starts_with('/') => {
+            let target = Target::find(Path::new(name), &arguments.at)?;
+            (target.socket, target.volume, words)
+        }
+        (None, _) => return Err(Failure::usage("which volume? write for example: slackwater set web dontcache=on")),
+    };
+    if words.is_empty() {
+        return Err(Failure::usage("set what? slackwater set --help says what there is"));
+    }
+    for word in words {
+        let (key, value) = word
+            .split_once('=')
+            .ok_or_else(|| Failure::usage(format!("{word} sets nothing; write for example dontcache=on")))?;
+        let (key, value) = (key.to_owned(), value.to_owned());
+        let request = match arguments.tenant.clone() {
+            Some(tenant) => Request::SetTenant { tenant, key, value },
+            None => Request::Set { key, value },
+        };
+        ask(&socket, volume.as_deref(), &request).map_err(|error| no_daemon(&socket, &error))?.done()?;
+    }
+    Ok(())
+}
+
+/// Prints what happens, until it is interrupted or the daemon ends.
+pub(crate) fn events(arguments: &LookArguments) -> Result<(), Failure> {
+    let socket = arguments.at.path()?;
+    let failed = |error: io::Error| no_daemon(&socket, &error);
+    let mut daemon = Conversation::open(&socket, None, &Request::Events).map_err(failed)?;
+    loop {
+        let reply = daemon.next(Some(SILENCE)).map_err(failed)?;
+        let Reply::Event(event) = reply else { return reply.done() };
+        if event.what == Happening::Idle {
+            continue;
+        }
+        let line = if arguments.json { serde_json::to_string(&event).unwrap_or_default() } else { line(&event) };
+        if writeln!(io::stdout(), "{line}").is_err() {
+            // Whoever read it has gone.
+            return Ok(());
+        }
+    }
+}
+
+fn line(event: &Event) -> String {
+    let time = format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_millis(event.time_ms));
+    let what = match event.what {
+        Happening::Mounted => "mounted",
+        Happening::Unmounting => "unmounting",
+        Happening::StillMounted => "still mounted",
+        Happening::Unmounted => "unmounted",
+        Happening::Warning => "warning",
+        Happening::Missed => "missed",
+        Happening::Idle => "idle",
+    };
+    let mut line = format!("{time} {what}");
+    if let Some(name) = &event.name {
+        line += &format!(" {name}");
+    }
+    if !event.text.is_empty() {
+        line += &format!(": {}", event.text.replace('\n', " "));
+    }
+    line
+}

@@ -1,0 +1,121 @@
+//! What happens in a daemon, for those who listen.
+//!
+//! # Invariants
+//! E1. Whoever tells of an event never waits: a listener that is too slow misses some, and is told how many.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::control::protocol::{Event, Happening, Reply};
+
+/// Events that wait for a listener.
+const QUEUE: usize = 256;
+/// How often a listener to whom nothing happens is told so, which shows whether it is there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(crate) struct Events {
+    listeners: Mutex<Vec<Listener>>,
+}
+
+struct Listener {
+    queue: SyncSender<Event>,
+    missed: Arc<AtomicU64>,
+}
+
+impl Events {
+    /// Tells all who listen. `name` is that of a volume.
+    pub(crate) fn tell(&self, what: Happening, name: Option<&str>, text: impl Into<String>) {
+        let event = event(what, name, text.into());
+        // A thread that panicked here has told some and not others.
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| match listener.queue.try_send(event.clone()) {
+            Ok(()) => true,
+            Err(std::sync::mpsc::TrySendError::Full(_)) => {
+                listener.missed.fetch_add(1, Ordering::Relaxed); // E1
+                true
+            }
+            Err(std::sync::mpsc::TrySendError::Disconnected(_)) => false,
+        });
+    }
+
+    /// Nothing happens any more: whoever listens is let go.
+    pub(crate) fn end(&self) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Passes on what happens until `pass` says that nobody listens, or the daemon ends.
+    ///
+    /// # Blocking
+    /// Until then.
+    pub(crate) fn follow(&self, pass: &dyn Fn(Reply) -> bool) {
+        let (queue, events) = sync_channel(QUEUE);
+        let missed = Arc::new(AtomicU64::new(0));
+        let listener = Listener { queue, missed: Arc::clone(&missed) };
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+        // The peer knows now that it hears of all that comes.
+        if pass(Reply::Event(event(Happening::Idle, None, String::new()))) {
+            listen(&events, &missed, pass);
+        }
+    }
+}
+
+fn listen(events: &Receiver<Event>, missed: &AtomicU64, pass: &dyn Fn(Reply) -> bool) {
+    loop {
+        let next = match events.recv_timeout(SIGN_OF_LIFE) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => event(Happening::Idle, None, String::new()),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let count = missed.swap(0, Ordering::Relaxed);
+        let gap = (count > 0).then(|| event(Happening::Missed, None, format!("{count} events")));
+        if !gap.into_iter().chain([next]).all(|event| pass(Reply::Event(event))) {
+            return;
+        }
+    }
+}
+
+fn event(what: Happening, name: Option<&str>, text: String) -> Event {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    Event { time_ms, what, name: name.map(str::to_owned), text }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_that_is_too_slow_is_told_how_much_it_missed_and_delays_nobody() {
+        let events = Events::default();
+        let heard = RefCell::new(Vec::new());
+        events.follow(&|reply| {
+            let Reply::Event(event) = reply else { panic!("{reply:?}") };
+            heard.borrow_mut().push(event.what);
+            if heard.borrow().len() == 1 {
+                // While it looks the other way.
+                (0..QUEUE + 7).for_each(|_| events.tell(Happening::Mounted, Some("web"), ""));
+            }
+            heard.borrow().len() < QUEUE + 2
+        });
+        let heard = heard.into_inner();
+        assert_eq!(heard[..2], [Happening::Idle, Happening::Missed]);
+        assert!(heard[2..].iter().all(|what| *what == Happening::Mounted));
+        // It has gone, and the next event finds nobody.
+        events.tell(Happening::Unmounted, None, "");
+        assert!(events.listeners.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_end_lets_listeners_go() {
+        let events = Events::default();
+        events.follow(&|_| {
+            events.end();
+            true
+        });
+    }
+}

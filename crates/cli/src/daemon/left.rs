@@ -1,0 +1,143 @@
+//! What a daemon that died has left: mounts where everything fails, and an arena with data that is not in the sources yet.
+//!
+//! The next daemon at the same socket takes the arena over as it is. A volume of which it has data gets it when it is mounted
+//! again; those that the configuration does not name are brought in at once and not mounted. What cannot be brought in
+//! stays in the arena, and the entry in the registry says whose it is.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use slackwater::{Engine, UmountOptions};
+use slackwater_arena::{Arena, Survivors};
+use slackwater_backends::DirBackend;
+use slackwater_size as size;
+
+use crate::detach::detach;
+use crate::exit::Failure;
+use crate::mount::arena_file;
+use crate::mount::find_nodes::find_nodes;
+use crate::mountinfo::Mounts;
+use crate::registry::{Found, Registry};
+use crate::terminal::say;
+
+/// Who the volumes in the arena were, by identity.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    volumes: HashMap<String, LeftVolume>,
+}
+
+#[derive(Debug)]
+struct LeftVolume {
+    /// Unless the registry has lost it.
+    source: Option<PathBuf>,
+    nodes: HashSet<u64>,
+    bytes: u64,
+}
+
+impl Left {
+    fn of(survivors: &Survivors, dead: &[Found]) -> Self {
+        let mut volumes = HashMap::new();
+        for survivor in &survivors.volumes {
+            let identity = String::from_utf8_lossy(survivor.record.id.as_slice()).into_owned();
+            let source = dead.iter().find(|found| found.entry.identity == identity);
+            let left = volumes.entry(identity).or_insert_with(|| LeftVolume {
+                source: source.map(|found| found.entry.source.path.clone()),
+                nodes: HashSet::new(),
+                bytes: 0,
+            });
+            left.nodes.extend(survivor.inodes.iter().map(|inode| inode.record.ino));
+            left.bytes += arena_file::bytes_in(survivor);
+        }
+        volumes.retain(|_, left| left.bytes > 0);
+        Self { volumes }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.volumes.values().map(|left| left.bytes).sum()
+    }
+
+    /// The numbers of a volume's files that have data in the arena.
+    pub(crate) fn nodes_of(&self, identity: &str) -> Option<&HashSet<u64>> {
+        Some(&self.volumes.get(identity)?.nodes)
+    }
+
+    /// Whose an identity is, for people.
+    pub(crate) fn source_of(&self, identity: &str) -> String {
+        let source = self.volumes.get(identity).and_then(|left| left.source.as_ref());
+        source.map_or_else(|| format!("volume {identity}"), |source| source.display().to_string())
+    }
+
+    /// Brings in what belongs to sources that `is_mounted_anyway` does not know.
+    ///
+    /// # Blocking
+    /// For these sources.
+    pub(crate) fn bring_in(&self, engine: &Engine, dead: &[Found], is_mounted_anyway: impl Fn(&Path) -> bool) {
+        for found in dead {
+            let entry = &found.entry;
+            let source = &entry.source.path;
+            let Some(left) = self.volumes.get(&entry.identity).filter(|_| !is_mounted_anyway(source)) else { continue };
+            let brought = || -> Result<(), String> {
+                let backend = DirBackend::open(source).map_err(|error| error.to_string())?;
+                if backend.keeps_nodes_open() {
+                    find_nodes(&backend, source, &left.nodes).map_err(|error| error.to_string())?;
+                }
+                let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
+                volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
+            };
+            match brought() {
+                Ok(()) => {
+                    say!("Brought in {} of {}.", size::text(left.bytes), source.display());
+                    found.remove();
+                }
+                Err(error) => {
+                    say!("{} of {} are in the arena alone: {error}", size::text(left.bytes), source.display());
+                    say!("  They are kept there; mount it again when the cause is gone.");
+                }
+            }
+        }
+    }
+}
+
+/// The entries of dead daemons whose arena this is; where they had mounted, nothing is mounted any more.
+///
+/// # Errors
+/// The registry cannot be read.
+pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, Failure> {
+    let mut dead = registry.entries_of_others()?;
+    dead.retain(|found| !found.is_alive && found.entry.arena == arena);
+    let mounts = Mounts::now();
+    for found in &dead {
+        let mountpoint = &found.entry.mountpoint;
+        if !mounts.has_slackwater_at(mountpoint) {
+            continue;
+        }
+        match detach(mountpoint) {
+            Ok(()) => {
+                say!("{} was mounted by a daemon that died (pid {}): freed.", mountpoint.display(), found.entry.pid)
+            }
+            Err(error) => {
+                say!("{} was mounted by a daemon that died, and cannot be freed: {error}", mountpoint.display())
+            }
+        }
+    }
+    Ok(dead)
+}
+
+/// Takes over the arena of a dead daemon if it has data. `None`: there is nothing, and no file any more.
+///
+/// # Errors
+/// The file is none of ours, in use, or damaged.
+pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Arena>, Survivors, Left)>, Failure> {
+    let Some((arena, survivors)) = arena_file::open(path)? else { return Ok(None) };
+    let left = Left::of(&survivors, dead);
+    if left.bytes() == 0 {
+        drop((arena, survivors));
+        arena_file::remove(path)?;
+        dead.iter().for_each(Found::remove);
+        return Ok(None);
+    }
+    let (bytes, volumes) = (size::text(left.bytes()), left.volumes.len());
+    say!("A daemon died with {bytes} of {volumes} volumes not in their sources yet: taking its cache over as it is.");
+    Ok(Some((arena, survivors, left)))
+}

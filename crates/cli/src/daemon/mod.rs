@@ -1,0 +1,223 @@
+//! `slackwater daemon`: many volumes in one process, mounted and unmounted over a socket.
+//!
+//! ```text
+//! config, name      what it is told
+//! socket, answer    how it is asked
+//! volumes, settings the volumes, from mount to end, and what can be changed of them
+//! events            what happens, for those who listen
+//! left              what a daemon that died has left
+//! end, systemd      how it ends, and who is told
+//! client            the commands that talk to it
+//! ```
+//!
+//! # Steps
+//! 1. What must be so: the kernel, `/dev/fuse`, the configuration.
+//! 2. The socket becomes ours ([`socket`]).
+//! 3. What a dead daemon left is taken over or brought in ([`left`]); else a new arena is made.
+//! 4. The engine, the threads of FUSE; requests are answered from here on.
+//! 5. The volumes of the configuration. One that cannot be mounted is said, and keeps no other.
+//! 6. Until somebody ends it ([`end`]).
+
+mod answer;
+pub(crate) mod client;
+mod config;
+mod end;
+mod events;
+mod left;
+mod name;
+pub(crate) mod settings;
+mod socket;
+mod systemd;
+mod volumes;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use rustix::process::geteuid;
+use slackwater::{Engine, Namespace, Tunables, UmountGrace};
+use slackwater_backends::SystemClock;
+use slackwater_size as size;
+
+use crate::arguments::DaemonArguments;
+use crate::control::protocol::MountRequest;
+use crate::control::server;
+use crate::exit::Failure;
+use crate::mount::arena_file::{self, CACHE_BYTES_MIN};
+use crate::mount::{door, prepare_process, pressure, tunables};
+use crate::registry::{Found, Registry};
+use crate::sys::Signals;
+use crate::terminal::{say, tell};
+use crate::{doctor, kernel};
+
+use self::answer::Answers;
+use self::config::Config;
+use self::end::Watch;
+use self::left::Left;
+use self::socket::Socket;
+use self::volumes::{Shared, Volumes};
+
+/// Each volume has some of its own.
+const DESCRIPTORS: u64 = 256 << 10;
+/// Slots in the arena's table of volumes.
+const VOLUMES_MAX: u32 = 16 << 10;
+
+/// Serves volumes until it is asked to end.
+///
+/// # Errors
+/// What stood in the way; nothing is mounted then.
+pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
+    // Before the first thread: all of them inherit it.
+    let signals = Signals::block();
+    prepare_process(DESCRIPTORS);
+    kernel::check(kernel::Version::running())?;
+    doctor::check_fuse()?;
+    let config = config_of(arguments)?;
+    let registry = Registry::open()?;
+    let socket_path = arguments.at.path()?;
+    let (socket, listener) = Socket::listen(&socket_path, config.socket_group.as_deref())?;
+    let watch = Watch::begin(signals);
+    let arena_path = match &config.arena {
+        Some(path) => path.clone(),
+        None => default_arena(&socket_path)?,
+    };
+
+    let dead = left::clean_up(&registry, &arena_path)?;
+    let (engine, left) = start_engine(&config, &arena_path, &dead, &watch)?;
+    let volumes = start_volumes(&config, &engine, registry, &socket_path, &arena_path, left);
+    // Nobody has written yet: but for what a dead daemon left the file has nothing.
+    let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &arena_path)))?;
+    let shrunk = engine.clone();
+    let shrink = move |priority| shrunk.shrink(priority);
+    let listens = pressure::Listener::start(Arc::clone(&volumes.shared.pressure), shrink);
+    let answers = Answers::new(Arc::clone(&volumes));
+    server::start(listener, answer::DOORS, Arc::clone(&answers) as _)
+        .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.display())))?;
+
+    let configured: Vec<MountRequest> = config.mounts().collect();
+    let is_configured = |source: &Path| {
+        configured.iter().any(|request| request.source.canonicalize().is_ok_and(|configured| configured == source))
+    };
+    volumes.shared.left.bring_in(&engine, &dead, is_configured);
+    let mounted = configured.iter().filter(|request| mount_configured(&volumes, request)).count();
+    let watched = Arc::clone(&volumes);
+    systemd::ready(mounted, move || watched.is_answering());
+    tell!(
+        "Listening at {}: {mounted} of {} volumes mounted, cache {}.",
+        socket_path.display(),
+        configured.len(),
+        size::text(volumes.shared.cache_bytes)
+    );
+    tell!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
+
+    watch.keep(&volumes);
+    volumes.shared.events.end();
+    answers.wait_given();
+    drop(listens);
+    if remove_if_empty(&engine, &arena_path)? {
+        tell!("Ended: everything is in the sources.");
+    } else {
+        say!("Ended; what a daemon that died has left stays in {}.", arena_path.display());
+    }
+    drop(socket);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the arena, unless something is left in it of volumes that were not mounted. Whether it did.
+fn remove_if_empty(engine: &Engine, arena_path: &Path) -> Result<bool, Failure> {
+    let is_empty = engine.surviving_volumes().is_empty();
+    if is_empty {
+        arena_file::remove(arena_path)?;
+    }
+    Ok(is_empty)
+}
+
+/// No volumes yet, and all that they need.
+fn start_volumes(
+    config: &Config,
+    engine: &Engine,
+    registry: Registry,
+    socket: &Path,
+    arena: &Path,
+    left: Left,
+) -> Result<Arc<Volumes>, Failure> {
+    let (limits, dontcache) = tenants_of(config);
+    let shared = Shared {
+        namespace: Namespace::new(engine, UmountGrace::default()),
+        engine: engine.clone(),
+        pool: door::pool()?,
+        tenancy: door::tenancy(config.tenant_by, &limits, &dontcache, engine)?,
+        tenants: Mutex::new(config.tenants.iter().map(|(tenant, table)| (tenant.clone(), table.config())).collect()),
+        registry,
+        socket: socket.to_path_buf(),
+        arena: arena.to_path_buf(),
+        cache_bytes: u64::from(engine.arena().frames()) * slackwater_arena::FRAME_BYTES as u64,
+        pressure: Arc::default(),
+        events: events::Events::default(),
+        left,
+    };
+    Volumes::new(shared).map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))
+}
+
+/// The configuration file, and what the command line says over it.
+fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
+    let mut config = match &arguments.config {
+        Some(path) => Config::read(path)?,
+        None => Config::default(),
+    };
+    config.cache = arguments.cache.or(config.cache);
+    config.arena = arguments.arena.clone().or(config.arena);
+    if let Some(bytes) = config.cache.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
+        let what = format!("a cache of {} is too small", size::text(bytes));
+        return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
+    }
+    if let Some(arena) = &mut config.arena {
+        *arena = std::path::absolute(&*arena).map_err(|error| Failure::usage(format!("the arena: {error}")))?;
+    }
+    Ok(config)
+}
+
+/// One for each socket, by its directory: the next daemon there finds it, by whatever path.
+fn default_arena(socket: &Path) -> Result<PathBuf, Failure> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    let status = std::fs::metadata(dir)
+        .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", dir.display())))?;
+    let name = socket.file_name().unwrap_or_default().to_string_lossy();
+    let user = geteuid().as_raw();
+    Ok(format!("/dev/shm/slackwater-{user}-daemon-{:x}-{:x}-{name}.arena", status.dev(), status.ino()).into())
+}
+
+/// On the arena of a dead daemon where that has data, else on a new one.
+fn start_engine(config: &Config, arena_path: &Path, dead: &[Found], watch: &Watch) -> Result<(Engine, Left), Failure> {
+    let tunables: Tunables = tunables(config.dirty_ratio, config.dirty_expire);
+    if let Some((arena, survivors, left)) = left::take_arena(arena_path, dead)? {
+        return Ok((Engine::recover(arena, survivors, Arc::new(SystemClock), tunables), left));
+    }
+    let cache_bytes = config.cache.unwrap_or_else(|| arena_file::default_cache_bytes(arena_path));
+    let check = || match watch.is_asked() {
+        true => Err(Failure::failed("Interrupted before anything was mounted: nothing is lost.")),
+        false => Ok(()),
+    };
+    let arena = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
+    Ok((Engine::new(arena, Arc::new(SystemClock), tunables), Left::default()))
+}
+
+type TenantLimits = Vec<(PathBuf, u64)>;
+type TenantDontcache = Vec<(PathBuf, bool)>;
+
+fn tenants_of(config: &Config) -> (TenantLimits, TenantDontcache) {
+    let limits = config.tenants.iter().filter_map(|(tenant, table)| Some((tenant.clone(), table.limit?)));
+    let dontcache = config.tenants.iter().filter_map(|(tenant, table)| Some((tenant.clone(), table.dontcache?)));
+    (limits.collect(), dontcache.collect())
+}
+
+fn mount_configured(volumes: &Volumes, request: &MountRequest) -> bool {
+    match volumes.mount(request) {
+        Ok(_) => true,
+        Err(failure) => {
+            say!("{}: not mounted: {failure}", request.name.as_deref().unwrap_or_default());
+            false
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a service manager is told: that it is ready, that it lives, that it takes longer to end. Where none started us nobody
+//! is told.
+
+use std::thread;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+/// For how much longer an end that goes on may take, each time.
+const LONGER: Duration = Duration::from_secs(30);
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// Volumes can be mounted, and those of the configuration are. Then its watchdog hears of us in time, while `lives` answers.
+pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
+    tell(&[NotifyState::Ready, NotifyState::Status(&format!("{volumes} volumes"))]);
+    let Some(within) = sd_notify::watchdog_enabled() else { return };
+    let watched = thread::Builder::new().name("sw-watchdog".into()).spawn(move || {
+        while lives() {
+            tell(&[NotifyState::Watchdog]);
+            thread::sleep(within / 3);
+        }
+    });
+    if let Err(error) = watched {
+        tracing::warn!(%error, "no thread to answer the watchdog");
+    }
+}
+
+/// The end has begun.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// The end makes progress: so many bytes are left.
+pub(super) fn still_stopping(bytes_left: u64) {
+    let status = format!("flushing, {} left", slackwater_size::text(bytes_left));
+    let longer = u32::try_from(LONGER.as_micros()).unwrap_or(u32::MAX);
+    tell(&[NotifyState::ExtendTimeoutUsec(longer), NotifyState::Status(&status)]);
+}

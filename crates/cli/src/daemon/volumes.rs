@@ -1,0 +1,396 @@
+//! The volumes of a daemon: one engine, one pool of FUSE threads, and a mount of its own for each volume.
+//!
+//! # A volume's way
+//! *Reserved*: its name, its source and its mount point are nobody else's. *Mounted*: programs reach it. Its end, by whomever, is
+//! heard of on the thread `sw-ends`, which has a thread of its own wait until everything is in the source: a volume whose
+//! source hangs delays no other. Then the name is free.
+//!
+//! # Invariants
+//! D1. A name stays taken from its reservation until nothing of the volume is left: its entry in the registry, its lock on the
+//!     source, its place in the namespace. An unmount is answered after that.
+//! D2. Nobody waits for a source, or for a mount, with `state` locked.
+//! D3. Once the daemon is ending no volume is added.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
+use slackwater_backends::DirBackend;
+use slackwater_fuse::Pool;
+use slackwater_fuse::tenants::TenantConfig;
+use slackwater_size as size;
+
+use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions};
+use crate::daemon::events::Events;
+use crate::daemon::left::Left;
+use crate::daemon::name::VolumeName;
+use crate::daemon::settings;
+use crate::exit::{Failure, Reason};
+use crate::mount::claim::{self, Claim};
+use crate::mount::door::{Door, Tenancy, Umount};
+use crate::mount::find_nodes::find_nodes;
+use crate::mount::session::Session;
+use crate::mount::{ends, pressure};
+use crate::mountinfo::Mounts;
+use crate::registry::{Entry, Registry};
+use crate::shell;
+
+/// What all volumes share.
+pub(super) struct Shared {
+    pub(super) engine: Engine,
+    pub(super) namespace: Namespace,
+    pub(super) pool: Arc<Pool>,
+    pub(super) tenancy: Option<Arc<Tenancy>>,
+    /// What is configured for tenants.
+    pub(super) tenants: Mutex<BTreeMap<PathBuf, TenantConfig>>,
+    pub(super) registry: Registry,
+    pub(super) socket: PathBuf,
+    pub(super) arena: PathBuf,
+    pub(super) cache_bytes: u64,
+    pub(super) pressure: Arc<pressure::Figures>,
+    pub(super) events: Events,
+    pub(super) left: Left,
+}
+
+pub(crate) struct Volumes {
+    pub(super) shared: Shared,
+    state: Mutex<State>,
+    changed: Condvar,
+    ends: Sender<VolumeName>,
+}
+
+#[derive(Default)]
+struct State {
+    by_name: BTreeMap<VolumeName, Slot>,
+    /// D3.
+    is_ending: bool,
+}
+
+enum Slot {
+    Reserved(Box<Entry>),
+    Mounted(Volume),
+}
+
+/// A volume that programs reach.
+#[derive(Clone)]
+struct Volume {
+    session: Arc<Session>,
+    /// Given back at the end.
+    claim: Arc<Mutex<Option<Claim>>>,
+}
+
+/// A name that is taken, and given back when this is dropped.
+struct Reservation<'v> {
+    volumes: &'v Volumes,
+    name: VolumeName,
+    is_kept: bool,
+}
+
+impl Volumes {
+    /// None yet. The thread that hears of ends lives as long as the process.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(super) fn new(shared: Shared) -> std::io::Result<Arc<Self>> {
+        let (ends, ended) = channel();
+        let volumes = Arc::new(Self { shared, state: Mutex::default(), changed: Condvar::new(), ends });
+        let burying = Arc::clone(&volumes);
+        thread::Builder::new().name("sw-ends".into()).spawn(move || burying.bury_all(&ended))?;
+        Ok(volumes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked has changed one slot or none.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Mounts a volume, and says under which name.
+    ///
+    /// # Errors
+    /// What stood in the way; nothing is mounted then.
+    ///
+    /// # Blocking
+    /// For the source, and for what an earlier mount of it brings in.
+    pub(crate) fn mount(&self, request: &MountRequest) -> Result<(VolumeName, Arc<Door>), Failure> {
+        let name = match &request.name {
+            Some(name) => VolumeName::new(name)?,
+            None => VolumeName::of(&request.mountpoint)?,
+        };
+        let (entry, source_fd) = {
+            let others = self.shared.registry.entries_of_others()?;
+            let own = self.entries();
+            let mounts: Vec<_> =
+                others.iter().filter(|found| found.is_alive).map(|found| &found.entry).chain(&own).collect();
+            let ends = ends::find(&request.source, &request.mountpoint, &mounts)?;
+            let identity = ends.source.identity();
+            let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
+            let Shared { arena, cache_bytes, socket, .. } = &self.shared;
+            let entry = Entry::of_this_process(ends.source, identity, ends.mountpoint, arena.clone(), *cache_bytes);
+            (entry.of_daemon(name.to_string(), socket.clone()), ends.source_fd)
+        };
+        let reservation = self.reserve(&name, &entry)?;
+        let claim = claim::claim(&self.shared.registry, &entry, source_fd, false, &|text| tracing::info!("{text}"))?;
+        let session = Session::new(entry, Arc::clone(&self.shared.pressure));
+        let door = self.open(&name, &session, request.options)?;
+        session.set_mounted(&door);
+        let volume = Volume { session, claim: Arc::new(Mutex::new(Some(claim))) };
+        reservation.fill(volume);
+        self.shared.events.tell(Happening::Mounted, Some(name.as_str()), request.mountpoint.display().to_string());
+        let (ends, ended) = (self.ends.clone(), name.clone());
+        // The thread that hears it lives as long as the process.
+        door.on_unmounted(move || drop(ends.send(ended)));
+        Ok((name, door))
+    }
+
+    /// Opens the source and the door.
+    fn open(&self, name: &VolumeName, session: &Session, options: VolumeOptions) -> Result<Arc<Door>, Failure> {
+        let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
+        let Entry { source, mountpoint, identity, .. } = &session.entry;
+        let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
+        let backend = DirBackend::open(&source.path).map_err(|error| failed(&error))?;
+        if let Some(nodes) = left.nodes_of(identity).filter(|_| backend.keeps_nodes_open()) {
+            find_nodes(&backend, &source.path, nodes).map_err(|error| failed(&error))?;
+        }
+        let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
+        let volume = mounted.super_block();
+        drop(mounted);
+        let opened = Door::open(pool, &volume, &source.path, mountpoint, options, tenancy.clone());
+        match opened {
+            Ok(door) => {
+                session.show(Some(&volume));
+                Ok(door)
+            }
+            Err(failure) => {
+                // What an earlier mount left may be in it: that is brought in first.
+                match volume.umount(UmountOptions::default()) {
+                    Ok(()) => self.forget(name),
+                    Err(error) => tracing::error!(volume = name.as_str(), %error, "without a mount, and not ended"),
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes what has ended out of the namespace.
+    fn forget(&self, name: &VolumeName) {
+        if let Err(error) = self.shared.namespace.umount_lazily(name.path()) {
+            tracing::error!(volume = name.as_str(), %error, "it cannot be taken out of the namespace");
+        }
+    }
+
+    fn reserve(&self, name: &VolumeName, entry: &Entry) -> Result<Reservation<'_>, Failure> {
+        let mut state = self.state();
+        if state.is_ending {
+            return Err(Failure::busy("the daemon is ending").advise("start it again"));
+        }
+        if let Some(slot) = state.by_name.get(name) {
+            let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
+            return Err(Failure::busy(format!(
+                "{name} is the name of the volume at {}, of {}",
+                other.mountpoint.display(),
+                other.source.path.display()
+            ))
+            .advise(format!("unmount that first (slackwater umount {word}), or use another --name")));
+        }
+        let mut others = state.by_name.values().map(Slot::entry);
+        let in_the_way =
+            others.find(|other| other.source.overlaps(&entry.source) || other.mountpoint == entry.mountpoint);
+        if let Some(other) = in_the_way {
+            return Err(claim::taken_by(other, &entry.source));
+        }
+        state.by_name.insert(name.clone(), Slot::Reserved(Box::new(entry.clone())));
+        Ok(Reservation { volumes: self, name: name.clone(), is_kept: false })
+    }
+
+    /// The entries of all, also of those that are about to be mounted.
+    fn entries(&self) -> Vec<Entry> {
+        self.state().by_name.values().map(|slot| slot.entry().clone()).collect()
+    }
+
+    /// The mount called `name`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Session>, Failure> {
+        match self.state().by_name.get(name) {
+            Some(Slot::Mounted(volume)) => Ok(Arc::clone(&volume.session)),
+            Some(Slot::Reserved(_)) => {
+                Err(Failure::busy(format!("{name} is just being mounted")).advise("try again when it is"))
+            }
+            None => {
+                let shown: String = name.chars().take(100).flat_map(char::escape_default).collect();
+                Err(Failure::new(Reason::NotMounted, format!("there is no volume called {shown}"))
+                    .advise("slackwater ls lists those that there are"))
+            }
+        }
+    }
+
+    /// Whether the lock that everything needs can be had: what a watchdog wants to know.
+    pub(super) fn is_answering(&self) -> bool {
+        drop(self.state());
+        true
+    }
+
+    /// Has a tenant be otherwise from now on.
+    ///
+    /// # Errors
+    /// There is no such tenant here, or nothing called so to set.
+    pub(crate) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
+        let tenancy = self.shared.tenancy.as_ref().ok_or_else(|| {
+            Failure::usage("this daemon tells no tenants apart").advise("start it with tenant-by in its configuration")
+        })?;
+        // A thread that panicked has changed one or none.
+        let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = settings::changed(tenants.get(tenant).copied().unwrap_or_default(), key, value)?;
+        let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.display()));
+        tenancy.set_config(tenant, config).map_err(|error| refused(&error))?;
+        tenants.insert(tenant.to_path_buf(), config);
+        Ok(())
+    }
+
+    /// All mounts, by name.
+    pub(crate) fn sessions(&self) -> Vec<(VolumeName, Arc<Session>)> {
+        let mounted = |(name, slot): (&VolumeName, &Slot)| match slot {
+            Slot::Mounted(volume) => Some((name.clone(), Arc::clone(&volume.session))),
+            Slot::Reserved(_) => None,
+        };
+        self.state().by_name.iter().filter_map(mounted).collect()
+    }
+
+    /// The engine's side of all.
+    pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
+        self.shared.engine.volumes()
+    }
+
+    pub(crate) fn list(&self) -> List {
+        let mounts = Mounts::now();
+        let is_here = |path: &Path| mounts.has_slackwater_at(path);
+        let volumes: Vec<Listed> =
+            self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &is_here)).collect();
+        let Shared { arena, cache_bytes, left, engine, .. } = &self.shared;
+        let left = engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect();
+        List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left }
+    }
+
+    /// D3; then unmounts all at the same time. With `insist` also those in use. `failed` hears of each that stays.
+    ///
+    /// # Blocking
+    /// For all sources.
+    pub(super) fn umount_all(&self, insist: bool, failed: &(dyn Fn(&Failure) + Sync)) {
+        self.state().is_ending = true;
+        self.changed.notify_all();
+        thread::scope(|scope| {
+            for (name, session) in self.sessions() {
+                scope.spawn(move || {
+                    if let Err(failure) = self.umount(&name, &session, insist) {
+                        failed(&failure);
+                    }
+                });
+            }
+        });
+    }
+
+    fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
+        let request = Umount { deadline: None, force: false, discard: false };
+        self.shared.events.tell(Happening::Unmounting, Some(name.as_str()), "");
+        let outcome = match session.umount(request, &mut |_, _| {}) {
+            Err(failure) if insist && failure.reason == Reason::Busy => {
+                session.umount(Umount { force: true, ..request }, &mut |_, _| {})
+            }
+            outcome => outcome,
+        };
+        outcome.inspect_err(|failure| {
+            self.shared.events.tell(Happening::StillMounted, Some(name.as_str()), failure.to_string());
+        })
+    }
+
+    /// Bytes that are not in a source yet, and how many have reached one since the start.
+    pub(super) fn figures(&self) -> (u64, u64) {
+        let sum = |(left, written), volume: Arc<SuperBlock>| {
+            let status = volume.status();
+            (left + status.bytes_left(), written + status.written_bytes)
+        };
+        self.super_blocks().into_iter().fold((0, 0), sum)
+    }
+
+    /// Waits until no volume is left and none can come, for `time` at most. Whether it is so.
+    pub(super) fn wait_ended(&self, time: Duration) -> bool {
+        let is_left = |state: &mut State| !(state.is_ending && state.by_name.is_empty());
+        let waited = self.changed.wait_timeout_while(self.state(), time, is_left);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_ending && state.by_name.is_empty()
+    }
+
+    fn bury_all(self: &Arc<Self>, ended: &Receiver<VolumeName>) {
+        for name in ended {
+            let volumes = Arc::clone(self);
+            let bury = {
+                let name = name.clone();
+                move || volumes.bury(&name)
+            };
+            if let Err(error) = thread::Builder::new().name("sw-end".into()).spawn(bury) {
+                tracing::warn!(%error, "no thread: other ends wait for this one");
+                self.bury(&name);
+            }
+        }
+    }
+
+    /// Waits until everything of a volume that nobody can reach any more is in the source, and gives it back (D1).
+    fn bury(&self, name: &VolumeName) {
+        let volume = match self.state().by_name.get(name) {
+            Some(Slot::Mounted(volume)) => volume.clone(),
+            Some(Slot::Reserved(_)) | None => return,
+        };
+        let Some((door, super_block)) = volume.session.served() else { return };
+        door.wait_ended();
+        let left = super_block.status().bytes_left();
+        drop(door);
+        volume.session.let_go();
+        drop(super_block);
+        let text = match left {
+            0 => String::new(),
+            left => format!("{} are in {} alone", size::text(left), self.shared.arena.display()),
+        };
+        self.forget(name);
+        let claim = volume.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(claim) = claim {
+            match left {
+                0 => drop(claim),
+                _ => claim.registered.leave(),
+            }
+        }
+        self.state().by_name.remove(name);
+        self.changed.notify_all();
+        self.shared.events.tell(Happening::Unmounted, Some(name.as_str()), text);
+        volume.session.set_released();
+    }
+}
+
+impl Slot {
+    fn entry(&self) -> &Entry {
+        match self {
+            Self::Reserved(entry) => entry,
+            Self::Mounted(volume) => &volume.session.entry,
+        }
+    }
+}
+
+impl Reservation<'_> {
+    fn fill(mut self, volume: Volume) {
+        self.volumes.state().by_name.insert(self.name.clone(), Slot::Mounted(volume));
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.volumes.state().by_name.remove(&self.name);
+            self.volumes.changed.notify_all();
+        }
+    }
+}

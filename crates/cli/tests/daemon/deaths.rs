@@ -1,0 +1,66 @@
+//! A daemon that dies loses nothing, and leaves nothing in the way.
+
+use std::fs;
+use std::path::Path;
+
+use crate::rig::{Scratch, need_fuse, run};
+use crate::running::{Daemon, command, is_mounted, table};
+
+/// Writes what no flusher takes for a while, so that it is in the cache alone.
+fn write(mountpoint: &Path, text: &str) {
+    fs::write(mountpoint.join("file"), text).unwrap();
+}
+
+fn read(source: &Path) -> String {
+    fs::read_to_string(source.join("file")).unwrap_or_default()
+}
+
+const LATE: &str = "dirty-expire = \"1h\"\n";
+
+#[test]
+fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (configured, other, gone) = (scratch.pair("configured"), scratch.pair("other"), scratch.pair("gone"));
+    let config = LATE.to_owned() + &table("configured", &configured.0, &configured.1);
+    let mut daemon = Daemon::start(&scratch, &config);
+    daemon.mount(&other.0, &other.1, "other");
+    daemon.mount(&gone.0, &gone.1, "gone");
+    write(&configured.1, "one");
+    write(&other.1, "two");
+    write(&gone.1, "three");
+    daemon.kill();
+    assert_ne!(read(&other.0), "two", "it is in the cache alone");
+    let away = scratch.path.join("away");
+    fs::rename(&gone.0, &away).unwrap();
+
+    let daemon = Daemon::start(&scratch, &config);
+    for words in ["has died: taking its place", "Brought in", "in the arena alone"] {
+        assert_eq!(daemon.said(words), 1, "{words}: {}", daemon.all_said());
+    }
+    assert_eq!(daemon.said("freed."), 3, "{}", daemon.all_said());
+    assert_eq!(read(&configured.1), "one", "its volume is there again, with what was written");
+    assert_eq!(read(&other.0), "two");
+    assert!(!is_mounted(&other.1) && !is_mounted(&gone.1));
+    assert_eq!(daemon.json("ls")["left"].as_array().unwrap().len(), 1);
+    // Another process must not write what is older over it.
+    fs::rename(&away, &gone.0).unwrap();
+    let mount = ["mount", gone.0.to_str().unwrap(), gone.1.to_str().unwrap(), "--cache", "16MiB"];
+    scratch.run(mount).expect(1, &["not in it yet", "mount --daemon"]);
+    daemon.mount(&gone.0, &gone.1, "gone");
+    assert_eq!(read(&gone.1), "three");
+    daemon.end();
+    assert_eq!((read(&configured.0), read(&gone.0)), ("one".into(), "three".into()));
+    assert!(!scratch.arena("daemon").exists());
+}
+
+#[test]
+fn an_arena_that_is_damaged_or_of_others_starts_no_daemon() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let arena = scratch.arena("daemon");
+    fs::write(&arena, "not an arena").unwrap();
+    fs::set_permissions(&arena, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    run(command(&scratch, "")).expect(1, &["cannot use the arena", "move it away"]);
+    assert_eq!(fs::read(&arena).unwrap(), b"not an arena");
+}

@@ -1,0 +1,112 @@
+//! Who may look, and what is seen.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use crate::rig::{Process, Scratch, need_fuse, run};
+use crate::running::Daemon;
+
+/// A user with no privileges at all.
+const NOBODY: &str = "65534";
+/// A group that nobody else is in.
+const GROUP: &str = "54321";
+
+#[test]
+fn a_group_may_look_and_change_nothing() {
+    need_fuse();
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path.join("run"), fs::Permissions::from_mode(0o700)).unwrap();
+    let open = scratch.dir("open", 0o755);
+    let socket = open.join("socket");
+    let daemon = Daemon::start_at(&scratch, &format!("socket-group = \"{GROUP}\"\n"), &socket);
+    let (source, mountpoint) = scratch.pair("a");
+    daemon.mount(&source, &mountpoint, "a");
+    let status = fs::metadata(&socket).unwrap();
+    assert_eq!((status.mode() & 0o777, status.gid()), (0o660, GROUP.parse().unwrap()));
+    let binary = scratch.command_for_all();
+    let ask = |group: &str, arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", group, "--clear-groups"]).arg(&binary).args(arguments);
+        run({
+            command.env("SLACKWATER_SOCKET", &socket).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("none"));
+            command
+        })
+    };
+    ask(GROUP, &["ls"]).expect(0, &["a "]);
+    ask(GROUP, &["tenants"]).expect(0, &["root"]);
+    ask(GROUP, &["umount", "a"]).expect(1, &["you may look"]);
+    ask(GROUP, &["sync", "a"]).expect(1, &["you may look"]);
+    ask(GROUP, &["set", "a", "dontcache=on"]).expect(1, &["you may look"]);
+    ask(NOBODY, &["ls"]).expect(1, &["no permission"]);
+    assert_eq!(daemon.states().len(), 1);
+    daemon.end();
+}
+
+#[test]
+fn what_happens_is_told_as_it_happens() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let mut command = scratch.command(["events", "--json"]);
+    let mut listening = Process::spawn(command.stdout(Stdio::piped()));
+    let mut lines = BufReader::new(listening.0.stdout.take().unwrap()).lines();
+    let mut next = || -> (String, String) {
+        let event: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        (event["what"].as_str().unwrap().to_owned(), event["name"].as_str().unwrap_or_default().to_owned())
+    };
+    // It hears of what comes after it has asked: until it has, volumes come and go.
+    let (source, mountpoint) = scratch.pair("early");
+    let heard = std::thread::scope(|scope| {
+        let first = scope.spawn(&mut next);
+        while !first.is_finished() {
+            daemon.mount(&source, &mountpoint, "early");
+            daemon.run(["umount", "early"]).expect(0, &[]);
+        }
+        first.join().unwrap()
+    });
+    assert_eq!(heard.1, "early");
+    let (source, mountpoint) = scratch.pair("a");
+    daemon.mount(&source, &mountpoint, "a");
+    daemon.run(["umount", "a"]).expect(0, &[]);
+    let mut of_a = Vec::new();
+    while of_a.len() < 3 {
+        let (what, name) = next();
+        if name == "a" {
+            of_a.push(what);
+        }
+    }
+    assert_eq!(of_a, ["mounted", "unmounting", "unmounted"]);
+    daemon.end();
+    assert_eq!(listening.wait().code(), Some(0));
+}
+
+#[test]
+fn peers_that_flood_or_hang_keep_nobody_from_being_answered() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let mut hanging: Vec<_> = (0..200).map(|_| UnixStream::connect(&daemon.socket).unwrap()).collect();
+    for (number, stream) in hanging.iter_mut().enumerate() {
+        // Half a request, nonsense, or nothing.
+        let part: &[u8] = match number % 3 {
+            0 => b"{\"version\":1,",
+            1 => b"\xff\xfe\n",
+            _ => b"",
+        };
+        let _ = stream.write_all(part);
+    }
+    assert!(daemon.states().is_empty());
+    let mut answer = String::new();
+    let _ = hanging[1].read_to_string(&mut answer);
+    assert!(answer.contains("not a request"), "{answer}");
+    // A volume of that name is nobody's.
+    let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+    stream.write_all(b"{\"version\":1,\"volume\":\"\\u0001/../x\",\"request\":\"status\"}\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("no volume called") && !answer.contains('\u{1}'), "{answer}");
+    daemon.end();
+}

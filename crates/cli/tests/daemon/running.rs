@@ -1,0 +1,146 @@
+//! A daemon that runs, and the commands that talk to it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStderr, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::rig::{Output, Process, Scratch, wait_until};
+
+/// A daemon in the foreground, which listens.
+pub(crate) struct Daemon<'s> {
+    scratch: &'s Scratch,
+    pub(crate) socket: PathBuf,
+    pub(crate) process: Process,
+    /// What it has said on standard error so far.
+    said: Arc<Mutex<String>>,
+}
+
+impl<'s> Daemon<'s> {
+    /// Starts it in `scratch`, with `config` and a small cache, and waits until it listens.
+    #[track_caller]
+    pub(crate) fn start(scratch: &'s Scratch, config: &str) -> Self {
+        Self::start_at(scratch, config, &scratch.path.join("run/daemon.sock"))
+    }
+
+    /// The same, with its socket there.
+    #[track_caller]
+    pub(crate) fn start_at(scratch: &'s Scratch, config: &str, socket: &Path) -> Self {
+        let mut command = command(scratch, config);
+        command.arg("--socket").arg(socket);
+        let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let said = Arc::new(Mutex::new(String::new()));
+        let heard = follow(process.0.stderr.take().unwrap(), Arc::clone(&said));
+        let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("End with Ctrl-C") {
+            line.clear();
+            if stdout.read_line(&mut line).unwrap() == 0 {
+                let status = process.wait();
+                heard.join().unwrap();
+                panic!("the daemon ended with {status}: {}", said.lock().unwrap());
+            }
+        }
+        // What it says at the end would break the pipe.
+        thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+        Self { scratch, socket: socket.to_path_buf(), process, said }
+    }
+
+    /// Runs a command that asks it.
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Output {
+        let mut command = self.scratch.command(arguments);
+        crate::rig::run({
+            command.env("SLACKWATER_SOCKET", &self.socket);
+            command
+        })
+    }
+
+    /// Has it mount.
+    #[track_caller]
+    pub(crate) fn mount(&self, source: &Path, mountpoint: &Path, name: &str) {
+        let (source, mountpoint) = (source.to_str().unwrap(), mountpoint.to_str().unwrap());
+        self.run(["mount", "--daemon", source, mountpoint, "--name", name]).expect(0, &[name, "Unmount with"]);
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self, verb: &str) -> serde_json::Value {
+        let output = self.run([verb, "--json"]);
+        output.expect(0, &[]);
+        serde_json::from_str(&output.text).unwrap()
+    }
+
+    /// Names and states of its volumes.
+    #[track_caller]
+    pub(crate) fn states(&self) -> Vec<(String, String)> {
+        let list = self.json("ls");
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let volumes = list["volumes"].as_array().unwrap().iter();
+        volumes.map(|volume| (text(&volume["name"]), text(&volume["phase"]))).collect()
+    }
+
+    /// How often it has said `words` on standard error so far.
+    pub(crate) fn said(&self, words: &str) -> usize {
+        self.said.lock().unwrap().matches(words).count()
+    }
+
+    /// All it said on standard error so far.
+    pub(crate) fn all_said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// As a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.wait();
+    }
+
+    /// Ends it in order, also where a volume is in use.
+    #[track_caller]
+    pub(crate) fn end(mut self) {
+        self.process.signal(Signal::TERM);
+        let status = self.process.wait();
+        assert_eq!(status.code(), Some(0), "{}", self.all_said());
+        assert!(!self.socket.exists());
+    }
+}
+
+fn follow(stderr: ChildStderr, said: Arc<Mutex<String>>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            *said.lock().unwrap() += &(line + "\n");
+        }
+    })
+}
+
+/// The command that starts it with `config`.
+pub(crate) fn command(scratch: &Scratch, config: &str) -> std::process::Command {
+    let file = scratch.path.join("daemon.toml");
+    fs::write(&file, config).unwrap();
+    let arena = scratch.arena("daemon");
+    let arguments = ["daemon", "--cache", "64MiB", "--config", file.to_str().unwrap(), "--arena"];
+    let mut command = scratch.command(arguments);
+    command.arg(arena);
+    command
+}
+
+/// A table of a volume for a configuration.
+pub(crate) fn table(name: &str, source: &Path, mountpoint: &Path) -> String {
+    format!("[volumes.{name}]\nsource = {source:?}\nmountpoint = {mountpoint:?}\n")
+}
+
+/// Whether something is mounted at `path`.
+pub(crate) fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1).map(Path::new) == Some(path))
+}
+
+/// Waits until nothing is mounted at `path`.
+#[track_caller]
+pub(crate) fn wait_unmounted(path: &Path) {
+    wait_until("it is unmounted", || !is_mounted(path));
+}

@@ -1,0 +1,166 @@
+//! From mount to unmount.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::rig::{Scratch, need_fuse, wait_until};
+use crate::running::{Daemon, is_mounted, table, wait_unmounted};
+
+fn write(mountpoint: &Path, text: &str) {
+    fs::write(mountpoint.join("file"), text).unwrap();
+}
+
+#[track_caller]
+fn assert_written(source: &Path, text: &str) {
+    assert_eq!(fs::read_to_string(source.join("file")).unwrap(), text);
+}
+
+#[test]
+fn volumes_come_from_the_configuration_and_at_run_time_and_end_with_everything_in_their_sources() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let pairs: Vec<_> = ["a", "b", "c", "d"].iter().map(|name| (*name, scratch.pair(name))).collect();
+    let config: String = pairs[..2].iter().map(|(name, (source, point))| table(name, source, point)).collect();
+    let daemon = Daemon::start(&scratch, &config);
+    for (name, (source, mountpoint)) in &pairs[2..] {
+        daemon.mount(source, mountpoint, name);
+    }
+    for (name, (_, mountpoint)) in &pairs {
+        write(mountpoint, name);
+    }
+    let mounted: Vec<_> = pairs.iter().map(|(name, _)| ((*name).to_owned(), "mounted".to_owned())).collect();
+    assert_eq!(daemon.states(), mounted);
+
+    daemon.run(["sync", "a", pairs[1].1.1.to_str().unwrap()]).expect(0, &[]);
+    assert_written(&pairs[0].1.0, "a");
+    assert_written(&pairs[1].1.0, "b");
+
+    // By name, by path, from outside, and the last with the daemon.
+    daemon.run(["umount", "a"]).expect(0, &[]);
+    daemon.run(["umount", pairs[1].1.1.to_str().unwrap()]).expect(0, &[]);
+    unmount(&pairs[2].1.1, UnmountFlags::empty()).unwrap();
+    wait_until("the third is gone", || daemon.states() == [("d".to_owned(), "mounted".to_owned())]);
+    daemon.run(["umount", "a"]).expect(5, &["not mounted"]);
+    // What was unmounted can be mounted again at once.
+    daemon.mount(&pairs[0].1.0, &pairs[0].1.1, "again");
+    assert_written(&pairs[0].1.1, "a");
+    daemon.end();
+    for (name, (source, mountpoint)) in &pairs {
+        assert_written(source, name);
+        assert!(!is_mounted(mountpoint));
+    }
+    assert!(!scratch.arena("daemon").exists());
+}
+
+#[test]
+fn all_are_unmounted_or_synced_at_once() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let pairs: Vec<_> = (0..20).map(|number| scratch.pair(&format!("v{number}"))).collect();
+    for (number, (source, mountpoint)) in pairs.iter().enumerate() {
+        daemon.mount(source, mountpoint, &format!("v{number}"));
+        write(mountpoint, "x");
+    }
+    daemon.run(["sync", "--all"]).expect(0, &[]);
+    pairs.iter().for_each(|(source, _)| assert_written(source, "x"));
+    daemon.run(["umount", "--all"]).expect(0, &[]);
+    assert!(daemon.states().is_empty());
+    daemon.end();
+}
+
+#[test]
+fn a_volume_in_use_is_left_alone_unless_forced_or_lazily() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let (forced, lazy) = (scratch.pair("forced"), scratch.pair("lazy"));
+    daemon.mount(&forced.0, &forced.1, "forced");
+    daemon.mount(&lazy.0, &lazy.1, "lazy");
+    write(&forced.1, "x");
+    write(&lazy.1, "y");
+    let held = fs::File::open(lazy.1.join("file")).unwrap();
+    let used = fs::File::open(forced.1.join("file")).unwrap();
+    let pid = std::process::id().to_string();
+    daemon.run(["umount", "forced"]).expect(3, &["in use", &pid]);
+    daemon.run(["umount", "forced", "--force"]).expect(0, &[]);
+    assert_written(&forced.0, "x");
+    drop(used);
+
+    daemon.run(["umount", "lazy", "--lazy"]).expect(0, &[]);
+    wait_unmounted(&lazy.1);
+    assert_eq!(daemon.states(), [("lazy".to_owned(), "elsewhere".to_owned())]);
+    assert_eq!(std::io::read_to_string(&held).unwrap(), "y");
+    drop(held);
+    wait_until("the last user lets it end", || daemon.states().is_empty());
+    assert_written(&lazy.0, "y");
+    daemon.end();
+}
+
+#[test]
+fn what_is_set_holds_from_then_on() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let config = "tenant-by = \"uid\"\n[tenants.\"uid:1234\"]\nlimit = \"8MiB\"\n";
+    let daemon = Daemon::start(&scratch, config);
+    let (source, mountpoint) = scratch.pair("a");
+    fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    daemon.mount(&source, &mountpoint, "a");
+    let write_as = |name: &str| {
+        let file = mountpoint.join(name);
+        let script = format!("echo x > {}", file.display());
+        let words = ["--reuid", "1234", "--regid", "1234", "--clear-groups", "sh", "-c", &script];
+        let status = std::process::Command::new("setpriv").args(words).status().unwrap();
+        assert!(status.success());
+    };
+    let limit = || {
+        let tenants = daemon.json("tenants");
+        let all = tenants["tenants"].as_array().unwrap();
+        all.iter().find(|tenant| tenant["name"] == "uid:1234").unwrap()["limit_bytes"].clone()
+    };
+    write_as("one");
+    assert_eq!(limit(), 8 << 20);
+    daemon.run(["set", "--tenant", "uid:1234", "limit=4MiB", "dontcache=on"]).expect(0, &[]);
+    assert_eq!(limit(), 4 << 20);
+    daemon.run(["set", "--tenant", "uid:1234", "limit=none"]).expect(0, &[]);
+    assert!(limit().is_null());
+    daemon.run(["set", "a", "dontcache=on"]).expect(0, &[]);
+    write_as("two");
+    daemon.run(["set", "a", "dontcache=off"]).expect(0, &[]);
+
+    daemon.run(["set", "a", "dontcache=1"]).expect(2, &["neither on nor off"]);
+    daemon.run(["set", "a", "colour=blue"]).expect(2, &["colour"]);
+    daemon.run(["set", "a"]).expect(2, &["set what"]);
+    daemon.run(["set", "none", "dontcache=on"]).expect(5, &["none"]);
+    daemon.run(["set", "--tenant", "/cgroup", "limit=1MiB"]).expect(2, &["/cgroup"]);
+    daemon.run(["set", "--tenant", "uid:1234", "limit=lots"]).expect(2, &["lots"]);
+    daemon.end();
+    assert!(source.join("one").exists() && source.join("two").exists());
+}
+
+#[test]
+fn a_source_may_be_reached_by_any_path_and_is_mounted_once() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let (source, mountpoint) = scratch.pair("a");
+    fs::create_dir(source.join("inner")).unwrap();
+    let link = scratch.path.join("link");
+    symlink(&source, &link).unwrap();
+    let other = scratch.dir("other", 0o755);
+    daemon.mount(&link, &mountpoint, "a");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let try_mount =
+        |from: &Path, at: &Path, name: &str| daemon.run(["mount", "--daemon", &text(from), &text(at), "--name", name]);
+    try_mount(&source, &other, "b").expect(3, &["mounted already"]);
+    try_mount(&source.join("inner"), &other, "b").expect(3, &["lies in"]);
+    try_mount(&scratch.path, &other, "b").expect(2, &["inside the source"]);
+    try_mount(&other, &mountpoint, "b").expect(3, &["a mount point already"]);
+    // Another process's mount of it is kept out as well.
+    scratch.run(["mount", &text(&source), &text(&other), "--cache", "16MiB"]).expect(3, &["mounted already"]);
+    assert_eq!(daemon.states().len(), 1);
+    daemon.end();
+}
