@@ -153,6 +153,19 @@ fn a_mount_goes_after_those_on_it_or_with_them() {
 }
 
 #[test]
+fn a_volume_that_was_unmounted_by_itself_is_taken_out_and_its_place_is_free() {
+    let _turn = turn();
+    let rig = Rig::new();
+    let mount = || rig.namespace.mount("/a", "a", Arc::new(MemBackend::new())).map(|mount| mount.super_block());
+    let volume = mount().unwrap();
+    volume.umount(UmountOptions::default()).unwrap();
+    assert_eq!(mounted(&rig).len(), 1);
+    rig.namespace.umount_lazily("/a").unwrap();
+    assert!(mounted(&rig).is_empty());
+    mount().unwrap();
+}
+
+#[test]
 fn who_has_a_file_of_a_lazily_detached_mount_keeps_it_and_unmounts_it_at_last() {
     let _turn = turn();
     let rig = Rig::new();

@@ -14,7 +14,7 @@ use slackwater_sync::rcu::Guard;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::{Put, gate};
 
-use crate::error::NamespaceError;
+use crate::error::{NamespaceError, UmountError};
 use crate::file::File;
 use crate::namespace::mount::{Mount, Slot};
 use crate::namespace::path::{Place, check};
@@ -172,9 +172,13 @@ impl Core {
     /// Nobody refers any more to a mount that was lazily detached: its volume is unmounted. Kernel: `cleanup_mnt`.
     pub(super) fn end(&self, mount: &Mount) {
         let Some(sb) = &mount.sb else { unreachable!("the root is never detached") };
-        if let Err(error) = sb.umount(UmountOptions::default()) {
+        match sb.umount(UmountOptions::default()) {
+            // By itself, before it was taken out of the tree.
+            Ok(()) | Err(UmountError::NotMounted) => {}
             // It can be found among the engine's volumes, and unmounted there.
-            tracing::error!(target: "slackwater::umount", volume = sb.name(), %error, "detached, and still mounted");
+            Err(error) => {
+                tracing::error!(target: "slackwater::umount", volume = sb.name(), %error, "detached, and still mounted");
+            }
         }
         self.give_slot(mount);
     }

@@ -87,7 +87,8 @@ impl Namespace {
     }
 
     /// Takes what is mounted at `path`, and all that is mounted on it, out of the tree, in use or not. It can be used by who
-    /// has it, and is unmounted when the last one lets go; what nobody uses is when this returns.
+    /// has it, and is unmounted when the last one lets go; what nobody uses is when this returns. A volume that was unmounted
+    /// by its own [`umount`](crate::SuperBlock::umount) stays in the tree until this takes it out.
     ///
     /// # Errors
     /// `BadPath`, `NotAMount`.
