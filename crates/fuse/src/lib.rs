@@ -33,7 +33,7 @@ pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;
 pub use landing::Landed;
-pub use mounted::{Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
+pub use mounted::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
 pub use negotiate::{InitOptions, Missing, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
 pub use parse::{Forgets, InitRequest, Operation, ParseError, Request, parse};

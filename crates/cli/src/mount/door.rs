@@ -10,7 +10,7 @@ use slackwater_backends::SystemClock;
 use slackwater_fuse::mount::{MountError, MountOptions};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
-use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
 pub(crate) use slackwater_fuse::{Missing, Tenancy};
 use slackwater_size as size;
 
@@ -170,7 +170,13 @@ impl Door {
     fn failure(&self, error: &MountedError) -> Failure {
         let mountpoint = self.mounted.mountpoint().display();
         let holders = |failure: Failure, holders: &[Holder]| {
-            let line = |holder: &Holder| format!("pid {} ({}): {}", holder.pid, holder.command, holder.path.display());
+            let line = |holder: &Holder| {
+                let (pid, command, path) = (holder.pid, &holder.command, holder.path.display());
+                match holder.how {
+                    Hold::Use => format!("pid {pid} ({command}): {path}"),
+                    Hold::Mount => format!("mounted at {path} where pid {pid} ({command}) is"),
+                }
+            };
             let failure =
                 holders.iter().take(HOLDERS_MAX).fold(failure, |failure, holder| failure.advise(line(holder)));
             match holders.len().saturating_sub(HOLDERS_MAX) {

@@ -106,6 +106,7 @@ impl<'s> Daemon<'s> {
         let status = self.process.wait();
         assert_eq!(status.code(), Some(0), "{}", self.all_said());
         assert!(!self.socket.exists());
+        assert_eq!(self.said("ERROR"), 0, "{}", self.all_said());
     }
 }
 

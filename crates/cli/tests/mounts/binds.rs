@@ -55,7 +55,7 @@ fn a_volume_that_is_mounted_elsewhere_too_works_on_until_it_is_not() {
         ended
         echo $(cat source/file)
     "#;
-    let words = ["in use elsewhere: by open files", "is mounted already, at", "one two three"];
+    let words = ["in use elsewhere: by open files", "bound where pid", "is mounted already, at", "one two three"];
     let output = Sandbox::new().run_as_root(&format!("{ELSEWHERE}{script}"));
     output.expect(0, &words);
     assert!(!output.text.contains("deadline"), "{}", output.text);
@@ -117,5 +117,5 @@ fn another_namespace_keeps_a_volume() {
         ended
         echo $(cat source/file)
     "#;
-    Sandbox::new().run_as_root(script).expect(0, &["in another namespace", "one two"]);
+    Sandbox::new().run_as_root(script).expect(0, &["in another namespace", "mount where pid", "one two"]);
 }

@@ -12,8 +12,19 @@ pub struct Holder {
     pub pid: u32,
     /// Its command.
     pub command: String,
-    /// What it uses.
+    /// What it uses, or where it is mounted.
     pub path: PathBuf,
+    /// In which way.
+    pub how: Hold,
+}
+
+/// How a process holds a mount.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Hold {
+    /// It is in there, or has something open there.
+    Use,
+    /// In its mount namespace the volume is mounted there as well.
+    Mount,
 }
 
 /// How many are named in a message.
@@ -22,8 +33,12 @@ const NAMED_MAX: usize = 5;
 /// The holders for a message, or nothing.
 pub(super) fn list(holders: &[Holder]) -> String {
     let mut text = String::new();
-    for (at, Holder { pid, command, path }) in holders.iter().take(NAMED_MAX).enumerate() {
+    for (at, Holder { pid, command, path, how }) in holders.iter().take(NAMED_MAX).enumerate() {
         text += if at == 0 { ": " } else { ", " };
+        text += match how {
+            Hold::Use => "",
+            Hold::Mount => "mounted for ",
+        };
         text += &format!("{command} ({pid}) at {}", path.display());
     }
     if holders.len() > NAMED_MAX {
@@ -34,11 +49,15 @@ pub(super) fn list(holders: &[Holder]) -> String {
 
 /// Everybody who uses something on the device `dev`, each with the first thing found.
 pub(super) fn of(dev: u64) -> Vec<Holder> {
+    pids().into_iter().filter_map(|pid| holder(pid, dev)).collect()
+}
+
+/// All processes, in order.
+pub(super) fn pids() -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let mut holders: Vec<_> = pids.filter_map(|pid| holder(pid, dev)).collect();
-    holders.sort_by_key(|holder| holder.pid);
-    holders
+    let mut pids: Vec<u32> = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
 }
 
 fn holder(pid: u32, dev: u64) -> Option<Holder> {
@@ -46,7 +65,7 @@ fn holder(pid: u32, dev: u64) -> Option<Holder> {
     let path = used_link(&process, dev).or_else(|| open_file(&process, dev)).or_else(|| mapped_file(&process, dev))?;
     // Gone meanwhile, it holds nothing.
     let command = fs::read_to_string(process.join("comm")).ok()?.trim_end().to_owned();
-    Some(Holder { pid, command, path })
+    Some(Holder { pid, command, path, how: Hold::Use })
 }
 
 fn used_link(process: &Path, dev: u64) -> Option<PathBuf> {
@@ -99,7 +118,7 @@ mod tests {
     #[test]
     fn a_message_names_some_and_counts_the_rest() {
         assert_eq!(list(&[]), "");
-        let one = |pid| Holder { pid, command: "sh".to_owned(), path: PathBuf::from("/mnt") };
+        let one = |pid| Holder { pid, command: "sh".to_owned(), path: PathBuf::from("/mnt"), how: Hold::Use };
         assert_eq!(list(&[one(7)]), ": sh (7) at /mnt");
         assert!(list(&(1..8).map(one).collect::<Vec<_>>()).ends_with("sh (5) at /mnt and 2 more"));
     }

@@ -19,6 +19,7 @@
 mod error;
 mod flush;
 mod holders;
+mod namespaces;
 mod start;
 
 use std::fs::File;
@@ -47,7 +48,7 @@ use crate::volume::Volume;
 use crate::volume::lock_order::UMOUNT;
 
 pub use error::{MountVolumeError, MountedError};
-pub use holders::Holder;
+pub use holders::{Hold, Holder};
 
 /// Time between two reports of progress, and two looks at what changes by itself.
 const LOOK: Duration = Duration::from_millis(100);
@@ -354,6 +355,12 @@ impl MountedVolume {
         dev_of(&self.mountpoint).map(|_| ())
     }
 
+    fn elsewhere(&self) -> MountedError {
+        let mut holders = namespaces::others_than(&self.mountpoint, self.dev);
+        holders.extend(self.holders());
+        MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders }
+    }
+
     fn busy(&self) -> MountedError {
         MountedError::Busy { mountpoint: self.mountpoint.clone(), holders: self.holders() }
     }
@@ -417,7 +424,7 @@ impl MountedVolume {
             } else if !is_patient {
                 self.volume.refuse(false);
                 self.sb.thaw();
-                return Err(MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders: self.holders() });
+                return Err(self.elsewhere());
             }
             pause.wait_timeout(LOOK / 50);
         }

@@ -1,0 +1,79 @@
+//! Where a volume is mounted besides its mountpoint: as a bind mount, or in another mount namespace, which got a copy of all
+//! mounts when it was made. As `/proc` has it; the file system is not asked.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use slackwater_arena::unescape_mount_field;
+
+use crate::mounted::holders::{Hold, Holder, pids};
+
+/// The mounts of the device `dev`, each named by one process of its namespace.
+pub(super) fn mounts_of(dev: u64) -> Vec<Holder> {
+    let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let mut seen = HashSet::new();
+    let mut mounts = Vec::new();
+    for pid in pids() {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        // Another user's, or gone meanwhile.
+        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
+        if !seen.insert(namespace) {
+            continue;
+        }
+        let Ok(mountinfo) = fs::read_to_string(process.join("mountinfo")) else { continue };
+        let command = fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
+        let holder = |path| Holder { pid, command: command.clone(), path, how: Hold::Mount };
+        mounts.extend(points_of(&mountinfo, &device).map(holder));
+    }
+    mounts
+}
+
+/// The same without that at `here`, in this process's namespace.
+pub(super) fn others_than(here: &Path, dev: u64) -> Vec<Holder> {
+    let own = fs::read_link("/proc/self/ns/mnt");
+    let is_ours =
+        |pid: u32| matches!((fs::read_link(format!("/proc/{pid}/ns/mnt")), &own), (Ok(its), Ok(own)) if its == *own);
+    let mut mounts = mounts_of(dev);
+    mounts.retain(|mount| mount.path != here || !is_ours(mount.pid));
+    mounts
+}
+
+/// Number, parent, device, root, mount point, ...
+fn points_of(mountinfo: &str, device: &str) -> impl Iterator<Item = PathBuf> {
+    mountinfo.lines().filter_map(move |line| {
+        let mut fields = line.split(' ').skip(2);
+        (fields.next()? == device).then(|| fields.nth(1).map(unescape_mount_field))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_their_device() {
+        let text = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                    41 22 0:42 / /mnt/a\\040b rw - fuse.slackwater /srv/x rw\n\
+                    43 22 0:42 /in /bound rw - fuse.slackwater /srv/x rw\n\
+                    44 22 0:4 / /other rw - tmpfs none rw\n";
+        let points: Vec<_> = points_of(text, "0:42").collect();
+        assert_eq!(points, [Path::new("/mnt/a b"), Path::new("/bound")]);
+        assert_eq!(points_of("nonsense\n1 2 0:42\n", "0:42").count(), 0);
+    }
+
+    #[test]
+    fn the_root_is_mounted_in_some_namespace() {
+        let dev = fs::metadata("/proc").unwrap().dev();
+        assert!(mounts_of(dev).iter().any(|mount| mount.path == Path::new("/proc") && mount.how == Hold::Mount));
+        let elsewhere = others_than(Path::new("/proc"), dev);
+        let own = fs::read_link("/proc/self/ns/mnt").unwrap();
+        let is_here = |holder: &Holder| {
+            let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.pid));
+            holder.path == Path::new("/proc") && its.is_ok_and(|its| its == own)
+        };
+        assert!(!elsewhere.iter().any(is_here), "{elsewhere:?}");
+    }
+}
