@@ -192,6 +192,15 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_one() {
+        let example = include_str!("../../../../dist/slackwater.toml");
+        assert_eq!(Config::parse(example).unwrap().cache, Some(1 << 30));
+        // And so it is with what it only shows.
+        let shown = example.replace("\n#", "\n");
+        assert_eq!(Config::parse(&shown).unwrap().mounts().count(), 1, "{shown}");
+    }
+
+    #[test]
     fn nothing_need_be_said() {
         let config = Config::parse("").unwrap();
         assert_eq!((config.cache, config.dirty_ratio, config.volumes.len()), (None, 20, 0));

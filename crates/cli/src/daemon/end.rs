@@ -59,7 +59,7 @@ impl Watch {
     /// As long as it runs.
     pub(super) fn keep(self, volumes: &Arc<Volumes>) {
         let mut patience = Patience::default();
-        let mut meter = None;
+        let (mut meter, mut seen) = (None, (0, 0));
         loop {
             let event = match meter {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -94,7 +94,11 @@ impl Watch {
             if let Some(meter) = &mut meter {
                 let (left, written) = volumes.figures();
                 meter.update(left, written);
-                systemd::still_stopping(left);
+                if (left, written) != seen {
+                    // Where nothing moves the service manager's patience ends.
+                    systemd::still_stopping(left);
+                    seen = (left, written);
+                }
             }
         }
     }

@@ -10,4 +10,5 @@ mod refusals;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod running;
+mod systemd;
 mod volumes;

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStderr, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -28,11 +28,24 @@ impl<'s> Daemon<'s> {
         Self::start_at(scratch, config, &scratch.path.join("run/daemon.sock"))
     }
 
+    /// The same with `more` for its command.
+    #[track_caller]
+    pub(crate) fn start_with(scratch: &'s Scratch, config: &str, more: impl FnOnce(&mut Command)) -> Self {
+        let mut command = command(scratch, config);
+        more(&mut command);
+        Self::listening(scratch, command, &scratch.path.join("run/daemon.sock"))
+    }
+
     /// The same, with its socket there.
     #[track_caller]
     pub(crate) fn start_at(scratch: &'s Scratch, config: &str, socket: &Path) -> Self {
         let mut command = command(scratch, config);
         command.arg("--socket").arg(socket);
+        Self::listening(scratch, command, socket)
+    }
+
+    #[track_caller]
+    fn listening(scratch: &'s Scratch, mut command: Command, socket: &Path) -> Self {
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let said = Arc::new(Mutex::new(String::new()));
         let heard = follow(process.0.stderr.take().unwrap(), Arc::clone(&said));
@@ -118,14 +131,16 @@ fn follow(stderr: ChildStderr, said: Arc<Mutex<String>>) -> thread::JoinHandle<(
     })
 }
 
-/// The command that starts it with `config`.
-pub(crate) fn command(scratch: &Scratch, config: &str) -> std::process::Command {
+/// The command that starts it with `config`, and a small cache unless that says otherwise.
+pub(crate) fn command(scratch: &Scratch, config: &str) -> Command {
     let file = scratch.path.join("daemon.toml");
     fs::write(&file, config).unwrap();
     let arena = scratch.arena("daemon");
-    let arguments = ["daemon", "--cache", "64MiB", "--config", file.to_str().unwrap(), "--arena"];
-    let mut command = scratch.command(arguments);
+    let mut command = scratch.command(["daemon", "--config", file.to_str().unwrap(), "--arena"]);
     command.arg(arena);
+    if !config.contains("cache = ") {
+        command.args(["--cache", "64MiB"]);
+    }
     command
 }
 

@@ -1,0 +1,92 @@
+//! What a service manager hears, and a shutdown with much that is dirty.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixDatagram;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::rig::{Process, Scratch, need_fuse, wait_until};
+use crate::running::{Daemon, command, table};
+
+/// Where a service manager listens.
+struct Manager {
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Manager {
+    fn listen(socket: &std::path::Path) -> Self {
+        let listening = UnixDatagram::bind(socket).unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hearing = Arc::clone(&heard);
+        thread::spawn(move || {
+            let mut message = [0; 4096];
+            while let Ok(bytes) = listening.recv(&mut message) {
+                hearing.lock().unwrap().push(String::from_utf8_lossy(&message[..bytes]).into_owned());
+            }
+        });
+        Self { heard }
+    }
+
+    fn has_heard(&self, words: &str) -> usize {
+        self.heard.lock().unwrap().iter().filter(|message| message.lines().any(|line| line.starts_with(words))).count()
+    }
+}
+
+#[test]
+fn it_hears_that_the_daemon_is_ready_lives_and_ends() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let notify = scratch.path.join("notify");
+    let manager = Manager::listen(&notify);
+    let (source, mountpoint) = scratch.pair("a");
+    let mut command = command(&scratch, &table("a", &source, &mountpoint));
+    command.env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
+    let mut process = Process::spawn(&mut command);
+    wait_until("it is ready", || manager.has_heard("READY=1") == 1);
+    assert!(mountpoint.join(".").exists());
+    assert_eq!(manager.has_heard("STATUS=1 volumes"), 1);
+    wait_until("it shows that it lives", || manager.has_heard("WATCHDOG=1") >= 3);
+    assert_eq!(manager.has_heard("STOPPING=1"), 0);
+    process.signal(Signal::TERM);
+    assert!(process.wait().success());
+    assert_eq!(manager.has_heard("STOPPING=1"), 1);
+}
+
+#[test]
+fn a_shutdown_with_a_gigabyte_dirty_asks_for_time_and_loses_nothing() {
+    const BYTES: u64 = 1 << 30;
+    need_fuse();
+    let scratch = Scratch::new();
+    let notify = scratch.path.join("notify");
+    let manager = Manager::listen(&notify);
+    let (source, mountpoint) = scratch.pair("a");
+    // Below half of the cache nothing is written back.
+    let config = "cache = \"2400MiB\"\ndirty-ratio = 100\ndirty-expire = \"1h\"\n";
+    let config = config.to_owned() + &table("a", &source, &mountpoint);
+    let daemon = Daemon::start_with(&scratch, &config, |command| {
+        command.env("NOTIFY_SOCKET", &notify);
+    });
+    let block = |number: u64| {
+        let mut block = vec![number as u8; 1 << 20];
+        block[..8].copy_from_slice(&number.to_le_bytes());
+        block
+    };
+    let mut file = File::create(mountpoint.join("large")).unwrap();
+    (0..BYTES >> 20).for_each(|number| file.write_all(&block(number)).unwrap());
+    drop(file);
+    let left = daemon.json("ls")["volumes"][0]["bytes_left"].as_u64().unwrap();
+    assert!(left >= BYTES, "{left} bytes are dirty");
+    daemon.end();
+    assert!(manager.has_heard("EXTEND_TIMEOUT_USEC=") >= 1, "it takes longer than a look");
+    let mut written = File::open(source.join("large")).unwrap();
+    assert_eq!(written.metadata().unwrap().len(), BYTES);
+    let mut found = vec![0; 1 << 20];
+    for number in 0..BYTES >> 20 {
+        written.read_exact(&mut found).unwrap();
+        assert!(found == block(number), "block {number}");
+    }
+    fs::remove_file(source.join("large")).unwrap();
+}
