@@ -9,8 +9,9 @@
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
 //! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
 //! rig, scratch     what is set up       dontcache/  writers that leave nothing in the cache
-//! cgroups, interrupt                    shrinker/   mounts with three registries of shrinkers
-//!                                       reclaim/  which pages the cache keeps
+//! samples          many times           shrinker/   mounts with three registries of shrinkers
+//! cgroups, interrupt, sys               reclaim/    which pages the cache keeps
+//!                                       namespace/  thousands of volumes in one engine
 //! ```
 
 mod cache;
@@ -24,6 +25,7 @@ mod interrupt;
 mod isolation;
 mod lanes;
 mod machine;
+mod namespace;
 mod options;
 mod page;
 mod plot;
@@ -32,10 +34,12 @@ mod reclaim;
 mod report;
 mod rig;
 mod rounds;
+mod samples;
 mod scratch;
 mod series;
 mod shrinker;
 mod statistics;
+mod sys;
 mod table;
 mod targets;
 mod umount;
@@ -61,6 +65,7 @@ Examples:
   slackwater-lab reclaim --quick --check       which pages stay, beside other policies
   slackwater-lab dontcache --job four-writers  writers that leave nothing in the cache
   slackwater-lab shrinker --quick --check      mounts beside slow scans, with three registries of shrinkers
+  slackwater-lab namespace --check             thousands of volumes mounted and unmounted in one engine
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -95,9 +100,14 @@ enum Experiment {
     Dontcache(dontcache::Arguments),
     /// Mounts and unmounts in memory, with three registries of shrinkers, beside the kernel's ramfs
     Shrinker(shrinker::Arguments),
+    /// Thousands of volumes mounted and unmounted by path, beside lookups, and the kernel's own tmpfs
+    Namespace(PageOptions),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
+    /// One of the processes of `namespace`
+    #[command(hide = true)]
+    IdleVolumes(namespace::IdleVolumesArguments),
 }
 
 fn main() -> ExitCode {
@@ -127,6 +137,8 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Reclaim(options) => reclaim::run(options),
         Experiment::Dontcache(arguments) => dontcache::run(arguments),
         Experiment::Shrinker(arguments) => shrinker::run(arguments),
+        Experiment::Namespace(arguments) => namespace::run(arguments),
         Experiment::Client(arguments) => isolation::run_client(arguments),
+        Experiment::IdleVolumes(arguments) => namespace::run_idle_volumes(arguments).map(|()| true),
     }
 }

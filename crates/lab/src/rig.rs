@@ -16,8 +16,13 @@ pub(crate) fn engine(arena_bytes: u64, tunables: Tunables) -> Result<Engine> {
 
 /// The same with mechanisms in other forms.
 pub(crate) fn engine_with_forms(arena_bytes: u64, tunables: Tunables, forms: Forms) -> Result<Engine> {
-    let arena = Arena::create(&ArenaConfig::memfd(arena_bytes))
-        .with_context(|| format!("cannot make a cache of {}", slackwater_size::text(arena_bytes)))?;
+    engine_in(&ArenaConfig::memfd(arena_bytes), tunables, forms)
+}
+
+/// The same with an arena that is told more of.
+pub(crate) fn engine_in(config: &ArenaConfig, tunables: Tunables, forms: Forms) -> Result<Engine> {
+    let arena = Arena::create(config)
+        .with_context(|| format!("cannot make a cache of {}", slackwater_size::text(config.frames_bytes)))?;
     Ok(Engine::with_forms(arena, Survivors::default(), Arc::new(SystemClock), tunables, forms))
 }
 

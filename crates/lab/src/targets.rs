@@ -11,6 +11,8 @@ use crate::table::{Align, Table};
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
+    /// Of what is counted.
+    Exactly(f64),
 }
 
 impl Bound {
@@ -18,6 +20,7 @@ impl Bound {
         match self {
             Self::AtMost(bound) => format!("<= {}", figure(bound)),
             Self::AtLeast(bound) => format!(">= {}", figure(bound)),
+            Self::Exactly(bound) => format!("= {}", figure(bound)),
         }
     }
 }
@@ -40,6 +43,7 @@ impl Target {
         match self.bound {
             Bound::AtMost(bound) => self.reached.high <= bound,
             Bound::AtLeast(bound) => self.reached.low >= bound,
+            Bound::Exactly(bound) => self.reached.low == bound && self.reached.high == bound,
         }
     }
 
@@ -47,6 +51,7 @@ impl Target {
         let (kind, bound) = match self.bound {
             Bound::AtMost(bound) => ("at most", bound),
             Bound::AtLeast(bound) => ("at least", bound),
+            Bound::Exactly(bound) => ("exactly", bound),
         };
         json!({
             "name": self.name, "bound": bound, "kind": kind, "met": self.is_met(),
@@ -78,5 +83,8 @@ mod tests {
         let is_met = |bound| Target::new("x", bound, reached).is_met();
         assert!(is_met(Bound::AtMost(1.7)) && !is_met(Bound::AtMost(1.6)));
         assert!(is_met(Bound::AtLeast(1.4)) && !is_met(Bound::AtLeast(1.5)));
+        assert!(!is_met(Bound::Exactly(1.5)));
+        let counted = Estimate { value: 1.0, low: 1.0, high: 1.0 };
+        assert!(Target::new("x", Bound::Exactly(1.0), counted).is_met());
     }
 }

@@ -3,20 +3,23 @@
 //! Each CPU has a shard for its recent changes; a shard that reaches the batch is folded into the shared value. Reading
 //! the shared value is cheap and off by at most one batch per shard; summing is exact and visits every shard.
 //!
+//! The shards come with the first change: a machine with many CPUs may have thousands of volumes that nobody writes to.
+//!
 //! # Invariants
 //! P1. A change is in exactly one place: its shard, or the shared value. It moves under the lock that `sum` takes, so a
 //!     sum counts it once.
 //! P2. When no `add` is running, every shard is below the batch.
 //!
 //! # Memory ordering
-//! None: a sum that is to be exact is ordered after the changes by whatever told the caller that they are over.
+//! None: a sum that is to be exact is ordered after the changes by whatever told the caller that they are over. So it finds
+//! the shards as well that they have made.
 //!
 //! # Kernel counterpart
 //! `percpu_counter`, with the batch of writeback statistics (sem. 2.4). Differs: preemption cannot be switched off, so
 //! the CPU number only chooses the shard, and the change itself is atomic.
 
 use crate::shim::atomic::{AtomicI64, Ordering};
-use crate::shim::{cpu_hint, nr_cpus, raw};
+use crate::shim::{OnceLock, cpu_hint, nr_cpus, raw};
 
 /// The number of the CPU that this thread ran on a moment ago. A hint: use it to choose a shard, never to own one.
 #[inline]
@@ -38,7 +41,8 @@ struct Shared {
 
 /// A sharded counter; see the module's head.
 pub struct PercpuCounter {
-    shards: Box<[Shard]>,
+    shards: OnceLock<Box<[Shard]>>,
+    shard_count: usize,
     batch: u64,
     shared: Shared,
 }
@@ -56,7 +60,8 @@ impl PercpuCounter {
     pub fn with_shards(shards: usize) -> Self {
         Self {
             batch: 8 * (1 + u64::from(shards.ilog2())),
-            shards: (0..shards).map(|_| Shard(AtomicI64::new(0))).collect(),
+            shards: OnceLock::new(),
+            shard_count: shards,
             shared: Shared { value: AtomicI64::new(0), fold: raw::Mutex::new(()) },
         }
     }
@@ -64,7 +69,9 @@ impl PercpuCounter {
     /// Adds `delta`.
     #[inline]
     pub fn add(&self, delta: i64) {
-        let shard = &self.shards[shard_hint() % self.shards.len()];
+        let new = || (0..self.shard_count).map(|_| Shard(AtomicI64::new(0))).collect();
+        let shards = self.shards.get_or_init(new);
+        let shard = &shards[shard_hint() % shards.len()];
         let old = shard.0.fetch_add(delta, Ordering::Relaxed);
         if old.wrapping_add(delta).unsigned_abs() >= self.batch {
             self.fold(shard);
@@ -81,12 +88,13 @@ impl PercpuCounter {
     pub fn sum(&self) -> u64 {
         let _fold = self.shared.fold.lock();
         let shared = self.shared.value.load(Ordering::Relaxed);
-        clamp(self.shards.iter().fold(shared, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed))))
+        let shards = self.shards.get().map_or(&[][..], |shards| shards);
+        clamp(shards.iter().fold(shared, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed))))
     }
 
     /// How far [`PercpuCounter::read`] may be from [`PercpuCounter::sum`] while nobody adds.
     pub fn max_error(&self) -> u64 {
-        self.batch * self.shards.len() as u64
+        self.batch * self.shard_count as u64
     }
 
     /// Moves a shard's part into the shared value (P1).
@@ -118,6 +126,15 @@ mod tests {
     fn the_error_grows_with_the_number_of_cpus() {
         let errors = [1, 4, 16, 24, 64].map(|cpus| PercpuCounter::with_shards(cpus).max_error());
         assert_eq!(errors, [8, 96, 640, 960, 3584]);
+    }
+
+    #[test]
+    fn what_nobody_has_changed_has_no_shards() {
+        let counter = PercpuCounter::with_shards(4);
+        assert_eq!((counter.read(), counter.sum()), (0, 0));
+        assert!(counter.shards.get().is_none());
+        counter.add(0);
+        assert_eq!(counter.shards.get().map(|shards| shards.len()), Some(4));
     }
 
     #[test]

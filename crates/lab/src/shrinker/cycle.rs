@@ -7,29 +7,8 @@ use anyhow::{Context, Result};
 use slackwater::backend::{MemBackend, NewNode, Removal};
 use slackwater::{Engine, File, SuperBlock, UmountOptions};
 
+use crate::samples::Samples;
 use crate::{interrupt, lanes, rig};
-
-/// How long something took, each time.
-#[derive(Clone, Default)]
-pub(crate) struct Samples(Vec<Duration>);
-
-impl Samples {
-    /// Does `work` and notes its time.
-    pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let done = work();
-        self.0.push(start.elapsed());
-        done
-    }
-
-    pub(crate) fn append(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
-    }
-
-    pub(crate) fn microseconds(&self) -> Vec<f64> {
-        self.0.iter().map(|time| time.as_secs_f64() * 1e6).collect()
-    }
-}
 
 /// The parts of a cycle.
 #[derive(Clone, Default)]
@@ -70,7 +49,7 @@ pub(crate) fn run_lanes(
         times.mount.append(mount);
         times.umount.append(umount);
     }
-    Ok(Cycles { per_s: times.umount.0.len() as f64 / span.as_secs_f64().max(1e-9), times })
+    Ok(Cycles { per_s: times.umount.count() as f64 / span.as_secs_f64().max(1e-9), times })
 }
 
 /// Cycles of `workers` at once on one engine.

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::cycle::{Cycles, Times, run_lanes};
-use super::sys::enter_own_mounts;
 use crate::scratch::Scratch;
+use crate::sys::enter_own_mounts;
 
 /// A directory for each worker.
 pub(crate) struct Kernel {

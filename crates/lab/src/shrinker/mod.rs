@@ -14,7 +14,6 @@ mod kernel;
 mod published;
 mod records;
 mod results;
-mod sys;
 mod testbed;
 
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! What was seen of all cycles and registrations, by who did them and beside what.
 
 use super::axes::Setting;
-use super::cycle::{Cycles, Samples};
+use super::cycle::Cycles;
+use crate::samples::{Microseconds, Samples};
 use crate::series::Series;
 use crate::statistics::quantile;
 
@@ -10,37 +11,6 @@ use crate::statistics::quantile;
 pub(crate) struct Registrations {
     pub(crate) register: Samples,
     pub(crate) unregister: Samples,
-}
-
-/// Samples of one kind, of all rounds together.
-#[derive(Clone, Default)]
-pub(crate) struct Microseconds(Vec<f64>);
-
-impl Microseconds {
-    fn add(&mut self, samples: &Samples) {
-        self.0.extend(samples.microseconds());
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// None without samples.
-    pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
-        (!self.0.is_empty()).then(|| quantile(&self.0, share))
-    }
-
-    /// So many of them that a curve through them looks like one through all.
-    pub(crate) fn thinned(&self) -> Vec<f64> {
-        const POINTS: usize = 400;
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        let last = sorted.len().saturating_sub(1);
-        match sorted.len() {
-            0..=POINTS => sorted,
-            _ => (0..POINTS).map(|point| sorted[last * point / (POINTS - 1)]).collect(),
-        }
-    }
 }
 
 /// What one subject did in one setting.
@@ -120,20 +90,5 @@ impl Records {
             "cycles_per_s": self.per_s.json(), "longest_registration_ms": self.longest_ms.json(),
             "mount_and_umount_us": self.mount_and_umount_us.json(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thinned_distribution_keeps_its_ends_and_its_middle() {
-        let all = Microseconds((0..100_000).rev().map(f64::from).collect());
-        let thin = all.thinned();
-        assert_eq!((thin.len(), thin[0], thin[399]), (400, 0.0, 99_999.0));
-        assert!((quantile(&thin, 0.5) - 50_000.0).abs() < 300.0);
-        assert_eq!(Microseconds(vec![2.0, 1.0]).thinned(), [1.0, 2.0]);
-        assert!(Microseconds::default().thinned().is_empty() && Microseconds::default().quantile(0.5).is_none());
     }
 }

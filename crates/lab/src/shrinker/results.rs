@@ -4,10 +4,11 @@ use slackwater::shrink::ShrinkerForm;
 
 use super::axes::{FORMS, KERNEL, Load, Setting, name};
 use super::published::PUBLISHED;
-use super::records::{Microseconds, Records, Seen};
+use super::records::{Records, Seen};
 use crate::plot::{Curve, Plot};
 use crate::quantity::figure;
 use crate::report::Report;
+use crate::samples::Microseconds;
 use crate::statistics::median_estimate;
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};

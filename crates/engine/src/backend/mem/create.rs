@@ -75,7 +75,8 @@ impl Volume {
         self.last_generation += 1;
         let attrs = Attrs { permissions: permissions & 0o7777, uid, gid, atime: now, mtime: now, ctime: now };
         let node = MemNode { generation: self.last_generation, attrs, xattrs: BTreeMap::new(), body };
-        self.live.insert(ino, Live { node, names: Vec::new(), may_get_a_name: false, pin: Arc::new(()) });
+        let live = Live { node, names: Vec::new(), may_get_a_name: false, pin: Arc::new(()) };
+        self.live.insert(ino, Box::new(live));
         ino
     }
 }

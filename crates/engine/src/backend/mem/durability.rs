@@ -37,7 +37,7 @@ impl Volume {
         match &node.body {
             Body::Directory(_) => self.sync_directories(ino),
             Body::File(_) | Body::Symlink(_) | Body::Special { .. } => {
-                let mut copy = node.clone();
+                let mut copy = Box::new(node.clone());
                 if let Some((attrs, xattrs)) = before.filter(|_| scope == SyncScope::Data) {
                     (copy.attrs, copy.xattrs) = (attrs, xattrs);
                 }
@@ -54,7 +54,7 @@ impl Volume {
             return Err(ErrorKind::Lost.into()); // M2
         }
         let named = self.live.iter().filter(|(ino, live)| **ino == ROOT || !live.names.is_empty());
-        self.durable = named.map(|(ino, live)| (*ino, live.node.clone())).collect();
+        self.durable = named.map(|(ino, live)| (*ino, Box::new(live.node.clone()))).collect();
         self.moved.clear();
         Ok(())
     }
@@ -69,7 +69,7 @@ impl Volume {
                 live.names.extend(name);
                 continue;
             }
-            let node = self.durable[&ino].clone(); // M1
+            let node = MemNode::clone(&self.durable[&ino]); // M1
             if let Body::Directory(entries) = &node.body {
                 pending.extend(entries.after(0).map(|entry| (entry.ino, Some((ino, entry.name.clone())))));
             }
@@ -78,7 +78,8 @@ impl Volume {
                 self.lost.insert(ino);
             }
             let pin = old.map_or_else(|| Arc::new(()), |old| old.pin);
-            self.live.insert(ino, Live { node, names: name.into_iter().collect(), may_get_a_name: false, pin });
+            let live = Live { node, names: name.into_iter().collect(), may_get_a_name: false, pin };
+            self.live.insert(ino, Box::new(live));
         }
         let live = &self.live;
         self.durable.retain(|ino, _| live.contains_key(ino));
@@ -98,7 +99,7 @@ impl Volume {
 
     /// Follows `path` through the durable directories.
     pub(super) fn durable_ino(&self, path: &str) -> Option<u64> {
-        walk(path, |ino| self.durable.get(&ino))
+        walk(path, |ino| self.durable.get(&ino).map(Box::as_ref))
     }
 
     /// Follows `path` through the directories as callers see them.
@@ -108,7 +109,7 @@ impl Volume {
 
     pub(super) fn durable_ino_of(&self, id: NodeId) -> Option<u64> {
         let is_it = |node: &MemNode| (self.dev, node.generation) == (id.dev, id.generation);
-        self.durable.get(&id.ino).is_some_and(is_it).then_some(id.ino)
+        self.durable.get(&id.ino).is_some_and(|node| is_it(node)).then_some(id.ino)
     }
 
     pub(super) fn live_ino_of(&self, id: NodeId) -> Option<u64> {
@@ -124,11 +125,11 @@ impl Volume {
         self.moved.retain(|(a, _)| !group.contains(a));
         for dir in group {
             let Some(live) = self.live.get(&dir) else { continue };
-            let node = live.node.clone();
+            let node = Box::new(live.node.clone());
             let Body::Directory(entries) = &node.body else { continue };
             for entry in entries.after(0) {
                 let target = &self.live[&entry.ino].node;
-                self.durable.entry(entry.ino).or_insert_with(|| target.without_content()); // M1
+                self.durable.entry(entry.ino).or_insert_with(|| Box::new(target.without_content())); // M1
             }
             if self.durable.insert(dir, node).is_none() {
                 self.sync_names(dir);
@@ -138,11 +139,11 @@ impl Volume {
 
     /// Makes the names of `ino` durable, and the directories they are in.
     fn sync_names(&mut self, ino: u64) {
-        let Live { node, names, .. } = &self.live[&ino];
+        let Live { node, names, .. } = &*self.live[&ino];
         let kind = node.body.kind();
         for (dir, name) in names.clone() {
             let is_new = !self.durable.contains_key(&dir);
-            let durable = self.durable.entry(dir).or_insert_with(|| self.live[&dir].node.without_content());
+            let durable = self.durable.entry(dir).or_insert_with(|| Box::new(self.live[&dir].node.without_content()));
             if let Body::Directory(entries) = &mut durable.body {
                 entries.insert(&name, ino, kind);
             }

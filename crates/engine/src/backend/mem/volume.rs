@@ -28,11 +28,11 @@ const VOLUME_FILES: u64 = 1 << 32;
 
 pub(super) type Answer<T> = Result<T, BackendError>;
 
-/// All nodes, as callers see them and as a crash leaves them.
+/// All nodes, as callers see them and as a crash leaves them. Boxed: a map has room for eleven from the first on.
 pub(super) struct Volume {
-    pub(super) live: BTreeMap<u64, Live>,
+    pub(super) live: BTreeMap<u64, Box<Live>>,
     /// What a crash leaves; see [`crate::backend::mem::durability`].
-    pub(super) durable: BTreeMap<u64, MemNode>,
+    pub(super) durable: BTreeMap<u64, Box<MemNode>>,
     /// Pairs of directories between which names moved that are not durable.
     pub(super) moved: Vec<(u64, u64)>,
     /// Nodes that a crash took something from, until their next sync has said so.
@@ -87,7 +87,7 @@ impl Volume {
             blocks,
         };
         let root = volume.add(Body::Directory(Entries::default()), 0o755, (0, 0));
-        volume.durable.insert(root, volume.live[&root].node.clone());
+        volume.durable.insert(root, Box::new(volume.live[&root].node.clone()));
         volume
     }
 
@@ -306,7 +306,7 @@ impl Volume {
     }
 
     pub(super) fn attr(&self, ino: u64) -> Attr {
-        let Live { node, names, .. } = &self.live[&ino];
+        let Live { node, names, .. } = &*self.live[&ino];
         let (kind, attrs) = (node.body.kind(), node.attrs);
         let (nlink, size_bytes) = match &node.body {
             Body::File(blocks) => (names.len() as u32, blocks.size_bytes()),

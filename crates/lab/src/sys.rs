@@ -9,7 +9,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 ///
 /// # Errors
 /// Only root may do this.
-pub(super) fn enter_own_mounts() -> Result<()> {
+pub(crate) fn enter_own_mounts() -> Result<()> {
     // SAFETY: only mounts, root and working directory are left; descriptors stay shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.context("cannot make a mount namespace")?;
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;

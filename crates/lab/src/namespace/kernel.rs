@@ -1,0 +1,89 @@
+//! The running kernel: the same with tmpfs, by system calls, in mounts of nobody else.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::lookups::pass;
+use super::testbed::{Cycle, STANDING};
+use crate::scratch::Scratch;
+use crate::sys::enter_own_mounts;
+
+/// A directory for each volume.
+pub(crate) struct Kernel {
+    home: PathBuf,
+}
+
+impl Kernel {
+    /// Makes the directories, and sees whether it can be done.
+    ///
+    /// # Errors
+    /// Only root may mount.
+    pub(crate) fn new(home: &Scratch, volumes: usize) -> Result<Self> {
+        anyhow::ensure!(rustix::process::geteuid().is_root(), "only root may mount");
+        let kernel = Self { home: home.subdirectory("tmpfs")? };
+        for name in (0..volumes).map(name).chain((0..STANDING).map(standing_name)) {
+            fs::create_dir(kernel.home.join(&name)).with_context(|| format!("cannot make {}", name.display()))?;
+        }
+        kernel.run(1, 0)?;
+        Ok(kernel)
+    }
+
+    /// Mounts `volumes` and unmounts them, each time while `lookers` look up what stays.
+    pub(crate) fn run(&self, volumes: usize, lookers: usize) -> Result<Cycle> {
+        thread::scope(|scope| {
+            // Lookers are started by this one, and see what it mounts.
+            let first = scope.spawn(|| {
+                enter_own_mounts()?;
+                // Its own, from now on; so paths are as short as those in the engine.
+                env::set_current_dir(&self.home).context("cannot go to where it mounts")?;
+                mount_and_umount(volumes, lookers)
+            });
+            first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+fn mount_and_umount(volumes: usize, lookers: usize) -> Result<Cycle> {
+    let places: Vec<PathBuf> = (0..volumes).map(name).collect();
+    let standing: Vec<PathBuf> = (0..STANDING).map(standing_name).collect();
+    let mut looked_up = Vec::new();
+    for path in &standing {
+        mount_tmpfs(path)?;
+        let file = path.join("file");
+        fs::File::create_new(&file)?;
+        looked_up.extend([path.clone(), file]);
+    }
+    // As in the engine: a volume, or a file in one.
+    let look = |nth: usize| {
+        let path = &looked_up[nth % looked_up.len()];
+        if nth.is_multiple_of(2) {
+            fs::metadata(path)?;
+        } else {
+            fs::File::open(path)?;
+        }
+        Ok(())
+    };
+    let mount = pass(lookers, look, volumes, |nth| mount_tmpfs(&places[nth]))?;
+    let umount = pass(lookers, look, volumes, |nth| unmount_tmpfs(&places[nth]))?;
+    standing.iter().try_for_each(|path| unmount_tmpfs(path))?;
+    Ok(Cycle { mount, umount, grace_periods: None })
+}
+
+fn name(number: usize) -> PathBuf {
+    number.to_string().into()
+}
+
+fn standing_name(number: usize) -> PathBuf {
+    format!("standing-{number}").into()
+}
+
+fn mount_tmpfs(path: &Path) -> Result<()> {
+    mount("none", path, "tmpfs", MountFlags::empty(), None).context("mount a tmpfs")
+}
+
+fn unmount_tmpfs(path: &Path) -> Result<()> {
+    unmount(path, UnmountFlags::empty()).context("unmount a tmpfs")
+}
