@@ -14,6 +14,7 @@ use slackwater_fuse::{Holder, MountVolumeError, MountedError, MountedVolume, Poo
 pub(crate) use slackwater_fuse::{Missing, Tenancy};
 use slackwater_size as size;
 
+use crate::control::protocol::Writers;
 use crate::exit::{Failure, Reason};
 
 /// Holders of a busy volume that a message names.
@@ -127,6 +128,16 @@ impl Door {
         // How far it is, is asked of the volume.
         let outcome = self.mounted.umount(UmountRequest { deadline, force, discard }, &|_| {});
         outcome.map_err(|error| self.failure(&error))
+    }
+
+    /// Who waits here to write on; for how long altogether the volume knows.
+    pub(crate) fn waiting_writers(&self) -> Writers {
+        Writers {
+            paused_ms: 0,
+            paused: self.mounted.paused_writes() as u64,
+            parked: self.mounted.parked_writes() as u64,
+            parked_bytes: self.mounted.parked_bytes() as u64,
+        }
     }
 
     /// Whether nobody can reach it any more.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
 
-use crate::control::protocol::{Phase, Reply, Request, Status};
+use crate::control::protocol::{Dontcache, Phase, Reads, Reply, Request, Status, Switches, Writers};
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
 use crate::mount::door::{Door, Umount};
@@ -134,13 +134,14 @@ impl Session {
         }
     }
 
+    /// All its tenants, however many there are.
     fn status(&self) -> Status {
         let phase = self.phase();
         let (volume, door) = {
             let state = self.state();
             (state.volume.clone(), state.door.clone())
         };
-        let (tenants, more_tenants) = volume.as_deref().map(tenants::of).unwrap_or_default();
+        let tenants = volume.as_deref().map(tenants::of).unwrap_or_default();
         let shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
         let figures = volume.map(|volume| volume.status());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
@@ -159,9 +160,30 @@ impl Session {
             open_files: figure(|status| status.open_files),
             inodes: figure(|status| status.inodes),
             failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
+            failures: figure(|status| status.failures),
+            oldest_ms: figures.as_ref().and_then(|status| status.oldest).map(tenants::ms),
+            share_bytes: figure(|status| status.share_bytes),
+            reads: Reads {
+                hits: figure(|status| status.read_hits),
+                misses: figure(|status| status.read_misses),
+                filled_bytes: figure(|status| status.filled_bytes),
+            },
+            dontcache: Dontcache {
+                dirty_bytes: figure(|status| status.dontcache_dirty_bytes),
+                kicks: figure(|status| status.dontcache_kicks),
+                passes: figure(|status| status.dontcache_passes),
+            },
+            writers: Writers {
+                paused_ms: figure(|status| tenants::ms(status.paused)),
+                ..door.as_deref().map(Door::waiting_writers).unwrap_or_default()
+            },
+            switches: Switches {
+                done: figure(|status| status.inodes_switched),
+                in_flight: figure(|status| status.switches_in_flight.into()),
+            },
             missing_features: door.map(|door| door.missing_features()).unwrap_or_default(),
             tenants,
-            more_tenants,
+            more_tenants: 0,
             shrinkers,
             memory_pressure: self.pressure.report(),
         }
@@ -273,7 +295,11 @@ impl Session {
             progress(Reply::Progress { bytes_left, written_bytes });
         };
         match request {
-            Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Status => {
+                let mut status = self.status();
+                tenants::fit_reply(&mut status);
+                Ok(Reply::Status(Box::new(status)))
+            }
             Request::WouldLose => Ok(self.would_lose().into_reply()),
             Request::Sync => {
                 let door = self.door(None, &mut tick)?;
