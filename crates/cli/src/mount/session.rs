@@ -10,11 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater::SuperBlock;
+use slackwater::{Engine, SuperBlock};
 
 use crate::control::protocol::{Dontcache, Phase, Reads, Reply, Request, Status, Switches, Writers};
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
+use crate::metrics::{Snapshot, Unmounts};
 use crate::mount::door::{Door, Umount};
 use crate::mount::{pressure, shrinkers, tenants, would_lose};
 use crate::mountinfo::Mount;
@@ -41,6 +42,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 pub(crate) struct Session {
     pub(crate) entry: Entry,
     pub(crate) pressure: Arc<pressure::Figures>,
+    unmounts: Unmounts,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -50,6 +52,7 @@ struct State {
     /// S1.
     volume: Option<Arc<SuperBlock>>,
     /// From the mount on.
+    engine: Option<Engine>,
     door: Option<Arc<Door>>,
     unmounting: u32,
     /// It was mounted, and everything has reached the source.
@@ -62,7 +65,13 @@ struct State {
 
 impl Session {
     pub(crate) fn new(entry: Entry) -> Arc<Self> {
-        Arc::new(Self { entry, pressure: Arc::default(), state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            entry,
+            pressure: Arc::default(),
+            unmounts: Unmounts::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -76,15 +85,16 @@ impl Session {
     }
 
     /// It is mounted.
-    pub(crate) fn set_mounted(&self, door: &Arc<Door>) {
-        self.state().door = Some(Arc::clone(door));
+    pub(crate) fn set_mounted(&self, engine: &Engine, door: &Arc<Door>) {
+        let mut state = self.state();
+        (state.engine, state.door) = (Some(engine.clone()), Some(Arc::clone(door)));
         self.changed.notify_all();
     }
 
-    /// Gives up every reference to the volume.
+    /// Gives up every reference to the volume and its engine.
     pub(crate) fn let_go(&self) {
         let mut state = self.state();
-        (state.door, state.volume, state.is_over) = (None, None, true);
+        (state.engine, state.door, state.volume, state.is_over) = (None, None, None, true);
         self.changed.notify_all();
     }
 
@@ -189,6 +199,19 @@ impl Session {
         }
     }
 
+    /// What metrics are made of.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let engine = self.state().engine.clone();
+        let mut status = self.status();
+        Snapshot {
+            engine: engine.map(|engine| engine.status()),
+            shrinkers: std::mem::take(&mut status.shrinkers),
+            memory_pressure: std::mem::take(&mut status.memory_pressure),
+            volumes: vec![(self.entry.mountpoint.display().to_string(), status)],
+            unmounts: self.unmounts.clone(),
+        }
+    }
+
     /// Waits until `look` finds something in the state, and calls `tick` with bytes left and written meanwhile. `None`:
     /// the deadline passed.
     fn wait_for<T>(
@@ -245,7 +268,8 @@ impl Session {
         let _unmounting = OnDrop(|| self.state().unmounting -= 1);
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
-        match self.watch(|| door.umount(Umount { deadline: left, ..request }), tick) {
+        let unmount = || self.unmounts.time(|| door.umount(Umount { deadline: left, ..request }));
+        match self.watch(unmount, tick) {
             // It goes on to its end by itself.
             Err(_) if door.is_unmounted() => Ok(()),
             outcome => outcome,
