@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ Examples:
   slackwater mount ~/data /mnt/data --background        returns when it is mounted
   slackwater mount /srv/db /mnt/db --cache 2GiB --dirty-expire 5s
   slackwater mount /srv/db /mnt/db --tenant-by cgroup --tenant-dontcache /system.slice/backup.service=on
+  slackwater mount ~/data /mnt/data --metrics 9810      figures for Prometheus at http://127.0.0.1:9810/metrics
   slackwater umount /mnt/data                           returns when everything is in ~/data
   slackwater umount /mnt/data --force --deadline 2m     also while programs have files open
   slackwater status --json
@@ -74,13 +76,14 @@ pub(crate) enum Command {
 }
 
 /// What a volume of a daemon has in common with its others.
-const OF_THE_PROCESS: [&str; 10] = [
+const OF_THE_PROCESS: [&str; 11] = [
     "cache",
     "dirty_ratio",
     "tenant_by",
     "tenant_limit",
     "tenant_dontcache",
     "dirty_expire",
+    "metrics",
     "foreground",
     "background",
     "arena",
@@ -145,6 +148,9 @@ pub(crate) struct DaemonArguments {
     /// File on tmpfs that holds the cache [default: one per socket in /dev/shm]
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, as for mount
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -250,6 +256,10 @@ pub(crate) struct MountArguments {
     /// Return when it is mounted
     #[arg(long)]
     pub(crate) background: bool,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 127.0.0.1:9810. A port alone is one of this machine
+    /// that no other reaches. Whoever reaches it sees the names of tenants and of the mount point
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
+    pub(crate) metrics: Option<SocketAddr>,
     /// File on tmpfs that holds the cache [default: one per SOURCE in /dev/shm]
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
@@ -305,6 +315,12 @@ pub(crate) struct UmountArguments {
     pub(crate) at: DaemonSocket,
 }
 
+/// Reads where metrics are served: `9810`, `:9810`, `127.0.0.1:9810` or `[::1]:9810`.
+pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, &'static str> {
+    let port = text.strip_prefix(':').unwrap_or(text).parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    port.or_else(|_| text.parse()).map_err(|_| "not an address and a port; write for example 127.0.0.1:9810")
+}
+
 /// Reads a limit such as `/containers/a=64MiB`.
 pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
     let (tenant, size) = text.rsplit_once('=').ok_or("not a limit; write for example /containers/a=64MiB")?;
@@ -339,7 +355,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
 mod tests {
     use clap::CommandFactory;
 
-    use super::{Arguments, parse_tenant_dontcache, parse_tenant_limit};
+    use super::{Arguments, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
 
     #[test]
     fn definition_is_consistent_and_documents_exit_statuses() {
@@ -358,6 +374,18 @@ mod tests {
         for (text, why) in [("64MiB", "not a limit"), ("=64MiB", "whose"), ("/a=", "256MiB"), ("/a=lots", "256MiB")] {
             let refusal = parse_tenant_limit(text).unwrap_err();
             assert!(refusal.contains(why), "{text}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_served_on_loopback_unless_an_address_is_given() {
+        for text in ["9810", ":9810", "127.0.0.1:9810"] {
+            assert_eq!(parse_metrics(text).unwrap().to_string(), "127.0.0.1:9810", "{text}");
+        }
+        assert_eq!(parse_metrics("[::1]:0").unwrap().to_string(), "[::1]:0");
+        assert_eq!(parse_metrics("0.0.0.0:80").unwrap().to_string(), "0.0.0.0:80");
+        for text in ["", ":", "localhost:9810", "127.0.0.1", "65536", "-1", "http://127.0.0.1:9810", "::1:9810x"] {
+            assert!(parse_metrics(text).unwrap_err().contains("127.0.0.1:9810"), "{text}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::control::client::ask;
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
-use crate::mount::{Loss, tenant_lines};
+use crate::mount::{Loss, tenant_lines, time};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::registry::{Found, Registry};
@@ -145,8 +145,9 @@ fn describe(status: &Status) -> String {
     let mut text = format!("{} at {}\n", status.source.display(), status.mountpoint.display());
     text +=
         &format!("  {phase}, pid {}, cache {} in {}\n", status.pid, bytes(status.cache_bytes), status.arena.display());
+    let oldest = status.oldest_ms.map(|ms| format!(", for {}", time(ms))).unwrap_or_default();
     text += &format!(
-        "  not in the source yet: {} (dirty {}, being written {}, not yet durable {})\n",
+        "  not in the source yet: {} (dirty {}, being written {}, not yet durable {}){oldest}\n",
         bytes(status.bytes_left),
         bytes(status.dirty_bytes),
         bytes(status.writeback_bytes),
@@ -158,12 +159,30 @@ fn describe(status: &Status) -> String {
         status.open_files,
         status.inodes
     );
+    let reads = &status.reads;
+    if let Some(percent) = (100 * reads.hits).checked_div(reads.hits + reads.misses) {
+        text += &format!(
+            "  read: {} pages, {percent} % of them found in the cache; {} brought from the source\n",
+            reads.hits + reads.misses,
+            bytes(reads.filled_bytes)
+        );
+    }
+    let writers = &status.writers;
+    let waiting = writers.paused + writers.parked;
+    if waiting > 0 || writers.paused_ms > 0 {
+        text += &format!("  writers: paused {} since the mount, {waiting} wait now\n", time(writers.paused_ms));
+    }
     let pressure = &status.memory_pressure;
     if pressure.events > 0 {
         text += &format!("  short of memory {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
     }
     if let Some(error) = &status.failing {
-        text += &format!("  WRITE-BACK FAILS: {error}; the data is kept and tried again\n");
+        // An older mount process does not count.
+        let times = Some(status.failures).filter(|failures| *failures > 0);
+        let times = times.map(|failures| format!(", {failures} times so far")).unwrap_or_default();
+        text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and tried again\n");
+    } else if status.failures > 0 {
+        text += &format!("  write-back failed {} times, and succeeded then\n", status.failures);
     }
     tenant_lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
@@ -274,6 +293,7 @@ mod tests {
     use rustix::fs::OFlags;
 
     use super::*;
+    use crate::control::protocol::{Reads, Writers};
     use crate::mount::place::Place;
     use crate::registry::Entry;
 
@@ -318,6 +338,30 @@ mod tests {
         });
         let failure = outcome.unwrap_err();
         assert!(failure.what.contains("died") && failure.advice[0].contains("not brought in"), "{failure}");
+    }
+
+    #[test]
+    fn a_status_tells_in_words_what_is_worth_a_look_and_nothing_else() {
+        let quiet = describe(&Status::sample());
+        assert_eq!(quiet.lines().count(), 4, "{quiet}");
+        let told = Status {
+            oldest_ms: Some(12_345),
+            failures: 3,
+            reads: Reads { hits: 198, misses: 2, filled_bytes: 1 << 20 },
+            writers: Writers { paused_ms: 1500, paused: 4, parked: 3, parked_bytes: 0 },
+            ..Status::sample()
+        };
+        let text = describe(&told);
+        for line in [
+            "not yet durable 0 B), for 12s\n",
+            "  read: 200 pages, 99 % of them found in the cache; 1.0 MiB brought from the source\n",
+            "  writers: paused 1s 500ms since the mount, 7 wait now\n",
+            "  write-back failed 3 times, and succeeded then\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let failing = describe(&Status { failing: Some("no space".to_owned()), ..told });
+        assert!(failing.contains("WRITE-BACK FAILS: no space, 3 times so far;"), "{failing}");
     }
 
     #[test]

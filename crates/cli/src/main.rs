@@ -6,6 +6,7 @@
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, target, progress     umount, sync, status
+//! metrics/                     figures for Prometheus
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
@@ -19,6 +20,7 @@ mod detach;
 mod doctor;
 mod exit;
 mod kernel;
+mod metrics;
 mod mount;
 mod mountinfo;
 mod pages;

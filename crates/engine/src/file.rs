@@ -90,6 +90,18 @@ impl File {
         }
     }
 
+    /// A read got `pages`, of which it had `missed` brought from the backend.
+    pub(crate) fn note_read(&self, pages: u64, missed: u64) {
+        let reads = &self.inode.super_block().reads;
+        // One that was taken out before it was read has been brought twice.
+        if let Some(found) = self.readahead.found(pages.saturating_sub(missed)) {
+            reads.note_hits(found);
+        }
+        if missed != 0 {
+            reads.note_misses(missed);
+        }
+    }
+
     /// The file.
     pub fn inode(&self) -> &InodeRef {
         &self.inode
@@ -100,6 +112,7 @@ impl Drop for File {
     fn drop(&mut self) {
         self.account.leave(&self.inode.wb());
         let sb = self.inode.super_block();
+        sb.reads.note_hits(self.readahead.left_found());
         sb.open_files.fetch_sub(1, Ordering::SeqCst);
         if self.inode.openers.fetch_sub(1, Ordering::SeqCst) == 1 {
             sb.note_idle(&self.inode);

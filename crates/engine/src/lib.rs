@@ -66,9 +66,9 @@ mod writeback;
 
 pub use cgroup::{Memcg, MemcgId, MemcgState};
 pub use clock::{Clock, ManualClock};
-pub use engine::Engine;
 #[doc(hidden)]
 pub use engine::Forms;
+pub use engine::{Engine, EngineStatus};
 pub use error::{BackendError, ErrorKind, FileError, InsideScan, MountError, NamespaceError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;

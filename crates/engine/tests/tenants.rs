@@ -94,7 +94,8 @@ fn a_steady_foreign_majority_moves_the_inode_and_a_single_round_of_its_owner_doe
     write_round(&inode, &a, 3);
     write_round(&inode, &b, 3);
     rig.step_until("the switch", || inode.memcg().id() == b.id());
-    assert_eq!(rig.engine.inodes_switched(), 1);
+    assert_eq!((rig.engine.inodes_switched(), rig.volume.status().inodes_switched), (1, 1));
+    assert_eq!(rig.engine.mount("other", Arc::new(MemBackend::new())).unwrap().status().inodes_switched, 0);
     drop(inode);
     rig.umount();
 }
@@ -421,6 +422,8 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     let full = of(&rig.volume, a.id());
     assert!(full.wants_room && full.paused > Duration::ZERO, "{full:?}");
     assert_eq!(of(&rig.volume, b.id()).paused, Duration::ZERO);
+    assert_eq!((rig.volume.status().paused, second.status().paused), (full.paused, Duration::ZERO));
+    assert_eq!(full.cached_bytes, PAGE_BYTES, "of the page that was clean, and is dirty again");
 
     let id = a.id();
     assert!(rig.engine.memcg_offline(&a));

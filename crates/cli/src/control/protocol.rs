@@ -288,6 +288,9 @@ pub(crate) struct Tenant {
     pub(crate) oldest_ms: Option<u64>,
     /// How long its writers were slowed down, all together.
     pub(crate) paused_ms: u64,
+    /// Clean pages that were cached for it.
+    #[serde(default)]
+    pub(crate) cached_bytes: u64,
     /// It is at its limit, and its writers wait.
     pub(crate) wants_room: bool,
 }
@@ -301,6 +304,48 @@ pub(crate) struct Shrinker {
     pub(crate) count: Option<u64>,
     /// Scans that were due and have not been made yet.
     pub(crate) deferred: u64,
+}
+
+/// What the cache is worth to readers, since the mount. What the kernel's own cache answers is not in it.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Reads {
+    /// Pages that were found in the cache.
+    pub(crate) hits: u64,
+    /// Pages that had to be brought from the source.
+    pub(crate) misses: u64,
+    /// What came from the source, also ahead of readers and for parts of pages that were written.
+    pub(crate) filled_bytes: u64,
+}
+
+/// What DONTCACHE writes do.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Dontcache {
+    pub(crate) dirty_bytes: u64,
+    /// Writes that woke a flusher, since the mount.
+    pub(crate) kicks: u64,
+    /// Passes of flushers for such writes, since the mount.
+    pub(crate) passes: u64,
+}
+
+/// How writers are held back.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Writers {
+    /// How long they were told to pause since the mount, all together.
+    pub(crate) paused_ms: u64,
+    /// Writes that are done and whose writers pause now.
+    pub(crate) paused: u64,
+    /// Writes that wait for room now.
+    pub(crate) parked: u64,
+    /// What is kept of these.
+    pub(crate) parked_bytes: u64,
+}
+
+/// Files that are given to another tenant, since others write them.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Switches {
+    /// Since the mount.
+    pub(crate) done: u64,
+    pub(crate) in_flight: u64,
 }
 
 /// How short of memory the machine was, or the cgroup of a mount process.
@@ -335,6 +380,23 @@ pub(crate) struct Status {
     pub(crate) inodes: u64,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
+    /// Attempts that failed since the mount. 0 from a mount process that is older than this, as all that follows.
+    #[serde(default)]
+    pub(crate) failures: u64,
+    /// Age of the oldest file that waits for its flusher.
+    #[serde(default)]
+    pub(crate) oldest_ms: Option<u64>,
+    /// Most that may be unclean in the cache now; less while write-back fails.
+    #[serde(default)]
+    pub(crate) share_bytes: u64,
+    #[serde(default)]
+    pub(crate) reads: Reads,
+    #[serde(default)]
+    pub(crate) dontcache: Dontcache,
+    #[serde(default)]
+    pub(crate) writers: Writers,
+    #[serde(default)]
+    pub(crate) switches: Switches,
     /// What the kernel lacks, and what is lost with it.
     pub(crate) missing_features: Vec<String>,
     /// Those with most in the cache first. None from a mount process that is older than this.
@@ -352,8 +414,85 @@ pub(crate) struct Status {
 }
 
 #[cfg(test)]
+impl Tenant {
+    /// One that has nothing.
+    pub(crate) fn sample(id: u64, name: &str) -> Self {
+        Self {
+            id,
+            name: name.to_owned(),
+            state: TenantState::Online,
+            limit_bytes: None,
+            charged_bytes: 0,
+            dirty_bytes: 0,
+            writeback_bytes: 0,
+            unstable_bytes: 0,
+            written_bytes: 0,
+            oldest_ms: None,
+            paused_ms: 0,
+            cached_bytes: 0,
+            wants_room: false,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Status {
+    /// A mount that has nothing.
+    pub(crate) fn sample() -> Self {
+        Self {
+            name: None,
+            pid: 1,
+            phase: Phase::Mounted,
+            source: "/a".into(),
+            mountpoint: "/b".into(),
+            arena: "/c".into(),
+            cache_bytes: 0,
+            dirty_bytes: 0,
+            writeback_bytes: 0,
+            unstable_bytes: 0,
+            bytes_left: 0,
+            written_bytes: 0,
+            open_files: 0,
+            inodes: 0,
+            failing: None,
+            failures: 0,
+            oldest_ms: None,
+            share_bytes: 0,
+            reads: Reads::default(),
+            dontcache: Dontcache::default(),
+            writers: Writers::default(),
+            switches: Switches::default(),
+            missing_features: Vec::new(),
+            tenants: Vec::new(),
+            more_tenants: 0,
+            shrinkers: Vec::new(),
+            memory_pressure: MemoryPressure::default(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_of_an_older_mount_process_is_understood() {
+        let text = r#"{"version":1,"reply":"status","pid":7,"phase":"mounted","source":"/a","mountpoint":"/b",
+            "arena":"/c","cache_bytes":1,"dirty_bytes":2,"writeback_bytes":0,"unstable_bytes":0,"bytes_left":2,
+            "written_bytes":3,"open_files":4,"inodes":5,"failing":null,"missing_features":[]}"#;
+        let reply = serde_json::from_str::<Message<Reply>>(text).unwrap().body;
+        let expected = Status {
+            pid: 7,
+            cache_bytes: 1,
+            dirty_bytes: 2,
+            bytes_left: 2,
+            written_bytes: 3,
+            open_files: 4,
+            inodes: 5,
+            ..Status::sample()
+        };
+        assert_eq!(reply, Reply::Status(Box::new(expected)));
+    }
 
     #[test]
     fn messages_keep_their_form() {

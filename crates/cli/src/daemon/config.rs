@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use slackwater_fuse::tenants::TenantConfig;
 
-use crate::arguments::parse_duration;
+use crate::arguments::{parse_duration, parse_metrics};
 use crate::control::protocol::{MountRequest, VolumeOptions};
 use crate::daemon::name::VolumeName;
 use crate::exit::Failure;
@@ -37,6 +37,7 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "word")]
     pub(crate) tenant_by: TenantBy,
     /// Where metrics are served.
+    #[serde(deserialize_with = "address")]
     pub(crate) metrics: Option<SocketAddr>,
     /// By cgroup or `uid:1000`.
     pub(crate) tenants: BTreeMap<PathBuf, TenantTable>,
@@ -145,6 +146,10 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
     parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    parse_metrics(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
 fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let percent = u32::deserialize(deserializer)?;
     let is_percentage = (1..=100).contains(&percent);
@@ -214,7 +219,7 @@ mod tests {
             ("\n\ndirty-ratio = 101", ["line 3", "dirty-ratio"]),
             ("dirty-expire = \"3\"", ["line 1", "dirty-expire"]),
             ("tenant-by = \"group\"", ["line 1", "group"]),
-            ("metrics = \"9810\"", ["line 1", "metrics"]),
+            ("metrics = \"here\"", ["line 1", "metrics"]),
             ("[tenants.\"/a\"]\nlimits = \"1MiB\"", ["line 2", "limits"]),
             ("[volumes.web]\nsource = \"/a\"", ["line 1", "mountpoint"]),
             ("[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\nread_only = true", ["line 4", "read_only"]),

@@ -45,11 +45,12 @@ use crate::control::protocol::MountRequest;
 use crate::control::server;
 use crate::exit::Failure;
 use crate::mount::arena_file::{self, CACHE_BYTES_MIN};
+use crate::mount::session::Tally;
 use crate::mount::{door, prepare_process, pressure, tunables};
 use crate::registry::{Found, Registry};
 use crate::sys::Signals;
 use crate::terminal::{say, tell};
-use crate::{doctor, kernel};
+use crate::{doctor, kernel, metrics};
 
 use self::answer::Answers;
 use self::config::Config;
@@ -83,6 +84,8 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         None => default_arena(&socket_path)?,
     };
 
+    let metrics = config.metrics.map(metrics::listen).transpose()?;
+
     let dead = left::clean_up(&registry, &arena_path)?;
     let (engine, left) = start_engine(&config, &arena_path, &dead, &watch)?;
     let volumes = start_volumes(&config, &engine, registry, &socket_path, &arena_path, left);
@@ -90,7 +93,10 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &arena_path)))?;
     let shrunk = engine.clone();
     let shrink = move |priority| shrunk.shrink(priority);
-    let listens = pressure::Listener::start(Arc::clone(&volumes.shared.pressure), shrink);
+    let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
+    let seen = Arc::clone(&volumes);
+    let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot())).transpose();
+    let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let answers = Answers::new(Arc::clone(&volumes));
     server::start(listener, answer::DOORS, Arc::clone(&answers) as _)
         .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.display())))?;
@@ -109,12 +115,15 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         configured.len(),
         size::text(volumes.shared.cache_bytes)
     );
+    if let Some(metrics) = &metrics {
+        tell!("Metrics: http://{}/metrics", metrics.address());
+    }
     tell!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
 
     watch.keep(&volumes);
     volumes.shared.events.end();
     answers.wait_given();
-    drop(listens);
+    drop((listens, metrics));
     if remove_if_empty(&engine, &arena_path)? {
         tell!("Ended: everything is in the sources.");
     } else {
@@ -153,7 +162,7 @@ fn start_volumes(
         socket: socket.to_path_buf(),
         arena: arena.to_path_buf(),
         cache_bytes: u64::from(engine.arena().frames()) * slackwater_arena::FRAME_BYTES as u64,
-        pressure: Arc::default(),
+        tally: Tally::default(),
         events: events::Events::default(),
         left,
     };
@@ -168,6 +177,7 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
     };
     config.cache = arguments.cache.or(config.cache);
     config.arena = arguments.arena.clone().or(config.arena);
+    config.metrics = arguments.metrics.or(config.metrics);
     if let Some(bytes) = config.cache.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
         let what = format!("a cache of {} is too small", size::text(bytes));
         return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));

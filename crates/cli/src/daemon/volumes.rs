@@ -30,11 +30,12 @@ use crate::daemon::left::Left;
 use crate::daemon::name::VolumeName;
 use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
+use crate::metrics::Snapshot;
 use crate::mount::claim::{self, Claim};
 use crate::mount::door::{Door, Tenancy, Umount};
+use crate::mount::ends;
 use crate::mount::find_nodes::find_nodes;
-use crate::mount::session::Session;
-use crate::mount::{ends, pressure};
+use crate::mount::session::{Session, Tally};
 use crate::mountinfo::Mounts;
 use crate::registry::{Entry, Registry};
 use crate::shell;
@@ -51,7 +52,7 @@ pub(super) struct Shared {
     pub(super) socket: PathBuf,
     pub(super) arena: PathBuf,
     pub(super) cache_bytes: u64,
-    pub(super) pressure: Arc<pressure::Figures>,
+    pub(super) tally: Tally,
     pub(super) events: Events,
     pub(super) left: Left,
 }
@@ -134,9 +135,9 @@ impl Volumes {
         };
         let reservation = self.reserve(&name, &entry)?;
         let claim = claim::claim(&self.shared.registry, &entry, source_fd, false, &|text| tracing::info!("{text}"))?;
-        let session = Session::new(entry, Arc::clone(&self.shared.pressure));
+        let session = Session::new(entry, self.shared.tally.clone());
         let door = self.open(&name, &session, request.options)?;
-        session.set_mounted(&door);
+        session.set_mounted(&self.shared.engine, &door);
         let volume = Volume { session, claim: Arc::new(Mutex::new(Some(claim))) };
         reservation.fill(volume);
         self.shared.events.tell(Happening::Mounted, Some(name.as_str()), request.mountpoint.display().to_string());
@@ -264,6 +265,12 @@ impl Volumes {
     /// The engine's side of all.
     pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
         self.shared.engine.volumes()
+    }
+
+    /// What metrics are made of.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let volumes = self.sessions().into_iter().map(|(name, session)| (name.to_string(), session.status()));
+        self.shared.tally.snapshot(Some(&self.shared.engine), volumes.collect())
     }
 
     pub(crate) fn list(&self) -> List {

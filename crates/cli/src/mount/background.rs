@@ -76,6 +76,7 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         noexec,
         foreground: _,
         background: _,
+        metrics,
         arena,
         wait,
         options,
@@ -91,6 +92,9 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
     }
     if let Some(arena) = arena {
         add("--arena", arena.into());
+    }
+    if let Some(address) = metrics {
+        add("--metrics", address.to_string().into());
     }
     add("--dirty-ratio", dirty_ratio.to_string().into());
     add("--tenant-by", tenant_by.to_string().into());
@@ -184,6 +188,8 @@ mod tests {
             "--background",
             "--cache",
             "1.5GiB",
+            "--metrics",
+            "[::1]:9810",
             "--dirty-ratio",
             "7",
             "--dirty-expire",

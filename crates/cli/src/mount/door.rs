@@ -14,7 +14,7 @@ use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolum
 pub(crate) use slackwater_fuse::{Missing, Tenancy};
 use slackwater_size as size;
 
-use crate::control::protocol::VolumeOptions;
+use crate::control::protocol::{VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};
 
 /// Holders of a busy volume that a message names.
@@ -142,6 +142,16 @@ impl Door {
         let mountpoint = self.mounted.mountpoint();
         crate::detach::detach(mountpoint)
             .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.display())))
+    }
+
+    /// Who waits here to write on; for how long altogether the volume knows.
+    pub(crate) fn waiting_writers(&self) -> Writers {
+        Writers {
+            paused_ms: 0,
+            paused: self.mounted.paused_writes() as u64,
+            parked: self.mounted.parked_writes() as u64,
+            parked_bytes: self.mounted.parked_bytes() as u64,
+        }
     }
 
     /// Whether nobody can reach it any more.

@@ -28,6 +28,7 @@ pub(crate) mod trial;
 pub(crate) mod vigil;
 mod would_lose;
 
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ use crate::progress::Meter;
 use crate::registry::{Entry, Registry};
 use crate::sys::Signals;
 use crate::terminal::{say, tell};
-use crate::{doctor, kernel, shell};
+use crate::{doctor, kernel, metrics, shell};
 
 use self::arena_file::CACHE_BYTES_MIN;
 use self::background::Departure;
@@ -56,8 +57,8 @@ use self::claim::Claim;
 use self::door::Door;
 pub(crate) use self::door::TenantBy;
 pub(crate) use self::ends::name_of;
-use self::session::Session;
-pub(crate) use self::tenants::{lines as tenant_lines, of_all as tenants_of_all};
+use self::session::{Session, Tally};
+pub(crate) use self::tenants::{lines as tenant_lines, of_all as tenants_of_all, time};
 use self::vigil::Vigil;
 pub(crate) use self::would_lose::Loss;
 
@@ -111,6 +112,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     }
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(ends.source, identity, ends.mountpoint, arena_path, shown_bytes);
+    // Before anything is anybody's: the port may be taken.
+    let metrics = arguments.metrics.map(metrics::listen).transpose()?;
     let claim = claim::claim(&registry, &entry, ends.source_fd, arguments.wait, &|text| say!("{text}"))?;
     let departure = match arguments.detached {
         true => Some(
@@ -119,10 +122,12 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         ),
         false => None,
     };
-    let session = Session::new(entry, Arc::default());
+    let session = Session::new(entry, Tally::default());
     UnixListener::bind(claim.registered.socket())
         .and_then(|listener| server::start(listener, server::PRIVATE, Arc::clone(&session) as _))
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
+
+    let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
     if let Err(failure) = bring_in_what_was_left(&session) {
         // The entry says whose data it is that stays there.
@@ -131,11 +136,12 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     }
     vigil.mounting();
     let mounted = Mounted::open(&session, arguments, cache_bytes, &vigil)?;
-    announce(&session, &mounted, arguments);
+    announce(&session, &mounted, arguments, metrics.as_ref());
     if let Some(departure) = departure {
         departure.leave();
     }
     vigil.keep(&session, &mounted.door, arguments.detached);
+    drop(metrics); // it has the engine while somebody scrapes
     mounted.close(&session, claim)?;
     session.set_released();
     if !arguments.detached {
@@ -146,6 +152,12 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metrics::Server, Failure> {
+    let session = Arc::clone(session);
+    metrics::serve(listener, move || session.snapshot())
+        .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
 }
 
 /// What a process needs that others' writes go through.
@@ -216,13 +228,13 @@ impl Mounted {
             let door = Door::open(&door::pool()?, &volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
-            let pressure = pressure::Listener::start(Arc::clone(&session.pressure), shrink);
+            let pressure = pressure::Listener::start(session.pressure(), shrink);
             Ok(Self { pressure, engine, volume, door })
         };
         // Nobody has written yet: the file has nothing.
         let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena)))?;
         session.show(Some(&mounted.volume));
-        session.set_mounted(&mounted.door);
+        session.set_mounted(&mounted.engine, &mounted.door);
         Ok(mounted)
     }
 
@@ -264,7 +276,7 @@ pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
     }
 }
 
-fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
+fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, metrics: Option<&metrics::Server>) {
     let entry = &session.entry;
     let frames = u64::from(mounted.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
@@ -278,6 +290,9 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments) {
     );
     for missing in mounted.door.missing_features() {
         tell!("Note: {missing}");
+    }
+    if let Some(metrics) = metrics {
+        tell!("Metrics: http://{}/metrics", metrics.address());
     }
     match arguments.detached {
         true => tell!("Unmount with: {umount}"),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::arguments::{MountArguments, parse_duration, parse_tenant_dontcache, parse_tenant_limit};
+use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
 use crate::exit::Failure;
 
 /// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
@@ -71,6 +71,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
                 let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
                 arguments.dirty_ratio = percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?;
             }
+            "metrics" => arguments.metrics = Some(parse_metrics(needed()?).map_err(|error| refused(&error))?),
             "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
             _ if IMPOSSIBLE.contains(&name) => {
                 return Err(refused(&"a mount through a cache cannot do that").advise("mount without it"));
@@ -102,9 +103,9 @@ mod tests {
     #[test]
     fn options_of_fstab_are_those_of_the_command_line() {
         let mut arguments = arguments();
-        let options =
-            "defaults,ro,cache=1GiB,dirty_ratio=7,dirty-expire=5s,arena=/dev/shm/x,x-systemd.automount,_netdev";
+        let options = "defaults,ro,cache=1GiB,dirty_ratio=7,dirty-expire=5s,arena=/dev/shm/x,x-systemd.automount,_netdev,metrics=9810";
         assert!(apply(&mut arguments, options).unwrap().is_empty());
+        assert_eq!(arguments.metrics.unwrap().to_string(), "127.0.0.1:9810");
         assert!(arguments.read_only && !arguments.allow_other);
         assert_eq!((arguments.cache, arguments.dirty_ratio), (Some(1 << 30), 7));
         assert_eq!(arguments.dirty_expire, Duration::from_secs(5));
@@ -126,7 +127,8 @@ mod tests {
         assert_eq!(apply(&mut arguments(), "cach=1GiB,,ro=1").unwrap(), ["cach=1GiB", "ro=1"]);
         let tenants = ["tenant-by", "tenant-by=group", "tenant-limit", "tenant-limit=64MiB", "tenant-limit=/a=lots"];
         let dontcache = ["tenant-dontcache", "tenant-dontcache=on", "tenant-dontcache=/a=1"];
-        let others = ["cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"];
+        let others =
+            ["metrics", "metrics=x", "cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"];
         for options in tenants.into_iter().chain(dontcache).chain(others) {
             assert!(apply(&mut arguments(), options).unwrap_err().what.contains(options), "{options}");
         }

@@ -12,12 +12,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater::SuperBlock;
+use slackwater::{Engine, SuperBlock};
 
-use crate::control::protocol::{Listed, Phase, Reply, Request, Status};
+use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, Writers};
 use crate::control::server::Respond;
 use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
+use crate::metrics::{Snapshot, Unmounts};
 use crate::mount::door::{Door, Umount};
 use crate::mount::{pressure, shrinkers, tenants, would_lose};
 use crate::mountinfo::Mount;
@@ -40,11 +41,17 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
+/// What is counted for all mounts of a process together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) pressure: Arc<pressure::Figures>,
+    pub(crate) unmounts: Unmounts,
+}
+
 /// One mount.
 pub(crate) struct Session {
     pub(crate) entry: Entry,
-    /// Of the process.
-    pub(crate) pressure: Arc<pressure::Figures>,
+    tally: Tally,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -54,6 +61,7 @@ struct State {
     /// S1.
     volume: Option<Arc<SuperBlock>>,
     /// From the mount on.
+    engine: Option<Engine>,
     door: Option<Arc<Door>>,
     unmounting: u32,
     /// It was mounted, and everything has reached the source.
@@ -64,14 +72,32 @@ struct State {
     answering: u32,
 }
 
+impl Tally {
+    /// What metrics are made of, with each volume by the name that it has in them.
+    pub(crate) fn snapshot(&self, engine: Option<&Engine>, volumes: Vec<(String, Status)>) -> Snapshot {
+        Snapshot {
+            engine: engine.map(Engine::status),
+            shrinkers: engine.map(shrinkers::all).unwrap_or_default(),
+            memory_pressure: self.pressure.report(),
+            volumes,
+            unmounts: self.unmounts.clone(),
+        }
+    }
+}
+
 impl Session {
-    pub(crate) fn new(entry: Entry, pressure: Arc<pressure::Figures>) -> Arc<Self> {
-        Arc::new(Self { entry, pressure, state: Mutex::default(), changed: Condvar::new() })
+    pub(crate) fn new(entry: Entry, tally: Tally) -> Arc<Self> {
+        Arc::new(Self { entry, tally, state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked changed one field at most, and none depends on another.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where memory pressure is counted.
+    pub(crate) fn pressure(&self) -> Arc<pressure::Figures> {
+        Arc::clone(&self.tally.pressure)
     }
 
     /// Figures are those of `volume` from now on; none between two volumes.
@@ -80,15 +106,16 @@ impl Session {
     }
 
     /// It is mounted.
-    pub(crate) fn set_mounted(&self, door: &Arc<Door>) {
-        self.state().door = Some(Arc::clone(door));
+    pub(crate) fn set_mounted(&self, engine: &Engine, door: &Arc<Door>) {
+        let mut state = self.state();
+        (state.engine, state.door) = (Some(engine.clone()), Some(Arc::clone(door)));
         self.changed.notify_all();
     }
 
-    /// Gives up every reference to the volume.
+    /// Gives up every reference to the volume and its engine.
     pub(crate) fn let_go(&self) {
         let mut state = self.state();
-        (state.door, state.volume, state.is_over) = (None, None, true);
+        (state.engine, state.door, state.volume, state.is_over) = (None, None, None, true);
         self.changed.notify_all();
     }
 
@@ -158,14 +185,14 @@ impl Session {
         }
     }
 
-    fn status(&self) -> Status {
+    /// All its tenants, however many there are, and without its shrinker, which takes a look at those of all volumes.
+    pub(crate) fn status(&self) -> Status {
         let phase = self.phase(&is_slackwater_at);
         let (volume, door) = {
             let state = self.state();
             (state.volume.clone(), state.door.clone())
         };
-        let (tenants, more_tenants) = volume.as_deref().map(tenants::of).unwrap_or_default();
-        let shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
+        let tenants = volume.as_deref().map(tenants::of).unwrap_or_default();
         let figures = volume.map(|volume| volume.status());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
         Status {
@@ -184,12 +211,40 @@ impl Session {
             open_files: figure(|status| status.open_files),
             inodes: figure(|status| status.inodes),
             failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
+            failures: figure(|status| status.failures),
+            oldest_ms: figures.as_ref().and_then(|status| status.oldest).map(tenants::ms),
+            share_bytes: figure(|status| status.share_bytes),
+            reads: Reads {
+                hits: figure(|status| status.read_hits),
+                misses: figure(|status| status.read_misses),
+                filled_bytes: figure(|status| status.filled_bytes),
+            },
+            dontcache: Dontcache {
+                dirty_bytes: figure(|status| status.dontcache_dirty_bytes),
+                kicks: figure(|status| status.dontcache_kicks),
+                passes: figure(|status| status.dontcache_passes),
+            },
+            writers: Writers {
+                paused_ms: figure(|status| tenants::ms(status.paused)),
+                ..door.as_deref().map(Door::waiting_writers).unwrap_or_default()
+            },
+            switches: Switches {
+                done: figure(|status| status.inodes_switched),
+                in_flight: figure(|status| status.switches_in_flight.into()),
+            },
             missing_features: door.map(|door| door.missing_features()).unwrap_or_default(),
             tenants,
-            more_tenants,
-            shrinkers,
-            memory_pressure: self.pressure.report(),
+            more_tenants: 0,
+            shrinkers: Vec::new(),
+            memory_pressure: self.tally.pressure.report(),
         }
+    }
+
+    /// What metrics are made of.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let engine = self.state().engine.clone();
+        let volumes = vec![(self.entry.mountpoint.display().to_string(), self.status())];
+        self.tally.snapshot(engine.as_ref(), volumes)
     }
 
     /// Waits until `look` finds something in the state, and calls `tick` with bytes left and written meanwhile. `None`:
@@ -248,7 +303,8 @@ impl Session {
         let _unmounting = OnDrop(|| self.state().unmounting -= 1);
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
-        match self.watch(|| door.umount(Umount { deadline: left, ..request }), tick) {
+        let unmount = || self.tally.unmounts.time(|| door.umount(Umount { deadline: left, ..request }));
+        match self.watch(unmount, tick) {
             // It goes on to its end by itself.
             Err(_) if door.is_unmounted() => Ok(()),
             outcome => outcome,
@@ -305,7 +361,13 @@ impl Session {
             progress(Reply::Progress { bytes_left, written_bytes });
         };
         match request {
-            Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Status => {
+                let mut status = self.status();
+                let volume = self.state().volume.clone();
+                status.shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
+                tenants::fit_reply(&mut status);
+                Ok(Reply::Status(Box::new(status)))
+            }
             Request::WouldLose => Ok(self.would_lose().into_reply()),
             Request::Sync => {
                 let door = self.door(None, &mut tick)?;

@@ -1,9 +1,14 @@
 //! What `status` says of the caches that can give memory back.
 
-use slackwater::SuperBlock;
 use slackwater::shrink::{Count, ShrinkerStatus};
+use slackwater::{Engine, SuperBlock};
 
 use crate::control::protocol::Shrinker;
+
+/// All of an engine: one for each of its volumes.
+pub(super) fn all(engine: &Engine) -> Vec<Shrinker> {
+    engine.shrinkers().into_iter().map(Shrinker::from).collect()
+}
 
 /// That of `volume`.
 pub(super) fn of(volume: &SuperBlock) -> Vec<Shrinker> {

@@ -20,12 +20,18 @@ const REPLY_PART: usize = REPLY_BYTES_MAX / 2;
 const FIGURES_BYTES: usize = 512;
 const NAME_BYTE_BYTES: usize = 6;
 
-/// The tenants of `volume`, those with most in the cache first, and how many there are beyond what a reply holds.
-pub(super) fn of(volume: &SuperBlock) -> (Vec<Tenant>, u64) {
+/// As messages have times.
+pub(super) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The tenants of `volume`, those with most in the cache first.
+pub(super) fn of(volume: &SuperBlock) -> Vec<Tenant> {
     sorted(volume.tenants().into_iter().map(Tenant::from).collect())
 }
 
-/// The tenants of all of an engine's volumes, with what each has on all of them together; else as [`of`].
+/// The tenants of all of an engine's volumes, with what each has on all of them together, those with most first; and how many
+/// there are beyond what a reply holds.
 pub(crate) fn of_all(volumes: &[Arc<SuperBlock>]) -> (Vec<Tenant>, u64) {
     let mut by_id = BTreeMap::<u64, Tenant>::new();
     for tenant in volumes.iter().flat_map(|volume| volume.tenants()).map(Tenant::from) {
@@ -34,13 +40,20 @@ pub(crate) fn of_all(volumes: &[Arc<SuperBlock>]) -> (Vec<Tenant>, u64) {
             Entry::Occupied(mut sum) => sum.get_mut().add(&tenant),
         }
     }
-    sorted(by_id.into_values().collect())
-}
-
-fn sorted(mut tenants: Vec<Tenant>) -> (Vec<Tenant>, u64) {
-    tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
+    let mut tenants = sorted(by_id.into_values().collect());
     let rest = tenants.split_off(count_that_fits(&tenants));
     (tenants, rest.len() as u64)
+}
+
+fn sorted(mut tenants: Vec<Tenant>) -> Vec<Tenant> {
+    tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
+    tenants
+}
+
+/// Leaves as many as a reply holds, and counts the others.
+pub(super) fn fit_reply(status: &mut Status) {
+    let rest = status.tenants.split_off(count_that_fits(&status.tenants));
+    status.more_tenants += rest.len() as u64;
 }
 
 fn count_that_fits(tenants: &[Tenant]) -> usize {
@@ -54,7 +67,6 @@ fn count_that_fits(tenants: &[Tenant]) -> usize {
 
 impl From<TenantStatus> for Tenant {
     fn from(status: TenantStatus) -> Self {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             id: status.id.as_u64(),
             state: match status.state {
@@ -68,6 +80,7 @@ impl From<TenantStatus> for Tenant {
             writeback_bytes: status.writeback_bytes,
             unstable_bytes: status.unstable_bytes,
             written_bytes: status.written_bytes,
+            cached_bytes: status.cached_bytes,
             oldest_ms: status.oldest.map(ms),
             paused_ms: ms(status.paused),
             wants_room: status.wants_room,
@@ -87,7 +100,7 @@ impl Tenant {
     }
 
     /// What it keeps in the cache, or has there in its files.
-    fn held_bytes(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
         self.charged_bytes.max(in_its_files)
     }
@@ -139,7 +152,8 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     lines
 }
 
-fn time(ms: u64) -> String {
+/// A time as the texts of `status` have it.
+pub(crate) fn time(ms: u64) -> String {
     // The first two parts say enough.
     let rounded = if ms < 10_000 { ms } else { ms / 1000 * 1000 };
     format_duration(Duration::from_millis(rounded)).to_string()
@@ -154,48 +168,22 @@ fn printable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{MemoryPressure, Message, Phase, Reply};
+    use crate::control::protocol::{Message, Reply};
 
     fn tenant(id: u64, name: &str, charged_bytes: u64) -> Tenant {
         Tenant {
-            id,
-            name: name.to_owned(),
-            state: TenantState::Online,
             limit_bytes: Some(4 << 20),
             charged_bytes,
             dirty_bytes: charged_bytes / 2,
-            writeback_bytes: 0,
-            unstable_bytes: 0,
             written_bytes: 1 << 20,
             oldest_ms: Some(12_345),
             paused_ms: 1500,
-            wants_room: false,
+            ..Tenant::sample(id, name)
         }
     }
 
     fn status(tenants: Vec<Tenant>, more_tenants: u64) -> Status {
-        Status {
-            name: None,
-            pid: 1,
-            phase: Phase::Mounted,
-            source: "/a".into(),
-            mountpoint: "/b".into(),
-            arena: "/c".into(),
-            cache_bytes: 0,
-            dirty_bytes: 0,
-            writeback_bytes: 0,
-            unstable_bytes: 0,
-            bytes_left: 0,
-            written_bytes: 0,
-            open_files: 0,
-            inodes: 0,
-            failing: None,
-            missing_features: Vec::new(),
-            tenants,
-            more_tenants,
-            shrinkers: Vec::new(),
-            memory_pressure: MemoryPressure::default(),
-        }
+        Status { tenants, more_tenants, ..Status::sample() }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -81,6 +82,32 @@ fn what_happens_is_told_as_it_happens() {
     assert_eq!(of_a, ["mounted", "unmounting", "unmounted"]);
     daemon.end();
     assert_eq!(listening.wait().code(), Some(0));
+}
+
+#[test]
+fn metrics_have_each_volume_by_its_name() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "metrics = \"127.0.0.1:0\"\n");
+    let (one, other) = (scratch.pair("one"), scratch.pair("other"));
+    daemon.mount(&one.0, &one.1, "one");
+    daemon.mount(&other.0, &other.1, "other");
+    fs::write(one.1.join("file"), "x").unwrap();
+    daemon.run(["umount", "other"]).expect(0, &[]);
+    let address = daemon.announcement.split("http://").nth(1).unwrap().split('/').next().unwrap();
+    let mut scrape = TcpStream::connect(address).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    scrape.read_to_string(&mut text).unwrap();
+    assert!(text.contains("slackwater_volume_dirty_bytes{volume=\"one\"} 4096"), "{text}");
+    assert!(!text.contains("volume=\"other\""), "it is gone: {text}");
+    assert!(text.contains("slackwater_unmount_seconds_count 1"), "{text}");
+
+    let taken = scratch.pair("taken").0;
+    let mut second = crate::running::command(&scratch, &format!("metrics = \"{address}\"\n"));
+    second.arg("--socket").arg(taken.join("socket"));
+    run(second).expect(3, &[address, "taken"]);
+    daemon.end();
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(crate) struct Daemon<'s> {
     scratch: &'s Scratch,
     pub(crate) socket: PathBuf,
     pub(crate) process: Process,
+    /// What it said when it listened.
+    pub(crate) announcement: String,
     /// What it has said on standard error so far.
     said: Arc<Mutex<String>>,
 }
@@ -50,10 +52,9 @@ impl<'s> Daemon<'s> {
         let said = Arc::new(Mutex::new(String::new()));
         let heard = follow(process.0.stderr.take().unwrap(), Arc::clone(&said));
         let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("End with Ctrl-C") {
-            line.clear();
-            if stdout.read_line(&mut line).unwrap() == 0 {
+        let mut announcement = String::new();
+        while !announcement.contains("End with Ctrl-C") {
+            if stdout.read_line(&mut announcement).unwrap() == 0 {
                 let status = process.wait();
                 heard.join().unwrap();
                 panic!("the daemon ended with {status}: {}", said.lock().unwrap());
@@ -61,7 +62,7 @@ impl<'s> Daemon<'s> {
         }
         // What it says at the end would break the pipe.
         thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
-        Self { scratch, socket: socket.to_path_buf(), process, said }
+        Self { scratch, socket: socket.to_path_buf(), process, announcement, said }
     }
 
     /// Runs a command that asks it.

@@ -12,11 +12,11 @@ use crate::rig::{Process, Scratch, need_fuse, wait_until};
 use crate::running::{Daemon, command, table};
 
 /// Where a service manager listens.
-struct Manager {
+struct Supervisor {
     heard: Arc<Mutex<Vec<String>>>,
 }
 
-impl Manager {
+impl Supervisor {
     fn listen(socket: &std::path::Path) -> Self {
         let listening = UnixDatagram::bind(socket).unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -40,11 +40,11 @@ fn it_hears_that_the_daemon_is_ready_lives_and_ends() {
     need_fuse();
     let scratch = Scratch::new();
     let notify = scratch.path.join("notify");
-    let manager = Manager::listen(&notify);
+    let manager = Supervisor::listen(&notify);
     let (source, mountpoint) = scratch.pair("a");
     let mut command = command(&scratch, &table("a", &source, &mountpoint));
     command.env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
-    let mut process = Process::spawn(&mut command);
+    let mut process = Process::spawn(command.stdout(std::process::Stdio::null()));
     wait_until("it is ready", || manager.has_heard("READY=1") == 1);
     assert!(mountpoint.join(".").exists());
     assert_eq!(manager.has_heard("STATUS=1 volumes"), 1);
@@ -61,7 +61,7 @@ fn a_shutdown_with_a_gigabyte_dirty_asks_for_time_and_loses_nothing() {
     need_fuse();
     let scratch = Scratch::new();
     let notify = scratch.path.join("notify");
-    let manager = Manager::listen(&notify);
+    let manager = Supervisor::listen(&notify);
     let (source, mountpoint) = scratch.pair("a");
     // Below half of the cache nothing is written back.
     let config = "cache = \"2400MiB\"\ndirty-ratio = 100\ndirty-expire = \"1h\"\n";

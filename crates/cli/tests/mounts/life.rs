@@ -123,6 +123,8 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
     let before = status(&scratch);
     let mount = &before["mounts"][0];
     assert_eq!((mount["dirty_bytes"].as_u64(), mount["phase"].as_str()), (Some(1 << 20), Some("mounted")), "{before}");
+    assert!(mount["oldest_ms"].is_u64() && mount["failures"] == 0 && mount["share_bytes"].is_u64(), "{before}");
+    assert!(mount["reads"]["hits"].is_u64() && mount["writers"]["parked"] == 0, "{before}");
     let shrinker = &mount["shrinkers"][0];
     assert!(shrinker["name"].as_str().is_some_and(|name| name.starts_with("sb-") && name.ends_with("-0")), "{before}");
     assert!(shrinker["count"].is_u64() && shrinker["deferred"].is_u64(), "{before}");
@@ -134,6 +136,7 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
     let after = status(&scratch);
     assert_eq!(after["mounts"][0]["bytes_left"].as_u64(), Some(0), "{after}");
     assert_eq!(after["mounts"][0]["written_bytes"].as_u64(), Some(1 << 20), "{after}");
+    assert!(after["mounts"][0]["oldest_ms"].is_null(), "{after}");
     let text = scratch.run(["status", mountpoint.to_str().unwrap()]);
     text.expect(0, &["not in the source yet: 0 B", "written back since the mount: 1.0 MiB"]);
 }

@@ -13,6 +13,7 @@ mod flags;
 mod fuse_source;
 mod life;
 mod load;
+mod metrics;
 mod mount8;
 mod owners;
 #[path = "../rig/mod.rs"]

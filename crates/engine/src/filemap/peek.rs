@@ -60,6 +60,7 @@ impl File {
             3..=33 => self.lend::<33, R>(offset_bytes, len, f),
             _ => self.lend::<PAGES_MAX, R>(offset_bytes, len, f),
         }?;
+        self.note_read(pages.end.0 - pages.start.0, 0);
         let sequential = self.readahead.begin(&pages);
         self.read_ahead_of(&pages, flags);
         if flags.contains(ReadFlags::DONTCACHE) {

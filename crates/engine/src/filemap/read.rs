@@ -104,7 +104,7 @@ impl File {
         let (inode, len) = (self.inode.arc(), buffer.len());
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
         let engine = inode.super_block().engine();
-        let mut done = 0;
+        let (mut done, mut missed) = (0, 0);
         let mut fetched = None;
         while done < len {
             let at = offset_bytes + done as u64;
@@ -132,16 +132,21 @@ impl File {
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
                     let seen = engine.room.given();
                     self.set_reader(payer);
-                    if fetch_and_wait(inode, index, ahead, payer, flags)? == Fetched::NoFrame {
-                        inode.super_block().make_room();
-                        engine.run_by_hand();
-                        engine.room.wait(seen, &*engine.clock, None);
+                    match fetch_and_wait(inode, index..pages.end, ahead, payer, flags)? {
+                        Fetched::Read(wanted) => missed += wanted,
+                        Fetched::Changed => {}
+                        Fetched::NoFrame => {
+                            inode.super_block().make_room();
+                            engine.run_by_hand();
+                            engine.room.wait(seen, &*engine.clock, None);
+                        }
                     }
                     continue;
                 }
             }
             done += to - from;
         }
+        self.note_read(pages.end.0 - pages.start.0, missed);
         if fetched.is_none() {
             self.read_ahead_of(&pages, flags);
         }
@@ -232,8 +237,8 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Lo
 /// What became of an attempt to bring a page into the cache.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Fetched {
-    /// This call had it read: look again.
-    Read,
+    /// This call had it read, and others that are wanted, so many together: look again.
+    Read(u64),
     /// It has changed meanwhile: look again.
     Changed,
     /// No frame is to be had for it.
@@ -248,12 +253,13 @@ pub(crate) enum Fetched {
 /// # Blocking
 /// For the backend; not for a frame.
 pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex, payer: &Arc<Memcg>) -> Result<Fetched, FileError> {
-    fetch_and_wait(inode, index, index..index.plus(1), payer, ReadFlags::NONE)
+    fetch_and_wait(inode, index..index.plus(1), index..index.plus(1), payer, ReadFlags::NONE)
 }
 
+/// Has the pages of `ahead` read that are missing, and waits for the first of `wanted`.
 fn fetch_and_wait(
     inode: &Arc<Inode>,
-    index: PageIndex,
+    wanted: Range<PageIndex>,
     ahead: Range<PageIndex>,
     payer: &Arc<Memcg>,
     flags: ReadFlags,
@@ -261,18 +267,19 @@ fn fetch_and_wait(
     let engine = inode.super_block().engine();
     let node = inode.node()?;
     let answer = Arc::new(Mutex::new(LEAVES, None));
-    let mut taken = false;
+    let (mut taken, mut pages) = (false, 0);
     let fetched = fetch(inode, &node, ahead, payer, flags, |unit| {
-        let wanted = unit.start <= index && index < unit.end;
-        taken |= wanted;
+        let has_first = unit.contains(&wanted.start);
+        taken |= has_first;
+        pages += unit.end.min(wanted.end).0.saturating_sub(unit.start.max(wanted.start).0);
         let answer = Arc::clone(&answer);
-        wanted.then(|| Done::new(move |result: Result<(), BackendError>| *answer.lock() = Some(result)))
+        has_first.then(|| Done::new(move |result: Result<(), BackendError>| *answer.lock() = Some(result)))
     });
     if taken {
         let answered = || answer.lock().take();
         let result = engine.waits.wait(inode.id(), &*engine.clock, None, answered);
         result.unwrap_or(Ok(()))?;
-        return Ok(Fetched::Read);
+        return Ok(Fetched::Read(pages));
     }
     Ok(fetched)
 }
@@ -427,9 +434,10 @@ fn end_fill(
     let end = first.plus(frames.frames().len() as u64);
     let result = read.map(|bytes| frames.zero_from(bytes));
     let (mut dropped, mut emptied) = (Vec::new(), Vec::new());
+    let mut filled_pages = 0;
     inode.mapping.scan(first, end, None, |base, leaf| {
         let bits = range_bits(first.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
-        let mut filled = 0;
+        let mut filled = 0_u64;
         for slot in slots(leaf.present() & bits) {
             let nth = (base.0 + slot as u64 - first.0) as usize;
             if leaf.frame(slot) != Some(frames.frames()[nth]) {
@@ -441,6 +449,7 @@ fn end_fill(
                 dropped.extend(leaf.remove(slot));
             }
         }
+        filled_pages += u64::from(filled.count_ones());
         leaf.set_bits(Mark::Uptodate, filled);
         reclaim::list(inode, payer, base, leaf, filled);
         if leaf.present() == 0 {
@@ -451,6 +460,7 @@ fn end_fill(
     drop(frames);
     dropped.into_iter().for_each(|frame| arena.free(frame));
     let sb = inode.super_block();
+    sb.reads.note_filled(filled_pages);
     if result.is_ok() {
         reclaim::note_listed(sb.engine(), payer);
     } else {

@@ -7,7 +7,8 @@
 //! # Memory ordering
 //! The words are hints. Two threads that share a description spoil each other's guess and nothing else. Every read
 //! stores one of them, so they have a cache line to themselves: two descriptions that lie side by side, or the
-//! reference to the inode that every call reads, are not disturbed.
+//! reference to the inode that every call reads, are not disturbed. What was found in the cache is counted in the same line
+//! and as loosely: an atomic addition would take a tenth of a read of one page.
 //!
 //! # Kernel counterpart
 //! `struct file_ra_state`, `page_cache_sync_ra`, `page_cache_async_ra`.
@@ -16,6 +17,7 @@ use std::ops::Range;
 
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
+use crate::super_block::HIT_BATCH_PAGES;
 use crate::units::PageIndex;
 
 /// Window of the first sequential miss, in pages.
@@ -32,12 +34,27 @@ pub(crate) struct Readahead {
     trigger: AtomicU64,
     /// Page after the last one fetched.
     end: AtomicU64,
+    /// Pages that were found in the cache and have not been handed in.
+    found: AtomicU64,
 }
 
 impl Readahead {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero() }
+        Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero(), found: zero() }
+    }
+
+    /// Notes pages that a read found in the cache. Returns those that are to be handed in.
+    pub(crate) fn found(&self, pages: u64) -> Option<u64> {
+        let found = self.found.load(Ordering::Relaxed) + pages;
+        let is_batch = found >= HIT_BATCH_PAGES;
+        self.found.store(if is_batch { 0 } else { found }, Ordering::Relaxed);
+        is_batch.then_some(found)
+    }
+
+    /// Those that have not been handed in.
+    pub(crate) fn left_found(&self) -> u64 {
+        self.found.load(Ordering::Relaxed)
     }
 
     /// Notes that `pages` are being read; says whether that goes on where the last read stopped.

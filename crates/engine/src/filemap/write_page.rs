@@ -109,7 +109,7 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                         return Err(FileError::WouldBlock);
                     }
                     match super::read::read_page(inode, span.index, terms.memcg)? {
-                        Fetched::Read => brought = true,
+                        Fetched::Read(_) => brought = true,
                         Fetched::Changed => {}
                         Fetched::NoFrame => return Ok(Outcome::NoRoom),
                     }

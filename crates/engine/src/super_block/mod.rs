@@ -22,12 +22,14 @@ mod freeze;
 mod idle_nodes;
 mod inode_lru;
 mod inodes;
+mod reads;
 mod shrinker;
 mod space;
 mod status;
 mod tenants;
 
 pub(crate) use inode_lru::LruPlace;
+pub(crate) use reads::HIT_BATCH_PAGES;
 pub(crate) use space::{Left, Space};
 pub use status::VolumeStatus;
 pub use tenants::TenantStatus;
@@ -49,6 +51,7 @@ use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
 use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
 use crate::super_block::inode_lru::InodeLru;
+use crate::super_block::reads::ReadCounts;
 use crate::units::{NodeId, Tick};
 use crate::writeback::commit::Commits;
 use crate::writeback::{BackingDevInfo, BdiWriteback, CgroupWbs};
@@ -100,6 +103,7 @@ pub struct SuperBlock {
     pub(crate) removals: Changes,
     /// Times that somebody else changed a file that was dirty here.
     pub(crate) changed_underneath: AtomicU64,
+    pub(crate) reads: ReadCounts,
     /// What recovery found no file for.
     pub(crate) dropped_files: AtomicU64,
     pub(crate) dropped_bytes: AtomicU64,
@@ -148,6 +152,7 @@ impl SuperBlock {
             space: Space::new(),
             removals: Changes::new(),
             changed_underneath: AtomicU64::new(0),
+            reads: ReadCounts::default(),
             dropped_files: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
         });

@@ -31,6 +31,8 @@ pub struct TenantStatus {
     pub writeback_bytes: u64,
     /// Bytes of them written and not yet known to be durable.
     pub unstable_bytes: u64,
+    /// Bytes of clean pages on all volumes that were cached for it. Some may be dirty again, or gone.
+    pub cached_bytes: u64,
     /// Bytes that its flusher has written back on this volume so far.
     pub written_bytes: u64,
     /// Age of the oldest of its files here that are dirty and that its flusher has not taken yet.
@@ -72,6 +74,7 @@ fn status_of(memcg: &Memcg, wbs: &[Arc<BdiWriteback>], now: Tick) -> TenantStatu
         dirty_bytes: bytes(pages.reclaimable),
         writeback_bytes: bytes(pages.writeback),
         unstable_bytes: bytes(pages.unstable),
+        cached_bytes: memcg.lruvec.pages() * PAGE_BYTES,
         written_bytes: wbs.iter().map(|wb| wb.written_pages()).sum::<u64>() * PAGE_BYTES,
         oldest: oldest.map(|when| now.since(when)),
         paused: memcg.paused(),

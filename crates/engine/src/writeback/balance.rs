@@ -211,6 +211,7 @@ impl BdiWriteback {
         let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return pause };
         self.want_commit_if_unstable();
         self.memcg.note_pause(time);
+        self.bdi.note_pause(time);
         let by_tenant = verdict.governed_by == Some(DomainKind::Memcg);
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
             dirty = input.global.dirty_pages, writeback = input.global.writeback_pages,

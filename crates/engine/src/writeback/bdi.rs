@@ -11,6 +11,8 @@
 //! # Kernel counterpart
 //! `struct backing_dev_info`; sem. 1.4.
 
+use std::time::Duration;
+
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -61,6 +63,12 @@ pub struct BackingDevInfo {
     dropbehind_unstable: AtomicI64,
     /// Passes of flushers for DONTCACHE writes.
     dontcache_passes: AtomicU64,
+    /// DONTCACHE writes that asked for one, and found none asked for.
+    dontcache_kicks: AtomicU64,
+    /// How long writers were told to pause.
+    paused_ns: AtomicU64,
+    /// Inodes that were given another wb.
+    switched: AtomicU64,
 }
 
 impl BackingDevInfo {
@@ -92,6 +100,9 @@ impl BackingDevInfo {
             written_bytes: AtomicU64::new(0),
             dropbehind_unstable: AtomicI64::new(0),
             dontcache_passes: AtomicU64::new(0),
+            dontcache_kicks: AtomicU64::new(0),
+            paused_ns: AtomicU64::new(0),
+            switched: AtomicU64::new(0),
         }
     }
 
@@ -216,6 +227,32 @@ impl BackingDevInfo {
 
     pub(crate) fn dontcache_passes(&self) -> u64 {
         self.dontcache_passes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_dontcache_kick(&self) {
+        self.dontcache_kicks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dontcache_kicks(&self) -> u64 {
+        self.dontcache_kicks.load(Ordering::Relaxed)
+    }
+
+    /// A writer to the volume was told to pause.
+    pub(crate) fn note_pause(&self, time: Duration) {
+        self.paused_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn paused(&self) -> Duration {
+        Duration::from_nanos(self.paused_ns.load(Ordering::Relaxed))
+    }
+
+    /// Inodes of the volume were given another wb.
+    pub(crate) fn note_switched(&self, inodes: u64) {
+        self.switched.fetch_add(inodes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn switched(&self) -> u64 {
+        self.switched.load(Ordering::Relaxed)
     }
 
     /// Notes how many bytes of a unit were written.

@@ -156,6 +156,16 @@ impl MountedVolume {
         self.volume.parked_bytes()
     }
 
+    /// Writes that wait for room. One that is being tried at this moment is not among them.
+    pub fn parked_writes(&self) -> usize {
+        self.volume.parked_writes()
+    }
+
+    /// Writes that are done and whose writers pause, so that memory fills no faster than the backend takes it.
+    pub fn paused_writes(&self) -> usize {
+        self.volume.paused_writes()
+    }
+
     /// Who uses it, as far as this user may know: working and root directories, programs, open files, mappings.
     ///
     /// # Blocking

@@ -156,6 +156,11 @@ impl Attendant {
         self.parked_bytes.load(Ordering::Relaxed)
     }
 
+    /// Writes that are parked; those that are being tried at this moment are not.
+    pub(super) fn parked(&self) -> usize {
+        self.queue.lock().parked.values().map(|of| of.writes.len()).sum()
+    }
+
     /// Counts the payload that is parked for the tenant of `write`.
     fn bytes_of(&self, write: &Write) -> Arc<AtomicUsize> {
         let queue = self.queue.lock();

@@ -154,6 +154,16 @@ impl Volume {
         self.attendant.parked_bytes()
     }
 
+    /// Writes that wait for room.
+    pub(crate) fn parked_writes(&self) -> usize {
+        self.attendant.parked()
+    }
+
+    /// Writes that are done and whose writers pause.
+    pub(crate) fn paused_writes(&self) -> usize {
+        self.attendant.paused.len()
+    }
+
     /// The kernel's numbers of the nodes that somebody may have written to by way of a mapping.
     pub(crate) fn maybe_mapped(&self) -> Vec<u64> {
         self.nodes.written().iter().map(|node| node.id()).collect()

@@ -51,6 +51,11 @@ impl PausedReplies {
         Self(Mutex::new(LEAF, Replies::default()))
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().paused.len()
+    }
+
     /// When the next is due.
     pub(super) fn first(&self) -> Option<Tick> {
         self.0.lock().first()

@@ -87,6 +87,10 @@ fn thousands_write() {
         assert!(threads < 64, "{threads} more threads for {waiting} writers");
         std::thread::sleep(Duration::from_millis(10));
     }
+    // But for those that are being tried.
+    until("all who wait are counted", || {
+        rig.mounted.parked_writes() + rig.mounted.paused_writes() + 64 >= still_there()
+    });
     println!("{waiting} writers wait; {} bytes are parked", rig.mounted.parked_bytes());
     others_go_on(&rig);
     assert!(still_there() >= WRITERS - room, "nobody was let go");
@@ -95,6 +99,7 @@ fn thousands_write() {
     within("all writes", move || writers.into_iter().for_each(|writer| writer.join().unwrap()));
     println!("all of them were through {:?} after the backend went on", start.elapsed());
     until("nothing is parked any more", || rig.mounted.parked_bytes() == 0);
+    until("nobody waits", || (rig.mounted.parked_writes(), rig.mounted.paused_writes()) == (0, 0));
     rig.umount().unwrap();
     for number in 0..WRITERS {
         assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, WRITE_BYTES));

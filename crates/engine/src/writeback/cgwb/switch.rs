@@ -268,6 +268,7 @@ impl Context {
         let queue = &engine.switches;
         let moved = self.inodes.iter().filter(|inode| move_inode(inode, &self.target)).count();
         if moved != 0 {
+            self.target.bdi.note_switched(moved as u64);
             queue.switched.fetch_add(moved as u64, Ordering::Relaxed);
             self.target.wake();
         }

@@ -30,6 +30,7 @@ impl Start for Kicked {
             })
         });
         if let Some(wb) = kicked {
+            wb.bdi.note_dontcache_kick();
             wb.wake();
             wb.put();
         }

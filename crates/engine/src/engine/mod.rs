@@ -4,6 +4,10 @@
 //! [`Engine`] is a handle; clones share one engine. The last one to go stops the flusher threads. Volumes
 //! should be unmounted first: what was not, stays in the arena as it would after a crash.
 
+mod status;
+
+pub use status::EngineStatus;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -1,0 +1,142 @@
+//! Every metric: its name, its unit, what it means, and where its value comes from.
+//!
+//! Names are without what the text form adds: the unit, and `_total` for a counter.
+
+use slackwater::EngineStatus;
+
+use crate::control::protocol::{Phase, Status, Tenant};
+use crate::metrics::Snapshot;
+
+/// What the value of a metric is.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    /// It only grows.
+    Counter,
+    /// It is as it is; those without a series of their own are summed.
+    Gauge,
+    /// The same, and the largest of them counts.
+    GaugeMax,
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Unit {
+    None,
+    Bytes,
+    Seconds,
+}
+
+/// One metric of a `T`; no value, no series.
+pub(super) struct Metric<T: 'static> {
+    pub(super) name: &'static str,
+    pub(super) unit: Unit,
+    pub(super) kind: Kind,
+    pub(super) help: &'static str,
+    pub(super) value: fn(&T) -> Option<f64>,
+}
+
+use Kind::{Counter, Gauge, GaugeMax};
+use Unit::{Bytes, None as Plain, Seconds};
+
+const fn metric<T>(
+    name: &'static str,
+    unit: Unit,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&T) -> Option<f64>,
+) -> Metric<T> {
+    Metric { name, unit, kind, help, value }
+}
+
+/// Exact up to 2^53, which is 8 PiB.
+fn number(value: u64) -> Option<f64> {
+    Some(value as f64)
+}
+
+fn seconds(ms: u64) -> Option<f64> {
+    Some(ms as f64 / 1000.0)
+}
+
+fn flag(is_set: bool) -> Option<f64> {
+    Some(f64::from(u8::from(is_set)))
+}
+
+/// Of the engine.
+#[rustfmt::skip]
+pub(super) static ENGINE: [Metric<EngineStatus>; 12] = [
+    metric("slackwater_arena", Bytes, Gauge, "Memory for pages: the ceiling", |it| number(it.arena_bytes)),
+    metric("slackwater_arena_free", Bytes, Gauge, "Page frames that hold nothing", |it| number(it.free_bytes)),
+    metric("slackwater_arena_dirty", Bytes, Gauge, "Dirty pages of all volumes", |it| number(it.dirty_bytes)),
+    metric("slackwater_arena_writeback", Bytes, Gauge, "Pages being written, or written and not yet durable", |it| number(it.writeback_bytes)),
+    metric("slackwater_arena_clean", Bytes, Gauge, "The other page frames: clean pages, and frames about to be filled", |it| number(it.clean_bytes)),
+    metric("slackwater_engine_volumes", Plain, Gauge, "Volumes of the engine", |it| number(it.volumes)),
+    metric("slackwater_engine_tenants", Plain, Gauge, "Tenants of which something is left", |it| number(it.tenants)),
+    metric("slackwater_engine_switches_in_flight", Plain, Gauge, "Batches of files on their way to another tenant", |it| number(it.switches_in_flight.into())),
+    metric("slackwater_engine_switches", Plain, Counter, "Files that were given to another tenant", |it| number(it.inodes_switched)),
+    metric("slackwater_engine_drains", Plain, Counter, "Drains of switches: one for each volume that ended", |it| number(it.drains.drains)),
+    metric("slackwater_engine_drain_waits", Plain, Counter, "Drains that found a switch of their volume in flight", |it| number(it.drains.waits)),
+    metric("slackwater_engine_drain", Seconds, Counter, "Time inside drains", |it| Some(it.drains.time.as_secs_f64())),
+];
+
+/// Of the process.
+#[rustfmt::skip]
+pub(super) static PROCESS: [Metric<Snapshot>; 7] = [
+    metric("slackwater_memory_pressure_sources", Plain, Gauge, "Files in which the kernel tells of memory pressure", |it| number(it.memory_pressure.sources.len() as u64)),
+    metric("slackwater_memory_pressure_events", Plain, Counter, "Times that memory was short", |it| number(it.memory_pressure.events)),
+    metric("slackwater_memory_pressure_freed_objects", Plain, Counter, "Objects that were freed then", |it| number(it.memory_pressure.freed_objects)),
+    metric("slackwater_shrinkers", Plain, Gauge, "Caches that can give memory back", |it| number(it.shrinkers.len() as u64)),
+    metric("slackwater_shrinker_objects", Plain, Gauge, "Objects that they could give back", |it| number(it.shrinkers.iter().filter_map(|shrinker| shrinker.count).sum())),
+    metric("slackwater_shrinker_deferred_scans", Plain, Gauge, "Scans of objects that are due and not made yet", |it| number(it.shrinkers.iter().map(|shrinker| shrinker.deferred).sum())),
+    metric("slackwater_unmount_failures", Plain, Counter, "Unmounts that gave up: in use, or the deadline passed", |it| number(it.unmounts.failures())),
+];
+
+/// Of each volume; label `volume`.
+#[rustfmt::skip]
+pub(super) static VOLUME: [Metric<Status>; 27] = [
+    metric("slackwater_volume_dirty", Bytes, Gauge, "Dirty pages", |it| number(it.dirty_bytes)),
+    metric("slackwater_volume_writeback", Bytes, Gauge, "Pages being written", |it| number(it.writeback_bytes)),
+    metric("slackwater_volume_unstable", Bytes, Gauge, "Pages written and not yet known to be durable", |it| number(it.unstable_bytes)),
+    metric("slackwater_volume_share", Bytes, Gauge, "Most that these three may be together; less while write-back fails", |it| number(it.share_bytes)),
+    metric("slackwater_volume_oldest_dirty_age", Seconds, GaugeMax, "Age of the oldest file that waits for a flusher; 0 if none does", |it| seconds(it.oldest_ms.unwrap_or(0))),
+    metric("slackwater_volume_written", Bytes, Counter, "Written back", |it| number(it.written_bytes)),
+    metric("slackwater_volume_write_failures", Plain, Counter, "Attempts to write back, or to make durable, that failed", |it| number(it.failures)),
+    metric("slackwater_volume_failing", Plain, Gauge, "1 while the last attempt of some kind has failed", |it| flag(it.failing.is_some())),
+    metric("slackwater_volume_paused", Seconds, Counter, "Time that writers were told to pause, all together", |it| seconds(it.writers.paused_ms)),
+    metric("slackwater_volume_paused_writes", Plain, Gauge, "Writes that are done and whose writers pause", |it| number(it.writers.paused)),
+    metric("slackwater_volume_parked_writes", Plain, Gauge, "Writes that wait for room", |it| number(it.writers.parked)),
+    metric("slackwater_volume_parked", Bytes, Gauge, "Payload that is kept of these", |it| number(it.writers.parked_bytes)),
+    metric("slackwater_volume_cache_hits", Plain, Counter, "Pages that reads found in the cache", |it| number(it.reads.hits)),
+    metric("slackwater_volume_cache_misses", Plain, Counter, "Pages that reads had to have brought from the source", |it| number(it.reads.misses)),
+    metric("slackwater_volume_filled", Bytes, Counter, "Brought from the source into the cache", |it| number(it.reads.filled_bytes)),
+    metric("slackwater_volume_dontcache_dirty", Bytes, Gauge, "Dirty pages that leave the cache once they are durable", |it| number(it.dontcache.dirty_bytes)),
+    metric("slackwater_volume_dontcache_kicks", Plain, Counter, "DONTCACHE writes that woke a flusher", |it| number(it.dontcache.kicks)),
+    metric("slackwater_volume_dontcache_passes", Plain, Counter, "Passes of flushers for DONTCACHE writes", |it| number(it.dontcache.passes)),
+    metric("slackwater_volume_switches", Plain, Counter, "Files that were given to another tenant", |it| number(it.switches.done)),
+    metric("slackwater_volume_switches_in_flight", Plain, Gauge, "Files on their way to another tenant", |it| number(it.switches.in_flight)),
+    metric("slackwater_volume_tenants", Plain, Gauge, "Tenants of the engine, those without a series of their own included", |it| number(it.tenants.len() as u64 + it.more_tenants)),
+    metric("slackwater_volume_open_files", Plain, Gauge, "Open file descriptions", |it| number(it.open_files)),
+    metric("slackwater_volume_inodes", Plain, Gauge, "Inodes in memory", |it| number(it.inodes)),
+    metric("slackwater_volume_starting", Plain, Gauge, "1 while it brings in what a killed process left", |it| flag(it.phase == Phase::Starting)),
+    metric("slackwater_volume_mounted", Plain, Gauge, "1 while programs can reach it at its mount point", |it| flag(matches!(it.phase, Phase::Mounted | Phase::Unmounting))),
+    metric("slackwater_volume_unmounting", Plain, Gauge, "1 while somebody unmounts it", |it| flag(it.phase == Phase::Unmounting)),
+    metric("slackwater_volume_flushing", Plain, Gauge, "1 while it is unmounted and not everything is in the source", |it| flag(it.phase == Phase::Flushing)),
+];
+
+/// Of each tenant on each volume; labels `volume` and `tenant`.
+#[rustfmt::skip]
+pub(super) static TENANT_ON_VOLUME: [Metric<Tenant>; 5] = [
+    metric("slackwater_volume_tenant_dirty", Bytes, Gauge, "Dirty pages of files that are mostly its own", |it| number(it.dirty_bytes)),
+    metric("slackwater_volume_tenant_writeback", Bytes, Gauge, "Pages of these being written", |it| number(it.writeback_bytes)),
+    metric("slackwater_volume_tenant_unstable", Bytes, Gauge, "Pages of these written and not yet known to be durable", |it| number(it.unstable_bytes)),
+    metric("slackwater_volume_tenant_written", Bytes, Counter, "Written back by its flusher", |it| number(it.written_bytes)),
+    metric("slackwater_volume_tenant_oldest_dirty_age", Seconds, GaugeMax, "Age of its oldest file that waits for its flusher; 0 if none does", |it| seconds(it.oldest_ms.unwrap_or(0))),
+];
+
+/// Of each tenant on all volumes together; label `tenant`.
+#[rustfmt::skip]
+pub(super) static TENANT: [Metric<Tenant>; 5] = [
+    metric("slackwater_tenant_charged", Bytes, Gauge, "What counts against its limit: pages that it dirtied, until they are durable", |it| number(it.charged_bytes)),
+    metric("slackwater_tenant_limit", Bytes, Gauge, "Its limit, if it has one", |it| it.limit_bytes.and_then(number)),
+    metric("slackwater_tenant_cached", Bytes, Gauge, "Clean pages that were cached for it", |it| number(it.cached_bytes)),
+    metric("slackwater_tenant_paused", Seconds, Counter, "Time that its writers were told to pause, all together", |it| seconds(it.paused_ms)),
+    metric("slackwater_tenant_at_limit", Plain, Gauge, "1 while it is at its limit and its writers wait", |it| flag(it.wants_room)),
+];

@@ -1,0 +1,152 @@
+//! The text of a snapshot, in the form of OpenMetrics.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{self, Registry};
+
+use crate::control::protocol::Tenant;
+use crate::metrics::bounds::{Bounded, Item, Row, TENANTS_MAX, VOLUMES_MAX};
+use crate::metrics::catalogue::{ENGINE, Kind, Metric, PROCESS, TENANT, TENANT_ON_VOLUME, Unit, VOLUME};
+use crate::metrics::{Snapshot, Unmounts};
+
+/// What a client is told that the text is.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A metric with all its series.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<registry::Unit>,
+    kind: Kind,
+    series: Vec<(Labels, f64)>,
+}
+
+/// A whole page, as the encoder wants it: its own.
+#[derive(Debug)]
+struct Page {
+    families: Vec<Family>,
+    unmounts: Unmounts,
+}
+
+/// Makes text of snapshots, each time of all it is given. What it keeps is for [`Bounded`].
+#[derive(Debug, Default)]
+pub(super) struct Renderer {
+    volumes: Bounded<String>,
+    tenants: Bounded<u64>,
+    on_volumes: HashMap<String, Bounded<u64>>,
+}
+
+impl Renderer {
+    /// The page for `snapshot`.
+    pub(super) fn render(&mut self, snapshot: &Snapshot) -> String {
+        let mut families = Vec::new();
+        let engine = snapshot.engine.as_ref().map(|engine| (Labels::new(), row(&ENGINE, engine)));
+        add(&mut families, &ENGINE, &Vec::from_iter(engine));
+        add(&mut families, &PROCESS, &[(Labels::new(), row(&PROCESS, snapshot))]);
+        let volumes = self.volume_rows(snapshot);
+        let named: Vec<_> = volumes.iter().map(|(name, _)| name.clone()).collect();
+        add(&mut families, &VOLUME, &labelled("volume", volumes));
+        add(&mut families, &TENANT_ON_VOLUME, &self.rows_on_volumes(snapshot, &named));
+        add(&mut families, &TENANT, &labelled("tenant", self.tenant_rows(snapshot)));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Page { families, unmounts: snapshot.unmounts.clone() }));
+        let mut text = String::new();
+        let encoded = text::encode(&mut text, &registry);
+        debug_assert!(encoded.is_ok(), "a string takes everything");
+        text
+    }
+
+    fn volume_rows(&mut self, snapshot: &Snapshot) -> Vec<Row> {
+        let items = snapshot.volumes.iter().map(|(name, status)| Item {
+            key: name.clone(),
+            label: name,
+            held_bytes: status.bytes_left,
+            of: status,
+        });
+        self.volumes.rows(&VOLUME, VOLUMES_MAX, items)
+    }
+
+    /// Those of the volumes that have series of their own.
+    fn rows_on_volumes(&mut self, snapshot: &Snapshot, named: &[String]) -> Vec<(Labels, Vec<Option<f64>>)> {
+        let mut rows = Vec::new();
+        let mut before = std::mem::take(&mut self.on_volumes);
+        for (name, status) in snapshot.volumes.iter().filter(|(name, _)| named.contains(name)) {
+            let mut bounded = before.remove(name).unwrap_or_default();
+            for (tenant, values) in bounded.rows(&TENANT_ON_VOLUME, TENANTS_MAX, status.tenants.iter().map(item)) {
+                rows.push((vec![("volume", name.clone()), ("tenant", tenant)], values));
+            }
+            self.on_volumes.insert(name.clone(), bounded);
+        }
+        rows
+    }
+
+    /// Each once, on whichever volume it is told of.
+    fn tenant_rows(&mut self, snapshot: &Snapshot) -> Vec<Row> {
+        let tenants = snapshot.volumes.iter().flat_map(|(_, status)| &status.tenants);
+        let by_id: HashMap<_, _> = tenants.map(|tenant| (tenant.id, tenant)).collect();
+        self.tenants.rows(&TENANT, TENANTS_MAX, by_id.into_values().map(item))
+    }
+}
+
+fn item(tenant: &Tenant) -> Item<'_, u64, Tenant> {
+    Item { key: tenant.id, label: &tenant.name, held_bytes: tenant.held_bytes(), of: tenant }
+}
+
+fn row<T>(table: &[Metric<T>], of: &T) -> Vec<Option<f64>> {
+    table.iter().map(|metric| (metric.value)(of)).collect()
+}
+
+fn labelled(label: &'static str, rows: Vec<Row>) -> Vec<(Labels, Vec<Option<f64>>)> {
+    rows.into_iter().map(|(name, values)| (vec![(label, name)], values)).collect()
+}
+
+/// Adds the families of `table` with the series of `rows`.
+fn add<T>(families: &mut Vec<Family>, table: &[Metric<T>], rows: &[(Labels, Vec<Option<f64>>)]) {
+    families.extend(table.iter().enumerate().map(|(at, metric)| Family {
+        name: metric.name,
+        help: metric.help,
+        unit: match metric.unit {
+            Unit::None => None,
+            Unit::Bytes => Some(registry::Unit::Bytes),
+            Unit::Seconds => Some(registry::Unit::Seconds),
+        },
+        kind: metric.kind,
+        series: rows.iter().filter_map(|(labels, values)| Some((labels.clone(), values[at]?))).collect(),
+    }));
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        encoder.encode_descriptor("slackwater_build", "This program", None, MetricType::Info)?.encode_info(&version)?;
+        for Family { name, help, unit, kind, series } in &self.families {
+            let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
+            for (labels, value) in series {
+                if labels.is_empty() {
+                    encode(&mut family, *kind, *value)?;
+                } else {
+                    encode(&mut family.encode_family(labels)?, *kind, *value)?;
+                }
+            }
+        }
+        let help = "Time from the request of an unmount to its end, of those that succeeded";
+        let seconds = registry::Unit::Seconds;
+        let histogram = encoder.encode_descriptor("slackwater_unmount", help, Some(&seconds), MetricType::Histogram)?;
+        self.unmounts.seconds.encode(histogram)
+    }
+}
+
+fn encode(to: &mut MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result {
+    match kind {
+        Kind::Counter => to.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        Kind::Gauge | Kind::GaugeMax => to.encode_gauge(&value),
+    }
+}

@@ -1,0 +1,145 @@
+//! Handing metrics out: one thread, plain HTTP, `GET /metrics` and `GET /healthz`.
+//!
+//! # Invariants
+//! H1. There are at most [`CONNECTIONS_MAX`] connections, and each ends within [`CONNECTION_WITHIN`]. One more takes the place of
+//!     the oldest. So clients that say nothing, or take no answer, keep nobody from a scrape.
+//! H2. A connection serves one request, whose head has at most [`HEAD_BYTES_MAX`] bytes. Its body is not read.
+//! H3. When a [`Server`] has been dropped its thread has ended, and with it every snapshot and who makes them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use crate::metrics::Snapshot;
+use crate::metrics::render::{self, Renderer};
+
+const CONNECTIONS_MAX: usize = 32;
+/// As long as Prometheus waits, by default.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
+/// The least that the library allows.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// After an accept that failed, for want of descriptors most likely.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves what `snapshot` returns, asked once for each scrape, on a thread of its own.
+///
+/// # Errors
+/// There is no thread, or the listener is none.
+pub(crate) fn serve(listener: TcpListener, snapshot: impl Fn() -> Snapshot + Send + 'static) -> io::Result<Server> {
+    let address = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = thread::Builder::new().name("sw-metrics".to_owned()).spawn(move || {
+        let tasks = LocalSet::new();
+        tasks.spawn_local(accept(listener, snapshot));
+        // It ends with an error: the sender is dropped.
+        let _ = tasks.block_on(&runtime, stopped);
+    })?;
+    Ok(Server { address, stop: Some(stop), thread: Some(thread) })
+}
+
+async fn accept(listener: tokio::net::TcpListener, snapshot: impl Fn() -> Snapshot + 'static) {
+    let renderer = RefCell::new(Renderer::default());
+    let page: Rc<dyn Fn() -> String> = Rc::new(move || renderer.borrow_mut().render(&snapshot()));
+    let mut connections = VecDeque::<AbortHandle>::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a metrics client was not let in");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() == CONNECTIONS_MAX
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort(); // H1
+        }
+        connections.push_back(spawn_local(timeout(CONNECTION_WITHIN, talk(stream, Rc::clone(&page)))).abort_handle());
+    }
+}
+
+async fn talk(stream: TcpStream, page: Rc<dyn Fn() -> String>) {
+    let answer = service_fn(move |request| {
+        let response = respond(&request, &*page);
+        async { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a metrics client was not served");
+    }
+}
+
+fn respond(request: &Request<Incoming>, page: &dyn Fn() -> String) -> Response<String> {
+    let is_known = matches!(request.uri().path(), "/metrics" | "/healthz");
+    let (status, body) = match request.uri().path() {
+        _ if is_known && !matches!(*request.method(), Method::GET | Method::HEAD) => {
+            (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
+        }
+        "/metrics" => (StatusCode::OK, page()),
+        "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+    };
+    let is_page = status == StatusCode::OK && request.uri().path() == "/metrics";
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let kind = if is_page { render::CONTENT_TYPE } else { "text/plain; charset=utf-8" };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    response
+}

@@ -1,0 +1,154 @@
+//! Whoever connects: he gets an answer or is dropped, and keeps nobody else from a scrape.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::page::Page;
+use super::snapshot;
+use crate::control::protocol::Status;
+use crate::exit::Reason;
+use crate::metrics::{Server, listen, serve};
+
+/// Nothing takes as long, however loaded the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn server() -> Server {
+    serve(listen(ANYWHERE).unwrap(), || snapshot(vec![("/mnt".to_owned(), Status::sample())])).unwrap()
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Sends bytes and returns what comes back until the server closes.
+fn send(server: &Server, bytes: &[u8]) -> String {
+    let mut stream = connect(server);
+    // It may have refused and closed already.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+fn ask(server: &Server, method: &str, path: &str) -> (String, String) {
+    let answer = send(server, format!("{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    (head.to_lowercase(), body.to_owned())
+}
+
+#[track_caller]
+fn assert_scraped(server: &Server) {
+    let (head, body) = ask(server, "GET", "/metrics");
+    assert!(head.starts_with("http/1.1 200 ok"), "{head}");
+    assert_eq!(Page::parse(&body).value("slackwater_volume_mounted", &["/mnt"]), 1.0);
+}
+
+#[test]
+fn metrics_and_health_are_there_and_nothing_else() {
+    let server = server();
+    let (head, body) = ask(&server, "GET", "/metrics");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(head.contains(&format!("content-length: {}", body.len())) && head.contains("connection: close"), "{head}");
+    assert_scraped(&server);
+    let (head, body) = ask(&server, "GET", "/healthz");
+    assert!(head.starts_with("http/1.1 200 ok") && body == "ok\n", "{head}");
+    let (head, body) = ask(&server, "HEAD", "/metrics");
+    assert!(head.starts_with("http/1.1 200 ok") && body.is_empty(), "{head}");
+    assert!(ask(&server, "GET", "/metrics?x=y").0.starts_with("http/1.1 200"));
+    for path in ["/", "/metrics/", "/healthz/x", "//metrics", "/../metrics"] {
+        let (head, body) = ask(&server, "GET", path);
+        assert!(head.starts_with("http/1.1 404") && body.contains("/metrics"), "{path}: {head}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+        let (head, _) = ask(&server, method, "/metrics");
+        assert!(head.starts_with("http/1.1 405") && head.contains("allow: get, head"), "{method}: {head}");
+    }
+}
+
+#[test]
+fn garbage_is_refused_and_harms_nobody() {
+    let server = server();
+    for garbage in
+        [&b"\xff\xfe\x00\x01\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n", b"{\"version\":1}\n\n"]
+    {
+        let answer = send(&server, garbage);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+    // One head without an end, and a body that nobody reads.
+    let endless = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &vec![b'x'; 1 << 20]].concat();
+    let answer = send(&server, &endless);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let noise: Vec<u8> = (0_u32..1 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let _ = send(&server, &noise);
+    let body =
+        [&b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"[..], &vec![b'x'; 1 << 20]].concat();
+    let _ = send(&server, &body);
+    assert_scraped(&server);
+}
+
+#[test]
+fn two_hundred_clients_that_say_nothing_keep_nobody_waiting() {
+    let server = server();
+    let _silent: Vec<_> = (0..100).map(|_| connect(&server)).collect();
+    assert_scraped(&server);
+    let half = |_| {
+        let mut stream = connect(&server);
+        // One that came later may have taken its place.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHo");
+        stream
+    };
+    let half: Vec<_> = (0..100).map(half).collect();
+    assert_scraped(&server);
+    // The first of them was dropped for the others.
+    let mut first = &half[0];
+    let _ = first.read_to_end(&mut Vec::new());
+    assert_scraped(&server);
+}
+
+#[test]
+fn a_client_that_ends_in_the_middle_is_forgotten() {
+    let server = server();
+    for _ in 0..100 {
+        let mut stream = connect(&server);
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    assert_scraped(&server);
+}
+
+#[test]
+fn a_server_that_is_dropped_is_gone_with_all_it_had() {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let held = Arc::clone(&alive);
+    let count = move || {
+        held.fetch_add(1, Ordering::Relaxed);
+        snapshot(vec![("/mnt".to_owned(), Status::sample())])
+    };
+    let server = serve(listen(ANYWHERE).unwrap(), count).unwrap();
+    let address = server.address();
+    assert_scraped(&server);
+    assert_eq!(alive.load(Ordering::Relaxed), 1, "one look for each scrape");
+    let mut silent = connect(&server);
+    drop(server);
+    assert_eq!(Arc::strong_count(&alive), 1, "nobody can look any more");
+    assert_eq!(silent.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert!(TcpStream::connect(address).is_err());
+    drop(listen(address).unwrap());
+}
+
+#[test]
+fn a_port_that_is_taken_and_an_address_of_others_are_named() {
+    let taken = TcpListener::bind(ANYWHERE).unwrap();
+    let failure = listen(taken.local_addr().unwrap()).unwrap_err();
+    assert_eq!(failure.reason, Reason::Busy);
+    assert!(failure.what.contains(&taken.local_addr().unwrap().to_string()), "{failure}");
+    // Reserved for documentation: nobody has it.
+    let failure = listen("192.0.2.1:9810".parse().unwrap()).unwrap_err();
+    assert!(failure.reason == Reason::Usage && failure.what.contains("192.0.2.1"), "{failure}");
+}

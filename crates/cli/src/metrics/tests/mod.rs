@@ -1,0 +1,44 @@
+//! The text as others read it, its bounds, what is written about it, and clients of every kind.
+
+mod clients;
+mod documented;
+mod page;
+mod series;
+
+use std::sync::Arc;
+
+use slackwater::backend::MemBackend;
+use slackwater::{Engine, ManualClock, Timestamp, Tunables};
+use slackwater_arena::{Arena, ArenaConfig};
+
+use crate::control::protocol::{MemoryPressure, Shrinker, Status, Tenant};
+use crate::metrics::render::Renderer;
+use crate::metrics::{Snapshot, Unmounts};
+
+use self::page::Page;
+
+/// Of an engine with one volume, which nobody has written to.
+fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
+    let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
+    let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+    let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(1))), tunables);
+    engine.mount("volume", Arc::new(MemBackend::new())).unwrap();
+    Snapshot {
+        engine: Some(engine.status()),
+        shrinkers: [(Some(5), 7), (None, 1)]
+            .map(|(count, deferred)| Shrinker { name: "sb-x".to_owned(), count, deferred })
+            .into(),
+        memory_pressure: MemoryPressure { sources: vec!["/proc/pressure".to_owned()], events: 3, freed_objects: 40 },
+        volumes,
+        unmounts: Unmounts::default(),
+    }
+}
+
+/// Of one volume with `tenants`.
+fn of_tenants(tenants: Vec<Tenant>) -> Snapshot {
+    snapshot(vec![("/mnt".to_owned(), Status { tenants, ..Status::sample() })])
+}
+
+fn render(renderer: &mut Renderer, snapshot: &Snapshot) -> Page {
+    Page::parse(&renderer.render(snapshot))
+}

@@ -1,0 +1,139 @@
+//! Metrics of a real mount, over a real connection, and clients that mean no good.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+
+use crate::bytes;
+use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// Where the mount says that its metrics are.
+fn address(announcement: &str) -> String {
+    let (_, rest) = announcement.split_once("Metrics: http://").unwrap_or_else(|| panic!("{announcement}"));
+    rest.split_once("/metrics").unwrap().0.to_owned()
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// The page, which is whole.
+fn scrape(address: &str) -> String {
+    let mut stream = connect(address);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: slackwater\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && page.ends_with("# EOF\n"), "{answer}");
+    page.to_owned()
+}
+
+/// The one series of the metric `name` in `page`.
+fn value(page: &str, name: &str) -> f64 {
+    let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    let found: Vec<_> = page.lines().filter(is_it).collect();
+    let [line] = found[..] else { panic!("{name}: {found:?} in {page}") };
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+fn mounted(scratch: &Scratch, name: &str) -> (Mount, String) {
+    let (source, mountpoint) = scratch.pair(name);
+    let mount = scratch.mount(&source, &mountpoint, &["--metrics", "127.0.0.1:0", "--dirty-expire", "1h"]);
+    let address = address(&mount.announcement);
+    (mount, address)
+}
+
+#[test]
+fn what_programs_do_is_seen_in_the_next_scrape() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (mut mount, address) = mounted(&scratch, "a");
+    let file = File::options().read(true).write(true).create_new(true).open(mount.mountpoint.join("file")).unwrap();
+    file.write_all_at(&bytes(1, MIB as usize), 0).unwrap();
+    let volume = |page: &str, name: &str| value(page, &format!("slackwater_volume_{name}"));
+    let page = scrape(&address);
+    assert_eq!(volume(&page, "dirty_bytes"), MIB as f64);
+    assert_eq!((volume(&page, "written_bytes_total"), volume(&page, "mounted")), (0.0, 1.0));
+    assert!(page.contains(&format!("slackwater_volume_dirty_bytes{{volume=\"{}\"}}", mount.mountpoint.display())));
+    assert_eq!(value(&page, "slackwater_arena_dirty_bytes"), MIB as f64);
+    assert_eq!(value(&page, "slackwater_volume_tenant_dirty_bytes"), MIB as f64);
+    file.sync_all().unwrap();
+    // Who can write reads around the kernel's cache.
+    file.read_exact_at(&mut vec![0; MIB as usize], 0).unwrap();
+    let page = scrape(&address);
+    let figures =
+        ["dirty_bytes", "writeback_bytes", "unstable_bytes", "oldest_dirty_age_seconds", "write_failures_total"];
+    assert_eq!(figures.map(|name| volume(&page, name)), [0.0; 5]);
+    assert_eq!(volume(&page, "written_bytes_total"), MIB as f64);
+    assert_eq!((volume(&page, "cache_hits_total"), volume(&page, "cache_misses_total")), (256.0, 0.0));
+    assert!(value(&page, "slackwater_arena_clean_bytes") >= MIB as f64);
+    assert_eq!(value(&page, "slackwater_engine_volumes"), 1.0);
+    // An unmount that fails is counted, one that succeeds takes the port with it.
+    scratch.run(["umount", mount.mountpoint.to_str().unwrap()]).expect(3, &["in use"]);
+    assert_eq!(value(&scrape(&address), "slackwater_unmount_failures_total"), 1.0);
+    drop(file);
+    scratch.umount(&mount.mountpoint);
+    mount.wait().expect(0, &["Unmounted"]);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn hostile_clients_harm_neither_the_mount_nor_the_scrape() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (mount, address) = mounted(&scratch, "a");
+    let mut clients: Vec<_> = (0..200).map(|_| connect(&address)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        // One that came later may have taken its place.
+        let _ = match number % 4 {
+            0 => client.write_all(b"GET /metrics HTTP/1.1\r\nHost: "),
+            1 => client.write_all(&bytes(number as u64, 64 << 10)),
+            2 => client.write_all(&[b'\n'; 1 << 10]),
+            _ => Ok(()),
+        };
+    }
+    let mut garbage = connect(&address);
+    let _ = garbage.write_all(&bytes(7, 1 << 20));
+    for number in 0..10 {
+        fs::write(mount.mountpoint.join(number.to_string()), bytes(number, 100_000)).unwrap();
+        assert!(value(&scrape(&address), "slackwater_volume_dirty_bytes") > 0.0);
+    }
+    drop((clients, garbage));
+    scratch.umount(&mount.mountpoint);
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_before_anything_is_mounted() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (source, mountpoint) = scratch.pair("a");
+    let (source, mountpoint) = (source.to_str().unwrap(), mountpoint.to_str().unwrap());
+    let words = ["--metrics: 127.0.0.1", port.as_str(), "taken", "nothing was mounted"];
+    scratch.run(["mount", source, mountpoint, "--metrics", &port]).expect(3, &words);
+    scratch.run(["mount", source, mountpoint, "--background", "-o", &format!("metrics={port}")]).expect(3, &words);
+    scratch.run(["mount", source, mountpoint, "--metrics", "nowhere"]).expect(2, &["127.0.0.1:9810"]);
+    scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
+}
+
+#[test]
+fn a_mount_in_the_background_serves_them_too() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let arena = scratch.arena("a");
+    let options = format!("cache=32MiB,arena={},metrics=127.0.0.1:0", arena.display());
+    let words = ["mount", "--background", "-o", &options, source.to_str().unwrap(), mountpoint.to_str().unwrap()];
+    let output = scratch.run(words);
+    output.expect(0, &["Mounted"]);
+    let address = address(&output.text);
+    assert_eq!(value(&scrape(&address), "slackwater_volume_mounted"), 1.0);
+    scratch.umount(&mountpoint);
+    wait_until("the port is free", || TcpStream::connect(&address).is_err());
+}
