@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use slackwater_size as size;
 
 use crate::arguments::UmountArguments;
-use crate::control::client::{Conversation, ask};
+use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
@@ -59,7 +59,7 @@ pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failur
     };
     let (mut mounts, mut dead) = (Vec::new(), Vec::new());
     for found in &found {
-        match ask(&found.socket(), &Request::Status) {
+        match ask(&found.socket(), &Request::Status, ANSWER_WITHIN) {
             Ok(Reply::Status(status)) => mounts.push(*status),
             // Who ends between two looks is gone, not dead.
             _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
@@ -192,7 +192,7 @@ fn hear(found: &Found, request: &Request, action: &str) -> io::Result<Result<(),
 fn open(found: &Found, request: &Request) -> io::Result<Conversation> {
     let since = Instant::now();
     loop {
-        match Conversation::open(&found.socket(), request) {
+        match Conversation::open(&found.socket(), request, SILENCE) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
                     && since.elapsed() < LISTENS_WITHIN
@@ -230,7 +230,7 @@ fn bury(found: &Found) -> Failure {
 fn may_discard(found: &Found, yes: bool) -> Result<bool, Failure> {
     let unclear = || Failure::failed("cannot tell what would be lost; nothing was thrown away");
     // Names are searched for: that takes longer than a plain question.
-    let mut conversation = Conversation::open(&found.socket(), &Request::WouldLose).map_err(|_| unclear())?;
+    let mut conversation = Conversation::open(&found.socket(), &Request::WouldLose, SILENCE).map_err(|_| unclear())?;
     let loss = match conversation.next(Some(SILENCE)).map_err(|_| unclear())? {
         Reply::Failed(failure) => return Err(failure),
         Reply::WouldLose { files, more_files, more_bytes } => Loss { files, more_files, more_bytes },

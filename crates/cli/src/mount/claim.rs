@@ -143,7 +143,7 @@ impl Obstacle {
         let Self::Mount(found) = self else { return false };
         let start = Instant::now();
         loop {
-            match client::ask(&found.socket(), &Request::Status) {
+            match client::ask(&found.socket(), &Request::Status, client::ANSWER_WITHIN) {
                 // Just unmounted, and the process has not heard of it.
                 Ok(Reply::Status(status)) if status.phase == Phase::Elsewhere && start.elapsed() < LEAVING => {
                     thread::sleep(LOOK);
