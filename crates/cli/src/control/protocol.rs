@@ -157,6 +157,10 @@ pub(crate) struct Status {
     pub(crate) mountpoint: PathBuf,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
+    /// How much of the cache may hold what is not in the source yet. None from a mount process that is older than this,
+    /// and while there is no volume.
+    #[serde(default)]
+    pub(crate) share_bytes: Option<u64>,
     pub(crate) dirty_bytes: u64,
     pub(crate) writeback_bytes: u64,
     pub(crate) unstable_bytes: u64,

@@ -151,6 +151,7 @@ impl Session {
             mountpoint: self.entry.mountpoint.clone(),
             arena: self.entry.arena.clone(),
             cache_bytes: self.entry.cache_bytes,
+            share_bytes: figures.as_ref().map(|status| status.share_bytes),
             dirty_bytes: figure(|status| status.dirty_bytes),
             writeback_bytes: figure(|status| status.writeback_bytes),
             unstable_bytes: figure(|status| status.unstable_bytes),

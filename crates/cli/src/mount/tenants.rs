@@ -60,7 +60,7 @@ impl From<TenantStatus> for Tenant {
 
 impl Tenant {
     /// What it keeps in the cache, or has there in its files.
-    fn held_bytes(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
         self.charged_bytes.max(in_its_files)
     }
@@ -118,7 +118,7 @@ fn time(ms: u64) -> String {
 }
 
 /// A name that stays on its line and does nothing to the terminal, whoever chose it.
-fn printable(name: &str) -> String {
+pub(crate) fn printable(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
     if !name.is_empty() && name.bytes().all(is_plain) { name.to_owned() } else { format!("{name:?}") }
 }
@@ -153,6 +153,7 @@ mod tests {
             mountpoint: "/b".into(),
             arena: "/c".into(),
             cache_bytes: 0,
+            share_bytes: None,
             dirty_bytes: 0,
             writeback_bytes: 0,
             unstable_bytes: 0,

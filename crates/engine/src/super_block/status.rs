@@ -11,6 +11,8 @@ use crate::units::PAGE_BYTES;
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct VolumeStatus {
+    /// Most bytes that may be dirty, under write-back or not yet known to be durable; then its writers wait.
+    pub share_bytes: u64,
     /// Bytes in dirty pages.
     pub dirty_bytes: u64,
     /// Those of them in pages that leave the cache once they are durable: what DONTCACHE writes brought.
@@ -51,6 +53,7 @@ impl SuperBlock {
         let bytes = |pages: i64| pages as u64 * PAGE_BYTES;
         let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
         VolumeStatus {
+            share_bytes: self.bdi.share_frames() * PAGE_BYTES,
             dirty_bytes: bytes(pages.reclaimable),
             dontcache_dirty_bytes: bytes(pages.dontcache_dirty),
             dontcache_passes: self.bdi.dontcache_passes(),
