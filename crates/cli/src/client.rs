@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use slackwater_size as size;
 
 use crate::arguments::UmountArguments;
-use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
+use crate::control::client::{ANSWER_WITHIN, Conversation};
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
+use crate::look::Look;
 use crate::mount::{Loss, name_of, tenant_lines};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
@@ -57,16 +58,9 @@ pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failur
         Some(mountpoint) => vec![find(mountpoint)?],
         None => entries()?,
     };
-    let (mut mounts, mut dead) = (Vec::new(), Vec::new());
-    for found in &found {
-        match ask(&found.socket(), &Request::Status, ANSWER_WITHIN) {
-            Ok(Reply::Status(status)) => mounts.push(*status),
-            // Who ends between two looks is gone, not dead.
-            _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
-            _ if found.entry.arena.exists() && !found.has_ended_in_order() => dead.push(&found.entry),
-            _ => {}
-        }
-    }
+    let look = Look::at(found, ANSWER_WITHIN);
+    look.silent.iter().for_each(|entry| say!("pid {} does not answer", entry.pid));
+    let (mounts, dead): (Vec<_>, _) = (look.answers.iter().map(|answer| &answer.status).collect(), &look.dead);
     let mut out = String::new();
     if json {
         let dead: Vec<_> = dead

@@ -5,6 +5,7 @@
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, progress             umount, sync, status
+//! look, top/                   how all mounts are, once or again and again
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
@@ -17,6 +18,7 @@ mod detach;
 mod doctor;
 mod exit;
 mod kernel;
+mod look;
 mod mount;
 mod mountinfo;
 mod pages;
@@ -25,6 +27,7 @@ mod registry;
 mod shell;
 mod sys;
 mod terminal;
+mod top;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -57,6 +60,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Umount(arguments) => client::umount(arguments)?,
         Command::Sync { mountpoint } => client::sync(mountpoint)?,
         Command::Status { mountpoint, json } => client::status(mountpoint.as_deref(), *json)?,
+        Command::Top(arguments) => top::run(arguments)?,
         Command::Doctor => return Ok(doctor::run()),
         Command::Completions { shell } => pages::print_completions(*shell),
         Command::Man => pages::print_manual()?,

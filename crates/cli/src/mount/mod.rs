@@ -55,7 +55,7 @@ pub(crate) use self::door::TenantBy;
 use self::door::{Door, DoorOptions};
 pub(crate) use self::ends::name_of;
 use self::session::Session;
-pub(crate) use self::tenants::lines as tenant_lines;
+pub(crate) use self::tenants::{lines as tenant_lines, printable};
 use self::vigil::Vigil;
 pub(crate) use self::would_lose::Loss;
 
