@@ -70,3 +70,52 @@ impl Look {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+    use crate::control::protocol::Message;
+    use crate::mount::place::Place;
+    use crate::registry::Registry;
+
+    /// None of them answers before all have been asked.
+    #[test]
+    fn all_are_asked_at_once_and_listed_by_number() {
+        let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let registry = Registry::in_dir(&dir);
+        let source = Place::open(&dir, OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
+        let guard = registry.lock().unwrap();
+        let register = |pid| {
+            let mut entry = entry.clone();
+            entry.pid = pid;
+            registry.register(&guard, &entry).unwrap()
+        };
+        let registered: Vec<_> = (1..=10).map(register).collect();
+        let listeners: Vec<_> = registered.iter().map(|it| UnixListener::bind(it.socket()).unwrap()).collect();
+        let found = registry.entries().unwrap();
+        let look = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut peers: Vec<_> = listeners.iter().map(|listener| listener.accept().unwrap().0).collect();
+                for (pid, peer) in (1..11).zip(&mut peers).rev() {
+                    peer.read_exact(&mut [0; 10]).unwrap();
+                    let status = crate::top::tests::status(pid, "/mnt", Vec::new());
+                    // One of them says something else.
+                    let reply = if pid == 7 { Reply::Done } else { Reply::Status(Box::new(status)) };
+                    peer.write_all(&Message::line_of(reply)).unwrap();
+                }
+            });
+            Look::at(found, Duration::from_secs(60))
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+        let answered: Vec<_> = look.answers.iter().map(|answer| answer.status.pid).collect();
+        assert_eq!(answered, [1, 2, 3, 4, 5, 6, 8, 9, 10]);
+        assert_eq!(look.silent.iter().map(|entry| entry.pid).collect::<Vec<_>>(), [7]);
+    }
+}

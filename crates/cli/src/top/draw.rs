@@ -16,7 +16,7 @@ const HELP: &str = "\
 d w p a n   sort by dirty, rate, paused, age, name
 r           the other way round
 v Tab       volumes and tenants, volumes, tenants
-f Enter     close or open a group; F all of them
+f Enter     close or open a group, as Space does; F all
 j k arrows PageUp PageDown g G Home End   move
 q Ctrl-C    leave
 

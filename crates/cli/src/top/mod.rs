@@ -21,7 +21,7 @@ mod once;
 mod rates;
 mod screen;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;

@@ -130,7 +130,7 @@ impl Screen {
             KeyCode::Char('q') => return Next::Leave,
             // Any other key leads back to the table.
             _ if self.shows_help => self.shows_help = false,
-            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.shows_help = true,
+            KeyCode::Char('?') => self.shows_help = true,
             KeyCode::Char('d') => self.sort_by(SortBy::Dirty),
             KeyCode::Char('w') => self.sort_by(SortBy::Rate),
             KeyCode::Char('p') => self.sort_by(SortBy::Paused),
@@ -166,6 +166,9 @@ impl Screen {
     /// Opens or closes the group of the row; who closes it is on its head then.
     fn fold(&mut self) {
         let Some(row) = self.rows.get(self.at).copied() else { return };
+        if self.groups[row.group].members.is_empty() {
+            return;
+        }
         let id = self.groups[row.group].id.clone();
         if !self.folded.remove(&id) {
             self.folded.insert(id);

@@ -15,7 +15,7 @@ use crate::look::{Answer, Look};
 
 const MIB: u64 = 1 << 20;
 
-pub(super) fn tenant(id: u64, name: &str, dirty_mib: u64, limit_mib: Option<u64>) -> Tenant {
+pub(crate) fn tenant(id: u64, name: &str, dirty_mib: u64, limit_mib: Option<u64>) -> Tenant {
     Tenant {
         id,
         name: name.to_owned(),
@@ -32,7 +32,7 @@ pub(super) fn tenant(id: u64, name: &str, dirty_mib: u64, limit_mib: Option<u64>
     }
 }
 
-pub(super) fn status(pid: u32, mountpoint: &str, tenants: Vec<Tenant>) -> Status {
+pub(crate) fn status(pid: u32, mountpoint: &str, tenants: Vec<Tenant>) -> Status {
     let sum = |of: fn(&Tenant) -> u64| tenants.iter().map(of).sum::<u64>();
     let [dirty_bytes, writeback_bytes, unstable_bytes] =
         [sum(|tenant| tenant.dirty_bytes), sum(|tenant| tenant.writeback_bytes), sum(|tenant| tenant.unstable_bytes)];
@@ -60,7 +60,7 @@ pub(super) fn status(pid: u32, mountpoint: &str, tenants: Vec<Tenant>) -> Status
     }
 }
 
-pub(super) fn look(at: Instant, statuses: Vec<Status>) -> Look {
+pub(crate) fn look(at: Instant, statuses: Vec<Status>) -> Look {
     let answers = statuses.into_iter().map(|status| Answer { at, status }).collect();
     Look { answers, ..Look::default() }
 }
