@@ -23,6 +23,8 @@ Examples:
   slackwater daemon --config /etc/slackwater.toml       many volumes in one process
   slackwater mount --daemon /srv/web /mnt/web           one more for it
   slackwater ls
+  slackwater top                                        a live view of volumes and tenants
+  slackwater top --once --json --interval 5s            their rates, for a script
   slackwater doctor                                     what this machine can and cannot do
 
 In /etc/fstab, with this program linked as /sbin/mount.slackwater:
@@ -64,6 +66,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Watch volumes and tenants: how much is not in the source yet, how fast it gets there, who waits
+    Top(TopArguments),
     /// Say what this machine lacks, and what is lost with it
     Doctor,
     /// Print a completion script for a shell
@@ -321,6 +325,32 @@ pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, &'static str> {
     port.or_else(|_| text.parse()).map_err(|_| "not an address and a port; write for example 127.0.0.1:9810")
 }
 
+const TOP_NOTES: &str = "\
+Keys: d w p a n sort, r reverses, v switches between volumes and tenants, f folds, ? explains the columns, q leaves.
+
+--once --json prints { version: 1, interval_ms, volumes, silent, dead }. A volume has pid, source, mountpoint, phase,
+failing (why write-back fails, or null), cache_bytes, open_files, eta_ms (of an unmount under way), tenants and more_tenants
+(those that did not fit); a tenant has id, name, state and wants_room (it is at its limit). Both have held_bytes, limit_bytes,
+dirty_bytes, writeback_bytes, unstable_bytes, written_bytes_per_s, paused_ms_per_s and oldest_ms; null is what nobody knows.
+silent processes live and do not answer, dead ones left an arena: pid, source, mountpoint, arena.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{TOP_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct TopArguments {
+    /// Time between two looks; rates are those of this time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub(crate) interval: Duration,
+    /// Print one table of two looks, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// For programs
+    #[arg(long, requires = "once")]
+    pub(crate) json: bool,
+    /// No colours; also with NO_COLOR set, or TERM=dumb
+    #[arg(long)]
+    pub(crate) no_color: bool,
+}
+
 /// Reads a limit such as `/containers/a=64MiB`.
 pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
     let (tenant, size) = text.rsplit_once('=').ok_or("not a limit; write for example /containers/a=64MiB")?;
@@ -351,11 +381,20 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| "not a time; write for example 30s, 500ms, 5m or 1h")
 }
 
+/// Reads a time between two looks that is worth waiting for.
+fn parse_interval(text: &str) -> Result<Duration, &'static str> {
+    let interval = parse_duration(text)?;
+    let is_in_bounds = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
+    is_in_bounds.then_some(interval).ok_or("between 100ms and 1h; write for example 1s")
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
 
-    use super::{Arguments, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
+    use super::{Arguments, parse_interval, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
 
     #[test]
     fn definition_is_consistent_and_documents_exit_statuses() {
@@ -387,6 +426,15 @@ mod tests {
         for text in ["", ":", "localhost:9810", "127.0.0.1", "65536", "-1", "http://127.0.0.1:9810", "::1:9810x"] {
             assert!(parse_metrics(text).unwrap_err().contains("127.0.0.1:9810"), "{text}");
         }
+    }
+
+    #[test]
+    fn an_interval_is_neither_nothing_nor_for_ever() {
+        assert_eq!(parse_interval("250ms"), Ok(Duration::from_millis(250)));
+        for text in ["0s", "99ms", "61m", "100years"] {
+            assert!(parse_interval(text).unwrap_err().contains("between 100ms and 1h"), "{text}");
+        }
+        assert!(parse_interval("5").unwrap_err().contains("30s"));
     }
 
     #[test]

@@ -5,27 +5,24 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use slackwater_size as size;
 
 use crate::arguments::{DaemonSocket, SyncArguments, UmountArguments};
-use crate::control::client::ask;
+use crate::control::client::ANSWER_WITHIN;
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
+use crate::look::Look;
 use crate::mount::{Loss, tenant_lines, time};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
 use crate::registry::{Found, Registry};
-use crate::target::{Target, find_in_registry, no_daemon};
+use crate::target::{SILENCE, Target, find_in_registry, no_daemon};
 use crate::terminal::{say, tell};
 
 /// Files that are listed on a terminal.
 const LINES: usize = 50;
-
-/// A process that works says so several times a second, and looks for names for ten seconds at most.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Most mounts that are waited for at the same time.
 const AT_ONCE: usize = 16;
@@ -99,16 +96,9 @@ pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failur
         Some(mountpoint) => vec![find_in_registry(mountpoint)?],
         None => entries()?,
     };
-    let (mut mounts, mut dead) = (Vec::new(), Vec::new());
-    for found in &found {
-        match ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status) {
-            Ok(Reply::Status(status)) => mounts.push(*status),
-            // Who ends between two looks is gone, not dead.
-            _ if found.is_still_alive() => say!("pid {} does not answer", found.entry.pid),
-            _ if found.entry.arena.exists() && !found.has_ended_in_order() => dead.push(&found.entry),
-            _ => {}
-        }
-    }
+    let look = Look::at(found, ANSWER_WITHIN);
+    look.silent.iter().for_each(|entry| say!("pid {} does not answer", entry.pid));
+    let (mounts, dead): (Vec<_>, _) = (look.answers.iter().map(|answer| &answer.status).collect(), &look.dead);
     let mut out = String::new();
     if json {
         let dead: Vec<_> = dead

@@ -7,6 +7,7 @@
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, target, progress     umount, sync, status
 //! metrics/                     figures for Prometheus
+//! look, top/                   how all mounts are, once or again and again
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
@@ -20,6 +21,7 @@ mod detach;
 mod doctor;
 mod exit;
 mod kernel;
+mod look;
 mod metrics;
 mod mount;
 mod mountinfo;
@@ -30,6 +32,7 @@ mod shell;
 mod sys;
 mod target;
 mod terminal;
+mod top;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -68,6 +71,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Set(arguments) => daemon::client::set(arguments)?,
         Command::Events(arguments) => daemon::client::events(arguments)?,
         Command::Status { mountpoint, json } => client::status(mountpoint.as_deref(), *json)?,
+        Command::Top(arguments) => top::run(arguments)?,
         Command::Doctor => return Ok(doctor::run()),
         Command::Completions { shell } => pages::print_completions(*shell),
         Command::Man => pages::print_manual()?,

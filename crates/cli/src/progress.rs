@@ -75,32 +75,39 @@ impl Drop for Meter {
     }
 }
 
-fn description(left: u64, per_second: Option<f64>) -> String {
+/// How much is left, how fast it goes, and how long it will take.
+pub(crate) fn description(left: u64, per_second: Option<f64>) -> String {
     let left_text = size::text(left);
-    match per_second.filter(|rate| *rate >= 1.0) {
-        Some(rate) => {
-            let time = format_duration(Duration::from_secs((left as f64 / rate) as u64));
+    match (per_second, time_left(left, per_second)) {
+        (Some(rate), Some(time)) => {
+            let time = format_duration(Duration::from_secs(time.as_secs()));
             format!("{left_text} left, {:.1} MB/s, about {time}", rate / 1e6)
         }
-        None => format!("{left_text} left"),
+        _ => format!("{left_text} left"),
     }
 }
 
+/// `None` while nothing moves.
+pub(crate) fn time_left(left: u64, per_second: Option<f64>) -> Option<Duration> {
+    let rate = per_second.filter(|rate| *rate >= 1.0)?;
+    Duration::try_from_secs_f64(left as f64 / rate).ok()
+}
+
 /// Bytes per second over the last moments.
-#[derive(Default)]
-struct Rate {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rate {
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl Rate {
-    fn add(&mut self, at: Instant, written: u64) {
+    pub(crate) fn add(&mut self, at: Instant, written: u64) {
         self.samples.push_back((at, written));
         while self.samples.len() > 2 && at.duration_since(self.samples[0].0) > WINDOW {
             self.samples.pop_front();
         }
     }
 
-    fn per_second(&self) -> Option<f64> {
+    pub(crate) fn per_second(&self) -> Option<f64> {
         let ((first, from), (last, to)) = (self.samples.front()?, self.samples.back()?);
         let time = last.duration_since(*first);
         (time >= Duration::from_millis(100)).then(|| to.saturating_sub(*from) as f64 / time.as_secs_f64())
@@ -125,8 +132,18 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_move_takes_nobody_knows_how_long() {
+        assert_eq!(time_left(1000, None), None);
+        assert_eq!(time_left(1000, Some(0.0)), None);
+        assert_eq!(time_left(1000, Some(400.0)), Some(Duration::from_millis(2500)));
+        assert_eq!(time_left(0, Some(400.0)), Some(Duration::ZERO));
+        assert!(time_left(u64::MAX / 2, Some(1.0)).is_some());
+    }
+
+    #[test]
     fn a_description_says_what_is_known() {
         assert_eq!(description(5 << 20, None), "5.0 MiB left");
         assert_eq!(description(200_000_000, Some(50_000_000.0)), "191 MiB left, 50.0 MB/s, about 4s");
+        assert_eq!(description(5 << 20, Some(0.0)), "5.0 MiB left");
     }
 }

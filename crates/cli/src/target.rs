@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::arguments::DaemonSocket;
-use crate::control::client::{Conversation, ask};
+use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
 use crate::control::protocol::{List, Reply, Request};
 use crate::exit::{Failure, Reason};
 use crate::mount::name_of;
@@ -16,6 +16,9 @@ use crate::shell;
 
 /// A process listens within this time of its beginning.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A process that works says so several times a second, and looks for names for ten seconds at most.
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// A mount, and whom to ask about it.
 #[derive(Debug)]
@@ -103,7 +106,7 @@ impl Target {
     pub(crate) fn open(&self, request: &Request) -> io::Result<Conversation> {
         let since = Instant::now();
         loop {
-            match Conversation::open(&self.socket, self.volume.as_deref(), request) {
+            match Conversation::open(&self.socket, self.volume.as_deref(), request, SILENCE) {
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
                         && since.elapsed() < LISTENS_WITHIN
@@ -132,7 +135,7 @@ pub(crate) fn list(socket: &Path) -> Result<List, Failure> {
 /// # Errors
 /// None is there, or it does not answer.
 pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Failure> {
-    ask(socket, None, request).map_err(|error| no_daemon(socket, &error))
+    ask(socket, None, request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))
 }
 
 /// Why a daemon cannot be asked.

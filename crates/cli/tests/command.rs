@@ -5,12 +5,13 @@
 mod rig;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rig::{Scratch, need_fuse, run};
+use rig::{Process, Scratch, need_fuse, run, wait_until};
 use rustix::fs::{FlockOperation, flock};
 
 fn text(path: &Path) -> &str {
@@ -77,6 +78,42 @@ fn what_is_not_mounted_is_said_to_be_so() {
     scratch.run(["umount", "/proc"]).expect(5, &["not a slackwater mount (proc)", "umount /proc"]);
     scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
     scratch.run(["status", "--json"]).expect(0, &["\"mounts\": []", "\"version\": 1"]);
+}
+
+#[test]
+fn top_without_a_terminal_says_what_to_do() {
+    let scratch = Scratch::new();
+    scratch.run(["top"]).expect(2, &["standard output is none", "top --once"]);
+    scratch.run(["top", "--json"]).expect(2, &["--once"]);
+    scratch.run(["top", "--once", "--interval", "0s"]).expect(2, &["between 100ms and 1h"]);
+    scratch.run(["top", "--once", "--interval", "100ms"]).expect(0, &["Nothing is mounted"]);
+    scratch.run(["top", "--once", "--json", "--interval", "100ms"]).expect(0, &["\"volumes\": []", "\"version\": 1"]);
+    scratch.run(["top", "--help"]).expect(0, &["--interval", "written_bytes_per_s", "r reverses"]);
+}
+
+/// script(1) has a terminal for it.
+#[test]
+fn top_leaves_the_terminal_as_it_was() {
+    const ENTERED: &str = "\u{1b}[?1049h";
+    const LEFT: &str = "\u{1b}[?1049l";
+    for leave in ["q", "\u{3}"] {
+        let scratch = Scratch::new();
+        let log = scratch.path.join("log");
+        let top = format!("stty cols 80 rows 24; {} top; echo left with $?; stty", env!("CARGO_BIN_EXE_slackwater"));
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--flush", "--command", &top, text(&log)]);
+        script.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).env("TERM", "xterm");
+        let mut script = Process::spawn(script.stdin(Stdio::piped()).stdout(Stdio::null()));
+        let said = || fs::read(&log).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default();
+        // Blanks are not drawn.
+        wait_until("it has looked", || said().contains("mounted."));
+        script.0.stdin.as_mut().unwrap().write_all(leave.as_bytes()).unwrap();
+        wait_until("it is left", || said().contains("left with 0"));
+        script.wait();
+        let said = said();
+        assert!(said.find(ENTERED).unwrap() < said.find(LEFT).unwrap(), "{said:?}");
+        assert!(!said.contains("-icanon") && !said.contains("-echo "), "the terminal is not as it was: {said}");
+    }
 }
 
 #[test]

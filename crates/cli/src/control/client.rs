@@ -3,23 +3,28 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::control::line;
 use crate::control::protocol::{Message, REPLY_BYTES_MAX, Reply, Request, VERSION};
 
 /// A process that lives answers a question about itself within this time.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// A question that is answered at once.
 ///
 /// # Errors
-/// The process does not listen, or answers nonsense.
+/// The process does not listen, does not answer `within` the time, or answers nonsense.
 ///
 /// # Blocking
-/// For the process, ten seconds at most.
-pub(crate) fn ask(socket: &Path, volume: Option<&str>, request: &Request) -> io::Result<Reply> {
-    Conversation::open(socket, volume, request)?.next(Some(ANSWER_WITHIN))
+/// For the process, `within` at most.
+pub(crate) fn ask(socket: &Path, volume: Option<&str>, request: &Request, within: Duration) -> io::Result<Reply> {
+    let since = Instant::now();
+    Conversation::open(socket, volume, request, within)?.next(Some(within.saturating_sub(since.elapsed())))
 }
 
 /// A request whose answer takes its time, with progress before it.
@@ -30,8 +35,11 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     /// Asks; of a daemon, about `volume`.
-    pub(crate) fn open(socket: &Path, volume: Option<&str>, request: &Request) -> io::Result<Self> {
-        let mut stream = UnixStream::connect(socket)?;
+    ///
+    /// # Blocking
+    /// For a process that is stopped and whose queue is full, `within` at most.
+    pub(crate) fn open(socket: &Path, volume: Option<&str>, request: &Request, within: Duration) -> io::Result<Self> {
+        let mut stream = connected(socket, within)?;
         stream.write_all(&Message::new(request).about(volume.map(str::to_owned)).line())?;
         Ok(Self { stream, buffer: Vec::new() })
     }
@@ -50,5 +58,39 @@ impl Conversation {
                 Err(io::Error::other(format!("it speaks version {other} of the protocol, this command {VERSION}")))
             }
         }
+    }
+}
+
+/// The standard library would wait for ever while the queue of the process is full.
+fn connected(socket: &Path, within: Duration) -> io::Result<UnixStream> {
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&stream, Timeout::Send, Some(within))?;
+    match connect(&stream, &SocketAddrUnix::new(socket)?) {
+        Ok(()) => Ok(stream.into()),
+        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_takes_nobody_in_any_more_is_given_up() {
+        let socket = std::env::temp_dir().join(format!("slackwater-queue-{}.sock", std::process::id()));
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let mut queued = Vec::new();
+        let error = loop {
+            match Conversation::open(&socket, None, &Request::Status, Duration::from_millis(50)) {
+                Ok(conversation) => queued.push(conversation),
+                Err(error) => break error,
+            }
+        };
+        std::fs::remove_file(&socket).unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(!queued.is_empty());
     }
 }

@@ -8,7 +8,7 @@ use humantime::format_rfc3339_seconds;
 use slackwater_size as size;
 
 use crate::arguments::{LookArguments, MountArguments, SetArguments};
-use crate::control::client::{Conversation, ask};
+use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
 use crate::control::protocol::{Event, Happening, Listed, MountRequest, Phase, Reply, Request, Tenant, VolumeOptions};
 use crate::exit::Failure;
 use crate::mount::options;
@@ -49,7 +49,8 @@ pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
         },
     });
     let socket = arguments.at.path()?;
-    let answer = Conversation::open(&socket, None, &request).and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)));
+    let answer = Conversation::open(&socket, None, &request, ANSWER_WITHIN)
+        .and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)));
     let reply = answer.map_err(|error| no_daemon(&socket, &error))?;
     let Reply::Mounted { name, missing_features } = reply else { return Err(reply.refusal()) };
     tell!("Mounted {} at {} as {name}.", arguments.source.display(), arguments.mountpoint.display());
@@ -134,7 +135,7 @@ pub(crate) fn set(arguments: &SetArguments) -> Result<(), Failure> {
             Some(tenant) => Request::SetTenant { tenant, key, value },
             None => Request::Set { key, value },
         };
-        ask(&socket, volume.as_deref(), &request).map_err(|error| no_daemon(&socket, &error))?.done()?;
+        ask(&socket, volume.as_deref(), &request, ANSWER_WITHIN).map_err(|error| no_daemon(&socket, &error))?.done()?;
     }
     Ok(())
 }
@@ -143,7 +144,7 @@ pub(crate) fn set(arguments: &SetArguments) -> Result<(), Failure> {
 pub(crate) fn events(arguments: &LookArguments) -> Result<(), Failure> {
     let socket = arguments.at.path()?;
     let failed = |error: io::Error| no_daemon(&socket, &error);
-    let mut daemon = Conversation::open(&socket, None, &Request::Events).map_err(failed)?;
+    let mut daemon = Conversation::open(&socket, None, &Request::Events, ANSWER_WITHIN).map_err(failed)?;
     loop {
         let reply = daemon.next(Some(SILENCE)).map_err(failed)?;
         let Reply::Event(event) = reply else { return reply.done() };

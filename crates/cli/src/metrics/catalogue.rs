@@ -95,7 +95,7 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_dirty", Bytes, Gauge, "Dirty pages", |it| number(it.dirty_bytes)),
     metric("slackwater_volume_writeback", Bytes, Gauge, "Pages being written", |it| number(it.writeback_bytes)),
     metric("slackwater_volume_unstable", Bytes, Gauge, "Pages written and not yet known to be durable", |it| number(it.unstable_bytes)),
-    metric("slackwater_volume_share", Bytes, Gauge, "Most that these three may be together; less while write-back fails", |it| number(it.share_bytes)),
+    metric("slackwater_volume_share", Bytes, Gauge, "Most that these three may be together; less while write-back fails", |it| number(it.share_bytes.unwrap_or(it.cache_bytes))),
     metric("slackwater_volume_oldest_dirty_age", Seconds, GaugeMax, "Age of the oldest file that waits for a flusher; 0 if none does", |it| seconds(it.oldest_ms.unwrap_or(0))),
     metric("slackwater_volume_written", Bytes, Counter, "Written back", |it| number(it.written_bytes)),
     metric("slackwater_volume_write_failures", Plain, Counter, "Attempts to write back, or to make durable, that failed", |it| number(it.failures)),

@@ -203,6 +203,7 @@ impl Session {
             mountpoint: self.entry.mountpoint.clone(),
             arena: self.entry.arena.clone(),
             cache_bytes: self.entry.cache_bytes,
+            share_bytes: figures.as_ref().map(|status| status.share_bytes),
             dirty_bytes: figure(|status| status.dirty_bytes),
             writeback_bytes: figure(|status| status.writeback_bytes),
             unstable_bytes: figure(|status| status.unstable_bytes),
@@ -213,7 +214,6 @@ impl Session {
             failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
             failures: figure(|status| status.failures),
             oldest_ms: figures.as_ref().and_then(|status| status.oldest).map(tenants::ms),
-            share_bytes: figure(|status| status.share_bytes),
             reads: Reads {
                 hits: figure(|status| status.read_hits),
                 misses: figure(|status| status.read_misses),

@@ -160,7 +160,7 @@ pub(crate) fn time(ms: u64) -> String {
 }
 
 /// A name that stays on its line and does nothing to the terminal, whoever chose it.
-fn printable(name: &str) -> String {
+pub(crate) fn printable(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
     if !name.is_empty() && name.bytes().all(is_plain) { name.to_owned() } else { format!("{name:?}") }
 }

@@ -24,6 +24,7 @@ mod starts;
 mod stopped;
 mod sys;
 mod tenants;
+mod top;
 mod user;
 
 /// How often a test repeats what happens at random: `default`, or what the variable says.

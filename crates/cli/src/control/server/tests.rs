@@ -39,9 +39,8 @@ impl Socket {
     }
 
     fn assert_answers(&self) {
-        assert!(
-            matches!(client::ask(&self.0, None, &Request::Status), Ok(Reply::Failed(failure)) if failure.what == "echo")
-        );
+        let answer = client::ask(&self.0, None, &Request::Status, client::ANSWER_WITHIN);
+        assert!(matches!(answer, Ok(Reply::Failed(failure)) if failure.what == "echo"));
     }
 }
 
@@ -54,7 +53,7 @@ impl Drop for Socket {
 #[test]
 fn progress_comes_before_the_answer() {
     let socket = Socket::listening("progress");
-    let mut conversation = client::Conversation::open(&socket.0, None, &Request::Sync).unwrap();
+    let mut conversation = client::Conversation::open(&socket.0, None, &Request::Sync, client::ANSWER_WITHIN).unwrap();
     for n in 0..3 {
         let reply = conversation.next(None).unwrap();
         assert_eq!(reply, Reply::Progress { bytes_left: 3 - n, written_bytes: n });
@@ -87,7 +86,7 @@ fn silent_peers_keep_nobody_waiting() {
     let _two_more = [UnixStream::connect(&socket.0).unwrap(), UnixStream::connect(&socket.0).unwrap()];
     // All places are taken: refused at once, and served once the silent ones have had their time.
     loop {
-        match client::ask(&socket.0, None, &Request::Status) {
+        match client::ask(&socket.0, None, &Request::Status, client::ANSWER_WITHIN) {
             Ok(Reply::Failed(failure)) if failure.what == "echo" => break,
             _ => thread::sleep(Duration::from_millis(50)),
         }

@@ -27,7 +27,7 @@ fn each_figure_is_the_value_of_its_own_metric() {
         dirty_bytes: 1,
         writeback_bytes: 2,
         unstable_bytes: 3,
-        share_bytes: 4,
+        share_bytes: Some(4),
         oldest_ms: Some(5500),
         written_bytes: 6,
         failures: 7,

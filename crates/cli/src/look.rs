@@ -1,0 +1,121 @@
+//! One look at all mount processes: who is there, and how each of them is.
+//!
+//! They are asked at once, so that one that is stopped takes from the others no more than the time that it is given.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::control::client::ask;
+use crate::control::protocol::{Reply, Request, Status};
+use crate::registry::{Entry, Found};
+
+/// Processes that are asked at the same time.
+const ASKED_AT_ONCE: usize = 64;
+
+/// What a mount process said of itself, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) at: Instant,
+    pub(crate) status: Status,
+}
+
+/// All of them, each kind by number of process, those of a daemon by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Look {
+    pub(crate) answers: Vec<Answer>,
+    /// They live and do not answer.
+    pub(crate) silent: Vec<Entry>,
+    /// They died, and what they had not brought to the source is in their arenas.
+    pub(crate) dead: Vec<Entry>,
+}
+
+impl Look {
+    /// Asks those that were found.
+    ///
+    /// # Blocking
+    /// For processes that do not answer, `within` at most; longer only where there are many of them.
+    pub(crate) fn at(found: Vec<Found>, within: Duration) -> Self {
+        let helpers = found.len().min(ASKED_AT_ONCE).saturating_sub(1);
+        let (queue, look) = (Mutex::new(found.into_iter()), Mutex::new(Self::default()));
+        let work = || {
+            loop {
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(found) = next else { break };
+                let answer = ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, within);
+                look.lock().unwrap_or_else(PoisonError::into_inner).add(found, answer);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..helpers {
+                // Those that cannot be had leave the work to the others.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let mut look = look.into_inner().unwrap_or_else(PoisonError::into_inner);
+        look.answers.sort_by_cached_key(|answer| (answer.status.pid, answer.status.name.clone()));
+        look.silent.sort_by_key(|entry| entry.pid);
+        look.dead.sort_by_key(|entry| entry.pid);
+        look
+    }
+
+    fn add(&mut self, found: Found, answer: std::io::Result<Reply>) {
+        match answer {
+            Ok(Reply::Status(status)) => self.answers.push(Answer { at: Instant::now(), status: *status }),
+            // Who ends between two looks is gone, not dead.
+            _ if found.is_still_alive() => self.silent.push(found.entry),
+            _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+    use crate::control::protocol::Message;
+    use crate::mount::place::Place;
+    use crate::registry::Registry;
+
+    /// None of them answers before all have been asked.
+    #[test]
+    fn all_are_asked_at_once_and_listed_by_number() {
+        let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let registry = Registry::in_dir(&dir);
+        let source = Place::open(&dir, OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
+        let guard = registry.lock().unwrap();
+        let register = |pid| {
+            let mut entry = entry.clone();
+            entry.pid = pid;
+            registry.register(&guard, &entry).unwrap()
+        };
+        let registered: Vec<_> = (1..=10).map(register).collect();
+        let listeners: Vec<_> = registered.iter().map(|it| UnixListener::bind(it.socket()).unwrap()).collect();
+        let found = registry.entries().unwrap();
+        let look = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut peers: Vec<_> = listeners.iter().map(|listener| listener.accept().unwrap().0).collect();
+                for (pid, peer) in (1..11).zip(&mut peers).rev() {
+                    peer.read_exact(&mut [0; 10]).unwrap();
+                    let status = crate::top::tests::status(pid, "/mnt", Vec::new());
+                    // One of them says something else.
+                    let reply = if pid == 7 { Reply::Done } else { Reply::Status(Box::new(status)) };
+                    peer.write_all(&Message::new(reply).line()).unwrap();
+                }
+            });
+            Look::at(found, Duration::from_secs(60))
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+        let answered: Vec<_> = look.answers.iter().map(|answer| answer.status.pid).collect();
+        assert_eq!(answered, [1, 2, 3, 4, 5, 6, 8, 9, 10]);
+        assert_eq!(look.silent.iter().map(|entry| entry.pid).collect::<Vec<_>>(), [7]);
+    }
+}

@@ -1,0 +1,150 @@
+//! The screen as text with tones, for a terminal of any size.
+//!
+//! Nothing is told by a colour alone: `!` marks what is wrong, `>` the row that keys are about, letters make the bars.
+
+use ratatui::Frame;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use super::cells::{bytes, left, shortened, time, width};
+use super::columns::{Columns, Pieces, Tone};
+use super::groups::counted;
+use super::rates::{Figures, Snapshot, sum, total};
+use super::screen::Screen;
+
+const HELP: &str = "\
+d w p a n   sort by dirty, rate, paused, age, name
+r           the other way round
+v Tab       volumes and tenants, volumes, tenants
+f Enter     close or open a group, as Space does; F all
+j k arrows PageUp PageDown g G Home End   move
+q Ctrl-C    leave
+
+OF LIMIT    of what may be in the cache and not in the source:
+            # dirty, = being written, - not yet durable,
+            + dirtied elsewhere; full when writers wait
+DIRTY       written by programs, not on its way to the source
+RATE/s      brought to the source in each second
+PAUSED      how long writers were slowed down in each second,
+            all together, on all volumes of the process
+AGE         of the oldest file that waits to be written back
+!           look here: failing, at its limit, no answer, died
+K M G T     count 1024 each";
+
+const KEYS: &str = "[d]irty [w]rate [p]aused [a]ge [n]ame [r]everse [v]iew [f]old [?]help [q]uit";
+
+/// Whether there may be colours.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Palette {
+    Colours,
+    Plain,
+}
+
+impl Palette {
+    fn style(self, tone: Tone) -> Style {
+        let (colour, modifier) = match tone {
+            Tone::Plain => (None, Modifier::empty()),
+            Tone::Title => (None, Modifier::REVERSED),
+            Tone::Head => (None, Modifier::BOLD),
+            Tone::Note => (Some(Color::Yellow), Modifier::empty()),
+            Tone::Wrong => (Some(Color::Red), Modifier::BOLD),
+            Tone::Bar => (Some(Color::Cyan), Modifier::empty()),
+        };
+        let style = Style::new().add_modifier(modifier);
+        colour.filter(|_| self == Self::Colours).map_or(style, |colour| style.fg(colour))
+    }
+}
+
+/// How many lines of what there is room for.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+struct Layout {
+    summary: usize,
+    titles: usize,
+    table: usize,
+    detail: usize,
+    keys: usize,
+}
+
+impl Layout {
+    /// The table gets what is left; where that is little, first the keys go, then the rest.
+    fn for_height(height: usize) -> Self {
+        let [summary, titles, detail, keys] = match height {
+            10.. => [2, 1, 1, 1],
+            6..10 => [1, 1, 1, 0],
+            3..6 => [1, 1, 0, 0],
+            0..3 => [0, 0, 0, 0],
+        };
+        Self { summary, titles, table: height - summary - titles - detail - keys, detail, keys }
+    }
+}
+
+/// The lines of the screen. `screen` learns how many rows it has for the table.
+fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
+    let layout = Layout::for_height(rows);
+    screen.set_height(layout.table);
+    let table = Columns::for_width(columns);
+    let plain = |text: &str| vec![(Tone::Plain, left(text, columns))];
+    let mut lines: Vec<_> = summary(screen, columns).into_iter().take(layout.summary).collect();
+    if layout.titles > 0 {
+        lines.push(vec![(Tone::Title, table.titles(screen.order()))]);
+    }
+    let above = lines.len();
+    if screen.shows_help() {
+        lines.extend(HELP.lines().map(plain));
+    } else {
+        lines.extend(screen.visible().map(|(content, is_at)| table.row(content, is_at)));
+        if lines.len() == above {
+            lines.push(plain("Nothing is mounted."));
+        }
+    }
+    lines.resize(above + layout.table, plain(""));
+    if layout.detail > 0 {
+        lines.push(plain(&shortened(screen.detail(), columns)));
+    }
+    if layout.keys > 0 {
+        lines.push(vec![(Tone::Title, left(KEYS, columns))]);
+    }
+    lines
+}
+
+/// What there is, and what is wrong with it; then the figures of all volumes.
+fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
+    let Snapshot { volumes, silent, dead } = screen.snapshot();
+    let tenants = total(volumes.iter().map(|volume| volume.tenants.len() as u64 + volume.more_tenants));
+    let what = format!("{}, {}", counted(volumes.len() as u64, "volume"), counted(tenants, "tenant"));
+    let failing = volumes.iter().filter(|volume| volume.failing.is_some()).count();
+    let at_limit = volumes.iter().flat_map(|volume| &volume.tenants).filter(|tenant| tenant.wants_room).count();
+    let wrong = [(failing, "failing"), (dead.len(), "died"), (silent.len(), "silent"), (at_limit, "at limit")];
+    let wrong: String =
+        wrong.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("  ! {count} {what}")).collect();
+    let hidden = match screen.hidden() {
+        (0, 0) => String::new(),
+        (above, below) => format!("{above} rows above, {below} below"),
+    };
+    let room = columns.saturating_sub(width(&what) + width(&wrong));
+    let hidden = if width(&hidden) < room { format!("{hidden:>room$}") } else { " ".repeat(room) };
+    let first = vec![(Tone::Head, what), (Tone::Wrong, wrong), (Tone::Plain, hidden)];
+
+    let figure = |of: fn(&Figures) -> u64| bytes(total(volumes.iter().map(|volume| of(&volume.figures))));
+    let rate = sum(volumes.iter().map(|volume| volume.figures.written_bytes_per_s));
+    let paused = sum(volumes.iter().map(|volume| volume.figures.paused_ms_per_s));
+    let second = format!(
+        "dirty {}, writing {}, unstable {}; written {}/s, paused {}/s",
+        figure(|figures| figures.dirty_bytes),
+        figure(|figures| figures.writeback_bytes),
+        figure(|figures| figures.unstable_bytes),
+        rate.map_or_else(|| "-".to_owned(), bytes),
+        paused.map_or_else(|| "-".to_owned(), time),
+    );
+    [first, vec![(Tone::Plain, left(&second, columns))]]
+}
+
+/// Draws it.
+pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, palette: Palette) {
+    let area = frame.area();
+    let lines = lines(screen, usize::from(area.width), usize::from(area.height));
+    for (y, pieces) in (area.top()..area.bottom()).zip(lines) {
+        let spans = pieces.into_iter().map(|(tone, text)| Span::styled(text, palette.style(tone)));
+        frame.buffer_mut().set_line(area.left(), y, &Line::from_iter(spans), area.width);
+    }
+}

@@ -1,0 +1,275 @@
+//! What two looks tell together: figures of the later one, and rates from the difference. In the form that `--json` prints.
+//!
+//! A volume or tenant that only the later look has seen has no rates yet; neither has one that began anew between them.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::control::protocol::{self, Phase, Status, TenantState};
+use crate::look::{Answer, Look};
+use crate::progress::{Rate, time_left};
+use crate::registry::Entry;
+
+/// What volumes and tenants have in common.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// What counts against the limit.
+    pub(super) held_bytes: u64,
+    pub(super) limit_bytes: Option<u64>,
+    pub(super) dirty_bytes: u64,
+    pub(super) writeback_bytes: u64,
+    pub(super) unstable_bytes: u64,
+    pub(super) written_bytes_per_s: Option<u64>,
+    /// How long writers were slowed down, all together, in each second.
+    pub(super) paused_ms_per_s: Option<u64>,
+    pub(super) oldest_ms: Option<u64>,
+}
+
+/// A tenant on a volume. What it holds, its limit and its pauses are those on all volumes of the process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Tenant {
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) state: TenantState,
+    /// It is at its limit, and its writers wait.
+    pub(super) wants_room: bool,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+}
+
+/// A volume. Pauses and the oldest age are those of its tenants; the limit is its share of the cache.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Volume {
+    pub(super) pid: u32,
+    pub(super) source: PathBuf,
+    pub(super) mountpoint: PathBuf,
+    pub(super) phase: Phase,
+    pub(super) failing: Option<String>,
+    pub(super) cache_bytes: u64,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    pub(super) open_files: u64,
+    /// Until an unmount that is under way has brought everything to the source, as fast as it went in the last moments.
+    pub(super) eta_ms: Option<u64>,
+    /// The same, in bytes per second.
+    #[serde(skip)]
+    pub(super) recent: Option<f64>,
+    pub(super) tenants: Vec<Tenant>,
+    pub(super) more_tenants: u64,
+}
+
+/// Whether it is being unmounted, or has been and goes on flushing.
+pub(super) fn is_going(phase: Phase) -> bool {
+    matches!(phase, Phase::Unmounting | Phase::Flushing)
+}
+
+/// A process of which only its entry is known.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    pub(super) source: PathBuf,
+    pub(super) mountpoint: PathBuf,
+    pub(super) arena: PathBuf,
+}
+
+impl From<Entry> for Process {
+    fn from(entry: Entry) -> Self {
+        Self { pid: entry.pid, source: entry.source.path, mountpoint: entry.mountpoint, arena: entry.arena }
+    }
+}
+
+/// How everything is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Snapshot {
+    pub(super) volumes: Vec<Volume>,
+    /// They live and do not answer.
+    pub(super) silent: Vec<Process>,
+    /// They died, and what they had not brought in is in their arenas.
+    pub(super) dead: Vec<Process>,
+}
+
+type VolumeKey = (u32, PathBuf);
+
+fn key(status: &Status) -> VolumeKey {
+    (status.pid, status.mountpoint.clone())
+}
+
+/// Look after look.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    before: HashMap<VolumeKey, Answer>,
+    /// Of unmounts that are under way, since they were first seen to be.
+    going: HashMap<VolumeKey, Rate>,
+}
+
+impl Watch {
+    /// What this look tells, with those before it.
+    pub(super) fn add(&mut self, look: Look) -> Snapshot {
+        let (mut before, mut going) = (HashMap::new(), HashMap::new());
+        let mut volumes = Vec::new();
+        for answer in look.answers {
+            let key = key(&answer.status);
+            let mut rate = self.going.remove(&key).unwrap_or_default();
+            rate.add(answer.at, answer.status.written_bytes);
+            volumes.push(volume(self.before.get(&key), &answer, rate.per_second()));
+            if is_going(answer.status.phase) {
+                going.insert(key.clone(), rate);
+            }
+            before.insert(key, answer);
+        }
+        (self.before, self.going) = (before, going);
+        let processes = |entries: Vec<Entry>| entries.into_iter().map(Process::from).collect();
+        Snapshot { volumes, silent: processes(look.silent), dead: processes(look.dead) }
+    }
+}
+
+fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>) -> Volume {
+    let status = &now.status;
+    let earlier: HashMap<u64, &protocol::Tenant> =
+        before.iter().flat_map(|before| &before.status.tenants).map(|tenant| (tenant.id, tenant)).collect();
+    let since = before.map_or(now.at, |before| before.at);
+    let tenants: Vec<_> =
+        status.tenants.iter().map(|now_it| tenant(earlier.get(&now_it.id).copied(), now_it, now.at - since)).collect();
+    let mut volume = Volume {
+        pid: status.pid,
+        source: status.source.clone(),
+        mountpoint: status.mountpoint.clone(),
+        phase: status.phase,
+        failing: status.failing.clone(),
+        cache_bytes: status.cache_bytes,
+        figures: Figures {
+            held_bytes: status.bytes_left,
+            limit_bytes: Some(status.share_bytes.unwrap_or(status.cache_bytes)),
+            dirty_bytes: status.dirty_bytes,
+            writeback_bytes: status.writeback_bytes,
+            unstable_bytes: status.unstable_bytes,
+            written_bytes_per_s: before
+                .and_then(|before| per_second(before.status.written_bytes, status.written_bytes, now.at - since)),
+            paused_ms_per_s: sum(tenants.iter().map(|tenant| tenant.figures.paused_ms_per_s)),
+            oldest_ms: tenants.iter().filter_map(|tenant| tenant.figures.oldest_ms).max(),
+        },
+        open_files: status.open_files,
+        eta_ms: None,
+        recent,
+        tenants,
+        more_tenants: status.more_tenants,
+    };
+    if is_going(volume.phase) {
+        volume.eta_ms =
+            time_left(status.bytes_left, recent).map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    }
+    volume
+}
+
+fn tenant(before: Option<&protocol::Tenant>, now: &protocol::Tenant, time: Duration) -> Tenant {
+    let rate = |of: fn(&protocol::Tenant) -> u64| before.and_then(|before| per_second(of(before), of(now), time));
+    Tenant {
+        id: now.id,
+        name: now.name.clone(),
+        state: now.state,
+        wants_room: now.wants_room,
+        figures: Figures {
+            held_bytes: now.held_bytes(),
+            limit_bytes: now.limit_bytes,
+            dirty_bytes: now.dirty_bytes,
+            writeback_bytes: now.writeback_bytes,
+            unstable_bytes: now.unstable_bytes,
+            written_bytes_per_s: rate(|tenant| tenant.written_bytes),
+            paused_ms_per_s: rate(|tenant| tenant.paused_ms),
+            oldest_ms: now.oldest_ms,
+        },
+    }
+}
+
+/// By how much a count has grown in each second. `None` for one that has begun anew.
+fn per_second(before: u64, now: u64, time: Duration) -> Option<u64> {
+    let grown = now.checked_sub(before)?;
+    (time > Duration::ZERO).then(|| (grown as f64 / time.as_secs_f64()).round() as u64)
+}
+
+/// Of those that are known; `None` if none is.
+pub(super) fn sum(figures: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    figures.flatten().reduce(u64::saturating_add)
+}
+
+/// Of all.
+pub(super) fn total(figures: impl IntoIterator<Item = u64>) -> u64 {
+    figures.into_iter().fold(0, u64::saturating_add)
+}
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::top::tests::{look, status, tenant};
+
+    fn statuses(written: u64, paused: u64) -> Vec<Status> {
+        let mut status = status(1, "/a", vec![tenant(0, "root", 0, None), tenant(7, "uid:7", 3, Some(4))]);
+        status.written_bytes = written;
+        (status.tenants[1].written_bytes, status.tenants[1].paused_ms) = (written / 2, paused);
+        vec![status]
+    }
+
+    #[test]
+    fn rates_are_the_difference_of_two_looks() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let first = watch.add(look(start, statuses(1000, 100)));
+        assert_eq!(first.volumes[0].figures.written_bytes_per_s, None);
+        assert_eq!(first.volumes[0].figures.paused_ms_per_s, None);
+        let second = watch.add(look(start + Duration::from_secs(2), statuses(5000, 700)));
+        let volume = &second.volumes[0];
+        assert_eq!((volume.figures.written_bytes_per_s, volume.figures.paused_ms_per_s), (Some(2000), Some(300)));
+        assert_eq!(volume.tenants[1].figures.written_bytes_per_s, Some(1000));
+        assert_eq!(
+            (volume.figures.limit_bytes, volume.tenants[1].figures.limit_bytes),
+            (Some(64 << 20), Some(4 << 20))
+        );
+    }
+
+    #[test]
+    fn who_was_not_there_or_began_anew_has_no_rate() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        watch.add(look(start, statuses(1000, 100)));
+        let mut statuses = statuses(10, 200);
+        statuses[0].tenants[1].id = 8;
+        statuses.push(status(2, "/b", Vec::new()));
+        let second = watch.add(look(start + Duration::from_secs(1), statuses));
+        assert_eq!(second.volumes[0].figures.written_bytes_per_s, None, "it had written more before");
+        assert_eq!(second.volumes[0].tenants[1].figures.paused_ms_per_s, None, "another tenant");
+        assert_eq!(second.volumes[1].figures.written_bytes_per_s, None, "new");
+        assert_eq!(per_second(1, 2, Duration::ZERO), None);
+        // It was away for a look: two looks ago is no longer known.
+        watch.add(Look::default());
+        let back = watch.add(look(start + Duration::from_secs(3), self::statuses(1 << 20, 200)));
+        assert_eq!(back.volumes[0].figures.written_bytes_per_s, None);
+    }
+
+    #[test]
+    fn an_unmount_ends_when_the_rest_is_written_at_the_recent_rate() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let going = |seconds, left| {
+            let mut statuses = statuses(seconds * 1000, 0);
+            (statuses[0].phase, statuses[0].bytes_left) = (Phase::Unmounting, left);
+            look(start + Duration::from_secs(seconds), statuses)
+        };
+        let mut mounted = going(1, 9000);
+        mounted.answers[0].status.phase = Phase::Mounted;
+        mounted.answers[0].status.written_bytes = 0;
+        assert_eq!(watch.add(mounted.clone()).volumes[0].eta_ms, None);
+        assert_eq!(watch.add(going(2, 9000)).volumes[0].eta_ms, None, "what was before it says nothing of it");
+        assert_eq!(watch.add(going(3, 8000)).volumes[0].eta_ms, Some(8000));
+        mounted.answers[0].at += Duration::from_secs(3);
+        assert_eq!(watch.add(mounted).volumes[0].eta_ms, None);
+    }
+
+    #[test]
+    fn an_older_mount_process_is_measured_by_its_cache() {
+        let mut old = status(1, "/a", Vec::new());
+        old.share_bytes = None;
+        let snapshot = Watch::default().add(look(Instant::now(), vec![old]));
+        assert_eq!(snapshot.volumes[0].figures.limit_bytes, Some(256 << 20));
+    }
+}
