@@ -6,8 +6,8 @@
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
 //! client, target, progress     umount, sync, status
-//! metrics/                     figures for Prometheus
 //! look, top/                   how all mounts are, once or again and again
+//! metrics/, log                what other programs are told: figures for Prometheus, and events
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
@@ -21,6 +21,7 @@ mod detach;
 mod doctor;
 mod exit;
 mod kernel;
+mod log;
 mod look;
 mod metrics;
 mod mount;
@@ -44,7 +45,7 @@ use crate::exit::Failure;
 use crate::terminal::say;
 
 fn main() -> ExitCode {
-    log_events();
+    log::start();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     if Path::new(&name).file_name().is_some_and(|name| name == mount::helper::NAME) {
@@ -77,16 +78,4 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Man => pages::print_manual()?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Warnings and errors go to standard error; `SLACKWATER_LOG` says from which level on.
-fn log_events() {
-    let level = std::env::var("SLACKWATER_LOG").ok().and_then(|level| level.parse().ok());
-    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .init();
 }

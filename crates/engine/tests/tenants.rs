@@ -93,7 +93,11 @@ fn a_steady_foreign_majority_moves_the_inode_and_a_single_round_of_its_owner_doe
     }
     write_round(&inode, &a, 3);
     write_round(&inode, &b, 3);
+    // It ends on this thread, in a step after its grace period.
+    let is_on_its_way = inode.memcg().id() == a.id();
+    assert_eq!(rig.volume.status().switches_in_flight, u32::from(is_on_its_way));
     rig.step_until("the switch", || inode.memcg().id() == b.id());
+    assert_eq!(rig.volume.status().switches_in_flight, 0);
     assert_eq!((rig.engine.inodes_switched(), rig.volume.status().inodes_switched), (1, 1));
     assert_eq!(rig.engine.mount("other", Arc::new(MemBackend::new())).unwrap().status().inodes_switched, 0);
     drop(inode);
@@ -405,6 +409,7 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     assert_eq!(of_a.oldest, Some(Duration::from_secs(7)));
     let of_b = of(&rig.volume, b.id());
     assert_eq!((of_b.name.as_str(), of_b.limit_bytes, of_b.oldest), ("b\n\"c", None, Some(Duration::ZERO)));
+    assert_eq!(rig.volume.status().oldest, of_a.oldest, "the oldest of all tenants'");
     let there = of(&second, a.id());
     assert_eq!(
         (there.charged_bytes, there.dirty_bytes, there.oldest),

@@ -41,7 +41,7 @@ use slackwater_backends::SystemClock;
 use slackwater_size as size;
 
 use crate::arguments::DaemonArguments;
-use crate::control::protocol::MountRequest;
+use crate::control::protocol::{Happening, MountRequest};
 use crate::control::server;
 use crate::exit::Failure;
 use crate::mount::arena_file::{self, CACHE_BYTES_MIN};
@@ -50,7 +50,7 @@ use crate::mount::{door, prepare_process, pressure, tunables};
 use crate::registry::{Found, Registry};
 use crate::sys::Signals;
 use crate::terminal::{say, tell};
-use crate::{doctor, kernel, metrics};
+use crate::{doctor, kernel, log, metrics};
 
 use self::answer::Answers;
 use self::config::Config;
@@ -94,6 +94,12 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let shrunk = engine.clone();
     let shrink = move |priority| shrunk.shrink(priority);
     let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
+    let told = Arc::downgrade(&volumes);
+    log::also_tell(move |line| {
+        if let Some(volumes) = told.upgrade() {
+            volumes.shared.events.tell(Happening::Warning, None, line);
+        }
+    });
     let seen = Arc::clone(&volumes);
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot())).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;

@@ -36,6 +36,8 @@ const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// After an accept that failed, for want of descriptors most likely.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What a client is told that any other answer than the metrics is.
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves until it is dropped.
 #[derive(Debug)]
@@ -122,19 +124,15 @@ async fn talk(stream: TcpStream, page: Rc<dyn Fn() -> String>) {
 }
 
 fn respond(request: &Request<Incoming>, page: &dyn Fn() -> String) -> Response<String> {
-    let is_known = matches!(request.uri().path(), "/metrics" | "/healthz");
-    let (status, body) = match request.uri().path() {
-        _ if is_known && !matches!(*request.method(), Method::GET | Method::HEAD) => {
-            (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
-        }
-        "/metrics" => (StatusCode::OK, page()),
-        "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
-        _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+    let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+    let (status, kind, body) = match request.uri().path() {
+        "/metrics" | "/healthz" if !is_get => (StatusCode::METHOD_NOT_ALLOWED, PLAIN, "only GET\n".to_owned()),
+        "/metrics" => (StatusCode::OK, render::CONTENT_TYPE, page()),
+        "/healthz" => (StatusCode::OK, PLAIN, "ok\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, PLAIN, "metrics are at /metrics\n".to_owned()),
     };
-    let is_page = status == StatusCode::OK && request.uri().path() == "/metrics";
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    let kind = if is_page { render::CONTENT_TYPE } else { "text/plain; charset=utf-8" };
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

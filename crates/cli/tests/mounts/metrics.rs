@@ -1,4 +1,4 @@
-//! Metrics of a real mount, over a real connection, and clients that mean no good.
+//! What a real mount tells other programs: metrics, also beside clients that mean no good, and events.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 
 use crate::bytes;
-use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, wait_until};
+use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -120,6 +120,35 @@ fn a_port_that_is_taken_is_said_before_anything_is_mounted() {
     scratch.run(["mount", source, mountpoint, "--background", "-o", &format!("metrics={port}")]).expect(3, &words);
     scratch.run(["mount", source, mountpoint, "--metrics", "nowhere"]).expect(2, &["127.0.0.1:9810"]);
     scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
+}
+
+#[test]
+fn events_are_lines_of_json_when_that_is_asked_for() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a \"b\"");
+    let arena = scratch.arena("a");
+    let words = ["mount", "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
+    let mut command = scratch.command(words);
+    command.args([&source, &mountpoint]).env("SLACKWATER_LOG", "trace").env("SLACKWATER_LOG_FORMAT", "json");
+    let mut mount = Mount::start(command, &mountpoint);
+    fs::write(mountpoint.join("file"), bytes(1, 100_000)).unwrap();
+    scratch.umount(&mountpoint);
+    let output = mount.wait();
+    output.expect(0, &["Unmounted"]);
+    let lines: Vec<_> = output.text.lines().filter(|line| !line.starts_with("Unmounted")).collect();
+    let events: Vec<serde_json::Value> =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
+    let count = |message: &str| events.iter().filter(|event| event["fields"]["message"] == message).count();
+    assert!(count("writeback_bdi_register") == 1 && count("wbc_writepage") > 0 && count("umount_drain") == 1);
+}
+
+#[test]
+fn a_form_of_events_that_nobody_knows_is_said() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(["status"]);
+    command.env("SLACKWATER_LOG_FORMAT", "xml");
+    run(command).expect(0, &["SLACKWATER_LOG_FORMAT=\"xml\" is unknown", "json"]);
 }
 
 #[test]
