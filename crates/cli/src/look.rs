@@ -20,7 +20,7 @@ pub(crate) struct Answer {
     pub(crate) status: Status,
 }
 
-/// All of them, each kind by number of process, those of a daemon by name.
+/// All of them, each kind by number of process and mount point.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Look {
     pub(crate) answers: Vec<Answer>,
@@ -54,9 +54,9 @@ impl Look {
             work();
         });
         let mut look = look.into_inner().unwrap_or_else(PoisonError::into_inner);
-        look.answers.sort_by_cached_key(|answer| (answer.status.pid, answer.status.name.clone()));
-        look.silent.sort_by_key(|entry| entry.pid);
-        look.dead.sort_by_key(|entry| entry.pid);
+        look.answers.sort_by_cached_key(|answer| (answer.status.pid, answer.status.mountpoint.clone()));
+        look.silent.sort_by_cached_key(|entry| (entry.pid, entry.mountpoint.clone()));
+        look.dead.sort_by_cached_key(|entry| (entry.pid, entry.mountpoint.clone()));
         look
     }
 

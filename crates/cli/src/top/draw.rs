@@ -94,7 +94,7 @@ fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
     } else {
         lines.extend(screen.visible().map(|(content, is_at)| table.row(content, is_at)));
         if lines.len() == above {
-            lines.push(plain("Nothing is mounted."));
+            lines.push(plain(if screen.has_looked() { "Nothing is mounted." } else { "Asking the mounts." }));
         }
     }
     lines.resize(above + layout.table, plain(""));
@@ -109,11 +109,12 @@ fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
 
 /// What there is, and what is wrong with it; then the figures of all volumes.
 fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
-    let Snapshot { volumes, silent, dead } = screen.snapshot();
-    let tenants = total(volumes.iter().map(|volume| volume.tenants.len() as u64 + volume.more_tenants));
+    let snapshot = screen.snapshot();
+    let Snapshot { volumes, silent, dead } = snapshot;
+    let tenants = snapshot.tenants().count() as u64 + total(volumes.iter().map(|volume| volume.more_tenants));
     let what = format!("{}, {}", counted(volumes.len() as u64, "volume"), counted(tenants, "tenant"));
     let failing = volumes.iter().filter(|volume| volume.failing.is_some()).count();
-    let at_limit = volumes.iter().flat_map(|volume| &volume.tenants).filter(|tenant| tenant.wants_room).count();
+    let at_limit = snapshot.tenants().filter(|tenant| tenant.wants_room).count();
     let wrong = [(failing, "failing"), (dead.len(), "died"), (silent.len(), "silent"), (at_limit, "at limit")];
     let wrong: String =
         wrong.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("  ! {count} {what}")).collect();
@@ -127,7 +128,7 @@ fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
 
     let figure = |of: fn(&Figures) -> u64| bytes(total(volumes.iter().map(|volume| of(&volume.figures))));
     let rate = sum(volumes.iter().map(|volume| volume.figures.written_bytes_per_s));
-    let paused = sum(volumes.iter().map(|volume| volume.figures.paused_ms_per_s));
+    let paused = sum(snapshot.tenants().map(|tenant| tenant.figures.paused_ms_per_s));
     let second = format!(
         "dirty {}, writing {}, unstable {}; written {}/s, paused {}/s",
         figure(|figures| figures.dirty_bytes),

@@ -125,13 +125,17 @@ fn of_volume(volume: &Volume, has_members: bool) -> Group {
     if has_members && volume.more_tenants > 0 {
         notes.push(format!("{} with less than those here", counted(volume.more_tenants, "more tenant")));
     }
-    // One that has everything says no more than the volume.
-    let tenants = if has_members && volume.tenants.len() > 1 { &volume.tenants[..] } else { &[] };
+    let here = || volume.tenants.iter().filter(|tenant| tenant.is_here);
+    // The root alone says no more than the volume.
+    let has_members = has_members && here().any(|tenant| tenant.id != 0);
     Group {
         id: id_of(volume),
         head: line_of_volume(volume),
         notes,
-        members: tenants.iter().map(|tenant| (tenant.id.to_string(), line_of_tenant(tenant, volume))).collect(),
+        members: here()
+            .filter(|_| has_members)
+            .map(|tenant| (tenant.id.to_string(), line_of_tenant(tenant, volume)))
+            .collect(),
     }
 }
 
@@ -207,7 +211,7 @@ fn silent(process: &Process) -> Group {
 fn of_tenants(volumes: &[Volume]) -> Vec<Group> {
     let mut by_name = BTreeMap::<&str, Vec<(&Volume, &Tenant)>>::new();
     for volume in volumes {
-        for tenant in &volume.tenants {
+        for tenant in volume.tenants.iter().filter(|tenant| tenant.is_here) {
             by_name.entry(&tenant.name).or_default().push((volume, tenant));
         }
     }

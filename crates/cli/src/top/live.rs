@@ -63,19 +63,19 @@ fn end_with_any_panic() {
 
 fn show(mut terminal: DefaultTerminal, happenings: &Receiver<Happening>, palette: Palette) -> Result<(), Failure> {
     let (mut screen, mut watch) = (Screen::default(), Watch::default());
-    // Nobody sends any more only when a thread has panicked, which ends the process.
-    while let Ok(happening) = happenings.recv() {
+    loop {
+        terminal.draw(|frame| draw(frame, &mut screen, palette)).map_err(broken)?;
+        // Nobody sends any more only when a thread has panicked, which ends the process.
+        let Ok(happening) = happenings.recv() else { return Ok(()) };
         match happening {
-            Happening::Typed(event::Event::Key(key)) if screen.press(key) == Next::Leave => break,
-            Happening::Signal => break,
+            Happening::Typed(event::Event::Key(key)) if screen.press(key) == Next::Leave => return Ok(()),
+            Happening::Signal => return Ok(()),
             // Of another size, it is drawn anew as well.
             Happening::Typed(_) => {}
             Happening::Looked(look) => screen.show(watch.add(look?)),
             Happening::Broken(error) => return Err(broken(error)),
         }
-        terminal.draw(|frame| draw(frame, &mut screen, palette)).map_err(broken)?;
     }
-    Ok(())
 }
 
 fn watch_signals(signals: Signals, sender: SyncSender<Happening>) {

@@ -2,7 +2,7 @@
 //!
 //! A volume or tenant that only the later look has seen has no rates yet; neither has one that began anew between them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,11 +36,14 @@ pub(super) struct Tenant {
     pub(super) state: TenantState,
     /// It is at its limit, and its writers wait.
     pub(super) wants_room: bool,
+    /// It has or had data on this volume. A process lists all of its tenants for each of its volumes.
+    #[serde(skip)]
+    pub(super) is_here: bool,
     #[serde(flatten)]
     pub(super) figures: Figures,
 }
 
-/// A volume. Pauses and the oldest age are those of its tenants; the limit is its share of the cache.
+/// A volume. Pauses and the oldest age are those of the tenants that are here; the limit is its share of the cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Volume {
     pub(super) pid: u32,
@@ -91,6 +94,15 @@ pub(super) struct Snapshot {
     pub(super) dead: Vec<Process>,
 }
 
+impl Snapshot {
+    /// Each once, on however many volumes of its process it is.
+    pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        let mut seen = HashSet::new();
+        let all = self.volumes.iter().flat_map(|volume| volume.tenants.iter().map(|tenant| (volume.pid, tenant)));
+        all.filter(move |(pid, tenant)| tenant.is_here && seen.insert((*pid, tenant.id))).map(|(_, tenant)| tenant)
+    }
+}
+
 type VolumeKey = (u32, PathBuf);
 
 fn key(status: &Status) -> VolumeKey {
@@ -110,11 +122,14 @@ impl Watch {
     pub(super) fn add(&mut self, look: Look) -> Snapshot {
         let (mut before, mut going) = (HashMap::new(), HashMap::new());
         let mut volumes = Vec::new();
+        let mut volumes_of = HashMap::<u32, usize>::new();
+        look.answers.iter().for_each(|answer| *volumes_of.entry(answer.status.pid).or_default() += 1);
         for answer in look.answers {
             let key = key(&answer.status);
             let mut rate = self.going.remove(&key).unwrap_or_default();
             rate.add(answer.at, answer.status.written_bytes);
-            volumes.push(volume(self.before.get(&key), &answer, rate.per_second()));
+            let is_alone = volumes_of[&answer.status.pid] == 1;
+            volumes.push(volume(self.before.get(&key), &answer, rate.per_second(), is_alone));
             if is_going(answer.status.phase) {
                 going.insert(key.clone(), rate);
             }
@@ -126,14 +141,18 @@ impl Watch {
     }
 }
 
-fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>) -> Volume {
+/// `is_alone` if it is the only volume of its process.
+fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>, is_alone: bool) -> Volume {
     let status = &now.status;
     let earlier: HashMap<u64, &protocol::Tenant> =
         before.iter().flat_map(|before| &before.status.tenants).map(|tenant| (tenant.id, tenant)).collect();
-    let since = before.map_or(now.at, |before| before.at);
-    let tenants: Vec<_> =
-        status.tenants.iter().map(|now_it| tenant(earlier.get(&now_it.id).copied(), now_it, now.at - since)).collect();
-    let mut volume = Volume {
+    let time = before.map_or(Duration::ZERO, |before| now.at - before.at);
+    let of_tenant = |now: &protocol::Tenant| tenant(earlier.get(&now.id).copied(), now, time, is_alone);
+    let tenants: Vec<_> = status.tenants.iter().map(of_tenant).collect();
+    let here = || tenants.iter().filter(|tenant| tenant.is_here).map(|tenant| &tenant.figures);
+    let rate = before.and_then(|before| per_second(before.status.written_bytes, status.written_bytes, time));
+    let left = if is_going(status.phase) { time_left(status.bytes_left, recent) } else { None };
+    Volume {
         pid: status.pid,
         source: status.source.clone(),
         mountpoint: status.mountpoint.clone(),
@@ -146,31 +165,27 @@ fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>) -> Volume 
             dirty_bytes: status.dirty_bytes,
             writeback_bytes: status.writeback_bytes,
             unstable_bytes: status.unstable_bytes,
-            written_bytes_per_s: before
-                .and_then(|before| per_second(before.status.written_bytes, status.written_bytes, now.at - since)),
-            paused_ms_per_s: sum(tenants.iter().map(|tenant| tenant.figures.paused_ms_per_s)),
-            oldest_ms: tenants.iter().filter_map(|tenant| tenant.figures.oldest_ms).max(),
+            written_bytes_per_s: rate,
+            paused_ms_per_s: sum(here().map(|figures| figures.paused_ms_per_s)),
+            oldest_ms: here().filter_map(|figures| figures.oldest_ms).max(),
         },
         open_files: status.open_files,
-        eta_ms: None,
+        eta_ms: left.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         recent,
-        tenants,
         more_tenants: status.more_tenants,
-    };
-    if is_going(volume.phase) {
-        volume.eta_ms =
-            time_left(status.bytes_left, recent).map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        tenants,
     }
-    volume
 }
 
-fn tenant(before: Option<&protocol::Tenant>, now: &protocol::Tenant, time: Duration) -> Tenant {
+fn tenant(before: Option<&protocol::Tenant>, now: &protocol::Tenant, time: Duration, is_alone: bool) -> Tenant {
     let rate = |of: fn(&protocol::Tenant) -> u64| before.and_then(|before| per_second(of(before), of(now), time));
+    let of_files = [now.dirty_bytes, now.writeback_bytes, now.unstable_bytes, now.written_bytes];
     Tenant {
         id: now.id,
         name: now.name.clone(),
         state: now.state,
         wants_room: now.wants_room,
+        is_here: of_files.iter().any(|bytes| *bytes > 0) || is_alone && now.charged_bytes > 0,
         figures: Figures {
             held_bytes: now.held_bytes(),
             limit_bytes: now.limit_bytes,
@@ -263,6 +278,28 @@ mod tests {
         assert_eq!(watch.add(going(3, 8000)).volumes[0].eta_ms, Some(8000));
         mounted.answers[0].at += Duration::from_secs(3);
         assert_eq!(watch.add(mounted).volumes[0].eta_ms, None);
+    }
+
+    /// One process with two volumes, as a daemon has.
+    #[test]
+    fn a_tenant_is_on_the_volumes_that_it_writes_to_and_counts_once() {
+        let volume = |name, dirty, paused_ms| {
+            let mut hog = tenant(7, "/c/hog", dirty, Some(4));
+            (hog.charged_bytes, hog.paused_ms, hog.wants_room) = (4 << 20, paused_ms, true);
+            status(1, name, vec![hog, tenant(0, "root", 1, None)])
+        };
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        watch.add(look(start, vec![volume("/a", 4, 0), volume("/b", 0, 0)]));
+        let at = start + Duration::from_secs(1);
+        let snapshot = watch.add(look(at, vec![volume("/a", 4, 900), volume("/b", 0, 900)]));
+        let here = |volume: &Volume| volume.tenants.iter().filter(|it| it.is_here).map(|it| it.id).collect::<Vec<_>>();
+        assert_eq!(snapshot.volumes.iter().map(here).collect::<Vec<_>>(), [vec![7, 0], vec![0]]);
+        let paused: Vec<_> = snapshot.volumes.iter().map(|volume| volume.figures.paused_ms_per_s).collect();
+        assert_eq!(paused, [Some(900), Some(0)]);
+        assert_eq!(snapshot.tenants().map(|it| it.id).collect::<Vec<_>>(), [7, 0]);
+        // Where there is one volume, what is charged is charged for it.
+        let alone = Watch::default().add(look(start, vec![volume("/b", 0, 0)]));
+        assert_eq!(here(&alone.volumes[0]), [7, 0]);
     }
 
     #[test]

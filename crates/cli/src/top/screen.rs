@@ -64,6 +64,7 @@ pub(super) struct Screen {
     /// Groups of which only the head and the notes are shown.
     folded: HashSet<String>,
     shows_help: bool,
+    has_looked: bool,
     groups: Vec<Group>,
     rows: Vec<Row>,
     at: usize,
@@ -83,6 +84,11 @@ impl Screen {
 
     pub(super) fn shows_help(&self) -> bool {
         self.shows_help
+    }
+
+    /// Whether there has been a look at all.
+    pub(super) fn has_looked(&self) -> bool {
+        self.has_looked
     }
 
     /// The rows that are on the screen, and whether each is the one that keys are about.
@@ -109,6 +115,7 @@ impl Screen {
     /// Shows the next look.
     pub(super) fn show(&mut self, snapshot: Snapshot) {
         self.snapshot = snapshot;
+        self.has_looked = true;
         self.rebuild();
     }
 
@@ -261,7 +268,7 @@ mod tests {
     /// `/a` has tenants with 1, 2, ... MiB, `/b` one with 100.
     fn snapshot(tenants: u64) -> Snapshot {
         let of_a = (1..=tenants).map(|id| tenant(id, &format!("uid:{id}"), id, None)).collect();
-        let of_b = vec![tenant(1, "uid:1", 100, None), tenant(2, "uid:2", 0, None)];
+        let of_b = vec![tenant(1, "uid:1", 100, None), tenant(2, "uid:2", 1, None)];
         Watch::default().add(look(Instant::now(), vec![status(1, "/a", of_a), status(2, "/b", of_b)]))
     }
 

@@ -189,18 +189,20 @@ fn what_others_named_does_nothing_to_the_terminal() {
 
 #[test]
 fn ten_thousand_tenants_are_a_screenful() {
-    let tenants = (0..10_000).map(|id| tenant(id, &format!("/c/{id:04}"), id, Some(10_000))).collect();
+    let tenants = (1..=10_000).map(|id| tenant(id, &format!("/c/{id:05}"), id, Some(10_000))).collect();
     let mut screen = Screen::default();
     screen.show(Watch::default().add(look(Instant::now(), vec![status(1, "/mnt", tenants)])));
-    assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("/c/9999"));
+    assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("/c/10000"));
     press(&mut screen, "G");
     let last = text(&drawn(&mut screen, 80, 24, Palette::Plain));
-    assert!(last.contains("/c/0000") && last.contains("9982 rows above, 0 below"), "{last}");
+    assert!(last.contains("/c/00001") && last.contains("9982 rows above, 0 below"), "{last}");
 }
 
 #[test]
 fn where_nothing_is_mounted_it_says_so_and_help_is_there() {
     let mut screen = Screen::default();
+    assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("\nAsking the mounts.\n"));
+    screen.show(Snapshot::default());
     assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("\nNothing is mounted.\n"));
     press(&mut screen, "jGkf?");
     let help = text(&drawn(&mut screen, 80, 24, Palette::Plain));
