@@ -270,10 +270,6 @@ impl MountedVolume {
         self.session.ended().is_some()
     }
 
-    fn has_ended(&self) -> bool {
-        self.session.wait_ended_timeout(Duration::ZERO).is_some()
-    }
-
     /// Steps 1 to 5.
     fn flush_and_detach(
         &self,
@@ -423,8 +419,8 @@ impl MountedVolume {
 
     /// Step 6.
     fn wait_detached(&self, deadline: Option<Tick>) -> Result<(), MountedError> {
-        let (begun, pause) = (self.sb.now(), Completion::new());
-        while !self.has_ended() {
+        let begun = self.sb.now();
+        while self.session.wait_ended_timeout(LOOK / 50).is_none() {
             let is_late = deadline.is_some_and(|deadline| self.sb.now() > deadline);
             let is_patient = self.sb.now().since(begun) < ELSEWHERE;
             if self.is_cut_off() {
@@ -436,7 +432,6 @@ impl MountedVolume {
                 self.sb.thaw();
                 return Err(self.elsewhere());
             }
-            pause.wait_timeout(LOOK / 50);
         }
         Ok(())
     }

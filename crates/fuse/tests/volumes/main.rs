@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod hung;
 mod idle;
 mod no_threads;
 mod rig;

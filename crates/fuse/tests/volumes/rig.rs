@@ -84,6 +84,10 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        // Its volumes have gone before; a test that failed may have left a file.
+        for left in fs::read_dir(&self.home).into_iter().flatten().flatten() {
+            let _ = fs::remove_file(left.path());
+        }
         let _ = fs::remove_dir(&self.home);
     }
 }

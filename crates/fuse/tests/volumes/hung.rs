@@ -1,0 +1,141 @@
+//! A volume whose source does not answer harms only itself.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use slackwater_backends::DirBackend;
+use slackwater_fuse::mount::unmount;
+
+use crate::rig::{LONG, One, Rig, pattern, spawn, until, wait};
+
+/// What nothing takes that waits for no hung source, however busy the machine is.
+const PROMPT: Duration = Duration::from_secs(20);
+const BYTES: usize = 1 << 20;
+
+/// A directory, seen by way of a program that can be stopped.
+struct Bindfs {
+    /// Where the bytes are.
+    directory: PathBuf,
+    /// Where they are seen.
+    path: PathBuf,
+    process: Child,
+}
+
+impl Bindfs {
+    /// `None` where it is not installed.
+    fn new(rig: &Rig) -> Option<Self> {
+        let [directory, path] = ["bound", "bindfs"].map(|name| rig.home.join(name));
+        [&directory, &path].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        let mut command = Command::new("bindfs");
+        command.arg("-f").args([&directory, &path]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(process) = command.spawn() else {
+            [&directory, &path].into_iter().for_each(|path| fs::remove_dir(path).unwrap());
+            return None;
+        };
+        let bindfs = Self { directory, path, process };
+        fs::write(bindfs.directory.join("is there"), b"").unwrap();
+        until("bindfs has mounted", || bindfs.path.join("is there").exists());
+        Some(bindfs)
+    }
+
+    fn stop(&self) -> Stopped {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", self.process.id());
+        until("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        Stopped(pid)
+    }
+}
+
+impl Drop for Bindfs {
+    fn drop(&mut self) {
+        let _ = unmount(&self.path, true);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// A process that stands still until this is dropped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// Runs what may hang, and says how long it took.
+fn within(what: &str, work: impl FnOnce() + Send + 'static) -> Duration {
+    let (send, done) = mpsc::channel();
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        work();
+        send.send(())
+    });
+    done.recv_timeout(LONG).unwrap_or_else(|_| panic!("hangs or fails: {what}"));
+    start.elapsed()
+}
+
+/// Writes, syncs, makes, renames, lists and removes; a look at it must not wait for the other source.
+fn use_fully(volume: &One, seed: u8) {
+    let mut file = File::create(volume.file("a")).unwrap();
+    file.write_all(&pattern(seed, BYTES)).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    fs::create_dir(volume.file("d")).unwrap();
+    fs::write(volume.file("d/b"), b"b").unwrap();
+    fs::rename(volume.file("d/b"), volume.file("b")).unwrap();
+    fs::remove_dir(volume.file("d")).unwrap();
+    fs::remove_file(volume.file("b")).unwrap();
+    assert_eq!(fs::read_dir(&volume.path).unwrap().count(), 1);
+    assert!(fs::read(volume.file("a")).unwrap() == pattern(seed, BYTES));
+}
+
+#[test]
+fn a_source_that_does_not_answer_stops_no_other_volume() {
+    let rig = Rig::new(64 << 20);
+    let Some(bindfs) = Bindfs::new(&rig) else { return println!("skipped: bindfs is not installed") };
+    let mut others: Vec<_> = (0..4).map(|_| Arc::new(rig.mount())).collect();
+    let hung = rig.mount_on(Arc::new(DirBackend::open(&bindfs.path).unwrap()));
+    fs::create_dir(hung.file("d")).unwrap();
+    let mut file = File::create(hung.file("a")).unwrap();
+    let stopped = bindfs.stop();
+    // It goes to the cache; and what needs the source waits, on more threads than the pool has readers.
+    file.write_all(&pattern(9, BYTES)).unwrap();
+    let names: Vec<_> = (0..12).map(|number| hung.file(&format!("d/{number}")).display().to_string()).collect();
+    let mut children: Vec<_> = names.iter().map(|name| spawn("mkdir", &[name])).collect();
+    children.push(spawn("sync", &[hung.file("a").to_str().unwrap()]));
+    for (seed, volume) in (0..).zip(others.drain(..)) {
+        let took = within("another volume", move || {
+            use_fully(&volume, seed);
+            volume.umount().unwrap();
+            assert!(fs::read(volume.stored("a")).unwrap() == pattern(seed, BYTES));
+        });
+        println!("beside it a volume was used and unmounted in {took:?}");
+        assert!(took < PROMPT, "{took:?}");
+    }
+    // A new one comes and goes as well.
+    let fresh = rig.mount();
+    let took = within("a new volume", move || {
+        use_fully(&fresh, 7);
+        fresh.umount().unwrap();
+    });
+    assert!(took < PROMPT, "{took:?}");
+    assert!(children.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "the source has not answered");
+    drop(stopped);
+    for child in &mut children {
+        assert!(wait(child).expect("it goes on").success());
+    }
+    drop(file);
+    hung.umount().unwrap();
+    assert!(fs::read(bindfs.directory.join("a")).unwrap() == pattern(9, BYTES));
+    assert_eq!(fs::read_dir(bindfs.directory.join("d")).unwrap().count(), names.len());
+}
