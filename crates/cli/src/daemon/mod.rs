@@ -30,6 +30,7 @@ mod socket;
 mod systemd;
 mod volumes;
 
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -108,10 +109,11 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.display())))?;
 
     let configured: Vec<MountRequest> = config.mounts().collect();
-    let is_configured = |source: &Path| {
-        configured.iter().any(|request| request.source.canonicalize().is_ok_and(|configured| configured == source))
+    let sources: HashSet<PathBuf> = match dead[..] {
+        [] => HashSet::new(),
+        _ => configured.iter().filter_map(|request| request.source.canonicalize().ok()).collect(),
     };
-    volumes.shared.left.bring_in(&engine, &dead, is_configured);
+    volumes.shared.left.bring_in(&engine, &dead, |source| sources.contains(source));
     let mounted = configured.iter().filter(|request| mount_configured(&volumes, request)).count();
     let watched = Arc::clone(&volumes);
     systemd::ready(mounted, move || watched.is_answering());

@@ -9,7 +9,7 @@
 //! D1. A name stays taken from its reservation until nothing of the volume is left: its entry in the registry, its lock on the
 //!     source, its place in the namespace. An unmount is answered after that.
 //! D2. Nobody waits for a source, or for a mount, with `state` locked.
-//! D3. Once the daemon is ending no volume is added.
+//! D3. Once the daemon is ending no name is reserved, and what was just being mounted is unmounted by who mounted it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -139,11 +139,17 @@ impl Volumes {
         let door = self.open(&name, &session, request.options)?;
         session.set_mounted(&self.shared.engine, &door);
         let volume = Volume { session, claim: Arc::new(Mutex::new(Some(claim))) };
-        reservation.fill(volume);
+        let session = Arc::clone(&volume.session);
+        let is_ending = reservation.fill(volume);
         self.shared.events.tell(Happening::Mounted, Some(name.as_str()), request.mountpoint.display().to_string());
         let (ends, ended) = (self.ends.clone(), name.clone());
         // The thread that hears it lives as long as the process.
         door.on_unmounted(move || drop(ends.send(ended)));
+        if is_ending {
+            // Whoever unmounts all has not seen it.
+            self.umount(&name, &session, true)?;
+            return Err(ending());
+        }
         Ok((name, door))
     }
 
@@ -186,7 +192,7 @@ impl Volumes {
     fn reserve(&self, name: &VolumeName, entry: &Entry) -> Result<Reservation<'_>, Failure> {
         let mut state = self.state();
         if state.is_ending {
-            return Err(Failure::busy("the daemon is ending").advise("start it again"));
+            return Err(ending());
         }
         if let Some(slot) = state.by_name.get(name) {
             let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
@@ -290,13 +296,19 @@ impl Volumes {
     pub(super) fn umount_all(&self, insist: bool, failed: &(dyn Fn(&Failure) + Sync)) {
         self.state().is_ending = true;
         self.changed.notify_all();
+        let umount = |name: &VolumeName, session: &Session| {
+            if let Err(failure) = self.umount(name, session, insist) {
+                failed(&failure);
+            }
+        };
+        let sessions = self.sessions();
         thread::scope(|scope| {
-            for (name, session) in self.sessions() {
-                scope.spawn(move || {
-                    if let Err(failure) = self.umount(&name, &session, insist) {
-                        failed(&failure);
-                    }
-                });
+            let umount = &umount;
+            for (name, session) in &sessions {
+                let own = thread::Builder::new().spawn_scoped(scope, move || umount(name, session));
+                if own.is_err() {
+                    umount(name, session); // and what hangs delays those that come after
+                }
             }
         });
     }
@@ -387,10 +399,17 @@ impl Slot {
 }
 
 impl Reservation<'_> {
-    fn fill(mut self, volume: Volume) {
-        self.volumes.state().by_name.insert(self.name.clone(), Slot::Mounted(volume));
+    /// It is mounted. Whether the daemon is ending, with which nobody has reckoned that it would be.
+    fn fill(mut self, volume: Volume) -> bool {
         self.is_kept = true;
+        let mut state = self.volumes.state();
+        state.by_name.insert(self.name.clone(), Slot::Mounted(volume));
+        state.is_ending
     }
+}
+
+fn ending() -> Failure {
+    Failure::busy("the daemon is ending").advise("start it again")
 }
 
 impl Drop for Reservation<'_> {

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod deaths;
+mod hung;
 mod looking;
 mod refusals;
 #[path = "../rig/mod.rs"]

@@ -115,8 +115,14 @@ impl<'s> Daemon<'s> {
 
     /// Ends it in order, also where a volume is in use.
     #[track_caller]
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(self) {
         self.process.signal(Signal::TERM);
+        self.ended();
+    }
+
+    /// Waits for the end that it was asked for.
+    #[track_caller]
+    pub(crate) fn ended(mut self) {
         let status = self.process.wait();
         assert_eq!(status.code(), Some(0), "{}", self.all_said());
         assert!(!self.socket.exists());

@@ -1,0 +1,59 @@
+//! A volume whose source does not answer harms only itself: its server is another mount of ours, stopped.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+
+use rustix::process::Signal;
+
+use crate::rig::{Scratch, need_fuse, wait_until};
+use crate::running::{Daemon, is_mounted};
+
+const BYTES: usize = 3 << 20;
+
+#[test]
+fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_it_goes_on() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (base, middle) = scratch.pair("base");
+    let server = scratch.mount(&base, &middle, &[]);
+    let top = scratch.dir("top", 0o755);
+    let (source, mountpoint) = scratch.pair("other");
+    let daemon = Daemon::start(&scratch, "dirty-expire = \"1h\"\n");
+    daemon.mount(&middle, &top, "hung");
+    daemon.mount(&source, &mountpoint, "other");
+    let options = OpenOptions::new().read(true).write(true).create(true).clone();
+    let mut file = options.open(top.join("file")).unwrap();
+    server.process.signal(Signal::STOP);
+    file.write_all(&vec![7; BYTES]).unwrap();
+    // What is in the cache is there, and whoever closes it waits for nothing.
+    let mut found = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut found).unwrap();
+    assert!(found == vec![7; BYTES]);
+    drop(file);
+
+    daemon.run(["umount", "hung", "--deadline", "1s"]).expect(4, &["the deadline passed", "nothing is lost"]);
+    // The daemon works on, and so do the others.
+    let mounted = |name: &str| (name.to_owned(), "mounted".to_owned());
+    assert_eq!(daemon.states(), [mounted("hung"), mounted("other")]);
+    assert_eq!(daemon.json("tenants")["tenants"][0]["name"], "root");
+    fs::write(mountpoint.join("file"), vec![8; BYTES]).unwrap();
+    File::open(mountpoint.join("file")).unwrap().sync_all().unwrap();
+    daemon.run(["umount", "other"]).expect(0, &[]);
+    daemon.mount(&source, &mountpoint, "again");
+    assert_eq!(fs::read(mountpoint.join("file")).unwrap(), vec![8; BYTES]);
+
+    // The end waits for the one, and has let the other go.
+    daemon.process.signal(Signal::TERM);
+    wait_until("the other is unmounted", || !is_mounted(&mountpoint));
+    wait_until("the daemon answers still", || daemon.states().iter().all(|(name, _)| name == "hung"));
+    let (late, late_mount) = scratch.pair("late");
+    let refused = ["mount", "--daemon", late.to_str().unwrap(), late_mount.to_str().unwrap()];
+    daemon.run(refused).expect(3, &["the daemon is ending"]);
+    server.process.signal(Signal::CONT);
+    daemon.ended();
+    assert_eq!(fs::read(middle.join("file")).unwrap(), vec![7; BYTES]);
+    scratch.umount(&middle);
+    drop(server);
+    assert_eq!(fs::read(base.join("file")).unwrap(), vec![7; BYTES]);
+}
