@@ -326,13 +326,20 @@ pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, &'static str> {
 }
 
 const TOP_NOTES: &str = "\
-Keys: d w p a n sort, r reverses, v switches between volumes and tenants, f folds, ? explains the columns, q leaves.
+Keys: d w p a n sort, r reverses, v switches between volumes and tenants, f folds,
+? explains the columns, q leaves.
 
---once --json prints { version: 1, interval_ms, volumes, silent, dead }. A volume has pid, source, mountpoint, phase,
-failing (why write-back fails, or null), cache_bytes, open_files, eta_ms (of an unmount under way), tenants and more_tenants
-(those that did not fit); a tenant has id, name, state and wants_room (it is at its limit). Both have held_bytes, limit_bytes,
-dirty_bytes, writeback_bytes, unstable_bytes, written_bytes_per_s, paused_ms_per_s and oldest_ms; null is what nobody knows.
-silent processes live and do not answer, dead ones left an arena: pid, source, mountpoint, arena.";
+--once --json prints an object; null in it is what nobody knows:
+  version       1
+  interval_ms   between the two looks
+  volumes       pid, source, mountpoint, phase, failing (why write-back fails),
+                cache_bytes, open_files, eta_ms (of an unmount under way), figures,
+                tenants, more_tenants (those that did not fit)
+  tenants       of a volume: id, name, state, wants_room (it is at its limit), figures
+  figures       held_bytes, limit_bytes, dirty_bytes, writeback_bytes, unstable_bytes,
+                written_bytes_per_s, paused_ms_per_s, oldest_ms
+  silent, dead  processes that do not answer, or died and left an arena: pid, source,
+                mountpoint, arena";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{TOP_NOTES}\n\n{EXIT_STATUSES}"))]

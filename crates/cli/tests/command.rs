@@ -105,8 +105,8 @@ fn top_leaves_the_terminal_as_it_was() {
         script.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).env("TERM", "xterm");
         let mut script = Process::spawn(script.stdin(Stdio::piped()).stdout(Stdio::null()));
         let said = || fs::read(&log).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default();
-        // Blanks are not drawn.
-        wait_until("it has looked", || said().contains("mounted."));
+        // Of the rest only what changes is drawn.
+        wait_until("it has drawn its keys", || said().contains("[q]uit"));
         script.0.stdin.as_mut().unwrap().write_all(leave.as_bytes()).unwrap();
         wait_until("it is left", || said().contains("left with 0"));
         script.wait();
