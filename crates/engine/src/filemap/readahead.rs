@@ -44,8 +44,12 @@ impl Readahead {
         Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero(), found: zero() }
     }
 
-    /// Notes pages that a read found in the cache. Returns those that are to be handed in.
+    /// Notes pages that a read found in the cache. Returns those that are to be handed in. Many are at once: the requests of one
+    /// large read come on several threads.
     pub(crate) fn found(&self, pages: u64) -> Option<u64> {
+        if pages >= HIT_BATCH_PAGES {
+            return Some(pages);
+        }
         let found = self.found.load(Ordering::Relaxed) + pages;
         let is_batch = found >= HIT_BATCH_PAGES;
         self.found.store(if is_batch { 0 } else { found }, Ordering::Relaxed);

@@ -347,12 +347,9 @@ fn a_killed_writer_that_is_throttled_dies_at_once_with_what_was_taken() {
         let mut writer = dd(&tenant, &original.0, &rig.file("a"), request);
         until_it_waits(&rig, &tenant.path, &writer);
         println!("requests of {request}: {} bytes are parked", rig.mounted.parked_bytes());
+        // Which of the two depends on how far it had come when the backend was measured last.
         let waiting = || (rig.mounted.parked_writes(), rig.mounted.paused_writes());
-        match request {
-            4096 => until("it is counted as parked", || waiting() == (1, 0)),
-            1_048_576 => until("it is counted as paused", || waiting() == (0, 1)),
-            _ => until("it is counted", || [(1, 0), (0, 1)].contains(&waiting())),
-        }
+        until("it is counted, as parked or as paused", || [(1, 0), (0, 1)].contains(&waiting()));
         writer.kill().unwrap();
         assert!(wait(&mut writer).expect("it dies while its backend hangs").code().is_none());
         let taken = fs::metadata(rig.file("a")).unwrap().len();
