@@ -3,20 +3,23 @@
 //! Each CPU has a shard for its recent changes; a shard that reaches the batch is folded into the shared value. Reading
 //! the shared value is cheap and off by at most one batch per shard; summing is exact and visits every shard.
 //!
+//! The shards come with the first change: a machine with many CPUs may have thousands of volumes that nobody writes to.
+//!
 //! # Invariants
 //! P1. A change is in exactly one place: its shard, or the shared value. It moves under the lock that `sum` takes, so a
 //!     sum counts it once.
 //! P2. When no `add` is running, every shard is below the batch.
 //!
 //! # Memory ordering
-//! None: a sum that is to be exact is ordered after the changes by whatever told the caller that they are over.
+//! None: a sum that is to be exact is ordered after the changes by whatever told the caller that they are over. So it finds
+//! the shards as well that they have made.
 //!
 //! # Kernel counterpart
 //! `percpu_counter`, with the batch of writeback statistics (sem. 2.4). Differs: preemption cannot be switched off, so
 //! the CPU number only chooses the shard, and the change itself is atomic.
 
 use crate::shim::atomic::{AtomicI64, Ordering};
-use crate::shim::{cpu_hint, nr_cpus, raw};
+use crate::shim::{OnceLock, cpu_hint, nr_cpus, raw};
 
 /// The number of the CPU that this thread ran on a moment ago. A hint: use it to choose a shard, never to own one.
 #[inline]
@@ -24,23 +27,20 @@ pub fn shard_hint() -> usize {
     cpu_hint()
 }
 
-/// A shard has its cache lines to itself; prefetchers fetch them in pairs.
+/// A part of the value. It has its cache lines to itself; prefetchers fetch them in pairs.
 #[repr(align(128))]
-struct Shard(AtomicI64);
-
-/// What all shards have been folded into so far. Apart from what `add` only reads.
-#[repr(align(128))]
-struct Shared {
+struct Part {
     value: AtomicI64,
-    /// Held to move a part from a shard into the value, and to sum.
+    /// The first part's is held to move a part from a shard into it, and to sum.
     fold: raw::Mutex<()>,
 }
 
 /// A sharded counter; see the module's head.
 pub struct PercpuCounter {
-    shards: Box<[Shard]>,
-    batch: u64,
-    shared: Shared,
+    /// What all shards have been folded into so far, and then the shards.
+    parts: OnceLock<Box<[Part]>>,
+    shards: u32,
+    batch: u32,
 }
 
 impl PercpuCounter {
@@ -54,48 +54,52 @@ impl PercpuCounter {
     /// # Panics
     /// If `shards` is zero.
     pub fn with_shards(shards: usize) -> Self {
-        Self {
-            batch: 8 * (1 + u64::from(shards.ilog2())),
-            shards: (0..shards).map(|_| Shard(AtomicI64::new(0))).collect(),
-            shared: Shared { value: AtomicI64::new(0), fold: raw::Mutex::new(()) },
-        }
+        Self { parts: OnceLock::new(), shards: shards as u32, batch: 8 * (1 + shards.ilog2()) }
     }
 
     /// Adds `delta`.
     #[inline]
     pub fn add(&self, delta: i64) {
-        let shard = &self.shards[shard_hint() % self.shards.len()];
-        let old = shard.0.fetch_add(delta, Ordering::Relaxed);
-        if old.wrapping_add(delta).unsigned_abs() >= self.batch {
-            self.fold(shard);
+        let parts = self.parts.get_or_init(|| self.new_parts());
+        let [shared, shards @ ..] = &**parts else { unreachable!("the shared one comes first") };
+        let shard = &shards[shard_hint() % shards.len()];
+        let old = shard.value.fetch_add(delta, Ordering::Relaxed);
+        if old.wrapping_add(delta).unsigned_abs() >= self.batch.into() {
+            shared.take_from(shard);
         }
+    }
+
+    #[cold]
+    fn new_parts(&self) -> Box<[Part]> {
+        (0..=self.shards).map(|_| Part { value: AtomicI64::new(0), fold: raw::Mutex::new(()) }).collect()
     }
 
     /// The value, off by at most [`PercpuCounter::max_error`] and never below zero.
     #[inline]
     pub fn read(&self) -> u64 {
-        clamp(self.shared.value.load(Ordering::Relaxed))
+        clamp(self.parts.get().map_or(0, |parts| parts[0].value.load(Ordering::Relaxed)))
     }
 
     /// The exact value, never below zero. Changes made meanwhile are in it or not, each as a whole.
     pub fn sum(&self) -> u64 {
-        let _fold = self.shared.fold.lock();
-        let shared = self.shared.value.load(Ordering::Relaxed);
-        clamp(self.shards.iter().fold(shared, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed))))
+        let Some(parts) = self.parts.get() else { return 0 };
+        let _fold = parts[0].fold.lock();
+        clamp(parts.iter().fold(0, |sum: i64, part| sum.wrapping_add(part.value.load(Ordering::Relaxed))))
     }
 
     /// How far [`PercpuCounter::read`] may be from [`PercpuCounter::sum`] while nobody adds.
     pub fn max_error(&self) -> u64 {
-        self.batch * self.shards.len() as u64
+        u64::from(self.batch) * u64::from(self.shards)
     }
+}
 
-    /// Moves a shard's part into the shared value (P1).
+impl Part {
+    /// Moves a shard's part into the shared one, which this is (P1).
     #[cold]
-    fn fold(&self, shard: &Shard) {
-        let Shared { value, fold } = &self.shared;
-        let _fold = fold.lock();
-        let part = shard.0.swap(0, Ordering::Relaxed);
-        value.store(value.load(Ordering::Relaxed).wrapping_add(part), Ordering::Relaxed);
+    fn take_from(&self, shard: &Self) {
+        let _fold = self.fold.lock();
+        let part = shard.value.swap(0, Ordering::Relaxed);
+        self.value.store(self.value.load(Ordering::Relaxed).wrapping_add(part), Ordering::Relaxed);
     }
 }
 
@@ -118,6 +122,15 @@ mod tests {
     fn the_error_grows_with_the_number_of_cpus() {
         let errors = [1, 4, 16, 24, 64].map(|cpus| PercpuCounter::with_shards(cpus).max_error());
         assert_eq!(errors, [8, 96, 640, 960, 3584]);
+    }
+
+    #[test]
+    fn what_nobody_has_changed_has_no_shards() {
+        let counter = PercpuCounter::with_shards(4);
+        assert_eq!((counter.read(), counter.sum()), (0, 0));
+        assert!(counter.parts.get().is_none() && size_of::<PercpuCounter>() <= 32);
+        counter.add(0);
+        assert_eq!(counter.parts.get().map(|parts| parts.len()), Some(5));
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) const ALL: &[Scenario] = &[
         body: || {
             // One shard for all, and each of two changes reaches the batch only together with another.
             let counter = Arc::new(PercpuCounter::with_shards(1));
+            counter.add(0); // brings the shards: the lock that guards that is not modelled
             let adders = [start_adder(&counter, 5), start_adder(&counter, 5)];
             counter.add(-3);
             adders.into_iter().for_each(|adder| adder.join().unwrap());
