@@ -125,14 +125,26 @@ impl SuperBlock {
 
     /// All inodes in memory.
     pub(crate) fn all_inodes(&self) -> Vec<Arc<Inode>> {
-        self.inodes.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
+        self.inodes_that(|_| true)
     }
 
     /// The inodes of which something has still to reach the backend.
     pub(crate) fn unclean_inodes(&self) -> Vec<Arc<Inode>> {
-        let mut inodes = self.all_inodes();
-        inodes.retain(|inode| !inode.is_clean(&inode.state.lock()));
+        self.inodes_that(|inode| !inode.is_clean(&inode.state.lock()))
+    }
+
+    fn inodes_that(&self, are_wanted: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let mut inodes = Vec::new();
+        for shard in &self.inodes {
+            inodes.extend(shard.lock().values().filter(|inode| are_wanted(inode)).cloned());
+        }
         inodes
+    }
+
+    /// How many inodes somebody uses besides the volume, which has its root.
+    pub(crate) fn count_used_inodes(&self) -> u64 {
+        let is_used = |inode: &&Arc<Inode>| inode.users() > u32::from(inode.id() == self.root_id());
+        self.inodes.iter().map(|shard| shard.lock().values().filter(is_used).count() as u64).sum()
     }
 
     /// Whether anything has still to reach the backend.
@@ -147,6 +159,10 @@ impl SuperBlock {
 
     /// Empties the inode hash; the references go with the result.
     pub(crate) fn take_inodes(&self) -> Vec<Arc<Inode>> {
-        self.inodes.iter().flat_map(|shard| shard.lock().drain().map(|(_, inode)| inode).collect::<Vec<_>>()).collect()
+        let mut inodes = Vec::new();
+        for shard in &self.inodes {
+            inodes.extend(shard.lock().drain().map(|(_, inode)| inode));
+        }
+        inodes
     }
 }

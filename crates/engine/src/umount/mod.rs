@@ -32,7 +32,6 @@ use slackwater_sync::shim::atomic::Ordering;
 use crate::backend::NodeKind;
 use crate::error::{InsideScan, UmountError};
 use crate::errseq::ErrCursor;
-use crate::inode::Inode;
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, Tick};
 use crate::writeback::Settled;
@@ -220,8 +219,7 @@ impl SuperBlock {
 
     fn check_busy(&self) -> Result<(), UmountError> {
         let open_files = u64::from(self.open_files.load(Ordering::SeqCst));
-        let used = |inode: &Arc<Inode>| inode.users() > u32::from(inode.id() == self.root_id());
-        let open_inodes = self.all_inodes().iter().filter(|inode| used(inode)).count() as u64;
+        let open_inodes = self.count_used_inodes();
         if open_files == 0 && open_inodes == 0 {
             return Ok(());
         }
