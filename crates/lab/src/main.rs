@@ -7,13 +7,15 @@
 //! series           what was measured    gate     fsync beside other tenants' streams
 //! targets          what was promised    idle     ten thousand clean inodes left alone
 //! table, report, machine, quantity      umount/  unmounts beside switches, in four forms
-//! page, plot       what is drawn        isolation/  a tenant beside one that writes all the time
+//! plot, bars, page what is drawn        isolation/  a tenant beside one that writes all the time
 //! rig, scratch     what is set up       dontcache/  writers that leave nothing in the cache
 //! samples          many times           shrinker/   mounts with three registries of shrinkers
 //! cgroups, interrupt, sys               reclaim/    which pages the cache keeps
-//!                                       namespace/  thousands of volumes in one engine
+//! all              one after the other  namespace/  thousands of volumes in one engine
 //! ```
 
+mod all;
+mod bars;
 mod cache;
 mod cgroups;
 mod copy;
@@ -49,12 +51,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::options::{Options, PageOptions};
+use crate::options::PageOptions;
 
 const EXAMPLES: &str = "\
 Examples:
   slackwater-lab copy                          copy some documentation through the cache and compare
   slackwater-lab copy ~/src /mnt/disk/src --cache 1GiB
+  slackwater-lab all --quick                   every experiment, and one page of them all
   slackwater-lab cache --quick                 what a cached read and write cost, within a minute
   slackwater-lab cache --check --json a.json   all of it, against the targets
   slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
@@ -82,10 +85,12 @@ struct Arguments {
 enum Experiment {
     /// Copy a directory tree through the cache, unmount, and compare byte for byte
     Copy(copy::Arguments),
+    /// Every experiment below, one after the other, and one page of them all
+    All(PageOptions),
     /// Cost of cached reads and writes of 4 KiB, and of flushing, beside memcpy and the kernel
-    Cache(Options),
+    Cache(PageOptions),
     /// A mounted directory beside the disk, a bare FUSE server, bindfs, mergerfs and rclone
-    Fuse(Options),
+    Fuse(PageOptions),
     /// Latency of fsync beside four overwriting streams, with the device gate and without
     Gate(gate::Arguments),
     /// Wake-ups and CPU time of an engine with ten thousand clean inodes
@@ -95,7 +100,7 @@ enum Experiment {
     /// Processes in one cgroup beside a hog in another: on a mount, on the disk, on another's mount
     Isolation(PageOptions),
     /// Hits of the cache on traces, beside LRU, FIFO and S3-FIFO, and what it costs to make room
-    Reclaim(Options),
+    Reclaim(PageOptions),
     /// Writes that leave nothing in the cache, in both forms, beside ordinary ones and the kernel's own
     Dontcache(dontcache::Arguments),
     /// Mounts and unmounts in memory, with three registries of shrinkers, beside the kernel's ramfs
@@ -128,16 +133,17 @@ fn main() -> ExitCode {
 fn run(experiment: &Experiment) -> Result<bool> {
     match experiment {
         Experiment::Copy(arguments) => copy::run(arguments),
-        Experiment::Cache(options) => cache::run(options),
-        Experiment::Fuse(options) => fuse::run(options),
-        Experiment::Gate(arguments) => gate::run(arguments),
-        Experiment::Idle(arguments) => idle::run(arguments),
-        Experiment::Umount(arguments) => umount::run(arguments),
-        Experiment::Isolation(arguments) => isolation::run(arguments),
-        Experiment::Reclaim(options) => reclaim::run(options),
-        Experiment::Dontcache(arguments) => dontcache::run(arguments),
-        Experiment::Shrinker(arguments) => shrinker::run(arguments),
-        Experiment::Namespace(arguments) => namespace::run(arguments),
+        Experiment::All(page) => all::run(page),
+        Experiment::Cache(page) => cache::run(&page.options)?.publish_with_page(page),
+        Experiment::Fuse(page) => fuse::run(&page.options)?.publish_with_page(page),
+        Experiment::Gate(arguments) => gate::run(arguments)?.publish_with_page(&arguments.page),
+        Experiment::Idle(arguments) => idle::run(arguments)?.publish_with_page(&arguments.page),
+        Experiment::Umount(page) => umount::run(&page.options)?.publish_with_page(page),
+        Experiment::Isolation(page) => isolation::run(&page.options)?.publish_with_page(page),
+        Experiment::Reclaim(page) => reclaim::run(&page.options)?.publish_with_page(page),
+        Experiment::Dontcache(arguments) => dontcache::run(arguments)?.publish_with_page(&arguments.page),
+        Experiment::Shrinker(arguments) => shrinker::run(arguments)?.publish_with_page(&arguments.page),
+        Experiment::Namespace(page) => namespace::run(&page.options)?.publish_with_page(page),
         Experiment::Client(arguments) => isolation::run_client(arguments),
         Experiment::IdleVolumes(arguments) => namespace::run_idle_volumes(arguments).map(|()| true),
     }

@@ -1,7 +1,9 @@
 //! What every experiment can be told.
 
+use std::fs;
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use clap::Args;
 
 /// Rounds of a full and of a quick run.
@@ -35,15 +37,27 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// The same for an experiment whose report has plots.
-#[derive(Args, Debug)]
+/// The same for what leaves a page.
+#[derive(Args, Clone, Debug)]
 pub(crate) struct PageOptions {
-    /// Write the report with plots to this file, as HTML [default: in --dir, named after the experiment]
+    /// Write the report with plots to this file, as HTML [default: in --dir, named after the command]
     #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
+    html: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) options: Options,
+}
+
+impl PageOptions {
+    /// Where the page of `experiment` goes. The folder is there.
+    pub(crate) fn page(&self, experiment: &str) -> Result<PathBuf> {
+        if let Some(path) = &self.html {
+            return Ok(path.clone());
+        }
+        let dir = &self.options.dir;
+        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+        Ok(dir.join(format!("{experiment}.html")))
+    }
 }
 
 impl Options {

@@ -3,13 +3,34 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-const SIZE: (u32, u32) = (720, 360);
+const SIZE: (u32, u32) = (600, 340);
 const FONT: (&str, i32) = ("sans-serif", 15);
 const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
 /// Distinct for all kinds of eyes (Okabe and Ito).
-const COLORS: [RGBColor; 4] =
-    [RGBColor(213, 94, 0), RGBColor(230, 159, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115)];
+const COLORS: [RGBColor; 6] = [
+    RGBColor(213, 94, 0),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(86, 180, 233),
+    RGBColor(204, 121, 167),
+];
 const DIM: RGBColor = RGBColor(140, 140, 140);
+
+/// What becomes a diagram.
+pub(crate) trait Draw {
+    /// The diagram as an `<svg>` element.
+    ///
+    /// # Errors
+    /// There is nothing in it, or it cannot be drawn.
+    fn svg(&self) -> Result<String>;
+}
+
+/// A color as SVG has it; there are six.
+pub(crate) fn color_name(number: usize) -> String {
+    let RGBColor(red, green, blue) = COLORS[number % COLORS.len()];
+    format!("#{red:02X}{green:02X}{blue:02X}")
+}
 
 /// One diagram.
 pub(crate) struct Plot {
@@ -20,7 +41,7 @@ pub(crate) struct Plot {
     pub(crate) marks: Vec<Marks>,
 }
 
-/// Samples, each above zero.
+/// Samples, each above zero; sorted.
 pub(crate) struct Curve {
     name: &'static str,
     color: RGBColor,
@@ -36,41 +57,48 @@ pub(crate) struct Marks {
 }
 
 impl Curve {
-    /// A curve in one of four colors.
+    /// A curve in one of six colors.
     pub(crate) fn new(name: &'static str, color: usize, samples: Vec<f64>) -> Self {
-        Self { name, color: COLORS[color % COLORS.len()], samples }
+        Self { name, color: COLORS[color % COLORS.len()], samples: thinned(samples) }
     }
 
     /// A curve that others are compared with.
     pub(crate) fn dim(name: &'static str, samples: Vec<f64>) -> Self {
-        Self { name, color: DIM, samples }
+        Self { name, color: DIM, samples: thinned(samples) }
     }
 
     /// Value and share, smallest first.
     fn steps(&self) -> Vec<(f64, f64)> {
-        let mut sorted = self.samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        let count = sorted.len() as f64;
-        let mut steps = Vec::with_capacity(2 * sorted.len());
-        for (below, value) in sorted.into_iter().enumerate() {
+        let count = self.samples.len() as f64;
+        let mut steps = Vec::with_capacity(2 * self.samples.len());
+        for (below, value) in self.samples.iter().copied().enumerate() {
             steps.extend([(value, below as f64 / count), (value, (below + 1) as f64 / count)]);
         }
         steps
     }
 }
 
-impl Plot {
-    /// The diagram as an `<svg>` element.
-    ///
-    /// # Errors
-    /// There is nothing in it, or it cannot be drawn.
-    pub(crate) fn svg(&self) -> Result<String> {
+/// So many of the samples, sorted, that a curve through them looks like one through all.
+fn thinned(mut samples: Vec<f64>) -> Vec<f64> {
+    const POINTS: usize = 400;
+    samples.sort_by(f64::total_cmp);
+    let last = samples.len().saturating_sub(1);
+    match samples.len() {
+        0..=POINTS => samples,
+        _ => (0..POINTS).map(|point| samples[last * point / (POINTS - 1)]).collect(),
+    }
+}
+
+impl Draw for Plot {
+    fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         // Its errors borrow the text that it writes.
         self.draw(&mut svg).map_err(|error| anyhow!("cannot draw \"{}\": {error}", self.title))?;
         Ok(svg)
     }
+}
 
+impl Plot {
     fn draw(&self, svg: &mut String) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let samples = self.curves.iter().flat_map(|curve| &curve.samples).copied();
         let points = self.marks.iter().flat_map(|marks| &marks.points).map(|(_, value)| *value);
@@ -129,6 +157,15 @@ mod tests {
     fn a_curve_rises_by_each_sample() {
         let curve = Curve::new("x", 0, vec![3.0, 1.0]);
         assert_eq!(curve.steps(), [(1.0, 0.0), (1.0, 0.5), (3.0, 0.5), (3.0, 1.0)]);
+    }
+
+    #[test]
+    fn a_curve_of_many_samples_keeps_its_ends_and_its_middle() {
+        let thin = thinned((0..100_000).rev().map(f64::from).collect());
+        assert_eq!((thin.len(), thin[0], thin[399]), (400, 0.0, 99_999.0));
+        assert!((thin[200] - 50_000.0).abs() < 300.0);
+        assert_eq!(thinned(vec![2.0, 1.0]), [1.0, 2.0]);
+        assert!(thinned(Vec::new()).is_empty());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
+
 use crate::statistics::quantile;
 
 /// How long something took, each time.
@@ -48,17 +50,17 @@ impl Microseconds {
         (!self.0.is_empty()).then(|| quantile(&self.0, share))
     }
 
-    /// So many of them that a curve through them looks like one through all.
-    pub(crate) fn thinned(&self) -> Vec<f64> {
-        const POINTS: usize = 400;
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        let last = sorted.len().saturating_sub(1);
-        match sorted.len() {
-            0..=POINTS => sorted,
-            _ => (0..POINTS).map(|point| sorted[last * point / (POINTS - 1)]).collect(),
-        }
+    pub(crate) fn all(&self) -> Vec<f64> {
+        self.0.clone()
     }
+}
+
+/// Samples through which a curve looks like one through all that the histogram has, in `unit`s of it.
+pub(crate) fn of_histogram(histogram: &Histogram<u64>, unit: f64) -> Vec<f64> {
+    const POINTS: u64 = 400;
+    let points = histogram.len().min(POINTS);
+    let share = |point| (point as f64 + 0.5) / points as f64;
+    (0..points).map(|point| histogram.value_at_quantile(share(point)) as f64 / unit).collect()
 }
 
 #[cfg(test)]
@@ -66,12 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thinned_distribution_keeps_its_ends_and_its_middle() {
-        let all = Microseconds((0..100_000).rev().map(f64::from).collect());
-        let thin = all.thinned();
-        assert_eq!((thin.len(), thin[0], thin[399]), (400, 0.0, 99_999.0));
-        assert!((quantile(&thin, 0.5) - 50_000.0).abs() < 300.0);
-        assert_eq!(Microseconds(vec![2.0, 1.0]).thinned(), [1.0, 2.0]);
-        assert!(Microseconds::default().thinned().is_empty() && Microseconds::default().quantile(0.5).is_none());
+    fn samples_of_a_histogram_are_its_quantiles() {
+        let mut histogram = Histogram::new(3).unwrap();
+        [1000_u64, 2000, 4000].into_iter().for_each(|value| histogram.record(value).unwrap());
+        let samples: Vec<f64> = of_histogram(&histogram, 1e3).into_iter().map(f64::round).collect();
+        assert_eq!(samples, [1.0, 2.0, 4.0]);
     }
 }

@@ -39,13 +39,13 @@ impl Table {
             });
             format!("<tr>{}</tr>\n", columns.collect::<String>())
         };
-        let mut html = format!("<table>\n<caption>{}</caption>\n", escaped(&self.title));
+        let mut html = format!("<div class=\"wide\"><table>\n<caption>{}</caption>\n", escaped(&self.title));
         let names = self.names();
         if names.iter().any(|name| !name.is_empty()) {
             html.push_str(&line(&names, "th"));
         }
         self.rows.iter().for_each(|row| html.push_str(&line(row, "td")));
-        html.push_str("</table>\n");
+        html.push_str("</table></div>\n");
         html
     }
 

@@ -16,7 +16,8 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    fn text(self) -> String {
+    /// As people write it.
+    pub(crate) fn text(self) -> String {
         match self {
             Self::AtMost(bound) => format!("<= {}", figure(bound)),
             Self::AtLeast(bound) => format!(">= {}", figure(bound)),

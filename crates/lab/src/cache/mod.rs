@@ -15,9 +15,10 @@ use anyhow::Result;
 use self::access::{FIRST_WRITE, Setting, row};
 use self::pattern::Order;
 use self::subject::Operation;
+use crate::bars::Bars;
 use crate::options::Options;
 use crate::quantity::figure;
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::scratch::Scratch;
 use crate::series::Series;
 use crate::statistics::{median, median_estimate, ratios};
@@ -43,8 +44,8 @@ const BY_SCALING: f64 = 0.9;
 /// Least of the plain loop's throughput that a flush reaches.
 const BY_DIRECT: f64 = 0.9;
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(options: &Options) -> Result<bool> {
+/// Runs the experiment.
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("cache", Some(&options.dir), options.seed, Some(options.rounds()));
     let (mut times, mut rates) = (Series::default(), Series::default());
@@ -52,6 +53,14 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     access::first_write(options, home.path(), &mut times)?;
     flush::measure(options, home.path(), &mut rates)?;
 
+    report.about(
+        "What it costs to write and read 4 KiB that are cached, and how fast a cache is flushed until all of it is durable; beside \
+         copying in memory, tmpfs, and the file system of the disk.",
+    );
+    report.finding(Source::Kernel, access_finding(&times, &[TMPFS, DISK]));
+    report.finding(Source::Ours, access_finding(&times, &[ENGINE, MEMCPY]));
+    report.plot(access_bars(&times));
+    report.plot(flush_bars(&rates, flush::rows(options)));
     report.table(access_table(&times, options));
     report.table(flush_table(&rates, flush::rows(options)));
     report.note("Each thread's time. By memcpy: the engine's time by memcpy's, less is better. Kernel by it: the time");
@@ -68,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         Bound::AtLeast(BY_DIRECT),
         median_estimate(&flush_ratios(&rates, flush::NEW)),
     ));
-    report.publish(options)
+    Ok(report)
 }
 
 fn all_rows() -> Vec<String> {
@@ -79,6 +88,41 @@ fn all_rows() -> Vec<String> {
         }
     }
     rows
+}
+
+/// Rows of one thread.
+fn single_rows() -> impl Iterator<Item = String> {
+    let rows = |operation| Order::ALL.into_iter().map(move |order| row(operation, order, Setting::ONE));
+    Operation::ALL.into_iter().flat_map(rows)
+}
+
+fn access_finding(times: &Series, subjects: &[&'static str]) -> String {
+    let one = |row: String| {
+        let ns = |subject: &&'static str| Some(format!("{subject} {:.0}", times.median(&row, subject)?));
+        let ns: Vec<String> = subjects.iter().filter_map(ns).collect();
+        format!("{row}: {}", ns.join(", "))
+    };
+    format!("ns per 4 KiB. {}.", single_rows().map(one).collect::<Vec<_>>().join("; "))
+}
+
+fn access_bars(times: &Series) -> Bars {
+    let subjects = vec![MEMCPY, ENGINE, TMPFS, DISK];
+    let ns = |row: String| {
+        let ns = subjects.iter().map(|subject| times.median(&row, subject)).collect();
+        (row, ns)
+    };
+    let groups = single_rows().map(ns).collect();
+    Bars { title: "Cached access of 4 KiB, ns".to_owned(), subjects, groups }
+}
+
+fn flush_bars(rates: &Series, rows: &[&str]) -> Bars {
+    let subjects = vec![flush::DIRECT_1, flush::DIRECT_4, flush::ENGINE];
+    let rates = |row: &&str| {
+        let rates = subjects.iter().map(|subject| rates.median(row, subject)).collect();
+        ((*row).to_owned(), rates)
+    };
+    let groups = rows.iter().map(rates).collect();
+    Bars { title: "Flushing until it is durable, MB/s".to_owned(), subjects, groups }
 }
 
 fn access_table(times: &Series, options: &Options) -> Table {

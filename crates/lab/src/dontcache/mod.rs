@@ -47,11 +47,18 @@ pub(crate) struct Arguments {
     job: Vec<Job>,
 
     #[command(flatten)]
-    page: PageOptions,
+    pub(crate) page: PageOptions,
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+impl Arguments {
+    /// Without any of its own.
+    pub(crate) fn usual(page: PageOptions) -> Self {
+        Self { scale: None, job: Vec::new(), page }
+    }
+}
+
+/// Runs the experiment.
+pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     let options = &arguments.page.options;
     let (full, quick) = SCALE_BYTES;
     let scale_bytes = arguments.scale.unwrap_or(options.pick(full, quick)) >> 20 << 20;
@@ -60,6 +67,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         Job::ALL.into_iter().filter(|job| arguments.job.is_empty() || arguments.job.contains(job)).collect();
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("dontcache", Some(&options.dir), options.seed, Some(options.rounds()));
+    report.about(
+        "Writes that are to leave nothing in the cache, in the two forms that Linux has had (the writer starts the write-back, or \
+         kicks the flusher), beside ordinary ones and the kernel's own.",
+    );
     let mut records = Records::default();
     for job in &jobs {
         let cells = Cell::of(*job);
@@ -74,5 +85,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if !records.has(Subject::KernelDontcache, Place::Disk) {
         report.note("The file system of --dir has no RWF_DONTCACHE: nothing to compare with.");
     }
-    report.publish_with_page(&arguments.page)
+    Ok(report)
 }

@@ -6,7 +6,7 @@ use super::records::{Figure, Records};
 use super::site::{Cell, Place, Subject};
 use crate::plot::{Curve, Marks, Plot};
 use crate::quantity::figure;
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::statistics::median_estimate;
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};
@@ -39,12 +39,36 @@ pub(super) fn report(jobs: &[Job], scale_bytes: u64, records: &Records, report: 
         }
     }
     targets(records).into_iter().for_each(|target| report.target(target));
+    let of = |subject| published::of(Job::FourWriters, subject).mb_per_s;
+    report.finding(
+        Source::Published,
+        speeds([Subject::Inline, Subject::Kick, Subject::Buffered], of, " on 251 GiB and NVMe"),
+    );
+    let of = |subject| {
+        let cell = Cell { job: Job::FourWriters, place: Place::Disk, subject };
+        records.median_of(cell, |outcome| outcome.mb_per_s)
+    };
+    let kernel = [Subject::KernelDontcache, Subject::KernelBuffered, Subject::KernelDirect];
+    for (source, subjects) in
+        [(Source::Kernel, kernel), (Source::Ours, [Subject::Inline, Subject::Kick, Subject::Buffered])]
+    {
+        if subjects.iter().any(|subject| of(*subject).is_some()) {
+            report.finding(source, speeds(subjects, of, ""));
+        }
+    }
     report.note("On the slow backend each writer rests for 1 ms after each write, and paced for 2 ms, so MB/s say little there.");
     report.note("Medians of the rounds. Dirty: not under write-back yet. Growth: of the cache, when all is clean; of the kernel's");
     report.note("by /proc/meminfo, which others change too. A p99.9 of fewer than 1000 writes is the longest of them. Published: the");
     report.note(
         "kernel before (inline) and after (kick) its change, with 251 GiB of memory on NVMe; buffered as beside it.",
     );
+}
+
+/// What four writers reach, in a sentence.
+fn speeds(subjects: [Subject; 3], mb_per_s: impl Fn(Subject) -> Option<f64>, where_: &str) -> String {
+    let one = |subject: Subject| Some(format!("{} {}", subject.name(), figure(mb_per_s(subject)?)));
+    let all: Vec<String> = subjects.into_iter().filter_map(one).collect();
+    format!("Four writers of 1 MiB{where_}, MB/s: {}.", all.join("; "))
 }
 
 fn cells(job: Job, place: Place, records: &Records) -> Vec<Cell> {

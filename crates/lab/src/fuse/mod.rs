@@ -19,9 +19,10 @@ use self::mounted::Mounted;
 use self::programs::{BARE, BINDFS, PEERS};
 pub(crate) use self::programs::{DISK, MERGERFS, OURS, RCLONE, Server};
 pub(crate) use self::subject::Subject;
+use crate::bars::Bars;
 use crate::options::Options;
 use crate::quantity::figure;
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::rounds;
 use crate::scratch::Scratch;
 use crate::series::Series;
@@ -46,8 +47,8 @@ const DESCRIPTORS_MAX: f64 = 4096.0;
 const MOUNT: &str = "mount, ms";
 const UMOUNT: &str = "unmount, ms";
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(options: &Options) -> Result<bool> {
+/// Runs the experiment.
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let home = Scratch::in_folder(&options.dir)?;
     let servers = Server::all()?;
     let mut report = Report::new("fuse", Some(&options.dir), options.seed, Some(options.rounds()));
@@ -58,6 +59,19 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let footprint = footprint::measure(options, ours, &home.subdirectory("footprint")?)?;
 
     let columns: Vec<&'static str> = [DISK].into_iter().chain(servers.iter().map(|server| server.name)).collect();
+    report.about(
+        "What a mounted directory costs, beside the disk it is on, a FUSE server that does nothing but answer, and file systems of \
+         others.",
+    );
+    let rates = [access::WRITE, access::READ_AGAIN].concat();
+    report.finding(Source::Kernel, format!("The disk itself, MB/s: {}.", listed(&series, &rates, DISK)));
+    report.finding(Source::Ours, format!("MB/s: {}.", listed(&series, &rates, OURS)));
+    let rows = [access::WRITE, access::READ, access::READ_AGAIN].concat();
+    report.plot(bars("Throughput, MB/s", &series, &columns, rows.iter().map(|row| (*row).to_owned())));
+    let rows = [access::SEQUENTIAL, access::RANDOM].concat();
+    report.plot(bars("Small writes, microseconds", &series, &columns, rows.iter().map(|row| p50(row))));
+    let rows = [names::CREATE, names::STAT, names::UNLINK];
+    report.plot(bars("Names, per second", &series, &columns, rows.iter().map(|row| (*row).to_owned())));
     report.table(table(&series, &columns));
     report.table(footprint_table(&footprint));
     report.note(
@@ -77,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     report.figure("inodes", footprint.inodes);
     report.figure("descriptors", footprint.descriptors);
     targets(&series, &footprint).into_iter().for_each(|target| report.target(target));
-    report.publish(options)
+    Ok(report)
 }
 
 fn mount_and_umount(options: &Options, home: &Scratch, servers: &[Server], series: &mut Series) -> Result<()> {
@@ -133,6 +147,19 @@ fn all_rows() -> Vec<String> {
     rows.extend(rates.into_iter().map(str::to_owned));
     rows.extend([names::CREATE, names::STAT, names::STAT_OF_SERVER, names::UNLINK, MOUNT, UMOUNT].map(str::to_owned));
     rows
+}
+
+fn listed(series: &Series, rows: &[&str], subject: &'static str) -> String {
+    let one = |row: &&str| Some(format!("{row} {}", figure(series.median(row, subject)?)));
+    rows.iter().filter_map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn bars(title: &str, series: &Series, columns: &[&'static str], rows: impl Iterator<Item = String>) -> Bars {
+    let of_row = |row: String| {
+        let figures = columns.iter().map(|column| series.median(&row, column)).collect();
+        (row, figures)
+    };
+    Bars { title: title.to_owned(), subjects: columns.to_vec(), groups: rows.map(of_row).collect() }
 }
 
 /// What stands beside a row in the table.

@@ -12,10 +12,12 @@ use anyhow::Result;
 use clap::Args;
 
 use self::streams::{Latencies, Seen, Tenants};
-use crate::options::Options;
+use crate::options::PageOptions;
+use crate::plot::{Curve, Plot};
 use crate::quantity::{figure, mb_per_s};
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::rounds;
+use crate::samples::of_histogram;
 use crate::scratch::Scratch;
 use crate::statistics::{median, median_estimate, ratios};
 use crate::table::{Align, Table};
@@ -25,17 +27,26 @@ use crate::targets::{Bound, Target};
 const LATENCY_LEFT: f64 = 1.0 / 3.0;
 /// Least of the streams' throughput that is left with it.
 const THROUGHPUT_LEFT: f64 = 0.9;
+/// Between two syncs, unless told otherwise.
+const PAUSE_MS: u64 = 5;
 /// Time for the streams to fill their shares.
 const WARM_UP: Duration = Duration::from_millis(700);
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Pause between two syncs
-    #[arg(long, value_name = "MS", default_value_t = 5)]
+    #[arg(long, value_name = "MS", default_value_t = PAUSE_MS)]
     pause_ms: u64,
 
     #[command(flatten)]
-    options: Options,
+    pub(crate) page: PageOptions,
+}
+
+impl Arguments {
+    /// Without any of its own.
+    pub(crate) fn usual(page: PageOptions) -> Self {
+        Self { pause_ms: PAUSE_MS, page }
+    }
 }
 
 /// What is kept of all rounds with one setting of the gate.
@@ -80,9 +91,9 @@ impl Side {
     }
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let options = &arguments.options;
+/// Runs the experiment.
+pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
+    let options = &arguments.page.options;
     let (time, pause) = (Duration::from_millis(options.pick(4000, 1500)), Duration::from_millis(arguments.pause_ms));
     let home = Scratch::in_folder(&options.dir)?;
     let mut tenants = [Tenants::new(home.path(), true)?, Tenants::new(home.path(), false)?];
@@ -93,7 +104,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         sides[turn].add(&seen)
     })?;
 
+    report.about(
+        "How long an fsync takes beside four tenants that overwrite their files on the same disk, with the gate that holds their \
+         write-back while a sync is in flight, and without.",
+    );
     let [gated, ungated] = &sides;
+    let p50_and_p99 = |side: &Side| {
+        let ms = |share| figure(side.all.whole.value_at_quantile(share) as f64 / 1e6);
+        format!("{} p50 {}, p99 {}, the four {} MB/s", side.name, ms(0.5), ms(0.99), figure(median(&side.mb_per_s)))
+    };
+    let text = format!("Write and fsync of 64 KiB in ms: {}; {}.", p50_and_p99(gated), p50_and_p99(ungated));
+    report.finding(Source::Ours, text);
+    let curve = |(color, side): (usize, &Side)| Curve::new(side.name, color, of_histogram(&side.all.whole, 1e6));
+    let curves = [ungated, gated].into_iter().enumerate().map(curve).collect();
+    let title = "Write of 64 KiB and fsync, beside four streams".to_owned();
+    report.plot(Plot { title, axis: "milliseconds", curves, marks: Vec::new() });
     report.table(table(&sides));
     let p99 = median_estimate(&ratios(&gated.p99_us, &ungated.p99_us));
     let p50 = median_estimate(&ratios(&gated.p50_us, &ungated.p50_us));
@@ -108,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     report.figure("ungated", ungated.json());
     report.target(Target::new("fsync p99: with the gate by without", Bound::AtMost(LATENCY_LEFT), p99));
     report.target(Target::new("throughput of the streams: with by without", Bound::AtLeast(THROUGHPUT_LEFT), rate));
-    report.publish(options)
+    Ok(report)
 }
 
 fn table(sides: &[Side]) -> Table {

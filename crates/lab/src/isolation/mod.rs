@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use self::client::Role;
 pub(crate) use self::client::{ClientArguments, run_client};
 use self::systems::{Systems, Tenants};
-use crate::options::{Options, PageOptions};
+use crate::options::Options;
 use crate::report::Report;
 use crate::scratch::Scratch;
 
@@ -79,12 +79,15 @@ impl Amounts {
     }
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
-    let options = &arguments.options;
+/// Runs the experiment.
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("isolation", Some(&options.dir), options.seed, Some(options.rounds()));
+    report.about(
+        "What a tenant notices of another one that writes all the time: a process in one cgroup that writes 64 KiB with fsync \
+         every 20 ms, beside a process in another cgroup that writes as fast as it may.",
+    );
     let tenants = Tenants::new().context("each tenant needs a cgroup of its own")?;
     let systems = Systems::new(&home, amounts)?;
     let victims = victims::measure(options, amounts, &systems, &tenants)?;
@@ -105,5 +108,5 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     if missing {
         report.note("Neither mergerfs nor rclone is installed: no file system of others is beside.");
     }
-    report.publish_with_page(arguments)
+    Ok(report)
 }

@@ -9,7 +9,7 @@ use super::victims::{Cell, Latencies};
 use crate::fuse::OURS;
 use crate::plot::{Curve, Plot};
 use crate::quantity::figure;
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::statistics::{Estimate, median, median_estimate, quantile, ratios};
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};
@@ -44,6 +44,18 @@ pub(super) fn report(cells: &[Cell], hogs: &Hogs, held: &[Held], report: &mut Re
     report.figure("hogs", json!({ "cached_mb_per_s": hogs.cached, "direct_mb_per_s": hogs.direct }));
     report.figure("held", held.iter().map(held_json).collect::<Vec<_>>());
     targets(cells, hogs, held).into_iter().for_each(|target| report.target(target));
+    report.finding(Source::Kernel, finding(cells, |system| system != OURS));
+    report.finding(Source::Ours, finding(cells, |system| system == OURS));
+}
+
+/// The p99 of fsync alone, and beside an overwriting hog.
+fn finding(cells: &[Cell], is_meant: impl Fn(&str) -> bool) -> String {
+    let p99 = |cell: &Cell| figure(quantile(&cell.synced.all, 0.99));
+    let beside = cells.iter().filter(|cell| cell.hog == Some(Role::Overwrite) && is_meant(cell.system));
+    let one =
+        |cell: &Cell| Some(format!("{} {} alone, {} beside", cell.system, p99(quiet(cells, cell.system)?), p99(cell)));
+    let all: Vec<String> = beside.filter_map(one).collect();
+    format!("p99 of write and fsync in ms, beside a hog that overwrites: {}.", all.join("; "))
 }
 
 type Which = fn(&Cell) -> &Latencies;

@@ -22,7 +22,7 @@ use self::kernel::Kernel;
 pub(crate) use self::memory::{IdleVolumesArguments, run_idle_volumes};
 use self::records::Records;
 use self::testbed::{STANDING, Testbed};
-use crate::options::{Options, PageOptions};
+use crate::options::Options;
 use crate::report::Report;
 use crate::scratch::Scratch;
 use crate::{interrupt, rounds};
@@ -58,12 +58,15 @@ enum Turn<'a> {
     Memory,
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
-    let options = &arguments.options;
+/// Runs the experiment.
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("namespace", None, options.seed, Some(options.rounds()));
+    report.about(
+        "Thousands of volumes in memory mounted and unmounted by path in one engine, one by one and in one call, while threads look \
+         up others: what an unmount costs that waits for a grace period, normal or expedited.",
+    );
     let kernel = match Kernel::new(&home, amounts.volumes) {
         Ok(kernel) => Some(kernel),
         Err(error) => {
@@ -86,6 +89,9 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
         amounts.normal
     ));
     report.note(
+        "An unmount waits for a normal one that begins after its call, so for two where one is under way: that frees what was left before.",
+    );
+    report.note(
         "Kernel by it: medians of the rounds' ratios of p50, 95 % intervals. The kernel's are mount(2) and umount2(2) of tmpfs",
     );
     report.note(format!(
@@ -95,7 +101,7 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
         "Memory: RssAnon of a process with {} idle volumes less that with none, by volumes; their backends are in it.",
         amounts.idle
     ));
-    report.publish_with_page(arguments)
+    Ok(report)
 }
 
 /// An engine for each kind of grace period.

@@ -1,12 +1,12 @@
 //! Tables, plots and targets from the records.
 
 use super::axes::{LOOKERS, NORMAL_GRACE, Setting, Subject, Way};
-use super::published::{PUBLISHED, VOLUMES};
+use super::published::{PUBLISHED, Published, VOLUMES};
 use super::records::{Records, Seen};
 use crate::plot::{Curve, Plot};
 use crate::quantity::figure;
-use crate::report::Report;
-use crate::samples::Microseconds;
+use crate::report::{Report, Source};
+use crate::samples::{Microseconds, of_histogram};
 use crate::series::Series;
 use crate::statistics::{Estimate, median, median_estimate, ratios};
 use crate::table::{Align, Table};
@@ -31,6 +31,27 @@ pub(crate) fn report(records: &Records, report: &mut Report) {
     report.table(published_table());
     plots(records).into_iter().for_each(|plot| report.plot(plot));
     targets(records).into_iter().for_each(|target| report.target(target));
+    let one = |published: &Published| {
+        format!("{}: {} s and {} s", published.machine, published.mount_all_s, published.umount_all_s)
+    };
+    let all: Vec<String> = PUBLISHED.iter().map(one).collect();
+    let text = format!("{VOLUMES:.0} tmpfs mounted and unmounted by commands; {}.", all.join("; "));
+    report.finding(Source::Published, text);
+    let both = |subject| {
+        let setting = one_by_one(subject, 0);
+        let p50 = |series: &Series| series.median(setting.beside(), setting.who()).map(figure);
+        Some(format!("{} us to mount, {} us to unmount", p50(&records.mount_us)?, p50(&records.umount_us)?))
+    };
+    if let Some(kernel) = both(Subject::Kernel) {
+        report.finding(Source::Kernel, format!("tmpfs by system calls: {kernel}."));
+    }
+    if let (Some(expedited), Some(normal)) = (both(Subject::Expedited), both(Subject::Normal)) {
+        let text = format!("Expedited: {expedited}. Grace periods of {} ms: {normal}.", NORMAL_GRACE.as_millis());
+        report.finding(Source::Ours, text);
+    }
+    if !records.bytes.is_empty() {
+        report.finding(Source::Ours, format!("An idle volume takes {:.0} bytes.", median(&records.bytes)));
+    }
 }
 
 fn right(name: &'static str) -> (&'static str, Align) {
@@ -178,7 +199,7 @@ fn plots(records: &Records) -> Vec<Plot> {
         ];
         for (what, axis, which) in parts {
             let curve = |(color, subject): (usize, Subject)| {
-                let samples = which(records.of(one_by_one(subject, lookers))?).thinned();
+                let samples = which(records.of(one_by_one(subject, lookers))?).all();
                 Some(Curve::new(subject.name(), color, samples))
             };
             let curves: Vec<_> = SUBJECTS.into_iter().enumerate().filter_map(curve).collect();
@@ -187,6 +208,16 @@ fn plots(records: &Records) -> Vec<Plot> {
                 plots.push(Plot { title, axis, curves, marks: Vec::new() });
             }
         }
+    }
+    let lookers = LOOKERS[LOOKERS.len() - 1];
+    let curve = |(color, subject): (usize, Subject)| {
+        let samples = of_histogram(&records.of(one_by_one(subject, lookers))?.beside_umounts, 1e3);
+        (!samples.is_empty()).then(|| Curve::new(subject.name(), color, samples))
+    };
+    let curves: Vec<_> = SUBJECTS.into_iter().enumerate().filter_map(curve).collect();
+    if !curves.is_empty() {
+        let title = format!("Lookups by {lookers} threads beside unmounts");
+        plots.push(Plot { title, axis: "microseconds of a lookup", curves, marks: Vec::new() });
     }
     plots
 }

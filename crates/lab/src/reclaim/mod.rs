@@ -14,9 +14,10 @@ use slackwater_backends::Random;
 use self::policies::NAMES;
 use self::subject::Subject;
 use self::traces::{Kind, Zipf};
+use crate::bars::Bars;
 use crate::options::Options;
 use crate::quantity::figure;
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::statistics::{median, median_estimate, ratios};
 use crate::table::{Align, Table};
 use crate::targets::{Bound, Target};
@@ -45,8 +46,8 @@ struct Rates {
     policies: [Vec<f64>; NAMES.len()],
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(options: &Options) -> Result<bool> {
+/// Runs the experiment.
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("reclaim", None, options.seed, Some(options.rounds()));
     let mut rates: [Rates; Kind::ALL.len()] = Default::default();
     rounds::run("traces", options.rounds(), Kind::ALL.len(), |round, turn| {
@@ -69,6 +70,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         Ok(())
     })?;
 
+    report.about(
+        "Which pages a small cache keeps: hits on traces of single pages, beside policies that know each page by itself, and what it \
+         costs to make room.",
+    );
+    report.plot(rates_bars(&rates));
     report.table(rates_table(&rates));
     let difference = |cost: &[f64]| cost.iter().zip(&roomy).map(|(cost, none)| cost - none).collect::<Vec<_>>();
     let (by_reader, in_background) = (difference(&tight), difference(&background));
@@ -97,9 +103,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let left = median_estimate(&ratios(&beside, &alone));
     report.target(Target::new("a tenant's hits beside a scan, by its hits alone", Bound::AtLeast(BESIDE_SCAN), left));
     let cost = median_estimate(&by_reader);
+    let hits = |(kind, rates): (&Kind, &Rates)| {
+        format!("{} {} (LRU {})", kind.name(), figure(median(&rates.engine)), figure(median(&rates.policies[0])))
+    };
+    let hits: Vec<String> = Kind::ALL.iter().zip(&rates).map(hits).collect();
+    let text = format!("Hits, %: {}. Making room by the reader: {} ns a page.", hits.join("; "), figure(cost.value));
+    report.finding(Source::Ours, text);
     report.target(Target::new("eviction by the reader, ns a page", Bound::AtMost(EVICTION_NS_MAX), cost));
     report.figure("stream_ns", serde_json::json!({ "free": roomy, "reader": tight, "background": background }));
-    report.publish(options)
+    Ok(report)
 }
 
 /// One trace, by the engine and by each policy.
@@ -158,6 +170,15 @@ fn stream_ns(times: u64, background: bool) -> Result<f64> {
     let time = subject.stream(pages)?;
     subject.end()?;
     Ok(time.as_nanos() as f64)
+}
+
+fn rates_bars(rates: &[Rates]) -> Bars {
+    let group = |(kind, rates): (&Kind, &Rates)| {
+        let all = [&rates.engine].into_iter().chain(&rates.policies);
+        (kind.name(), all.map(|rates| Some(median(rates))).collect())
+    };
+    let subjects = ["engine"].into_iter().chain(NAMES).collect();
+    Bars { title: "Hits, %".to_owned(), subjects, groups: Kind::ALL.iter().zip(rates).map(group).collect() }
 }
 
 fn rates_table(rates: &[Rates]) -> Table {

@@ -29,17 +29,25 @@ use crate::report::Report;
 use crate::scratch::Scratch;
 use crate::{interrupt, rounds};
 
-/// Most workers; the published runs have nine.
-const WORKERS: i64 = 64;
+/// As many as in the published runs.
+const WORKERS: u16 = 9;
+const WORKERS_MAX: i64 = 64;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
     /// Workers at once, beside the rows with one
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..=WORKERS))]
+    #[arg(long, value_name = "N", default_value_t = WORKERS, value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX))]
     workers: u16,
 
     #[command(flatten)]
-    page: PageOptions,
+    pub(crate) page: PageOptions,
+}
+
+impl Arguments {
+    /// Without any of its own.
+    pub(crate) fn usual(page: PageOptions) -> Self {
+        Self { workers: WORKERS, page }
+    }
 }
 
 /// How often a quiet setting has its turns in a round: the machine's speed drifts, so they are short and many.
@@ -66,12 +74,16 @@ impl Amounts {
     }
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+/// Runs the experiment.
+pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     let options = &arguments.page.options;
     let (most, amounts) = (usize::from(arguments.workers), Amounts::of(options));
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("shrinker", None, options.seed, Some(options.rounds()));
+    report.about(
+        "What the registry of shrinkers costs those who mount and unmount: each mount registers one, and beside it somebody walks them \
+         all. Three registries that Linux has had, in this engine.",
+    );
     let kernel = match Kernel::new(&home, most) {
         Ok(kernel) => Some(kernel),
         Err(error) => {
@@ -91,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     report.note(
         "ramfs, and umount2(2), in a mount namespace of its own; the walks beside are of the engine's shrinkers.",
     );
-    report.publish_with_page(&arguments.page)
+    Ok(report)
 }
 
 /// Gives everybody a turn in each setting in each round. The kernel has none beside slow scans, which are not its own.

@@ -3,11 +3,11 @@
 use slackwater::shrink::ShrinkerForm;
 
 use super::axes::{FORMS, KERNEL, Load, Setting, name};
-use super::published::PUBLISHED;
+use super::published::{PUBLISHED, Published};
 use super::records::{Records, Seen};
 use crate::plot::{Curve, Plot};
 use crate::quantity::figure;
-use crate::report::Report;
+use crate::report::{Report, Source};
 use crate::samples::Microseconds;
 use crate::statistics::median_estimate;
 use crate::table::{Align, Table};
@@ -33,6 +33,25 @@ pub(crate) fn report(records: &Records, settings: &[Setting], report: &mut Repor
         plot(records, *setting).into_iter().for_each(|plot| report.plot(plot));
     }
     targets(records).into_iter().for_each(|target| report.target(target));
+    let one = |published: &Published| Some(format!("{} {}", published.registry, figure(published.comparison?)));
+    let [before, .., after] = &PUBLISHED;
+    let both: Vec<String> = [before, after].into_iter().filter_map(one).collect();
+    let text = format!("Nine stressors with a ramfs on 24 CPUs, cycles per s: {}.", both.join(", "));
+    report.finding(Source::Published, text);
+    let cycles = |load, subjects: &[&'static str]| {
+        let row = Setting { workers: 1, load }.name();
+        let one = |subject: &&'static str| Some(format!("{subject} {}", figure(records.per_s.median(&row, subject)?)));
+        let all: Vec<String> = subjects.iter().filter_map(one).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
+    if let Some(kernel) = cycles(Load::Quiet, &[KERNEL]) {
+        report.finding(Source::Kernel, format!("One worker with a ramfs, cycles per s: {kernel}."));
+    }
+    let forms = FORMS.map(name);
+    if let (Some(quiet), Some(slow)) = (cycles(Load::Quiet, &forms), cycles(Load::SlowScans, &forms)) {
+        let text = format!("One worker, cycles per s: {quiet}; beside scans of 50 ms: {slow}.");
+        report.finding(Source::Ours, text);
+    }
 }
 
 fn subjects() -> impl Iterator<Item = &'static str> {
@@ -114,7 +133,7 @@ fn published_table() -> Table {
 fn plot(records: &Records, setting: Setting) -> Option<Plot> {
     let curve = |(number, form): (usize, ShrinkerForm)| {
         let seen: &Seen = records.of(setting, name(form))?;
-        let samples = seen.register.thinned();
+        let samples = seen.register.all();
         (!samples.is_empty()).then(|| Curve::new(name(form), number, samples))
     };
     let curves: Vec<_> = FORMS.into_iter().enumerate().filter_map(curve).collect();

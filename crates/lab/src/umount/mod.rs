@@ -24,8 +24,8 @@ use self::axes::{Load, Scenario, Setting};
 use self::records::{Cell, Records};
 use self::testbed::Testbed;
 use crate::interrupt;
-use crate::options::{Options, PageOptions};
-use crate::report::Report;
+use crate::options::Options;
+use crate::report::{Report, Source};
 use crate::rounds;
 use crate::scratch::Scratch;
 
@@ -50,12 +50,15 @@ impl Amounts {
     }
 }
 
-/// Runs the experiment; false when a target is to be checked and missed.
-pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
-    let options = &arguments.options;
+/// Runs the experiment.
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("umount", Some(&options.dir), options.seed, Some(options.rounds()));
+    report.about(
+        "How long an unmount takes while tenants come and go on other volumes, in the four forms that the wait for switches has had in \
+         Linux, all of them in this engine.",
+    );
     let testbeds = Setting::all().into_iter().map(|setting| Testbed::new(home.path(), setting, amounts.blocks));
     let testbeds = testbeds.collect::<Result<Vec<_>>>()?;
     let records = measure(options, &amounts, &testbeds)?;
@@ -80,6 +83,7 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     match kernel::measure(options, amounts.blocks, home.path()) {
         Ok(kernel) => {
             report.table(results::kernel_table(&kernel));
+            report.finding(Source::Kernel, results::kernel_finding(&kernel));
             report.figure("kernel", kernel.json());
         }
         Err(error) => {
@@ -87,7 +91,7 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
             report.note(format!("No row for the kernel's own umount(2): {error:#}."));
         }
     }
-    report.publish_with_page(arguments)
+    Ok(report)
 }
 
 /// Gives every engine its turn under every load in each round.
