@@ -62,7 +62,8 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
             Ok(report) => Outcome::Measured(Box::new(report)),
             Err(error) => {
                 interrupt::check()?;
-                Outcome::NotHere(format!("{error:#}"))
+                // What another program said may be empty, or have an end of line.
+                Outcome::NotHere(format!("{error:#}").trim_end_matches([':', ' ', '\n']).to_owned())
             }
         };
         chapters[number] = Chapter { name, outcome };

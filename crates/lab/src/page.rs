@@ -29,7 +29,7 @@ th, td { padding: 0.2rem 0.45rem; text-align: left; white-space: nowrap; border-
 th:first-child, td:first-child { padding-left: 0; }
 th { color: var(--dim); font-weight: 500; vertical-align: bottom; }
 .right { text-align: right; font-variant-numeric: tabular-nums; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr)); gap: 1rem; }
 .plots svg { display: block; width: 100%; height: auto; }
 @media (max-width: 40rem) {
   body { padding: 1.2rem 0.9rem 3rem; }
