@@ -55,13 +55,15 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     let options = &arguments.options;
     let path = arguments.page("all")?;
     let machine = Machine::of(Some(&options.dir));
+    println!("The page, after each experiment: {}\n", path.display());
     let mut chapters = EXPERIMENTS.map(|(name, _)| Chapter { name, outcome: Outcome::Ahead });
     for (number, (name, run)) in EXPERIMENTS.into_iter().enumerate() {
         let outcome = match run(arguments) {
             Ok(report) => Outcome::Measured(Box::new(report)),
             Err(error) => {
-                interrupt::check().with_context(|| format!("what was measured is in {}", path.display()))?;
-                Outcome::NotHere(format!("{error:#}"))
+                interrupt::check()?;
+                // What another program said may be empty, or have an end of line.
+                Outcome::NotHere(format!("{error:#}").trim_end_matches([':', ' ', '\n']).to_owned())
             }
         };
         chapters[number] = Chapter { name, outcome };
@@ -75,7 +77,7 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     if met != all {
         println!("\n{}", missed_table(&chapters));
     }
-    println!("\n{met} of {all} targets met\nThe page: {}", path.display());
+    println!("\n{met} of {all} targets met");
     Ok(!options.check || met == all)
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Bars {
     pub(crate) title: String,
     /// Who has a bar in each group; each has a color.
     pub(crate) subjects: Vec<&'static str>,
-    /// What is told, and the figure of each subject that has one.
+    /// What is told, in thirty letters, and the figure of each subject that has one.
     pub(crate) groups: Vec<(String, Vec<Option<f64>>)>,
 }
 
@@ -34,7 +34,7 @@ impl Draw for Bars {
         for (name, figures) in &self.groups {
             let bars = figures.iter().flatten().count();
             let middle = y + BAR * bars as f64 / 2.0;
-            text(&mut body, (LEFT - 8.0, middle + 5.0), "end", 15, name);
+            text(&mut body, (LEFT - 8.0, middle + 5.0), "end", 14, name);
             for (number, value) in figures.iter().enumerate().filter_map(|(number, value)| Some((number, (*value)?))) {
                 let length = if most > 0.0 { LONGEST * value / most } else { 0.0 };
                 rectangle(&mut body, (LEFT, y + 1.0), (length.max(1.0), BAR - 2.0), number);

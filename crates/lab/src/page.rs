@@ -25,11 +25,11 @@ dd { margin: 0; }
 .wide { overflow-x: auto; margin: 1rem 0 1.6rem; }
 table { border-collapse: collapse; font-size: 0.8125rem; line-height: 1.4; }
 caption { text-align: left; font-weight: 600; font-size: 0.9375rem; padding: 0.3rem 0; white-space: nowrap; }
-th, td { padding: 0.2rem 0.65rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: 0.2rem 0.45rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { padding-left: 0; }
 th { color: var(--dim); font-weight: 500; vertical-align: bottom; }
 .right { text-align: right; font-variant-numeric: tabular-nums; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr)); gap: 1rem; }
 .plots svg { display: block; width: 100%; height: auto; }
 @media (max-width: 40rem) {
   body { padding: 1.2rem 0.9rem 3rem; }

@@ -67,11 +67,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.finding(Source::Kernel, format!("The disk itself, MB/s: {}.", listed(&series, &rates, DISK)));
     report.finding(Source::Ours, format!("MB/s: {}.", listed(&series, &rates, OURS)));
     let rows = [access::WRITE, access::READ, access::READ_AGAIN].concat();
-    report.plot(bars("Throughput, MB/s", &series, &columns, rows.iter().map(|row| (*row).to_owned())));
+    report.plot(bars("Throughput, MB/s", &series, &columns, &rows, str::to_owned));
     let rows = [access::SEQUENTIAL, access::RANDOM].concat();
-    report.plot(bars("Small writes, microseconds", &series, &columns, rows.iter().map(|row| p50(row))));
+    report.plot(bars("Small writes, p50 in microseconds", &series, &columns, &rows, p50));
     let rows = [names::CREATE, names::STAT, names::UNLINK];
-    report.plot(bars("Names, per second", &series, &columns, rows.iter().map(|row| (*row).to_owned())));
+    report.plot(bars("Names, per second", &series, &columns, &rows, str::to_owned));
     report.table(table(&series, &columns));
     report.table(footprint_table(&footprint));
     report.note(
@@ -154,12 +154,13 @@ fn listed(series: &Series, rows: &[&str], subject: &'static str) -> String {
     rows.iter().filter_map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn bars(title: &str, series: &Series, columns: &[&'static str], rows: impl Iterator<Item = String>) -> Bars {
-    let of_row = |row: String| {
-        let figures = columns.iter().map(|column| series.median(&row, column)).collect();
-        (row, figures)
+/// `named`: how a figure of a row is called.
+fn bars(title: &str, series: &Series, columns: &[&'static str], rows: &[&str], named: fn(&str) -> String) -> Bars {
+    let of_row = |row: &&str| {
+        let figures = columns.iter().map(|column| series.median(&named(row), column)).collect();
+        ((*row).to_owned(), figures)
     };
-    Bars { title: title.to_owned(), subjects: columns.to_vec(), groups: rows.map(of_row).collect() }
+    Bars { title: title.to_owned(), subjects: columns.to_vec(), groups: rows.iter().map(of_row).collect() }
 }
 
 /// What stands beside a row in the table.

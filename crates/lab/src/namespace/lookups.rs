@@ -10,14 +10,15 @@ use hdrhistogram::Histogram;
 
 use crate::interrupt;
 use crate::samples::Samples;
+use crate::statistics::median;
 
 /// What the lookers saw.
 pub(crate) struct Lookups {
     pub(crate) per_s: f64,
     /// Nanoseconds of each.
     pub(crate) ns: Histogram<u64>,
-    /// That ended during the one change beside which the fewest did.
-    pub(crate) fewest: u64,
+    /// That ended during one change, the median of all.
+    pub(crate) during_one: f64,
 }
 
 /// Changes of the tree, one after the other.
@@ -59,9 +60,9 @@ pub(crate) fn pass(
         for thread in threads {
             ns.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)?;
         }
-        let Changed { times, all, looked_up, fewest } = changed?;
+        let Changed { times, all, looked_up, during_each } = changed?;
         let per_s = looked_up as f64 / all.as_secs_f64().max(1e-9);
-        let lookups = (lookers != 0).then_some(Lookups { per_s, ns, fewest });
+        let lookups = (lookers != 0).then_some(Lookups { per_s, ns, during_one: median(&during_each) });
         Ok(Pass { times, all, lookups })
     })
 }
@@ -70,20 +71,20 @@ struct Changed {
     times: Samples,
     all: Duration,
     looked_up: u64,
-    fewest: u64,
+    during_each: Vec<f64>,
 }
 
 fn change_all(counts: &[Count], changes: usize, change: &mut impl FnMut(usize) -> Result<()>) -> Result<Changed> {
     let looked_up = || counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<u64>();
-    let (mut times, mut fewest) = (Samples::default(), u64::MAX);
+    let (mut times, mut during_each) = (Samples::default(), Vec::with_capacity(changes));
     let (before_all, start) = (looked_up(), Instant::now());
     for nth in 0..changes {
         interrupt::check()?;
         let before = looked_up();
         times.time(|| change(nth))?;
-        fewest = fewest.min(looked_up() - before);
+        during_each.push((looked_up() - before) as f64);
     }
-    Ok(Changed { times, all: start.elapsed(), looked_up: looked_up() - before_all, fewest })
+    Ok(Changed { times, all: start.elapsed(), looked_up: looked_up() - before_all, during_each })
 }
 
 /// Looks up until told to stop, and says how long each took. The others wait until it has begun.
@@ -136,7 +137,7 @@ mod tests {
             Ok(())
         };
         let lookups = pass(2, look, 5, change).unwrap().lookups.unwrap();
-        assert!(lookups.fewest >= 1 && lookups.ns.len() >= 5 && lookups.per_s > 0.0);
+        assert!(lookups.during_one >= 1.0 && lookups.ns.len() >= 5 && lookups.per_s > 0.0);
     }
 
     #[test]

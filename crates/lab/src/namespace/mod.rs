@@ -89,6 +89,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         amounts.normal
     ));
     report.note(
+        "An unmount waits for a normal one that begins after its call, so for two where one is under way: that frees what was left before.",
+    );
+    report.note(
         "Kernel by it: medians of the rounds' ratios of p50, 95 % intervals. The kernel's are mount(2) and umount2(2) of tmpfs",
     );
     report.note(format!(

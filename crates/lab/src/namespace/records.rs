@@ -38,7 +38,7 @@ pub(crate) struct Records {
     pub(crate) lookups_per_s_beside_umounts: Series,
     /// Beside unmounts.
     pub(crate) lookup_p999_us: Series,
-    pub(crate) fewest_lookups: Series,
+    pub(crate) lookups_during_one: Series,
     /// Bytes of an idle volume.
     pub(crate) bytes: Vec<f64>,
 }
@@ -62,7 +62,7 @@ impl Records {
         if let Some(lookups) = &umount.lookups {
             self.lookups_per_s_beside_umounts.add(row, who, lookups.per_s);
             self.lookup_p999_us.add(row, who, lookups.ns.value_at_quantile(0.999) as f64 / 1e3);
-            self.fewest_lookups.add(row, who, lookups.fewest as f64);
+            self.lookups_during_one.add(row, who, lookups.during_one);
         }
         let seen = self.seen_mut(setting, volumes)?;
         seen.mount.add(&mount.times);
@@ -121,7 +121,7 @@ impl Records {
             "mount_all_ms": self.mount_all_ms.json(), "umount_all_ms": self.umount_all_ms.json(),
             "lookups_per_s_beside_mounts": self.lookups_per_s_beside_mounts.json(),
             "lookups_per_s_beside_umounts": self.lookups_per_s_beside_umounts.json(),
-            "lookup_p999_us": self.lookup_p999_us.json(), "fewest_lookups": self.fewest_lookups.json(),
+            "lookup_p999_us": self.lookup_p999_us.json(), "lookups_during_an_unmount": self.lookups_during_one.json(),
             "bytes_of_an_idle_volume": self.bytes,
         })
     }
