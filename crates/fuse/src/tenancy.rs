@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slackwater::{Engine, Memcg};
-use slackwater_sync::lock::RwLock;
+use slackwater_sync::lock::{Mutex, RwLock};
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::tenants::{Tenant, TenantConfig, TenantId, Tenants, TenantsError, Watcher};
-use crate::volume::lock_order::TENANCY;
+use crate::volume::lock_order::{CONFIGURING, TENANCY};
 
 /// How long the watching thread may take to see that nobody needs it any more.
 const LOOK: Duration = Duration::from_secs(5);
@@ -46,6 +46,8 @@ pub struct Tenancy {
     paying: RwLock<HashMap<TenantId, Paying>>,
     /// How many tenants were told to be removed, or were configured; changes with `paying` locked.
     changes: AtomicU64,
+    /// Held from when something is configured until those who pay have their new limits.
+    configuring: Mutex<()>,
 }
 
 impl Tenancy {
@@ -57,7 +59,8 @@ impl Tenancy {
     pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
         let watcher = tenants.watcher();
         let paying = RwLock::new(TENANCY, HashMap::new());
-        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), paying, changes: AtomicU64::new(0) });
+        let (changes, configuring) = (AtomicU64::new(0), Mutex::new(CONFIGURING, ()));
+        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), paying, changes, configuring });
         if let Some(watcher) = watcher {
             if let Some(reason) = watcher.polls_because() {
                 tracing::warn!(reason, "removed cgroups are looked for once a second");
@@ -101,8 +104,9 @@ impl Tenancy {
     /// It is for somebody who cannot be, and nothing has changed.
     ///
     /// # Blocking
-    /// For files of cgroups.
+    /// For files of cgroups, and another configuration. The caller holds no lock of rank 5 or more.
     pub fn set_config(&self, tenant: &Path, config: TenantConfig) -> Result<(), TenantsError> {
+        let _one = self.configuring.lock();
         let path = self.tenants.set_config(tenant, config)?;
         let name = path.to_string_lossy();
         let ids: Vec<TenantId> = {

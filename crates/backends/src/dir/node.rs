@@ -7,7 +7,10 @@ use rustix::io::{self, Errno};
 use rustix::path::DecInt;
 use slackwater::PAGE_BYTES;
 use slackwater::backend::NodeKind;
-use slackwater_sync::shim::OnceLock;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::{Arc, OnceLock, Weak};
+
+use crate::BACKEND;
 
 /// The descriptors of a node. Dropping it closes them all, which may wait for a server.
 pub(super) struct DirNode {
@@ -110,13 +113,26 @@ fn open_once<T>(slot: &OnceLock<T>, open: impl FnOnce() -> io::Result<T>) -> io:
     }
 }
 
-/// `/proc/self/fd`: here a descriptor has a path, also one that opens it with other rights.
+/// `/proc/self/fd`: here a descriptor has a path, also one that opens it with other rights. The volumes of a process share it,
+/// and the last one closes it.
 pub(super) struct ProcFds(OwnedFd);
 
 impl ProcFds {
-    pub(super) fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Arc<Self>> {
+        static SHARED: Mutex<Weak<ProcFds>> = Mutex::new(BACKEND, Weak::new());
+        if let Some(shared) = SHARED.lock().upgrade() {
+            return Ok(shared);
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(rustix::fs::CWD, c"/proc/self/fd", flags, Mode::empty()).map(Self)
+        let opened = Arc::new(Self(openat(rustix::fs::CWD, c"/proc/self/fd", flags, Mode::empty())?));
+        let mut shared = SHARED.lock();
+        // Of two that are opened at once one is dropped.
+        let earlier = shared.upgrade();
+        if earlier.is_none() {
+            *shared = Arc::downgrade(&opened);
+        }
+        drop(shared);
+        Ok(earlier.unwrap_or(opened))
     }
 
     /// The file of `fd` again, opened with `flags`.
@@ -132,5 +148,16 @@ impl ProcFds {
     /// Directory and name under which system calls find the file of `fd` that do not take a path descriptor.
     pub(super) fn name_of(&self, fd: impl AsFd) -> (&OwnedFd, DecInt) {
         (&self.0, DecInt::from_fd(fd))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_of_a_process_share_one_descriptor_of_its_descriptors() {
+        let first = ProcFds::open().expect("/proc");
+        assert!((0..3).all(|_| Arc::ptr_eq(&first, &ProcFds::open().expect("/proc"))));
     }
 }

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, o
 use rustix::io::{self, Errno};
 use slackwater::backend::{FileHandle, Found, Limits, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind, NodeId};
-use slackwater_sync::shim::thread;
+use slackwater_sync::shim::{Arc, thread};
 use thiserror::Error;
 
 use super::attributes::{attr_of, device_of};
@@ -68,7 +68,7 @@ pub(super) enum AfterRemoval {
 pub(super) struct Volume {
     /// Open from first to last, so that `syncfs` on it reports every write error of the file system.
     pub(super) root: OwnedFd,
-    pub(super) fds: ProcFds,
+    pub(super) fds: Arc<ProcFds>,
     pub(super) handles: Handles,
     pub(super) roads: Roads,
     pub(super) acls: Acls,

@@ -168,7 +168,8 @@ fn nothing_is_left_of(lives: u64) {
             let ends = world.ends.each_ref().map(|end| end.load(Ordering::Relaxed));
             assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
             let ends: Vec<_> = volume::ENDS.iter().zip(ends).map(|(end, count)| format!("{end:?} {count}")).collect();
-            println!("{lived} lives in {:?}, {bytes} bytes of memory: {}", begun.elapsed(), ends.join(", "));
+            println!("{lived} lives in {:?}: {}", begun.elapsed(), ends.join(", "));
+            println!("{bytes} bytes of memory, {settled} after the first thousand");
         }
     }
     assert!(world.engine.inodes_switched() > 0, "tenants took files over from each other");

@@ -57,6 +57,10 @@ impl ByCgroup {
     /// See [`Tenants::set_config`](super::Tenants::set_config).
     pub(super) fn set_config(&self, name: &Path, config: TenantConfig) -> Result<PathBuf, TenantsError> {
         let path = named::path_of(name, &self.mounts, &self.cgroups.layout)?;
+        // Who configures nothing knows, as a rule, that it is gone.
+        if config != TenantConfig::default() {
+            named::warn_if_absent(&path, &self.cgroups.layout);
+        }
         self.cgroups.set_config(path.clone(), config);
         Ok(path)
     }

@@ -55,13 +55,14 @@ pub(super) fn by_path(
     let mut by_path = BTreeMap::<PathBuf, TenantConfig>::new();
     for (name, config) in config {
         let path = path_of(&name, mounts, layout)?;
+        warn_if_absent(&path, layout);
         // By two names: the smaller limit counts, as it does beside the limit of the cgroup itself.
         by_path.entry(path).and_modify(|other| *other = config.and(*other)).or_insert(config);
     }
     Ok(by_path)
 }
 
-/// The path that lookups go by for the cgroup that is called `name`. Warns if it is not there.
+/// The path that lookups go by for the cgroup that is called `name`.
 ///
 /// # Errors
 /// Nobody can be in it.
@@ -70,12 +71,13 @@ pub(super) fn path_of(
     mounts: &[(Option<Kind>, Hierarchy)],
     layout: &Layout,
 ) -> Result<PathBuf, TenantsError> {
-    let path = find_path(name, mounts, layout)
-        .map_err(|source| TenantsError::NoSuchCgroup { name: name.to_owned(), source })?;
-    if !layout.has(&path) {
+    find_path(name, mounts, layout).map_err(|source| TenantsError::NoSuchCgroup { name: name.to_owned(), source })
+}
+
+pub(super) fn warn_if_absent(path: &Path, layout: &Layout) {
+    if !layout.has(path) {
         tracing::warn!(cgroup = ?path, "there is no such cgroup now: what is configured for it holds once there is");
     }
-    Ok(path)
 }
 
 fn find_path(name: &Path, mounts: &[(Option<Kind>, Hierarchy)], layout: &Layout) -> Result<PathBuf, CgroupNameError> {

@@ -3,6 +3,7 @@
 //! | Rank | Class | Edge that fixes it |
 //! |---|---|---|
 //! | 4 | `UMOUNT` | one unmount or sync of a mount at a time, across all its steps |
+//! | 5 | `CONFIGURING` | one change of what is configured for tenants at a time; files of cgroups are read under it |
 //! | 6 | `DIRECTORY` | an open directory's entries, held while the backend is asked for more |
 //! | 8 | `CALLER` | a caller that waits; a parked write takes its bytes under it |
 //! | 76 | `TENANCY` | who pays; a tenant is made in the engine under it |
@@ -12,6 +13,7 @@
 use slackwater_sync::lock::Rank;
 
 pub(crate) const UMOUNT: Rank = Rank::new(4, "MOUNTED_UMOUNT");
+pub(crate) const CONFIGURING: Rank = Rank::new(5, "CONFIGURING");
 pub(crate) const DIRECTORY: Rank = Rank::new(6, "OPEN_DIRECTORY");
 pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
 pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");

@@ -100,7 +100,7 @@ fn use_fully(volume: &One, seed: u8) {
 }
 
 #[test]
-fn a_source_that_does_not_answer_stops_no_other_volume() {
+fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
     let rig = Rig::new(64 << 20);
     let Some(bindfs) = Bindfs::new(&rig) else { return println!("skipped: bindfs is not installed") };
     let mut others: Vec<_> = (0..4).map(|_| Arc::new(rig.mount())).collect();

@@ -9,7 +9,7 @@ use crate::rig::{LONG, One, Rig, alone, pattern, spawn, threads, until, wait};
 
 const VOLUMES: u8 = 20;
 /// On each so-manieth somebody has to wait.
-const WAITING: u8 = 5;
+const WAITING: u8 = 10;
 /// More than the volumes may have dirty together.
 const ARENA_BYTES: u64 = 16 << 20;
 
