@@ -16,17 +16,18 @@ use crate::page::{self, escaped};
 use crate::report::{Report, write_json};
 use crate::table::{Align, Table};
 use crate::targets::Target;
-use crate::{cache, dontcache, fuse, gate, idle, interrupt, isolation, namespace, reclaim, shrinker, umount};
+use crate::{cache, daemon, dontcache, fuse, gate, idle, interrupt, isolation, namespace, reclaim, shrinker, umount};
 
 type Run = fn(&PageOptions) -> Result<Report>;
 
 /// In the order of the page: what the project is about first, then what it costs.
-const EXPERIMENTS: [(&str, Run); 10] = [
+const EXPERIMENTS: [(&str, Run); 11] = [
     ("umount", |page| umount::run(&page.options)),
     ("isolation", |page| isolation::run(&page.options)),
     ("dontcache", |page| dontcache::run(&dontcache::Arguments::usual(page.clone()))),
     ("shrinker", |page| shrinker::run(&shrinker::Arguments::usual(page.clone()))),
     ("namespace", |page| namespace::run(&page.options)),
+    ("daemon", |page| daemon::run(&page.options)),
     ("cache", |page| cache::run(&page.options)),
     ("fuse", |page| fuse::run(&page.options)),
     ("gate", |page| gate::run(&gate::Arguments::usual(page.clone()))),

@@ -11,7 +11,8 @@
 //! rig, scratch     what is set up       dontcache/  writers that leave nothing in the cache
 //! samples          many times           shrinker/   mounts with three registries of shrinkers
 //! cgroups, interrupt, sys               reclaim/    which pages the cache keeps
-//! all              one after the other  namespace/  thousands of volumes in one engine
+//! programs         that write           namespace/  thousands of volumes in one engine
+//! all              one after the other  daemon/     a thousand volumes in one process, unmounts beside churn
 //! ```
 
 mod all;
@@ -19,6 +20,7 @@ mod bars;
 mod cache;
 mod cgroups;
 mod copy;
+mod daemon;
 mod dontcache;
 mod fuse;
 mod gate;
@@ -31,6 +33,7 @@ mod namespace;
 mod options;
 mod page;
 mod plot;
+mod programs;
 mod quantity;
 mod reclaim;
 mod report;
@@ -69,6 +72,7 @@ Examples:
   slackwater-lab dontcache --job four-writers  writers that leave nothing in the cache
   slackwater-lab shrinker --quick --check      mounts beside slow scans, with three registries of shrinkers
   slackwater-lab namespace --check             thousands of volumes mounted and unmounted in one engine
+  slackwater-lab daemon --quick --check        many volumes in one process, and unmounts beside churn
 
 Exit status: 0 all is well; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
 130 interrupted.";
@@ -107,6 +111,8 @@ enum Experiment {
     Shrinker(shrinker::Arguments),
     /// Thousands of volumes mounted and unmounted by path, beside lookups, and the kernel's own tmpfs
     Namespace(PageOptions),
+    /// A thousand volumes in one process, and unmounts beside tenants that come and go on other volumes
+    Daemon(PageOptions),
     /// One of the processes of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -144,6 +150,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Dontcache(arguments) => dontcache::run(arguments)?.publish_with_page(&arguments.page),
         Experiment::Shrinker(arguments) => shrinker::run(arguments)?.publish_with_page(&arguments.page),
         Experiment::Namespace(page) => namespace::run(&page.options)?.publish_with_page(page),
+        Experiment::Daemon(page) => daemon::run(&page.options)?.publish_with_page(page),
         Experiment::Client(arguments) => isolation::run_client(arguments),
         Experiment::IdleVolumes(arguments) => namespace::run_idle_volumes(arguments).map(|()| true),
     }

@@ -14,7 +14,7 @@
 //! anybody else enters at step 6: the flush comes then, and nothing is lost. So does what is mounted elsewhere only.
 //!
 //! # Lock order
-//! `UMOUNT` is the first of all; it is tried, not waited for.
+//! `UMOUNT` is the first of all. Who unmounts tries it; who waits for the end waits for it too.
 
 mod error;
 mod flush;
@@ -225,19 +225,16 @@ impl MountedVolume {
         let again = UmountRequest { deadline: Some(LOOK * 10), ..UmountRequest::default() };
         let pause = Completion::new();
         loop {
-            let ended = match self.umount.try_lock() {
-                None => Err(MountedError::InProgress),
-                Some(_only) => {
-                    let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
-                    self.end(request, Some(self.sb.now() + LOOK * 10), &|_| {})
-                }
+            let ended = {
+                // Whoever unmounts is about to come to its end.
+                let _only = self.umount.lock();
+                let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
+                self.end(request, Some(self.sb.now() + LOOK * 10), &|_| {})
             };
             match ended {
-                Err(MountedError::Deadline { .. } | MountedError::InProgress | MountedError::Busy { .. }) => {
-                    pause.wait_timeout(LOOK);
-                }
+                Err(MountedError::Deadline { .. } | MountedError::Busy { .. }) => pause.wait_timeout(LOOK),
                 ended => return ended,
-            }
+            };
         }
     }
 

@@ -76,7 +76,7 @@ pub(crate) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut
             std::fs::remove_file(&path)?;
         }
         let (small, file) = (writable(&path)?, writable(&subject.file("random"))?);
-        let _placed = placement.place(subject)?;
+        let _placed = placement.place(subject.pid())?;
         let times = timed(amounts.small, |number| small.write_all_at(&page, (number * PAGE) as u64))?;
         add(series, sequential, name, times);
         let mut random = Random::new(seed);

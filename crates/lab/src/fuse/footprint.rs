@@ -19,6 +19,8 @@ const INODE_BYTES: u64 = 400;
 const LARGE_BYTES: u64 = 150_000_000;
 const SMALL_BYTES: usize = 4096;
 const FILES_PER_DIRECTORY: usize = 1000;
+/// The most memory that a process ever had at once.
+const PEAK: &str = "VmHWM";
 /// Between two looks at the descriptors.
 const PERIOD: Duration = Duration::from_millis(20);
 
@@ -58,7 +60,7 @@ pub(crate) fn measure(options: &Options, server: &Server, home: &Path) -> Result
         watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(copied)
     });
     let directories = copied?;
-    let peak_bytes = peak_memory(mounted.pid())?;
+    let peak_bytes = memory(mounted.pid(), PEAK)?;
     mounted.umount()?;
     let inodes = (large + small + directories) as u64;
     Ok(Footprint { peak_bytes, arena_bytes, inodes, descriptors: descriptors.into_inner() })
@@ -93,17 +95,19 @@ fn copy(folder: &Path, large: usize, small: usize) -> Result<usize> {
     Ok(directories)
 }
 
-fn open_descriptors(pid: u32) -> Result<u64> {
-    let list = fs::read_dir(format!("/proc/{pid}/fd")).context("cannot list the descriptors of the mount")?;
+/// How many the process has open.
+pub(crate) fn open_descriptors(pid: u32) -> Result<u64> {
+    let list = fs::read_dir(format!("/proc/{pid}/fd")).context("cannot list the descriptors of a process")?;
     Ok(list.count() as u64)
 }
 
-/// The most memory that the process ever had at once.
-fn peak_memory(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("cannot read the status of the mount")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in it")?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().context("VmHWM is no number")?;
-    ensure!(kib > 0, "the mount has no memory");
+/// A kind of memory of the process, by its name in `/proc/PID/status`.
+pub(crate) fn memory(pid: u32, kind: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("cannot read the status of a process")?;
+    let named = |line: &str| Some(line.strip_prefix(kind)?.strip_prefix(':')?.trim().to_owned());
+    let value = status.lines().find_map(named).with_context(|| format!("no {kind} in it"))?;
+    let kib: u64 = value.trim_end_matches("kB").trim().parse().with_context(|| format!("{kind} is no number"))?;
+    ensure!(kib > 0, "the process has no memory");
     Ok(kib << 10)
 }
 
@@ -114,7 +118,7 @@ mod tests {
     #[test]
     fn our_own_process_has_memory_and_descriptors() {
         let pid = std::process::id();
-        assert!(peak_memory(pid).unwrap() > 1 << 20);
+        assert!(memory(pid, PEAK).unwrap() > 1 << 20);
         assert!(open_descriptors(pid).unwrap() >= 3);
     }
 

@@ -15,9 +15,11 @@ use anyhow::{Context, Result};
 
 use self::access::{Amounts, p50, p99};
 use self::footprint::Footprint;
+pub(crate) use self::footprint::{memory, open_descriptors};
 use self::mounted::Mounted;
-use self::programs::{BARE, BINDFS, PEERS};
-pub(crate) use self::programs::{DISK, MERGERFS, OURS, RCLONE, Server};
+pub(crate) use self::placement::Placement;
+use self::programs::{BARE, PEERS};
+pub(crate) use self::programs::{BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, on_path, slackwater, tied};
 pub(crate) use self::subject::Subject;
 use crate::bars::Bars;
 use crate::options::Options;

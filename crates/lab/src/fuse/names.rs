@@ -50,7 +50,7 @@ impl Phase {
     pub(crate) fn measure(self, subject: &Subject, files: usize, round: u32, series: &mut Series) -> Result<()> {
         let directory = subject.path().join(format!("names-{round}"));
         let paths: Vec<PathBuf> = (0..files).map(|number| directory.join(format!("file-{number}"))).collect();
-        let _placed = Placement::Together.place(subject)?;
+        let _placed = Placement::Together.place(subject.pid())?;
         let mut time = |row, work: &dyn Fn(&Path) -> io::Result<()>| -> Result<()> {
             let start = Instant::now();
             paths

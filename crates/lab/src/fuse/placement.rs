@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::subject::Subject;
 use crate::lanes;
 
 /// Where the two run.
@@ -30,13 +29,13 @@ pub(crate) struct Placed {
 impl Placement {
     pub(crate) const ALL: [Self; 2] = [Self::Together, Self::Apart];
 
-    /// Places the calling thread and all threads of `subject`'s server.
-    pub(crate) fn place(self, subject: &Subject) -> Result<Placed> {
+    /// Places the calling thread and all threads of the process `server`, if there is one.
+    pub(crate) fn place(self, server: Option<u32>) -> Result<Placed> {
         let allowed = sched_getaffinity(None).context("cannot ask which CPUs there are")?;
         let cpus = lanes::cpus();
         let (first, others) = cpus.split_first().context("there is no CPU")?;
         let servers = if self == Self::Together || others.is_empty() { std::slice::from_ref(first) } else { others };
-        let placed = Placed { server: subject.pid(), allowed };
+        let placed = Placed { server, allowed };
         sched_setaffinity(None, &set_of(std::slice::from_ref(first))).context("cannot stay on a CPU")?;
         placed.keep_server(&set_of(servers));
         Ok(placed)

@@ -38,7 +38,7 @@ impl Server {
 
     /// The same without the bare one.
     pub(crate) fn keepers() -> Result<Vec<Server>> {
-        let mut servers = vec![Server::new(OURS, own("slackwater", &["--package", "slackwater-cli", "--bins"])?)];
+        let mut servers = vec![Server::new(OURS, slackwater()?)];
         servers.extend(PEERS.iter().filter_map(|name| Some(Server::new(name, on_path(name)?))));
         Ok(servers)
     }
@@ -90,15 +90,8 @@ impl Server {
                 words.extend([beside.into(), source.into(), mountpoint.into()]);
             }
         }
-        // Should this process be killed, none of them stays behind; ours then unmounts by itself.
-        let mut command = match on_path("setpriv") {
-            Some(setpriv) => {
-                let mut command = Command::new(setpriv);
-                command.args(["--pdeathsig", "TERM", "--"]).arg(&words[0]);
-                command
-            }
-            None => Command::new(&words[0]),
-        };
+        // Ours then unmounts by itself.
+        let mut command = tied(Path::new(&words[0]), "TERM");
         command.args(&words[1..]);
         command
     }
@@ -130,10 +123,25 @@ impl Server {
     }
 }
 
+/// `program`, which gets `signal` should this process be killed: it does not stay behind.
+pub(crate) fn tied(program: &Path, signal: &str) -> Command {
+    let Some(setpriv) = on_path("setpriv") else { return Command::new(program) };
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", signal, "--"]).arg(program);
+    command
+}
+
+/// The command, built first where cargo runs this program.
+pub(crate) fn slackwater() -> Result<PathBuf> {
+    own("slackwater", &["--package", "slackwater-cli", "--bins"])
+}
+
 /// A program of ours at `path` beside this one; cargo is told to `build` it where it runs this one.
 fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let folder = own.parent().context("this program is in no directory")?;
+    // Tests are a directory further down.
+    let folder = folder.parent().filter(|_| folder.ends_with("deps")).unwrap_or(folder);
     let program = folder.join(path);
     let profile = if folder.ends_with("release") { "--release" } else { "--quiet" };
     if let Some(cargo) = std::env::var_os("CARGO") {
@@ -147,7 +155,7 @@ fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
 }
 
 /// The file of a program of the system.
-fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }

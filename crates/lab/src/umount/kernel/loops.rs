@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::run;
+use crate::programs::run;
 
 const IMAGE_BYTES: u64 = 32 << 20;
 

@@ -2,10 +2,8 @@
 
 mod loops;
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -15,6 +13,7 @@ use self::loops::{Image, LoopMount};
 use super::axes::Load;
 use crate::cgroups::{Cgroup, Hierarchy};
 use crate::options::Options;
+use crate::programs::{self, Tenants, Writer};
 use crate::rounds;
 use crate::scratch::Scratch;
 
@@ -69,13 +68,7 @@ pub(crate) fn measure(options: &Options, blocks: u64, home: &Path) -> Result<Ker
 /// what is open cannot be unmounted.
 fn umount(image: &Image) -> Result<f64> {
     let mounted = image.mount()?;
-    let file = mounted.path().join("file");
-    run(Command::new("dd").arg(format!("of={}", file.display())).args([
-        "if=/dev/zero",
-        "bs=4k",
-        "count=1",
-        "conv=fsync",
-    ]))?;
+    programs::write(&mounted.path().join("file"))?;
     let start = Instant::now();
     mounted.umount()?;
     Ok(start.elapsed().as_secs_f64() * 1e3)
@@ -93,7 +86,12 @@ fn under<T>(
     thread::scope(|scope| {
         let start = |(number, mounted): (usize, &LoopMount)| {
             let (stop, file) = (&stop, mounted.path().join("churned"));
-            scope.spawn(move || write_until(stop, load, cgroup, &format!("writer-{number}"), (&file, blocks)))
+            let tenants = if load == Load::Churn { Tenants::Fresh } else { Tenants::Steady };
+            let written = AtomicU64::new(0);
+            scope.spawn(move || {
+                let writer = Writer { cgroups: cgroup, name: format!("writer-{number}"), file, blocks };
+                writer.run(tenants, stop, &written)
+            })
         };
         let writers: Vec<_> = mounts.iter().enumerate().map(start).collect();
         let outcome = work();
@@ -103,35 +101,4 @@ fn under<T>(
         }
         outcome
     })
-}
-
-/// A program that writes its blocks synchronously, again and again: each time in a new cgroup, or always in one.
-fn write_until(stop: &AtomicBool, load: Load, all: &Cgroup, name: &str, what: (&Path, u64)) -> Result<()> {
-    let steady = all.child(name)?;
-    for number in 0_u32.. {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        match load {
-            // Beside the other: what has processes in it has no controllers for those below it.
-            Load::Churn => write_in(&all.child(&format!("{name}-{number}"))?, what)?,
-            Load::Control | Load::Idle => write_in(&steady, what)?,
-        }
-    }
-    Ok(())
-}
-
-fn write_in(cgroup: &Cgroup, (file, blocks): (&Path, u64)) -> Result<()> {
-    const SCRIPT: &str =
-        "echo $$ > \"$0\" && exec dd if=/dev/zero of=\"$1\" bs=4k count=\"$2\" oflag=dsync conv=notrunc";
-    run(Command::new("sh").args(["-c", SCRIPT]).arg(cgroup.members()).arg(file).arg(blocks.to_string()))
-}
-
-/// Runs it to its end.
-fn run(command: &mut Command) -> Result<()> {
-    // A group of its own: Ctrl-C is for this process, which waits for it.
-    let output = command.process_group(0).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
 }

@@ -1,0 +1,305 @@
+//! A daemon with many volumes beside one with a single volume.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use slackwater_backends::Random;
+
+use super::process::{Daemon, Volume};
+use crate::fuse::{Placement, memory, open_descriptors};
+use crate::options::Options;
+use crate::scratch::Scratch;
+use crate::series::Series;
+use crate::statistics::quantile;
+use crate::{interrupt, rig, rounds};
+
+const PAGE: usize = 4096;
+/// Of each file.
+const PAGES: u64 = 4;
+/// Nothing is written back while small writes are measured, and nobody waits.
+const CONFIG: &str = "cache = \"256MiB\"\ndirty-ratio = 75\ndirty-expire = \"1h\"\n";
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) const LIST: &str = "list over the socket, ms";
+pub(super) const LS: &str = "slackwater ls, ms";
+pub(super) const MOUNT: &str = "mount over the socket, ms";
+pub(super) const UMOUNT: &str = "unmount over the socket, ms";
+pub(super) const ASKED: [&str; 4] = [LIST, LS, MOUNT, UMOUNT];
+
+/// The two daemons.
+pub(super) const ALONE: &str = "one volume";
+pub(super) const MANY: &str = "many volumes";
+
+/// Which files small writes go to.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Files {
+    /// The one of the only volume.
+    Single,
+    /// As many of the only volume as there are volumes elsewhere.
+    OfOneVolume,
+    /// That of one of many volumes, beside which nothing happens.
+    OfOneOfMany,
+    /// Those of all of many volumes.
+    OfAll,
+}
+
+impl Files {
+    pub(super) const ALL: [Self; 4] = [Self::Single, Self::OfOneVolume, Self::OfOneOfMany, Self::OfAll];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Single => "a file of the only volume",
+            Self::OfOneVolume => "many files of the only volume",
+            Self::OfOneOfMany => "a file of one of many volumes",
+            Self::OfAll => "a file of each of many volumes",
+        }
+    }
+}
+
+/// Client and server on one CPU, and on two; in the order of [`Placement::ALL`].
+pub(super) const WRITES: [&str; 2] = ["4 KiB write", "4 KiB write, 2 CPUs"];
+
+pub(super) fn p50(row: &str) -> String {
+    format!("{row}, p50 us")
+}
+
+pub(super) fn p99(row: &str) -> String {
+    format!("{row}, p99 us")
+}
+
+/// How much of everything.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Amounts {
+    pub(super) volumes: usize,
+    /// Of a turn.
+    pub(super) writes: usize,
+    /// A daemon is idle when no thread has come or gone for that long.
+    pub(super) settle: Duration,
+    /// Idle daemons are watched that long.
+    pub(super) idle: Duration,
+}
+
+impl Amounts {
+    pub(super) fn of(options: &Options) -> Self {
+        // No thread waits longer for work, before it leaves, than 10 s.
+        let (settle, idle) = (Duration::from_secs(11), Duration::from_secs(options.pick(10, 3)));
+        Self { volumes: options.pick(1000, 200), writes: options.pick(4000, 1500), settle, idle }
+    }
+}
+
+/// What a process has, with all its volumes idle.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct Usage {
+    pub(super) volumes: usize,
+    pub(super) threads: usize,
+    pub(super) descriptors: u64,
+    pub(super) anonymous_bytes: u64,
+    /// Of CPU time, in all the time that it was watched.
+    pub(super) ticks: u64,
+}
+
+/// Everything that was seen.
+#[derive(Default)]
+pub(super) struct Records {
+    pub(super) idle_s: u64,
+    pub(super) series: Series,
+    pub(super) alone: Usage,
+    pub(super) many: Usage,
+    /// With all volumes mounted, and until all are unmounted that had something dirty.
+    pub(super) start_s: [f64; 2],
+    pub(super) end_s: [f64; 2],
+}
+
+/// A daemon with files that are overwritten.
+struct Host {
+    name: &'static str,
+    daemon: Daemon,
+    volumes: Vec<Volume>,
+    /// All in one volume, or one in each.
+    files: Vec<File>,
+    /// Mounted and unmounted again.
+    extra: Volume,
+}
+
+impl Host {
+    /// A daemon with so many volumes, and `files` all together.
+    fn new(program: &Path, home: &Scratch, name: &'static str, volumes: usize, files: usize) -> Result<Self> {
+        let folder = home.subdirectory(&name.replace(' ', "-"))?;
+        let make = |number| Volume::make(&folder, format!("volume-{number}"));
+        let volumes = (0..volumes).map(make).collect::<Result<Vec<_>>>()?;
+        for number in 0..files {
+            let path = volumes[number % volumes.len()].source.join(format!("file-{number}"));
+            fs::write(&path, [1; PAGES as usize * PAGE]).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let tables = volumes.iter().map(Volume::table);
+        let config = [CONFIG.to_owned()].into_iter().chain(tables).collect::<String>();
+        let daemon = Daemon::start(program, &config, "TERM")?;
+        let listed = daemon.list()?;
+        ensure!(listed == volumes.len(), "the daemon has mounted {listed} of {} volumes", volumes.len());
+        let extra = Volume::make(&folder, "extra")?;
+        Ok(Self { name, daemon, volumes, files: Vec::new(), extra })
+    }
+
+    /// Opens `count` files, and has all of each in the cache.
+    fn open(&mut self, count: usize) -> Result<()> {
+        for number in 0..count {
+            let volume = &self.volumes[number % self.volumes.len()];
+            let path = volume.mountpoint.join(format!("file-{number}"));
+            let file = OpenOptions::new().write(true).open(&path);
+            let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+            file.write_all_at(&[2; PAGES as usize * PAGE], 0)?;
+            self.files.push(file);
+        }
+        Ok(())
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        let pid = self.daemon.pid();
+        Ok(Usage {
+            volumes: self.volumes.len(),
+            threads: threads(pid)?,
+            descriptors: open_descriptors(pid)?,
+            anonymous_bytes: memory(pid, "RssAnon")?,
+            ticks: 0,
+        })
+    }
+
+    /// Overwrites pages at random, of `files`.
+    fn write(&self, files: &[File], placement: Placement, count: usize, seed: u64) -> Result<Vec<f64>> {
+        let (mut random, page) = (Random::new(seed), [7; PAGE]);
+        let _placed = placement.place(Some(self.daemon.pid()))?;
+        let mut us = Vec::with_capacity(count);
+        for _ in 0..count {
+            let file = &files[random.below(files.len() as u64) as usize];
+            let offset = random.below(PAGES) * PAGE as u64;
+            let start = Instant::now();
+            file.write_all_at(&page, offset)?;
+            us.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(us)
+    }
+
+    /// Asks for everything once.
+    fn ask(&self, series: &mut Series) -> Result<()> {
+        let mut time = |row, work: &dyn Fn() -> Result<()>| -> Result<()> {
+            let start = Instant::now();
+            work().context(row)?;
+            series.add(row, self.name, start.elapsed().as_secs_f64() * 1e3);
+            Ok(())
+        };
+        time(LIST, &|| self.daemon.list().map(drop))?;
+        time(LS, &|| {
+            let status = self.daemon.ls().stdout(Stdio::null()).status()?;
+            ensure!(status.success(), "{status}");
+            Ok(())
+        })?;
+        time(MOUNT, &|| self.daemon.mount(&self.extra))?;
+        time(UMOUNT, &|| self.daemon.umount(&self.extra))
+    }
+
+    fn end(self) -> Result<f64> {
+        drop(self.files);
+        Ok(self.daemon.end()?.as_secs_f64())
+    }
+}
+
+/// Starts both daemons, measures everything, and ends them.
+pub(super) fn measure(rounds: u32, seed: u64, amounts: Amounts, home: &Scratch, program: &Path) -> Result<Records> {
+    rig::raise_file_limit();
+    let files = amounts.volumes;
+    let mut alone = Host::new(program, home, ALONE, 1, files)?;
+    let mut many = Host::new(program, home, MANY, amounts.volumes, files)?;
+    let mut records = Records { idle_s: amounts.idle.as_secs(), ..Records::default() };
+    records.start_s = [&alone, &many].map(|host| host.daemon.start_time.as_secs_f64());
+    [records.alone, records.many] = watch_idle([&alone, &many], amounts)?;
+    alone.open(files)?;
+    many.open(files)?;
+    write(rounds, seed, amounts, [&alone, &many], &mut records.series)?;
+    let hosts = [&alone, &many];
+    rounds::run("asking", rounds, hosts.len(), |_, turn| hosts[turn].ask(&mut records.series))?;
+    records.end_s = [alone.end()?, many.end()?];
+    Ok(records)
+}
+
+/// Waits until the threads that have nothing to do are gone, and looks what is left.
+fn watch_idle(hosts: [&Host; 2], amounts: Amounts) -> Result<[Usage; 2]> {
+    let threads_of = || -> Result<Vec<usize>> { hosts.iter().map(|host| threads(host.daemon.pid())).collect() };
+    let ticks_of = || -> Result<Vec<u64>> { hosts.iter().map(|host| ticks(host.daemon.pid())).collect() };
+    let Amounts { settle, idle, .. } = amounts;
+    let bar = rounds::bar("idle", settle.as_secs());
+    let (mut before, mut since) = (threads_of()?, Instant::now());
+    while since.elapsed() < settle {
+        interrupt::sleep(LOOK)?;
+        bar.set_position(since.elapsed().as_secs());
+        let now = threads_of()?;
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+    }
+    let before = ticks_of()?;
+    interrupt::sleep(idle)?;
+    let after = ticks_of()?;
+    bar.finish_and_clear();
+    let mut usages = [hosts[0].usage()?, hosts[1].usage()?];
+    for (usage, (before, after)) in usages.iter_mut().zip(before.into_iter().zip(after)) {
+        usage.ticks = after - before;
+    }
+    Ok(usages)
+}
+
+fn write(rounds: u32, seed: u64, amounts: Amounts, [alone, many]: [&Host; 2], series: &mut Series) -> Result<()> {
+    let turns: Vec<(&str, Placement, Files)> = WRITES
+        .into_iter()
+        .zip(Placement::ALL)
+        .flat_map(|(row, placement)| Files::ALL.map(|files| (row, placement, files)))
+        .collect();
+    rounds::run("many", rounds, turns.len(), |round, turn| {
+        let (row, placement, files) = turns[turn];
+        let seed = seed.wrapping_add(u64::from(round));
+        let one = Random::new(seed).below(amounts.volumes as u64) as usize;
+        let (host, chosen) = match files {
+            Files::Single => (alone, &alone.files[one..=one]),
+            Files::OfOneVolume => (alone, &alone.files[..]),
+            Files::OfOneOfMany => (many, &many.files[one..=one]),
+            Files::OfAll => (many, &many.files[..]),
+        };
+        let us = host.write(chosen, placement, amounts.writes, seed).with_context(|| files.name())?;
+        series.add(&p50(row), files.name(), quantile(&us, 0.5));
+        series.add(&p99(row), files.name(), quantile(&us, 0.99));
+        Ok(())
+    })
+}
+
+fn threads(pid: u32) -> Result<usize> {
+    let list = fs::read_dir(format!("/proc/{pid}/task")).context("cannot list the threads of a daemon")?;
+    Ok(list.count())
+}
+
+/// CPU time of the process so far, in clock ticks.
+fn ticks(pid: u32) -> Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot look at a daemon")?;
+    // What is in parentheses may be anything. After it the state is the first, and utime the twelfth.
+    let (_, fields) = stat.rsplit_once(')').context("there is no name in it")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    Ok(number(11).context("no utime")? + number(12).context("no stime")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_process_has_threads_and_has_taken_time() {
+        let (pid, start) = (std::process::id(), Instant::now());
+        assert!(threads(pid).unwrap() > 1);
+        let before = ticks(pid).unwrap();
+        while ticks(pid).unwrap() == before {
+            assert!(start.elapsed() < Duration::from_secs(60));
+        }
+    }
+}

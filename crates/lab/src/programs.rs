@@ -1,0 +1,75 @@
+//! Programs of the system that write in cgroups, and are run to their end.
+//!
+//! Files are written by others than this process: what is open here is open as well in every program that is just being
+//! started, and what is open cannot be unmounted.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cgroups::Cgroup;
+
+/// In which cgroups programs run one after another.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Tenants {
+    /// Each in a new one, which is removed when it ends.
+    Fresh,
+    /// All in the same.
+    Steady,
+}
+
+/// Has its file written synchronously, again and again.
+pub(crate) struct Writer<'a> {
+    /// What its cgroups are in.
+    pub(crate) cgroups: &'a Cgroup,
+    /// No other writer in `cgroups` has it.
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+    /// Of 4 KiB, that each program writes.
+    pub(crate) blocks: u64,
+}
+
+impl Writer<'_> {
+    /// Runs programs until `stop`; `ended` counts them.
+    pub(crate) fn run(&self, tenants: Tenants, stop: &AtomicBool, ended: &AtomicU64) -> Result<()> {
+        let Self { cgroups, name, .. } = self;
+        let steady = cgroups.child(name)?;
+        for number in 0_u32.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            match tenants {
+                // Beside the other: what has processes in it has no controllers for those below it.
+                Tenants::Fresh => self.write_in(&cgroups.child(&format!("{name}-{number}"))?)?,
+                Tenants::Steady => self.write_in(&steady)?,
+            }
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn write_in(&self, cgroup: &Cgroup) -> Result<()> {
+        const SCRIPT: &str =
+            "echo $$ > \"$0\" && exec dd if=/dev/zero of=\"$1\" bs=4k count=\"$2\" oflag=dsync conv=notrunc";
+        let blocks = self.blocks.to_string();
+        run(Command::new("sh").args(["-c", SCRIPT]).arg(cgroup.members()).arg(&self.file).arg(blocks))
+    }
+}
+
+/// Has a new file written and synced.
+pub(crate) fn write(file: &Path) -> Result<()> {
+    let of = format!("of={}", file.display());
+    run(Command::new("dd").args(["if=/dev/zero", "bs=4k", "count=1", "conv=fsync"]).arg(of))
+}
+
+/// Runs it to its end.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    // A group of its own: Ctrl-C is for this process, which waits for it.
+    let output = command.process_group(0).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}
