@@ -153,6 +153,41 @@ fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
 }
 
 #[test]
+fn a_change_before_a_flush_of_times_is_noticed_after_it() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
+    file.write_at(0, b"ours").unwrap();
+    rig.disk.faults.add(Rule::hold().on("setattr").next(1));
+    rig.flush_without_waiting();
+    eventually("the data is there, and its time is on its way", || rig.disk.faults.held().len() == 1);
+    Other::of(&rig).write("a", 2 * PAGE as u64, b"them");
+    rig.disk.faults.release_all();
+    eventually("the change is noticed", || {
+        rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+        read_all(&file).ends_with(b"them")
+    });
+}
+
+#[test]
+fn times_that_are_still_to_be_sent_keep_nobody_from_seeing_a_change() {
+    let rig = Rig::by_hand();
+    let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
+    file.write_at(0, b"ours").unwrap();
+    let refused = rig.disk.faults.add(Rule::fail(slackwater::ErrorKind::Io).on("setattr"));
+    rig.flush_without_waiting();
+    eventually("the data is there, and its time is not", || {
+        rig.disk.faults.strikes(refused) > 0 && rig.volume.status().bytes_left() == 0
+    });
+    // What it looks like now is known, so that whatever looks otherwise later is of somebody else.
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    Other::of(&rig).write("a", 0, b"them");
+    rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
+    assert!(read_all(&file).starts_with(b"them"));
+    assert_eq!(rig.volume.status().changed_underneath, 0, "nobody lost anything");
+    rig.disk.faults.clear();
+}
+
+#[test]
 fn the_backend_is_not_asked_again_within_the_age() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", b"x");

@@ -1,7 +1,8 @@
 //! Noticing that somebody else has changed a file on the backend.
 //!
 //! # Invariants
-//! V1. A dirty page is never dropped for it: on a dirty file ours wins, and that is counted and said.
+//! V1. A dirty page is never dropped for it: on a dirty file ours wins, and that is counted and said. Times of ours that are
+//!     still to be sent win over nothing: theirs are sent instead.
 //! V2. Pages of a clean file are dropped with `rwsem` held for writing, and only if no call of ours has begun
 //!     since before the question. Being wrong costs a read, never a byte.
 //!
@@ -61,7 +62,7 @@ impl SuperBlock {
             return Ok(()); // the next look asks again
         }
         inode.refresh(&attr, Some(quiet));
-        if !inode.is_clean(&inode.state.lock()) {
+        if !inode.has_clean_data() {
             self.changed_underneath.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(),
                 "changed by somebody else while dirty here: what is here goes over it");

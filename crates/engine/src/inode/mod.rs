@@ -380,7 +380,12 @@ impl Inode {
 
     /// Whether nothing of it has to reach the backend any more, and nothing is on its way.
     pub(crate) fn is_clean(&self, state: &InodeState) -> bool {
-        self.mapping.count_unclean() == 0 && state.meta == 0 && !state.meta_in_flight && !state.committing
+        self.has_clean_data() && state.meta == 0 && !state.meta_in_flight && !state.committing
+    }
+
+    /// Whether its data need not reach the backend any more; its times and mode may.
+    pub(crate) fn has_clean_data(&self) -> bool {
+        self.mapping.count_unclean() == 0
     }
 
     /// Whether I/O of this inode is in flight.

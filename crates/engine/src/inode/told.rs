@@ -108,9 +108,11 @@ impl Inode {
     }
 
     /// The same for a flush of times, beside which a program may have changed other attributes: those that came
-    /// with it count only if there was none.
+    /// with it count only if there was none. It is sent some time after the data: a change of somebody else's may have come
+    /// before it, which is in the answer then, with our time over theirs. A size that is not ours shows it.
     pub(crate) fn end_flush(&self, change: Change, attr: Option<&Attr>) {
-        let alone = self.if_still_alone(&change);
+        let is_ours = |attr: &Attr| attr.size_bytes == self.backing_bytes.load(Ordering::Acquire);
+        let alone = self.if_still_alone(&change).filter(|_| attr.is_none_or(is_ours));
         match attr {
             Some(attr) if alone.is_some() => {
                 self.state.lock().flush_ctime = Some(attr.ctime);
@@ -202,8 +204,9 @@ impl Inode {
         if state.told.as_of.is_some_and(|quiet| self.changes.is_still(quiet)) {
             return !state.told.is(attr);
         }
-        // What our last change left was never told. What the cache has must be there if nothing of it is dirty.
-        self.is_clean(&state) && (attr.size_bytes, attr.mtime) != (self.size_bytes(), self.mtime())
+        // What our last change left was never told. What the cache has must be there as far as nothing of it is dirty.
+        let has_other_size = self.has_clean_data() && attr.size_bytes != self.size_bytes();
+        has_other_size || self.is_clean(&state) && attr.mtime != self.mtime()
     }
 }
 
