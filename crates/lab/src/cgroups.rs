@@ -45,12 +45,18 @@ impl Hierarchy {
         layout.unified.or(layout.memory).map(Self).context("neither cgroup2 nor the memory controller of v1 is mounted")
     }
 
+    /// A top-level cgroup: a tenant by itself, without a limit.
+    pub(crate) fn top(&self, name: &str) -> Result<Cgroup> {
+        let name = self.0.root.join(format!("slackwater-lab-{}-{name}", std::process::id()));
+        let path = self.0.directory(&name).context("cgroups above the mounted ones are out of reach")?;
+        let cgroup = Cgroup::new(path, name)?;
+        live().push(cgroup.path.clone());
+        Ok(cgroup)
+    }
+
     /// A cgroup for all others, with the controllers that cgroup writeback needs if there are such.
     pub(crate) fn make(&self) -> Result<Cgroup> {
-        let name = self.0.root.join(format!("slackwater-lab-{}", std::process::id()));
-        let path = self.0.directory(&name).context("cgroups above the mounted ones are out of reach")?;
-        let mut cgroup = Cgroup::new(path, name)?;
-        live().push(cgroup.path.clone());
+        let mut cgroup = self.top("all")?;
         // Refused where they are not on this hierarchy.
         let enabled = fs::write(cgroup.path.join("cgroup.subtree_control"), "+memory +io");
         cgroup.about = if enabled.is_ok() {

@@ -23,9 +23,9 @@ pub(crate) enum Tenants {
 
 /// Has its file written synchronously, again and again.
 pub(crate) struct Writer<'a> {
-    /// What its cgroups are in.
-    pub(crate) cgroups: &'a Cgroup,
-    /// No other writer in `cgroups` has it.
+    /// Makes one of that name.
+    pub(crate) cgroup: &'a (dyn Fn(&str) -> Result<Cgroup> + Sync),
+    /// No other writer has it.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
     /// Of 4 KiB, that each program writes.
@@ -35,15 +35,15 @@ pub(crate) struct Writer<'a> {
 impl Writer<'_> {
     /// Runs programs until `stop`; `ended` counts them.
     pub(crate) fn run(&self, tenants: Tenants, stop: &AtomicBool, ended: &AtomicU64) -> Result<()> {
-        let Self { cgroups, name, .. } = self;
-        let steady = cgroups.child(name)?;
+        let Self { cgroup, name, .. } = self;
+        let steady = cgroup(name)?;
         for number in 0_u32.. {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             match tenants {
                 // Beside the other: what has processes in it has no controllers for those below it.
-                Tenants::Fresh => self.write_in(&cgroups.child(&format!("{name}-{number}"))?)?,
+                Tenants::Fresh => self.write_in(&cgroup(&format!("{name}-{number}"))?)?,
                 Tenants::Steady => self.write_in(&steady)?,
             }
             ended.fetch_add(1, Ordering::Relaxed);

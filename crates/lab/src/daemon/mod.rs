@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 
 /// Gives each cell its turn in every round.
 fn measure_umounts(count: u32, amounts: Amounts, home: &Scratch, program: &Path) -> Result<Umounts> {
-    let cgroups = Hierarchy::of_tenants()?.make().context("each tenant needs a cgroup of its own")?;
+    let cgroups = Hierarchy::of_tenants().context("each tenant needs a cgroup of its own")?;
     let mut testbeds = vec![Testbed::new(program, home.subdirectory("answering")?, &cgroups, None)?];
     if let Some(bindfs) = Hung::program() {
         testbeds.push(Testbed::new(program, home.subdirectory("hung")?, &cgroups, Some(&bindfs))?);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::hung::Hung;
 use super::process::{Daemon, Volume, wait_until};
-use crate::cgroups::Cgroup;
+use crate::cgroups::Hierarchy;
 use crate::programs::{self, Tenants, Writer};
 
 /// Volumes in the background.
@@ -26,7 +26,7 @@ pub(super) struct Testbed<'a> {
     /// Files that writers overwrite.
     files: Vec<PathBuf>,
     folder: PathBuf,
-    cgroups: &'a Cgroup,
+    cgroups: &'a Hierarchy,
     /// Of turns and of targets: what has come and gone has a name of its own.
     next: AtomicU64,
 }
@@ -41,7 +41,7 @@ pub(super) struct Umount {
 
 impl<'a> Testbed<'a> {
     /// A daemon with its background in the new directory `folder`; with `bindfs`, the source of a further volume hangs.
-    pub(super) fn new(program: &Path, folder: PathBuf, cgroups: &'a Cgroup, bindfs: Option<&Path>) -> Result<Self> {
+    pub(super) fn new(program: &Path, folder: PathBuf, cgroups: &'a Hierarchy, bindfs: Option<&Path>) -> Result<Self> {
         let make = |number| Volume::make(&folder, format!("background-{number}"));
         let background = (0..BACKGROUND).map(make).collect::<Result<Vec<_>>>()?;
         let tables = background.iter().map(Volume::table);
@@ -69,9 +69,11 @@ impl<'a> Testbed<'a> {
         let outcome = thread::scope(|scope| {
             let start = |(number, (file, ended)): (usize, (&PathBuf, _))| {
                 let (name, file) = (format!("{beside}{turn}-{number}"), file.clone());
-                let writer = Writer { cgroups: self.cgroups, name, file, blocks };
                 let stop = &stop;
                 scope.spawn(move || {
+                    // What is below a top-level cgroup is no tenant of its own.
+                    let make = |name: &str| self.cgroups.top(name);
+                    let writer = Writer { cgroup: &make, name, file, blocks };
                     writer.run(tenants, stop, ended).inspect_err(|_| stop.store(true, Ordering::Relaxed))
                 })
             };

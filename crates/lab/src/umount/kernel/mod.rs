@@ -89,7 +89,8 @@ fn under<T>(
             let tenants = if load == Load::Churn { Tenants::Fresh } else { Tenants::Steady };
             let written = AtomicU64::new(0);
             scope.spawn(move || {
-                let writer = Writer { cgroups: cgroup, name: format!("writer-{number}"), file, blocks };
+                let make = |name: &str| cgroup.child(name);
+                let writer = Writer { cgroup: &make, name: format!("writer-{number}"), file, blocks };
                 writer.run(tenants, stop, &written)
             })
         };
