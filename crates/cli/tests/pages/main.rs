@@ -2,12 +2,12 @@
 //! that fails.
 //!
 //! As root with /dev/fuse. A script has a mount namespace of its own, with nothing in /tmp, /run and /dev/shm: what it mounts
-//! there is seen by nobody else; and a network of its own, so that its ports are free. `slackwater` is the command under test. `cargo` builds nothing, and
-//! `cargo run --release -- ...` is that command too.
+//! there is seen by nobody else; and a network of its own, so that its ports are free. `slackwater` is the command under
+//! test. `cargo` builds nothing, and `cargo run --release -- ...` is that command too.
 //!
 //! A `text` block that follows an `sh` block with nothing between them is what the commands print: its lines are looked for in
-//! their output, in order; others may be between them. A word with a digit in it stands for any word, `...` for the rest of
-//! a line. Other blocks are not looked at.
+//! their output, in order; others may be between them. A word with a digit in it, or a unit of bytes, stands for any word, `...`
+//! for the rest of a line. Other blocks are not looked at.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -105,7 +105,7 @@ fn check(page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
     let blocks = blocks(&fs::read_to_string(path).unwrap());
     assert!(!blocks.is_empty(), "nothing to run in {page}");
-    let said = run_blocks(&blocks).unwrap_or_else(|failure| panic!("{page}, commands before {failure}"));
+    let said = run_blocks(&blocks).unwrap_or_else(|failure| panic!("{page}, {failure}"));
     for (block, said) in blocks.iter().zip(&said) {
         if let Some(line) = missing(&block.output, said) {
             panic!("{page}, line {}: it does not print {line:?} but:\n{said}", block.line);
