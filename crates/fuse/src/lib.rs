@@ -49,3 +49,8 @@ use slackwater_sync::lock::Rank;
 
 /// Every lock of the transport: a leaf. Nothing is sent, called or taken under one.
 const TRANSPORT: Rank = Rank::new(90, "FUSE transport");
+
+/// The page for those who embed all this, here since this crate knows all the others.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/EMBED.md")]
+struct Embed;

@@ -1,0 +1,159 @@
+//! The pages for people, run: all `sh` blocks of a page, in their order, as one script of bash that ends at the first command
+//! that fails.
+//!
+//! As root with /dev/fuse. A script has a mount namespace of its own, with nothing in /tmp, /run and /dev/shm: what it mounts
+//! there is seen by nobody else; and a network of its own, so that its ports are free. `slackwater` is the command under
+//! test. `cargo` builds nothing, and `cargo run --release -- ...` is that command too.
+//!
+//! A `text` block that follows an `sh` block with nothing between them is what the commands print: its lines are looked for in
+//! their output, in order; others may be between them. A word with a digit in it, or a unit of bytes, stands for any word, `...`
+//! for the rest of a line. Other blocks are not looked at.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod page;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::page::{Block, blocks, missing};
+use crate::rig::{Process, Scratch, need_fuse, run, wait_until};
+
+const STAGE: &str = r#"
+# Copies of what other tests have mounted would keep their volumes.
+umount -l -a -t fuse.slackwater
+mount -t tmpfs none /run
+install -D "$BINARY" /run/bin/slackwater
+mount -t tmpfs none /dev/shm
+mount -t tmpfs none /tmp
+unset SLACKWATER_RUNTIME_DIR SLACKWATER_SOCKET XDG_RUNTIME_DIR
+export PATH=/run/bin:$PATH
+cd /tmp
+ip link set lo up
+cargo() {
+    if [ "$1 $2" = 'run --release' ]; then shift 3; slackwater "$@"; fi
+}
+set -eu
+"#;
+
+/// Everything that a script has started, which its end leaves running.
+struct Started<'s> {
+    mark: &'s str,
+}
+
+impl Started<'_> {
+    fn pids(&self) -> Vec<Pid> {
+        let names = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name());
+        let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+        let is_ours = |pid: &i32| fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| self.is_in(&all));
+        pids.filter(is_ours).filter_map(Pid::from_raw).collect()
+    }
+
+    fn is_in(&self, environment: &[u8]) -> bool {
+        environment.split(|byte| *byte == 0).any(|variable| variable == self.mark.as_bytes())
+    }
+}
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        wait_until("what the page has started is gone", || {
+            let left = self.pids();
+            for pid in &left {
+                let _ = kill_process(*pid, Signal::KILL);
+            }
+            left.is_empty()
+        });
+    }
+}
+
+/// Runs the blocks of a page; what each has printed, or how far the page came.
+fn run_blocks(blocks: &[Block]) -> Result<Vec<String>, String> {
+    let scratch = Scratch::new();
+    let (name, value) = ("SLACKWATER_PAGE", scratch.path.to_str().unwrap());
+    let mark = format!("{name}={value}");
+    let _started = Started { mark: &mark };
+    let ends = |block: &Block| format!("{}printf '\\n{mark}\\n'\n", block.commands);
+    let script = STAGE.to_owned() + &blocks.iter().map(ends).collect::<String>();
+
+    // To a file: processes in the background would keep a pipe open.
+    let said = scratch.path.join("said");
+    let output = File::create(&said).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--propagation", "private", "bash", "-c", &script]);
+    command.env("BINARY", env!("CARGO_BIN_EXE_slackwater")).env(name, value).current_dir("/");
+    command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+    let status = Process::spawn(&mut command).wait();
+
+    let said = fs::read_to_string(&said).unwrap();
+    let mut said: Vec<_> = said.split(&format!("\n{mark}\n")).map(str::to_owned).collect();
+    let after_the_last = said.pop().unwrap_or_default();
+    match blocks.get(said.len()) {
+        Some(block) => Err(format!("line {}: {status}\n{after_the_last}", block.line)),
+        None if !status.success() => Err(format!("after the last block: {status}")),
+        None => Ok(said),
+    }
+}
+
+#[track_caller]
+fn check(page: &str) {
+    need_fuse();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let blocks = blocks(&fs::read_to_string(path).unwrap());
+    assert!(!blocks.is_empty(), "nothing to run in {page}");
+    let said = run_blocks(&blocks).unwrap_or_else(|failure| panic!("{page}, {failure}"));
+    for (block, said) in blocks.iter().zip(&said) {
+        if let Some(line) = missing(&block.output, said) {
+            panic!("{page}, line {}: it does not print {line:?} but:\n{said}", block.line);
+        }
+    }
+}
+
+#[test]
+fn the_readme() {
+    check("README.md");
+}
+
+#[test]
+fn try_it() {
+    check("docs/TRY.md");
+}
+
+#[test]
+fn containers() {
+    check("docs/CONTAINERS.md");
+}
+
+#[test]
+fn a_page_fails_where_a_command_fails() {
+    need_fuse();
+    let page = blocks("```sh\necho one\n```\n\n```sh\nslackwater umount /nowhere\necho two\n```\n");
+    let failure = run_blocks(&page).unwrap_err();
+    assert!(failure.starts_with("line 5: exit status: 5"), "{failure}");
+    assert!(failure.contains("not mounted") && !failure.contains("two"), "{failure}");
+}
+
+/// Where systemd is; a unit is not run here.
+#[test]
+fn the_unit_is_one_for_systemd() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("no systemd-analyze here");
+        return;
+    }
+    let scratch = Scratch::new();
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
+    let dropin = scratch.dir("slackwater.service.d", 0o755).join("hardened.conf");
+    fs::copy(dist.join("slackwater-hardened.conf"), dropin).unwrap();
+    let unit = fs::read_to_string(dist.join("slackwater.service")).unwrap();
+    let binary = scratch.command_for_all();
+    let unit = unit.replace("/usr/local/bin/slackwater", binary.to_str().unwrap());
+    let path = scratch.path.join("slackwater.service");
+    fs::write(&path, unit).unwrap();
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--man=no"]).arg(&path);
+    run(command).expect(0, &[]);
+}
