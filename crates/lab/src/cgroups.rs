@@ -49,8 +49,9 @@ impl Hierarchy {
     pub(crate) fn top(&self, name: &str) -> Result<Cgroup> {
         let name = self.0.root.join(format!("slackwater-lab-{}-{name}", std::process::id()));
         let path = self.0.directory(&name).context("cgroups above the mounted ones are out of reach")?;
-        let cgroup = Cgroup::new(path, name)?;
+        let mut cgroup = Cgroup::new(path, name)?;
         live().push(cgroup.path.clone());
+        cgroup.about = about(cgroup.path.join("memory.max").exists() && cgroup.path.join("io.stat").exists());
         Ok(cgroup)
     }
 
@@ -59,12 +60,16 @@ impl Hierarchy {
         let mut cgroup = self.top("all")?;
         // Refused where they are not on this hierarchy.
         let enabled = fs::write(cgroup.path.join("cgroup.subtree_control"), "+memory +io");
-        cgroup.about = if enabled.is_ok() {
-            "cgroup writeback applies"
-        } else {
-            "no cgroup writeback: memory and io are not both controllers of one cgroup2"
-        };
+        cgroup.about = about(enabled.is_ok());
         Ok(cgroup)
+    }
+}
+
+fn about(has_controllers: bool) -> &'static str {
+    if has_controllers {
+        "cgroup writeback applies"
+    } else {
+        "no cgroup writeback: memory and io are not both controllers of one cgroup2"
     }
 }
 

@@ -21,25 +21,24 @@ pub(super) const WRITTEN: &str = "written";
 pub(super) const HOGS: [&str; 2] = ["hog-0", "hog-1"];
 pub(super) const DIRECT: [&str; 2] = ["direct-0", "direct-1"];
 
-/// A cgroup for each process. The one that they are in goes last.
+/// A cgroup for each process, at the top: what is below one is no tenant of its own without a limit.
 pub(super) struct Tenants {
     pub(super) syncing: Cgroup,
     pub(super) writing: Cgroup,
     pub(super) hogs: [Cgroup; 2],
     pub(super) limited: Cgroup,
-    all: Cgroup,
 }
 
 impl Tenants {
     pub(super) fn new() -> Result<Self> {
-        let all = Hierarchy::of_tenants()?.make()?;
-        let (hogs, limited) = ([all.child("hog-a")?, all.child("hog-b")?], all.child("limited")?);
-        Ok(Self { syncing: all.child("syncing")?, writing: all.child("writing")?, hogs, limited, all })
+        let hierarchy = Hierarchy::of_tenants()?;
+        let (hogs, limited) = ([hierarchy.top("hog-a")?, hierarchy.top("hog-b")?], hierarchy.top("limited")?);
+        Ok(Self { syncing: hierarchy.top("syncing")?, writing: hierarchy.top("writing")?, hogs, limited })
     }
 
     /// Whether the kernel writes back by cgroup in these.
     pub(super) fn about(&self) -> &str {
-        self.all.about()
+        self.limited.about()
     }
 }
 
