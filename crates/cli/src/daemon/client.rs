@@ -4,12 +4,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use clap::Parser;
 use humantime::format_rfc3339_seconds;
 use slackwater_size as size;
 
-use crate::arguments::{LookArguments, MountArguments, SetArguments};
+use crate::arguments::{Arguments, Command, LookArguments, MountArguments, SetArguments};
 use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
-use crate::control::protocol::{Event, Happening, Listed, MountRequest, Phase, Reply, Request, Tenant, VolumeOptions};
+use crate::control::protocol::{Event, Happening, Listed, MountRequest, Phase, Reply, Request, Tenant};
 use crate::exit::Failure;
 use crate::mount::options;
 use crate::target::{Target, ask_daemon, list, no_daemon};
@@ -25,28 +26,15 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// As the daemon says.
 pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
-    let mut arguments = arguments.clone();
-    for words in std::mem::take(&mut arguments.options) {
-        if let Some(unknown) = options::apply(&mut arguments, &words)?.first() {
-            return Err(
-                Failure::usage(format!("unknown option {unknown}")).advise("slackwater mount --help lists them")
-            );
-        }
-    }
+    let arguments = options::taken_in(arguments)?;
+    check_options(&arguments)?;
     let absolute =
         |path: &Path| std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
     let request = Request::Mount(MountRequest {
         name: arguments.name.clone(),
         source: absolute(&arguments.source)?,
         mountpoint: absolute(&arguments.mountpoint)?,
-        options: VolumeOptions {
-            read_only: arguments.read_only,
-            allow_other: arguments.allow_other,
-            nosuid: arguments.nosuid,
-            nodev: arguments.nodev,
-            noexec: arguments.noexec,
-            dontcache: arguments.dontcache,
-        },
+        options: options::of_volume(&arguments),
     });
     let socket = arguments.at.path()?;
     let answer = Conversation::open(&socket, None, &request, ANSWER_WITHIN)
@@ -57,6 +45,30 @@ pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
     missing_features.iter().for_each(|missing| tell!("Note: {missing}"));
     tell!("Unmount with: slackwater umount {name}");
     Ok(())
+}
+
+/// Refuses options that the daemon alone has, which its volumes have in common. As words of their own the command line refuses
+/// them.
+fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
+    let Command::Mount(unsaid) = Arguments::parse_from(["slackwater", "mount", "source", "mountpoint"]).command else {
+        unreachable!("the line says mount")
+    };
+    let of_daemon = [
+        ("cache", arguments.cache.is_some()),
+        ("arena", arguments.arena.is_some()),
+        ("metrics", arguments.metrics.is_some()),
+        ("dirty-ratio", arguments.dirty_ratio != unsaid.dirty_ratio),
+        ("dirty-expire", arguments.dirty_expire != unsaid.dirty_expire),
+        ("tenant-by", arguments.tenant_by != unsaid.tenant_by),
+        ("tenant-limit", !arguments.tenant_limit.is_empty()),
+        ("tenant-dontcache", !arguments.tenant_dontcache.is_empty()),
+        ("wait", arguments.wait),
+    ];
+    match of_daemon.into_iter().find(|(_, is_said)| *is_said) {
+        Some((name, _)) => Err(Failure::usage(format!("option {name} is the daemon's, for all its volumes"))
+            .advise("say it in the daemon's configuration, or mount without --daemon")),
+        None => Ok(()),
+    }
 }
 
 /// Prints the volumes.

@@ -42,7 +42,6 @@ use slackwater_backends::{DirBackend, SystemClock};
 use slackwater_size as size;
 
 use crate::arguments::MountArguments;
-use crate::control::protocol::VolumeOptions;
 use crate::control::server;
 use crate::exit::Failure;
 use crate::progress::Meter;
@@ -70,14 +69,7 @@ const DESCRIPTORS: u64 = 8192;
 /// # Errors
 /// What stood in the way; nothing is mounted then.
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
-    let mut arguments = arguments.clone();
-    for list in std::mem::take(&mut arguments.options) {
-        if let Some(unknown) = options::apply(&mut arguments, &list)?.first() {
-            return Err(
-                Failure::usage(format!("unknown option {unknown}")).advise("slackwater mount --help lists them")
-            );
-        }
-    }
+    let arguments = options::taken_in(arguments)?;
     match arguments.background {
         true => background::start(&arguments),
         false => serve(&arguments).map(|()| ExitCode::SUCCESS),
@@ -215,14 +207,7 @@ impl Mounted {
                 Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
             let mount = engine.mount(&entry.identity, Arc::new(backend));
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
-            let options = VolumeOptions {
-                read_only: arguments.read_only,
-                allow_other: arguments.allow_other,
-                nosuid: arguments.nosuid,
-                nodev: arguments.nodev,
-                noexec: arguments.noexec,
-                dontcache: arguments.dontcache,
-            };
+            let options = options::of_volume(arguments);
             let tenancy =
                 door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &arguments.tenant_dontcache, &engine)?;
             let door = Door::open(&door::pool()?, &volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
+use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 
 /// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
@@ -32,6 +33,28 @@ const GENERIC: [&str; 20] = [
 
 /// What those know as well, and what no cache can do.
 const IMPOSSIBLE: [&str; 4] = ["sync", "dirsync", "strictatime", "mand"];
+
+/// The arguments with the lists of options taken in that they have.
+///
+/// # Errors
+/// One is unknown, or cannot be that.
+pub(crate) fn taken_in(arguments: &MountArguments) -> Result<MountArguments, Failure> {
+    let mut arguments = arguments.clone();
+    for list in std::mem::take(&mut arguments.options) {
+        if let Some(unknown) = apply(&mut arguments, &list)?.first() {
+            return Err(
+                Failure::usage(format!("unknown option {unknown}")).advise("slackwater mount --help lists them")
+            );
+        }
+    }
+    Ok(arguments)
+}
+
+/// What of them is about the volume and not about its process.
+pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
+    let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
+    VolumeOptions { read_only, allow_other, nosuid, nodev, noexec, dontcache }
+}
 
 /// Applies options to what the command line says, a later one over an earlier one. Those that nobody knows come back.
 ///

@@ -67,6 +67,8 @@ fn names_that_cannot_be_and_that_are_taken_are_refused() {
     taken.expect(3, &["one is the name of", &text(&one.1)]);
     let conflict = daemon.run(["mount", "--daemon", &text(&other.0), &text(&other.1), "--cache", "1GiB"]);
     conflict.expect(2, &["--cache"]);
+    let option = daemon.run(["mount", "--daemon", &text(&other.0), &text(&other.1), "-o", "noexec,cache=1GiB"]);
+    option.expect(2, &["option cache is the daemon's"]);
     daemon.end();
 }
 
