@@ -111,7 +111,7 @@ impl SuperBlock {
 
     fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened) {
         let backing_bytes = reopened.found.attr.size_bytes;
-        let inode = self.iget(reopened.found);
+        let inode = self.iget_at_mount(reopened.found);
         inode.adopt_slot(survivor.slot);
         self.bdi().pin_adopted_node();
         inode.set_size(survivor.record.size_bytes);

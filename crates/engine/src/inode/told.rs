@@ -41,6 +41,11 @@ impl Changes {
         Self { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
+    /// Whether there was one.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire) != 0
+    }
+
     /// The present, if no call runs.
     pub(crate) fn quiet(&self) -> Option<Quiet> {
         let ended = self.ended.load(Ordering::Acquire);

@@ -41,7 +41,7 @@ impl SuperBlock {
     pub fn lookup(self: &Arc<Self>, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
         self.alive()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
-        let inode = self.iget(self.call(None, |done| Call::Lookup { dir, name, done })?);
+        let inode = self.find_node(|done| Call::Lookup { dir, name, done })?;
         if inode.kind() == NodeKind::File {
             // Costs a question only if what came with it looks as if somebody else had been there.
             self.revalidate(&inode, Duration::MAX)?;
@@ -103,9 +103,7 @@ impl SuperBlock {
     ) -> Result<InodeRef, FileError> {
         self.writable()?;
         let (node, name) = (dir.node()?, name.to_os_string());
-        let made =
-            dir.change_names(|| self.call(None, |done| Call::Make { dir: node, name, what, mode, creator, done }))?;
-        Ok(self.iget(made))
+        Ok(dir.change_names(|| self.find_node(|done| Call::Make { dir: node, name, what, mode, creator, done }))?)
     }
 
     /// Makes a file without a name in `dir`, which [`SuperBlock::link`] may give it one; else it lives as long
@@ -117,7 +115,7 @@ impl SuperBlock {
         self.writable()?;
         let node = dir.node()?;
         let creator = Some(creator);
-        Ok(self.iget(self.call(None, |done| Call::Tmpfile { dir: node, mode, creator, done })?))
+        Ok(self.find_node(|done| Call::Tmpfile { dir: node, mode, creator, done })?)
     }
 
     /// Gives `inode` another name.
@@ -148,12 +146,13 @@ impl SuperBlock {
         let (dir_node, name) = (dir.node()?, name.as_ref().to_os_string());
         // Which file it changes is known when it is answered: until then nobody judges any.
         let change = self.removals.begin();
+        let asked = self.departures();
         let victim = dir.change_names(|| self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done }));
         let victim = victim.map(|victim: Found| {
             let attr = victim.attr;
-            let inode = self.iget(victim); // with its node, if it has none (A1)
+            let inode = self.iget(victim, asked).ok()?; // with its node, if it has none (A1); else it is not in memory
             inode.refresh(&attr, inode.changes.quiet());
-            inode
+            Some(inode)
         });
         self.removals.end(change);
         drop(victim?);
@@ -231,9 +230,13 @@ impl SuperBlock {
     pub fn readdir_plus(self: &Arc<Self>, dir: &InodeRef, cookie: u64) -> Result<Vec<NamedInode>, FileError> {
         self.alive()?;
         let node = dir.node()?;
+        let asked = self.departures();
         let entries = self.call(None, |done| Call::ReaddirPlus { node, cookie, done })?;
-        let named = |DirEntryPlus { entry, found }| NamedInode { entry, inode: found.map(|found| self.iget(found)) };
-        Ok(entries.into_iter().map(named).collect())
+        let named = |DirEntryPlus { entry, found }| {
+            let inode = found.map(|found| self.iget(found, asked)).transpose()?;
+            Ok(NamedInode { entry, inode })
+        };
+        entries.into_iter().map(named).collect()
     }
 
     /// Reads the target of a symbolic link.

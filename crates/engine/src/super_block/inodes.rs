@@ -1,46 +1,112 @@
 //! The inodes of a volume in memory: finding them, and letting go of those that nobody needs.
 //!
+//! # Invariants
+//! D1. What the backend told of a node makes a new inode only if it is not older than a change of ours. While an inode is in
+//!     memory it knows better; once it has left, `departures` has moved, under the lock of its shard: who had asked before asks
+//!     again.
+//!
 //! # Kernel counterpart
 //! `iget_locked`, `iput`, `inode_hashtable`.
 
 use std::collections::HashMap;
 
+use slackwater_sync::gate;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
 
-use crate::backend::{Found, NodeKind};
-use crate::error::FileError;
+use crate::backend::{Call, Done, Found, NodeKind};
+use crate::error::{BackendError, FileError};
 use crate::inode::{Inode, InodeRef};
 use crate::super_block::{INODE_SHARDS, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex};
 
+/// How many inodes had left memory of which we had changed something (D1).
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Departures(u64);
+
 impl SuperBlock {
+    /// To be read before the backend is asked for a node.
+    pub(crate) fn departures(&self) -> Departures {
+        Departures(self.departures.load(Ordering::Acquire))
+    }
+
     fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Arc<Inode>>> {
         &self.inodes[id.ino as usize % INODE_SHARDS]
     }
 
-    /// The inode of a node that the backend found, with a reference for the caller. An inode that is cached
-    /// keeps its own size and times: those of the backend may be older.
-    pub(crate) fn iget(self: &Arc<Self>, found: Found) -> InodeRef {
-        let Found { node, handle, attr } = found;
-        let mut shard = self.shard(attr.id).lock();
-        if let Some(inode) = shard.get(&attr.id) {
+    /// Asks the backend for a node. Its inode, as [`SuperBlock::iget`].
+    ///
+    /// # Errors
+    /// The backend's.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub(crate) fn find_node(self: &Arc<Self>, ask: impl FnOnce(Done<Found>) -> Call) -> Result<InodeRef, BackendError> {
+        let asked = self.departures();
+        let found = self.call(None, ask)?;
+        self.iget(found, asked)
+    }
+
+    /// The inode of a node that the backend found when it was `asked`, with a reference for the caller. An inode that is
+    /// cached keeps its own size and times: those of the backend may be older.
+    ///
+    /// # Errors
+    /// The backend's, if it has to be asked again (D1).
+    ///
+    /// # Blocking
+    /// For the backend, then.
+    pub(crate) fn iget(self: &Arc<Self>, found: Found, asked: Departures) -> Result<InodeRef, BackendError> {
+        gate::pass("iget");
+        let (mut found, mut asked) = (found, asked);
+        loop {
+            found = match self.try_iget(found, asked) {
+                Ok(inode) => return Ok(inode),
+                Err(may_be_old) => may_be_old,
+            };
+            asked = self.departures();
+            let node = found.node.clone();
+            found.attr = self.call(None, |done| Call::Getattr { node, done })?;
+        }
+    }
+
+    /// The same while the volume is being mounted: a node that is not in memory has been changed by nobody.
+    pub(crate) fn iget_at_mount(self: &Arc<Self>, found: Found) -> InodeRef {
+        let mut found = found;
+        loop {
+            found = match self.try_iget(found, self.departures()) {
+                Ok(inode) => return inode,
+                Err(found) => found,
+            }
+        }
+    }
+
+    /// Gives `found` back if it may be old (D1).
+    #[expect(clippy::result_large_err, reason = "no error: it is the argument")]
+    fn try_iget(self: &Arc<Self>, found: Found, asked: Departures) -> Result<InodeRef, Found> {
+        let id = found.attr.id;
+        let mut shard = self.shard(id).lock();
+        if let Some(inode) = shard.get(&id) {
             let inode = InodeRef::new(inode);
             drop(shard);
             inode.lru.mark_used();
             self.note_unused(&inode);
-            inode.refresh_from_lookup(&attr);
-            inode.adopt_node(node);
-            return inode;
+            inode.refresh_from_lookup(&found.attr);
+            inode.adopt_node(found.node);
+            return Ok(inode);
         }
+        if self.departures() != asked {
+            return Err(found);
+        }
+        let Found { node, handle, attr } = found;
         // The node is kept for what can be open; a file drops it when it is neither open nor dirty.
         let inode = Inode::new(Arc::clone(self), attr, handle, Some(node));
         let result = InodeRef::new(&inode);
-        shard.insert(attr.id, inode);
+        shard.insert(id, inode);
         drop(shard);
         self.note_idle(&result);
         self.note_unused(&result);
-        result
+        Ok(result)
     }
 
     /// The inode of this id, if it is in memory.
@@ -111,6 +177,9 @@ impl SuperBlock {
     fn remove_same(&self, shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
         if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
             shard.remove(&inode.id());
+            if inode.changes.has_begun() {
+                self.departures.fetch_add(1, Ordering::Release); // D1
+            }
         }
         if inode.lru.is_listed() {
             self.inode_lru.remove(inode);

@@ -93,6 +93,8 @@ pub struct SuperBlock {
     pub(crate) releasing: Mutex<()>,
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
+    /// D1 of [`inodes`].
+    departures: AtomicU64,
     idle_nodes: IdleNodes,
     inode_lru: InodeLru,
     /// Until umount has taken it away.
@@ -146,6 +148,7 @@ impl SuperBlock {
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
+            departures: AtomicU64::new(0),
             idle_nodes: IdleNodes::new(),
             inode_lru: InodeLru::new(),
             shrinker: Mutex::new(LEAVES, None),
@@ -158,7 +161,7 @@ impl SuperBlock {
         });
         sb.root_wb.set_super_block(&sb);
         sb.refresh_space(engine.clock.now());
-        let root = sb.iget(root);
+        let root = sb.iget_at_mount(root);
         *sb.root.lock() = Some(root);
         if let Some(survivors) = survivors
             && let Err(error) = sb.adopt(&survivors)

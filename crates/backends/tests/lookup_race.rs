@@ -1,0 +1,38 @@
+//! A node is asked for while its inode leaves memory, replayed: a target of its own, since whoever looks for a node in this
+//! process stops at the gate that it holds.
+
+#![cfg(debug_assertions)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[allow(dead_code, reason = "shared with other tests, which use the rest")]
+mod rig;
+
+use std::sync::Arc;
+
+use slackwater::{File, WriteFlags};
+use slackwater_sync::gate;
+
+use crate::rig::{PAGE, Rig, assert_same, pattern, read_all, spawn};
+
+/// The backend is asked before the file is written there, and its answer is looked at when the file has been written, is
+/// durable, and has left memory: it is not what the file is.
+#[test]
+fn a_file_that_leaves_memory_during_a_lookup_keeps_its_size() {
+    let rig = Rig::by_hand();
+    let wanted = pattern(1, PAGE);
+    let file = rig.create("a");
+    file.write_at_with(WriteFlags::DONTCACHE, 0, &wanted).unwrap();
+    drop(file);
+    assert_eq!(rig.volume.status().inodes, 2);
+
+    let hold = gate::hold("iget");
+    let volume = Arc::clone(&rig.volume);
+    let lookup = spawn("lookup", move || volume.walk("a").unwrap());
+    hold.wait_reached();
+    rig.volume.sync().unwrap();
+    assert_eq!(rig.volume.status().inodes, 1, "the file has left memory");
+    drop(hold);
+    let found = lookup.wait();
+    assert_eq!(found.attr().size_bytes, PAGE as u64);
+    assert_same(&read_all(&File::open(&found).unwrap()), &wanted, "what was written");
+}
