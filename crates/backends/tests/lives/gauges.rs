@@ -1,13 +1,14 @@
 //! What is to be as it was when nobody lives.
 
 use std::fs;
+use std::sync::Weak;
 
 use crate::World;
-use crate::rig::{engine_panics, eventually, inodes_of};
+use crate::rig::{engine_panics, eventually_is, inodes_of};
 
 /// What the process has when the engine has nothing to do.
 pub(crate) struct Gauges {
-    threads: usize,
+    threads: Vec<String>,
     descriptors: usize,
     shrinkers: usize,
 }
@@ -16,12 +17,14 @@ fn entries(directory: &str) -> usize {
     fs::read_dir(directory).unwrap().count()
 }
 
-/// Threads whose names begin so. Ours begin with `sw-` or `slack`.
-fn threads(begin: &str) -> usize {
+/// The threads of the engine and of the layers, whose names begin with `sw-` or `slack`.
+fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     // One that has just ended has no name.
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
-    names.filter(|name| name.starts_with(begin)).count()
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("sw-") || name.starts_with("slack")).collect();
+    names.sort();
+    names
 }
 
 /// Memory of the process's own; what is shared is the arena.
@@ -33,9 +36,10 @@ pub(crate) fn memory_bytes() -> u64 {
 
 impl Gauges {
     pub(crate) fn new(world: &World) -> Self {
-        eventually("the timers of the layers have ended", || threads("slack-timer") == 0);
+        let timers = || threads().iter().filter(|name| name.starts_with("slack-timer")).count();
+        eventually_is("timers of the layers", &0, timers);
         let shrinkers = world.engine.shrinkers().len();
-        Self { threads: threads("s"), descriptors: entries("/proc/self/fd"), shrinkers }
+        Self { threads: threads(), descriptors: entries("/proc/self/fd"), shrinkers }
     }
 
     /// Whatever is done a moment after a volume or a tenant went is waited for.
@@ -44,17 +48,18 @@ impl Gauges {
         assert_eq!(engine.volumes().len(), 0, "volumes");
         assert_eq!(world.namespace.mounts(), [], "mounts");
         let gone = std::mem::take(&mut *world.gone.lock().unwrap());
-        eventually("nobody refers to a backend", || gone.iter().all(|backend| backend.strong_count() == 0));
-        eventually("no tenant but the root", || engine.memcgs().len() == 1);
-        eventually("no switch is in flight", || engine.switches_in_flight() == 0);
-        eventually("counts that are zero", || engine.check_counts().is_ok());
+        let users = || gone.iter().map(Weak::strong_count).sum();
+        eventually_is("users of the backends", &0, users);
+        eventually_is("tenants, the root among them", &1, || engine.memcgs().len());
+        eventually_is("switches in flight", &0, || engine.switches_in_flight());
+        eventually_is("counts", &Ok(()), || engine.check_counts());
         let arena = engine.arena();
-        eventually("all frames are free", || arena.free_frames() == u64::from(arena.frames()));
-        eventually("all inode slots are free", || arena.free_inodes() == inodes_of(arena));
-        eventually("all volume slots are free", || arena.volumes().count() == 0);
-        eventually("the shrinkers of before", || engine.shrinkers().len() == self.shrinkers);
-        eventually("the threads of before", || threads("s") == self.threads);
-        eventually("the descriptors of before", || entries("/proc/self/fd") == self.descriptors);
+        eventually_is("free frames", &u64::from(arena.frames()), || arena.free_frames());
+        eventually_is("free inode slots", &inodes_of(arena), || arena.free_inodes());
+        eventually_is("volume slots in use", &0, || arena.volumes().count());
+        eventually_is("shrinkers", &self.shrinkers, || engine.shrinkers().len());
+        eventually_is("threads", &self.threads, threads);
+        eventually_is("descriptors", &self.descriptors, || entries("/proc/self/fd"));
         assert_eq!((engine.dead_volume_uses(), engine_panics()), (0, 0));
     }
 }

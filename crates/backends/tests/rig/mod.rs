@@ -301,6 +301,20 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until other threads have brought something to `wanted`.
+#[track_caller]
+pub(crate) fn eventually_is<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, mut find: impl FnMut() -> T) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = find();
+        if found == *wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}: {found:?}, not {wanted:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// What a process that is killed now would leave: a copy of the arena, at this instant if nobody writes.
 pub(crate) fn snapshot(engine: &Engine) -> OwnedFd {
     let from = OsFile::from(engine.arena().try_clone_fd().unwrap());

@@ -404,7 +404,7 @@ impl Inode {
 
     fn take_if_clean(&self) -> Option<Node> {
         // One at a time, or two who end the last two things at once could both find the other in the way. A
-        // writer in the way is a user, and the last user comes here again.
+        // writer in the way is a user, and the last user comes here again. A freeze is none, and is one of those.
         let _one = self.sb.releasing.lock();
         let _exclusive = self.rwsem.try_write()?;
         let mut state = self.state.lock();

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use slackwater_sync::gate;
 use slackwater_sync::shim::atomic::Ordering;
 
+use crate::inode::Inode;
 use crate::super_block::{FROZEN, MOUNTED, SuperBlock};
 use crate::units::Tick;
 
@@ -16,13 +18,21 @@ impl SuperBlock {
     pub(crate) fn freeze(&self, deadline: Option<Tick>) -> bool {
         self.state.store(FROZEN, Ordering::SeqCst);
         for inode in self.all_inodes() {
-            while inode.rwsem.try_write().is_none() {
+            while self.is_being_changed(&inode) {
                 if !self.pause(deadline) {
                     return false;
                 }
             }
         }
         true
+    }
+
+    fn is_being_changed(&self, inode: &Inode) -> bool {
+        // This is no user, and does not come back: who would let go of the inode's record meanwhile waits.
+        let _one = self.releasing.lock();
+        let exclusive = inode.rwsem.try_write();
+        gate::pass("freeze.looking");
+        exclusive.is_none()
     }
 
     /// Waits a moment, or until something of this volume ends, for who polls what has no wake-up of its own.

@@ -26,6 +26,7 @@
 
 use std::time::Duration;
 
+use slackwater_sync::gate;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -106,7 +107,9 @@ impl PreparedUmount {
         }
         let busy = sb.evict_inodes(self.discard);
         sb.unregister_shrinker();
-        sb.forget_dirty();
+        gate::pass("umount.evicted");
+        // Thrown away with a unit in flight that has ended since: that one left the rest to the flusher.
+        sb.forget_dirty().iter().for_each(|inode| inode.release_if_clean());
         sb.set_gone();
         sb.engine().landing.free_kept();
         sb.note_progress();

@@ -5,6 +5,8 @@
 //! F2. A wake-up during a run leads to another run.
 //! F3. Every wb with dirty inodes on a waiting list is queued, running, blocked on a slot or a gate that will
 //!     wake it, or has a timer.
+//! F4. Nothing here or among the slots of its bdi refers for long to a wb that was forgotten, though it is run if it is woken:
+//!     whoever has it has the backend.
 //!
 //! # Lock order
 //! The pool's lock is a leaf: nothing is called under it.
@@ -128,9 +130,10 @@ impl FlusherPool {
         self.changed.notify_one();
     }
 
-    /// Forgets `wb`, whose volume is gone.
+    /// Forgets `wb`, which was released or whose volume is gone (F4).
     pub(crate) fn forget(&self, wb: &Arc<BdiWriteback>) {
         let mut state = self.state.lock();
+        wb.is_forgotten.store(true, Ordering::Relaxed);
         state.queue.retain(|queued| !Arc::ptr_eq(queued, wb));
         if wb.run.load(Ordering::Relaxed) == QUEUED {
             wb.run.store(IDLE, Ordering::Relaxed);
@@ -142,7 +145,7 @@ impl FlusherPool {
     /// Runs `wb` at `at`, unless it has a timer that is due earlier.
     pub(crate) fn arm(&self, wb: &Arc<BdiWriteback>, at: Tick) {
         let mut state = self.state.lock();
-        if state.stop {
+        if state.stop || wb.is_forgotten.load(Ordering::Relaxed) {
             return;
         }
         let armed = wb.timer_at.load(Ordering::Relaxed);
@@ -221,7 +224,11 @@ impl FlusherPool {
         } else {
             wb.run.store(IDLE, Ordering::Relaxed);
         }
+        let is_forgotten = wb.is_forgotten.load(Ordering::Relaxed);
         drop(state);
+        if is_forgotten {
+            wb.bdi.slots.runs(wb); // F4: this run may have wanted one
+        }
         if let Next::At(at) = next {
             self.arm(wb, at);
         }

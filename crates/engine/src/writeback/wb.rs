@@ -143,9 +143,10 @@ pub(crate) struct BdiWriteback {
     pub(crate) blocked: AtomicBool,
     /// Background slots of the bdi that its units have; changes under the slots' lock.
     pub(super) slots_held: AtomicU32,
-    /// `run` and `timer_at` belong to the pool, under its lock.
+    /// These belong to the pool, under its lock.
     pub(crate) run: AtomicU8,
     pub(crate) timer_at: AtomicU64,
+    pub(crate) is_forgotten: AtomicBool,
     sb: Mutex<Weak<SuperBlock>>,
 }
 
@@ -210,6 +211,7 @@ impl BdiWriteback {
             slots_held: AtomicU32::new(0),
             run: AtomicU8::new(0),
             timer_at: AtomicU64::new(u64::MAX),
+            is_forgotten: AtomicBool::new(false),
             sb: Mutex::new(LEAVES, sb),
         }
     }
@@ -266,13 +268,14 @@ impl BdiWriteback {
     }
 
     /// It is released, the volume is gone, or the engine goes away with dirty inodes: breaks the references between
-    /// inodes, lists and pool.
-    pub(crate) fn abandon(self: &Arc<Self>) {
+    /// inodes, lists and pool. Returns the inodes that waited on a list.
+    pub(crate) fn abandon(self: &Arc<Self>) -> Vec<Arc<Inode>> {
         self.pool.forget(self);
         let inodes = self.lists.lock().clear();
         let work = std::mem::take(&mut *self.work.lock());
         self.bdi.slots.runs(self);
-        drop((inodes, work));
+        drop(work);
+        inodes
     }
 
     /// Arms the timer of a wb that has dirty inodes since `when`.

@@ -1,0 +1,135 @@
+//! A volume is frozen or thrown away while units of it end and a flusher is at work on it, replayed: nothing of it is left. A
+//! target of its own, whose tests take turns, since every unmount of the process stops at the gates that they hold.
+
+#![cfg(debug_assertions)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[allow(dead_code, reason = "shared with other tests, which use the rest")]
+mod rig;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater::{UmountOptions, WriteFlags};
+use slackwater_backends::Rule;
+use slackwater_sync::gate;
+
+use crate::rig::{Disk, PAGE, Rig, assert_idle, by_hand, create, inodes_of, limits, pattern, spawn};
+
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const DISCARD: UmountOptions = UmountOptions { deadline: None, discard: true };
+
+/// Units of one page, so many at a time.
+fn narrow(units_in_flight: u32) -> Disk {
+    Disk::with_limits(Limits { unit_bytes: PAGE as u32, units_in_flight, ..limits() })
+}
+
+/// A file of which the first unit is in flight, and held, and the rest waits for the flusher.
+fn begin_to_write(rig: &Rig) {
+    create(&rig.volume, "a").write_at(0, &pattern(1, 3 * PAGE)).unwrap();
+    rig.disk.faults.add(Rule::hold().on("write"));
+    rig.flush_without_waiting();
+    assert_eq!(rig.disk.faults.held().len(), 1);
+}
+
+/// The unit ends when its inode has been evicted and is still on a list: who ends it leaves it to the flusher, which does not
+/// come any more.
+#[test]
+fn a_unit_that_ends_before_its_list_does_leaves_no_record_behind() {
+    let _turn = turn();
+    let rig = Rig::with(narrow(1), by_hand());
+    begin_to_write(&rig);
+    let hold = gate::hold("umount.evicted");
+    let volume = Arc::clone(&rig.volume);
+    let umount = spawn("a discarding umount", move || volume.umount(DISCARD));
+    hold.wait_reached();
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    drop(hold);
+    umount.wait().unwrap();
+    assert_idle(&rig.engine, &rig.volume);
+}
+
+/// A freeze looks at an inode when the last thing of it ends. Each would keep the other from giving its record back.
+#[test]
+fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
+    let _turn = turn();
+    let rig = Rig::by_hand();
+    // A freeze comes to the inodes in the order of their hash: to this one before the root.
+    let file = (0..64).map(|nth| rig.create(&nth.to_string())).find(|file| file.inode().id().ino % 16 == 0).unwrap();
+    file.write_at_with(WriteFlags::DONTCACHE, 0, &pattern(1, PAGE)).unwrap();
+    drop(file);
+    rig.disk.faults.add(Rule::hold().on("sync_volume"));
+    while rig.disk.faults.held().is_empty() {
+        rig.advance(Duration::from_millis(500));
+    }
+    let hold = gate::hold("freeze.looking");
+    let volume = Arc::clone(&rig.volume);
+    let freeze = spawn("freeze", move || volume.freeze_writes(None));
+    hold.wait_reached();
+    let faults = rig.disk.faults.clone();
+    let commit = spawn("the end of a commit", move || faults.release_all());
+    std::thread::sleep(Duration::from_millis(50)); // it gets as far as it can
+    drop(hold);
+    freeze.wait().unwrap();
+    commit.wait();
+    assert_eq!(rig.engine.arena().free_inodes(), inodes_of(rig.engine.arena()));
+    rig.disk.faults.clear();
+    rig.volume.thaw();
+    rig.unmount_and_find_nothing_left();
+}
+
+type Then = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// Does something once, in the middle of a flusher's run: as soon as so many units are held.
+struct WhenHeld {
+    units: usize,
+    disk: Disk,
+    then: Arc<Then>,
+}
+
+impl Backend for WhenHeld {
+    fn submit(&self, call: Call) {
+        self.disk.backend.submit(call);
+        let then = if self.disk.faults.held().len() == self.units { self.then.lock().unwrap().take() } else { None };
+        if let Some(then) = then {
+            then();
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.disk.backend.limits()
+    }
+}
+
+/// The flusher goes on with the inode that it has, and finds no slot: nobody may wait for one on behalf of a volume that is
+/// gone, or it would keep the backend.
+#[test]
+fn a_flusher_at_work_does_not_keep_the_backend_of_a_volume_that_is_gone() {
+    const UNITS: u32 = 3;
+    let _turn = turn();
+    let rig = Rig::with(Disk::new(), by_hand());
+    let (disk, then) = (narrow(UNITS), Arc::new(Then::default()));
+    let faults = disk.faults.clone();
+    let backend = Arc::new(WhenHeld { units: UNITS as usize, disk, then: Arc::clone(&then) });
+    let is_kept = Arc::downgrade(&backend);
+    let volume = rig.engine.mount("thrown away", backend).unwrap();
+    // The first may have all slots but one.
+    for name in ["a", "b"] {
+        create(&volume, name).write_at(0, &pattern(1, UNITS as usize * PAGE)).unwrap();
+    }
+    faults.add(Rule::hold().on("write"));
+    *then.lock().unwrap() = Some(Box::new(move || volume.umount(DISCARD).unwrap()));
+    rig.flush_without_waiting();
+    assert!(then.lock().unwrap().is_none(), "all slots were taken");
+    faults.clear();
+    faults.release_all();
+    rig.engine.step(); // what was woken by its end
+    assert_eq!(is_kept.strong_count(), 0, "somebody has the backend");
+    assert_idle(&rig.engine, &rig.volume);
+}
