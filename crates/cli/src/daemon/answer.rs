@@ -1,8 +1,6 @@
 //! What a daemon answers.
 
 use std::sync::Arc;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::control::protocol::{Happening, Reply, Request};
 use crate::control::server::{Doors, Respond};
@@ -12,31 +10,17 @@ use crate::mount::tenants_of_all;
 
 /// As many unmounts and listeners at once as a script may have, and room for who looks.
 const CONNECTIONS_MAX: usize = 256;
-/// A client that does not take its answer within this time goes without.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Whoever its group lets in may look.
 pub(super) const DOORS: Doors = Doors { connections_max: CONNECTIONS_MAX, anybody_may_look: true };
 
 pub(super) struct Answers {
     volumes: Arc<Volumes>,
-    /// Requests whose answer has not been sent.
-    answering: Mutex<u32>,
-    answered: Condvar,
 }
 
 impl Answers {
-    pub(super) fn new(volumes: Arc<Volumes>) -> Arc<Self> {
-        Arc::new(Self { volumes, answering: Mutex::new(0), answered: Condvar::new() })
-    }
-
-    /// Waits for the last answers.
-    ///
-    /// # Blocking
-    /// Some seconds at most.
-    pub(super) fn wait_given(&self) {
-        let answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.answered.wait_timeout_while(answering, LAST_ANSWERS_WITHIN, |answering| *answering > 0));
+    pub(super) fn new(volumes: Arc<Volumes>) -> Self {
+        Self { volumes }
     }
 
     fn answer(
@@ -83,14 +67,5 @@ impl Answers {
 impl Respond for Answers {
     fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
         self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
-    }
-
-    fn asked(&self) {
-        *self.answering.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    }
-
-    fn replied(&self) {
-        *self.answering.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.answered.notify_all();
     }
 }

@@ -104,8 +104,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let seen = Arc::clone(&volumes);
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot())).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
-    let answers = Answers::new(Arc::clone(&volumes));
-    server::start(listener, answer::DOORS, Arc::clone(&answers) as _)
+    let unanswered = server::start(listener, answer::DOORS, Arc::new(Answers::new(Arc::clone(&volumes))))
         .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.display())))?;
 
     let configured: Vec<MountRequest> = config.mounts().collect();
@@ -130,7 +129,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
 
     watch.keep(&volumes);
     volumes.shared.events.end();
-    answers.wait_given();
+    unanswered.wait_for_none();
     drop((listens, metrics));
     if remove_if_empty(&engine, &arena_path)? {
         tell!("Ended: everything is in the sources.");

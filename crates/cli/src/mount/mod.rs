@@ -115,7 +115,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         false => None,
     };
     let session = Session::new(entry, Tally::default());
-    UnixListener::bind(claim.registered.socket())
+    let unanswered = UnixListener::bind(claim.registered.socket())
         .and_then(|listener| server::start(listener, server::PRIVATE, Arc::clone(&session) as _))
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
 
@@ -136,6 +136,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     drop(metrics); // it has the engine while somebody scrapes
     mounted.close(&session, claim)?;
     session.set_released();
+    unanswered.wait_for_none();
     if !arguments.detached {
         tell!(
             "Unmounted {}: everything is in {}.",

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use slackwater::{Engine, SuperBlock};
 
 use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, Writers};
-use crate::control::server::Respond;
+use crate::control::server::{LAST_ANSWERS_WITHIN, Respond};
 use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
@@ -26,8 +26,6 @@ use crate::registry::Entry;
 
 /// Between two looks at how far something is.
 const TICK: Duration = Duration::from_millis(200);
-/// A client that does not take its answer within this time goes without.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// What the steps of an unmount may take where nothing is left to flush, whatever the deadline.
 const STEPS_WITHIN: Duration = Duration::from_secs(5);
@@ -68,8 +66,6 @@ struct State {
     is_over: bool,
     /// S2.
     released: bool,
-    /// Requests whose answer has not been sent.
-    answering: u32,
 }
 
 impl Tally {
@@ -119,13 +115,10 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// S2; waits until those who wait for it have heard.
+    /// S2.
     pub(crate) fn set_released(&self) {
-        let mut state = self.state();
-        state.released = true;
+        self.state().released = true;
         self.changed.notify_all();
-        let answered = self.changed.wait_timeout_while(state, LAST_ANSWERS_WITHIN, |state| state.answering > 0);
-        drop(answered);
     }
 
     /// What is served, once it is mounted.
@@ -406,14 +399,5 @@ impl Respond for Session {
             return Reply::Failed(Failure::usage("this is a mount process, and no daemon with volumes"));
         }
         self.answer(request, progress).unwrap_or_else(Reply::Failed)
-    }
-
-    fn asked(&self) {
-        self.state().answering += 1;
-    }
-
-    fn replied(&self) {
-        self.state().answering -= 1;
-        self.changed.notify_all();
     }
 }

@@ -10,8 +10,8 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ use crate::exit::Failure;
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// A peer that does not take its reply within this time has lost it.
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
+/// A client that does not take its answer within this time, at the end of the process, goes without.
+pub(crate) const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Who may come in, and how many at once.
 #[derive(Copy, Clone, Debug)]
@@ -44,20 +46,43 @@ pub(crate) trait Respond: Send + Sync + 'static {
     /// # Blocking
     /// As long as it takes.
     fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
-
-    /// A request is about to be answered.
-    fn asked(&self) {}
-
-    /// The last reply has been written, or was lost.
-    fn replied(&self) {}
 }
 
-/// Says so however the answer ends.
-struct Replied<'a>(&'a dyn Respond);
+/// Requests whose last reply has not been sent.
+#[derive(Default)]
+pub(crate) struct Unanswered {
+    count: Mutex<u32>,
+    changed: Condvar,
+}
 
-impl Drop for Replied<'_> {
+impl Unanswered {
+    fn count(&self) -> MutexGuard<'_, u32> {
+        // Nobody panics who has it.
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, until what is returned is dropped: however the answer ends.
+    fn add(&self) -> Asked<'_> {
+        *self.count() += 1;
+        Asked(self)
+    }
+
+    /// Waits until those who have asked have heard, for [`LAST_ANSWERS_WITHIN`] at most.
+    ///
+    /// # Blocking
+    /// As it says.
+    pub(crate) fn wait_for_none(&self) {
+        drop(self.changed.wait_timeout_while(self.count(), LAST_ANSWERS_WITHIN, |count| *count > 0));
+    }
+}
+
+/// A request that is being answered.
+struct Asked<'u>(&'u Unanswered);
+
+impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.0.replied();
+        *self.0.count() -= 1;
+        self.0.changed.notify_all();
     }
 }
 
@@ -65,12 +90,14 @@ impl Drop for Replied<'_> {
 ///
 /// # Errors
 /// There is no thread.
-pub(crate) fn start(listener: UnixListener, doors: Doors, respond: Arc<dyn Respond>) -> io::Result<()> {
-    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, doors, &respond))?;
-    Ok(())
+pub(crate) fn start(listener: UnixListener, doors: Doors, respond: Arc<dyn Respond>) -> io::Result<Arc<Unanswered>> {
+    let unanswered = Arc::new(Unanswered::default());
+    let counted = Arc::clone(&unanswered);
+    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, doors, &respond, &counted))?;
+    Ok(unanswered)
 }
 
-fn accept(listener: &UnixListener, doors: Doors, respond: &Arc<dyn Respond>) {
+fn accept(listener: &UnixListener, doors: Doors, respond: &Arc<dyn Respond>, unanswered: &Arc<Unanswered>) {
     let (all, looking) = (Places::new(doors.connections_max), Places::new(doors.connections_max / 4));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -88,11 +115,11 @@ fn accept(listener: &UnixListener, doors: Doors, respond: &Arc<dyn Respond>) {
             reply(&stream, Reply::Failed(failure));
             continue;
         };
-        let respond = Arc::clone(respond);
+        let (respond, unanswered) = (Arc::clone(respond), Arc::clone(unanswered));
         // Without a thread the peer is dropped, and its places with the closure.
         let _ = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
             let _places = places;
-            serve(stream, access, &*respond);
+            serve(stream, access, &*respond, &unanswered);
         });
     }
 }
@@ -134,7 +161,7 @@ fn access(stream: &UnixStream, doors: Doors) -> Option<Access> {
     if is_ours { Some(Access::All) } else { doors.anybody_may_look.then_some(Access::Look) }
 }
 
-fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond) {
+fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswered: &Unanswered) {
     let line = match line::read(&mut stream, &mut Vec::new(), REQUEST_BYTES_MAX, Some(REQUEST_WITHIN)) {
         Ok(Some(line)) => line,
         Ok(None) => return,
@@ -156,8 +183,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond) {
             reply(&stream, Reply::Failed(failure));
         }
         Ok(message) => {
-            respond.asked();
-            let _replied = Replied(respond);
+            let _asked = unanswered.add();
             let last = respond.respond(message.volume.as_deref(), message.body, &|progress| reply(&stream, progress));
             reply(&stream, last);
         }
