@@ -77,6 +77,7 @@ impl Drop for Turn {
 
 /// Bytes of a parked write, counted in both budgets.
 struct Payload {
+    /// Emptied when it is let go of before its write.
     bytes: Vec<u8>,
     /// What the write had taken before the first of them.
     base: usize,
@@ -101,13 +102,23 @@ impl Payload {
     fn left(&self, write: &Write) -> &[u8] {
         &self.bytes[write.taken - self.base..]
     }
+
+    /// Nothing is left for `write`.
+    fn let_go(&mut self, write: &Write) {
+        self.uncount();
+        (self.bytes, self.base) = (Vec::new(), write.taken);
+    }
+
+    fn uncount(&self) {
+        for counter in [&*self.tenant, &*self.volume, &TOTAL] {
+            counter.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        for counter in [&*self.tenant, &*self.volume, &TOTAL] {
-            counter.fetch_sub(self.bytes.len(), Ordering::Relaxed);
-        }
+        self.uncount();
     }
 }
 
@@ -277,7 +288,7 @@ impl Volume {
         let tenant = self.attendant.bytes_of(&write);
         let payload = Payload::keep(rest, &write, tenant, &self.attendant.parked_bytes);
         let turn = Turn::new(&write.open.node);
-        let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
+        let Some(waiting) = self.let_off_from_here(waiting, &write) else { return };
         let parked = ParkedWrite { _turn: turn, waiting, write, payload };
         self.call_attendant(|queue| queue.of(&parked).writes.push_back(parked));
     }
@@ -310,7 +321,7 @@ impl Volume {
             for parked in self.attendant.thread_failed().into_values().flat_map(|of| of.writes) {
                 let ParkedWrite { waiting, write, payload, _turn } = parked;
                 drop((payload, _turn));
-                self.finish(waiting, let_off(write.taken));
+                self.finish(waiting, let_off(write.may_end_with().unwrap_or(0)));
             }
             self.send_paused(true);
         }
@@ -346,10 +357,14 @@ impl Volume {
     fn go_on(self: &Arc<Self>, mut parked: ParkedWrite) -> bool {
         let attempt = {
             let Some(mut state) = parked.waiting.lock() else { return true };
-            let from = parked.write.taken - parked.payload.base;
-            let attempt = parked.write.attempt(&parked.payload.bytes[from..], false);
-            state.parked = Some(parked.write.taken);
-            attempt
+            let attempt = parked.write.attempt(parked.payload.left(&parked.write), false);
+            state.parked = parked.write.may_end_with();
+            if state.is_interrupted() {
+                parked.payload.let_go(&parked.write); // it ends with what was taken, which is made durable first
+                Attempt::Done
+            } else {
+                attempt
+            }
         };
         match attempt {
             Attempt::Done if parked.write.is_lazy() => {

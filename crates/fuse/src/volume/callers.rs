@@ -3,7 +3,8 @@
 //! A caller that waits for the backend is let go when it is being killed: it gets EINTR and dies at once, the
 //! call goes on without it, and what the call hands out is taken back. One that is merely interrupted goes on
 //! waiting, since the name may be made already; but the kernel interrupts only once, so it is watched from
-//! then on. A caller whose write is parked is answered by any interrupt: with what was taken, or EINTR.
+//! then on. A caller whose write is parked is answered by any interrupt: with what was taken, or EINTR. What is to be durable
+//! before that (`O_SYNC`) is made so first.
 //!
 //! A change that has begun keeps its caller. Who has seen a process die removes what it left, or takes over what
 //! it had locked, and no change of the dead may come after that. Only a change that takes very long ([`PATIENCE`])
@@ -35,6 +36,7 @@ use crate::reply::Reply;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
 use crate::volume::lock_order::CALLER;
+use crate::volume::writes::Write;
 use crate::volume::{Volume, processes};
 
 /// For how long a change keeps a caller that is being killed. A backend that works is faster, however busy it is.
@@ -50,7 +52,7 @@ pub(super) struct Caller {
 /// What a caller's lock protects.
 pub(super) struct CallerState {
     place: Place,
-    /// Bytes taken of a write that is parked.
+    /// Bytes taken of a write that is parked, if they may be acknowledged.
     pub(super) parked: Option<usize>,
     /// When the change began that it waits for, if it waits for one.
     changing_since: Option<Tick>,
@@ -136,17 +138,15 @@ impl Volume {
         Waiting { held, caller }
     }
 
-    /// From here on an interrupt lets the caller of a write go with the `taken` bytes. `None`: nobody waits any more, or a
-    /// signal had come before, and has been answered.
-    pub(super) fn let_off_from_here(&self, waiting: Waiting, taken: usize) -> Option<Waiting> {
-        let is_interrupted = {
+    /// From here on an interrupt lets the caller of a write go with what [`Write::may_end_with`] says. `None`: nobody waits
+    /// any more, or a signal had come before, and has been answered.
+    pub(super) fn let_off_from_here(&self, waiting: Waiting, write: &Write) -> Option<Waiting> {
+        let taken = {
             let mut state = waiting.lock()?;
-            state.parked = Some(taken);
-            state.is_interrupted()
+            state.parked = write.may_end_with();
+            state.parked.filter(|_| state.is_interrupted())
         };
-        if !is_interrupted {
-            return Some(waiting);
-        }
+        let Some(taken) = taken else { return Some(waiting) };
         self.finish(waiting, let_off(taken));
         None
     }

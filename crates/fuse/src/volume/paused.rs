@@ -86,7 +86,7 @@ impl Volume {
             Pause::AskAfter(time) => (time, true),
             Pause::None => return self.finish_taken(waiting, &write),
         };
-        let Some(waiting) = self.let_off_from_here(waiting, write.taken) else { return };
+        let Some(waiting) = self.let_off_from_here(waiting, &write) else { return };
         if self.attendant.paused.push(self.sb.now() + time, Paused { asks, waiting, write }) {
             self.attend_to_paused();
         }

@@ -68,6 +68,11 @@ impl Write {
         self.sync.is_none()
     }
 
+    /// How much of it may be acknowledged as it is, to end it early. `None`: what was taken is to be durable first.
+    pub(super) fn may_end_with(&self) -> Option<usize> {
+        (self.is_lazy() || self.taken == 0).then_some(self.taken)
+    }
+
     /// What its writer is to do before it writes on. What is to be durable before the reply has waited for that.
     pub(super) fn pause(&self) -> Pause {
         if self.is_lazy() { self.open.file.balance_dirty_pages_for(&self.memcg) } else { Pause::None }

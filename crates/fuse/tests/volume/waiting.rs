@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
@@ -57,6 +58,36 @@ fn an_interrupted_writer_that_is_parked_goes_on_with_what_was_taken() {
     rig.faults.clear();
     rig.faults.release_all();
     assert!(wait(&mut child).is_some());
+}
+
+/// Bytes that were taken of a write with `O_SYNC` are not acknowledged before they are durable, whoever interrupts.
+#[test]
+fn an_interrupted_synchronous_writer_that_is_parked_ends_with_what_is_durable() {
+    const WRITE: &str = "import os, signal, sys\n\
+        signal.signal(signal.SIGUSR1, lambda *_: None)\n\
+        fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_SYNC)\n\
+        print(os.write(fd, b'x' * (1 << 20)))";
+    let rig = hung();
+    // Room for a part of the next one.
+    fs::write(rig.file("a"), pattern(1, 3700 << 10)).unwrap();
+    let path = rig.file("b");
+    let mut child = Command::new("python3").args(["-c", WRITE]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+    until("the write is parked", || is_parked(&rig));
+    // Asked for, since the kernel has not heard of it.
+    let found = statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE).unwrap();
+    assert!(found.stx_size > 0, "a part of it was taken");
+    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "nothing of it is durable");
+    rig.faults.clear();
+    rig.faults.release_all();
+    assert!(wait(&mut child).expect("it ends").success());
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    let said: u64 = said.trim().parse().unwrap();
+    assert!(said > 0 && fs::metadata(rig.stored("b")).unwrap().len() >= said, "{said} bytes");
+    assert!(!is_parked(&rig));
+    rig.umount().unwrap();
 }
 
 #[test]
