@@ -342,10 +342,10 @@ impl SuperBlock {
         self.engine.call(&*self.bdi.backend, deadline, make)
     }
 
-    /// Forgets what waits for write-back and commit. Returns the inodes that waited for a flusher.
-    pub(crate) fn forget_dirty(&self) -> Vec<Arc<Inode>> {
+    /// Forgets what waits for write-back and commit.
+    pub(crate) fn forget_dirty(&self) {
         drop(self.commits.take());
-        self.close_wbs()
+        self.close_wbs();
     }
 
     /// The engine goes away with this volume mounted: breaks the references between volume and inodes and
@@ -358,6 +358,6 @@ impl SuperBlock {
         drop(self.take_inodes());
         self.unregister_shrinker();
         self.wbs().iter().for_each(|wb| wb.forget_switches());
-        drop(self.forget_dirty());
+        self.forget_dirty();
     }
 }

@@ -108,8 +108,7 @@ impl PreparedUmount {
         let busy = sb.evict_inodes(self.discard);
         sb.unregister_shrinker();
         gate::pass("umount.evicted");
-        // Thrown away with a unit in flight that has ended since: that one left the rest to the flusher.
-        sb.forget_dirty().iter().for_each(|inode| inode.release_if_clean());
+        sb.forget_dirty();
         sb.set_gone();
         sb.engine().landing.free_kept();
         sb.note_progress();

@@ -391,7 +391,7 @@ impl BdiWriteback {
     /// Returns an inode that this wb took from `Io` to a list of it. One that has been switched to another wb meanwhile
     /// waits on that one's `Dirty`. One that is not on `Busy` any more was settled by whoever ended its I/O, and stays
     /// where it is, at its age if it is on `Dirty`; if it is clean, an age given to it here would keep the next writer from
-    /// listing it. So does one that is on no list: its volume may be gone, and nobody else let go of its record then.
+    /// listing it.
     fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick, place: impl FnOnce(&mut IoLists)) {
         let requeued = inode.with_lists(|LockedWb { wb, mut lists }| {
             let list = lists.list_of(inode);
@@ -412,13 +412,10 @@ impl BdiWriteback {
             wb.wake();
             Some(when)
         });
-        match requeued {
-            None => inode.release_if_clean(),
-            Some(when) => {
-                tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
+        if let Some(when) = requeued {
+            tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
                 ino = inode.id().ino, dirtied_when_ms = ms_of(when), age_ms = age_ms(self, when),
-                "writeback_sb_inodes_requeue")
-            }
+                "writeback_sb_inodes_requeue");
         }
     }
 }

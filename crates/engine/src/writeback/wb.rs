@@ -268,14 +268,13 @@ impl BdiWriteback {
     }
 
     /// It is released, the volume is gone, or the engine goes away with dirty inodes: breaks the references between
-    /// inodes, lists and pool. Returns the inodes that waited on a list.
-    pub(crate) fn abandon(self: &Arc<Self>) -> Vec<Arc<Inode>> {
+    /// inodes, lists and pool.
+    pub(crate) fn abandon(self: &Arc<Self>) {
         self.pool.forget(self);
         let inodes = self.lists.lock().clear();
         let work = std::mem::take(&mut *self.work.lock());
         self.bdi.slots.runs(self);
-        drop(work);
-        inodes
+        drop((inodes, work));
     }
 
     /// Arms the timer of a wb that has dirty inodes since `when`.

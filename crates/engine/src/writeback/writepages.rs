@@ -400,6 +400,8 @@ pub(crate) fn settle_now(inode: &Arc<Inode>) {
             inode.release_if_clean();
             inode.super_block().forget_if_unused(inode);
         }
+        // The flusher is about to look at it: after the end of the volume, it may be, which takes the records back.
+        Settled::Waiting if inode.is_clean(&inode.state.lock()) => inode.release_if_clean(),
         Settled::Waiting => {}
     }
     inode.super_block().engine().waits.wake(inode.id());

@@ -17,7 +17,6 @@ use slackwater_sync::rcu::{Domain, RcuArc};
 use slackwater_sync::shim::{Arc, Weak};
 
 use crate::cgroup::{Memcg, MemcgId};
-use crate::inode::Inode;
 use crate::lock_order::CGWB_TREE;
 use crate::super_block::SuperBlock;
 use crate::writeback::{BdiWriteback, Pages};
@@ -141,21 +140,19 @@ impl SuperBlock {
         Some(wb)
     }
 
-    /// The volume is gone: its wbs are killed and forgotten, whoever still has a reference. Returns the inodes that waited
-    /// on their lists.
-    pub(crate) fn close_wbs(&self) -> Vec<Arc<Inode>> {
+    /// The volume is gone: its wbs are killed and forgotten, whoever still has a reference.
+    pub(crate) fn close_wbs(&self) {
         let all = {
             let mut made = self.cgroup_wbs.made.lock();
             made.is_closed = true;
             std::mem::take(&mut made.all)
         };
-        let mut inodes = self.root_wb().abandon();
         for wb in &all {
             wb.memcg.remove_wb(wb);
             let _ = wb.kill_ref();
-            inodes.append(&mut wb.abandon());
+            wb.abandon();
         }
-        inodes
+        self.root_wb().abandon();
     }
 }
 
@@ -176,8 +173,7 @@ impl BdiWriteback {
     pub(in crate::writeback) fn release(self: &Arc<Self>, sb: &SuperBlock) {
         debug_assert_eq!(self.stat.sum(), Pages::default(), "W1: no inode, no counts");
         sb.cgroup_wbs.made.lock().all.retain(|other| !Arc::ptr_eq(other, self));
-        let waiting = self.abandon();
-        debug_assert!(waiting.is_empty(), "an inode on a list has its wb");
+        self.abandon();
     }
 }
 
