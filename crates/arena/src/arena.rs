@@ -199,6 +199,12 @@ impl Arena {
         self.pools.free_count(pool)
     }
 
+    /// Whether [`RUN_FRAMES`](crate::RUN_FRAMES) frames can be had in one run. Calls under way may or may not be counted.
+    #[must_use]
+    pub fn has_whole_run(&self) -> bool {
+        self.pools.has_whole_run()
+    }
+
     /// Asks the processor for the memory of a frame whose bytes are wanted at once and were not foreseeable: random
     /// reads, and writes of any order.
     #[inline]

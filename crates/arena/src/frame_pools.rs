@@ -51,6 +51,11 @@ impl FramePools {
         }
     }
 
+    /// Whether a run of [`RUN_FRAMES`](crate::RUN_FRAMES) is free in the normal pool, as far as is known.
+    pub(crate) fn has_whole_run(&self) -> bool {
+        self.normal.has_whole()
+    }
+
     pub(crate) fn free(&self, frame: FrameId) {
         match frame.as_u32().checked_sub(self.normal.len()) {
             None => self.normal.free(frame.as_u32()),

@@ -8,6 +8,10 @@
 //! Two summaries, a bit per chunk, lead to the next chunk: `whole` to entirely free ones, `some` to those
 //! with any free number. Frames, inode slots and volume slots are all handed out this way.
 //!
+//! Who wants 256 numbers or more at once gets chunks that are entirely free, as far as there are some, and leaves his shard
+//! where it is. What comes together as a rule goes together as well: so such chunks come back entire, while one that was
+//! taken from the middle on to the middle of the next would be two pieces for ever, and four the next time.
+//!
 //! # Invariants
 //! A1. A number is free exactly while its bit is set. Taking is clearing it by compare-exchange, giving
 //!     back is setting it; nothing else decides who has it.
@@ -113,8 +117,18 @@ impl RunAllocator {
             return 0;
         }
         let (own, shard) = self.shard();
-        let mut place = Place::unpack(shard.place.load(Ordering::Relaxed));
         let mut have = 0;
+        while want - have >= RUN
+            && let Some(chunk) = self.claim_whole(own)
+        {
+            let taken = self.chunks[chunk as usize].take(&mut Place { chunk, bit: 0 }, RUN, &mut got);
+            shard.taken.fetch_add(taken.into(), Ordering::Release); // O2
+            have += taken;
+        }
+        if have == want {
+            return have;
+        }
+        let mut place = Place::unpack(shard.place.load(Ordering::Relaxed));
         loop {
             if let Some(chunk) = self.chunks.get(place.chunk as usize) {
                 let taken = chunk.take(&mut place, want - have, &mut got);
@@ -133,6 +147,11 @@ impl RunAllocator {
         }
         shard.place.store(place.pack(), Ordering::Relaxed);
         have
+    }
+
+    /// Whether a chunk is entirely free, as far as is known (A2).
+    pub(crate) fn has_whole(&self) -> bool {
+        self.whole.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Gives a number back.

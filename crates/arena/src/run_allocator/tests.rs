@@ -111,6 +111,24 @@ fn a_wanted_run_comes_out_whole_from_an_entirely_free_chunk() {
     assert!(run.iter().zip(first + 1..).all(|(number, expected)| *number == expected));
 }
 
+/// Whoever wants many leaves what was begun to the others: so what came together is one run, and comes back as one.
+#[test]
+fn many_are_whole_chunks_wherever_the_shard_goes_on() {
+    let allocator = full(8 * 256);
+    let first = allocator.alloc().expect("all free");
+    let mut many = Vec::new();
+    assert_eq!(allocator.alloc_many(2 * 256 + 10, |number| many.push(number)), 2 * 256 + 10);
+    for chunk in many.chunks_exact(256) {
+        assert!(chunk[0] % 256 == 0 && chunk.is_sorted_by(|a, b| a + 1 == *b), "{chunk:?}");
+    }
+    assert_eq!((many[512], allocator.alloc()), (first + 1, Some(first + 11)));
+    assert!(allocator.has_whole());
+    take_all(&allocator);
+    assert!(!allocator.has_whole());
+    many.iter().for_each(|number| allocator.free(*number));
+    assert!(allocator.has_whole());
+}
+
 #[test]
 fn numbers_given_back_meanwhile_do_not_break_a_run() {
     let allocator = full(512);

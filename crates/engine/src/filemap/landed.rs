@@ -222,8 +222,8 @@ impl Landed<'_> {
         loop {
             let exchanged = inode.mapping.with_page_or_new(index, |leaf, slot| {
                 let (landed, newly) = (&mut *self.landed, Pages::default());
-                let mut exchange = Exchange { inode, landed, terms, index, nth, pages: 0, newly, unclean: 0 };
-                let stop = exchange.pages(leaf, slot, count);
+                let mut exchange = Exchange { inode, landed, terms, index, nth, count, pages: 0, newly, unclean: 0 };
+                let stop = exchange.pages(leaf, slot);
                 (exchange.pages, exchange.newly, stop)
             });
             match exchanged {
@@ -264,6 +264,8 @@ struct Exchange<'a> {
     /// Of the first page, and of the frame for it.
     index: PageIndex,
     nth: usize,
+    /// Pages to exchange, of this leaf and those behind it.
+    count: usize,
     /// Exchanged so far, and by how much they change what is dirty.
     pages: usize,
     newly: Pages,
@@ -272,9 +274,9 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Exchanges up to `count` pages from `first` on.
-    fn pages(&mut self, leaf: &mut LeafState, first: usize, count: usize) -> Option<Stop> {
-        let end = (first + count).min(LEAF_PAGES as usize);
+    /// Exchanges the pages of the leaf from `first` on.
+    fn pages(&mut self, leaf: &mut LeafState, first: usize) -> Option<Stop> {
+        let end = (first + self.count).min(LEAF_PAGES as usize);
         let stop = (first..end).find_map(|slot| self.page(leaf, slot, end).err());
         self.inode.mapping.add_unclean(self.unclean);
         self.inode.mapping.add(Mark::Dirty, self.newly.reclaimable);
@@ -298,7 +300,7 @@ impl Exchange<'_> {
         let taken = match old {
             Some(_) if !leaf.has(Mark::Uptodate, slot) => return Err(Stop::Busy),
             Some(old) if !is_sent => old,
-            Some(_) | None => *self.landed.fresh.last().ok_or_else(|| Stop::Fresh(missing(leaf, slot, end)))?,
+            Some(_) | None => *self.landed.fresh.last().ok_or_else(|| Stop::Fresh(self.missing(leaf, slot, end)))?,
         };
         let hold = arena.try_write(taken).ok_or(Stop::Busy)?;
         let delayed = !is_unclean && inode.needs_space(index);
@@ -334,6 +336,14 @@ impl Exchange<'_> {
         Ok(())
     }
 
+    /// Pages from `slot` on whose frames cannot be had for landed ones. Where none of the leaf's can, those of the leaves behind
+    /// it are taken to be the same: what is allocated together lies together.
+    fn missing(&self, leaf: &LeafState, slot: usize, end: usize) -> usize {
+        let sent = leaf.bits(Mark::Writeback) & !leaf.bits(Mark::Dirty);
+        let missing = ((!leaf.present() | sent) & range_bits(slot as u64, end as u64)).count_ones() as usize;
+        if missing == end - slot { self.count - self.pages } else { missing }
+    }
+
     fn charge(&self, frame: bool, space: bool) -> Result<(), Stop> {
         let sb = self.inode.super_block();
         if frame && !self.terms.pin(sb.bdi()) {
@@ -345,10 +355,4 @@ impl Exchange<'_> {
         }
         Ok(())
     }
-}
-
-/// Pages from `slot` on whose frames cannot be had for landed ones.
-fn missing(leaf: &LeafState, slot: usize, end: usize) -> usize {
-    let sent = leaf.bits(Mark::Writeback) & !leaf.bits(Mark::Dirty);
-    ((!leaf.present() | sent) & range_bits(slot as u64, end as u64)).count_ones() as usize
 }

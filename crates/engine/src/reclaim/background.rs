@@ -28,6 +28,11 @@ fn low_frames(engine: &Shared) -> u64 {
     u64::from(engine.arena.frames()) / LOW_PART
 }
 
+/// Whether no more frames are free than are freed in the background.
+pub(super) fn is_not_plenty(engine: &Shared) -> bool {
+    engine.arena.free_frames_in(Pool::Normal) <= HIGH * low_frames(engine)
+}
+
 /// Has frames freed if few are free, and there may be something to drop.
 pub(super) fn wake_if_low(engine: &Shared) {
     let reclaim = &engine.reclaim;

@@ -105,13 +105,25 @@ pub(crate) fn list(inode: &Arc<Inode>, memcg: &Memcg, first: PageIndex, leaf: &m
     }
     leaf.set_bits(Mark::Listed, pages);
     let engine = inode.super_block().engine();
-    let back = engine.reclaim.ghost.recall(file_key(inode), first.0, pages & !leaf.bits(Mark::Active));
+    let asked = pages & !leaf.bits(Mark::Active);
+    let back = of_one_mind(asked, engine.reclaim.ghost.recall(file_key(inode), first.0, asked));
     leaf.set_bits(Mark::Active, back);
     leaf.clear_bits(Mark::Referenced, back); // the write that brought it was its one use
     let main = pages & leaf.bits(Mark::Active);
     for (queue, pages) in [(Queue::Main, main), (Queue::Small, pages & !main)] {
         push(engine, memcg, queue, LeafRef { inode: Arc::downgrade(inode), first }, pages);
     }
+}
+
+/// Of a leaf that comes as a whole, or nearly, either all pages were `recalled` or none, as most were. The ghost errs and
+/// forgets by blocks, and who came together is to go together: the frames of a stream lie side by side, and would not
+/// after a while, if some blocks of it stayed longer than the others.
+fn of_one_mind(asked: u64, recalled: u64) -> u64 {
+    let (asked_pages, recalled_pages) = (asked.count_ones(), recalled.count_ones());
+    if asked_pages <= u64::BITS / 2 {
+        return recalled;
+    }
+    if 2 * recalled_pages > asked_pages { asked } else { 0 }
 }
 
 /// What the ghost knows the file by.

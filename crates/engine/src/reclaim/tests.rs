@@ -2,14 +2,15 @@
 
 use slackwater_arena::{Arena, ArenaConfig, Pool};
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 
 use super::policy::SWEEP_SLACK;
-use crate::backend::{MemBackend, NewNode, Removal};
+use crate::backend::{Backend, Call, Limits, MemBackend, NewNode, Removal};
 use crate::cgroup::Memcg;
 use crate::clock::ManualClock;
 use crate::engine::{Engine, Shared};
 use crate::file::File;
-use crate::filemap::{ReadFlags, Written};
+use crate::filemap::{ReadFlags, WriteFlags, Written};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Timestamp};
@@ -31,12 +32,17 @@ impl Rig {
     }
 
     fn with(readahead_pages: u32) -> Self {
-        let arena = Arena::create(&ArenaConfig::memfd(FRAMES * PAGE_BYTES)).unwrap();
+        let rig = Self::of(FRAMES, readahead_pages);
+        assert_eq!(rig.free(), NORMAL);
+        rig
+    }
+
+    fn of(frames: u64, readahead_pages: u32) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(frames * PAGE_BYTES)).unwrap();
         let tunables = Tunables { flusher_threads: 0, readahead_pages, ..Tunables::default() };
         let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
         let sb = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
         let shared = Arc::clone(sb.engine());
-        assert_eq!(shared.arena.free_frames_in(Pool::Normal), NORMAL);
         Self { engine, shared, sb }
     }
 
@@ -193,6 +199,70 @@ fn what_a_tenant_leaves_behind_is_its_parents_and_goes_like_all_other_pages() {
     assert_eq!((parent.lruvec.pages(), rig.root().lruvec.pages()), (0, pages + 1));
     read(&file, &child, 1001..4 * FRAMES);
     assert_eq!(cached(&file, 0..500), 0);
+}
+
+/// Counts the pieces of memory that units of streams are in, and throws them away.
+struct Pieces {
+    inner: MemBackend,
+    /// Of all units since it was last set to zero, and how many these were.
+    pieces: AtomicUsize,
+    units: AtomicUsize,
+}
+
+impl Backend for Pieces {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "whatever else is asked")]
+    fn submit(&self, call: Call) {
+        match call {
+            Call::Write(unit) => {
+                let len_bytes = unit.len_bytes();
+                if len_bytes > PAGE {
+                    self.pieces.fetch_add(unit.slices().count(), Ordering::Relaxed);
+                    self.units.fetch_add(1, Ordering::Relaxed);
+                }
+                unit.complete(Ok(len_bytes));
+            }
+            call => self.inner.submit(call),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+}
+
+/// The disk is fast for a unit that is one piece of memory. Two streams that overwrite more than the cache for a long time, with
+/// some small writes between, must not take that apart.
+#[test]
+fn units_of_streams_stay_in_one_piece() {
+    const PASSES: u64 = 8;
+    const FILE: u64 = 192 << 20;
+    const PART: usize = 1 << 20;
+    let rig = Rig::of((128 << 20) / PAGE_BYTES, 0);
+    let backend =
+        Arc::new(Pieces { inner: MemBackend::new(), pieces: AtomicUsize::new(0), units: AtomicUsize::new(0) });
+    let sb = rig.engine.mount("streams", Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    let streams = ["a", "b"].map(|name| {
+        let memcg = rig.engine.memcg_create(name, None, None);
+        let inode = sb.make(&sb.root().unwrap(), name, NewNode::File, 0o644).unwrap();
+        (File::open(&inode).unwrap(), memcg)
+    });
+    let small = File::open(&sb.make(&sb.root().unwrap(), "small", NewNode::File, 0o644).unwrap()).unwrap();
+    for pass in 0..PASSES {
+        if pass + 1 == PASSES {
+            [&backend.pieces, &backend.units].into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        }
+        for at in (0..FILE).step_by(PART) {
+            for (file, memcg) in &streams {
+                let mut landed = sb.landing_frames(PART).unwrap();
+                let written = file.write_landed_for(memcg, WriteFlags::NONE, at, &mut landed, 0..PART).unwrap();
+                assert_eq!(written, Written::Bytes(PART));
+            }
+            small.write_at(at / PART as u64 * PAGE_BYTES, b"small").unwrap();
+            sb.sync().unwrap();
+        }
+    }
+    let (pieces, units) = (backend.pieces.load(Ordering::Relaxed), backend.units.load(Ordering::Relaxed));
+    assert!(pieces * 10 < units * 15, "{units} units in {pieces} pieces");
 }
 
 #[test]
