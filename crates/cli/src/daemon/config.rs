@@ -74,12 +74,6 @@ pub(crate) struct VolumeTable {
     dontcache: bool,
 }
 
-impl TenantTable {
-    pub(crate) fn config(&self) -> TenantConfig {
-        TenantConfig { limit_bytes: self.limit, dontcache: self.dontcache }
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -117,6 +111,14 @@ impl Config {
             }
         }
         Ok(config)
+    }
+
+    /// The tenants of which something is said.
+    pub(crate) fn configured_tenants(&self) -> BTreeMap<PathBuf, TenantConfig> {
+        let tables = self.tenants.iter().map(|(tenant, table)| {
+            (tenant.clone(), TenantConfig { limit_bytes: table.limit, dontcache: table.dontcache })
+        });
+        tables.filter(|(_, config)| *config != TenantConfig::default()).collect()
     }
 
     /// The volumes, as they would be asked for.
