@@ -24,6 +24,7 @@ use slackwater_fuse::Pool;
 use slackwater_fuse::tenants::TenantConfig;
 use slackwater_size as size;
 
+use crate::at_once::at_once;
 use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions};
 use crate::daemon::events::Events;
 use crate::daemon::left::Left;
@@ -296,19 +297,9 @@ impl Volumes {
     pub(super) fn umount_all(&self, insist: bool, failed: &(dyn Fn(&Failure) + Sync)) {
         self.state().is_ending = true;
         self.changed.notify_all();
-        let umount = |name: &VolumeName, session: &Session| {
-            if let Err(failure) = self.umount(name, session, insist) {
+        at_once(usize::MAX, self.sessions().into_iter(), |(name, session)| {
+            if let Err(failure) = self.umount(&name, &session, insist) {
                 failed(&failure);
-            }
-        };
-        let sessions = self.sessions();
-        thread::scope(|scope| {
-            let umount = &umount;
-            for (name, session) in &sessions {
-                let own = thread::Builder::new().spawn_scoped(scope, move || umount(name, session));
-                if own.is_err() {
-                    umount(name, session); // and what hangs delays those that come after
-                }
             }
         });
     }
