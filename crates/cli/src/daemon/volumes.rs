@@ -33,7 +33,7 @@ use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
 use crate::metrics::Snapshot;
 use crate::mount::claim::{self, Claim};
-use crate::mount::door::{Door, Tenancy, Umount};
+use crate::mount::door::{Door, Tenancy};
 use crate::mount::ends;
 use crate::mount::find_nodes::find_nodes;
 use crate::mount::session::{Session, Tally};
@@ -305,14 +305,8 @@ impl Volumes {
     }
 
     fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
-        let request = Umount { deadline: None, force: false, discard: false };
         self.shared.events.tell(Happening::Unmounting, Some(name.as_str()), "");
-        let outcome = match session.umount(request, &mut |_, _| {}) {
-            Err(failure) if insist && failure.reason == Reason::Busy => {
-                session.umount(Umount { force: true, ..request }, &mut |_, _| {})
-            }
-            outcome => outcome,
-        };
+        let outcome = session.umount_patiently(insist, |_| {}, &mut |_, _| {});
         outcome.inspect_err(|failure| {
             self.shared.events.tell(Happening::StillMounted, Some(name.as_str()), failure.to_string());
         })
