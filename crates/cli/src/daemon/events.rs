@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::control::protocol::{Event, Happening, Reply};
+use crate::exit::Failure;
 
 /// Events that wait for a listener.
 const QUEUE: usize = 256;
@@ -39,6 +40,16 @@ impl Events {
             }
             Err(std::sync::mpsc::TrySendError::Disconnected(_)) => false,
         });
+    }
+
+    /// Tells of an unmount of `name` and does it; and if it fails, that too.
+    pub(crate) fn tell_of_umount<T>(
+        &self,
+        name: &str,
+        umount: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.tell(Happening::Unmounting, Some(name), "");
+        umount().inspect_err(|failure| self.tell(Happening::StillMounted, Some(name), failure.to_string()))
     }
 
     /// Nothing happens any more: whoever listens is let go.

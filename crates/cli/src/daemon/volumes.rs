@@ -305,11 +305,8 @@ impl Volumes {
     }
 
     fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
-        self.shared.events.tell(Happening::Unmounting, Some(name.as_str()), "");
-        let outcome = session.umount_patiently(insist, |_| {}, &mut |_, _| {});
-        outcome.inspect_err(|failure| {
-            self.shared.events.tell(Happening::StillMounted, Some(name.as_str()), failure.to_string());
-        })
+        let umount = || session.umount_patiently(insist, |_| {}, &mut |_, _| {});
+        self.shared.events.tell_of_umount(name.as_str(), umount)
     }
 
     /// Bytes that are not in a source yet, and how many have reached one since the start.
