@@ -78,11 +78,10 @@ enum Slot {
 }
 
 /// A volume that programs reach.
-#[derive(Clone)]
 struct Volume {
     session: Arc<Session>,
-    /// Given back at the end.
-    claim: Arc<Mutex<Option<Claim>>>,
+    /// Until it is given back, at the end.
+    claim: Option<Claim>,
 }
 
 /// A name that is taken, and given back when this is dropped.
@@ -139,7 +138,7 @@ impl Volumes {
         let session = Session::new(entry, self.shared.tally.clone());
         let door = self.open(&name, &session, request.options)?;
         session.set_mounted(&self.shared.engine, &door);
-        let volume = Volume { session, claim: Arc::new(Mutex::new(Some(claim))) };
+        let volume = Volume { session, claim: Some(claim) };
         let session = Arc::clone(&volume.session);
         let is_ending = reservation.fill(volume);
         self.shared.events.tell(Happening::Mounted, Some(name.as_str()), request.mountpoint.display().to_string());
@@ -342,22 +341,19 @@ impl Volumes {
 
     /// Waits until everything of a volume that nobody can reach any more is in the source, and gives it back (D1).
     fn bury(&self, name: &VolumeName) {
-        let volume = match self.state().by_name.get(name) {
-            Some(Slot::Mounted(volume)) => volume.clone(),
-            Some(Slot::Reserved(_)) | None => return,
-        };
-        let Some((door, super_block)) = volume.session.served() else { return };
+        let Ok(session) = self.find(name.as_str()) else { return };
+        let Some((door, super_block)) = session.served() else { return };
         door.wait_ended();
         let left = super_block.status().bytes_left();
         drop(door);
-        volume.session.let_go();
+        session.let_go();
         drop(super_block);
         let text = match left {
             0 => String::new(),
             left => format!("{} are in {} alone", size::text(left), self.shared.arena.display()),
         };
         self.forget(name);
-        let claim = volume.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let claim = self.state().by_name.get_mut(name).and_then(Slot::take_claim);
         if let Some(claim) = claim {
             match left {
                 0 => drop(claim),
@@ -367,7 +363,7 @@ impl Volumes {
         self.state().by_name.remove(name);
         self.changed.notify_all();
         self.shared.events.tell(Happening::Unmounted, Some(name.as_str()), text);
-        volume.session.set_released();
+        session.set_released();
     }
 }
 
@@ -376,6 +372,13 @@ impl Slot {
         match self {
             Self::Reserved(entry) => entry,
             Self::Mounted(volume) => &volume.session.entry,
+        }
+    }
+
+    fn take_claim(&mut self) -> Option<Claim> {
+        match self {
+            Self::Reserved(_) => None,
+            Self::Mounted(volume) => volume.claim.take(),
         }
     }
 }
