@@ -19,7 +19,6 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
-use slackwater_backends::DirBackend;
 use slackwater_fuse::Pool;
 use slackwater_fuse::tenants::TenantConfig;
 use slackwater_size as size;
@@ -34,9 +33,8 @@ use crate::exit::{Failure, Reason};
 use crate::metrics::Snapshot;
 use crate::mount::claim::{self, Claim};
 use crate::mount::door::{Door, Tenancy};
-use crate::mount::ends;
-use crate::mount::find_nodes::find_nodes;
 use crate::mount::session::{Session, Tally};
+use crate::mount::{ends, find_nodes};
 use crate::mountinfo::Mounts;
 use crate::registry::{Entry, Registry};
 use crate::shell;
@@ -158,10 +156,7 @@ impl Volumes {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
-        let backend = DirBackend::open(&source.path).map_err(|error| failed(&error))?;
-        if let Some(nodes) = left.nodes_of(identity).filter(|_| backend.keeps_nodes_open()) {
-            find_nodes(&backend, &source.path, nodes).map_err(|error| failed(&error))?;
-        }
+        let backend = find_nodes::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
         let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();
         drop(mounted);
