@@ -13,13 +13,11 @@ use crate::control::protocol::{Event, Happening, Listed, MountRequest, Phase, Re
 use crate::daemon::config::Config;
 use crate::exit::Failure;
 use crate::mount::options;
-use crate::target::{Target, ask_daemon, list, no_daemon};
+use crate::target::{SILENCE, Target, ask_daemon, list, no_daemon};
 use crate::terminal::tell;
 
 /// A source may have to be looked at, and what an earlier mount left be brought in.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
-/// A daemon that lives shows it several times within this time.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Has the daemon mount.
 ///
