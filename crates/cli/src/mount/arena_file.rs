@@ -177,8 +177,8 @@ pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<Supe
     Ok(Dropped { files: status.dropped_files, bytes: status.dropped_bytes })
 }
 
-/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several times a second whether to
-/// go on.
+/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several
+/// times a second whether to go on.
 ///
 /// # Errors
 /// There is not enough memory, or the file cannot be there; and that of `check`.
