@@ -2,13 +2,12 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use slackwater_size as size;
 
 use crate::arguments::{DaemonSocket, SyncArguments, UmountArguments};
+use crate::at_once::at_once;
 use crate::control::client::ANSWER_WITHIN;
 use crate::control::protocol::{Phase, Reply, Request, Status};
 use crate::detach::detach;
@@ -25,7 +24,7 @@ use crate::terminal::{say, tell};
 const LINES: usize = 50;
 
 /// Most mounts that are waited for at the same time.
-const AT_ONCE: usize = 16;
+const MOST: usize = 16;
 
 /// Unmounts; returns when everything is in the sources, or with the reason why not.
 pub(crate) fn umount(arguments: &UmountArguments) -> Result<(), Failure> {
@@ -69,19 +68,12 @@ fn each(targets: &[Target], work: impl Fn(&Target, bool) -> Result<(), Failure> 
     if let [target] = targets {
         return work(target, true);
     }
-    let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..targets.len().min(AT_ONCE) {
-            scope.spawn(|| {
-                while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(failure) = work(target, false) {
-                        let failure = Failure { what: format!("{}: {}", target.name(), failure.what), ..failure };
-                        // A thread that panicked here has said so.
-                        failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
-                    }
-                }
-            });
+    at_once(MOST, targets.iter(), |target| {
+        if let Err(failure) = work(target, false) {
+            let failure = Failure { what: format!("{}: {}", target.name(), failure.what), ..failure };
+            // A thread that panicked here has said so.
+            failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
         }
     });
     let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -279,6 +271,7 @@ fn is_yes(answer: &str) -> bool {
 mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixListener;
+    use std::thread;
 
     use rustix::fs::OFlags;
 

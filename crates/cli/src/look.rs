@@ -3,9 +3,9 @@
 //! They are asked at once, so that one that is stopped takes from the others no more than the time that it is given.
 
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::at_once::at_once;
 use crate::control::client::ask;
 use crate::control::protocol::{Reply, Request, Status};
 use crate::registry::{Entry, Found};
@@ -36,22 +36,10 @@ impl Look {
     /// # Blocking
     /// For processes that do not answer, `within` at most; longer only where there are many of them.
     pub(crate) fn at(found: Vec<Found>, within: Duration) -> Self {
-        let helpers = found.len().min(ASKED_AT_ONCE).saturating_sub(1);
-        let (queue, look) = (Mutex::new(found.into_iter()), Mutex::new(Self::default()));
-        let work = || {
-            loop {
-                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(found) = next else { break };
-                let answer = ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, within);
-                look.lock().unwrap_or_else(PoisonError::into_inner).add(found, answer);
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..helpers {
-                // Those that cannot be had leave the work to the others.
-                let _ = thread::Builder::new().spawn_scoped(scope, work);
-            }
-            work();
+        let look = Mutex::new(Self::default());
+        at_once(ASKED_AT_ONCE, found.into_iter(), |found| {
+            let answer = ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, within);
+            look.lock().unwrap_or_else(PoisonError::into_inner).add(found, answer);
         });
         let mut look = look.into_inner().unwrap_or_else(PoisonError::into_inner);
         look.answers.sort_by_cached_key(|answer| (answer.status.pid, answer.status.mountpoint.clone()));
@@ -75,6 +63,7 @@ impl Look {
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
+    use std::thread;
 
     use rustix::fs::OFlags;
 

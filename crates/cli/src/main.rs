@@ -10,10 +10,12 @@
 //! metrics/, log                what other programs are told: figures for Prometheus, and events
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
+//! at_once                      one job for each of several
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
 //! ```
 
 mod arguments;
+mod at_once;
 mod client;
 mod control;
 mod daemon;

@@ -17,7 +17,8 @@ use crate::shell;
 /// A process listens within this time of its beginning.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A process that works says so several times a second, and looks for names for ten seconds at most.
+/// A process that works says so several times a second, and looks for names for ten seconds at most. As often a daemon to which
+/// nothing happens says that it lives.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// A mount, and whom to ask about it.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::control::protocol::{Happening, Reply, Request};
+use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Doors, Respond};
 use crate::daemon::volumes::Volumes;
 use crate::exit::Failure;
@@ -51,14 +51,8 @@ impl Answers {
             (Some(name), request) => {
                 let session = volumes.find(name)?;
                 let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
-                if is_umount {
-                    volumes.shared.events.tell(Happening::Unmounting, Some(name), "");
-                }
-                session.answer(request, progress).inspect_err(|failure| {
-                    if is_umount {
-                        volumes.shared.events.tell(Happening::StillMounted, Some(name), failure.to_string());
-                    }
-                })
+                let answer = || session.answer(request, progress);
+                if is_umount { volumes.shared.events.tell_of_umount(name, answer) } else { answer() }
             }
         }
     }

@@ -4,22 +4,20 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use clap::Parser;
 use humantime::format_rfc3339_seconds;
 use slackwater_size as size;
 
-use crate::arguments::{Arguments, Command, LookArguments, MountArguments, SetArguments};
+use crate::arguments::{LookArguments, MountArguments, SetArguments};
 use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
 use crate::control::protocol::{Event, Happening, Listed, MountRequest, Phase, Reply, Request, Tenant};
+use crate::daemon::config::Config;
 use crate::exit::Failure;
 use crate::mount::options;
-use crate::target::{Target, ask_daemon, list, no_daemon};
+use crate::target::{SILENCE, Target, ask_daemon, list, no_daemon};
 use crate::terminal::tell;
 
 /// A source may have to be looked at, and what an earlier mount left be brought in.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
-/// A daemon that lives shows it several times within this time.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Has the daemon mount.
 ///
@@ -50,9 +48,7 @@ pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
 /// Refuses options that the daemon alone has, which its volumes have in common. As words of their own the command line refuses
 /// them.
 fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
-    let Command::Mount(unsaid) = Arguments::parse_from(["slackwater", "mount", "source", "mountpoint"]).command else {
-        unreachable!("the line says mount")
-    };
+    let unsaid = Config::default();
     let of_daemon = [
         ("cache", arguments.cache.is_some()),
         ("arena", arguments.arena.is_some()),

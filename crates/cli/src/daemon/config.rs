@@ -74,12 +74,6 @@ pub(crate) struct VolumeTable {
     dontcache: bool,
 }
 
-impl TenantTable {
-    pub(crate) fn config(&self) -> TenantConfig {
-        TenantConfig { limit_bytes: self.limit, dontcache: self.dontcache }
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -117,6 +111,14 @@ impl Config {
             }
         }
         Ok(config)
+    }
+
+    /// The tenants of which something is said.
+    pub(crate) fn configured_tenants(&self) -> BTreeMap<PathBuf, TenantConfig> {
+        let tables = self.tenants.iter().map(|(tenant, table)| {
+            (tenant.clone(), TenantConfig { limit_bytes: table.limit, dontcache: table.dontcache })
+        });
+        tables.filter(|(_, config)| *config != TenantConfig::default()).collect()
     }
 
     /// The volumes, as they would be asked for.
@@ -162,7 +164,10 @@ fn word<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(deseriali
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::arguments::{Arguments, Command};
 
     #[test]
     fn everything_can_be_said() {
@@ -209,6 +214,17 @@ mod tests {
     fn nothing_need_be_said() {
         let config = Config::parse("").unwrap();
         assert_eq!((config.cache, config.dirty_ratio, config.volumes.len()), (None, 20, 0));
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_command_line() {
+        let command = Arguments::parse_from(["slackwater", "mount", "source", "mountpoint"]).command;
+        let Command::Mount(unsaid) = command else { panic!("{command:?}") };
+        let config = Config::default();
+        assert_eq!((config.cache, config.arena, config.metrics), (unsaid.cache, unsaid.arena, unsaid.metrics));
+        let of_cache = (config.dirty_ratio, config.dirty_expire, config.tenant_by);
+        assert_eq!(of_cache, (unsaid.dirty_ratio, unsaid.dirty_expire, unsaid.tenant_by));
+        assert!(config.tenants.is_empty() && unsaid.tenant_limit.is_empty() && unsaid.tenant_dontcache.is_empty());
     }
 
     #[test]

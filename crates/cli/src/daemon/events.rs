@@ -5,10 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::control::protocol::{Event, Happening, Reply};
+use crate::exit::Failure;
 
 /// Events that wait for a listener.
 const QUEUE: usize = 256;
@@ -26,12 +27,15 @@ struct Listener {
 }
 
 impl Events {
+    fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
+        // A thread that panicked here has told some and not others.
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tells all who listen. `name` is that of a volume.
     pub(crate) fn tell(&self, what: Happening, name: Option<&str>, text: impl Into<String>) {
         let event = event(what, name, text.into());
-        // A thread that panicked here has told some and not others.
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.retain(|listener| match listener.queue.try_send(event.clone()) {
+        self.listeners().retain(|listener| match listener.queue.try_send(event.clone()) {
             Ok(()) => true,
             Err(std::sync::mpsc::TrySendError::Full(_)) => {
                 listener.missed.fetch_add(1, Ordering::Relaxed); // E1
@@ -41,9 +45,19 @@ impl Events {
         });
     }
 
+    /// Tells of an unmount of `name` and does it; and if it fails, that too.
+    pub(crate) fn tell_of_umount<T>(
+        &self,
+        name: &str,
+        umount: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.tell(Happening::Unmounting, Some(name), "");
+        umount().inspect_err(|failure| self.tell(Happening::StillMounted, Some(name), failure.to_string()))
+    }
+
     /// Nothing happens any more: whoever listens is let go.
     pub(crate) fn end(&self) {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.listeners().clear();
     }
 
     /// Passes on what happens until `pass` says that nobody listens, or the daemon ends.
@@ -54,7 +68,7 @@ impl Events {
         let (queue, events) = sync_channel(QUEUE);
         let missed = Arc::new(AtomicU64::new(0));
         let listener = Listener { queue, missed: Arc::clone(&missed) };
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+        self.listeners().push(listener);
         // The peer knows now that it hears of all that comes.
         if pass(Reply::Event(event(Happening::Idle, None, String::new()))) {
             listen(&events, &missed, pass);

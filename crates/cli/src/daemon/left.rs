@@ -10,13 +10,11 @@ use std::sync::Arc;
 
 use slackwater::{Engine, UmountOptions};
 use slackwater_arena::{Arena, Survivors};
-use slackwater_backends::DirBackend;
 use slackwater_size as size;
 
 use crate::detach::detach;
 use crate::exit::Failure;
-use crate::mount::arena_file;
-use crate::mount::find_nodes::find_nodes;
+use crate::mount::{arena_file, find_nodes};
 use crate::mountinfo::Mounts;
 use crate::registry::{Found, Registry};
 use crate::terminal::say;
@@ -78,10 +76,7 @@ impl Left {
             let source = &entry.source.path;
             let Some(left) = self.volumes.get(&entry.identity).filter(|_| !is_mounted_anyway(source)) else { continue };
             let brought = || -> Result<(), String> {
-                let backend = DirBackend::open(source).map_err(|error| error.to_string())?;
-                if backend.keeps_nodes_open() {
-                    find_nodes(&backend, source, &left.nodes).map_err(|error| error.to_string())?;
-                }
+                let backend = find_nodes::open_for(source, Some(&left.nodes)).map_err(|error| error.to_string())?;
                 let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
                 volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
             };

@@ -158,13 +158,13 @@ fn start_volumes(
     arena: &Path,
     left: Left,
 ) -> Result<Arc<Volumes>, Failure> {
-    let (limits, dontcache) = tenants_of(config);
+    let tenants = config.configured_tenants();
     let shared = Shared {
         namespace: Namespace::new(engine, UmountGrace::default()),
         engine: engine.clone(),
         pool: door::pool()?,
-        tenancy: door::tenancy(config.tenant_by, &limits, &dontcache, engine)?,
-        tenants: Mutex::new(config.tenants.iter().map(|(tenant, table)| (tenant.clone(), table.config())).collect()),
+        tenancy: door::tenancy(config.tenant_by, tenants.clone(), engine)?,
+        tenants: Mutex::new(tenants),
         registry,
         socket: socket.to_path_buf(),
         arena: arena.to_path_buf(),
@@ -218,15 +218,6 @@ fn start_engine(config: &Config, arena_path: &Path, dead: &[Found], watch: &Watc
     };
     let arena = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
     Ok((Engine::new(arena, Arc::new(SystemClock), tunables), Left::default()))
-}
-
-type TenantLimits = Vec<(PathBuf, u64)>;
-type TenantDontcache = Vec<(PathBuf, bool)>;
-
-fn tenants_of(config: &Config) -> (TenantLimits, TenantDontcache) {
-    let limits = config.tenants.iter().filter_map(|(tenant, table)| Some((tenant.clone(), table.limit?)));
-    let dontcache = config.tenants.iter().filter_map(|(tenant, table)| Some((tenant.clone(), table.dontcache?)));
-    (limits.collect(), dontcache.collect())
 }
 
 fn mount_configured(volumes: &Volumes, request: &MountRequest) -> bool {

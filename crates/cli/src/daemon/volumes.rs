@@ -19,11 +19,11 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
-use slackwater_backends::DirBackend;
 use slackwater_fuse::Pool;
 use slackwater_fuse::tenants::TenantConfig;
 use slackwater_size as size;
 
+use crate::at_once::at_once;
 use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions};
 use crate::daemon::events::Events;
 use crate::daemon::left::Left;
@@ -32,10 +32,9 @@ use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
 use crate::metrics::Snapshot;
 use crate::mount::claim::{self, Claim};
-use crate::mount::door::{Door, Tenancy, Umount};
-use crate::mount::ends;
-use crate::mount::find_nodes::find_nodes;
+use crate::mount::door::{Door, Tenancy};
 use crate::mount::session::{Session, Tally};
+use crate::mount::{ends, find_nodes};
 use crate::mountinfo::Mounts;
 use crate::registry::{Entry, Registry};
 use crate::shell;
@@ -77,11 +76,10 @@ enum Slot {
 }
 
 /// A volume that programs reach.
-#[derive(Clone)]
 struct Volume {
     session: Arc<Session>,
-    /// Given back at the end.
-    claim: Arc<Mutex<Option<Claim>>>,
+    /// Until it is given back, at the end.
+    claim: Option<Claim>,
 }
 
 /// A name that is taken, and given back when this is dropped.
@@ -138,7 +136,7 @@ impl Volumes {
         let session = Session::new(entry, self.shared.tally.clone());
         let door = self.open(&name, &session, request.options)?;
         session.set_mounted(&self.shared.engine, &door);
-        let volume = Volume { session, claim: Arc::new(Mutex::new(Some(claim))) };
+        let volume = Volume { session, claim: Some(claim) };
         let session = Arc::clone(&volume.session);
         let is_ending = reservation.fill(volume);
         self.shared.events.tell(Happening::Mounted, Some(name.as_str()), request.mountpoint.display().to_string());
@@ -158,10 +156,7 @@ impl Volumes {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
-        let backend = DirBackend::open(&source.path).map_err(|error| failed(&error))?;
-        if let Some(nodes) = left.nodes_of(identity).filter(|_| backend.keeps_nodes_open()) {
-            find_nodes(&backend, &source.path, nodes).map_err(|error| failed(&error))?;
-        }
+        let backend = find_nodes::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
         let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();
         drop(mounted);
@@ -296,35 +291,16 @@ impl Volumes {
     pub(super) fn umount_all(&self, insist: bool, failed: &(dyn Fn(&Failure) + Sync)) {
         self.state().is_ending = true;
         self.changed.notify_all();
-        let umount = |name: &VolumeName, session: &Session| {
-            if let Err(failure) = self.umount(name, session, insist) {
+        at_once(usize::MAX, self.sessions().into_iter(), |(name, session)| {
+            if let Err(failure) = self.umount(&name, &session, insist) {
                 failed(&failure);
-            }
-        };
-        let sessions = self.sessions();
-        thread::scope(|scope| {
-            let umount = &umount;
-            for (name, session) in &sessions {
-                let own = thread::Builder::new().spawn_scoped(scope, move || umount(name, session));
-                if own.is_err() {
-                    umount(name, session); // and what hangs delays those that come after
-                }
             }
         });
     }
 
     fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
-        let request = Umount { deadline: None, force: false, discard: false };
-        self.shared.events.tell(Happening::Unmounting, Some(name.as_str()), "");
-        let outcome = match session.umount(request, &mut |_, _| {}) {
-            Err(failure) if insist && failure.reason == Reason::Busy => {
-                session.umount(Umount { force: true, ..request }, &mut |_, _| {})
-            }
-            outcome => outcome,
-        };
-        outcome.inspect_err(|failure| {
-            self.shared.events.tell(Happening::StillMounted, Some(name.as_str()), failure.to_string());
-        })
+        let umount = || session.umount_patiently(insist, |_| {}, &mut |_, _| {});
+        self.shared.events.tell_of_umount(name.as_str(), umount)
     }
 
     /// Bytes that are not in a source yet, and how many have reached one since the start.
@@ -360,22 +336,19 @@ impl Volumes {
 
     /// Waits until everything of a volume that nobody can reach any more is in the source, and gives it back (D1).
     fn bury(&self, name: &VolumeName) {
-        let volume = match self.state().by_name.get(name) {
-            Some(Slot::Mounted(volume)) => volume.clone(),
-            Some(Slot::Reserved(_)) | None => return,
-        };
-        let Some((door, super_block)) = volume.session.served() else { return };
+        let Ok(session) = self.find(name.as_str()) else { return };
+        let Some((door, super_block)) = session.served() else { return };
         door.wait_ended();
         let left = super_block.status().bytes_left();
         drop(door);
-        volume.session.let_go();
+        session.let_go();
         drop(super_block);
         let text = match left {
             0 => String::new(),
             left => format!("{} are in {} alone", size::text(left), self.shared.arena.display()),
         };
         self.forget(name);
-        let claim = volume.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let claim = self.state().by_name.get_mut(name).and_then(Slot::take_claim);
         if let Some(claim) = claim {
             match left {
                 0 => drop(claim),
@@ -385,7 +358,7 @@ impl Volumes {
         self.state().by_name.remove(name);
         self.changed.notify_all();
         self.shared.events.tell(Happening::Unmounted, Some(name.as_str()), text);
-        volume.session.set_released();
+        session.set_released();
     }
 }
 
@@ -394,6 +367,13 @@ impl Slot {
         match self {
             Self::Reserved(entry) => entry,
             Self::Mounted(volume) => &volume.session.entry,
+        }
+    }
+
+    fn take_claim(&mut self) -> Option<Claim> {
+        match self {
+            Self::Reserved(_) => None,
+            Self::Mounted(volume) => volume.claim.take(),
         }
     }
 }

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use slackwater::{Engine, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
-use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_backends::SystemClock;
 use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
-use crate::mount::find_nodes::find_nodes;
+use crate::mount::find_nodes;
 use crate::progress::Meter;
 use crate::registry::Entry;
 use crate::shell;
@@ -165,10 +165,8 @@ pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<Supe
         Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
             .advise("the data is kept there; mount again when the cause is gone")
     };
-    let backend = DirBackend::open(source).map_err(|error| kept(error.to_string()))?;
-    if left.bytes > 0 && backend.keeps_nodes_open() {
-        find_nodes(&backend, source, &left.inodes()).map_err(|error| kept(error.to_string()))?;
-    }
+    let inodes = (left.bytes > 0).then(|| left.inodes());
+    let backend = find_nodes::open_for(source, inodes.as_ref()).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
     started(&volume);
@@ -179,8 +177,8 @@ pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<Supe
     Ok(Dropped { files: status.dropped_files, bytes: status.dropped_bytes })
 }
 
-/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several times a second whether to
-/// go on.
+/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several
+/// times a second whether to go on.
 ///
 /// # Errors
 /// There is not enough memory, or the file cannot be there; and that of `check`.

@@ -36,19 +36,11 @@ pub(crate) struct Umount {
 /// The tenants cannot be told apart here.
 pub(crate) fn tenancy(
     by: TenantBy,
-    limits: &[(PathBuf, u64)],
-    dontcache: &[(PathBuf, bool)],
+    config: BTreeMap<PathBuf, TenantConfig>,
     engine: &Engine,
 ) -> Result<Option<Arc<Tenancy>>, Failure> {
-    if by == TenantBy::Volume && limits.is_empty() && dontcache.is_empty() {
+    if by == TenantBy::Volume && config.is_empty() {
         return Ok(None);
-    }
-    let mut config = BTreeMap::<_, TenantConfig>::new();
-    for (tenant, bytes) in limits.iter().cloned() {
-        config.entry(tenant).or_default().limit_bytes = Some(bytes);
-    }
-    for (tenant, dontcache) in dontcache.iter().cloned() {
-        config.entry(tenant).or_default().dontcache = Some(dontcache);
     }
     let tenants = Tenants::new(by, config, Arc::new(SystemClock))
         .map_err(|error| Failure::usage(format!("--tenant-by {by}: {error}")))?;

@@ -12,6 +12,22 @@ use std::sync::mpsc::channel;
 
 use slackwater::backend::{Backend, Call, Done, Found, Node};
 use slackwater::{BackendError, ErrorKind};
+use slackwater_backends::DirBackend;
+
+/// Opens the directory `source`, so that it reaches the nodes `left`: those that a dead predecessor left data of.
+///
+/// # Errors
+/// It cannot be opened, or not all of it be searched.
+///
+/// # Blocking
+/// For the source.
+pub(crate) fn open_for(source: &Path, left: Option<&HashSet<u64>>) -> io::Result<DirBackend> {
+    let backend = DirBackend::open(source).map_err(io::Error::other)?;
+    if let Some(nodes) = left.filter(|_| backend.keeps_nodes_open()) {
+        find_nodes(&backend, source, nodes)?;
+    }
+    Ok(backend)
+}
 
 /// Looks up every node below `source` whose number is in `wanted`. What has no name left is not found.
 ///
@@ -20,7 +36,7 @@ use slackwater::{BackendError, ErrorKind};
 ///
 /// # Blocking
 /// For the source.
-pub(crate) fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<u64>) -> io::Result<()> {
+fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<u64>) -> io::Result<()> {
     let root = ask(backend, |done| Call::Root { done }).map_err(io::Error::other)?;
     let mut folders = vec![(source.to_path_buf(), root.node)];
     // Looked up last: a backend keeps a limited number of nodes, those of folders among them.

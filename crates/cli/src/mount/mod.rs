@@ -209,8 +209,7 @@ impl Mounted {
             let mount = engine.mount(&entry.identity, Arc::new(backend));
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
             let options = options::of_volume(arguments);
-            let tenancy =
-                door::tenancy(arguments.tenant_by, &arguments.tenant_limit, &arguments.tenant_dontcache, &engine)?;
+            let tenancy = door::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
             let door = Door::open(&door::pool()?, &volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);

@@ -1,6 +1,9 @@
 //! Options as in `/etc/fstab`: words between commas, some with a value.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use slackwater_fuse::tenants::TenantConfig;
 
 use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
 use crate::control::protocol::VolumeOptions;
@@ -54,6 +57,18 @@ pub(crate) fn taken_in(arguments: &MountArguments) -> Result<MountArguments, Fai
 pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
     let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
     VolumeOptions { read_only, allow_other, nosuid, nodev, noexec, dontcache }
+}
+
+/// What they say of tenants, the last of several words for one.
+pub(crate) fn of_tenants(arguments: &MountArguments) -> BTreeMap<PathBuf, TenantConfig> {
+    let mut tenants = BTreeMap::<_, TenantConfig>::new();
+    for (tenant, bytes) in arguments.tenant_limit.iter().cloned() {
+        tenants.entry(tenant).or_default().limit_bytes = Some(bytes);
+    }
+    for (tenant, dontcache) in arguments.tenant_dontcache.iter().cloned() {
+        tenants.entry(tenant).or_default().dontcache = Some(dontcache);
+    }
+    tenants
 }
 
 /// Applies options to what the command line says, a later one over an earlier one. Those that nobody knows come back.

@@ -304,6 +304,27 @@ impl Session {
         }
     }
 
+    /// Unmounts however long it takes, and throws nothing away. With `insist` also while it is in use, which `in_use` hears
+    /// first.
+    ///
+    /// # Blocking
+    /// For the source.
+    pub(crate) fn umount_patiently(
+        &self,
+        insist: bool,
+        in_use: impl FnOnce(&Failure),
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        let request = Umount { deadline: None, force: false, discard: false };
+        match self.umount(request, tick) {
+            Err(failure) if insist && failure.reason == Reason::Busy => {
+                in_use(&failure);
+                self.umount(Umount { force: true, ..request }, tick)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Does `work` on another thread, to look at the figures meanwhile.
     pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
         thread::scope(|scope| {

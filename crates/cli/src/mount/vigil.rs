@@ -13,7 +13,7 @@ use slackwater_size as size;
 
 use crate::detach::detach;
 use crate::exit::{Failure, Reason};
-use crate::mount::door::{Door, Umount};
+use crate::mount::door::Door;
 use crate::mount::session::Session;
 use crate::progress::Meter;
 use crate::sys::{Signal, Signals};
@@ -174,16 +174,11 @@ fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
     let session = Arc::clone(session);
     thread::spawn(move || {
         let mut meter = Meter::new(format!("flushing {}", session.entry.mountpoint.display()));
-        let request = Umount { deadline: None, force: false, discard: false };
-        let mut tick = |left, written| meter.update(left, written);
-        let outcome = match session.umount(request, &mut tick) {
-            Err(failure) if insist && failure.reason == Reason::Busy => {
-                say!("{failure}");
-                say!("Asked to end: unmounting all the same.");
-                session.umount(Umount { force: true, ..request }, &mut tick)
-            }
-            outcome => outcome,
+        let in_use = |failure: &Failure| {
+            say!("{failure}");
+            say!("Asked to end: unmounting all the same.");
         };
+        let outcome = session.umount_patiently(insist, in_use, &mut |left, written| meter.update(left, written));
         drop(meter);
         if let Err(failure) = outcome {
             // The main thread is there until the volume has ended.

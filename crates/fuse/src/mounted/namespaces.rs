@@ -9,33 +9,25 @@ use slackwater_arena::unescape_mount_field;
 
 use crate::mounted::holders::{Hold, Holder, pids};
 
-/// The mounts of the device `dev`, each named by one process of its namespace.
-pub(super) fn mounts_of(dev: u64) -> Vec<Holder> {
+/// The mounts of the device `dev`, each named by one process of its namespace, without that at `here` in this process's.
+pub(super) fn others_than(here: &Path, dev: u64) -> Vec<Holder> {
     let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
     let mut mounts = Vec::new();
     for pid in pids() {
         let process = PathBuf::from(format!("/proc/{pid}"));
         // Another user's, or gone meanwhile.
         let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
+        let is_own = own.as_ref() == Some(&namespace);
         if !seen.insert(namespace) {
             continue;
         }
         let Ok(mountinfo) = fs::read_to_string(process.join("mountinfo")) else { continue };
         let command = fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
         let holder = |path| Holder { pid, command: command.clone(), path, how: Hold::Mount };
-        mounts.extend(points_of(&mountinfo, &device).map(holder));
+        mounts.extend(points_of(&mountinfo, &device).filter(|path| !is_own || path != here).map(holder));
     }
-    mounts
-}
-
-/// The same without that at `here`, in this process's namespace.
-pub(super) fn others_than(here: &Path, dev: u64) -> Vec<Holder> {
-    let own = fs::read_link("/proc/self/ns/mnt");
-    let is_ours =
-        |pid: u32| matches!((fs::read_link(format!("/proc/{pid}/ns/mnt")), &own), (Ok(its), Ok(own)) if its == *own);
-    let mut mounts = mounts_of(dev);
-    mounts.retain(|mount| mount.path != here || !is_ours(mount.pid));
     mounts
 }
 
@@ -67,7 +59,8 @@ mod tests {
     #[test]
     fn the_root_is_mounted_in_some_namespace() {
         let dev = fs::metadata("/proc").unwrap().dev();
-        assert!(mounts_of(dev).iter().any(|mount| mount.path == Path::new("/proc") && mount.how == Hold::Mount));
+        let all = others_than(Path::new("/nowhere"), dev);
+        assert!(all.iter().any(|mount| mount.path == Path::new("/proc") && mount.how == Hold::Mount));
         let elsewhere = others_than(Path::new("/proc"), dev);
         let own = fs::read_link("/proc/self/ns/mnt").unwrap();
         let is_here = |holder: &Holder| {
