@@ -13,16 +13,7 @@ use std::time::Duration;
 use slackwater::backend::MemBackend;
 use slackwater::{ErrorKind, File, PAGE_BYTES, Tunables, UmountOptions, VolumeStatus};
 
-use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
-
-/// A file of `count` pages of which nothing is cached.
-fn stored(rig: &Rig, name: &str, count: usize) -> File {
-    let file = rig.create(name);
-    pass_through(&file, 0, count, 1);
-    rig.volume.sync().unwrap();
-    assert_eq!(rig.cached(), 0);
-    file
-}
+use crate::rig::{PAGE, Rig, pages, pass_through, read, stored, write};
 
 /// A description of its own for one read, which hands in what it has counted.
 fn reader(file: &File) -> File {

@@ -5,7 +5,7 @@ use std::thread;
 
 use slackwater::{File, PAGE_BYTES, ReadFlags, Tunables};
 
-use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
+use crate::rig::{PAGE, Rig, pages, pass_through, read, stored, write};
 
 /// Reads with DONTCACHE.
 fn read_once(file: &File, offset_bytes: u64, len: usize) -> Vec<u8> {
@@ -13,15 +13,6 @@ fn read_once(file: &File, offset_bytes: u64, len: usize) -> Vec<u8> {
     let read = file.read_at_with(ReadFlags::DONTCACHE, offset_bytes, &mut bytes).unwrap();
     bytes.truncate(read);
     bytes
-}
-
-/// A file of `count` pages of which nothing is cached.
-fn stored(rig: &Rig, name: &str, count: usize) -> File {
-    let file = rig.create(name);
-    pass_through(&file, 0, count, 1);
-    rig.volume.sync().unwrap();
-    assert_eq!(rig.cached(), 0);
-    file
 }
 
 #[test]

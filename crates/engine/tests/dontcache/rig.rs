@@ -197,6 +197,15 @@ pub(crate) fn pass_through(file: &File, index: u64, count: usize, byte: u8) {
     file.write_at_with(WriteFlags::DONTCACHE, index * PAGE_BYTES, &pages(count, byte)).unwrap();
 }
 
+/// A file of `count` pages of which nothing is cached.
+pub(crate) fn stored(rig: &Rig, name: &str, count: usize) -> File {
+    let file = rig.create(name);
+    pass_through(&file, 0, count, 1);
+    rig.volume.sync().unwrap();
+    assert_eq!(rig.cached(), 0);
+    file
+}
+
 pub(crate) fn write(file: &File, index: u64, count: usize, byte: u8) {
     file.write_at(index * PAGE_BYTES, &pages(count, byte)).unwrap();
 }

@@ -16,7 +16,8 @@ use slackwater_backends::SystemClock;
 use slackwater_fuse::mount::MountOptions;
 use slackwater_fuse::{MountedVolume, Pool, PoolOptions, UmountRequest};
 
-use crate::rig::{LONG, Rig, new_home, umount, until};
+use crate::programs::{LONG, until};
+use crate::rig::{Rig, new_home, umount};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";

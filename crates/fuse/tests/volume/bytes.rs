@@ -178,7 +178,7 @@ fn a_change_in_the_source_is_seen_after_a_while() {
     open.read_exact_at(&mut found, 0).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(20));
     fs::write(rig.stored("a"), b"elsewhere, and longer").unwrap();
-    crate::rig::until("the change is seen", || {
+    crate::programs::until("the change is seen", || {
         let _ = open.metadata().unwrap();
         let mut found = [0; 9];
         open.read_exact_at(&mut found, 0).unwrap();

@@ -11,7 +11,8 @@ use slackwater_backends::Rule;
 use slackwater_fuse::tenants::{TenantBy, TenantConfig, TenantsError};
 
 use crate::cgroups::{Cgroup, memory, unified};
-use crate::rig::{Paying, Rig, assert_same, pattern, until, wait};
+use crate::programs::{until, wait};
+use crate::rig::{Paying, Rig, assert_same, pattern};
 use crate::tenants::until_it_waits;
 
 const MIB: u64 = 1 << 20;

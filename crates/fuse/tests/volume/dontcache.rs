@@ -13,7 +13,8 @@ use slackwater::{ErrorKind, Tunables};
 use slackwater_backends::Rule;
 use slackwater_fuse::tenants::{TenantBy, TenantConfig};
 
-use crate::rig::{Paying, Rig, assert_same, new_home, pattern, until, wait};
+use crate::programs::{until, wait};
+use crate::rig::{Paying, Rig, assert_same, new_home, pattern};
 
 const NAME: &str = "user.slackwater.dontcache";
 const PAGE: u64 = 4096;

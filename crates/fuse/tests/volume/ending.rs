@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use slackwater_fuse::mount::unmount;
 
-use crate::rig::{Rig, assert_same, pattern, until, within};
+use crate::programs::until;
+use crate::rig::{Rig, assert_same, pattern, within};
 
 /// Counts how often it is told.
 fn told(rig: &Rig) -> Arc<AtomicUsize> {

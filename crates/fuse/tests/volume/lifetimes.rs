@@ -3,7 +3,8 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::rig::{Rig, assert_same, pattern, until};
+use crate::programs::until;
+use crate::rig::{Rig, assert_same, pattern};
 
 #[test]
 fn an_unlinked_file_works_until_it_is_closed() {

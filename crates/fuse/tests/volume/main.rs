@@ -17,6 +17,7 @@ mod lifetimes;
 mod listing;
 mod mappings;
 mod names;
+mod programs;
 mod pruning;
 mod rig;
 mod tenants;

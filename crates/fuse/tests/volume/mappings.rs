@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::rig::{Rig, assert_same, pattern, wait};
+use crate::programs::wait;
+use crate::rig::{Rig, assert_same, pattern};
 
 /// Changes a byte by way of a shared mapping, says so, and keeps it until told.
 const MAPPER: &str = "

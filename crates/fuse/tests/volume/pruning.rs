@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt;
 
 use slackwater::Tunables;
 
-use crate::rig::{Rig, assert_same, new_home, pattern, until};
+use crate::programs::until;
+use crate::rig::{Rig, assert_same, new_home, pattern};
 
 const FILES: usize = 20_000;
 /// Open, and written to without having reached the source.

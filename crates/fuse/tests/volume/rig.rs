@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -17,8 +16,7 @@ use slackwater_fuse::mount::{MountOptions, unmount};
 use slackwater_fuse::tenants::{TenantBy, TenantConfig, Tenants};
 use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, Tenancy, UmountRequest};
 
-/// Longer than anything takes on a loaded machine; only a failure waits for it.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+use crate::programs::LONG;
 
 pub(crate) struct Rig {
     /// Where the bytes end up.
@@ -227,39 +225,10 @@ pub(crate) fn assert_same(found: &[u8], wanted: &[u8]) {
     assert_eq!(differs, None, "first different byte");
 }
 
-/// Waits until `condition` holds.
-#[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Runs what may hang, and fails instead.
 #[track_caller]
 pub(crate) fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, done) = mpsc::channel();
     std::thread::spawn(move || send.send(work()));
     done.recv_timeout(LONG).unwrap_or_else(|_| panic!("hangs: {what}"))
-}
-
-/// A program beside the test.
-pub(crate) fn spawn(program: &str, arguments: &[&str]) -> Child {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    command.spawn().unwrap()
-}
-
-/// Waits for a child; none when it takes too long.
-pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let start = Instant::now();
-    while start.elapsed() < LONG {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    None
 }

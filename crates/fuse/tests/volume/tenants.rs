@@ -19,7 +19,8 @@ use slackwater_fuse::tenants::{Hierarchy, TenantBy};
 use slackwater_fuse::{MountedError, UmountRequest};
 
 use crate::cgroups::{Cgroup, memory, unified};
-use crate::rig::{LONG, Paying, Rig, assert_same, pattern, until, wait, within};
+use crate::programs::{LONG, until, wait};
+use crate::rig::{Paying, Rig, assert_same, pattern, within};
 
 const MIB: u64 = 1 << 20;
 /// The largest request.

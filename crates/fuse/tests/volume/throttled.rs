@@ -13,7 +13,8 @@ use slackwater::Tunables;
 use slackwater_backends::Rule;
 use slackwater_fuse::tenants::TenantBy;
 
-use crate::rig::{LONG, Paying, Rig, assert_same, pattern, until, within};
+use crate::programs::{LONG, until};
+use crate::rig::{Paying, Rig, assert_same, pattern, within};
 
 const MIB: u64 = 1 << 20;
 /// What no write or read takes that waits for no backend, however busy the machine is.

@@ -16,7 +16,8 @@ use slackwater_backends::Rule;
 use slackwater_fuse::mount::unmount;
 use slackwater_fuse::{MountedError, Step, UmountRequest};
 
-use crate::rig::{LONG, Rig, assert_same, pattern, spawn, umount, until, wait, within};
+use crate::programs::{LONG, spawn, until, wait};
+use crate::rig::{Rig, assert_same, pattern, umount, within};
 
 fn holders(error: &MountedError) -> Vec<(u32, String)> {
     let MountedError::Busy { holders, .. } = error else { panic!("{error}") };

@@ -14,7 +14,8 @@ use slackwater::Tunables;
 use slackwater_backends::Rule;
 use slackwater_fuse::{MountedError, PoolOptions, UmountRequest};
 
-use crate::rig::{LONG, Rig, assert_same, new_home, pattern, spawn, until, wait, within};
+use crate::programs::{LONG, spawn, until, wait};
+use crate::rig::{Rig, assert_same, new_home, pattern, within};
 
 /// Half of the arena is the share of a volume: it is full after 4 MiB.
 const ARENA_BYTES: u64 = 8 << 20;

@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::DirBackend;
 use slackwater_fuse::mount::unmount;
 
-use crate::rig::{LONG, One, Rig, pattern, spawn, until, wait};
+use crate::programs::{LONG, spawn, until, wait};
+use crate::rig::{One, Rig, pattern};
 
 /// What nothing takes that waits for no hung source, however busy the machine is.
 const PROMPT: Duration = Duration::from_secs(20);

@@ -5,7 +5,8 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::Rule;
 
-use crate::rig::{LONG, One, Rig, alone, pattern, spawn, threads, until, wait};
+use crate::programs::{LONG, spawn, until, wait};
+use crate::rig::{One, Rig, alone, pattern, threads};
 
 const VOLUMES: u8 = 20;
 /// On each so-manieth somebody has to wait.

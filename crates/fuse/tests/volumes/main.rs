@@ -7,5 +7,7 @@
 mod hung;
 mod idle;
 mod no_threads;
+#[path = "../volume/programs.rs"]
+mod programs;
 mod rig;
 mod thousand;

@@ -8,7 +8,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use slackwater::backend::MemBackend;
 use slackwater_backends::Rule;
 
-use crate::rig::{Rig, alone, pattern, spawn, threads, until, wait};
+use crate::programs::{spawn, until, wait};
+use crate::rig::{Rig, alone, pattern, threads};
 
 /// Twice what the cache holds.
 const BYTES: usize = 16 << 20;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,8 +15,7 @@ use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
 use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
 
-/// Longer than anything takes on a loaded machine; only a failure waits for it.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+use crate::programs::LONG;
 
 /// Runs a test in a process of its own: what it counts is the whole process's.
 pub(crate) fn alone(name: &str, test: impl FnOnce()) {
@@ -162,33 +161,4 @@ pub(crate) fn descriptors() -> usize {
 /// Bytes that do not differ from page to page only.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i / 4096) as u8 ^ seed | 1).collect()
-}
-
-/// Waits until `condition` holds.
-#[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A program beside the test.
-pub(crate) fn spawn(program: &str, arguments: &[&str]) -> Child {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    command.spawn().unwrap()
-}
-
-/// Waits for a child; none when it takes too long.
-pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let start = Instant::now();
-    while start.elapsed() < LONG {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    None
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::rig::{Rig, alone, descriptors, threads, until};
+use crate::programs::until;
+use crate::rig::{Rig, alone, descriptors, threads};
 
 const VOLUMES: usize = 1000;
 /// For how long the process is watched.

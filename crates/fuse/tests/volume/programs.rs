@@ -1,0 +1,36 @@
+//! Programs beside a test, and waiting for them and for what they lead to.
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes on a loaded machine; only a failure waits for it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A program beside the test.
+pub(crate) fn spawn(program: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    command.spawn().unwrap()
+}
+
+/// Waits for a child; none when it takes too long.
+pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    None
+}
