@@ -117,28 +117,27 @@ impl RunAllocator {
             return 0;
         }
         let (own, shard) = self.shard();
+        let mut take = |place: &mut Place, most| {
+            let taken = self.chunks.get(place.chunk as usize).map_or(0, |chunk| chunk.take(place, most, &mut got));
+            if taken > 0 {
+                shard.taken.fetch_add(taken.into(), Ordering::Release); // O2
+            }
+            taken
+        };
         let mut have = 0;
         while want - have >= RUN
             && let Some(chunk) = self.claim_whole(own)
         {
-            let taken = self.chunks[chunk as usize].take(&mut Place { chunk, bit: 0 }, RUN, &mut got);
-            shard.taken.fetch_add(taken.into(), Ordering::Release); // O2
-            have += taken;
+            have += take(&mut Place { chunk, bit: 0 }, RUN);
         }
         if have == want {
             return have;
         }
         let mut place = Place::unpack(shard.place.load(Ordering::Relaxed));
         loop {
-            if let Some(chunk) = self.chunks.get(place.chunk as usize) {
-                let taken = chunk.take(&mut place, want - have, &mut got);
-                if taken > 0 {
-                    shard.taken.fetch_add(taken.into(), Ordering::Release); // O2
-                }
-                have += taken;
-                if have == want {
-                    break;
-                }
+            have += take(&mut place, want - have);
+            if have == want {
+                break;
             }
             match self.find_chunk(own, place.chunk) {
                 Some(chunk) => place = Place { chunk, bit: 0 },
