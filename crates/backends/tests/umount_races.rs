@@ -29,21 +29,16 @@ fn narrow(units_in_flight: u32) -> Disk {
     Disk::with_limits(Limits { unit_bytes: PAGE as u32, units_in_flight, ..limits() })
 }
 
-/// A file of which the first unit is in flight, and held, and the rest waits for the flusher.
-fn begin_to_write(rig: &Rig) {
-    create(&rig.volume, "a").write_at(0, &pattern(1, 3 * PAGE)).unwrap();
-    rig.disk.faults.add(Rule::hold().on("write"));
-    rig.flush_without_waiting();
-    assert_eq!(rig.disk.faults.held().len(), 1);
-}
-
 /// The unit ends when its inode has been evicted and is still on a list: who ends it leaves it to the flusher, which does not
 /// come any more.
 #[test]
 fn a_unit_that_ends_before_its_list_does_leaves_no_record_behind() {
     let _turn = turn();
     let rig = Rig::with(narrow(1), by_hand());
-    begin_to_write(&rig);
+    rig.create("a").write_at(0, &pattern(1, 3 * PAGE)).unwrap();
+    rig.disk.faults.add(Rule::hold().on("write"));
+    rig.flush_without_waiting();
+    assert_eq!(rig.disk.faults.held().len(), 1, "the rest waits for the flusher");
     let hold = gate::hold("umount.evicted");
     let volume = Arc::clone(&rig.volume);
     let umount = spawn("a discarding umount", move || volume.umount(DISCARD));

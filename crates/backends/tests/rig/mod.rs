@@ -293,12 +293,8 @@ pub(crate) fn within<T: Send + 'static>(what: &'static str, run: impl FnOnce() -
 
 /// Waits for something that other threads bring about.
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_is(what, &true, is_so);
 }
 
 /// Waits until other threads have brought something to `wanted`.

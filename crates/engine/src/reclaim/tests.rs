@@ -47,7 +47,7 @@ impl Rig {
     }
 
     fn create(&self, name: &str) -> File {
-        File::open(&self.sb.make(&self.sb.root().unwrap(), name, NewNode::File, 0o644).unwrap()).unwrap()
+        create(&self.sb, name)
     }
 
     /// A file of so many pages, of which none is cached.
@@ -64,6 +64,10 @@ impl Rig {
     fn root(&self) -> &Memcg {
         self.engine.root_memcg()
     }
+}
+
+fn create(sb: &Arc<SuperBlock>, name: &str) -> File {
+    File::open(&sb.make(&sb.root().unwrap(), name, NewNode::File, 0o644).unwrap()).unwrap()
 }
 
 /// Reads the pages `from..to` one after the other.
@@ -241,12 +245,8 @@ fn units_of_streams_stay_in_one_piece() {
     let backend =
         Arc::new(Pieces { inner: MemBackend::new(), pieces: AtomicUsize::new(0), units: AtomicUsize::new(0) });
     let sb = rig.engine.mount("streams", Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
-    let streams = ["a", "b"].map(|name| {
-        let memcg = rig.engine.memcg_create(name, None, None);
-        let inode = sb.make(&sb.root().unwrap(), name, NewNode::File, 0o644).unwrap();
-        (File::open(&inode).unwrap(), memcg)
-    });
-    let small = File::open(&sb.make(&sb.root().unwrap(), "small", NewNode::File, 0o644).unwrap()).unwrap();
+    let streams = ["a", "b"].map(|name| (create(&sb, name), rig.engine.memcg_create(name, None, None)));
+    let small = create(&sb, "small");
     for pass in 0..PASSES {
         if pass + 1 == PASSES {
             [&backend.pieces, &backend.units].into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
