@@ -155,9 +155,10 @@ impl Arena {
     }
 
     /// The frame with this number, if there is one.
+    #[inline]
     #[must_use]
     pub fn frame(&self, number: u32) -> Option<FrameId> {
-        (number < self.frames()).then_some(FrameId::new(number))
+        (number < self.frames()).then(|| FrameId::new(number))
     }
 
     /// Takes a free frame. Its bytes are arbitrary, its record says FREE. `None` if nothing is free.
@@ -216,6 +217,7 @@ impl Arena {
     ///
     /// # Panics
     /// If the frame is of a larger arena; so do all calls that take an id.
+    #[inline]
     #[must_use]
     pub fn try_read(&self, frame: FrameId) -> Option<FrameRead<'_>> {
         self.mapping.try_read(frame)
@@ -232,6 +234,7 @@ impl Arena {
     }
 
     /// The bytes of a frame, to be changed, unless someone else has them.
+    #[inline]
     #[must_use]
     pub fn try_write(&self, frame: FrameId) -> Option<FrameWrite<'_>> {
         self.mapping.try_write(frame)

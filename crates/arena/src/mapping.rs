@@ -155,6 +155,7 @@ impl Mapping {
     }
 
     /// Takes a shared hold unless somebody has the exclusive one.
+    #[inline]
     pub(crate) fn try_read(&self, frame: FrameId) -> Option<FrameRead<'_>> {
         // Lazily: a guard dropped unheld would give back another's hold.
         self.lock(frame).try_read().then(|| FrameRead { mapping: self, frame })
@@ -167,6 +168,7 @@ impl Mapping {
     }
 
     /// Takes the exclusive hold unless somebody has any.
+    #[inline]
     pub(crate) fn try_write(&self, frame: FrameId) -> Option<FrameWrite<'_>> {
         self.lock(frame).try_write().then(|| FrameWrite { mapping: self, frame })
     }
@@ -178,11 +180,13 @@ impl Mapping {
     }
 
     /// The one check of a frame number: an id of a larger arena panics here.
+    #[inline]
     fn lock(&self, frame: FrameId) -> &RwWord {
         &self.locks[frame.index()]
     }
 
     /// Where a frame's bytes begin. Only to be followed under M3.
+    #[inline]
     fn bytes(&self, frame: FrameId) -> *mut u8 {
         let at = self.layout.frames_at as usize + frame.index() * FRAME_BYTES;
         self.base.as_ptr().wrapping_add(at)
@@ -206,6 +210,7 @@ pub struct FrameRead<'a> {
 impl Deref for FrameRead<'_> {
     type Target = [u8; FRAME_BYTES];
 
+    #[inline]
     fn deref(&self) -> &Self::Target {
         // SAFETY: M3, with the shared hold that `self` is.
         unsafe { &*self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
@@ -213,6 +218,7 @@ impl Deref for FrameRead<'_> {
 }
 
 impl Drop for FrameRead<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.mapping.lock(self.frame).read_unlock();
     }
@@ -227,6 +233,7 @@ pub struct FrameWrite<'a> {
 impl Deref for FrameWrite<'_> {
     type Target = [u8; FRAME_BYTES];
 
+    #[inline]
     fn deref(&self) -> &Self::Target {
         // SAFETY: M3, with the exclusive hold that `self` is.
         unsafe { &*self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
@@ -234,6 +241,7 @@ impl Deref for FrameWrite<'_> {
 }
 
 impl DerefMut for FrameWrite<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         // SAFETY: M3, with the exclusive hold that `self` is.
         unsafe { &mut *self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
@@ -241,6 +249,7 @@ impl DerefMut for FrameWrite<'_> {
 }
 
 impl Drop for FrameWrite<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.mapping.lock(self.frame).write_unlock();
     }

@@ -2,9 +2,8 @@
 //!
 //! A cached access goes from one line that no cache holds to the next: the frame's lock, then the frame's bytes. The
 //! locked instruction between them keeps the processor from looking ahead, so both are asked for together. One line of
-//! the bytes is enough: it brings the translation of the address, and the copy runs ahead of itself from there. Measured
-//! on random pages of a large file: a tenth of a write, a twentieth of a read. Where the processor foresees the access
-//! itself, as in reading on, asking disturbs it: that costs a third.
+//! the bytes is enough: it brings the translation of the address, and the copy runs ahead of itself from there. Where the
+//! processor foresees the access itself, as in reading on, asking disturbs it: that costs a third.
 
 #![allow(unsafe_code, reason = "the instruction has no safe form; a hint cannot fault and changes nothing")]
 

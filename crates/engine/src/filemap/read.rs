@@ -212,9 +212,6 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Lo
         if !leaf.has(Mark::Uptodate, slot) {
             return Look::Wait(frame);
         }
-        if access.hint {
-            arena.prefetch(frame);
-        }
         match arena.try_read(frame) {
             Some(guard) => {
                 // A page that is active when it comes is one that was here not long ago: to be read is why it came.
@@ -231,7 +228,10 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Lo
             None => Look::Wait(frame),
         }
     };
-    inode.mapping.with_page(index, look).unwrap_or(Look::Absent)
+    let mapping = &inode.mapping;
+    let found =
+        if access.hint { mapping.with_page_and_bytes(index, arena, look) } else { mapping.with_page(index, look) };
+    found.unwrap_or(Look::Absent)
 }
 
 /// What became of an attempt to bring a page into the cache.

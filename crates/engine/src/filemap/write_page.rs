@@ -78,9 +78,10 @@ impl Span {
 pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms<'_>) -> Result<Outcome, FileError> {
     let mut brought = false;
     loop {
+        let arena = &inode.super_block().engine().arena;
         let grip = inode
             .mapping
-            .with_page(span.index, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms))
+            .with_page_and_bytes(span.index, arena, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms))
             .unwrap_or(Grip::Absent);
         match grip {
             Grip::InPlace(mut frame, newly) => {
@@ -153,7 +154,6 @@ fn grip<'a>(
     if leaf.has(Mark::Writeback, slot) && !leaf.has(Mark::Dirty, slot) {
         return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
     }
-    arena.prefetch(frame);
     let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
     let owners = &sb.engine().owners;
     let unclean = leaf.unclean() >> slot & 1 != 0;

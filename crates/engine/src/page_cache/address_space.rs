@@ -12,6 +12,7 @@
 //! # Kernel counterpart
 //! `struct address_space`.
 
+use slackwater_arena::Arena;
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::atomic::{AtomicI64, Ordering};
 
@@ -56,7 +57,17 @@ impl AddressSpace {
         self.tree.read().with_leaf(index.0, |leaf| f(leaf, slot_of(index)))
     }
 
-    /// The same, making the leaf if needed.
+    /// The same for who wants the page's bytes at once, where the processor does not foresee it.
+    pub(crate) fn with_page_and_bytes<R>(
+        &self,
+        index: PageIndex,
+        arena: &Arena,
+        f: impl FnOnce(&mut LeafState, usize) -> R,
+    ) -> Option<R> {
+        self.tree.read().with_leaf_and_bytes(index.0, arena, |leaf| f(leaf, slot_of(index)))
+    }
+
+    /// As [`AddressSpace::with_page`], making the leaf if needed.
     pub(crate) fn with_page_or_new<R>(&self, index: PageIndex, f: impl FnOnce(&mut LeafState, usize) -> R) -> R {
         let mut f = Some(f);
         let mut is_new = false;

@@ -12,6 +12,13 @@
 //! T3. Index bits are set with the tree's lock held for reading and the leaf's lock held. So no set can
 //!     run between the look and the clear of T2, and no set can be overtaken by another.
 //!
+//! # Guesses
+//! Who wants the bytes of a page goes from one line that no cache holds to the next: the leaf, the frame's number in it, the
+//! bytes. The locked instructions between them keep the processor from looking ahead. Most files lie in whole runs of
+//! frames, so beside the pointer to a leaf is a guess where its run begins, and the bytes are asked for with the leaf.
+//! Measured on random pages of a large file, beside the copy: a read adds half of what it added before, a write two
+//! thirds; with frames in no order at all, as much as before. Only a prefetch believes a guess.
+//!
 //! # Lock order
 //! `I_PAGES` (the tree), then `LEAF`.
 //!
@@ -19,8 +26,9 @@
 //! `struct xarray` as used for `address_space::i_pages`, with its tags. Differs: one lock per 64 pages and
 //! index bits that lag behind.
 
+use slackwater_arena::{Arena, FrameId};
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock_order::LEAF;
 use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark};
@@ -33,13 +41,34 @@ const LEAF_SHIFT: u32 = LEAF_PAGES.trailing_zeros();
 #[repr(align(64))]
 struct Leaf(Mutex<LeafState>);
 
+/// Where the run of frames begins that a leaf's pages are in, if they are in one: the number of the first page's frame,
+/// modulo 2^32.
+struct Guess(AtomicU32);
+
+impl Guess {
+    /// Beyond the frames of any arena below 8 TiB; in a larger one it is a guess like others.
+    const NONE: u32 = 1 << 31;
+
+    // Relaxed: nothing but a prefetch depends on it.
+    fn frame(&self, arena: &Arena, index: u64) -> Option<FrameId> {
+        arena.frame(self.0.load(Ordering::Relaxed).wrapping_add(slot_in_leaf(index)))
+    }
+
+    fn learn(&self, frame: FrameId, index: u64) {
+        self.0.store(frame.as_u32().wrapping_sub(slot_in_leaf(index)), Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 enum Child {
     #[default]
     Empty,
     Inner(Box<Inner>),
-    Leaf(Box<Leaf>),
+    Leaf(Box<Leaf>, Guess),
 }
+
+// The guess costs nothing: it is in the word that says what the child is.
+const _: () = assert!(size_of::<Child>() == 16);
 
 struct Inner {
     children: [Child; FANOUT],
@@ -72,6 +101,36 @@ impl Tree {
 
     /// Runs `f` on the leaf that holds `index`; `None` if there is no such leaf.
     pub(crate) fn with_leaf<R>(&self, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> Option<R> {
+        let (leaf, _) = self.leaf(index)?;
+        Some(self.visit(leaf, index, f))
+    }
+
+    /// The same for who wants the page's bytes at once, where the processor does not foresee it: asks for their memory
+    /// before it waits for the leaf's.
+    pub(crate) fn with_leaf_and_bytes<R>(
+        &self,
+        index: u64,
+        arena: &Arena,
+        f: impl FnOnce(&mut LeafState) -> R,
+    ) -> Option<R> {
+        let (leaf, guess) = self.leaf(index)?;
+        let guessed = guess.frame(arena, index);
+        if let Some(frame) = guessed {
+            arena.prefetch(frame);
+        }
+        Some(self.visit(leaf, index, |state| {
+            if let Some(frame) = state.frame(slot_in_leaf(index) as usize)
+                && guessed != Some(frame)
+            {
+                arena.prefetch(frame);
+                guess.learn(frame, index);
+            }
+            f(state)
+        }))
+    }
+
+    #[inline]
+    fn leaf(&self, index: u64) -> Option<(&Leaf, &Guess)> {
         if !self.covers(index) {
             return None;
         }
@@ -80,7 +139,7 @@ impl Tree {
         loop {
             match child {
                 Child::Empty => return None,
-                Child::Leaf(leaf) => return Some(self.visit(leaf, index, f)),
+                Child::Leaf(leaf, guess) => return Some((leaf, guess)),
                 Child::Inner(inner) => {
                     level -= 1;
                     child = &inner.children[slot_at(index, level)];
@@ -139,10 +198,11 @@ impl Tree {
         let mut level = self.levels;
         loop {
             if level == 0 {
-                if matches!(child, Child::Leaf(_)) {
+                if matches!(child, Child::Leaf(..)) {
                     return false;
                 }
-                *child = Child::Leaf(Box::new(Leaf(Mutex::new(LEAF, LeafState::new()))));
+                let leaf = Box::new(Leaf(Mutex::new(LEAF, LeafState::new())));
+                *child = Child::Leaf(leaf, Guess(AtomicU32::new(Guess::NONE)));
                 return true;
             }
             if matches!(child, Child::Empty) {
@@ -188,6 +248,10 @@ impl Tree {
     }
 }
 
+fn slot_in_leaf(index: u64) -> u32 {
+    (index % LEAF_PAGES) as u32
+}
+
 fn slot_at(index: u64, level: u32) -> usize {
     (index >> (LEAF_SHIFT + FANOUT_SHIFT * level)) as usize & (FANOUT - 1)
 }
@@ -196,7 +260,7 @@ fn slot_at(index: u64, level: u32) -> usize {
 fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> Option<(&Leaf, u64)> {
     match child {
         Child::Empty => None,
-        Child::Leaf(leaf) => Some((leaf, base)),
+        Child::Leaf(leaf, _) => Some((leaf, base)),
         Child::Inner(inner) => {
             let level = level - 1;
             let first = if from > base { slot_at(from, level) } else { 0 };
@@ -213,7 +277,7 @@ fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> 
 fn remove(child: &mut Child, level: u32, index: u64) -> bool {
     let gone = match child {
         Child::Empty => return true,
-        Child::Leaf(leaf) => leaf.0.get_mut().present() == 0,
+        Child::Leaf(leaf, _) => leaf.0.get_mut().present() == 0,
         Child::Inner(inner) => {
             let slot = slot_at(index, level - 1);
             let gone = remove(&mut inner.children[slot], level - 1, index);
@@ -239,7 +303,7 @@ fn remove(child: &mut Child, level: u32, index: u64) -> bool {
 fn tidy(child: &mut Child) -> bool {
     let keep = match child {
         Child::Empty => false,
-        Child::Leaf(leaf) => leaf.0.get_mut().present() != 0,
+        Child::Leaf(leaf, _) => leaf.0.get_mut().present() != 0,
         Child::Inner(inner) => {
             let mut any = false;
             for below in &mut inner.children {
@@ -263,7 +327,7 @@ fn reindex(inner: &mut Inner) {
     for (slot, child) in inner.children.iter_mut().enumerate() {
         let below = match child {
             Child::Empty => 0,
-            Child::Leaf(leaf) => leaf.0.get_mut().indexed(),
+            Child::Leaf(leaf, _) => leaf.0.get_mut().indexed(),
             Child::Inner(inner) => {
                 (0..Mark::INDEXED).fold(0, |set, mark| set | u32::from(*inner.marks[mark].get_mut() != 0) << mark)
             }
@@ -273,4 +337,30 @@ fn reindex(inner: &mut Inner) {
         }
     }
     inner.marks = marks.map(AtomicU64::new);
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater_arena::ArenaConfig;
+
+    use super::*;
+
+    #[test]
+    fn a_guess_is_learnt_from_a_page_and_holds_for_its_run() {
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
+        let frame = |number| arena.frame(number).unwrap();
+        let mut tree = Tree::default();
+        assert!(tree.grow(70));
+        tree.with_leaf(70, |leaf| (6..10).for_each(|slot| leaf.insert(slot, frame(100 + slot as u32))));
+        let guess = |tree: &Tree, index| tree.leaf(index).and_then(|(_, guess)| guess.frame(&arena, index));
+        assert_eq!(guess(&tree, 70), None, "nothing is known yet");
+        assert_eq!(tree.with_leaf_and_bytes(64, &arena, |leaf| leaf.frame(0)), Some(None));
+        assert_eq!(guess(&tree, 70), None, "no page, nothing learnt");
+        assert_eq!(tree.with_leaf_and_bytes(70, &arena, |leaf| leaf.frame(6)), Some(Some(frame(106))));
+        assert_eq!((guess(&tree, 70), guess(&tree, 73)), (Some(frame(106)), Some(frame(109))));
+        // A frame before its slot: the run would begin before the first frame.
+        tree.with_leaf(127, |leaf| leaf.insert(63, frame(3)));
+        assert_eq!(tree.with_leaf_and_bytes(127, &arena, |leaf| leaf.frame(63)), Some(Some(frame(3))));
+        assert_eq!((guess(&tree, 127), guess(&tree, 124), guess(&tree, 123)), (Some(frame(3)), Some(frame(0)), None));
+    }
 }
