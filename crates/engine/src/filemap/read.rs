@@ -205,6 +205,7 @@ pub(super) enum Usage {
     Other,
 }
 
+#[inline]
 pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Look<'a> {
     let arena = &inode.super_block().engine().arena;
     let look = |leaf: &mut LeafState, slot: usize| {

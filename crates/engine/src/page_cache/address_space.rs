@@ -58,6 +58,7 @@ impl AddressSpace {
     }
 
     /// The same for who wants the page's bytes at once, where the processor does not foresee it.
+    #[inline]
     pub(crate) fn with_page_and_bytes<R>(
         &self,
         index: PageIndex,

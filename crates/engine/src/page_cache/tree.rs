@@ -107,6 +107,7 @@ impl Tree {
 
     /// The same for who wants the page's bytes at once, where the processor does not foresee it: asks for their memory
     /// before it waits for the leaf's.
+    #[inline]
     pub(crate) fn with_leaf_and_bytes<R>(
         &self,
         index: u64,
@@ -164,6 +165,7 @@ impl Tree {
     }
 
     /// Locks the leaf of `index`, runs `f`, and indexes the marks that the leaf did not have before (T3).
+    #[inline]
     fn visit<R>(&self, leaf: &Leaf, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> R {
         let mut state = leaf.0.lock();
         let result = f(&mut state);
