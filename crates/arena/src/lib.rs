@@ -52,6 +52,7 @@ pub use inode_table::InodeRecord;
 pub use layout::FRAME_BYTES;
 pub use limits::{MemoryLimits, memory_cgroups, memory_limits, unescape_mount_field};
 pub use mapping::{FrameRead, FrameWrite};
+pub use prefetch::prefetch_line;
 pub use run_allocator::RUN_FRAMES;
 pub use source::ArenaSource;
 pub use survivors::{SurvivingInode, SurvivingVolume, Survivors};

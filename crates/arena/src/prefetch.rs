@@ -7,9 +7,9 @@
 
 #![allow(unsafe_code, reason = "the instruction has no safe form; a hint cannot fault and changes nothing")]
 
-/// Asks for the line that `at` begins in; an address of nothing is let pass.
+/// Asks the processor for the line of memory that `at` begins in; an address of nothing is let pass.
 #[inline]
-pub(crate) fn prefetch_line<T>(at: *const T) {
+pub fn prefetch_line<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use slackwater_arena::FrameId;
+use slackwater_arena::{FrameId, prefetch_line};
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -122,6 +122,14 @@ impl FrameOwners {
     #[inline]
     fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Asks the processor for what will be looked up of the frame.
+    #[inline]
+    pub(crate) fn prefetch(&self, frame: FrameId) {
+        if self.is_used() {
+            prefetch_line(&raw const self.owners[frame.as_u32() as usize]);
+        }
     }
 
     /// The slot of the frame's owner.

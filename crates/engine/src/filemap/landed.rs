@@ -31,7 +31,7 @@ use crate::filemap::write_flags::WriteFlags;
 use crate::filemap::write_page::{Outcome, Span, mark_written, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
-use crate::page_cache::{LEAF_PAGES, LeafState, Mark, range_bits};
+use crate::page_cache::{LeafState, Mark, range_bits};
 use crate::reclaim;
 use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, PageIndex};
@@ -274,9 +274,9 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Exchanges the pages of the leaf from `first` on.
+    /// Exchanges the pages of the leaf from `first` on that it has room for.
     fn pages(&mut self, leaf: &mut LeafState, first: usize) -> Option<Stop> {
-        let end = (first + self.count).min(LEAF_PAGES as usize);
+        let end = (first + self.count).min(leaf.room());
         let stop = (first..end).find_map(|slot| self.page(leaf, slot, end).err());
         self.inode.mapping.add_unclean(self.unclean);
         self.inode.mapping.add(Mark::Dirty, self.newly.reclaimable);

@@ -154,8 +154,9 @@ fn grip<'a>(
     if leaf.has(Mark::Writeback, slot) && !leaf.has(Mark::Dirty, slot) {
         return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
     }
-    let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
     let owners = &sb.engine().owners;
+    owners.prefetch(frame);
+    let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
     let unclean = leaf.unclean() >> slot & 1 != 0;
     if unclean {
         owners.take_over(frame, frame, terms.memcg);

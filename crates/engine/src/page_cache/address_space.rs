@@ -68,16 +68,18 @@ impl AddressSpace {
         self.tree.read().with_leaf_and_bytes(index.0, arena, |leaf| f(leaf, slot_of(index)))
     }
 
-    /// As [`AddressSpace::with_page`], making the leaf if needed.
+    /// As [`AddressSpace::with_page`], making the leaf, and room for the page in it, if needed.
     pub(crate) fn with_page_or_new<R>(&self, index: PageIndex, f: impl FnOnce(&mut LeafState, usize) -> R) -> R {
         let mut f = Some(f);
         let mut is_new = false;
         loop {
             let done = self.tree.read().with_leaf(index.0, |leaf| {
-                let f = f.take().expect("runs once: the loop ends with it");
-                (f(leaf, slot_of(index)), leaf.present() == 0)
+                (slot_of(index) < leaf.room()).then(|| {
+                    let f = f.take().expect("runs once: the loop ends with it");
+                    (f(leaf, slot_of(index)), leaf.present() == 0)
+                })
             });
-            match done {
+            match done.flatten() {
                 Some((result, is_empty)) => {
                     if is_new && is_empty {
                         let _ = self.remove_if_empty(index); // or somebody has put a page there meanwhile

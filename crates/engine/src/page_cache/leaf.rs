@@ -24,14 +24,15 @@
 //!     `super_block::space`.
 //! L7. `DROPBEHIND` is set only on an unclean page, or on one that a DONTCACHE read has brought here. Whoever makes an
 //!     unclean page clean takes it out, or the mark away.
-//! L8. Once a page is behind the first [`FEW`], `all` has the frames, and `few` nothing.
+//! L8. A leaf has room for the frames of its first pages, [`FEW`] or all. One that needs more is replaced in the tree.
 //! L9. `LISTED` says that an entry of `reclaim` stands for the page. It is set when the page becomes clean, and cleared when
 //!     its entry comes up and it is not; an entry for a page without it stands for nothing.
 //!
 //! # Layout
 //! A cached read takes the leaf's lock, looks at three words and takes the number of a frame; it stores no mark
 //! that is there already. The lock and those words share the leaf's first cache line, and no other leaf has a part
-//! of it. Most files are small, and so is their leaf: it has room for a few frames, and gets more when it needs it.
+//! of it. The frames follow in the same block of memory, so the line that has the page's is found without reading the
+//! first. Most files are small, and so is their leaf.
 
 use std::mem::offset_of;
 
@@ -95,47 +96,53 @@ impl Mark {
 }
 
 // With the lock before it, what a read looks at ends within the first cache line.
-const _: () = assert!(offset_of!(LeafState, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
+const _: () = assert!(offset_of!(Roomy<FEW>, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
 
 /// See the [module documentation](self). Lives behind the leaf's lock.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct LeafState {
-    /// L8.
-    all: Option<Box<[Option<FrameId>; LEAF_PAGES as usize]>>,
+pub(crate) struct LeafState<Frames: ?Sized = [Option<FrameId>]> {
     /// L5.
     fresh: u32,
     /// At [`Mark::place`].
     marks: [u64; Mark::COUNT],
     present: u64,
     /// L8.
-    few: [Option<FrameId>; FEW],
+    frames: Frames,
 }
 
+/// The state of a leaf with room for the frames of its first `ROOM` pages.
+pub(crate) type Roomy<const ROOM: usize> = LeafState<[Option<FrameId>; ROOM]>;
+
 /// Frames that every leaf has room for: what is left of its third cache line.
-const FEW: usize = 18;
-const _: () = assert!(8 + size_of::<LeafState>() == 192);
+pub(crate) const FEW: usize = 20;
+const _: () = assert!(8 + size_of::<Roomy<FEW>>() == 192);
+
+impl<const ROOM: usize> Roomy<ROOM> {
+    /// Where the frames begin, as seen from the lock before the state.
+    pub(crate) const FRAMES_AT: usize = 8 + offset_of!(Self, frames);
+
+    pub(crate) fn new() -> Self {
+        Self { fresh: 0, marks: [0; Mark::COUNT], present: 0, frames: [None; ROOM] }
+    }
+}
 
 impl LeafState {
-    pub(crate) fn new() -> Self {
-        Self { all: None, fresh: 0, marks: [0; Mark::COUNT], present: 0, few: [None; FEW] }
+    /// The same pages, with room for all that a leaf can have.
+    pub(crate) fn with_all_room(&self) -> Roomy<{ LEAF_PAGES as usize }> {
+        let frames = std::array::from_fn(|slot| self.frame(slot));
+        LeafState { fresh: self.fresh, marks: self.marks, present: self.present, frames }
+    }
+
+    /// Pages from the first on that there is room for (L8).
+    pub(crate) fn room(&self) -> usize {
+        self.frames.len()
     }
 
     /// The frame in `slot`, whatever its state.
     #[inline]
     pub(crate) fn frame(&self, slot: usize) -> Option<FrameId> {
-        match &self.all {
-            Some(all) => all[slot],
-            None => self.few.get(slot).copied().flatten(),
-        }
-    }
-
-    /// Where the frame of `slot` is; `None` where there is no room for one yet.
-    fn place_of(&mut self, slot: usize) -> Option<&mut Option<FrameId>> {
-        match &mut self.all {
-            Some(all) => all.get_mut(slot),
-            None => self.few.get_mut(slot),
-        }
+        self.frames.get(slot).copied().flatten()
     }
 
     /// Whether the page in `slot` has `mark`.
@@ -189,30 +196,17 @@ impl LeafState {
         self.set(if self.has(Mark::Referenced, slot) { Mark::Active } else { Mark::Referenced }, slot);
     }
 
-    /// Puts `frame` into an empty slot, without marks.
+    /// Puts `frame` into an empty slot that there is room for, without marks.
     pub(crate) fn insert(&mut self, slot: usize, frame: FrameId) {
         debug_assert!(self.frame(slot).is_none(), "slot taken");
-        if slot >= FEW && self.all.is_none() {
-            self.make_room();
-        }
-        if let Some(place) = self.place_of(slot) {
-            *place = Some(frame);
-        }
+        self.frames[slot] = Some(frame);
         self.present |= 1 << slot;
-    }
-
-    /// L8.
-    #[cold]
-    fn make_room(&mut self) {
-        let mut all = Box::new([None; LEAF_PAGES as usize]);
-        all[..FEW].copy_from_slice(&std::mem::take(&mut self.few));
-        self.all = Some(all);
     }
 
     /// Puts `frame` in the place of the one that is there, which L3 lets the caller take out; marks stay.
     pub(crate) fn replace(&mut self, slot: usize, frame: FrameId) -> Option<FrameId> {
         debug_assert!(self.frame(slot).is_some(), "nothing to replace");
-        self.place_of(slot)?.replace(frame)
+        self.frames[slot].replace(frame)
     }
 
     /// Takes the page out of `slot` with all its marks.
@@ -221,7 +215,7 @@ impl LeafState {
         for marks in &mut self.marks {
             *marks &= !(1 << slot);
         }
-        self.place_of(slot)?.take()
+        self.frames.get_mut(slot)?.take()
     }
 
     /// The same of a page that nobody reads just now, and which the caller may take out otherwise (L3).
@@ -279,15 +273,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leaf_has_as_much_room_as_its_file_needs() {
-        let mut leaf = LeafState::new();
-        assert_eq!((leaf.frame(0), leaf.frame(63), leaf.remove(63)), (None, None, None));
+    fn a_leaf_that_gets_room_has_the_same_pages() {
         let arena = slackwater_arena::Arena::create(&slackwater_arena::ArenaConfig::memfd(64 << 10)).unwrap();
         let [first, last] = [0, 1].map(|number| arena.frame(number).unwrap());
+        let mut small = Roomy::<FEW>::new();
+        let leaf: &mut LeafState = &mut small;
         leaf.insert(0, first);
-        assert!(leaf.all.is_none() && leaf.frame(0) == Some(first));
+        leaf.set(Mark::Dirty, 0);
+        assert_eq!((leaf.room(), leaf.frame(0), leaf.frame(63), leaf.remove(63)), (FEW, Some(first), None, None));
+        let mut large = leaf.with_all_room();
+        let leaf: &mut LeafState = &mut large;
         leaf.insert(63, last);
-        assert_eq!((leaf.frame(0), leaf.frame(63), leaf.present()), (Some(first), Some(last), 1 << 63 | 1));
+        assert_eq!((leaf.room(), leaf.frame(0), leaf.frame(63)), (64, Some(first), Some(last)));
+        assert_eq!((leaf.present(), leaf.bits(Mark::Dirty), leaf.take_fresh()), (1 << 63 | 1, 1, 1));
         assert_eq!((leaf.replace(0, last), leaf.remove(0), leaf.frame(0)), (Some(first), Some(last), None));
     }
 

@@ -26,12 +26,12 @@
 //! `struct xarray` as used for `address_space::i_pages`, with its tags. Differs: one lock per 64 pages and
 //! index bits that lag behind.
 
-use slackwater_arena::{Arena, FrameId};
+use slackwater_arena::{Arena, FrameId, prefetch_line};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock_order::LEAF;
-use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark};
+use crate::page_cache::leaf::{FEW, LEAF_PAGES, LeafState, Mark, Roomy};
 
 const FANOUT_SHIFT: u32 = 6;
 const FANOUT: usize = 1 << FANOUT_SHIFT;
@@ -39,7 +39,21 @@ const LEAF_SHIFT: u32 = LEAF_PAGES.trailing_zeros();
 
 /// A leaf and its lock, in cache lines of their own: threads that read neighbours do not meet.
 #[repr(align(64))]
-struct Leaf(Mutex<LeafState>);
+struct Leaf<Frames: ?Sized = [Option<FrameId>]>(Mutex<LeafState<Frames>>);
+
+impl<const ROOM: usize> Leaf<[Option<FrameId>; ROOM]> {
+    fn new(state: Roomy<ROOM>) -> Box<Leaf> {
+        Box::new(Leaf(Mutex::new(LEAF, state)))
+    }
+}
+
+impl Leaf {
+    /// Asks for the number of the frame in `slot`: frames are at the end.
+    #[inline]
+    fn prefetch(&self, slot: u32) {
+        prefetch_line((&raw const *self).cast::<u8>().wrapping_add(Roomy::<0>::FRAMES_AT + 4 * slot as usize));
+    }
+}
 
 /// Where the run of frames begins that a leaf's pages are in, if they are in one: the number of the first page's frame,
 /// modulo 2^32.
@@ -68,7 +82,7 @@ enum Child {
 }
 
 // The guess costs nothing: it is in the word that says what the child is.
-const _: () = assert!(size_of::<Child>() == 16);
+const _: () = assert!(size_of::<Child>() == 8 + size_of::<Box<Leaf>>());
 
 struct Inner {
     children: [Child; FANOUT],
@@ -115,6 +129,7 @@ impl Tree {
         f: impl FnOnce(&mut LeafState) -> R,
     ) -> Option<R> {
         let (leaf, guess) = self.leaf(index)?;
+        leaf.prefetch(slot_in_leaf(index));
         let guessed = guess.frame(arena, index);
         if let Some(frame) = guessed {
             arena.prefetch(frame);
@@ -191,7 +206,7 @@ impl Tree {
         }
     }
 
-    /// Makes sure that there is a leaf for `index`; says whether it is new.
+    /// Makes sure that there is a leaf with room for `index`; says whether it is new.
     pub(crate) fn grow(&mut self, index: u64) -> bool {
         while !self.covers(index) {
             self.raise();
@@ -200,10 +215,19 @@ impl Tree {
         let mut level = self.levels;
         loop {
             if level == 0 {
-                if matches!(child, Child::Leaf(..)) {
+                let slot = slot_in_leaf(index) as usize;
+                if let Child::Leaf(leaf, _) = child {
+                    let state = leaf.0.get_mut();
+                    if slot >= state.room() {
+                        *leaf = Leaf::new(state.with_all_room());
+                    }
                     return false;
                 }
-                let leaf = Box::new(Leaf(Mutex::new(LEAF, LeafState::new())));
+                let leaf = if slot < FEW {
+                    Leaf::new(Roomy::<FEW>::new())
+                } else {
+                    Leaf::new(Roomy::<{ LEAF_PAGES as usize }>::new())
+                };
                 *child = Child::Leaf(leaf, Guess(AtomicU32::new(Guess::NONE)));
                 return true;
             }
@@ -361,6 +385,8 @@ mod tests {
         assert_eq!(tree.with_leaf_and_bytes(70, &arena, |leaf| leaf.frame(6)), Some(Some(frame(106))));
         assert_eq!((guess(&tree, 70), guess(&tree, 73)), (Some(frame(106)), Some(frame(109))));
         // A frame before its slot: the run would begin before the first frame.
+        assert!(!tree.grow(127), "the leaf gets room");
+        assert_eq!(guess(&tree, 70), Some(frame(106)));
         tree.with_leaf(127, |leaf| leaf.insert(63, frame(3)));
         assert_eq!(tree.with_leaf_and_bytes(127, &arena, |leaf| leaf.frame(63)), Some(Some(frame(3))));
         assert_eq!((guess(&tree, 127), guess(&tree, 124), guess(&tree, 123)), (Some(frame(3)), Some(frame(0)), None));

@@ -7,14 +7,14 @@ use super::held::{Class, Entry};
 use crate::shim::{const_unless_loom, raw};
 
 /// Mutual exclusion around a value. Does not poison; one or two bytes beside the value in a release build.
-pub struct Mutex<T> {
+pub struct Mutex<T: ?Sized> {
     class: Class,
     inner: raw::Mutex<T>,
 }
 
 /// Access to the value of a [`Mutex`], until dropped, on this thread only.
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct MutexGuard<'a, T> {
+pub struct MutexGuard<'a, T: ?Sized> {
     pub(super) inner: raw::MutexGuard<'a, T>,
     pub(super) entry: Entry,
 }
@@ -34,6 +34,13 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// The value, without the lock.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
     /// Takes the lock.
     ///
     /// # Blocking
@@ -58,11 +65,6 @@ impl<T> Mutex<T> {
     /// The value; no lock is needed, since nobody else can have a reference.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
-    }
-
-    /// The value, without the lock.
-    pub fn into_inner(self) -> T {
-        self.inner.into_inner()
     }
 }
 
@@ -92,7 +94,7 @@ pub fn lock_two<'a, T, U>(a: &'a Mutex<T>, b: &'a Mutex<U>) -> (MutexGuard<'a, T
     }
 }
 
-impl<T> Deref for MutexGuard<'_, T> {
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -101,7 +103,7 @@ impl<T> Deref for MutexGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for MutexGuard<'_, T> {
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.inner

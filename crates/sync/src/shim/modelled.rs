@@ -112,10 +112,10 @@ pub(crate) mod raw {
     use super::{sync, thread};
     use crate::shim::const_unless_loom;
 
-    pub(crate) struct Mutex<T>(sync::Mutex<T>);
+    pub(crate) struct Mutex<T: ?Sized>(sync::Mutex<T>);
 
     /// Empty only inside a wait.
-    pub(crate) struct MutexGuard<'a, T> {
+    pub(crate) struct MutexGuard<'a, T: ?Sized> {
         lock: &'a Mutex<T>,
         held: Option<sync::MutexGuard<'a, T>>,
     }
@@ -127,6 +127,12 @@ pub(crate) mod raw {
             }
         }
 
+        pub(crate) fn into_inner(self) -> T {
+            self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl<T: ?Sized> Mutex<T> {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard { lock: self, held: Some(self.lock_inner()) }
         }
@@ -139,16 +145,12 @@ pub(crate) mod raw {
             self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
         }
 
-        pub(crate) fn into_inner(self) -> T {
-            self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
-        }
-
         fn lock_inner(&self) -> sync::MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
-    impl<T> Deref for MutexGuard<'_, T> {
+    impl<T: ?Sized> Deref for MutexGuard<'_, T> {
         type Target = T;
 
         fn deref(&self) -> &T {
@@ -156,7 +158,7 @@ pub(crate) mod raw {
         }
     }
 
-    impl<T> DerefMut for MutexGuard<'_, T> {
+    impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
             self.held.as_mut().expect("held outside a wait")
         }
