@@ -206,11 +206,13 @@ impl Arena {
         self.pools.has_whole_run()
     }
 
-    /// Asks the processor for the memory of a frame whose bytes are wanted at once and were not foreseeable: random
-    /// reads, and writes of any order.
+    /// Asks the processor for the memory of the frame with this number, if there is one: its bytes are wanted at once and
+    /// were not foreseeable, as in random reads and in writes of any order.
     #[inline]
-    pub fn prefetch(&self, frame: FrameId) {
-        self.mapping.prefetch(frame);
+    pub fn prefetch(&self, number: u32) {
+        if let Some(frame) = self.frame(number) {
+            self.mapping.prefetch(frame);
+        }
     }
 
     /// The bytes of a frame, unless someone is writing into it or waits to.

@@ -124,11 +124,13 @@ impl FrameOwners {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Asks the processor for what will be looked up of the frame.
+    /// Asks the processor for the owner of the frame with this number, if there is one.
     #[inline]
-    pub(crate) fn prefetch(&self, frame: FrameId) {
-        if self.is_used() {
-            prefetch_line(&raw const self.owners[frame.as_u32() as usize]);
+    pub(crate) fn prefetch(&self, number: u32) {
+        if self.is_used()
+            && let Some(owner) = self.owners.get(number as usize)
+        {
+            prefetch_line(owner);
         }
     }
 

@@ -230,8 +230,11 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Lo
         }
     };
     let mapping = &inode.mapping;
-    let found =
-        if access.hint { mapping.with_page_and_bytes(index, arena, look) } else { mapping.with_page(index, look) };
+    let found = if access.hint {
+        mapping.with_page_and_bytes(index, |frame| arena.prefetch(frame), look)
+    } else {
+        mapping.with_page(index, look)
+    };
     found.unwrap_or(Look::Absent)
 }
 

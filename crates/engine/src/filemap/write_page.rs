@@ -78,10 +78,14 @@ impl Span {
 pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms<'_>) -> Result<Outcome, FileError> {
     let mut brought = false;
     loop {
-        let arena = &inode.super_block().engine().arena;
+        let engine = inode.super_block().engine();
+        let ask = |frame| {
+            engine.arena.prefetch(frame);
+            engine.owners.prefetch(frame);
+        };
         let grip = inode
             .mapping
-            .with_page_and_bytes(span.index, arena, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms))
+            .with_page_and_bytes(span.index, ask, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms))
             .unwrap_or(Grip::Absent);
         match grip {
             Grip::InPlace(mut frame, newly) => {
@@ -155,7 +159,6 @@ fn grip<'a>(
         return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
     }
     let owners = &sb.engine().owners;
-    owners.prefetch(frame);
     let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
     let unclean = leaf.unclean() >> slot & 1 != 0;
     if unclean {

@@ -12,7 +12,6 @@
 //! # Kernel counterpart
 //! `struct address_space`.
 
-use slackwater_arena::Arena;
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::atomic::{AtomicI64, Ordering};
 
@@ -57,15 +56,16 @@ impl AddressSpace {
         self.tree.read().with_leaf(index.0, |leaf| f(leaf, slot_of(index)))
     }
 
-    /// The same for who wants the page's bytes at once, where the processor does not foresee it.
+    /// The same for who wants the page's bytes at once, where the processor does not foresee it; `ask` is told the number of
+    /// a frame to ask for.
     #[inline]
     pub(crate) fn with_page_and_bytes<R>(
         &self,
         index: PageIndex,
-        arena: &Arena,
+        ask: impl Fn(u32),
         f: impl FnOnce(&mut LeafState, usize) -> R,
     ) -> Option<R> {
-        self.tree.read().with_leaf_and_bytes(index.0, arena, |leaf| f(leaf, slot_of(index)))
+        self.tree.read().with_leaf_and_bytes(index.0, ask, |leaf| f(leaf, slot_of(index)))
     }
 
     /// As [`AddressSpace::with_page`], making the leaf, and room for the page in it, if needed.

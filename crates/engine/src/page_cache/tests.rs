@@ -61,7 +61,7 @@ fn pages_and_marks_are_found_where_they_were_put_and_nowhere_else() {
                 }
                 _ => {
                     let clear = |leaf: &mut LeafState, slot| leaf.clear(Mark::Dirty, slot);
-                    let cleared = mapping.with_page_and_bytes(PageIndex(at), &arena, clear);
+                    let cleared = mapping.with_page_and_bytes(PageIndex(at), |_| (), clear);
                     if cleared.is_some()
                         && let Some((_, dirty)) = model.get_mut(&at)
                     {

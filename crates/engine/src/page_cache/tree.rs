@@ -26,7 +26,7 @@
 //! `struct xarray` as used for `address_space::i_pages`, with its tags. Differs: one lock per 64 pages and
 //! index bits that lag behind.
 
-use slackwater_arena::{Arena, FrameId, prefetch_line};
+use slackwater_arena::{FrameId, prefetch_line};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -64,8 +64,8 @@ impl Guess {
     const NONE: u32 = 1 << 31;
 
     // Relaxed: nothing but a prefetch depends on it.
-    fn frame(&self, arena: &Arena, index: u64) -> Option<FrameId> {
-        arena.frame(self.0.load(Ordering::Relaxed).wrapping_add(slot_in_leaf(index)))
+    fn number(&self, index: u64) -> u32 {
+        self.0.load(Ordering::Relaxed).wrapping_add(slot_in_leaf(index))
     }
 
     fn learn(&self, frame: FrameId, index: u64) {
@@ -119,26 +119,25 @@ impl Tree {
         Some(self.visit(leaf, index, f))
     }
 
-    /// The same for who wants the page's bytes at once, where the processor does not foresee it: asks for their memory
-    /// before it waits for the leaf's.
+    /// The same for who wants the page's bytes at once, where the processor does not foresee it: `ask`, told the number of a
+    /// frame, asks for its memory if there is such a frame. It is told the likely one before the leaf is locked, and the
+    /// page's if that is another.
     #[inline]
     pub(crate) fn with_leaf_and_bytes<R>(
         &self,
         index: u64,
-        arena: &Arena,
+        ask: impl Fn(u32),
         f: impl FnOnce(&mut LeafState) -> R,
     ) -> Option<R> {
         let (leaf, guess) = self.leaf(index)?;
         leaf.prefetch(slot_in_leaf(index));
-        let guessed = guess.frame(arena, index);
-        if let Some(frame) = guessed {
-            arena.prefetch(frame);
-        }
+        let guessed = guess.number(index);
+        ask(guessed);
         Some(self.visit(leaf, index, |state| {
             if let Some(frame) = state.frame(slot_in_leaf(index) as usize)
-                && guessed != Some(frame)
+                && guessed != frame.as_u32()
             {
-                arena.prefetch(frame);
+                ask(frame.as_u32());
                 guess.learn(frame, index);
             }
             f(state)
@@ -367,7 +366,9 @@ fn reindex(inner: &mut Inner) {
 
 #[cfg(test)]
 mod tests {
-    use slackwater_arena::ArenaConfig;
+    use std::cell::RefCell;
+
+    use slackwater_arena::{Arena, ArenaConfig};
 
     use super::*;
 
@@ -378,17 +379,19 @@ mod tests {
         let mut tree = Tree::default();
         assert!(tree.grow(70));
         tree.with_leaf(70, |leaf| (6..10).for_each(|slot| leaf.insert(slot, frame(100 + slot as u32))));
-        let guess = |tree: &Tree, index| tree.leaf(index).and_then(|(_, guess)| guess.frame(&arena, index));
-        assert_eq!(guess(&tree, 70), None, "nothing is known yet");
-        assert_eq!(tree.with_leaf_and_bytes(64, &arena, |leaf| leaf.frame(0)), Some(None));
-        assert_eq!(guess(&tree, 70), None, "no page, nothing learnt");
-        assert_eq!(tree.with_leaf_and_bytes(70, &arena, |leaf| leaf.frame(6)), Some(Some(frame(106))));
-        assert_eq!((guess(&tree, 70), guess(&tree, 73)), (Some(frame(106)), Some(frame(109))));
-        // A frame before its slot: the run would begin before the first frame.
+        let asked = RefCell::new(Vec::new());
+        let visit = |tree: &Tree, index| {
+            tree.with_leaf_and_bytes(index, |number| asked.borrow_mut().push(number), |_| ());
+            asked.take()
+        };
+        assert_eq!(visit(&tree, 64), [Guess::NONE], "no page, nothing learnt");
+        assert_eq!(visit(&tree, 70), [Guess::NONE + 6, 106]);
+        assert_eq!((visit(&tree, 70), visit(&tree, 73)), (vec![106], vec![109]));
         assert!(!tree.grow(127), "the leaf gets room");
-        assert_eq!(guess(&tree, 70), Some(frame(106)));
+        assert_eq!(visit(&tree, 70), [106]);
+        // A frame before its slot: the run would begin before the first frame.
         tree.with_leaf(127, |leaf| leaf.insert(63, frame(3)));
-        assert_eq!(tree.with_leaf_and_bytes(127, &arena, |leaf| leaf.frame(63)), Some(Some(frame(3))));
-        assert_eq!((guess(&tree, 127), guess(&tree, 124), guess(&tree, 123)), (Some(frame(3)), Some(frame(0)), None));
+        assert_eq!(visit(&tree, 127), [163, 3]);
+        assert_eq!((visit(&tree, 127), visit(&tree, 123)), (vec![3], vec![u32::MAX]));
     }
 }
