@@ -146,10 +146,11 @@ impl Engine {
         // The backend may take for ever: others can be mounted meanwhile.
         let mounted = SuperBlock::mount(shared, name, backend);
         let mut volumes = shared.volumes.lock();
-        match &mounted {
-            Ok(sb) => volumes.insert(name.to_owned(), Some(Arc::clone(sb))),
-            Err(_) => volumes.remove(name),
-        };
+        match (&mounted, volumes.get_mut(name)) {
+            (Ok(sb), Some(place)) => *place = Some(Arc::clone(sb)),
+            (Ok(_), None) => unreachable!("a name that is being mounted stays"),
+            (Err(_), _) => drop(volumes.remove(name)),
+        }
         mounted
     }
 
