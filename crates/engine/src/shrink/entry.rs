@@ -19,7 +19,6 @@ pub(super) type ShrinkerId = u32;
 /// A shrinker, and what is left to do of it.
 pub(super) struct Entry {
     id: Id,
-    name: String,
     deferred: AtomicU64,
     shrinker: Box<dyn Shrinker>,
 }
@@ -42,7 +41,7 @@ struct Id {
 
 impl Entry {
     pub(super) fn new(ids: &Arc<Ids>, shrinker: Box<dyn Shrinker>) -> Self {
-        Self { name: shrinker.name(), id: ids.take(), deferred: AtomicU64::new(0), shrinker }
+        Self { id: ids.take(), deferred: AtomicU64::new(0), shrinker }
     }
 
     pub(super) fn id(&self) -> ShrinkerId {
@@ -56,7 +55,7 @@ impl Entry {
 
     pub(super) fn status(&self) -> ShrinkerStatus {
         ShrinkerStatus {
-            name: format!("{}-{}", self.name, self.id()),
+            name: format!("{}-{}", self.shrinker.name(), self.id()),
             count: self.shrinker.count(&ShrinkControl::default()),
             deferred: self.deferred.load(Ordering::Relaxed),
         }

@@ -11,7 +11,7 @@ pub const DEFAULT_SEEKS: u32 = 2;
 /// From inside them nothing is registered or unregistered, no volume is mounted or unmounted, and no walk is begun: that is
 /// refused. The engine holds no lock while it calls them.
 pub trait Shrinker: Send + Sync {
-    /// What it is called, for people. Asked once.
+    /// What it is called, for people. Asked by who looks at the state of all.
     fn name(&self) -> String;
 
     /// How many objects it could give back. Says so even if a scan would have to refuse: what is refused adds up for later.

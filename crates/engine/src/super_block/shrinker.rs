@@ -21,13 +21,12 @@ const BATCH: u64 = 1024;
 
 /// See the [module documentation](self).
 struct SuperBlockShrinker {
-    name: String,
     sb: Weak<SuperBlock>,
 }
 
 impl Shrinker for SuperBlockShrinker {
     fn name(&self) -> String {
-        self.name.clone()
+        self.sb.upgrade().map_or_else(|| "sb".to_owned(), |sb| format!("sb-{}", sb.name()))
     }
 
     fn count(&self, _control: &ShrinkControl) -> Count {
@@ -58,7 +57,7 @@ impl SuperBlock {
     /// # Errors
     /// From inside a scan.
     pub(super) fn register_shrinker(self: &Arc<Self>) -> Result<(), InsideScan> {
-        let shrinker = SuperBlockShrinker { name: format!("sb-{}", self.name()), sb: Arc::downgrade(self) };
+        let shrinker = SuperBlockShrinker { sb: Arc::downgrade(self) };
         *self.shrinker.lock() = Some(self.engine.shrinkers.register(Box::new(shrinker))?);
         Ok(())
     }
