@@ -179,7 +179,7 @@ impl Namespace {
         let held = core.lock.lock();
         slot.refs.attach(&held);
         slot.refs.get(); // the caller's
-        core.table.insert(domain, &mount);
+        core.table.insert(domain, place.hash(), &mount);
         under.add_children(1, 0);
         Ok(MountRef::new(core, slot))
     }

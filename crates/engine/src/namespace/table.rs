@@ -53,9 +53,8 @@ impl MountTable {
         self.buckets.iter().flat_map(|bucket| bucket.read(&section)).map(|(_, mount)| Arc::clone(mount)).collect()
     }
 
-    /// Adds a mount, with the namespace's locks held.
-    pub(super) fn insert(&self, domain: &Domain, mount: &Arc<Mount>) {
-        let hash = self.hash_of(mount);
+    /// Adds a mount, of whose place `hash` is, with the namespace's locks held.
+    pub(super) fn insert(&self, domain: &Domain, hash: u64, mount: &Arc<Mount>) {
         let new = (hash, Arc::clone(mount));
         self.change(domain, hash, |bucket| bucket.iter().cloned().chain([new]).collect());
     }
