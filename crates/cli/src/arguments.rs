@@ -59,13 +59,7 @@ pub(crate) enum Command {
     /// What happens in a daemon, as it happens
     Events(LookArguments),
     /// What is mounted, and how much of it is not in the source yet
-    Status {
-        /// One volume only
-        mountpoint: Option<PathBuf>,
-        /// For programs
-        #[arg(long)]
-        json: bool,
-    },
+    Status(StatusArguments),
     /// Watch volumes and tenants: how much is not in the source yet, how fast it gets there, who waits
     Top(TopArguments),
     /// Say what this machine lacks, and what is lost with it
@@ -164,6 +158,28 @@ pub(crate) struct LookArguments {
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const STATUS_NOTES: &str = "\
+Of all volumes of this user, each in a process of its own or in a daemon. With --socket, or SLACKWATER_SOCKET set, of that
+daemon's: it also answers those whom its socket-group lets look.
+
+Examples:
+  slackwater status /mnt/data
+  slackwater status --json
+  slackwater status web --socket /run/slackwater/daemon.sock";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{STATUS_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct StatusArguments {
+    /// One volume only: where it is mounted, or with --socket its name
+    #[arg(value_name = "MOUNTPOINT|NAME")]
+    pub(crate) volume: Option<PathBuf>,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
 }
 
 const SET_NOTES: &str = "\
@@ -356,6 +372,8 @@ pub(crate) struct TopArguments {
     /// No colours; also with NO_COLOR set, or TERM=dumb
     #[arg(long)]
     pub(crate) no_color: bool,
+    #[command(flatten)]
+    pub(crate) at: DaemonSocket,
 }
 
 /// Reads a limit such as `/containers/a=64MiB`.

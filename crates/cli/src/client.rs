@@ -1,12 +1,12 @@
 //! The commands that talk to a mount process, or to a daemon about its volumes: `umount`, `sync`, `status`.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use slackwater_size as size;
 
-use crate::arguments::{DaemonSocket, SyncArguments, UmountArguments};
+use crate::arguments::{DaemonSocket, StatusArguments, SyncArguments, UmountArguments};
 use crate::at_once::at_once;
 use crate::control::client::ANSWER_WITHIN;
 use crate::control::protocol::{Phase, Reply, Request, Status};
@@ -16,8 +16,8 @@ use crate::look::Look;
 use crate::mount::{Loss, tenant_lines, time};
 use crate::mountinfo::Mount;
 use crate::progress::Meter;
-use crate::registry::{Found, Registry};
-use crate::target::{SILENCE, Target, find_in_registry, no_daemon};
+use crate::registry::Found;
+use crate::target::{SILENCE, Target, no_daemon};
 use crate::terminal::{say, tell};
 
 /// Files that are listed on a terminal.
@@ -82,13 +82,14 @@ fn each(targets: &[Target], work: impl Fn(&Target, bool) -> Result<(), Failure> 
     last.map_or(Ok(()), Err)
 }
 
-/// Prints how the mounts are, or the one at `mountpoint`.
-pub(crate) fn status(mountpoint: Option<&Path>, json: bool) -> Result<(), Failure> {
-    let found = match mountpoint {
-        Some(mountpoint) => vec![find_in_registry(mountpoint)?],
-        None => entries()?,
+/// Prints how the mounts are, or one of them.
+pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
+    let (at, json) = (&arguments.at, arguments.json);
+    let look = match arguments.volume.as_deref().map(|word| Target::find(word, at)).transpose()? {
+        None => Look::around(at, ANSWER_WITHIN)?,
+        Some(Target { found: Some(found), .. }) => Look::at(vec![found], ANSWER_WITHIN),
+        Some(target) => Look::of_daemon(&target.socket, Vec::from_iter(target.volume), ANSWER_WITHIN),
     };
-    let look = Look::at(found, ANSWER_WITHIN);
     look.silent.iter().for_each(|entry| say!("pid {} does not answer", entry.pid));
     let (mounts, dead): (Vec<_>, _) = (look.answers.iter().map(|answer| &answer.status).collect(), &look.dead);
     let mut out = String::new();
@@ -169,10 +170,6 @@ fn describe(status: &Status) -> String {
     tenant_lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
     text
-}
-
-fn entries() -> Result<Vec<Found>, Failure> {
-    Registry::open()?.entries()
 }
 
 /// Sends a request whose answer takes its time, and shows how it goes if it is the only one. A process that ends in order
@@ -275,13 +272,15 @@ mod tests {
 
     use rustix::fs::OFlags;
 
+    use std::path::Path;
+
     use super::*;
     use crate::control::protocol::{Reads, Writers};
     use crate::mount::place::Place;
-    use crate::registry::Entry;
+    use crate::registry::{Entry, Registered, Registry};
 
     /// What `umount` says to a mount that takes its request, does `last`, and closes without an answer.
-    fn unanswered(name: &str, last: impl FnOnce(crate::registry::Registered, &Path) + Send) -> Result<(), Failure> {
+    fn unanswered(name: &str, last: impl FnOnce(Registered, &Path) + Send) -> Result<(), Failure> {
         let dir = std::env::temp_dir().join(format!("slackwater-client-{name}-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);

@@ -1,14 +1,18 @@
-//! One look at all mount processes: who is there, and how each of them is.
+//! One look at all mount processes, or at a daemon's volumes: who is there, and how each of them is.
 //!
 //! They are asked at once, so that one that is stopped takes from the others no more than the time that it is given.
 
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::arguments::DaemonSocket;
 use crate::at_once::at_once;
 use crate::control::client::ask;
 use crate::control::protocol::{Reply, Request, Status};
-use crate::registry::{Entry, Found};
+use crate::exit::Failure;
+use crate::registry::{Entry, Found, Registry};
+use crate::target::list;
 
 /// Processes that are asked at the same time.
 const ASKED_AT_ONCE: usize = 64;
@@ -31,16 +35,57 @@ pub(crate) struct Look {
 }
 
 impl Look {
+    /// Asks all that are mounted: those of the daemon at the socket that was given, else of this user.
+    ///
+    /// # Errors
+    /// They are not known.
+    ///
+    /// # Blocking
+    /// As [`Look::at`].
+    pub(crate) fn around(at: &DaemonSocket, within: Duration) -> Result<Self, Failure> {
+        if at.socket.is_none() {
+            return Ok(Self::at(Registry::open()?.entries()?, within));
+        }
+        let socket = at.path()?;
+        let failure = match list(&socket) {
+            Ok(list) => {
+                let names = list.volumes.into_iter().map(|listed| listed.name).collect();
+                return Ok(Self::of_daemon(&socket, names, within));
+            }
+            Err(failure) => failure,
+        };
+        // Its user knows which volumes it had, if it died, or has if it is stopped.
+        let mut found = Registry::open().and_then(|registry| registry.entries()).unwrap_or_default();
+        found.retain(|found| found.socket() == socket);
+        if found.is_empty() { Err(failure) } else { Ok(Self::at(found, within)) }
+    }
+
+    /// Asks the daemon at `socket` for its volumes of these names. One that is gone by then is not among the answers.
+    ///
+    /// # Blocking
+    /// As [`Look::at`].
+    pub(crate) fn of_daemon(socket: &Path, names: Vec<String>, within: Duration) -> Self {
+        Self::asking(names.into_iter(), |look, name| {
+            if let Ok(Reply::Status(status)) = ask(socket, Some(&name), &Request::Status, within) {
+                locked(look).answered(*status);
+            }
+        })
+    }
+
     /// Asks those that were found.
     ///
     /// # Blocking
     /// For processes that do not answer, `within` at most; longer only where there are many of them.
     pub(crate) fn at(found: Vec<Found>, within: Duration) -> Self {
-        let look = Mutex::new(Self::default());
-        at_once(ASKED_AT_ONCE, found.into_iter(), |found| {
+        Self::asking(found.into_iter(), |look, found| {
             let answer = ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, within);
-            look.lock().unwrap_or_else(PoisonError::into_inner).add(found, answer);
-        });
+            locked(look).add(found, answer);
+        })
+    }
+
+    fn asking<T: Send>(all: impl ExactSizeIterator<Item = T> + Send, one: impl Fn(&Mutex<Self>, T) + Sync) -> Self {
+        let look = Mutex::new(Self::default());
+        at_once(ASKED_AT_ONCE, all, |found| one(&look, found));
         let mut look = look.into_inner().unwrap_or_else(PoisonError::into_inner);
         look.answers.sort_by_cached_key(|answer| (answer.status.pid, answer.status.mountpoint.clone()));
         look.silent.sort_by_cached_key(|entry| (entry.pid, entry.mountpoint.clone()));
@@ -48,15 +93,23 @@ impl Look {
         look
     }
 
+    fn answered(&mut self, status: Status) {
+        self.answers.push(Answer { at: Instant::now(), status });
+    }
+
     fn add(&mut self, found: Found, answer: std::io::Result<Reply>) {
         match answer {
-            Ok(Reply::Status(status)) => self.answers.push(Answer { at: Instant::now(), status: *status }),
+            Ok(Reply::Status(status)) => self.answered(*status),
             // Who ends between two looks is gone, not dead.
             _ if found.is_still_alive() => self.silent.push(found.entry),
             _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry),
             _ => {}
         }
     }
+}
+
+fn locked(look: &Mutex<Look>) -> MutexGuard<'_, Look> {
+    look.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Tenants(arguments) => daemon::client::tenants(arguments)?,
         Command::Set(arguments) => daemon::client::set(arguments)?,
         Command::Events(arguments) => daemon::client::events(arguments)?,
-        Command::Status { mountpoint, json } => client::status(mountpoint.as_deref(), *json)?,
+        Command::Status(arguments) => client::status(arguments)?,
         Command::Top(arguments) => top::run(arguments)?,
         Command::Doctor => return Ok(doctor::run()),
         Command::Completions { shell } => pages::print_completions(*shell),

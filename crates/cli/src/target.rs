@@ -159,7 +159,7 @@ pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
 
 /// The mount of this user that `word` means; a living one rather than one that died there before, and one that is mounted
 /// there rather than one that is called so.
-pub(crate) fn find_in_registry(word: &Path) -> Result<Found, Failure> {
+fn find_in_registry(word: &Path) -> Result<Found, Failure> {
     let name = name_of(word);
     let entries = Registry::open()?.entries()?;
     let is_there = |found: &Found| name.as_ref().is_ok_and(|name| found.entry.mountpoint == *name);

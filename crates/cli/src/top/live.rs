@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event;
 
+use crate::arguments::DaemonSocket;
 use crate::control::client::ANSWER_WITHIN;
 use crate::exit::Failure;
 use crate::look::Look;
@@ -34,14 +35,14 @@ enum Happening {
 ///
 /// # Blocking
 /// Until then.
-pub(super) fn run(interval: Duration, palette: Palette) -> Result<(), Failure> {
+pub(super) fn run(at: &DaemonSocket, interval: Duration, palette: Palette) -> Result<(), Failure> {
     let signals = Signals::block();
     let (sender, happenings) = sync_channel(8);
     end_with_any_panic();
     let ended = ratatui::try_init().map_err(broken).and_then(|terminal| {
         watch_signals(signals, sender.clone());
         watch_keys(sender.clone());
-        watch_mounts(interval, sender);
+        watch_mounts(at.clone(), interval, sender);
         show(terminal, &happenings, palette)
     });
     let restored = ratatui::try_restore().map_err(broken);
@@ -99,11 +100,11 @@ fn watch_keys(sender: SyncSender<Happening>) {
     });
 }
 
-fn watch_mounts(interval: Duration, sender: SyncSender<Happening>) {
+fn watch_mounts(at: DaemonSocket, interval: Duration, sender: SyncSender<Happening>) {
     thread::spawn(move || {
         loop {
             let since = Instant::now();
-            if sender.send(Happening::Looked(super::look(interval.min(ANSWER_WITHIN)))).is_err() {
+            if sender.send(Happening::Looked(Look::around(&at, interval.min(ANSWER_WITHIN)))).is_err() {
                 break;
             }
             thread::sleep(interval.saturating_sub(since.elapsed()));

@@ -24,19 +24,16 @@ mod screen;
 pub(crate) mod tests;
 
 use std::io::{IsTerminal, stdout};
-use std::time::Duration;
 
 use crate::arguments::TopArguments;
 use crate::exit::Failure;
-use crate::look::Look;
-use crate::registry::Registry;
 
 use self::draw::Palette;
 
 /// Shows or prints it.
 pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
     if arguments.once {
-        return once::run(arguments.interval, arguments.json);
+        return once::run(&arguments.at, arguments.interval, arguments.json);
     }
     if !stdout().is_terminal() {
         return Err(Failure::usage("top draws on a terminal, and standard output is none")
@@ -45,10 +42,5 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
     let has = |name, is_so: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| is_so(&value));
     let is_plain =
         arguments.no_color || has("NO_COLOR", |value| !value.is_empty()) || has("TERM", |value| value == "dumb");
-    live::run(arguments.interval, if is_plain { Palette::Plain } else { Palette::Colours })
-}
-
-/// How all mounts of this user are now.
-fn look(within: Duration) -> Result<Look, Failure> {
-    Ok(Look::at(Registry::open()?.entries()?, within))
+    live::run(&arguments.at, arguments.interval, if is_plain { Palette::Plain } else { Palette::Colours })
 }

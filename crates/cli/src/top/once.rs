@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::arguments::DaemonSocket;
 use crate::control::client::ANSWER_WITHIN;
 use crate::exit::Failure;
+use crate::look::Look;
 
 use super::columns::Columns;
 use super::rates::{Snapshot, Watch};
@@ -31,13 +33,13 @@ struct Document<'a> {
 /// # Blocking
 /// For the interval, and for processes that do not answer, ten seconds in each look: a script shall not take one that is
 /// slow for one that is stopped.
-pub(super) fn run(interval: Duration, json: bool) -> Result<(), Failure> {
+pub(super) fn run(at: &DaemonSocket, interval: Duration, json: bool) -> Result<(), Failure> {
     let mut watch = Watch::default();
     let since = Instant::now();
-    watch.add(super::look(ANSWER_WITHIN)?);
+    watch.add(Look::around(at, ANSWER_WITHIN)?);
     thread::sleep(interval.saturating_sub(since.elapsed()));
     let apart = since.elapsed();
-    let snapshot = watch.add(super::look(ANSWER_WITHIN)?);
+    let snapshot = watch.add(Look::around(at, ANSWER_WITHIN)?);
     let text = if json { document(&snapshot, apart) } else { table(snapshot, columns()) };
     // A reader that closes early has what it wanted.
     let _ = io::stdout().write_all(text.as_bytes());

@@ -38,10 +38,16 @@ fn a_group_may_look_and_change_nothing() {
     };
     ask(GROUP, &["ls"]).expect(0, &["a "]);
     ask(GROUP, &["tenants"]).expect(0, &["root"]);
+    let source = source.display().to_string();
+    ask(GROUP, &["status"]).expect(0, &[&source, "mounted"]);
+    ask(GROUP, &["status", "a"]).expect(0, &[&source]);
+    ask(GROUP, &["top", "--once", "--interval", "100ms"]).expect(0, &[&mountpoint.display().to_string()]);
     ask(GROUP, &["umount", "a"]).expect(1, &["you may look"]);
     ask(GROUP, &["sync", "a"]).expect(1, &["you may look"]);
     ask(GROUP, &["set", "a", "dontcache=on"]).expect(1, &["you may look"]);
-    ask(NOBODY, &["ls"]).expect(1, &["no permission"]);
+    for looks in [&["ls"][..], &["status"], &["top", "--once"]] {
+        ask(NOBODY, looks).expect(1, &["no permission"]);
+    }
     assert_eq!(daemon.states().len(), 1);
     daemon.end();
 }
