@@ -123,7 +123,6 @@ mod tests {
     use super::*;
     use crate::control::protocol::Message;
     use crate::mount::place::Place;
-    use crate::registry::Registry;
 
     /// None of them answers before all have been asked.
     #[test]

@@ -16,7 +16,7 @@ use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::atomic::{AtomicI64, Ordering};
 
 use crate::lock_order::I_PAGES;
-use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark};
+use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark, slot_of};
 use crate::page_cache::tree::Tree;
 use crate::units::PageIndex;
 
@@ -53,7 +53,7 @@ impl AddressSpace {
 
     /// Runs `f` on the leaf and slot of `index`, under the leaf's lock; `None` if no leaf is there.
     pub(crate) fn with_page<R>(&self, index: PageIndex, f: impl FnOnce(&mut LeafState, usize) -> R) -> Option<R> {
-        self.tree.read().with_leaf(index.0, |leaf| f(leaf, slot_of(index)))
+        self.tree.read().with_leaf(index.0, |leaf| f(leaf, slot_of(index.0)))
     }
 
     /// The same for who wants the page's bytes at once, where the processor does not foresee it; `ask` is told the number of
@@ -65,7 +65,7 @@ impl AddressSpace {
         ask: impl Fn(u32),
         f: impl FnOnce(&mut LeafState, usize) -> R,
     ) -> Option<R> {
-        self.tree.read().with_leaf_and_bytes(index.0, ask, |leaf| f(leaf, slot_of(index)))
+        self.tree.read().with_leaf_and_bytes(index.0, ask, |leaf| f(leaf, slot_of(index.0)))
     }
 
     /// As [`AddressSpace::with_page`], making the leaf, and room for the page in it, if needed.
@@ -74,9 +74,9 @@ impl AddressSpace {
         let mut is_new = false;
         loop {
             let done = self.tree.read().with_leaf(index.0, |leaf| {
-                (slot_of(index) < leaf.room()).then(|| {
+                (slot_of(index.0) < leaf.room()).then(|| {
                     let f = f.take().expect("runs once: the loop ends with it");
-                    (f(leaf, slot_of(index)), leaf.present() == 0)
+                    (f(leaf, slot_of(index.0)), leaf.present() == 0)
                 })
             });
             match done.flatten() {
@@ -182,8 +182,4 @@ impl AddressSpace {
             }
         }
     }
-}
-
-fn slot_of(index: PageIndex) -> usize {
-    (index.0 % LEAF_PAGES) as usize
 }

@@ -248,6 +248,12 @@ impl LeafState {
     }
 }
 
+/// The slot of the page at `index` in its leaf.
+#[inline]
+pub(crate) fn slot_of(index: u64) -> usize {
+    (index % LEAF_PAGES) as usize
+}
+
 /// The slots of a bit set, ascending.
 pub(crate) fn slots(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

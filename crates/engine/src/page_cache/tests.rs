@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use slackwater_arena::{Arena, ArenaConfig, FrameId};
-use slackwater_sync::shim::Arc;
 
 use super::{AddressSpace, LEAF_PAGES, LeafState, Mark, Scan, slots};
 use crate::units::PageIndex;
@@ -14,11 +13,8 @@ fn index(seed: u64) -> u64 {
     (mixed >> 20) & ((1 << [5, 7, 13, 20, 31, 44, 51][(mixed % 7) as usize]) - 1)
 }
 
-fn arena() -> Arc<Arena> {
-    Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap()
-}
-
-fn frames(arena: &Arena) -> Vec<FrameId> {
+fn frames() -> Vec<FrameId> {
+    let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
     (0..64).map(|number| arena.frame(number).unwrap()).collect()
 }
 
@@ -34,8 +30,7 @@ fn marked(mapping: &AddressSpace, mark: Option<Mark>) -> Vec<u64> {
 
 #[test]
 fn pages_and_marks_are_found_where_they_were_put_and_nowhere_else() {
-    let arena = arena();
-    let frames = frames(&arena);
+    let frames = frames();
     for round in 0..40 {
         let mapping = AddressSpace::new();
         let mut model: BTreeMap<u64, (FrameId, bool)> = BTreeMap::new();
@@ -96,7 +91,7 @@ fn pages_and_marks_are_found_where_they_were_put_and_nowhere_else() {
 
 #[test]
 fn a_scan_starts_and_ends_where_it_is_told() {
-    let frames = frames(&arena());
+    let frames = frames();
     let mapping = AddressSpace::new();
     for at in [3, 70, 200, 5000] {
         mapping.with_page_or_new(PageIndex(at), |leaf, slot| leaf.insert(slot, frames[0]));

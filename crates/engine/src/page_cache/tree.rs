@@ -31,7 +31,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock_order::LEAF;
-use crate::page_cache::leaf::{FEW, LEAF_PAGES, LeafState, Mark, Roomy};
+use crate::page_cache::leaf::{FEW, LEAF_PAGES, LeafState, Mark, Roomy, slot_of};
 
 const FANOUT_SHIFT: u32 = 6;
 const FANOUT: usize = 1 << FANOUT_SHIFT;
@@ -50,8 +50,10 @@ impl<const ROOM: usize> Leaf<[Option<FrameId>; ROOM]> {
 impl Leaf {
     /// Asks for the number of the frame in `slot`: frames are at the end.
     #[inline]
-    fn prefetch(&self, slot: u32) {
-        prefetch_line((&raw const *self).cast::<u8>().wrapping_add(Roomy::<0>::FRAMES_AT + 4 * slot as usize));
+    fn prefetch(&self, slot: usize) {
+        prefetch_line(
+            (&raw const *self).cast::<u8>().wrapping_add(Roomy::<0>::FRAMES_AT + size_of::<FrameId>() * slot),
+        );
     }
 }
 
@@ -65,11 +67,11 @@ impl Guess {
 
     // Relaxed: nothing but a prefetch depends on it.
     fn number(&self, index: u64) -> u32 {
-        self.0.load(Ordering::Relaxed).wrapping_add(slot_in_leaf(index))
+        self.0.load(Ordering::Relaxed).wrapping_add(slot_of(index) as u32)
     }
 
     fn learn(&self, frame: FrameId, index: u64) {
-        self.0.store(frame.as_u32().wrapping_sub(slot_in_leaf(index)), Ordering::Relaxed);
+        self.0.store(frame.as_u32().wrapping_sub(slot_of(index) as u32), Ordering::Relaxed);
     }
 }
 
@@ -131,11 +133,11 @@ impl Tree {
         f: impl FnOnce(&mut LeafState) -> R,
     ) -> Option<R> {
         let (leaf, guess) = self.leaf(index)?;
-        leaf.prefetch(slot_in_leaf(index));
+        leaf.prefetch(slot_of(index));
         let guessed = guess.number(index);
         ask(guessed);
         Some(self.visit(leaf, index, |state| {
-            if let Some(frame) = state.frame(slot_in_leaf(index) as usize)
+            if let Some(frame) = state.frame(slot_of(index))
                 && guessed != frame.as_u32()
             {
                 ask(frame.as_u32());
@@ -215,7 +217,7 @@ impl Tree {
         let mut level = self.levels;
         loop {
             if level == 0 {
-                let slot = slot_in_leaf(index) as usize;
+                let slot = slot_of(index);
                 if let Child::Leaf(leaf, _) = child {
                     let state = leaf.0.get_mut();
                     if slot >= state.room() {
@@ -272,10 +274,6 @@ impl Tree {
             *self = Self::default();
         }
     }
-}
-
-fn slot_in_leaf(index: u64) -> u32 {
-    (index % LEAF_PAGES) as u32
 }
 
 fn slot_at(index: u64, level: u32) -> usize {
