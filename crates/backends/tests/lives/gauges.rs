@@ -37,9 +37,12 @@ pub(crate) fn memory_bytes() -> u64 {
 impl Gauges {
     pub(crate) fn new(world: &World) -> Self {
         let shrinkers = world.engine.shrinkers().len();
-        let mut threads = threads();
-        threads.retain(|name| !name.starts_with("slack-timer")); // one of a layer, on its way out
-        Self { threads, descriptors: entries("/proc/self/fd"), shrinkers }
+        // Those of layers are on their way out.
+        let kept = || threads().into_iter().filter(|name| !name.starts_with("slack-timer")).collect::<Vec<_>>();
+        // A thread has its name once it runs.
+        let all = crate::hasty().flusher_threads as usize + 1;
+        eventually_is("flushers, and the worker of RCU", &all, || kept().len());
+        Self { threads: kept(), descriptors: entries("/proc/self/fd"), shrinkers }
     }
 
     /// Whatever is done a moment after a volume or a tenant went is waited for.

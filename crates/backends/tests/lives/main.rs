@@ -32,7 +32,7 @@ const TENANTS: u64 = 5;
 /// Lives between two looks at the gauges.
 const ROUND: u64 = 150;
 /// Far beyond what a round takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// After so many lives everything has been used that is kept for the next.
 const SETTLED: u64 = 1000;
 /// What memory may grow by after that. The allocator keeps what some volumes have had at a time, here and there; 130 bytes of
@@ -118,8 +118,11 @@ impl World {
                 Ok(()) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break, // the join below says why
                 Err(mpsc::RecvTimeoutError::Timeout) => {
+                    rig::stacks::write_all();
                     let volumes: Vec<_> = self.engine.volumes().iter().map(|sb| sb.name().to_owned()).collect();
-                    panic!("a life does not end; mounted are {volumes:?}");
+                    // What a signal has woken up had missed being woken.
+                    let then = end.recv_timeout(Duration::from_secs(5));
+                    panic!("a life does not end; mounted are {volumes:?}; after a signal to each thread: {then:?}");
                 }
             }
         }

@@ -4,6 +4,8 @@
 //! Calls are held by the fault layer, so that "in flight" is a state a test can stay in. What may hang is
 //! run by [`spawn`] or [`within`], which fail a test instead of hanging it.
 
+pub(crate) mod stacks;
+
 use std::fs::File as OsFile;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -268,7 +270,10 @@ impl<T> Running<T> {
         let patience = PATIENCE;
         match self.result.recv_timeout(patience) {
             Ok(result) => result,
-            Err(mpsc::RecvTimeoutError::Timeout) => panic!("{} did not end within {patience:?}", self.what),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                stacks::write_all();
+                panic!("{} did not end within {patience:?}", self.what)
+            }
             Err(mpsc::RecvTimeoutError::Disconnected) => panic!("{} panicked", self.what),
         }
     }
@@ -306,7 +311,10 @@ pub(crate) fn eventually_is<T: PartialEq + std::fmt::Debug>(what: &str, wanted: 
         if found == *wanted {
             return;
         }
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}: {found:?}, not {wanted:?}");
+        if Instant::now() >= deadline {
+            stacks::write_all();
+            panic!("not within {PATIENCE:?}: {what}: {found:?}, not {wanted:?}");
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
