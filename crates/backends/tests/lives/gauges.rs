@@ -27,13 +27,6 @@ fn threads() -> Vec<String> {
     names
 }
 
-/// Memory of the process's own; what is shared is the arena.
-pub(crate) fn memory_bytes() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
-}
-
 impl Gauges {
     pub(crate) fn new(world: &World) -> Self {
         let shrinkers = world.engine.shrinkers().len();

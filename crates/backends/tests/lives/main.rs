@@ -8,6 +8,7 @@
 
 mod gauges;
 mod life;
+mod memory;
 #[path = "../rig/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;
@@ -160,7 +161,7 @@ fn nothing_is_left_of(lives: u64) {
         world.round(seed + lived, ROUND);
         lived += ROUND;
         gauges.expect_zero(&world);
-        let bytes = gauges::memory_bytes();
+        let bytes = memory::bytes_in_use();
         let settled = *settled_bytes.get_or_insert(bytes);
         if lived <= SETTLED {
             settled_bytes = None;
