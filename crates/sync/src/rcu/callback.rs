@@ -1,7 +1,8 @@
 //! Callbacks after a grace period: a queue that anybody may push to, and one worker.
 //!
 //! # Invariants
-//! B1. A pushed node belongs to the queue; whoever takes the list owns all nodes in it.
+//! B1. A pushed node belongs to the queue; whoever takes the list owns all nodes in it. It is one allocation, of the size that
+//!     its callback needs; `end` knows which that is.
 //! B2. The worker consumes the kick before it looks at the queue, and sleeps only if no kick has come since. So a push
 //!     that it did not see is followed by a kick that it will.
 //! B3. Callbacks run in the order of their pushes, each after a grace period that started after its push.
@@ -24,12 +25,78 @@ use crate::shim::cell::UnsafeCell;
 use crate::shim::thread::{self, JoinHandle};
 use crate::shim::{Arc, Site, futex_wait, futex_wake_one};
 
-pub(super) type Callback = Box<dyn FnOnce() + Send>;
-
+/// What every callback begins with.
 struct Node {
-    callback: Callback,
-    /// The node pushed before.
+    /// The node pushed before, or in a [`Batch`] the next.
     next: UnsafeCell<*mut Node>,
+    /// Frees the node, after its callback was run or without.
+    end: unsafe fn(*mut Node, End),
+}
+
+/// What becomes of a callback.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Run,
+    Drop,
+}
+
+/// A node with its callback.
+#[repr(C)]
+struct Callback<F> {
+    node: Node,
+    run: F,
+}
+
+impl<F: FnOnce()> Callback<F> {
+    fn boxed(run: F) -> *mut Node {
+        let node = Node { next: UnsafeCell::new(ptr::null_mut()), end: Self::end };
+        Box::into_raw(Box::new(Self { node, run })).cast()
+    }
+
+    /// # Safety
+    /// `node` came from [`Callback::boxed`] of the same `F`, and nobody else has it.
+    unsafe fn end(node: *mut Node, end: End) {
+        // SAFETY: the node is the first field of what the caller says it is, and was boxed as that.
+        let callback = unsafe { Box::from_raw(node.cast::<Self>()) };
+        if end == End::Run {
+            (callback.run)();
+        }
+    }
+}
+
+/// Nodes that were taken, oldest first; those that are left are dropped unrun.
+struct Batch(*mut Node);
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.0.is_null()
+    }
+
+    fn run(mut self) {
+        while self.end_first(End::Run) {}
+    }
+
+    /// False if none was left.
+    fn end_first(&mut self, end: End) -> bool {
+        let first = self.0;
+        if first.is_null() {
+            return false;
+        }
+        // SAFETY: B1 - the list is ours.
+        let node = unsafe { &*first };
+        // SAFETY: likewise.
+        self.0 = node.next.with(|next| unsafe { *next });
+        let free = node.end;
+        // SAFETY: B1, and the function is that of the node.
+        unsafe { free(first, end) };
+        true
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        while self.end_first(End::Drop) {}
+    }
 }
 
 /// Callbacks that wait for the worker. Kept off the cache lines that readers use.
@@ -47,7 +114,7 @@ pub(super) fn start_worker(core: Arc<Core>) -> JoinHandle<()> {
     thread::spawn_named("slackwater-rcu", move || {
         while let Some(batch) = core.callbacks.next_batch() {
             core.wait_for_grace(Kind::Normal); // B3
-            batch.into_iter().for_each(|callback| callback());
+            batch.run();
         }
     })
 }
@@ -58,17 +125,20 @@ impl Callbacks {
     }
 
     /// Adds a callback. The worker finds it after the next [`Callbacks::kick`].
-    pub(super) fn push(&self, callback: Callback) {
+    pub(super) fn push(&self, run: impl FnOnce() + Send + 'static) {
+        let node = Callback::boxed(run);
         let mut head = self.head.load(Ordering::Relaxed);
-        let node = Box::into_raw(Box::new(Node { callback, next: UnsafeCell::new(head) }));
-        // O1.
-        let release = Site::RcuPushRelease.order(Ordering::Release);
-        while let Err(newer) = self.head.compare_exchange(head, node, release, Ordering::Relaxed) {
-            head = newer;
+        loop {
             // SAFETY: B1 - the node is not in the queue yet, so it is still ours.
             let next = unsafe { &(*node).next };
             // SAFETY: likewise.
             next.with_mut(|next| unsafe { *next = head });
+            // O1.
+            let release = Site::RcuPushRelease.order(Ordering::Release);
+            match self.head.compare_exchange(head, node, release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(newer) => head = newer,
+            }
         }
     }
 
@@ -87,7 +157,7 @@ impl Callbacks {
     }
 
     /// What has been pushed, oldest first; sleeps until there is something. None once stopped and empty.
-    fn next_batch(&self) -> Option<Vec<Callback>> {
+    fn next_batch(&self) -> Option<Batch> {
         loop {
             // O2, B2.
             self.kicked.swap(0, Site::RcuKickAcquire.order(Ordering::Acquire));
@@ -102,30 +172,29 @@ impl Callbacks {
         }
     }
 
-    /// Empties the queue, oldest first.
-    fn take(&self) -> Vec<Callback> {
-        let mut batch = Vec::new();
+    /// Empties the queue.
+    fn take(&self) -> Batch {
         // An empty queue is left alone: its line stays with the pushers.
         if self.head.load(Ordering::Relaxed).is_null() {
-            return batch;
+            return Batch(ptr::null_mut());
         }
         // O1.
-        let mut next = self.head.swap(ptr::null_mut(), Site::RcuTakeAcquire.order(Ordering::Acquire));
-        while !next.is_null() {
-            // SAFETY: B1 - the list is ours since the swap, and each node came from `Box::into_raw`.
-            let node = unsafe { Box::from_raw(next) };
-            // SAFETY: likewise; nobody else reads or writes it.
-            next = node.next.with(|next| unsafe { *next });
-            batch.push(node.callback);
+        let mut newest = self.head.swap(ptr::null_mut(), Site::RcuTakeAcquire.order(Ordering::Acquire));
+        let mut oldest = ptr::null_mut();
+        while !newest.is_null() {
+            // SAFETY: B1 - the list is ours since the swap.
+            let next = unsafe { &(*newest).next };
+            // SAFETY: likewise.
+            let before = next.with_mut(|next| unsafe { std::mem::replace(&mut *next, oldest) });
+            (oldest, newest) = (newest, before);
         }
-        batch.reverse();
-        batch
+        Batch(oldest)
     }
 }
 
 impl Drop for Callbacks {
     /// Nothing is left, unless the worker was never able to run.
     fn drop(&mut self) {
-        self.take();
+        drop(self.take());
     }
 }

@@ -193,7 +193,7 @@ impl Domain {
         if !self.has_worker.load(Ordering::Relaxed) {
             self.start_worker();
         }
-        self.core.callbacks.push(Box::new(f));
+        self.core.callbacks.push(f);
         self.core.callbacks.kick();
     }
 
