@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits};
-use slackwater::{UmountOptions, WriteFlags};
+use slackwater::{UmountError, UmountOptions, WriteFlags};
 use slackwater_backends::Rule;
 use slackwater_sync::gate;
 
-use crate::rig::{Disk, PAGE, Rig, assert_idle, by_hand, create, inodes_of, limits, pattern, spawn};
+use crate::rig::{Disk, PAGE, Rig, assert_idle, busy, by_hand, create, inodes_of, limits, pattern, spawn, within};
 
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -77,6 +77,52 @@ fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
     rig.disk.faults.clear();
     rig.volume.thaw();
     rig.unmount_and_find_nothing_left();
+}
+
+/// The flusher has chosen pages of a file and not sent them yet when the file is removed: nobody finds it any more. The volume
+/// would go without it, and what comes to the backend then would be waited for past any deadline.
+#[test]
+fn what_a_flusher_has_chosen_counts_before_it_is_sent() {
+    let _turn = turn();
+    let rig = Rig::live(Disk::new(), busy());
+    let hold = gate::hold("unit.chosen");
+    let file = rig.create("a");
+    file.write_at(0, &pattern(1, PAGE)).unwrap();
+    hold.wait_reached();
+    rig.disk.faults.add(Rule::hold().on("write"));
+    drop(file);
+    rig.unlink("a");
+    let volume = Arc::clone(&rig.volume);
+    let soon = UmountOptions { deadline: Some(Duration::from_millis(50)), discard: false };
+    let refused = within("an umount with a deadline", move || volume.umount(soon));
+    assert!(matches!(refused, Err(UmountError::Deadline { .. })), "{refused:?}");
+    drop(hold);
+    assert_eq!(rig.disk.faults.wait_held(1, rig::PATIENCE).len(), 1);
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    // Flushers work again on what comes.
+    rig.create("b").write_at(0, &pattern(2, PAGE)).unwrap();
+    rig::eventually("it is written back", || rig.stored("b").is_some_and(|bytes| bytes == pattern(2, PAGE)));
+    rig.unmount_and_find_nothing_left();
+}
+
+/// The backend hangs when everything has been flushed: nothing is begun from there on that an unmount would wait for.
+#[test]
+fn a_flusher_begins_nothing_on_a_volume_that_is_about_to_go() {
+    let _turn = turn();
+    let rig = Rig::live(Disk::new(), busy());
+    rig.create("a").write_at(0, &pattern(1, PAGE)).unwrap();
+    let hold = gate::hold("umount.quiet");
+    let volume = Arc::clone(&rig.volume);
+    let umount = spawn("umount", move || volume.umount(UmountOptions::default()));
+    hold.wait_reached();
+    rig.disk.faults.add(Rule::hold());
+    // Longer than the backend's free space is believed.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(rig.disk.faults.held(), []);
+    drop(hold);
+    umount.wait().unwrap();
+    assert_idle(&rig.engine, &rig.volume);
 }
 
 type Then = Mutex<Option<Box<dyn FnOnce() + Send>>>;

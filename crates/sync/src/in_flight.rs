@@ -93,12 +93,18 @@ impl InFlight {
     #[track_caller]
     pub fn drain_with(&self, take_back: impl FnOnce()) {
         might_sleep();
-        // O1: pairs with the barrier in `pin`.
-        Site::InFlightDrainFence.smp_mb();
-        if self.count() != 0 {
+        if !self.is_drained() {
             take_back();
             self.drain_slow();
         }
+    }
+
+    /// Whether a drain would return at once: for an owner who has closed his flag, and waits elsewhere.
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        // O1: pairs with the barrier in `pin`.
+        Site::InFlightDrainFence.smp_mb();
+        self.count() == 0
     }
 
     /// How many are in flight at this moment. Zero means that all is done only after the flag has been closed.

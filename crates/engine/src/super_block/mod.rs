@@ -9,7 +9,8 @@
 //!
 //! # Invariants
 //! S1. `Dead` is final. It is set by umount when nothing is dirty and nothing is in flight. Whatever could pin
-//!     later has a user's reference or is counted in `syncs`, and both were seen to be gone after the freeze.
+//!     later has a user's reference, is counted in `syncs`, or is a flusher: the first two were seen to be gone after the
+//!     freeze, and the last is kept away ([`quiesce`]).
 //! S2. Every inode with users, pages or dirty metadata is in `inodes`, once.
 //!
 //! # Lock order
@@ -22,6 +23,7 @@ mod freeze;
 mod idle_nodes;
 mod inode_lru;
 mod inodes;
+mod quiesce;
 mod reads;
 mod shrinker;
 mod space;
@@ -74,6 +76,10 @@ pub struct SuperBlock {
     pub(crate) root: Mutex<Option<InodeRef>>,
     state: AtomicU8,
     in_flight: InFlight,
+    /// Flushers at work. Q1 of [`quiesce`].
+    flushers: InFlight,
+    /// An unmount has flushed everything: flushers begin nothing. Q2 of [`quiesce`].
+    is_quiescing: AtomicBool,
     /// Switches of inodes of this volume to another wb. Kernel: `s_isw_nr_in_flight`.
     switches_in_flight: InFlight,
     pub(crate) cgroup_wbs: CgroupWbs,
@@ -135,6 +141,8 @@ impl SuperBlock {
             root: Mutex::new(INODE_HASH, None),
             state: AtomicU8::new(MOUNTED),
             in_flight: InFlight::new(),
+            flushers: InFlight::new(),
+            is_quiescing: AtomicBool::new(false),
             switches_in_flight: InFlight::new(),
             cgroup_wbs: CgroupWbs::new(&engine.pool.rcu),
             is_evicted: AtomicBool::new(false),
@@ -222,10 +230,6 @@ impl SuperBlock {
         self.volume_slot
     }
 
-    pub(crate) fn in_flight(&self) -> &InFlight {
-        &self.in_flight
-    }
-
     pub(crate) fn switches_in_flight(&self) -> &InFlight {
         &self.switches_in_flight
     }
@@ -236,11 +240,6 @@ impl SuperBlock {
 
     pub(crate) fn set_evicted(&self) {
         self.is_evicted.store(true, Ordering::Release);
-    }
-
-    /// Whether anything of this volume is in flight, or may put something there without an inode in use.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.syncs.load(Ordering::SeqCst) == 0 && self.in_flight.count() == 0
     }
 
     /// Failed attempts so far; a sync that sees it move has failed.

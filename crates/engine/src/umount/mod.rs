@@ -4,12 +4,11 @@
 //! 1. Busy check: open files and referenced inodes end it at once.
 //! 2. Flush, while the volume works as before. Writers may go on meanwhile.
 //! 3. Freeze: changes are refused from here on, those that run are waited for.
-//! 4. Flush the rest, which is what was written during step 2.
+//! 4. Flush the rest, which is what was written during step 2; then keep flushers away, and wait for what is in flight.
 //! 5. Busy check again, then detach: the volume cannot be found any more.
-//! 6. Clear `ACTIVE`: nothing is dirty and nothing new begins. There is no way back from here, and nothing
-//!    from here on waits for the backend.
-//! 7. Drain: what is in flight of this volume, and of no other, lets go of its inodes: switches to another wb
-//!    (`writeback::cgwb`), then units.
+//! 6. Clear `ACTIVE`: nothing is dirty, nothing is in flight and nothing new begins. There is no way back from here, and
+//!    nothing from here on waits for the backend.
+//! 7. Drain: switches of this volume to another wb, and of no other, let go of its inodes (`writeback::cgwb`).
 //! 8. Evict every inode.
 //! 9. An inode that is still referenced is a bug, and said so. The volume's shrinker is taken away; a scan of this
 //!    volume that runs, and of no other, is waited for.
@@ -78,11 +77,14 @@ impl Drop for Umounting {
     }
 }
 
-/// A volume that is frozen, has nothing left to flush, and is not in use. It thaws if nothing more is done.
+/// A volume that is frozen, has nothing left to flush, and is not in use. It works as before if nothing more is done.
 pub(crate) struct PreparedUmount {
     only: Umounting,
     discard: bool,
-    thaws: bool,
+    /// Somebody else has frozen it, and thaws it.
+    was_frozen: bool,
+    /// There is no way back.
+    is_over: bool,
 }
 
 impl PreparedUmount {
@@ -92,9 +94,9 @@ impl PreparedUmount {
     /// `BusyInodes`.
     ///
     /// # Blocking
-    /// For what is in flight of this volume; never for the backend.
+    /// For switches that a thread is at; never for the backend.
     pub(crate) fn finish(mut self) -> Result<(), UmountError> {
-        self.thaws = false;
+        self.is_over = true;
         let sb = &self.only.0;
         sb.engine().detach(sb);
         sb.clear_active();
@@ -103,7 +105,6 @@ impl PreparedUmount {
             sb.doom_all();
         } else {
             debug_assert!(sb.is_clean(), "dirty after the flush");
-            sb.in_flight().drain();
         }
         let busy = sb.evict_inodes(self.discard);
         sb.unregister_shrinker();
@@ -122,7 +123,11 @@ impl PreparedUmount {
 
 impl Drop for PreparedUmount {
     fn drop(&mut self) {
-        if self.thaws {
+        if self.is_over {
+            return;
+        }
+        self.only.0.resume_work();
+        if !self.was_frozen {
             self.only.0.thaw();
         }
     }
@@ -164,7 +169,7 @@ impl SuperBlock {
         if !options.discard {
             self.flush(deadline)?;
         }
-        let prepared = PreparedUmount { only, discard: options.discard, thaws: !was_frozen };
+        let prepared = PreparedUmount { only, discard: options.discard, was_frozen, is_over: false };
         if !self.freeze(deadline) {
             return Err(self.deadline_error());
         }
@@ -244,18 +249,15 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Step 4, and step 5's busy check. Afterwards nothing is in flight, reads ahead among it: what comes next
-    /// must not wait for the backend.
+    /// Step 4, and step 5's busy check. What comes next must not wait for the backend.
     fn flush_the_rest(self: &Arc<Self>, options: UmountOptions, deadline: Option<Tick>) -> Result<(), UmountError> {
         self.check_busy()?;
         if options.discard {
             return Ok(());
         }
         self.flush(deadline)?;
-        while !self.is_quiet() {
-            if !self.pause(deadline) {
-                return Err(self.deadline_error());
-            }
+        if !self.quiesce(deadline) {
+            return Err(self.deadline_error());
         }
         self.check_busy()
     }

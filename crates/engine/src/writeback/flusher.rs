@@ -114,6 +114,7 @@ impl BdiWriteback {
         if self.is_dying() {
             self.cleanup_offline(&sb);
         }
+        let Some(_at_work) = sb.begin_work() else { return Next::Idle };
         let mut pass = self.pass.lock();
         if self.blocked.swap(false, Ordering::AcqRel) {
             self.bdi.slots.runs(self);

@@ -102,6 +102,7 @@ pub(crate) fn writepages(
             bdi.slots.release(limit.class);
             return Wrote { pages, stop: Stop::End };
         };
+        gate::pass("unit.chosen");
         range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
         submit(inode, unit, limit.class.clone());
