@@ -299,7 +299,7 @@ fn a_switch_that_a_flusher_is_about_to_queue_is_taken_back() {
     let hold = gate::hold("switch.prepared");
     let flusher = thread::spawn({
         let engine = rig.engine.clone();
-        move || drop(engine.step())
+        move || engine.step()
     });
     hold.wait_reached();
     let umounter = start_umount(&rig.volume);
@@ -307,7 +307,7 @@ fn a_switch_that_a_flusher_is_about_to_queue_is_taken_back() {
     assert!(!umounter.is_finished());
     drop(hold);
     end_umount(umounter).unwrap();
-    flusher.join().unwrap();
+    let _ = flusher.join().unwrap();
     assert_eq!((rig.engine.switches_in_flight(), rig.waits()), (0, (0, 0, 0)));
     assert_eq!((rig.engine.inodes_switched(), rig.engine.dead_volume_uses()), (0, 0));
     rig.nothing_is_left_of(tenants);
