@@ -5,6 +5,7 @@
 //! run by [`spawn`] or [`within`], which fail a test instead of hanging it.
 
 pub(crate) mod stacks;
+pub(crate) mod sys;
 
 use std::fs::File as OsFile;
 use std::os::fd::OwnedFd;
