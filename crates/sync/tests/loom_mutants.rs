@@ -55,6 +55,8 @@ fn scenario_of(site: Site) -> (&'static str, &'static [AsymModel]) {
         Site::RcuPushRelease | Site::RcuTakeAcquire | Site::RcuKickRelease | Site::RcuKickAcquire => {
             ("the_worker_sees_what_callbacks_captured", PLAIN)
         }
+        Site::RcuListLinkRelease | Site::RcuListAcquire => ("a_reader_sees_what_was_added", BOTH),
+        Site::RcuListUnlinkRelease => ("a_reader_sees_what_follows_one_that_has_gone_from_a_list", BOTH),
         Site::RcuArcRelease | Site::RcuArcAcquire => ("a_reader_finds_a_whole_value_that_nobody_frees", BOTH),
     }
 }

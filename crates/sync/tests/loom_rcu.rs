@@ -15,4 +15,6 @@ scenario_tests! {
     a_reader_finds_a_whole_value_that_nobody_frees,
     a_counted_value_outlives_its_section,
     a_writer_takes_over_what_another_made,
+    a_reader_sees_what_was_added,
+    a_reader_sees_what_follows_one_that_has_gone_from_a_list,
 }

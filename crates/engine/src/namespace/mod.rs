@@ -89,10 +89,9 @@ impl Core {
 
     /// The last reference to `mount` was put: its slot can be used again (M2).
     fn give_slot(&self, mount: &Mount) {
-        let slot = mount.slot;
-        self.slots.at(slot).mount.replace(self.domain(), Arc::clone(&self.root));
-        let slots = Arc::clone(&self.free_slots);
-        self.domain().call(move || slots.lock().free.push(slot));
+        let (slot, slots) = (mount.slot, Arc::clone(&self.free_slots));
+        let again = move || slots.lock().free.push(slot);
+        self.slots.at(slot).mount.replace_then(self.domain(), Arc::clone(&self.root), again);
     }
 }
 
@@ -179,7 +178,7 @@ impl Namespace {
         let held = core.lock.lock();
         slot.refs.attach(&held);
         slot.refs.get(); // the caller's
-        core.table.insert(domain, place.hash(), &mount);
+        core.table.insert(place.hash(), &mount);
         under.add_children(1, 0);
         Ok(MountRef::new(core, slot))
     }

@@ -1,8 +1,8 @@
 //! Which mount is on which place of which other: searched inside a read section, changed under the namespace's locks.
 //!
 //! # Invariants
-//! T1. A bucket is never changed, but replaced by a copy. So who searches it finds each mount or does not, and what he
-//!     searches lives as long as his section.
+//! T1. Who searches a chain finds each mount that is there from the beginning of his section to its end, whatever comes and
+//!     goes beside it, and what he finds lives as long as his section.
 //! T2. An entry has the hash of its mount's place: names are compared, and mounts looked at, only where that is the same.
 //!
 //! # Kernel counterpart
@@ -10,70 +10,59 @@
 
 use std::hash::RandomState;
 
-use slackwater_sync::rcu::{Domain, Guard, RcuArc};
+use slackwater_sync::rcu::{Domain, Guard, RcuList};
 use slackwater_sync::shim::Arc;
 
 use crate::namespace::mount::Mount;
 use crate::namespace::path::Place;
 
-/// Chains; of ten thousand mounts each has ten.
-const BUCKETS: usize = 1024;
+/// Of ten thousand mounts five are in a chain.
+const CHAINS: usize = 2048;
 
-/// The mounts of one chain, each with the whole hash of its place (T2).
-type Bucket = Vec<(u64, Arc<Mount>)>;
+/// A mount with the whole hash of its place (T2).
+struct Entry {
+    hash: u64,
+    mount: Arc<Mount>,
+}
 
 /// See the [module documentation](self).
 pub(super) struct MountTable {
-    buckets: Box<[RcuArc<Bucket>]>,
+    chains: Box<[RcuList<Entry>]>,
     pub(super) random: RandomState,
 }
 
 impl MountTable {
     pub(super) fn new(domain: &Domain) -> Self {
-        let empty = Arc::new(Bucket::new());
-        let buckets = (0..BUCKETS).map(|_| RcuArc::new(domain, Arc::clone(&empty))).collect();
-        Self { buckets, random: RandomState::new() }
+        Self { chains: (0..CHAINS).map(|_| RcuList::new(domain)).collect(), random: RandomState::new() }
     }
 
-    fn bucket(&self, hash: u64) -> &RcuArc<Bucket> {
-        &self.buckets[hash as usize % BUCKETS]
+    fn chain(&self, hash: u64) -> &RcuList<Entry> {
+        &self.chains[hash as usize % CHAINS]
     }
 
     /// The mount on `place`.
-    pub(super) fn find<'s>(&self, section: &'s Guard<'_>, place: &Place<'_>) -> Option<&'s Arc<Mount>> {
+    pub(super) fn find<'s>(&'s self, section: &'s Guard<'_>, place: &Place<'_>) -> Option<&'s Arc<Mount>> {
         let hash = place.hash();
         let is_there = |mount: &Mount| place.is(mount.on(), &mount.at);
-        let mut bucket = self.bucket(hash).read(section).iter();
-        bucket.find(|(other, mount)| *other == hash && is_there(mount)).map(|(_, mount)| mount)
+        let mut chain = self.chain(hash).iter(section);
+        chain.find(|entry| entry.hash == hash && is_there(&entry.mount)).map(|entry| &entry.mount)
     }
 
     /// All mounts, with the namespace's locks held.
     pub(super) fn all(&self, domain: &Domain) -> Vec<Arc<Mount>> {
         let section = domain.read_lock();
-        self.buckets.iter().flat_map(|bucket| bucket.read(&section)).map(|(_, mount)| Arc::clone(mount)).collect()
+        self.chains.iter().flat_map(|chain| chain.iter(&section)).map(|entry| Arc::clone(&entry.mount)).collect()
     }
 
     /// Adds a mount, of whose place `hash` is, with the namespace's locks held.
-    pub(super) fn insert(&self, domain: &Domain, hash: u64, mount: &Arc<Mount>) {
-        let new = (hash, Arc::clone(mount));
-        self.change(domain, hash, |bucket| bucket.iter().cloned().chain([new]).collect());
+    pub(super) fn insert(&self, hash: u64, mount: &Arc<Mount>) {
+        self.chain(hash).push(Entry { hash, mount: Arc::clone(mount) });
     }
 
     /// Takes a mount out, with the namespace's locks held.
     pub(super) fn remove(&self, domain: &Domain, mount: &Mount) {
-        let hash = self.hash_of(mount);
-        let stays = |(other, kept): &&(u64, Arc<Mount>)| *other != hash || kept.id != mount.id;
-        self.change(domain, hash, |bucket| bucket.iter().filter(stays).cloned().collect());
-    }
-
-    fn hash_of(&self, mount: &Mount) -> u64 {
-        Place::of(mount.on(), &mount.at, &self.random).hash()
-    }
-
-    /// Puts the copy that `change` makes in the place of a bucket (T1).
-    fn change(&self, domain: &Domain, hash: u64, change: impl FnOnce(&Bucket) -> Bucket) {
-        let bucket = self.bucket(hash);
-        let changed = change(bucket.read(&domain.read_lock()));
-        bucket.replace(domain, Arc::new(changed));
+        let hash = Place::of(mount.on(), &mount.at, &self.random).hash();
+        let was_there = self.chain(hash).remove(domain, |entry| entry.hash == hash && entry.mount.id == mount.id);
+        debug_assert!(was_there, "taken out twice");
     }
 }

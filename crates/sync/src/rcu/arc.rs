@@ -76,11 +76,25 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
     /// # Panics
     /// If `domain` is not the cell's.
     pub fn replace(&self, domain: &Domain, value: Arc<T>) {
+        self.replace_then(domain, value, || ());
+    }
+
+    /// As [`RcuArc::replace`]; `then` runs after the old reference was dropped, as a callback does.
+    ///
+    /// # Blocking
+    /// Never.
+    ///
+    /// # Panics
+    /// If `domain` is not the cell's.
+    pub fn replace_then(&self, domain: &Domain, value: Arc<T>, then: impl FnOnce() + Send + 'static) {
         assert_eq!(domain.core.id, self.domain, "A2");
         let old = self.pointer.swap(Arc::into_raw(value).cast_mut(), Site::RcuArcRelease.order(Ordering::AcqRel)); // O1
         // SAFETY: A1 - it was this cell's, and the swap has made it ours.
         let old = unsafe { Arc::from_raw(old) };
-        domain.call(move || drop(old));
+        domain.call(move || {
+            drop(old);
+            then();
+        });
     }
 
     /// What the cell holds; nobody else can read it any more.

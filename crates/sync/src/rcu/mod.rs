@@ -9,7 +9,7 @@
 //! CPUs that run threads of this process.
 //!
 //! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`, and
-//! [`RcuArc`], a pointer that is read and replaced this way. [`Srcu`] stands beside them: its readers may sleep.
+//! [`RcuArc`] and [`RcuList`], a pointer and a list that are read and changed this way. [`Srcu`] stands beside them: its readers may sleep.
 //!
 //! # Invariants
 //! R1. A domain has one record per reading thread. Records are added and reused, and freed only with the domain.
@@ -39,6 +39,7 @@
 mod arc;
 mod callback;
 mod grace;
+mod list;
 mod record;
 mod srcu;
 #[cfg(all(test, not(any(slackwater_loom, slackwater_shuttle))))]
@@ -50,6 +51,7 @@ use std::time::Duration;
 pub use self::arc::RcuArc;
 use self::callback::Callbacks;
 use self::grace::{Kind, Progress};
+pub use self::list::{Iter, RcuList};
 use self::record::{Record, Records};
 pub use self::srcu::{Srcu, SrcuGuard};
 use crate::lock::{enter_read_section, exit_read_section};

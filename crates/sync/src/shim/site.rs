@@ -105,6 +105,12 @@ sites! {
     RcuArcRelease,
     /// `RcuArc`: a reader sees what the pointer points to.
     RcuArcAcquire,
+    /// `RcuList`: publishes what was added.
+    RcuListLinkRelease,
+    /// `RcuList`: publishes it to who comes by the link of a node that has gone.
+    RcuListUnlinkRelease,
+    /// `RcuList`: a reader sees what was added.
+    RcuListAcquire,
 }
 
 #[cfg(not(slackwater_loom))]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slackwater_sync::rcu::{Domain, Options, RcuArc};
+use slackwater_sync::rcu::{Domain, Options, RcuArc, RcuList};
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, smp_mb, thread};
@@ -206,9 +206,34 @@ pub(crate) const ALL: &[Scenario] = &[
             other.join().unwrap();
         },
     },
+    Scenario {
+        name: "a_reader_sees_what_was_added",
+        preemptions: None,
+        asym: BOTH,
+        body: || {
+            let (domain, list) = rcu_list();
+            let reader = start_reader(&domain, &list);
+            list.push(Value::new());
+            reader.join().unwrap();
+        },
+    },
+    Scenario {
+        name: "a_reader_sees_what_follows_one_that_has_gone_from_a_list",
+        preemptions: Some(3),
+        asym: BOTH,
+        body: || {
+            let (domain, list) = rcu_list();
+            let reader = start_reader(&domain, &list);
+            let gone = Value::new();
+            list.push(Value::new());
+            list.push(Arc::clone(&gone));
+            assert!(list.remove(&domain, |value| Arc::ptr_eq(value, &gone)));
+            reader.join().unwrap();
+        },
+    },
 ];
 
-/// What an `RcuArc` points to: written when it is made and when it is freed.
+/// What an `RcuArc` or an `RcuList` has: written when it is made and when it is freed.
 struct Value(RaceCell<bool>);
 
 impl Value {
@@ -233,6 +258,19 @@ fn rcu_arc() -> (Arc<Domain>, Arc<RcuArc<Value>>) {
     let domain = domain();
     let cell = RcuArc::new(&domain, Value::new());
     (Arc::new(domain), Arc::new(cell))
+}
+
+type Values = Arc<RcuList<Arc<Value>>>;
+
+fn rcu_list() -> (Arc<Domain>, Values) {
+    let domain = domain();
+    let list = RcuList::new(&domain);
+    (Arc::new(domain), Arc::new(list))
+}
+
+fn start_reader(domain: &Arc<Domain>, list: &Values) -> thread::JoinHandle<()> {
+    let (domain, list) = (Arc::clone(domain), Arc::clone(list));
+    thread::spawn(move || list.iter(&domain.read_lock()).for_each(|value| value.look()))
 }
 
 fn domain() -> Domain {
