@@ -33,7 +33,7 @@ const TENANTS: u64 = 5;
 /// Lives between two looks at the gauges.
 const ROUND: u64 = 150;
 /// Far beyond what a round takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// After so many lives everything has been used that is kept for the next.
 const SETTLED: u64 = 1000;
 /// What memory may grow by after that. The allocator keeps what some volumes have had at a time, here and there; 130 bytes of
