@@ -9,9 +9,10 @@
 mod elsewhere;
 
 use elsewhere::{Elsewhere, Refused};
-use slackwater::backend::{Limits, MemBackend, NewNode};
+use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, model, thread};
 
 const EXECUTIONS: usize = 2000;
@@ -21,6 +22,25 @@ struct Rig {
     volume: Arc<SuperBlock>,
     backend: Arc<MemBackend>,
     worker: thread::JoinHandle<()>,
+    /// The volume has been unmounted: the backend is left alone.
+    is_gone: Arc<AtomicBool>,
+}
+
+/// A backend that belongs to a volume.
+struct OfVolume {
+    inner: Elsewhere,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Backend for OfVolume {
+    fn submit(&self, call: Call) {
+        assert!(!self.is_gone.load(Ordering::SeqCst), "{} for a volume that has gone", call.name());
+        self.inner.submit(call);
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
 }
 
 impl Rig {
@@ -43,8 +63,10 @@ impl Rig {
             Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) };
         let backend = Arc::new(MemBackend::with_limits(limits));
         let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend), refused);
-        let volume = engine.mount("rig", Arc::new(elsewhere)).unwrap();
-        Self { engine, volume, backend, worker }
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let own = OfVolume { inner: elsewhere, is_gone: Arc::clone(&is_gone) };
+        let volume = engine.mount("rig", Arc::new(own)).unwrap();
+        Self { engine, volume, backend, worker, is_gone }
     }
 
     fn create(&self, name: &str) -> Arc<File> {
@@ -55,6 +77,7 @@ impl Rig {
     /// Every frame comes back and nothing is left anywhere.
     fn finish(self) {
         self.volume.umount(UmountOptions::default()).unwrap();
+        self.is_gone.store(true, Ordering::SeqCst);
         assert_eq!(self.volume.bdi().pinned_frames(), 0);
         assert_eq!(self.engine.arena().free_frames(), 16);
         drop((self.volume, self.engine));
