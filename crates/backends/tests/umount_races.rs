@@ -10,8 +10,8 @@ mod rig;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits};
-use slackwater::{UmountError, UmountOptions, WriteFlags};
+use slackwater::backend::{Backend, Call, Limits, NewNode};
+use slackwater::{File, UmountError, UmountOptions, WriteFlags};
 use slackwater_backends::Rule;
 use slackwater_sync::gate;
 
@@ -106,20 +106,24 @@ fn what_a_flusher_has_chosen_counts_before_it_is_sent() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// The backend hangs when everything has been flushed: nothing is begun from there on that an unmount would wait for.
+/// The backend hangs when everything has been flushed, and a tenant goes, which has flushers look at the volume: they ask the
+/// backend nothing.
 #[test]
 fn a_flusher_begins_nothing_on_a_volume_that_is_about_to_go() {
     let _turn = turn();
     let rig = Rig::live(Disk::new(), busy());
-    rig.create("a").write_at(0, &pattern(1, PAGE)).unwrap();
+    let tenant = rig.engine.memcg_create("a", None, None);
+    let inode = rig.volume.make(&rig.volume.root().unwrap(), "a", NewNode::File, 0o644).unwrap();
+    File::open_for(&inode, &tenant).unwrap().write_at(0, &pattern(1, PAGE)).unwrap();
+    drop(inode);
     let hold = gate::hold("umount.quiet");
     let volume = Arc::clone(&rig.volume);
     let umount = spawn("umount", move || volume.umount(UmountOptions::default()));
     hold.wait_reached();
     rig.disk.faults.add(Rule::hold());
-    // Longer than the backend's free space is believed.
-    std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(rig.disk.faults.held(), []);
+    std::thread::sleep(Duration::from_millis(1100)); // what it said of its space is old by then
+    assert!(rig.engine.memcg_offline(&tenant));
+    assert_eq!(rig.disk.faults.wait_held(1, Duration::from_millis(300)), []);
     drop(hold);
     umount.wait().unwrap();
     assert_idle(&rig.engine, &rig.volume);
