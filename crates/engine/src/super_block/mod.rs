@@ -256,8 +256,13 @@ impl SuperBlock {
     pub(crate) fn unpin(&self) {
         self.in_flight.unpin();
         self.release_volume();
+        self.wake_umount();
+    }
+
+    /// Something has ended that an unmount may wait for.
+    fn wake_umount(&self) {
         if !self.is_mounted() {
-            self.engine.room.give(); // an unmount may wait for it
+            self.engine.room.give();
         }
     }
 

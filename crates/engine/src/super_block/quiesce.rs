@@ -22,11 +22,8 @@ pub(crate) struct AtWork<'a>(&'a SuperBlock);
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        let sb = self.0;
-        sb.flushers.unpin();
-        if !sb.is_mounted() {
-            sb.engine.room.give(); // an unmount may wait for it
-        }
+        self.0.flushers.unpin();
+        self.0.wake_umount();
     }
 }
 

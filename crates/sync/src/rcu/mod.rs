@@ -9,7 +9,8 @@
 //! CPUs that run threads of this process.
 //!
 //! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`, and
-//! [`RcuArc`] and [`RcuList`], a pointer and a list that are read and changed this way. [`Srcu`] stands beside them: its readers may sleep.
+//! [`RcuArc`] and [`RcuList`], a pointer and a list that are read and changed this way. [`Srcu`] stands beside them: its
+//! readers may sleep.
 //!
 //! # Invariants
 //! R1. A domain has one record per reading thread. Records are added and reused, and freed only with the domain.
