@@ -69,6 +69,56 @@ pub(crate) fn mean_estimate(samples: &[f64], seed: u64) -> Estimate {
     }
 }
 
+/// A quantile of all samples of `top` by the same of `bottom`, with its 95 % bootstrap interval. Samples of one round have the
+/// scheduler's mood in common, so rounds are drawn, the same of both; and a high quantile of the few samples of one round would
+/// say little.
+///
+/// # Panics
+/// Without samples in either.
+pub(crate) fn quantile_ratio_estimate(top: &[Vec<f64>], bottom: &[Vec<f64>], share: f64) -> Estimate {
+    const RESAMPLES: usize = 1000;
+    const SEED: u64 = 1;
+    let count = top.len().min(bottom.len());
+    let (top, bottom) = (Rounds::new(&top[..count]), Rounds::new(&bottom[..count]));
+    let ratio = |weights: &[u32]| Some(top.quantile(share, weights)? / bottom.quantile(share, weights)?);
+    let value = ratio(&vec![1; count]).expect("a figure needs samples");
+    let mut random = Random::new(SEED);
+    let mut drawn = || {
+        let mut weights = vec![0; count];
+        (0..count).for_each(|_| weights[random.below(count as u64) as usize] += 1);
+        ratio(&weights).unwrap_or(value)
+    };
+    let ratios = sorted(&(0..RESAMPLES).map(|_| drawn()).collect::<Vec<_>>());
+    Estimate { value, low: ratios[RESAMPLES * 25 / 1000], high: ratios[RESAMPLES * 975 / 1000] }
+}
+
+/// The samples of several rounds in ascending order, each with its round, and how many each round has.
+struct Rounds {
+    ascending: Vec<(f64, usize)>,
+    counts: Vec<u64>,
+}
+
+impl Rounds {
+    fn new(rounds: &[Vec<f64>]) -> Self {
+        let of =
+            |(round, samples): (usize, &Vec<f64>)| samples.iter().map(|sample| (*sample, round)).collect::<Vec<_>>();
+        let mut ascending: Vec<_> = rounds.iter().enumerate().flat_map(of).collect();
+        ascending.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Self { ascending, counts: rounds.iter().map(|samples| samples.len() as u64).collect() }
+    }
+
+    /// As [`quantile`], with each sample as often as `weights` says of its round. None if that leaves no sample.
+    fn quantile(&self, share: f64, weights: &[u32]) -> Option<f64> {
+        let total: u64 = self.counts.iter().zip(weights).map(|(count, weight)| count * u64::from(*weight)).sum();
+        let rank = ((share * total as f64).ceil() as u64).max(1);
+        let mut passed = 0;
+        self.ascending.iter().find_map(|(sample, round)| {
+            passed += u64::from(weights[*round]);
+            (passed >= rank).then_some(*sample)
+        })
+    }
+}
+
 /// One ratio a round, top by bottom.
 pub(crate) fn ratios(top: &[f64], bottom: &[f64]) -> Vec<f64> {
     top.iter().zip(bottom).map(|(top, bottom)| top / bottom).collect()
@@ -137,6 +187,23 @@ mod tests {
         let many = mean_estimate(&many, 1);
         assert!(many.high - many.low < (few.high - few.low) / 5.0);
         assert_eq!(mean_estimate(&[0.0; 10], 1), Estimate { value: 0.0, low: 0.0, high: 0.0 });
+    }
+
+    #[test]
+    fn a_ratio_of_quantiles_is_of_all_samples_and_its_interval_of_whole_rounds() {
+        let bottom: Vec<Vec<f64>> = vec![up_to(20); 10];
+        let tripled: Vec<Vec<f64>> = vec![up_to(20).into_iter().map(|sample| 3.0 * sample).collect(); 10];
+        let equal = quantile_ratio_estimate(&tripled, &bottom, 0.95);
+        assert_eq!(equal, Estimate { value: 3.0, low: 3.0, high: 3.0 });
+        // One round in ten is slow: of all samples that is 10 %, of the medians of rounds nothing.
+        let mut one_slow = bottom.clone();
+        one_slow[4] = vec![1000.0; 20];
+        let slow = quantile_ratio_estimate(&one_slow, &bottom, 0.95);
+        assert_eq!(slow.value, 1000.0 / 19.0);
+        assert_eq!((slow.low, slow.high), (1.0, 1000.0 / 19.0), "it may be drawn never, and more than once");
+        let all = quantile_ratio_estimate(&one_slow, &bottom, 0.5);
+        assert_eq!(all.value, quantile(&one_slow.concat(), 0.5) / quantile(&bottom.concat(), 0.5));
+        assert_eq!(quantile_ratio_estimate(&bottom, &tripled[..1], 1.0).value, 20.0 / 60.0, "rounds of both");
     }
 
     #[test]

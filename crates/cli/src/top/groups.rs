@@ -280,10 +280,9 @@ mod tests {
         let [a, b, c] = [("/a", 3, 10, 0), ("/b", 7, 5, 900), ("/c", 7, 10, 30)].map(|(name, dirty, rate, paused)| {
             move |seconds: u64| {
                 let mut tenant = tenant(0, "root", dirty, None);
-                tenant.paused_ms = paused * seconds;
                 tenant.oldest_ms = (name == "/a").then_some(1);
                 let mut status = status(1, name, vec![tenant]);
-                status.written_bytes = rate * seconds;
+                (status.written_bytes, status.writers.paused_ms) = (rate * seconds, paused * seconds);
                 status
             }
         });

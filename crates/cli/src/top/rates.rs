@@ -43,7 +43,7 @@ pub(super) struct Tenant {
     pub(super) figures: Figures,
 }
 
-/// A volume. Pauses and the oldest age are those of the tenants that are here; the limit is its share of the cache.
+/// A volume. The oldest age is that of the tenants that are here; the limit is its share of the cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Volume {
     pub(super) pid: u32,
@@ -149,8 +149,8 @@ fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>, is_alone: 
     let time = before.map_or(Duration::ZERO, |before| now.at - before.at);
     let of_tenant = |now: &protocol::Tenant| tenant(earlier.get(&now.id).copied(), now, time, is_alone);
     let tenants: Vec<_> = status.tenants.iter().map(of_tenant).collect();
-    let here = || tenants.iter().filter(|tenant| tenant.is_here).map(|tenant| &tenant.figures);
-    let rate = before.and_then(|before| per_second(before.status.written_bytes, status.written_bytes, time));
+    let here = tenants.iter().filter(|tenant| tenant.is_here).map(|tenant| &tenant.figures);
+    let rate = |of: fn(&Status) -> u64| before.and_then(|before| per_second(of(&before.status), of(status), time));
     let left = if is_going(status.phase) { time_left(status.bytes_left, recent) } else { None };
     Volume {
         pid: status.pid,
@@ -165,9 +165,9 @@ fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>, is_alone: 
             dirty_bytes: status.dirty_bytes,
             writeback_bytes: status.writeback_bytes,
             unstable_bytes: status.unstable_bytes,
-            written_bytes_per_s: rate,
-            paused_ms_per_s: sum(here().map(|figures| figures.paused_ms_per_s)),
-            oldest_ms: here().filter_map(|figures| figures.oldest_ms).max(),
+            written_bytes_per_s: rate(|status| status.written_bytes),
+            paused_ms_per_s: rate(|status| status.writers.paused_ms),
+            oldest_ms: here.filter_map(|figures| figures.oldest_ms).max(),
         },
         open_files: status.open_files,
         eta_ms: left.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
@@ -225,6 +225,7 @@ mod tests {
         let mut status = status(1, "/a", vec![tenant(0, "root", 0, None), tenant(7, "uid:7", 3, Some(4))]);
         status.written_bytes = written;
         (status.tenants[1].written_bytes, status.tenants[1].paused_ms) = (written / 2, paused);
+        status.writers.paused_ms = paused;
         vec![status]
     }
 
@@ -285,17 +286,19 @@ mod tests {
     fn a_tenant_is_on_the_volumes_that_it_writes_to_and_counts_once() {
         let volume = |name, dirty, paused_ms| {
             let mut hog = tenant(7, "/c/hog", dirty, Some(4));
-            (hog.charged_bytes, hog.paused_ms, hog.wants_room) = (4 << 20, paused_ms, true);
-            status(1, name, vec![hog, tenant(0, "root", 1, None)])
+            (hog.charged_bytes, hog.paused_ms, hog.wants_room) = (4 << 20, 10 * paused_ms, true);
+            let mut status = status(1, name, vec![hog, tenant(0, "root", 1, None)]);
+            status.writers.paused_ms = paused_ms;
+            status
         };
         let (mut watch, start) = (Watch::default(), Instant::now());
         watch.add(look(start, vec![volume("/a", 4, 0), volume("/b", 0, 0)]));
         let at = start + Duration::from_secs(1);
-        let snapshot = watch.add(look(at, vec![volume("/a", 4, 900), volume("/b", 0, 900)]));
+        let snapshot = watch.add(look(at, vec![volume("/a", 4, 900), volume("/b", 0, 3)]));
         let here = |volume: &Volume| volume.tenants.iter().filter(|it| it.is_here).map(|it| it.id).collect::<Vec<_>>();
         assert_eq!(snapshot.volumes.iter().map(here).collect::<Vec<_>>(), [vec![7, 0], vec![0]]);
         let paused: Vec<_> = snapshot.volumes.iter().map(|volume| volume.figures.paused_ms_per_s).collect();
-        assert_eq!(paused, [Some(900), Some(0)]);
+        assert_eq!(paused, [Some(900), Some(3)], "of the volume, whatever its tenants do elsewhere");
         assert_eq!(snapshot.tenants().map(|it| it.id).collect::<Vec<_>>(), [7, 0]);
         // Where there is one volume, what is charged is charged for it.
         let alone = Watch::default().add(look(start, vec![volume("/b", 0, 0)]));

@@ -10,7 +10,7 @@ use ratatui::style::Color;
 use super::draw::{Palette, draw};
 use super::rates::{Process, Snapshot, Watch};
 use super::screen::Screen;
-use crate::control::protocol::{Phase, Status, Tenant, TenantState};
+use crate::control::protocol::{Phase, Status, Tenant, TenantState, Writers};
 use crate::look::{Answer, Look};
 
 const MIB: u64 = 1 << 20;
@@ -48,6 +48,7 @@ pub(crate) fn status(pid: u32, mountpoint: &str, tenants: Vec<Tenant>) -> Status
         unstable_bytes,
         bytes_left: dirty_bytes + writeback_bytes + unstable_bytes,
         written_bytes: sum(|tenant| tenant.written_bytes),
+        writers: Writers { paused_ms: sum(|tenant| tenant.paused_ms), ..Writers::default() },
         tenants,
         ..Status::sample()
     }

@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "Each program beside unmounts writes {} blocks of 4 KiB, each synced. Churn: each in a new cgroup; control: all",
         amounts.blocks
     ));
-    report.note("those of a volume in one. By control: medians of the rounds' ratios, 95 % intervals.");
+    report.note("those of a volume in one. By control: of all unmounts, 95 % intervals by a bootstrap of rounds.");
     if Hung::program().is_none() {
         report.note("bindfs is not installed: no rows beside a source that hangs.");
     }

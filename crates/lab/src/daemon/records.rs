@@ -3,7 +3,7 @@
 use super::axes::Cell;
 use super::testbed::Umount;
 use crate::programs::Tenants;
-use crate::statistics::{Estimate, median_estimate, quantile, ratios};
+use crate::statistics::{Estimate, quantile_ratio_estimate};
 
 /// The unmounts of a cell.
 #[derive(Default)]
@@ -40,10 +40,10 @@ impl Umounts {
         self.0.iter().find(|(other, _)| *other == cell).map(|(_, seen)| seen)
     }
 
-    /// A quantile under churn by the same under the control, round by round.
+    /// A quantile under churn by the same under the control.
     pub(super) fn by_control(&self, beside_hung: bool, share: f64) -> Option<Estimate> {
-        let [control, churn] = Cell::of(beside_hung).map(|cell| self.of(cell).map(|seen| seen.quantiles(share)));
-        Some(median_estimate(&ratios(&churn?, &control?)))
+        let [control, churn] = Cell::of(beside_hung).map(|cell| self.of(cell).map(|seen| &seen.rounds));
+        Some(quantile_ratio_estimate(churn?, control?, share))
     }
 
     /// Everything, for other programs.
@@ -64,11 +64,6 @@ impl Seen {
     pub(super) fn all_ms(&self) -> Vec<f64> {
         self.rounds.concat()
     }
-
-    /// A quantile of each round.
-    fn quantiles(&self, share: f64) -> Vec<f64> {
-        self.rounds.iter().map(|ms| quantile(ms, share)).collect()
-    }
 }
 
 #[cfg(test)]
@@ -80,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_compared_round_by_round_and_failures_are_kept() {
+    fn quantiles_are_compared_and_failures_are_kept() {
         let [control, churn] = Cell::of(true);
         let mut umounts = Umounts::default();
         for round in [2.0, 8.0] {

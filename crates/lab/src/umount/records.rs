@@ -4,7 +4,7 @@ use slackwater::UmountForm;
 
 use super::axes::{Load, Scenario, Setting, name};
 use super::target::{Costs, Umounts};
-use crate::statistics::{Estimate, median_estimate, quantile, ratios};
+use crate::statistics::{Estimate, quantile_ratio_estimate};
 
 /// What unmounts have in common.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -72,10 +72,10 @@ impl Records {
         (costs, busy)
     }
 
-    /// A quantile under churn by the same under the control, round by round.
+    /// A quantile under churn by the same under the control.
     pub(crate) fn by_control(&self, setting: Setting, scenario: Scenario, share: f64) -> Option<Estimate> {
-        let of = |load| self.of(Cell { setting, load, scenario }).map(|seen| seen.quantiles(share));
-        Some(median_estimate(&ratios(&of(Load::Churn)?, &of(Load::Control)?)))
+        let of = |load| self.of(Cell { setting, load, scenario }).map(|seen| &seen.rounds);
+        Some(quantile_ratio_estimate(of(Load::Churn)?, of(Load::Control)?, share))
     }
 
     /// Everything, for other programs.
@@ -100,11 +100,6 @@ impl Seen {
     pub(crate) fn all_ms(&self) -> Vec<f64> {
         self.rounds.concat()
     }
-
-    /// A quantile of each round.
-    fn quantiles(&self, share: f64) -> Vec<f64> {
-        self.rounds.iter().map(|ms| quantile(ms, share)).collect()
-    }
 }
 
 #[cfg(test)]
@@ -120,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_compared_round_by_round_and_drains_that_waited_are_set_apart() {
+    fn quantiles_are_compared_and_drains_that_waited_are_set_apart() {
         let setting = Setting { form: UmountForm::PerSb, place: Place::Mem, delay: Delay::None };
         let cell = |load| Cell { setting, load, scenario: Scenario::Quiet };
         let mut records = Records::default();
