@@ -45,10 +45,11 @@ pub(super) fn wake_if_low(engine: &Shared) {
 }
 
 impl Shared {
-    /// A volume is gone, and pages of it were cached: its entries are taken out of the queues in the background.
-    pub(crate) fn want_sweep(&self) {
-        self.reclaim.sweep.store(true, Ordering::Relaxed);
-        if self.reclaim.kick.kick() {
+    /// A volume is gone that had pages in so many leaves, whose entries are taken out of the queues in the background. Only
+    /// when there are many: a queue is swept as a whole, and a small volume would cost more to forget than to mount.
+    pub(crate) fn note_stale_entries(&self, leaves: usize) {
+        let before = self.reclaim.stale_entries.fetch_add(leaves, Ordering::Relaxed);
+        if before + leaves > SWEEP_SLACK && self.reclaim.kick.kick() {
             self.pool.want_reclaim();
         }
     }
@@ -58,7 +59,9 @@ impl Shared {
 pub(crate) fn run_background(engine: &Shared) -> bool {
     let reclaim = &engine.reclaim;
     let _ = reclaim.kick.take(); // O1
-    if reclaim.sweep.swap(false, Ordering::Relaxed) {
+    let stale = reclaim.stale_entries.load(Ordering::Relaxed);
+    if stale > SWEEP_SLACK {
+        reclaim.stale_entries.fetch_sub(stale, Ordering::Relaxed);
         sweep_all(engine);
     }
     let high = HIGH * low_frames(engine);

@@ -33,7 +33,7 @@ pub(crate) use lruvec::{Lruvec, list, note_listed};
 
 use slackwater_arena::{FrameId, Pool, RUN_FRAMES};
 use slackwater_sync::Kick;
-use slackwater_sync::shim::atomic::AtomicBool;
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicUsize};
 
 use crate::engine::Shared;
 use crate::reclaim::policy::Ghost;
@@ -59,8 +59,8 @@ pub(crate) struct Reclaim {
     kick: Kick,
     /// The last pass in the background found nothing to drop, and nothing was listed since.
     stalled: AtomicBool,
-    /// A volume is gone, and its entries are not.
-    sweep: AtomicBool,
+    /// Of volumes that are gone, since the last sweep.
+    stale_entries: AtomicUsize,
 }
 
 impl Reclaim {
@@ -71,7 +71,7 @@ impl Reclaim {
             busy: AtomicBool::new(false),
             kick: Kick::new(),
             stalled: AtomicBool::new(false),
-            sweep: AtomicBool::new(false),
+            stale_entries: AtomicUsize::new(0),
         }
     }
 }

@@ -123,6 +123,26 @@ fn volumes_that_come_and_go_leave_no_trace_in_the_queues() {
 }
 
 #[test]
+fn small_volumes_that_come_and_go_are_swept_out_together() {
+    let rig = Rig::new();
+    let mut most = 0;
+    for nth in 0..2 * SWEEP_SLACK {
+        let small = rig.engine.mount("small", Arc::new(MemBackend::new())).unwrap();
+        let inode = small.make(&small.root().unwrap(), "file", NewNode::File, 0o644).unwrap();
+        let file = File::open(&inode).unwrap();
+        file.write_at(0, b"x").unwrap();
+        file.fsync().unwrap();
+        drop((file, inode));
+        small.umount(crate::umount::UmountOptions::default()).unwrap();
+        let _ = rig.engine.step();
+        most = most.max(rig.root().lruvec.entries());
+        assert!(nth != 0 || most == 1, "for one nobody sweeps");
+    }
+    assert!(most <= SWEEP_SLACK, "{most} entries for nothing");
+    assert_eq!(rig.free(), NORMAL);
+}
+
+#[test]
 fn what_is_dirty_is_in_no_queue_and_what_is_durable_is_in_one_once() {
     let rig = Rig::new();
     let file = rig.create("x");

@@ -187,9 +187,9 @@ impl SuperBlock {
     }
 
     /// Drops every page that no unit holds, whatever its marks. The inode is doomed, or nothing of it is
-    /// dirty.
-    pub(crate) fn drop_pages(&self, inode: &Inode) {
-        crate::writeback::cancel_pages(inode, PageIndex(0)..PageIndex(u64::MAX));
+    /// dirty. Returns how many leaves of them there were.
+    pub(crate) fn drop_pages(&self, inode: &Inode) -> usize {
+        crate::writeback::cancel_pages(inode, PageIndex(0)..PageIndex(u64::MAX))
     }
 
     /// All inodes in memory.

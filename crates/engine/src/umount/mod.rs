@@ -269,6 +269,7 @@ impl SuperBlock {
 
     /// Discard: whatever is still dirty is dropped, now or when its unit comes back.
     fn doom_all(&self) {
+        let mut leaves = 0;
         for inode in self.all_inodes() {
             {
                 let mut state = inode.state.lock();
@@ -276,10 +277,11 @@ impl SuperBlock {
                 state.meta = 0;
             }
             inode.record_doom();
-            self.drop_pages(&inode);
+            leaves += self.drop_pages(&inode);
             let settled = inode.settle(self.engine().clock.now(), false);
             debug_assert_ne!(settled, Settled::WriteMeta, "doomed");
         }
+        self.engine().note_stale_entries(leaves);
     }
 
     /// Takes every inode out of memory. Returns how many somebody still holds.
@@ -287,13 +289,11 @@ impl SuperBlock {
         self.close_inode_lru();
         let root = self.root.lock().take();
         drop(root);
-        let mut busy = 0;
-        let mut had_pages = discard; // they went in `doom_all`
+        let (mut busy, mut leaves) = (0, 0);
         self.set_evicted();
         for inode in self.take_inodes() {
-            had_pages |= !inode.mapping.is_empty();
             if inode.kind() == NodeKind::File {
-                self.drop_pages(&inode);
+                leaves += self.drop_pages(&inode);
             }
             inode.release_if_clean();
             busy += u64::from(inode.users() != 0 || inode.is_switching());
@@ -301,9 +301,7 @@ impl SuperBlock {
                 debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
             }
         }
-        if had_pages {
-            self.engine().want_sweep();
-        }
+        self.engine().note_stale_entries(leaves);
         busy
     }
 }

@@ -16,8 +16,9 @@ use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::PageIndex;
 use crate::writeback::Pages;
 
-/// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays.
-pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
+/// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays. Returns how many
+/// leaves have none left.
+pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) -> usize {
     let mut dropped = Dropped::default();
     let mut emptied = Vec::new();
     let arena = &inode.super_block().engine().arena;
@@ -56,9 +57,10 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) {
         drop(arena.write(frame));
         arena.free(frame);
     }
-    for leaf in emptied {
-        let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+    for leaf in &emptied {
+        let _ = inode.mapping.remove_if_empty(*leaf); // or somebody has put a page there meanwhile
     }
+    emptied.len()
 }
 
 #[derive(Default)]

@@ -225,7 +225,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         let result = answer.map_err(|error| error.kind());
         owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
         let missed = result.err().map(|kind| (kind, owner.commits().note_failed()));
-        let mut leaves_work = result.is_err() || !inodes.is_empty();
+        let has_failed = result.is_err();
         for inode in inodes {
             end(&inode, result);
         }
@@ -234,18 +234,18 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
                 let _ = lose(inode, &[Mark::Unstable], kind); // C4
             }
         }
-        {
+        let wants_more = {
             let mut commits = owner.commits().0.lock();
             commits.ended = number;
             commits.failed = result.err().map(|kind| (number, kind)).or(commits.failed);
-            leaves_work |= commits.since.is_some() || commits.wanted;
-        }
+            commits.since.is_some() || commits.wanted
+        };
         owner.bdi().room_given();
         owner.engine().waits.wake(owner.root_id());
         owner.note_progress();
-        // A sync of names alone, as in the unmount of a volume that was not written to, is no matter for the flusher. To wake a
-        // thread for it takes longer than the rest of that unmount.
-        if leaves_work {
+        // What is clean now is no matter for the flusher: to wake a thread for it takes longer than the rest of an unmount, and lets
+        // the thread preempt that.
+        if has_failed || wants_more {
             owner.root_wb().wake();
         }
         owner.unpin();
