@@ -192,8 +192,6 @@ fn targets(records: &Records) -> Vec<Target> {
     let kick = disk(four, Subject::Kick);
     let speed = by(kick, disk(four, Subject::Buffered), Figure::MbPerS);
     add("four writers: kick by buffered, MB/s", Bound::AtLeast(OF_BUFFERED), speed);
-    let speed = by(kick, disk(four, Subject::KernelDontcache), Figure::MbPerS);
-    add("four writers: kick by the kernel's RWF_DONTCACHE, MB/s", Bound::AtLeast(OF_KERNEL), speed);
     for (of, name) in [(Figure::P99Us, "p99"), (Figure::P999Us, "p99.9")] {
         let tail = by(kick, disk(four, Subject::KernelDontcache), of);
         add(&format!("four writers: kick by the kernel's RWF_DONTCACHE, {name}"), Bound::AtMost(OF_KERNEL), tail);
