@@ -16,6 +16,16 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(204, 121, 167),
 ];
 const DIM: RGBColor = RGBColor(140, 140, 140);
+/// Where the names of the curves may stand, the best place first: the corner at the left and low end, as parts of the area.
+const LEGENDS: [(SeriesLabelPosition, [f64; 2]); 5] = [
+    (SeriesLabelPosition::LowerRight, [1.0 - LEGEND_PART[0], 0.0]),
+    (SeriesLabelPosition::LowerMiddle, [0.5 - LEGEND_PART[0] / 2.0, 0.0]),
+    (SeriesLabelPosition::UpperLeft, [0.0, 1.0 - LEGEND_PART[1]]),
+    (SeriesLabelPosition::MiddleMiddle, [0.5 - LEGEND_PART[0] / 2.0, 0.5 - LEGEND_PART[1] / 2.0]),
+    (SeriesLabelPosition::LowerLeft, [0.0, 0.0]),
+];
+/// What they take, as a part of the width and of the height.
+const LEGEND_PART: [f64; 2] = [0.3, 0.45];
 
 /// What becomes a diagram.
 pub(crate) trait Draw {
@@ -105,6 +115,8 @@ impl Plot {
         let values: Vec<f64> = samples.chain(points).collect();
         let least = values.iter().copied().reduce(f64::min).ok_or("no samples")?;
         let most = values.iter().copied().fold(least, f64::max);
+        let ends = least / 1.2..most * 1.2;
+        let legend = self.free_corner(&ends);
 
         let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         let mut chart = ChartBuilder::on(&area)
@@ -112,7 +124,7 @@ impl Plot {
             .caption(&self.title, TITLE_FONT)
             .x_label_area_size(42)
             .y_label_area_size(54)
-            .build_cartesian_2d((least / 1.2..most * 1.2).log_scale(), 0.0..1.02)?;
+            .build_cartesian_2d(ends.log_scale(), 0.0..1.02)?;
         chart
             .configure_mesh()
             .x_desc(self.axis)
@@ -134,13 +146,29 @@ impl Plot {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(legend)
             .label_font(FONT)
             .background_style(WHITE.mix(0.85))
             .border_style(DIM)
             .draw()?;
         area.present()?;
         Ok(())
+    }
+
+    /// Where the names hide least. `ends`: those of the axis.
+    fn free_corner(&self, ends: &std::ops::Range<f64>) -> SeriesLabelPosition {
+        let part = |value: f64| (value / ends.start).ln() / (ends.end / ends.start).ln();
+        let of_curves = self.curves.iter().flat_map(Curve::steps);
+        let of_marks = self.marks.iter().flat_map(|marks| &marks.points).map(|(share, value)| (*value, *share));
+        let points: Vec<[f64; 2]> = of_curves.chain(of_marks).map(|(value, share)| [part(value), share]).collect();
+        let hidden = |corner: [f64; 2]| {
+            let is_in = |point: &&[f64; 2]| {
+                (0..2).all(|axis| (corner[axis]..corner[axis] + LEGEND_PART[axis]).contains(&point[axis]))
+            };
+            points.iter().filter(is_in).count()
+        };
+        let best = LEGENDS.into_iter().min_by_key(|(_, corner)| hidden(*corner));
+        best.map_or(SeriesLabelPosition::LowerRight, |(position, _)| position)
     }
 }
 
@@ -173,6 +201,15 @@ mod tests {
         let svg = plot(vec![Curve::new("one", 0, vec![0.01, 0.2, 4.0]), Curve::dim("other", vec![1.0])]).svg().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
         assert!(svg.contains("one") && svg.contains("other") && svg.contains("a &lt; b"), "{svg}");
+    }
+
+    #[test]
+    fn names_stand_where_no_curve_is() {
+        let corner = |samples| plot(vec![Curve::new("x", 0, samples)]).free_corner(&(0.1..1000.0));
+        let lowest: Vec<f64> = (0..100).map(|nth| 0.1 + f64::from(nth) / 1000.0).collect();
+        assert!(matches!(corner(lowest), SeriesLabelPosition::LowerRight));
+        let highest: Vec<f64> = (0..100).map(|nth| 800.0 + f64::from(nth)).collect();
+        assert!(matches!(corner(highest), SeriesLabelPosition::LowerMiddle), "the mark is above");
     }
 
     #[test]
