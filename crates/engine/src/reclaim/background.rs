@@ -59,9 +59,8 @@ impl Shared {
 pub(crate) fn run_background(engine: &Shared) -> bool {
     let reclaim = &engine.reclaim;
     let _ = reclaim.kick.take(); // O1
-    let stale = reclaim.stale_entries.load(Ordering::Relaxed);
-    if stale > SWEEP_SLACK {
-        reclaim.stale_entries.fetch_sub(stale, Ordering::Relaxed);
+    if reclaim.stale_entries.load(Ordering::Relaxed) > SWEEP_SLACK {
+        reclaim.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which has what was noted until here
         sweep_all(engine);
     }
     let high = HIGH * low_frames(engine);
