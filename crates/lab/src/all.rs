@@ -134,8 +134,8 @@ fn body(machine: &Machine, seed: u64, chapters: &[Chapter]) -> Result<String> {
         "<h1>{TITLE}</h1>\n\
          <p>Slackwater is a page cache and write-back engine outside the kernel. These are its experiments, on one machine, \
          each beside what was published of the Linux kernel and beside the kernel that runs here. What is compared took \
-         turns in every round; ratios are medians of the rounds, or of all samples where it says so, with 95&nbsp;% intervals. A target is met when the bad end \
-         of its interval meets it.</p>\n"
+         turns in every round; ratios are medians of the rounds, or of all samples where it says so, with 95&nbsp;% \
+         intervals. A target is met when the bad end of its interval meets it.</p>\n"
     );
     html.push_str(&machine.table("all", seed, None).html());
     let (met, all) = targets_met(chapters);

@@ -59,14 +59,9 @@ pub(crate) fn mean_estimate(samples: &[f64], seed: u64) -> Estimate {
     let mut random = Random::new(seed);
     let count = samples.len() as u64;
     let mean = |pick: &mut dyn FnMut() -> f64| (0..count).map(|_| pick()).sum::<f64>() / count as f64;
-    let mut means: Vec<f64> = (0..RESAMPLES).map(|_| mean(&mut || samples[random.below(count) as usize])).collect();
-    means.sort_by(f64::total_cmp);
+    let means: Vec<f64> = (0..RESAMPLES).map(|_| mean(&mut || samples[random.below(count) as usize])).collect();
     let mut all = samples.iter().copied();
-    Estimate {
-        value: mean(&mut || all.next().unwrap_or(f64::NAN)),
-        low: means[RESAMPLES * 25 / 1000],
-        high: means[RESAMPLES * 975 / 1000],
-    }
+    bootstrapped(mean(&mut || all.next().unwrap_or(f64::NAN)), &means)
 }
 
 /// A quantile of all samples of `top` by the same of `bottom`, with its 95 % bootstrap interval. Samples of one round have the
@@ -74,49 +69,48 @@ pub(crate) fn mean_estimate(samples: &[f64], seed: u64) -> Estimate {
 /// say little.
 ///
 /// # Panics
-/// Without samples in either.
+/// Without samples in a round.
 pub(crate) fn quantile_ratio_estimate(top: &[Vec<f64>], bottom: &[Vec<f64>], share: f64) -> Estimate {
     const RESAMPLES: usize = 1000;
     const SEED: u64 = 1;
     let count = top.len().min(bottom.len());
-    let (top, bottom) = (Rounds::new(&top[..count]), Rounds::new(&bottom[..count]));
-    let ratio = |weights: &[u32]| Some(top.quantile(share, weights)? / bottom.quantile(share, weights)?);
-    let value = ratio(&vec![1; count]).expect("a figure needs samples");
+    let [top, bottom] = [top, bottom].map(|rounds| ascending(&rounds[..count]));
+    let ratio = |weights: &[u64]| weighted_quantile(&top, share, weights) / weighted_quantile(&bottom, share, weights);
     let mut random = Random::new(SEED);
     let mut drawn = || {
         let mut weights = vec![0; count];
         (0..count).for_each(|_| weights[random.below(count as u64) as usize] += 1);
-        ratio(&weights).unwrap_or(value)
+        ratio(&weights)
     };
-    let ratios = sorted(&(0..RESAMPLES).map(|_| drawn()).collect::<Vec<_>>());
-    Estimate { value, low: ratios[RESAMPLES * 25 / 1000], high: ratios[RESAMPLES * 975 / 1000] }
+    let ratios: Vec<f64> = (0..RESAMPLES).map(|_| drawn()).collect();
+    bootstrapped(ratio(&vec![1; count]), &ratios)
 }
 
-/// The samples of several rounds in ascending order, each with its round, and how many each round has.
-struct Rounds {
-    ascending: Vec<(f64, usize)>,
-    counts: Vec<u64>,
+/// `value`, with the interval in which 95 % of those lie that were drawn for it.
+fn bootstrapped(value: f64, drawn: &[f64]) -> Estimate {
+    let drawn = sorted(drawn);
+    Estimate { value, low: drawn[drawn.len() * 25 / 1000], high: drawn[drawn.len() * 975 / 1000] }
 }
 
-impl Rounds {
-    fn new(rounds: &[Vec<f64>]) -> Self {
-        let of =
-            |(round, samples): (usize, &Vec<f64>)| samples.iter().map(|sample| (*sample, round)).collect::<Vec<_>>();
-        let mut ascending: Vec<_> = rounds.iter().enumerate().flat_map(of).collect();
-        ascending.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Self { ascending, counts: rounds.iter().map(|samples| samples.len() as u64).collect() }
-    }
+/// The samples of several rounds in ascending order, each with its round.
+fn ascending(rounds: &[Vec<f64>]) -> Vec<(f64, usize)> {
+    let rounds = rounds.iter().enumerate();
+    let mut samples: Vec<_> =
+        rounds.flat_map(|(round, samples)| samples.iter().map(move |sample| (*sample, round))).collect();
+    samples.sort_by(|a, b| a.0.total_cmp(&b.0));
+    samples
+}
 
-    /// As [`quantile`], with each sample as often as `weights` says of its round. None if that leaves no sample.
-    fn quantile(&self, share: f64, weights: &[u32]) -> Option<f64> {
-        let total: u64 = self.counts.iter().zip(weights).map(|(count, weight)| count * u64::from(*weight)).sum();
-        let rank = ((share * total as f64).ceil() as u64).max(1);
-        let mut passed = 0;
-        self.ascending.iter().find_map(|(sample, round)| {
-            passed += u64::from(weights[*round]);
-            (passed >= rank).then_some(*sample)
-        })
-    }
+/// As [`quantile`], of samples in ascending order, each as often as `weights` says of its round.
+fn weighted_quantile(samples: &[(f64, usize)], share: f64, weights: &[u64]) -> f64 {
+    let total: u64 = samples.iter().map(|(_, round)| weights[*round]).sum();
+    let rank = ((share * total as f64).ceil() as u64).max(1);
+    let mut passed = 0;
+    let reached = samples.iter().find(|(_, round)| {
+        passed += weights[*round];
+        passed >= rank
+    });
+    reached.expect("a figure needs samples").0
 }
 
 /// One ratio a round, top by bottom.

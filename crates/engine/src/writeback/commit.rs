@@ -225,7 +225,6 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         let result = answer.map_err(|error| error.kind());
         owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
         let missed = result.err().map(|kind| (kind, owner.commits().note_failed()));
-        let has_failed = result.is_err();
         for inode in inodes {
             end(&inode, result);
         }
@@ -245,7 +244,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         owner.note_progress();
         // What is clean now is no matter for the flusher: to wake a thread for it takes longer than the rest of an unmount, and lets
         // the thread preempt that.
-        if has_failed || wants_more {
+        if result.is_err() || wants_more {
             owner.root_wb().wake();
         }
         owner.unpin();

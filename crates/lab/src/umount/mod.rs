@@ -78,7 +78,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         amounts.blocks
     ));
     report.note(
-        "p50 of all unmounts by p50 of all, 95 % intervals by a bootstrap of rounds. Idle: no writers. Published: on 16 CPUs, 340 unmounts.",
+        "p50 of all unmounts by p50 of all, 95 % intervals by a bootstrap of rounds. Idle: no writers. Published: on 16 CPUs, \
+         340 unmounts.",
     );
     match kernel::measure(options, amounts.blocks, home.path()) {
         Ok(kernel) => {
