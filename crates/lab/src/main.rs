@@ -119,6 +119,9 @@ enum Experiment {
     /// One of the processes of `namespace`
     #[command(hide = true)]
     IdleVolumes(namespace::IdleVolumesArguments),
+    /// The other server of `daemon`
+    #[command(hide = true)]
+    BareMounts(daemon::BareArguments),
 }
 
 fn main() -> ExitCode {
@@ -153,5 +156,6 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Daemon(page) => daemon::run(&page.options)?.publish_with_page(page),
         Experiment::Client(arguments) => isolation::run_client(arguments),
         Experiment::IdleVolumes(arguments) => namespace::run_idle_volumes(arguments).map(|()| true),
+        Experiment::BareMounts(arguments) => daemon::run_bare(arguments).map(|()| true),
     }
 }

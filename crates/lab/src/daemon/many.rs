@@ -1,4 +1,4 @@
-//! A daemon with many volumes beside one with a single volume.
+//! A daemon with many volumes beside one with a single volume, and mounts whose server does nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use slackwater_backends::Random;
 
+use super::bare::BareServer;
 use super::process::{Daemon, Volume};
 use crate::fuse::{Placement, memory, open_descriptors};
 use crate::options::Options;
@@ -28,7 +30,8 @@ pub(super) const LIST: &str = "list over the socket, ms";
 pub(super) const LS: &str = "slackwater ls, ms";
 pub(super) const MOUNT: &str = "mount over the socket, ms";
 pub(super) const UMOUNT: &str = "unmount over the socket, ms";
-pub(super) const ASKED: [&str; 4] = [LIST, LS, MOUNT, UMOUNT];
+pub(super) const STATUS: &str = "status of one over the socket, ms";
+pub(super) const ASKED: [&str; 5] = [LIST, LS, STATUS, MOUNT, UMOUNT];
 
 /// The two daemons.
 pub(super) const ALONE: &str = "one volume";
@@ -45,10 +48,15 @@ pub(super) enum Files {
     OfOneOfMany,
     /// Those of all of many volumes.
     OfAll,
+    /// That of one of as many mounts whose server does nothing.
+    BareSingle,
+    /// Those of all of them.
+    BareOfAll,
 }
 
 impl Files {
-    pub(super) const ALL: [Self; 4] = [Self::Single, Self::OfOneVolume, Self::OfOneOfMany, Self::OfAll];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Single, Self::OfOneVolume, Self::OfOneOfMany, Self::OfAll, Self::BareSingle, Self::BareOfAll];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -56,6 +64,16 @@ impl Files {
             Self::OfOneVolume => "many files of the only volume",
             Self::OfOneOfMany => "a file of one of many volumes",
             Self::OfAll => "a file of each of many volumes",
+            Self::BareSingle => "bare server, a file of one mount",
+            Self::BareOfAll => "bare server, a file of each of many mounts",
+        }
+    }
+
+    /// What it is to be compared with.
+    pub(super) fn single(self) -> Self {
+        match self {
+            Self::Single | Self::OfOneVolume | Self::OfOneOfMany | Self::OfAll => Self::Single,
+            Self::BareSingle | Self::BareOfAll => Self::BareSingle,
         }
     }
 }
@@ -168,21 +186,6 @@ impl Host {
         })
     }
 
-    /// Overwrites pages at random, of `files`.
-    fn write(&self, files: &[File], placement: Placement, count: usize, seed: u64) -> Result<Vec<f64>> {
-        let (mut random, page) = (Random::new(seed), [7; PAGE]);
-        let _placed = placement.place(Some(self.daemon.pid()))?;
-        let mut us = Vec::with_capacity(count);
-        for _ in 0..count {
-            let file = &files[random.below(files.len() as u64) as usize];
-            let offset = random.below(PAGES) * PAGE as u64;
-            let start = Instant::now();
-            file.write_all_at(&page, offset)?;
-            us.push(start.elapsed().as_secs_f64() * 1e6);
-        }
-        Ok(us)
-    }
-
     /// Asks for everything once.
     fn ask(&self, series: &mut Series) -> Result<()> {
         let mut time = |row, work: &dyn Fn() -> Result<()>| -> Result<()> {
@@ -197,6 +200,8 @@ impl Host {
             ensure!(status.success(), "{status}");
             Ok(())
         })?;
+        let first = self.volumes.first().map(|volume| volume.name.as_str());
+        time(STATUS, &|| self.daemon.ask(first, json!({ "request": "status" })).map(drop))?;
         time(MOUNT, &|| self.daemon.mount(&self.extra))?;
         time(UMOUNT, &|| self.daemon.umount(&self.extra))
     }
@@ -207,7 +212,22 @@ impl Host {
     }
 }
 
-/// Starts both daemons, measures everything, and ends them.
+/// Overwrites pages at random, of `files`, which `server` serves. How long each took, in microseconds.
+fn overwrite(files: &[File], server: u32, placement: Placement, count: usize, seed: u64) -> Result<Vec<f64>> {
+    let (mut random, page) = (Random::new(seed), [7; PAGE]);
+    let _placed = placement.place(Some(server))?;
+    let mut us = Vec::with_capacity(count);
+    for _ in 0..count {
+        let file = &files[random.below(files.len() as u64) as usize];
+        let offset = random.below(PAGES) * PAGE as u64;
+        let start = Instant::now();
+        file.write_all_at(&page, offset)?;
+        us.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(us)
+}
+
+/// Starts all servers, measures everything, and ends them.
 pub(super) fn measure(rounds: u32, seed: u64, amounts: Amounts, home: &Scratch, program: &Path) -> Result<Records> {
     rig::raise_file_limit();
     let files = amounts.volumes;
@@ -218,7 +238,9 @@ pub(super) fn measure(rounds: u32, seed: u64, amounts: Amounts, home: &Scratch, 
     [records.alone, records.many] = watch_idle([&alone, &many], amounts)?;
     alone.open(files)?;
     many.open(files)?;
-    write(rounds, seed, amounts, [&alone, &many], &mut records.series)?;
+    let bare = BareServer::start(&home.subdirectory("bare")?, amounts.volumes)?;
+    write(rounds, seed, amounts, ([&alone, &many], &bare), &mut records.series)?;
+    drop(bare);
     let hosts = [&alone, &many];
     rounds::run("asking", rounds, hosts.len(), |_, turn| hosts[turn].ask(&mut records.series))?;
     records.end_s = [alone.end()?, many.end()?];
@@ -251,7 +273,13 @@ fn watch_idle(hosts: [&Host; 2], amounts: Amounts) -> Result<[Usage; 2]> {
     Ok(usages)
 }
 
-fn write(rounds: u32, seed: u64, amounts: Amounts, [alone, many]: [&Host; 2], series: &mut Series) -> Result<()> {
+fn write(
+    rounds: u32,
+    seed: u64,
+    amounts: Amounts,
+    ([alone, many], bare): ([&Host; 2], &BareServer),
+    series: &mut Series,
+) -> Result<()> {
     let turns: Vec<(&str, Placement, Files)> = WRITES
         .into_iter()
         .zip(Placement::ALL)
@@ -261,13 +289,15 @@ fn write(rounds: u32, seed: u64, amounts: Amounts, [alone, many]: [&Host; 2], se
         let (row, placement, files) = turns[turn];
         let seed = seed.wrapping_add(u64::from(round));
         let one = Random::new(seed).below(amounts.volumes as u64) as usize;
-        let (host, chosen) = match files {
-            Files::Single => (alone, &alone.files[one..=one]),
-            Files::OfOneVolume => (alone, &alone.files[..]),
-            Files::OfOneOfMany => (many, &many.files[one..=one]),
-            Files::OfAll => (many, &many.files[..]),
+        let (server, chosen) = match files {
+            Files::Single => (alone.daemon.pid(), &alone.files[one..=one]),
+            Files::OfOneVolume => (alone.daemon.pid(), &alone.files[..]),
+            Files::OfOneOfMany => (many.daemon.pid(), &many.files[one..=one]),
+            Files::OfAll => (many.daemon.pid(), &many.files[..]),
+            Files::BareSingle => (bare.pid(), &bare.files[one..=one]),
+            Files::BareOfAll => (bare.pid(), &bare.files[..]),
         };
-        let us = host.write(chosen, placement, amounts.writes, seed).with_context(|| files.name())?;
+        let us = overwrite(chosen, server, placement, amounts.writes, seed).with_context(|| files.name())?;
         series.add(&p50(row), files.name(), quantile(&us, 0.5));
         series.add(&p99(row), files.name(), quantile(&us, 0.99));
         Ok(())

@@ -2,14 +2,16 @@
 //! that come and go on other volumes.
 //!
 //! *Many volumes*: a daemon with a thousand volumes beside one with a single volume. Small writes go to a file of the only
-//! volume, to one of one of the thousand, and to one of each in random order; and the same of as many files in one volume,
-//! which tells what is due to files and what to volumes. Then what is asked over the socket, and what the idle process has.
+//! volume, to one of one of the thousand, and to one of each in random order; the same of as many files in one volume, which
+//! tells what is due to files and what to volumes; and of mounts whose server does nothing, which tells what of that is the
+//! kernel's. Then what is asked over the socket, and what the idle process has.
 //!
 //! *Unmounts*: on four volumes programs write synchronously over one file, one after another, each in a cgroup that is new
 //! and removed after it (*churn*), or all in the same (*control*). Beside that, volumes are mounted and unmounted over the
 //! socket. The same on a second daemon with one more volume, whose source does not answer.
 
 mod axes;
+mod bare;
 mod hung;
 mod many;
 mod process;
@@ -31,6 +33,8 @@ use crate::options::Options;
 use crate::report::Report;
 use crate::scratch::Scratch;
 use crate::{interrupt, rounds};
+
+pub(crate) use self::bare::{BareArguments, run_bare};
 
 /// How much of the unmounts.
 #[derive(Copy, Clone, Debug)]
@@ -138,8 +142,7 @@ mod tests {
         let path = home.path().join("page.html");
         page.write_page(&path).unwrap();
         let page = fs::read_to_string(path).unwrap();
-        for part in ["2 CPUs: a file of one of many volumes", "descriptors, idle", "list over the socket, ms, of many"]
-        {
+        for part in ["2 CPUs: bare server, a file of each", "descriptors, idle", "list over the socket, ms, of many"] {
             assert!(page.contains(part), "{part}");
         }
     }

@@ -19,7 +19,7 @@ pub(crate) use self::footprint::{memory, open_descriptors};
 use self::mounted::Mounted;
 pub(crate) use self::placement::Placement;
 use self::programs::{BARE, PEERS};
-pub(crate) use self::programs::{BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, on_path, slackwater, tied};
+pub(crate) use self::programs::{BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, tied};
 pub(crate) use self::subject::Subject;
 use crate::bars::Bars;
 use crate::options::Options;

@@ -136,6 +136,11 @@ pub(crate) fn slackwater() -> Result<PathBuf> {
     own("slackwater", &["--package", "slackwater-cli", "--bins"])
 }
 
+/// This program, for a process of its own: also where tests run, which are another.
+pub(crate) fn lab() -> Result<PathBuf> {
+    own("slackwater-lab", &["--package", "slackwater-lab", "--bins"])
+}
+
 /// A program of ours at `path` beside this one; cargo is told to `build` it where it runs this one.
 fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;

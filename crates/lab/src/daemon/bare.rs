@@ -1,0 +1,195 @@
+//! Mounts that a server with nothing of its own answers: what as many of them cost the kernel.
+//!
+//! One thread in a process of its own, with the system calls of any server that serves many mounts, and nothing kept but
+//! their descriptors. Each mount has one file, which takes everything and forgets it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::io::{Errno, read, write};
+use slackwater_fuse::abi::{
+    Attr, AttrOut, EntryOut, InHeader, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OpenOut, OutHeader,
+    ROOT_ID, Wire, WriteIn, WriteOut, fopen,
+};
+use slackwater_fuse::mount::{MountOptions, mount, unmount};
+
+use crate::fuse::{lab, tied};
+
+/// The hidden command.
+const COMMAND: &str = "bare-mounts";
+const READY: &str = "mounted";
+const FILE: u64 = 2;
+const FILE_BYTES: u64 = 1 << 30;
+const DAY_S: u64 = 86_400;
+const MAX_WRITE: u32 = 32 << 10;
+/// The kernel wants room for a header beside the largest write.
+const ROOM: usize = MAX_WRITE as usize + 4096;
+
+#[derive(Args, Debug)]
+pub(crate) struct BareArguments {
+    /// Where directories 0, 1, ... are mounted on
+    folder: PathBuf,
+    /// How many
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    mounts: u32,
+}
+
+/// A server and its mounts. Unmounted and ended when dropped.
+pub(super) struct BareServer {
+    child: Child,
+    points: Vec<PathBuf>,
+    /// One of each mount, open for writing.
+    pub(super) files: Vec<File>,
+}
+
+impl BareServer {
+    /// Has so many file systems mounted in the empty directory `folder`.
+    pub(super) fn start(folder: &Path, mounts: usize) -> Result<Self> {
+        let points: Vec<PathBuf> = (0..mounts).map(|number| folder.join(number.to_string())).collect();
+        for point in &points {
+            fs::create_dir(point).with_context(|| format!("cannot make {}", point.display()))?;
+        }
+        let mut command = tied(&lab()?, "KILL");
+        command.arg(COMMAND).arg(folder).arg(mounts.to_string());
+        // A group of its own: Ctrl-C is for this process, which ends it.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn().context("cannot start a server")?;
+        let mut server = Self { child, points, files: Vec::with_capacity(mounts) };
+        let out = server.child.stdout.take().context("it has an output")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).context("a server does not begin")?;
+        ensure!(line.trim() == READY, "a server of {mounts} mounts does not begin");
+        for point in &server.points {
+            let file = OpenOptions::new().write(true).open(point.join("file"));
+            server.files.push(file.with_context(|| format!("cannot open the file in {}", point.display()))?);
+        }
+        Ok(server)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for BareServer {
+    fn drop(&mut self) {
+        self.files.clear();
+        for point in &self.points {
+            let _ = unmount(point, true); // what is not mounted any more needs nothing
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Mounts, says so, and serves until all are unmounted.
+pub(crate) fn run_bare(arguments: &BareArguments) -> Result<()> {
+    crate::rig::raise_file_limit();
+    let options = MountOptions { source: "bare".to_owned(), ..MountOptions::default() };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("no epoll set")?;
+    let mut buffer = vec![0; ROOM];
+    let mut devices = Vec::new();
+    for number in 0..arguments.mounts {
+        let point = arguments.folder.join(number.to_string());
+        let device = mount(&point, &options).with_context(|| format!("cannot mount {}", point.display()))?;
+        shake_hands(&device, &mut buffer).context("the kernel did not start the session")?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &device, epoll::EventData::new_u64(u64::from(number)), flags).context("epoll_ctl")?;
+        devices.push(Some(device));
+    }
+    println!("{READY}");
+    let mut left = devices.len();
+    while left != 0 {
+        let mut room = [MaybeUninit::<epoll::Event>::uninit()];
+        let (events, _) = match epoll::wait(&epoll, &mut room, None) {
+            Err(Errno::INTR) => continue,
+            outcome => outcome.context("epoll_wait")?,
+        };
+        let Some(place) = events.first().and_then(|event| devices.get_mut(event.data.u64() as usize)) else { continue };
+        if place.as_ref().is_some_and(|device| !drain(device, &mut buffer)) {
+            *place = None;
+            left -= 1;
+        }
+    }
+    Ok(())
+}
+
+fn shake_hands(device: &OwnedFd, buffer: &mut [u8]) -> Result<()> {
+    poll(&mut [PollFd::new(device, PollFlags::IN)], None).context("poll")?;
+    let len = read(device, &mut *buffer).context("INIT")?;
+    let header = InHeader::take(&mut &buffer[..len]).context("a short request")?;
+    ensure!(header.opcode == Opcode::Init as u32, "the first request is number {}", header.opcode);
+    let init = InitOut {
+        major: KERNEL_VERSION,
+        minor: KERNEL_MINOR_VERSION,
+        max_write: MAX_WRITE,
+        time_gran: 1,
+        ..InitOut::default()
+    };
+    answer(device, header.unique, 0, &init.to_bytes());
+    Ok(())
+}
+
+/// Answers all that is there; false when the mount is gone.
+fn drain(device: &OwnedFd, buffer: &mut [u8]) -> bool {
+    loop {
+        match read(device, &mut *buffer) {
+            Ok(len) => serve(device, &buffer[..len]),
+            Err(Errno::AGAIN) => return true,
+            Err(Errno::INTR | Errno::NOENT) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn serve(device: &OwnedFd, message: &[u8]) {
+    let mut rest = message;
+    let Some(header) = InHeader::take(&mut rest) else { return };
+    let ok = |body: &[u8]| answer(device, header.unique, 0, body);
+    let no = |errno: Errno| answer(device, header.unique, -errno.raw_os_error(), &[]);
+    #[allow(clippy::wildcard_enum_match_arm, reason = "nobody asks for the rest")]
+    match Opcode::from_number(header.opcode) {
+        Some(Opcode::Write) => {
+            let size = WriteIn::take(&mut rest).map_or(0, |args| args.size);
+            ok(&WriteOut { size, padding: 0 }.to_bytes());
+        }
+        Some(Opcode::Lookup) if rest == b"file\0" => {
+            let entry = EntryOut { nodeid: FILE, entry_valid: DAY_S, attr_valid: DAY_S, ..EntryOut::default() };
+            ok(&EntryOut { attr: attr(FILE), ..entry }.to_bytes());
+        }
+        Some(Opcode::Lookup) => no(Errno::NOENT),
+        Some(Opcode::Getattr) => {
+            ok(&AttrOut { attr_valid: DAY_S, attr: attr(header.nodeid), ..AttrOut::default() }.to_bytes());
+        }
+        Some(Opcode::Open) => {
+            let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+            ok(&OpenOut { fh: 0, open_flags, backing_id: 0 }.to_bytes());
+        }
+        Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {}
+        Some(Opcode::Flush | Opcode::Release | Opcode::Destroy) => ok(&[]),
+        _ => no(Errno::NOSYS),
+    }
+}
+
+fn attr(node: u64) -> Attr {
+    let (mode, size) = if node == ROOT_ID { (0o040_755, 0) } else { (0o100_666, FILE_BYTES) };
+    Attr { ino: node, mode, size, nlink: 1, blksize: 4096, ..Attr::default() }
+}
+
+fn answer(device: &OwnedFd, unique: u64, error: i32, body: &[u8]) {
+    let header = OutHeader { len: (OutHeader::SIZE + body.len()) as u32, error, unique };
+    let mut message = [0; 256];
+    let (head, room) = message.split_at_mut(OutHeader::SIZE);
+    head.copy_from_slice(&header.to_bytes());
+    room[..body.len()].copy_from_slice(body);
+    // Whoever asked may be gone.
+    let _ = write(device, &message[..OutHeader::SIZE + body.len()]);
+}
