@@ -12,9 +12,7 @@ pub(super) fn all(engine: &Engine) -> Vec<Shrinker> {
 
 /// That of `volume`.
 pub(super) fn of(volume: &SuperBlock) -> Vec<Shrinker> {
-    // A number comes after it, and an identity has three parts: none begins with another.
-    let name = format!("sb-{}-", volume.name());
-    volume.shrinkers().into_iter().filter(|shrinker| shrinker.name.starts_with(&name)).map(Shrinker::from).collect()
+    volume.shrinker().into_iter().map(Shrinker::from).collect()
 }
 
 impl From<ShrinkerStatus> for Shrinker {

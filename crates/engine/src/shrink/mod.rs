@@ -50,6 +50,18 @@ pub(crate) struct Shrinkers {
 #[must_use = "nothing else can unregister it"]
 pub struct ShrinkerRegistration(Box<dyn Registered>);
 
+impl ShrinkerRegistration {
+    /// What is known of this shrinker, without a look at any other. `None` while somebody registers or unregisters, in the
+    /// form that has a lock for all.
+    ///
+    /// # Blocking
+    /// As its [`Shrinker::count`] does.
+    #[must_use]
+    pub fn status(&self) -> Option<ShrinkerStatus> {
+        self.0.status()
+    }
+}
+
 /// What is known of a shrinker.
 #[derive(Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]

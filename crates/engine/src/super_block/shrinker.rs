@@ -12,7 +12,7 @@ use slackwater_sync::shim::{Arc, Weak};
 
 use crate::error::InsideScan;
 use crate::inode::Inode;
-use crate::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerStatus};
+use crate::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerRegistration, ShrinkerStatus};
 use crate::super_block::SuperBlock;
 use crate::units::NodeId;
 
@@ -49,9 +49,10 @@ impl Shrinker for SuperBlockShrinker {
 }
 
 impl SuperBlock {
-    /// The shrinkers of the engine that the volume is mounted in, and what each could give back.
-    pub fn shrinkers(&self) -> Vec<ShrinkerStatus> {
-        self.engine.shrinkers.status()
+    /// What the volume's shrinker could give back; `None` once an unmount has taken it away. All those of an engine:
+    /// [`Engine::shrinkers`](crate::Engine::shrinkers).
+    pub fn shrinker(&self) -> Option<ShrinkerStatus> {
+        self.shrinker.lock().as_ref().and_then(ShrinkerRegistration::status)
     }
 
     /// # Errors

@@ -98,6 +98,20 @@ fn inodes_that_only_the_door_keeps_are_asked_for() {
 }
 
 #[test]
+fn a_volume_knows_its_own_shrinker_in_every_form() {
+    for form in [ShrinkerForm::Rwsem, ShrinkerForm::Srcu, ShrinkerForm::RefcountRcu] {
+        let engine = engine(form);
+        let [one, other] = ["a", "b"].map(|name| engine.mount(name, Arc::new(MemBackend::new())).unwrap());
+        assert_eq!([one.shrinker(), other.shrinker()].map(Option::unwrap).to_vec(), engine.shrinkers());
+        one.umount(UmountOptions::default()).unwrap();
+        assert_eq!((one.shrinker(), other.shrinker().map(|shrinker| shrinker.name)), (None, Some("sb-b-1".to_owned())));
+        other.umount(UmountOptions::default()).unwrap();
+        drop((one, other));
+        engine.check_counts().unwrap();
+    }
+}
+
+#[test]
 fn inodes_that_were_there_before_the_door_are_asked_for() {
     let engine = engine(ShrinkerForm::default());
     let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();

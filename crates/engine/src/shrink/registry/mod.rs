@@ -18,6 +18,7 @@ use std::time::Duration;
 use slackwater_sync::rcu::Domain;
 use slackwater_sync::shim::Arc;
 
+use super::ShrinkerStatus;
 use super::entry::{Entry, ShrinkerId};
 
 /// What is registered, and who walks it. The caller of any of it is not inside a walk of the same thread.
@@ -37,6 +38,9 @@ pub(super) trait Registry: Send + Sync {
 
 /// An entry that is registered.
 pub(super) trait Registered: Send + Sync {
+    /// What is known of it; `None` while the form has no room for a look. Neither waits nor walks.
+    fn status(&self) -> Option<ShrinkerStatus>;
+
     /// Takes it away. When this returns nobody visits it, and nobody will.
     ///
     /// # Blocking

@@ -13,7 +13,7 @@ use slackwater_sync::rcu::Domain;
 use slackwater_sync::shim::{Arc, Weak};
 use slackwater_sync::{Registration, Registry as List};
 
-use super::{Entry, Registered, Registry, Walk};
+use super::{Entry, Registered, Registry, ShrinkerStatus, Walk};
 use crate::lock_order::LEAVES;
 
 /// See the [module documentation](self).
@@ -52,6 +52,10 @@ impl Registry for RefcountRcu {
 }
 
 impl Registered for Counted {
+    fn status(&self) -> Option<ShrinkerStatus> {
+        self.registered.as_ref().map(|(_, entry)| entry.status())
+    }
+
     fn unregister(mut self: Box<Self>) {
         if let Some((registration, entry)) = self.registered.take() {
             let unregistered = self.shared.list.unregister(registration);

@@ -9,7 +9,7 @@ use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 
-use super::{Entry, Registered, Registry, ShrinkerId, Walk};
+use super::{Entry, Registered, Registry, ShrinkerId, ShrinkerStatus, Walk};
 use crate::lock_order::SHRINKER_RWSEM;
 
 /// See the [module documentation](self).
@@ -62,6 +62,10 @@ impl Registry for Rwsem {
 }
 
 impl Registered for Listed {
+    fn status(&self) -> Option<ShrinkerStatus> {
+        self.list.entries.try_read()?.get(&self.id).map(Entry::status)
+    }
+
     fn unregister(self: Box<Self>) {
         let entry = self.list.change(|entries| entries.remove(&self.id));
         drop(entry); // what is dropped with it needs no lock

@@ -12,7 +12,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::rcu::Srcu;
 use slackwater_sync::shim::Arc;
 
-use super::{Entry, Registered, Registry, ShrinkerId, Walk};
+use super::{Entry, Registered, Registry, ShrinkerId, ShrinkerStatus, Walk};
 use crate::lock_order::LEAVES;
 
 /// See the [module documentation](self).
@@ -59,6 +59,11 @@ impl Registry for SrcuList {
 }
 
 impl Registered for Listed {
+    fn status(&self) -> Option<ShrinkerStatus> {
+        let entry = self.list.entries.lock().get(&self.id).cloned();
+        entry.map(|entry| entry.status())
+    }
+
     fn unregister(self: Box<Self>) {
         let entry = self.list.entries.lock().remove(&self.id);
         self.list.srcu.synchronize();
