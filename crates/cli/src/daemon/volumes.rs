@@ -276,9 +276,8 @@ impl Volumes {
 
     pub(crate) fn list(&self) -> List {
         let mounts = Mounts::now();
-        let is_here = |path: &Path| mounts.has_slackwater_at(path);
         let volumes: Vec<Listed> =
-            self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &is_here)).collect();
+            self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &mounts)).collect();
         let Shared { arena, cache_bytes, left, engine, .. } = &self.shared;
         let left = engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect();
         List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left }

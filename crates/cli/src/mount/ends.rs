@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::detach;
 use crate::exit::Failure;
 use crate::mount::place::Place;
-use crate::mountinfo::Mount;
+use crate::mountinfo::{Mount, is_no_mount_point};
 use crate::registry::Entry;
 use crate::shell;
 use crate::terminal::say;
@@ -29,7 +29,9 @@ pub(crate) struct Ends {
 /// One of them is missing, is no directory, is in use, or lies in the other.
 pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Result<Ends, Failure> {
     let (source, source_fd) = Place::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
-    free_dead(mountpoint)?;
+    if !is_no_mount_point(mountpoint) {
+        free_dead(mountpoint)?;
+    }
     let (mountpoint, _) =
         Place::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
     let (from, to) = (source.path.display(), mountpoint.path.display());
@@ -49,7 +51,9 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
         let what = format!("the mount point {to} lies inside {}, which the source {from} shows", behind.path.display());
         return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
     }
-    if let Some(mount) = Mount::at(&mountpoint.path) {
+    if !is_no_mount_point(&mountpoint.path)
+        && let Some(mount) = Mount::at(&mountpoint.path)
+    {
         let what = format!("{to} is a mount point already, of {} ({})", mount.source.display(), mount.kind);
         let unmount = if mount.is_slackwater() { "slackwater umount" } else { "umount" };
         let unmount = format!("{unmount} {}", shell::word(&mountpoint.path));

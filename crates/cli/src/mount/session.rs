@@ -6,7 +6,6 @@
 //! S2. An unmount is answered as done after everything is given back: the arena, the lock on the source, the entry.
 //!     Who reads "done" can mount the same source again at once.
 
-use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -21,7 +20,7 @@ use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
 use crate::mount::door::{Door, Umount};
 use crate::mount::{pressure, shrinkers, tenants, would_lose};
-use crate::mountinfo::Mount;
+use crate::mountinfo::Mounts;
 use crate::registry::Entry;
 
 /// Between two looks at how far something is.
@@ -148,8 +147,8 @@ impl Session {
         volume.map(|volume| would_lose::of(&volume, &self.entry.source.path)).unwrap_or_default()
     }
 
-    /// Where it is in its life; `is_here` says whether one of ours is at a path.
-    pub(crate) fn phase(&self, is_here: &dyn Fn(&Path) -> bool) -> Phase {
+    /// Where it is in its life.
+    fn phase(&self, mounts: &Mounts) -> Phase {
         let state = self.state();
         let (door, is_over, unmounting) = (state.door.clone(), state.is_over, state.unmounting > 0);
         drop(state);
@@ -158,14 +157,14 @@ impl Session {
             None => Phase::Starting,
             Some(door) if door.is_unmounted() => Phase::Flushing,
             Some(_) if unmounting => Phase::Unmounting,
-            Some(_) if !is_here(&self.entry.mountpoint) => Phase::Elsewhere,
+            Some(_) if !mounts.has_slackwater_at(&self.entry.mountpoint) => Phase::Elsewhere,
             Some(_) => Phase::Mounted,
         }
     }
 
     /// What fits in a line.
-    pub(crate) fn listed(&self, name: &str, is_here: &dyn Fn(&Path) -> bool) -> Listed {
-        let phase = self.phase(is_here);
+    pub(crate) fn listed(&self, name: &str, mounts: &Mounts) -> Listed {
+        let phase = self.phase(mounts);
         let volume = self.state().volume.clone();
         let status = volume.map(|volume| volume.status());
         Listed {
@@ -180,7 +179,7 @@ impl Session {
 
     /// All its tenants, however many there are, and without its shrinker, which takes a look at those of all volumes.
     pub(crate) fn status(&self) -> Status {
-        let phase = self.phase(&is_slackwater_at);
+        let phase = self.phase(&Mounts::now());
         let (volume, door) = {
             let state = self.state();
             (state.volume.clone(), state.door.clone())
@@ -288,7 +287,7 @@ impl Session {
             Err(failure) if failure.reason == Reason::NotMounted => return Ok(()),
             door => door?,
         };
-        if self.phase(&is_slackwater_at) == Phase::Flushing && !request.discard {
+        if door.is_unmounted() && !request.discard {
             // umount(2) was here first: nothing is left to ask for.
             return Ok(());
         }
@@ -408,10 +407,6 @@ impl Session {
             }
         }
     }
-}
-
-fn is_slackwater_at(path: &Path) -> bool {
-    Mount::at(path).is_some_and(|mount| mount.is_slackwater())
 }
 
 impl Respond for Session {

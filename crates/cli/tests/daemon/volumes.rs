@@ -84,6 +84,7 @@ fn a_volume_in_use_is_left_alone_unless_forced_or_lazily() {
     write(&lazy.1, "y");
     let held = fs::File::open(lazy.1.join("file")).unwrap();
     let used = fs::File::open(forced.1.join("file")).unwrap();
+    assert_eq!(daemon.states(), ["forced", "lazy"].map(|name| (name.to_owned(), "mounted".to_owned())));
     let pid = std::process::id().to_string();
     daemon.run(["umount", "forced"]).expect(3, &["in use", &pid]);
     daemon.run(["umount", "forced", "--force"]).expect(0, &[]);
