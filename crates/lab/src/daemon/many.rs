@@ -241,6 +241,9 @@ pub(super) fn measure(rounds: u32, seed: u64, amounts: Amounts, home: &Scratch, 
     let bare = BareServer::start(&home.subdirectory("bare")?, amounts.volumes)?;
     write(rounds, seed, amounts, ([&alone, &many], &bare), &mut records.series)?;
     drop(bare);
+    // Each program that is started would close them all, with a request for each.
+    alone.files.clear();
+    many.files.clear();
     let hosts = [&alone, &many];
     rounds::run("asking", rounds, hosts.len(), |_, turn| hosts[turn].ask(&mut records.series))?;
     records.end_s = [alone.end()?, many.end()?];
