@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{MemBackend, NewNode, Removal};
 use slackwater::{
-    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, Tick, Timestamp, Tunables,
-    UmountOptions, Written,
+    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, TenantStatus, Tick,
+    Timestamp, Tunables, UmountOptions, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 
@@ -410,13 +410,24 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     let of_b = of(&rig.volume, b.id());
     assert_eq!((of_b.name.as_str(), of_b.limit_bytes, of_b.oldest), ("b\n\"c", None, Some(Duration::ZERO)));
     assert_eq!(rig.volume.status().oldest, of_a.oldest, "the oldest of all tenants'");
+    let ids = |tenants: Vec<TenantStatus>| tenants.iter().map(|tenant| tenant.id).collect::<Vec<_>>();
+    assert_eq!(ids(second.tenants()), [MemcgId::ROOT], "nobody else has anything there");
+    let other = second.make(&second.root().unwrap(), "z", NewNode::File, 0o644).unwrap();
+    File::open_for(&other, &a).unwrap().write_at(0, &[1; PAGE]).unwrap();
     let there = of(&second, a.id());
     assert_eq!(
         (there.charged_bytes, there.dirty_bytes, there.oldest),
-        (3 * PAGE_BYTES, 0, None),
+        (4 * PAGE_BYTES, PAGE_BYTES, Some(Duration::ZERO)),
         "the limit is for all"
     );
-    assert_eq!(rig.volume.tenants()[0].id, MemcgId::ROOT);
+    assert_eq!(ids(rig.volume.tenants()), [MemcgId::ROOT, a.id(), b.id()]);
+    let idle = rig.engine.memcg_create("idle", None, None);
+    let all = rig.engine.tenants();
+    assert_eq!((all[1].dirty_bytes, all[1].written_bytes, all[1].oldest), (4 * PAGE_BYTES, PAGE_BYTES, of_a.oldest));
+    assert_eq!(ids(all), [MemcgId::ROOT, a.id(), b.id(), idle.id()]);
+    assert!(rig.engine.memcg_offline(&idle));
+    drop((other, idle));
+    second.sync().unwrap();
 
     let chunk = vec![1; 32 * PAGE];
     for nth in 0..16 {
@@ -428,7 +439,11 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     assert!(full.wants_room && full.paused > Duration::ZERO, "{full:?}");
     assert_eq!(of(&rig.volume, b.id()).paused, Duration::ZERO);
     assert_eq!((rig.volume.status().paused, second.status().paused), (full.paused, Duration::ZERO));
-    assert_eq!(full.cached_bytes, PAGE_BYTES, "of the page that was clean, and is dirty again");
+    assert_eq!(
+        full.cached_bytes,
+        2 * PAGE_BYTES,
+        "the page on the other volume, and one that was clean and is dirty again"
+    );
 
     let id = a.id();
     assert!(rig.engine.memcg_offline(&a));

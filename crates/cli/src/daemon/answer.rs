@@ -6,7 +6,7 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Doors, Respond};
 use crate::daemon::volumes::Volumes;
 use crate::exit::Failure;
-use crate::mount::tenants_of_all;
+use crate::mount::{fit_reply, tenants_of_all};
 
 /// As many unmounts and listeners at once as a script may have, and room for who looks.
 const CONNECTIONS_MAX: usize = 256;
@@ -37,7 +37,8 @@ impl Answers {
             }
             (None, Request::List) => Ok(Reply::List(volumes.list())),
             (None, Request::Tenants) => {
-                let (tenants, more_tenants) = tenants_of_all(&volumes.super_blocks());
+                let mut tenants = tenants_of_all(&volumes.shared.engine);
+                let more_tenants = fit_reply(&mut tenants);
                 Ok(Reply::Tenants { tenants, more_tenants })
             }
             (None, Request::SetTenant { tenant, key, value }) => {

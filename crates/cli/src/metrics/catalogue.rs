@@ -112,7 +112,7 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_dontcache_passes", Plain, Counter, "Passes of flushers for DONTCACHE writes", |it| number(it.dontcache.passes)),
     metric("slackwater_volume_switches", Plain, Counter, "Files that were given to another tenant", |it| number(it.switches.done)),
     metric("slackwater_volume_switches_in_flight", Plain, Gauge, "Files on their way to another tenant", |it| number(it.switches.in_flight)),
-    metric("slackwater_volume_tenants", Plain, Gauge, "Tenants of the engine, those without a series of their own included", |it| number(it.tenants.len() as u64 + it.more_tenants)),
+    metric("slackwater_volume_tenants", Plain, Gauge, "Tenants that have something on it, those without a series of their own included; of a mount process all", |it| number(it.tenants.len() as u64 + it.more_tenants)),
     metric("slackwater_volume_open_files", Plain, Gauge, "Open file descriptions", |it| number(it.open_files)),
     metric("slackwater_volume_inodes", Plain, Gauge, "Inodes in memory", |it| number(it.inodes)),
     metric("slackwater_volume_starting", Plain, Gauge, "1 while it brings in what a killed process left", |it| flag(it.phase == Phase::Starting)),

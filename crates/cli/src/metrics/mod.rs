@@ -19,7 +19,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use slackwater::EngineStatus;
 
-use crate::control::protocol::{MemoryPressure, Shrinker, Status};
+use crate::control::protocol::{MemoryPressure, Shrinker, Status, Tenant};
 use crate::exit::Failure;
 
 pub(crate) use server::{Server, serve};
@@ -48,10 +48,12 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 pub(crate) struct Snapshot {
     /// None before it is there.
     pub(crate) engine: Option<EngineStatus>,
+    /// All of the engine.
+    pub(crate) tenants: Vec<Tenant>,
     /// The caches of the process that can give memory back.
     pub(crate) shrinkers: Vec<Shrinker>,
     pub(crate) memory_pressure: MemoryPressure,
-    /// Each by the name that its series have. Tenants are those of the engine: a number is the same tenant on every volume.
+    /// Each by the name that its series have.
     pub(crate) volumes: Vec<(String, Status)>,
     pub(crate) unmounts: Unmounts,
 }

@@ -87,11 +87,8 @@ impl Renderer {
         rows
     }
 
-    /// Each once, on whichever volume it is told of.
     fn tenant_rows(&mut self, snapshot: &Snapshot) -> Vec<Row> {
-        let tenants = snapshot.volumes.iter().flat_map(|(_, status)| &status.tenants);
-        let by_id: HashMap<_, _> = tenants.map(|tenant| (tenant.id, tenant)).collect();
-        self.tenants.rows(&TENANT, TENANTS_MAX, by_id.into_values().map(item))
+        self.tenants.rows(&TENANT, TENANTS_MAX, snapshot.tenants.iter().map(item))
     }
 }
 

@@ -57,7 +57,7 @@ use self::door::Door;
 pub(crate) use self::door::TenantBy;
 pub(crate) use self::ends::name_of;
 use self::session::{Session, Tally};
-pub(crate) use self::tenants::{lines as tenant_lines, of_all as tenants_of_all, printable, time};
+pub(crate) use self::tenants::{fit_reply, lines as tenant_lines, of_all as tenants_of_all, printable, time};
 use self::vigil::Vigil;
 pub(crate) use self::would_lose::Loss;
 

@@ -72,6 +72,7 @@ impl Tally {
     pub(crate) fn snapshot(&self, engine: Option<&Engine>, volumes: Vec<(String, Status)>) -> Snapshot {
         Snapshot {
             engine: engine.map(Engine::status),
+            tenants: engine.map(tenants::of_all).unwrap_or_default(),
             shrinkers: engine.map(shrinkers::all).unwrap_or_default(),
             memory_pressure: self.pressure.report(),
             volumes,
@@ -177,14 +178,18 @@ impl Session {
         }
     }
 
-    /// All its tenants, however many there are, and without its shrinker, which takes a look at those of all volumes.
+    /// All its tenants, however many there are, and without its shrinker. A mount process has them to itself; in a daemon they
+    /// are those that have something on the volume.
     pub(crate) fn status(&self) -> Status {
         let phase = self.phase(&Mounts::now());
-        let (volume, door) = {
+        let (volume, door, engine) = {
             let state = self.state();
-            (state.volume.clone(), state.door.clone())
+            (state.volume.clone(), state.door.clone(), state.engine.clone())
         };
-        let tenants = volume.as_deref().map(tenants::of).unwrap_or_default();
+        let tenants = match &engine {
+            Some(engine) if self.entry.volume.is_none() => tenants::of_all(engine),
+            _ => volume.as_deref().map(tenants::of).unwrap_or_default(),
+        };
         let figures = volume.map(|volume| volume.status());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
         Status {
@@ -378,7 +383,7 @@ impl Session {
                 let mut status = self.status();
                 let volume = self.state().volume.clone();
                 status.shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
-                tenants::fit_reply(&mut status);
+                status.more_tenants = tenants::fit_reply(&mut status.tenants);
                 Ok(Reply::Status(Box::new(status)))
             }
             Request::WouldLose => Ok(self.would_lose().into_reply()),

@@ -1,13 +1,10 @@
 //! What `status` says of tenants: the figures of all, and lines about those that have most in the cache.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::sync::Arc;
 use std::time::Duration;
 
 use humantime::format_duration;
-use slackwater::{MemcgState, SuperBlock, TenantStatus};
+use slackwater::{Engine, MemcgState, SuperBlock, TenantStatus};
 use slackwater_size as size;
 
 use crate::control::protocol::{REPLY_BYTES_MAX, Status, Tenant, TenantState};
@@ -25,35 +22,25 @@ pub(super) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The tenants of `volume`, those with most in the cache first.
+/// The tenants that have something on `volume`, those with most in the cache first.
 pub(super) fn of(volume: &SuperBlock) -> Vec<Tenant> {
-    sorted(volume.tenants().into_iter().map(Tenant::from).collect())
+    sorted(volume.tenants())
 }
 
-/// The tenants of all of an engine's volumes, with what each has on all of them together, those with most first; and how many
-/// there are beyond what a reply holds.
-pub(crate) fn of_all(volumes: &[Arc<SuperBlock>]) -> (Vec<Tenant>, u64) {
-    let mut by_id = BTreeMap::<u64, Tenant>::new();
-    for tenant in volumes.iter().flat_map(|volume| volume.tenants()).map(Tenant::from) {
-        match by_id.entry(tenant.id) {
-            Entry::Vacant(vacant) => drop(vacant.insert(tenant)),
-            Entry::Occupied(mut sum) => sum.get_mut().add(&tenant),
-        }
-    }
-    let mut tenants = sorted(by_id.into_values().collect());
-    let rest = tenants.split_off(count_that_fits(&tenants));
-    (tenants, rest.len() as u64)
+/// All tenants of `engine`, with what each has on all of its volumes together, those with most first.
+pub(crate) fn of_all(engine: &Engine) -> Vec<Tenant> {
+    sorted(engine.tenants())
 }
 
-fn sorted(mut tenants: Vec<Tenant>) -> Vec<Tenant> {
+fn sorted(tenants: Vec<TenantStatus>) -> Vec<Tenant> {
+    let mut tenants: Vec<_> = tenants.into_iter().map(Tenant::from).collect();
     tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
     tenants
 }
 
-/// Leaves as many as a reply holds, and counts the others.
-pub(super) fn fit_reply(status: &mut Status) {
-    let rest = status.tenants.split_off(count_that_fits(&status.tenants));
-    status.more_tenants += rest.len() as u64;
+/// Leaves as many of `tenants` as a reply holds. How many others there were.
+pub(crate) fn fit_reply(tenants: &mut Vec<Tenant>) -> u64 {
+    tenants.split_off(count_that_fits(tenants)).len() as u64
 }
 
 fn count_that_fits(tenants: &[Tenant]) -> usize {
@@ -90,15 +77,6 @@ impl From<TenantStatus> for Tenant {
 }
 
 impl Tenant {
-    /// Adds what the same tenant has on another volume; the rest is the same on all of them.
-    fn add(&mut self, other: &Tenant) {
-        self.dirty_bytes += other.dirty_bytes;
-        self.writeback_bytes += other.writeback_bytes;
-        self.unstable_bytes += other.unstable_bytes;
-        self.written_bytes += other.written_bytes;
-        self.oldest_ms = self.oldest_ms.max(other.oldest_ms);
-    }
-
     /// What it keeps in the cache, or has there in its files.
     pub(crate) fn held_bytes(&self) -> u64 {
         let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);

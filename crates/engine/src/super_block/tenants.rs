@@ -1,17 +1,19 @@
-//! How far each tenant's data has got.
+//! How far each tenant's data has got: on a volume, and on all of an engine.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackwater_sync::shim::Arc;
 
 use crate::cgroup::{Memcg, MemcgId, MemcgState};
+use crate::engine::Engine;
 use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::{BdiWriteback, Pages};
 
-/// What a tenant may have in the cache, and how much of a volume waits in it to be brought to the backend. The limit is
-/// about what the tenant has dirtied itself, wherever; its flusher writes the files that are mostly its own.
+/// What a tenant may have in the cache, and how much of a volume, or of all of an engine, waits in it to be brought to the
+/// backend. The limit is about what the tenant has dirtied itself, wherever; its flusher writes the files that are mostly its
+/// own.
 #[derive(Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct TenantStatus {
@@ -25,7 +27,7 @@ pub struct TenantStatus {
     pub limit_bytes: Option<u64>,
     /// Bytes on all volumes that it or a tenant below it dirtied and that are not durable in a backend. None for the root.
     pub charged_bytes: u64,
-    /// Bytes in dirty pages of its files on this volume.
+    /// Bytes in dirty pages of its files there.
     pub dirty_bytes: u64,
     /// Bytes of them under write-back.
     pub writeback_bytes: u64,
@@ -33,9 +35,9 @@ pub struct TenantStatus {
     pub unstable_bytes: u64,
     /// Bytes of clean pages on all volumes that were cached for it. Some may be dirty again, or gone.
     pub cached_bytes: u64,
-    /// Bytes that its flusher has written back on this volume so far.
+    /// Bytes that its flusher has written back there so far, without volumes that are unmounted.
     pub written_bytes: u64,
-    /// Age of the oldest of its files here that are dirty and that its flusher has not taken yet.
+    /// Age of the oldest of its files there that are dirty and that its flusher has not taken yet.
     pub oldest: Option<Duration>,
     /// How long its writers, all together and on all volumes, were told to pause so that memory fills no faster than the
     /// backends take it. Without the time for which they were refused at a limit.
@@ -45,22 +47,34 @@ pub struct TenantStatus {
 }
 
 impl SuperBlock {
-    /// The tenants of the engine, the root first, and what they have on this volume. Counts are approximate while writers
-    /// run.
+    /// The tenants that have, or had, files of their own on this volume, the root first, and what they have on it. Counts are
+    /// approximate while writers run. All that an engine has: [`Engine::tenants`].
     pub fn tenants(&self) -> Vec<TenantStatus> {
         let now = self.engine().clock.now();
-        let mut wbs = HashMap::<MemcgId, Vec<Arc<BdiWriteback>>>::new();
-        for wb in self.wbs() {
-            wbs.entry(wb.memcg.id()).or_default().push(wb);
-        }
-        let owners = &self.engine().owners;
-        owners.release_unused();
-        let none = Vec::new();
-        owners.all().iter().map(|memcg| status_of(memcg, wbs.get(&memcg.id()).unwrap_or(&none), now)).collect()
+        by_tenant(self.wbs()).values().map(|wbs| status_of(&wbs[0].memcg, wbs, now)).collect()
     }
 }
 
-/// `wbs`: those of the tenant on the volume. One that was killed may be left beside another.
+impl Engine {
+    /// The tenants of which something is left, the root first, and what each has on all volumes together. Counts are
+    /// approximate while writers run.
+    pub fn tenants(&self) -> Vec<TenantStatus> {
+        let now = self.shared().clock.now();
+        let wbs = by_tenant(self.volumes().iter().flat_map(|volume| volume.wbs()));
+        let wbs_of = |memcg: &Memcg| wbs.get(&memcg.id()).map_or(&[][..], Vec::as_slice);
+        self.memcgs().iter().map(|memcg| status_of(memcg, wbs_of(memcg), now)).collect()
+    }
+}
+
+/// One that was killed may be left beside another of the same tenant and volume.
+fn by_tenant(all: impl IntoIterator<Item = Arc<BdiWriteback>>) -> BTreeMap<MemcgId, Vec<Arc<BdiWriteback>>> {
+    let mut wbs = BTreeMap::<_, Vec<_>>::new();
+    for wb in all {
+        wbs.entry(wb.memcg.id()).or_default().push(wb);
+    }
+    wbs
+}
+
 fn status_of(memcg: &Memcg, wbs: &[Arc<BdiWriteback>], now: Tick) -> TenantStatus {
     let pages = wbs.iter().fold(Pages::default(), |sum, wb| sum.plus(wb.stat.sum()));
     let bytes = |pages: i64| pages.max(0) as u64 * PAGE_BYTES;
