@@ -12,8 +12,10 @@
 //! An entry of a dead process stays while its arena does: it says whose data is in there.
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,10 +126,10 @@ pub(crate) struct Registry {
 
 /// The entries that this process has registered.
 #[derive(Clone, Debug, Default)]
-struct Own(Arc<Mutex<HashSet<PathBuf>>>);
+struct Own(Arc<Mutex<HashSet<OsString>>>);
 
 impl Own {
-    fn paths(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+    fn names(&self) -> MutexGuard<'_, HashSet<OsString>> {
         // A thread that panicked has changed all or nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,7 +174,9 @@ impl Drop for Registered {
         // Y3; were it impossible, the end would be taken for a death, of which the arena says that it left nothing.
         let _ = self.file.set_len(0);
         remove_files(&self.path);
-        self.own.paths().remove(&self.path);
+        if let Some(name) = self.path.file_name() {
+            self.own.names().remove(name);
+        }
     }
 }
 
@@ -236,17 +240,17 @@ impl Registry {
 
     /// The same without those that were registered here: a daemon knows its own, which may be thousands.
     pub(crate) fn entries_of_others(&self) -> Result<Vec<Found>, Failure> {
-        let own = self.own.paths().clone();
-        self.read_all(|path| !own.contains(path))
+        let own = self.own.names();
+        self.read_all(|name| !own.contains(name))
     }
 
-    fn read_all(&self, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<Found>, Failure> {
+    fn read_all(&self, is_wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<Found>, Failure> {
         let failed = |error: io::Error| Failure::failed(format!("cannot read the list of mounts: {error}"));
         let mut found = Vec::new();
         for file in std::fs::read_dir(&self.dir).map_err(failed)? {
-            let path = file.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "json") && is_wanted(&path) {
-                found.extend(read(path));
+            let name = file.map_err(failed)?.file_name();
+            if name.as_bytes().ends_with(b".json") && is_wanted(&name) {
+                found.extend(read(self.dir.join(name)));
             }
         }
         found.sort_by_cached_key(|found| (found.entry.pid, found.entry.volume.clone()));
@@ -255,14 +259,15 @@ impl Registry {
 
     /// Adds an entry of this process.
     pub(crate) fn register(&self, _guard: &Guard, entry: &Entry) -> io::Result<Registered> {
-        let path = self.dir.join(entry.file_name());
+        let name = entry.file_name();
+        let path = self.dir.join(&name);
         remove_files(&path); // of an earlier process of this number, which cannot be alive
         let unnamed = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
-        self.own.paths().insert(path.clone());
+        self.own.names().insert(name.into());
         Ok(Registered { own: self.own.clone(), path, file })
     }
 

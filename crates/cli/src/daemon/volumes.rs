@@ -71,7 +71,7 @@ struct State {
 }
 
 enum Slot {
-    Reserved(Box<Entry>),
+    Reserved(Arc<Entry>),
     Mounted(Volume),
 }
 
@@ -122,14 +122,14 @@ impl Volumes {
         let (entry, source_fd) = {
             let others = self.shared.registry.entries_of_others()?;
             let own = self.entries();
-            let mounts: Vec<_> =
-                others.iter().filter(|found| found.is_alive).map(|found| &found.entry).chain(&own).collect();
+            let others = others.iter().filter(|found| found.is_alive).map(|found| &found.entry);
+            let mounts: Vec<_> = others.chain(own.iter().map(Arc::as_ref)).collect();
             let ends = ends::find(&request.source, &request.mountpoint, &mounts)?;
             let identity = ends.source.identity();
             let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
             let Shared { arena, cache_bytes, socket, .. } = &self.shared;
             let entry = Entry::of_this_process(ends.source, identity, ends.mountpoint, arena.clone(), *cache_bytes);
-            (entry.of_daemon(name.to_string(), socket.clone()), ends.source_fd)
+            (Arc::new(entry.of_daemon(name.to_string(), socket.clone())), ends.source_fd)
         };
         let reservation = self.reserve(&name, &entry)?;
         let claim = claim::claim(&self.shared.registry, &entry, source_fd, false, &|text| tracing::info!("{text}"))?;
@@ -154,7 +154,7 @@ impl Volumes {
     /// Opens the source and the door.
     fn open(&self, name: &VolumeName, session: &Session, options: VolumeOptions) -> Result<Arc<Door>, Failure> {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
-        let Entry { source, mountpoint, identity, .. } = &session.entry;
+        let Entry { source, mountpoint, identity, .. } = &*session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
         let backend = find_nodes::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
         let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
@@ -184,7 +184,7 @@ impl Volumes {
         }
     }
 
-    fn reserve(&self, name: &VolumeName, entry: &Entry) -> Result<Reservation<'_>, Failure> {
+    fn reserve(&self, name: &VolumeName, entry: &Arc<Entry>) -> Result<Reservation<'_>, Failure> {
         let mut state = self.state();
         if state.is_ending {
             return Err(ending());
@@ -204,13 +204,13 @@ impl Volumes {
         if let Some(other) = in_the_way {
             return Err(claim::taken_by(other, &entry.source));
         }
-        state.by_name.insert(name.clone(), Slot::Reserved(Box::new(entry.clone())));
+        state.by_name.insert(name.clone(), Slot::Reserved(Arc::clone(entry)));
         Ok(Reservation { volumes: self, name: name.clone(), is_kept: false })
     }
 
     /// The entries of all, also of those that are about to be mounted.
-    fn entries(&self) -> Vec<Entry> {
-        self.state().by_name.values().map(|slot| slot.entry().clone()).collect()
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        self.state().by_name.values().map(|slot| Arc::clone(slot.entry())).collect()
     }
 
     /// The mount called `name`.
@@ -362,7 +362,7 @@ impl Volumes {
 }
 
 impl Slot {
-    fn entry(&self) -> &Entry {
+    fn entry(&self) -> &Arc<Entry> {
         match self {
             Self::Reserved(entry) => entry,
             Self::Mounted(volume) => &volume.session.entry,

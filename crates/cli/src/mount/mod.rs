@@ -114,7 +114,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         ),
         false => None,
     };
-    let session = Session::new(entry, Tally::default());
+    let session = Session::new(Arc::new(entry), Tally::default());
     let unanswered = UnixListener::bind(claim.registered.socket())
         .and_then(|listener| server::start(listener, server::PRIVATE, Arc::clone(&session) as _))
         .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;

@@ -47,7 +47,7 @@ pub(crate) struct Tally {
 
 /// One mount.
 pub(crate) struct Session {
-    pub(crate) entry: Entry,
+    pub(crate) entry: Arc<Entry>,
     tally: Tally,
     state: Mutex<State>,
     changed: Condvar,
@@ -82,7 +82,7 @@ impl Tally {
 }
 
 impl Session {
-    pub(crate) fn new(entry: Entry, tally: Tally) -> Arc<Self> {
+    pub(crate) fn new(entry: Arc<Entry>, tally: Tally) -> Arc<Self> {
         Arc::new(Self { entry, tally, state: Mutex::default(), changed: Condvar::new() })
     }
 
