@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, RenameMode, XattrMode};
-use slackwater::{Engine, File, ManualClock, SuperBlock, Timestamp};
+use slackwater::{Engine, File, ManualClock, SuperBlock, Timestamp, WriteFlags};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Random, Rule};
 
@@ -150,6 +150,46 @@ fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
     Other::of(&rig).write("a", 0, b"them");
     rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
     assert_eq!(&read_all(&file)[..4], b"them");
+}
+
+/// A write has its time before it has its page, and may have to ask for that.
+#[test]
+fn a_write_between_its_time_and_its_page_is_not_taken_for_somebody_else() {
+    let rig = Rig::by_hand();
+    let file = Arc::new(rig.create("a"));
+    file.write_at_with(WriteFlags::DONTCACHE, 0, &pattern(1, PAGE)).unwrap();
+    // Of two calls at the same time nobody can say which has left what.
+    rig.disk.faults.add(Rule::hold().on("setxattr").next(1));
+    let other = {
+        let (file, volume) = (file.clone(), rig.volume.clone());
+        spawn("another change", move || volume.setxattr(file.inode(), "user.x", b"1", XattrMode::Set).unwrap())
+    };
+    rig.disk.faults.wait_held(1, SECOND * 10);
+    file.fsync().unwrap();
+    rig.disk.faults.release_all();
+    other.wait();
+    eventually("the page is gone", || file.peek(0, PAGE, |_| ()).is_none());
+    rig.clock.advance(SECOND);
+    rig.disk.faults.add(Rule::hold().on("read").next(1));
+    rig.disk.faults.add(Rule::hold().on("getattr").next(1));
+    let writer = {
+        let file = file.clone();
+        spawn("a write of part of a page", move || file.write_at(1, b"ours").unwrap())
+    };
+    let page = rig.disk.faults.wait_held(1, SECOND * 10)[0].ticket;
+    let looker = {
+        let (file, volume) = (file.clone(), rig.volume.clone());
+        spawn("one who looks", move || volume.revalidate(file.inode(), Duration::ZERO).map(drop).unwrap())
+    };
+    let look = rig.disk.faults.wait_held(2, SECOND * 10)[1].ticket;
+    assert!(rig.disk.faults.release(look));
+    // Whoever looks finds a clean file with another time, and waits for the writer to let go of it.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(rig.disk.faults.release(page));
+    writer.wait();
+    looker.wait();
+    assert_eq!(rig.volume.status().changed_underneath, 0);
+    assert_eq!(&read_all(&file)[1..5], b"ours");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //!     still to be sent win over nothing: theirs are sent instead.
 //! V2. Pages of a clean file are dropped with `rwsem` held for writing, and only if no call of ours has begun
 //!     since before the question. Being wrong costs a read, never a byte.
+//! V3. A write sets the file's time before it dirties a page. In between a clean file has not the time that the backend tells,
+//!     as if somebody else had changed it. So what looks foreign is looked at again with `rwsem` held for writing.
 //!
 //! # Kernel counterpart
 //! `nfs_revalidate_inode`; close-to-open, without the open.
@@ -61,7 +63,11 @@ impl SuperBlock {
         if !inode.changes.is_still(quiet) {
             return Ok(()); // the next look asks again
         }
+        let is_foreign = inode.is_foreign(&attr); // V3
         inode.refresh(&attr, Some(quiet));
+        if !is_foreign {
+            return Ok(());
+        }
         if !inode.has_clean_data() {
             self.changed_underneath.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(),
