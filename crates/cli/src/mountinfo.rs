@@ -1,9 +1,12 @@
 //! What the kernel says is mounted where. Asking it touches no file system: a mount that hangs answers too.
 //!
-//! The list is long where thousands are mounted, so it is read again only when the kernel says that it has changed.
+//! The list is long where thousands are mounted, so it is not read for each question.
 //!
 //! # Invariants
-//! M1. Whether it has changed is asked before it is read: what changes in between is seen by the next who asks.
+//! M1. It is read again when the kernel says that it has changed. That is asked before it is read: what changes in between is
+//!     seen by the next who asks.
+//! M2. A directory above a mount point may be renamed, of which the kernel says nothing: so nobody gets a list that is older
+//!     than [`AGE_MAX`].
 //!
 //! # Kernel counterpart
 //! `mounts_poll`.
@@ -13,10 +16,14 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use slackwater_arena::unescape_mount_field;
+
+/// M2.
+const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// One mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -33,13 +40,14 @@ pub(crate) struct Mounts(HashMap<PathBuf, Mount>);
 /// The list as it was read last.
 struct Known {
     list: File,
+    read_at: Instant,
     mounts: Arc<Mounts>,
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
 impl Mounts {
-    /// As of now. Nothing, where the list cannot be had.
+    /// As of now (M2). Nothing, where the list cannot be had.
     pub(crate) fn now() -> Arc<Self> {
         // A thread that panicked has left all or nothing.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,9 +62,10 @@ impl Mounts {
         Arc::clone(&current.mounts)
     }
 
-    fn parse(mountinfo: &str) -> Self {
+    fn parse(mountinfo: &[u8]) -> Self {
         // The last of several on one place hides the others.
-        Self(mountinfo.lines().filter_map(parse).map(|mount| (mount.point.clone(), mount)).collect())
+        let mounts = mountinfo.split(|byte| *byte == b'\n').filter_map(parse);
+        Self(mounts.map(|mount| (mount.point.clone(), mount)).collect())
     }
 
     /// The mount that a path of exactly this name leads to, if one is there.
@@ -72,16 +81,20 @@ impl Mounts {
 
 impl Known {
     fn read() -> io::Result<Self> {
-        let mut list = File::open("/proc/self/mountinfo")?;
-        let mounts = Arc::new(read(&mut list)?);
-        Ok(Self { list, mounts })
+        Self::read_from(File::open("/proc/self/mountinfo")?)
     }
 
-    fn brought_up_to_date(mut self) -> io::Result<Self> {
-        if self.has_changed() {
-            self.mounts = Arc::new(read(&mut self.list)?);
-        }
-        Ok(self)
+    fn read_from(mut list: File) -> io::Result<Self> {
+        let (read_at, mut text) = (Instant::now(), Vec::new());
+        list.rewind()?;
+        list.read_to_end(&mut text)?;
+        Ok(Self { list, read_at, mounts: Arc::new(Mounts::parse(&text)) })
+    }
+
+    fn brought_up_to_date(self) -> io::Result<Self> {
+        // Asked in any case: what it says counts from here on.
+        let has_changed = self.has_changed();
+        if has_changed || self.read_at.elapsed() >= AGE_MAX { Self::read_from(self.list) } else { Ok(self) }
     }
 
     /// Since this was asked last, or the list was opened (M1).
@@ -91,17 +104,10 @@ impl Known {
     }
 }
 
-fn read(list: &mut File) -> io::Result<Mounts> {
-    let mut text = String::new();
-    list.rewind()?;
-    list.read_to_string(&mut text)?;
-    Ok(Mounts::parse(&text))
-}
-
 impl Mount {
-    /// The mount that a path of exactly this name leads to now, if one is there.
+    /// The mount that a path of exactly this name leads to, if one is there. Reads the list, whatever is known of it.
     pub(crate) fn at(path: &Path) -> Option<Self> {
-        Mounts::now().at(path).cloned()
+        Known::read().ok()?.mounts.at(path).cloned()
     }
 
     /// Whether it is one of ours.
@@ -120,16 +126,19 @@ pub(crate) fn is_no_mount_point(path: &Path) -> bool {
         .is_ok_and(|stat| stat.stx_attributes_mask.contains(root) && !stat.stx_attributes.contains(root))
 }
 
-/// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options.
-fn parse(line: &str) -> Option<Mount> {
-    let (left, right) = line.split_once(" - ")?;
-    let point = unescape_mount_field(left.split(' ').nth(4)?);
-    let mut right = right.split(' ');
-    Some(Mount { point, kind: right.next()?.to_owned(), source: unescape_mount_field(right.next()?) })
+/// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options. Paths are bytes.
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = unescape_mount_field(fields.nth(4)?);
+    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(after.next()?).into_owned();
+    Some(Mount { point, kind, source: unescape_mount_field(after.next()?) })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -137,12 +146,20 @@ mod tests {
         let text = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
                     40 22 0:41 / /mnt/a\\040b rw,nosuid - tmpfs none rw\n\
                     41 40 0:42 / /mnt/a\\040b rw,nosuid master:3 - fuse.slackwater /srv/x\\134y rw\n";
-        let mounts = Mounts::parse(text);
+        let mounts = Mounts::parse(text.as_bytes());
         let mount = mounts.at(Path::new("/mnt/a b")).unwrap();
         assert!(mount.is_slackwater());
         assert_eq!(mount.source, Path::new("/srv/x\\y"));
         assert_eq!(mounts.at(Path::new("/mnt")), None);
-        assert_eq!(Mounts::parse("nonsense\n1 2 3 - \n").at(Path::new("/")), None);
+        assert_eq!(Mounts::parse(b"nonsense\n1 2 3 - \n\n4 5 6 / /x rw").at(Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_no_other() {
+        let text = b"40 22 0:41 / /mnt/caf\xe9 rw - tmpfs none rw\n41 22 0:42 / /mnt/b rw - fuse.slackwater /srv rw\n";
+        let mounts = Mounts::parse(text);
+        assert!(mounts.has_slackwater_at(Path::new("/mnt/b")));
+        assert!(mounts.at(Path::new(std::ffi::OsStr::from_bytes(b"/mnt/caf\xe9"))).is_some());
     }
 
     #[test]

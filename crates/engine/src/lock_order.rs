@@ -2,7 +2,6 @@
 //!
 //! | Rank | Class | Edge that fixes it |
 //! |---|---|---|
-//! | 14 | `SHRINKER_OWNER` | a volume's own shrinker is looked at under it, and found in its form's list |
 //! | 15 | `SHRINKER_RWSEM` | in one form of the shrinkers: walks hold it across scans, unmount takes it to unregister |
 //! | 20 | `NAMESPACE_SEM` | one change of the namespace at a time |
 //! | 22 | `MOUNT_LOCK` | what lookups must not miss; references to mounts are counted under it |
@@ -26,7 +25,6 @@
 
 use slackwater_sync::lock::Rank;
 
-pub(crate) const SHRINKER_OWNER: Rank = Rank::new(14, "SHRINKER_OWNER");
 pub(crate) const SHRINKER_RWSEM: Rank = Rank::new(15, "SHRINKER_RWSEM");
 pub(crate) const NAMESPACE_SEM: Rank = Rank::new(20, "NAMESPACE_SEM");
 pub(crate) const MOUNT_LOCK: Rank = Rank::new(22, "MOUNT_LOCK");

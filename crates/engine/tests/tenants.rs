@@ -450,7 +450,7 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     assert_eq!(of(&rig.volume, id).state, MemcgState::Offline);
     rig.volume.sync().unwrap();
     drop((file, theirs, x, y, a));
-    rig.step_until("the release", || rig.volume.tenants().iter().all(|tenant| tenant.id != id));
+    rig.step_until("the release", || rig.engine.tenants().iter().all(|tenant| tenant.id != id));
     drop(b);
     second.umount(UmountOptions::default()).unwrap();
     rig.umount();

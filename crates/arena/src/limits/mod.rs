@@ -198,9 +198,9 @@ fn own_path(cgroups: &str, version: Version) -> Option<PathBuf> {
 
 /// A field of `/proc/self/mounts` or `mountinfo`, in which the kernel writes blanks and backslashes as three octal
 /// digits.
-pub fn unescape_mount_field(field: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
+pub fn unescape_mount_field(field: impl AsRef<[u8]>) -> PathBuf {
+    let mut rest = field.as_ref();
+    let mut bytes = Vec::with_capacity(rest.len());
     while let [first, tail @ ..] = rest {
         rest = tail;
         match tail {

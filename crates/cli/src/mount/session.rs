@@ -182,13 +182,14 @@ impl Session {
     /// are those that have something on the volume.
     pub(crate) fn status(&self) -> Status {
         let phase = self.phase(&Mounts::now());
-        let (volume, door, engine) = {
+        let (volume, door) = {
             let state = self.state();
-            (state.volume.clone(), state.door.clone(), state.engine.clone())
+            (state.volume.clone(), state.door.clone())
         };
-        let tenants = match &engine {
-            Some(engine) if self.entry.volume.is_none() => tenants::of_all(engine),
-            _ => volume.as_deref().map(tenants::of).unwrap_or_default(),
+        let tenants = {
+            let own = self.state().engine.clone().filter(|_| self.entry.volume.is_none());
+            let of_volume = || volume.as_deref().map(tenants::of).unwrap_or_default();
+            own.as_ref().map_or_else(of_volume, tenants::of_all)
         };
         let figures = volume.map(|volume| volume.status());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);

@@ -36,7 +36,7 @@ pub(super) struct Tenant {
     pub(super) state: TenantState,
     /// It is at its limit, and its writers wait.
     pub(super) wants_room: bool,
-    /// It has or had data on this volume. A process lists all of its tenants for each of its volumes.
+    /// It has or had data on this volume. A mount process lists all of its tenants, a daemon some that are here as writers only.
     #[serde(skip)]
     pub(super) is_here: bool,
     #[serde(flatten)]
@@ -124,12 +124,19 @@ impl Watch {
         let mut volumes = Vec::new();
         let mut volumes_of = HashMap::<u32, usize>::new();
         look.answers.iter().for_each(|answer| *volumes_of.entry(answer.status.pid).or_default() += 1);
+        // What a tenant has on all volumes of its process is told on each volume where it is.
+        let paused: HashMap<(u32, u64), u64> = self
+            .before
+            .values()
+            .flat_map(|answer| answer.status.tenants.iter().map(|it| ((answer.status.pid, it.id), it.paused_ms)))
+            .collect();
         for answer in look.answers {
             let key = key(&answer.status);
             let mut rate = self.going.remove(&key).unwrap_or_default();
             rate.add(answer.at, answer.status.written_bytes);
             let is_alone = volumes_of[&answer.status.pid] == 1;
-            volumes.push(volume(self.before.get(&key), &answer, rate.per_second(), is_alone));
+            let paused = |tenant| paused.get(&(answer.status.pid, tenant)).copied();
+            volumes.push(volume(self.before.get(&key), &answer, paused, rate.per_second(), is_alone));
             if is_going(answer.status.phase) {
                 going.insert(key.clone(), rate);
             }
@@ -141,13 +148,27 @@ impl Watch {
     }
 }
 
-/// `is_alone` if it is the only volume of its process.
-fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>, is_alone: bool) -> Volume {
+/// `paused`: for how long the writers of a tenant of its process had paused before. `is_alone` if it is the only volume of its
+/// process.
+fn volume(
+    before: Option<&Answer>,
+    now: &Answer,
+    paused: impl Fn(u64) -> Option<u64>,
+    recent: Option<f64>,
+    is_alone: bool,
+) -> Volume {
     let status = &now.status;
     let earlier: HashMap<u64, &protocol::Tenant> =
         before.iter().flat_map(|before| &before.status.tenants).map(|tenant| (tenant.id, tenant)).collect();
     let time = before.map_or(Duration::ZERO, |before| now.at - before.at);
-    let of_tenant = |now: &protocol::Tenant| tenant(earlier.get(&now.id).copied(), now, time, is_alone);
+    let of_tenant = |now: &protocol::Tenant| {
+        // Whom a volume did not tell of had written nothing there.
+        let written = before.map(|_| earlier.get(&now.id).map_or(0, |earlier| earlier.written_bytes));
+        let mut tenant = tenant(now, is_alone);
+        tenant.figures.written_bytes_per_s = written.and_then(|before| per_second(before, now.written_bytes, time));
+        tenant.figures.paused_ms_per_s = paused(now.id).and_then(|before| per_second(before, now.paused_ms, time));
+        tenant
+    };
     let tenants: Vec<_> = status.tenants.iter().map(of_tenant).collect();
     let here = tenants.iter().filter(|tenant| tenant.is_here).map(|tenant| &tenant.figures);
     let rate = |of: fn(&Status) -> u64| before.and_then(|before| per_second(of(&before.status), of(status), time));
@@ -177,8 +198,8 @@ fn volume(before: Option<&Answer>, now: &Answer, recent: Option<f64>, is_alone: 
     }
 }
 
-fn tenant(before: Option<&protocol::Tenant>, now: &protocol::Tenant, time: Duration, is_alone: bool) -> Tenant {
-    let rate = |of: fn(&protocol::Tenant) -> u64| before.and_then(|before| per_second(of(before), of(now), time));
+/// Without its rates.
+fn tenant(now: &protocol::Tenant, is_alone: bool) -> Tenant {
     let of_files = [now.dirty_bytes, now.writeback_bytes, now.unstable_bytes, now.written_bytes];
     Tenant {
         id: now.id,
@@ -192,8 +213,8 @@ fn tenant(before: Option<&protocol::Tenant>, now: &protocol::Tenant, time: Durat
             dirty_bytes: now.dirty_bytes,
             writeback_bytes: now.writeback_bytes,
             unstable_bytes: now.unstable_bytes,
-            written_bytes_per_s: rate(|tenant| tenant.written_bytes),
-            paused_ms_per_s: rate(|tenant| tenant.paused_ms),
+            written_bytes_per_s: None,
+            paused_ms_per_s: None,
             oldest_ms: now.oldest_ms,
         },
     }
@@ -303,6 +324,23 @@ mod tests {
         // Where there is one volume, what is charged is charged for it.
         let alone = Watch::default().add(look(start, vec![volume("/b", 0, 0)]));
         assert_eq!(here(&alone.volumes[0]), [7, 0]);
+    }
+
+    /// As a daemon tells of them.
+    #[test]
+    fn a_tenant_that_comes_to_a_volume_keeps_its_rates() {
+        let hog = |written, paused_ms| {
+            let mut hog = tenant(7, "/c/hog", 4, None);
+            (hog.written_bytes, hog.paused_ms) = (written, paused_ms);
+            hog
+        };
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        watch.add(look(start, vec![status(1, "/a", Vec::new()), status(1, "/b", vec![hog(100, 50)])]));
+        let now = vec![status(1, "/a", vec![hog(30, 650)]), status(1, "/b", vec![hog(300, 650)])];
+        let snapshot = watch.add(look(start + Duration::from_secs(1), now));
+        let figures: Vec<_> = snapshot.volumes.iter().map(|volume| volume.tenants[0].figures.clone()).collect();
+        assert_eq!(figures.iter().map(|it| it.written_bytes_per_s).collect::<Vec<_>>(), [Some(30), Some(200)]);
+        assert_eq!(figures.iter().map(|it| it.paused_ms_per_s).collect::<Vec<_>>(), [Some(600), Some(600)]);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! V2. Pages of a clean file are dropped with `rwsem` held for writing, and only if no call of ours has begun
 //!     since before the question. Being wrong costs a read, never a byte.
 //! V3. A write sets the file's time before it dirties a page. In between a clean file has not the time that the backend tells,
-//!     as if somebody else had changed it. So what looks foreign is looked at again with `rwsem` held for writing.
+//!     as if somebody else had changed it. So what looks foreign is looked at again with `rwsem` held for writing. If it is dirty
+//!     by then, and what our last change had left was never told, nobody can say whose time the backend has: it is taken for ours.
 //!
 //! # Kernel counterpart
 //! `nfs_revalidate_inode`; close-to-open, without the open.

@@ -51,13 +51,9 @@ pub(crate) struct Shrinkers {
 pub struct ShrinkerRegistration(Box<dyn Registered>);
 
 impl ShrinkerRegistration {
-    /// What is known of this shrinker, without a look at any other. `None` while somebody registers or unregisters, in the
-    /// form that has a lock for all.
-    ///
-    /// # Blocking
-    /// As its [`Shrinker::count`] does.
-    #[must_use]
-    pub fn status(&self) -> Option<ShrinkerStatus> {
+    /// What is known of this shrinker, without a look at any other. Its [`Shrinker::count`] runs outside of any walk (K2): it
+    /// must be one that neither registers nor walks, as that of a volume is.
+    pub(crate) fn status(&self) -> Option<ShrinkerStatus> {
         self.0.status()
     }
 }

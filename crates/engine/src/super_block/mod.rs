@@ -49,7 +49,7 @@ use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
 use crate::inode::{Changes, Inode, InodeRef};
-use crate::lock_order::{INODE_HASH, LEAVES, RELEASING, SHRINKER_OWNER};
+use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
 use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
 use crate::super_block::inode_lru::InodeLru;
@@ -159,7 +159,7 @@ impl SuperBlock {
             departures: AtomicU64::new(0),
             idle_nodes: IdleNodes::new(),
             inode_lru: InodeLru::new(),
-            shrinker: Mutex::new(SHRINKER_OWNER, None),
+            shrinker: Mutex::new(LEAVES, None),
             space: Space::new(),
             removals: Changes::new(),
             changed_underneath: AtomicU64::new(0),

@@ -47,8 +47,9 @@ pub struct TenantStatus {
 }
 
 impl SuperBlock {
-    /// The tenants that have, or had, files of their own on this volume, the root first, and what they have on it. Counts are
-    /// approximate while writers run. All that an engine has: [`Engine::tenants`].
+    /// The tenants that have a wb on this volume, since files there are mostly their own or they have written enough to be
+    /// slowed down; the root first. And what they have on it. Counts are approximate while writers run. All that an engine has:
+    /// [`Engine::tenants`].
     pub fn tenants(&self) -> Vec<TenantStatus> {
         let now = self.engine().clock.now();
         by_tenant(self.wbs()).values().map(|wbs| status_of(&wbs[0].memcg, wbs, now)).collect()

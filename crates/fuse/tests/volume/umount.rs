@@ -32,7 +32,10 @@ fn who_is_in_the_way_is_named() {
     let mut tail = spawn("tail", &["-f", rig.file("d/open").to_str().unwrap()]);
     let script = format!("cd {} && exec sleep 1000", rig.file("d").display());
     let mut sleep = spawn("sh", &["-c", &script]);
-    until("both are there", || rig.mounted.holders().len() == 2);
+    until("both are there, and the shell is the other program", || {
+        let holders = rig.mounted.holders();
+        holders.len() == 2 && holders.iter().any(|holder| holder.command == "sleep")
+    });
     let error = rig.umount_at_once().unwrap_err();
     let mut wanted =
         [(tail.id(), rig.file("d/open").display().to_string()), (sleep.id(), rig.file("d").display().to_string())];

@@ -14,6 +14,7 @@ use std::process::{Child, Stdio};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, read, write};
 use slackwater_fuse::abi::{
     Attr, AttrOut, EntryOut, InHeader, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OpenOut, OutHeader,
@@ -100,6 +101,7 @@ pub(crate) fn run_bare(arguments: &BareArguments) -> Result<()> {
     for number in 0..arguments.mounts {
         let point = arguments.folder.join(number.to_string());
         let device = mount(&point, &options).with_context(|| format!("cannot mount {}", point.display()))?;
+        fcntl_setfl(&device, OFlags::RDWR | OFlags::NONBLOCK).context("cannot have the device not block")?;
         shake_hands(&device, &mut buffer).context("the kernel did not start the session")?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &device, epoll::EventData::new_u64(u64::from(number)), flags).context("epoll_ctl")?;

@@ -65,8 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let umounts = measure_umounts(options.rounds(), amounts, &home, &program)?;
     results::report_umounts(&umounts, &mut report);
-    report.note("Small writes: medians of the rounds; by the first: of the rounds' ratios, 95 % intervals. Client and");
-    report.note("daemon on one CPU, or on two where it says so. Nothing is written back meanwhile; at the end all is.");
+    report.note("Small writes: medians of the rounds; by a single mount's: of the rounds' ratios, 95 % intervals; the bare server's");
+    report.note("by its own. Client and server on one CPU, or on two where it says so. Nothing is written back meanwhile; at the end all is.");
     report.note(
         "A write to a file of each of many volumes takes the same system calls as any other, on what is in no cache of the",
     );

@@ -5,7 +5,6 @@ mod documented;
 mod page;
 mod series;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slackwater::backend::MemBackend;
@@ -24,13 +23,8 @@ fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
     let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
     let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(1))), tunables);
     engine.mount("volume", Arc::new(MemBackend::new())).unwrap();
-    // One that is on several volumes is the same.
-    let tenants: BTreeMap<_, _> = volumes
-        .iter()
-        .flat_map(|(_, status)| status.tenants.iter().map(|tenant| (tenant.id, tenant.clone())))
-        .collect();
     Snapshot {
-        tenants: tenants.into_values().collect(),
+        tenants: Vec::new(),
         engine: Some(engine.status()),
         shrinkers: [(Some(5), 7), (None, 1)]
             .map(|(count, deferred)| Shrinker { name: "sb-x".to_owned(), count, deferred })
@@ -41,9 +35,10 @@ fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
     }
 }
 
-/// Of one volume with `tenants`.
+/// Of one volume with `tenants`, which are all.
 fn of_tenants(tenants: Vec<Tenant>) -> Snapshot {
-    snapshot(vec![("/mnt".to_owned(), Status { tenants, ..Status::sample() })])
+    let volumes = vec![("/mnt".to_owned(), Status { tenants: tenants.clone(), ..Status::sample() })];
+    Snapshot { tenants, ..snapshot(volumes) }
 }
 
 fn render(renderer: &mut Renderer, snapshot: &Snapshot) -> Page {

@@ -6,6 +6,7 @@ use slackwater::PAGE_BYTES;
 
 use super::{of_tenants, render, snapshot};
 use crate::control::protocol::{Dontcache, Phase, Reads, Status, Switches, Tenant, Writers};
+use crate::metrics::Snapshot;
 use crate::metrics::bounds::{OTHER, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::render::Renderer;
 
@@ -54,7 +55,8 @@ fn each_figure_is_the_value_of_its_own_metric() {
         more_tenants: 31,
         ..Status::sample()
     };
-    let snapshot = snapshot(vec![("/mnt".to_owned(), status)]);
+    let tenants = status.tenants.clone();
+    let snapshot = Snapshot { tenants, ..snapshot(vec![("/mnt".to_owned(), status)]) };
     let slow = || {
         std::thread::sleep(Duration::from_millis(2));
         Ok::<_, ()>(())
@@ -171,12 +173,15 @@ fn who_is_called_other_is_one_of_the_others() {
 }
 
 #[test]
-fn a_tenant_on_two_volumes_is_counted_once() {
-    let status = || Status { tenants: vec![tenant(4, "/a", 5, 6)], ..Status::sample() };
-    let volumes = vec![("/x".to_owned(), status()), ("/y".to_owned(), status())];
-    let page = render(&mut Renderer::default(), &snapshot(volumes));
+fn a_tenant_is_told_of_once_and_on_each_volume_where_it_has_something() {
+    let status = |written| Status { tenants: vec![tenant(4, "/a", 5, written)], ..Status::sample() };
+    let volumes = vec![("/x".to_owned(), status(6)), ("/y".to_owned(), status(7))];
+    let tenants = vec![tenant(4, "/a", 5, 13), tenant(5, "/nowhere", 1, 0)];
+    let page = render(&mut Renderer::default(), &Snapshot { tenants, ..snapshot(volumes) });
     assert_eq!(page.value("slackwater_tenant_charged_bytes", &["/a"]), 5.0);
-    assert_eq!(page.value("slackwater_volume_tenant_written_bytes_total", &["/y", "/a"]), 6.0);
+    assert_eq!(page.value("slackwater_tenant_charged_bytes", &["/nowhere"]), 1.0);
+    assert_eq!(page.value("slackwater_volume_tenant_written_bytes_total", &["/y", "/a"]), 7.0);
+    assert_eq!(page.count("slackwater_volume_tenant_dirty_bytes"), 2);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) trait Registry: Send + Sync {
 
 /// An entry that is registered.
 pub(super) trait Registered: Send + Sync {
-    /// What is known of it; `None` while the form has no room for a look. Neither waits nor walks.
+    /// What is known of it; `None` once it is taken away. Takes no lock of the form.
     fn status(&self) -> Option<ShrinkerStatus>;
 
     /// Takes it away. When this returns nobody visits it, and nobody will.

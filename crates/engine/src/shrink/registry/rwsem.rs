@@ -16,14 +16,14 @@ use crate::lock_order::SHRINKER_RWSEM;
 pub(super) struct Rwsem(Arc<List>);
 
 struct List {
-    entries: RwLock<BTreeMap<ShrinkerId, Entry>>,
+    entries: RwLock<BTreeMap<ShrinkerId, Arc<Entry>>>,
     /// Who holds or waits for the lock to change the list.
     writers: AtomicU32,
 }
 
 struct Listed {
     list: Arc<List>,
-    id: ShrinkerId,
+    entry: Arc<Entry>,
 }
 
 impl Rwsem {
@@ -34,7 +34,7 @@ impl Rwsem {
 }
 
 impl List {
-    fn change<R>(&self, change: impl FnOnce(&mut BTreeMap<ShrinkerId, Entry>) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut BTreeMap<ShrinkerId, Arc<Entry>>) -> R) -> R {
         self.writers.fetch_add(1, Ordering::Relaxed);
         let result = change(&mut self.entries.write());
         self.writers.fetch_sub(1, Ordering::Relaxed);
@@ -44,9 +44,9 @@ impl List {
 
 impl Registry for Rwsem {
     fn register(&self, entry: Entry) -> Box<dyn Registered> {
-        let id = entry.id();
-        self.0.change(|entries| entries.insert(id, entry));
-        Box::new(Listed { list: Arc::clone(&self.0), id })
+        let entry = Arc::new(entry);
+        self.0.change(|entries| entries.insert(entry.id(), Arc::clone(&entry)));
+        Box::new(Listed { list: Arc::clone(&self.0), entry })
     }
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
@@ -63,11 +63,11 @@ impl Registry for Rwsem {
 
 impl Registered for Listed {
     fn status(&self) -> Option<ShrinkerStatus> {
-        self.list.entries.try_read()?.get(&self.id).map(Entry::status)
+        Some(self.entry.status())
     }
 
     fn unregister(self: Box<Self>) {
-        let entry = self.list.change(|entries| entries.remove(&self.id));
+        let entry = self.list.change(|entries| entries.remove(&self.entry.id()));
         drop(entry); // what is dropped with it needs no lock
     }
 }

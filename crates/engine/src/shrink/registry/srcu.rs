@@ -25,7 +25,7 @@ struct List {
 
 struct Listed {
     list: Arc<List>,
-    id: ShrinkerId,
+    entry: Arc<Entry>,
 }
 
 impl SrcuList {
@@ -42,9 +42,9 @@ impl List {
 
 impl Registry for SrcuList {
     fn register(&self, entry: Entry) -> Box<dyn Registered> {
-        let id = entry.id();
-        self.0.entries.lock().insert(id, Arc::new(entry));
-        Box::new(Listed { list: Arc::clone(&self.0), id })
+        let entry = Arc::new(entry);
+        self.0.entries.lock().insert(entry.id(), Arc::clone(&entry));
+        Box::new(Listed { list: Arc::clone(&self.0), entry })
     }
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
@@ -60,12 +60,11 @@ impl Registry for SrcuList {
 
 impl Registered for Listed {
     fn status(&self) -> Option<ShrinkerStatus> {
-        let entry = self.list.entries.lock().get(&self.id).cloned();
-        entry.map(|entry| entry.status())
+        Some(self.entry.status())
     }
 
     fn unregister(self: Box<Self>) {
-        let entry = self.list.entries.lock().remove(&self.id);
+        let entry = self.list.entries.lock().remove(&self.entry.id());
         self.list.srcu.synchronize();
         drop(entry);
     }
