@@ -101,6 +101,25 @@ fn a_volume_in_use_is_left_alone_unless_forced_or_lazily() {
     daemon.end();
 }
 
+/// The kernel says nothing of it to who has read its list of mounts.
+#[test]
+fn a_volume_is_elsewhere_while_a_folder_above_it_has_another_name() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let (source, folder) = scratch.pair("a");
+    let (mountpoint, renamed) = (folder.join("mnt"), folder.with_file_name("renamed"));
+    fs::create_dir(&mountpoint).unwrap();
+    daemon.mount(&source, &mountpoint, "a");
+    let is = |state: &str| daemon.states() == [("a".to_owned(), state.to_owned())];
+    assert!(is("mounted"));
+    fs::rename(&folder, &renamed).unwrap();
+    wait_until("it is known to be elsewhere", || is("elsewhere"));
+    fs::rename(&renamed, &folder).unwrap();
+    wait_until("it is known to be back", || is("mounted"));
+    daemon.end();
+}
+
 #[test]
 fn what_is_set_holds_from_then_on() {
     need_fuse();
