@@ -48,13 +48,16 @@ pub(crate) struct Shrinkers {
 /// A shrinker that is registered, for who is to unregister it. Dropped, it leaves the shrinker where it is until the engine
 /// goes.
 #[must_use = "nothing else can unregister it"]
-pub struct ShrinkerRegistration(Box<dyn Registered>);
+pub struct ShrinkerRegistration {
+    registered: Box<dyn Registered>,
+    entry: Arc<Entry>,
+}
 
 impl ShrinkerRegistration {
     /// What is known of this shrinker, without a look at any other. Its [`Shrinker::count`] runs outside of any walk (K2): it
     /// must be one that neither registers nor walks, as that of a volume is.
-    pub(crate) fn status(&self) -> Option<ShrinkerStatus> {
-        self.0.status()
+    pub(crate) fn status(&self) -> ShrinkerStatus {
+        self.entry.status()
     }
 }
 
@@ -81,7 +84,8 @@ impl Shrinkers {
         if self.is_walking() {
             return Err(InsideScan);
         }
-        Ok(ShrinkerRegistration(self.registry.register(Entry::new(&self.ids, shrinker))))
+        let entry = Arc::new(Entry::new(&self.ids, shrinker));
+        Ok(ShrinkerRegistration { registered: self.registry.register(&entry), entry })
     }
 
     /// See [`Engine::unregister_shrinker`](crate::Engine::unregister_shrinker).
@@ -89,7 +93,9 @@ impl Shrinkers {
         if self.is_walking() {
             return Err(registration);
         }
-        registration.0.unregister();
+        let ShrinkerRegistration { registered, entry } = registration;
+        registered.unregister();
+        drop(entry); // on this thread, with the shrinker: R1 of the form in use
         Ok(())
     }
 

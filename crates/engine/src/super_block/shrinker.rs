@@ -52,7 +52,7 @@ impl SuperBlock {
     /// What the volume's shrinker could give back; `None` once an unmount has taken it away. All those of an engine:
     /// [`Engine::shrinkers`](crate::Engine::shrinkers).
     pub fn shrinker(&self) -> Option<ShrinkerStatus> {
-        self.shrinker.lock().as_ref().and_then(ShrinkerRegistration::status)
+        self.shrinker.lock().as_ref().map(ShrinkerRegistration::status)
     }
 
     /// # Errors

@@ -18,7 +18,6 @@ use std::time::Duration;
 use slackwater_sync::rcu::Domain;
 use slackwater_sync::shim::Arc;
 
-use super::ShrinkerStatus;
 use super::entry::{Entry, ShrinkerId};
 
 /// What is registered, and who walks it. The caller of any of it is not inside a walk of the same thread.
@@ -27,7 +26,7 @@ pub(super) trait Registry: Send + Sync {
     ///
     /// # Blocking
     /// See the form.
-    fn register(&self, entry: Entry) -> Box<dyn Registered>;
+    fn register(&self, entry: &Arc<Entry>) -> Box<dyn Registered>;
 
     /// Calls `visit` with what is registered, in the order of their numbers or of their coming.
     ///
@@ -38,9 +37,6 @@ pub(super) trait Registry: Send + Sync {
 
 /// An entry that is registered.
 pub(super) trait Registered: Send + Sync {
-    /// What is known of it; `None` once it is taken away. Takes no lock of the form.
-    fn status(&self) -> Option<ShrinkerStatus>;
-
     /// Takes it away. When this returns nobody visits it, and nobody will.
     ///
     /// # Blocking

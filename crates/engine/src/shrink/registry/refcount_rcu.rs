@@ -13,7 +13,7 @@ use slackwater_sync::rcu::Domain;
 use slackwater_sync::shim::{Arc, Weak};
 use slackwater_sync::{Registration, Registry as List};
 
-use super::{Entry, Registered, Registry, ShrinkerStatus, Walk};
+use super::{Entry, Registered, Registry, Walk};
 use crate::lock_order::LEAVES;
 
 /// See the [module documentation](self).
@@ -39,10 +39,9 @@ impl RefcountRcu {
 }
 
 impl Registry for RefcountRcu {
-    fn register(&self, entry: Entry) -> Box<dyn Registered> {
-        let entry = Arc::new(entry);
-        let registration = self.0.list.register(Arc::downgrade(&entry));
-        Box::new(Counted { shared: Arc::clone(&self.0), registered: Some((registration, entry)) })
+    fn register(&self, entry: &Arc<Entry>) -> Box<dyn Registered> {
+        let registration = self.0.list.register(Arc::downgrade(entry));
+        Box::new(Counted { shared: Arc::clone(&self.0), registered: Some((registration, Arc::clone(entry))) })
     }
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
@@ -52,15 +51,10 @@ impl Registry for RefcountRcu {
 }
 
 impl Registered for Counted {
-    fn status(&self) -> Option<ShrinkerStatus> {
-        self.registered.as_ref().map(|(_, entry)| entry.status())
-    }
-
     fn unregister(mut self: Box<Self>) {
-        if let Some((registration, entry)) = self.registered.take() {
+        if let Some((registration, _)) = self.registered.take() {
             let unregistered = self.shared.list.unregister(registration);
             debug_assert!(unregistered.is_ok(), "K2");
-            drop(entry); // R1
         }
     }
 }

@@ -9,7 +9,7 @@ use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 
-use super::{Entry, Registered, Registry, ShrinkerId, ShrinkerStatus, Walk};
+use super::{Entry, Registered, Registry, ShrinkerId, Walk};
 use crate::lock_order::SHRINKER_RWSEM;
 
 /// See the [module documentation](self).
@@ -23,7 +23,7 @@ struct List {
 
 struct Listed {
     list: Arc<List>,
-    entry: Arc<Entry>,
+    id: ShrinkerId,
 }
 
 impl Rwsem {
@@ -43,10 +43,9 @@ impl List {
 }
 
 impl Registry for Rwsem {
-    fn register(&self, entry: Entry) -> Box<dyn Registered> {
-        let entry = Arc::new(entry);
-        self.0.change(|entries| entries.insert(entry.id(), Arc::clone(&entry)));
-        Box::new(Listed { list: Arc::clone(&self.0), entry })
+    fn register(&self, entry: &Arc<Entry>) -> Box<dyn Registered> {
+        self.0.change(|entries| entries.insert(entry.id(), Arc::clone(entry)));
+        Box::new(Listed { list: Arc::clone(&self.0), id: entry.id() })
     }
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
@@ -62,12 +61,8 @@ impl Registry for Rwsem {
 }
 
 impl Registered for Listed {
-    fn status(&self) -> Option<ShrinkerStatus> {
-        Some(self.entry.status())
-    }
-
     fn unregister(self: Box<Self>) {
-        let entry = self.list.change(|entries| entries.remove(&self.entry.id()));
+        let entry = self.list.change(|entries| entries.remove(&self.id));
         drop(entry); // what is dropped with it needs no lock
     }
 }

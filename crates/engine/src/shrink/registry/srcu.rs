@@ -12,7 +12,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::rcu::Srcu;
 use slackwater_sync::shim::Arc;
 
-use super::{Entry, Registered, Registry, ShrinkerId, ShrinkerStatus, Walk};
+use super::{Entry, Registered, Registry, ShrinkerId, Walk};
 use crate::lock_order::LEAVES;
 
 /// See the [module documentation](self).
@@ -25,7 +25,7 @@ struct List {
 
 struct Listed {
     list: Arc<List>,
-    entry: Arc<Entry>,
+    id: ShrinkerId,
 }
 
 impl SrcuList {
@@ -41,10 +41,9 @@ impl List {
 }
 
 impl Registry for SrcuList {
-    fn register(&self, entry: Entry) -> Box<dyn Registered> {
-        let entry = Arc::new(entry);
-        self.0.entries.lock().insert(entry.id(), Arc::clone(&entry));
-        Box::new(Listed { list: Arc::clone(&self.0), entry })
+    fn register(&self, entry: &Arc<Entry>) -> Box<dyn Registered> {
+        self.0.entries.lock().insert(entry.id(), Arc::clone(entry));
+        Box::new(Listed { list: Arc::clone(&self.0), id: entry.id() })
     }
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
@@ -59,12 +58,8 @@ impl Registry for SrcuList {
 }
 
 impl Registered for Listed {
-    fn status(&self) -> Option<ShrinkerStatus> {
-        Some(self.entry.status())
-    }
-
     fn unregister(self: Box<Self>) {
-        let entry = self.list.entries.lock().remove(&self.entry.id());
+        let entry = self.list.entries.lock().remove(&self.id);
         self.list.srcu.synchronize();
         drop(entry);
     }
