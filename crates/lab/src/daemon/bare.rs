@@ -1,12 +1,11 @@
 //! Mounts that a server with nothing of its own answers: what as many of them cost the kernel.
 //!
-//! One thread in a process of its own, with the system calls of any server that serves many mounts, and nothing kept but
-//! their descriptors. Each mount has one file, which takes everything and forgets it.
+//! One thread in a process of its own, with the system calls of any server that serves many mounts, no pool and no session,
+//! and nothing kept but their descriptors. Each mount has one file, which takes everything and forgets it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -14,13 +13,12 @@ use std::process::{Child, Stdio};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::io::{Errno, read, write};
 use slackwater_fuse::abi::{
     Attr, AttrOut, EntryOut, InHeader, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OpenOut, OutHeader,
     ROOT_ID, Wire, WriteIn, WriteOut, fopen,
 };
 use slackwater_fuse::mount::{MountOptions, mount, unmount};
+use slackwater_fuse::{DevFuse, Errno, Transport};
 
 use crate::fuse::{lab, tied};
 
@@ -101,10 +99,10 @@ pub(crate) fn run_bare(arguments: &BareArguments) -> Result<()> {
     for number in 0..arguments.mounts {
         let point = arguments.folder.join(number.to_string());
         let device = mount(&point, &options).with_context(|| format!("cannot mount {}", point.display()))?;
-        fcntl_setfl(&device, OFlags::RDWR | OFlags::NONBLOCK).context("cannot have the device not block")?;
+        let device = DevFuse::new(device).context("cannot have the device not block")?;
         shake_hands(&device, &mut buffer).context("the kernel did not start the session")?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &device, epoll::EventData::new_u64(u64::from(number)), flags).context("epoll_ctl")?;
+        epoll::add(&epoll, device.fd(), epoll::EventData::new_u64(u64::from(number)), flags).context("epoll_ctl")?;
         devices.push(Some(device));
     }
     println!("{READY}");
@@ -124,9 +122,9 @@ pub(crate) fn run_bare(arguments: &BareArguments) -> Result<()> {
     Ok(())
 }
 
-fn shake_hands(device: &OwnedFd, buffer: &mut [u8]) -> Result<()> {
-    poll(&mut [PollFd::new(device, PollFlags::IN)], None).context("poll")?;
-    let len = read(device, &mut *buffer).context("INIT")?;
+fn shake_hands(device: &DevFuse, buffer: &mut [u8]) -> Result<()> {
+    poll(&mut [PollFd::new(&device.fd(), PollFlags::IN)], None).context("poll")?;
+    let len = device.receive(&mut [IoSliceMut::new(buffer)]).context("INIT")?;
     let header = InHeader::take(&mut &buffer[..len]).context("a short request")?;
     ensure!(header.opcode == Opcode::Init as u32, "the first request is number {}", header.opcode);
     let init = InitOut {
@@ -141,9 +139,9 @@ fn shake_hands(device: &OwnedFd, buffer: &mut [u8]) -> Result<()> {
 }
 
 /// Answers all that is there; false when the mount is gone.
-fn drain(device: &OwnedFd, buffer: &mut [u8]) -> bool {
+fn drain(device: &DevFuse, buffer: &mut [u8]) -> bool {
     loop {
-        match read(device, &mut *buffer) {
+        match device.receive(&mut [IoSliceMut::new(buffer)]) {
             Ok(len) => serve(device, &buffer[..len]),
             Err(Errno::AGAIN) => return true,
             Err(Errno::INTR | Errno::NOENT) => {}
@@ -152,7 +150,7 @@ fn drain(device: &OwnedFd, buffer: &mut [u8]) -> bool {
     }
 }
 
-fn serve(device: &OwnedFd, message: &[u8]) {
+fn serve(device: &DevFuse, message: &[u8]) {
     let mut rest = message;
     let Some(header) = InHeader::take(&mut rest) else { return };
     let ok = |body: &[u8]| answer(device, header.unique, 0, body);
@@ -186,12 +184,8 @@ fn attr(node: u64) -> Attr {
     Attr { ino: node, mode, size, nlink: 1, blksize: 4096, ..Attr::default() }
 }
 
-fn answer(device: &OwnedFd, unique: u64, error: i32, body: &[u8]) {
-    let header = OutHeader { len: (OutHeader::SIZE + body.len()) as u32, error, unique };
-    let mut message = [0; 256];
-    let (head, room) = message.split_at_mut(OutHeader::SIZE);
-    head.copy_from_slice(&header.to_bytes());
-    room[..body.len()].copy_from_slice(body);
+fn answer(device: &DevFuse, unique: u64, error: i32, body: &[u8]) {
+    let header = OutHeader { len: (OutHeader::SIZE + body.len()) as u32, error, unique }.to_bytes();
     // Whoever asked may be gone.
-    let _ = write(device, &message[..OutHeader::SIZE + body.len()]);
+    let _ = device.send(&[IoSlice::new(&header), IoSlice::new(body)]);
 }
