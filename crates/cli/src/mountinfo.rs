@@ -51,15 +51,9 @@ impl Mounts {
     pub(crate) fn now() -> Arc<Self> {
         // A thread that panicked has left all or nothing.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = match known.take() {
-            Some(known) => known.brought_up_to_date(),
-            None => Known::read(),
-        };
-        let current = known.insert(match current {
-            Ok(current) => current,
-            Err(_) => return Arc::default(),
-        });
-        Arc::clone(&current.mounts)
+        let current = known.take().map_or_else(Known::read, Known::brought_up_to_date);
+        *known = current.ok();
+        known.as_ref().map(|known| Arc::clone(&known.mounts)).unwrap_or_default()
     }
 
     fn parse(mountinfo: &[u8]) -> Self {

@@ -158,16 +158,15 @@ fn volume(
     is_alone: bool,
 ) -> Volume {
     let status = &now.status;
-    let earlier: HashMap<u64, &protocol::Tenant> =
-        before.iter().flat_map(|before| &before.status.tenants).map(|tenant| (tenant.id, tenant)).collect();
+    let earlier: HashMap<u64, u64> =
+        before.iter().flat_map(|before| &before.status.tenants).map(|it| (it.id, it.written_bytes)).collect();
     let time = before.map_or(Duration::ZERO, |before| now.at - before.at);
     let of_tenant = |now: &protocol::Tenant| {
         // Whom a volume did not tell of had written nothing there.
-        let written = before.map(|_| earlier.get(&now.id).map_or(0, |earlier| earlier.written_bytes));
-        let mut tenant = tenant(now, is_alone);
-        tenant.figures.written_bytes_per_s = written.and_then(|before| per_second(before, now.written_bytes, time));
-        tenant.figures.paused_ms_per_s = paused(now.id).and_then(|before| per_second(before, now.paused_ms, time));
-        tenant
+        let written = earlier.get(&now.id).copied().or(before.map(|_| 0));
+        let written_per_s = written.and_then(|before| per_second(before, now.written_bytes, time));
+        let paused_per_s = paused(now.id).and_then(|before| per_second(before, now.paused_ms, time));
+        tenant(now, [written_per_s, paused_per_s], is_alone)
     };
     let tenants: Vec<_> = status.tenants.iter().map(of_tenant).collect();
     let here = tenants.iter().filter(|tenant| tenant.is_here).map(|tenant| &tenant.figures);
@@ -198,8 +197,7 @@ fn volume(
     }
 }
 
-/// Without its rates.
-fn tenant(now: &protocol::Tenant, is_alone: bool) -> Tenant {
+fn tenant(now: &protocol::Tenant, [written_bytes_per_s, paused_ms_per_s]: [Option<u64>; 2], is_alone: bool) -> Tenant {
     let of_files = [now.dirty_bytes, now.writeback_bytes, now.unstable_bytes, now.written_bytes];
     Tenant {
         id: now.id,
@@ -213,8 +211,8 @@ fn tenant(now: &protocol::Tenant, is_alone: bool) -> Tenant {
             dirty_bytes: now.dirty_bytes,
             writeback_bytes: now.writeback_bytes,
             unstable_bytes: now.unstable_bytes,
-            written_bytes_per_s: None,
-            paused_ms_per_s: None,
+            written_bytes_per_s,
+            paused_ms_per_s,
             oldest_ms: now.oldest_ms,
         },
     }
