@@ -4,8 +4,13 @@
 //! The kernel reads them here, keeps them as long as it keeps attributes, and checks permissions by them. The backend
 //! keeps mode and ACL in step: a new ACL changes the mode, a new mode the ACL's mask. Umask and default ACL are the
 //! backend's as well. What the kernel leaves to us is setgid, which a caller outside the file's group loses.
+//!
+//! # Other attributes of `system.`
+//! The kernel checks nobody's rights to them: it leaves that to the file system. A source sees our rights and not the
+//! caller's, so any user could change the ACLs of NFSv4, CIFS or NTFS. Only the two names above pass; every other name
+//! is unsupported, and is not listed.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
@@ -25,11 +30,13 @@ const XATTR_REPLACE: u32 = 2;
 
 const ACL_ACCESS: &str = "system.posix_acl_access";
 const ACL_DEFAULT: &str = "system.posix_acl_default";
+const SYSTEM: &[u8] = b"system.";
 const ISGID: u32 = 0o2000;
 
 impl Volume {
     /// GETXATTR: `size` 0 asks how long the value is.
     pub(super) fn getxattr(&self, node: &Node, name: &OsStr, size: u32) -> Result<Answer, Failure> {
+        check_passes(name)?;
         let value = self.sb.getxattr(&node.inode, name);
         // A file system without ACLs. The kernel would refuse access for any error but this one.
         if is_acl(name) && value.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
@@ -40,11 +47,11 @@ impl Volume {
 
     /// LISTXATTR: the names, each with a NUL.
     pub(super) fn listxattr(&self, node: &Node, size: u32) -> Result<Answer, Failure> {
-        let names = self.sb.listxattr(&node.inode);
-        sized(
-            names.map(|names| names.iter().flat_map(|name| name.as_bytes().iter().copied().chain([0])).collect()),
-            size,
-        )
+        let listed = |names: Vec<OsString>| {
+            let passing = names.iter().filter(|name| passes(name));
+            passing.flat_map(|name| name.as_bytes().iter().copied().chain([0])).collect()
+        };
+        sized(self.sb.listxattr(&node.inode).map(listed), size)
     }
 
     /// SETXATTR.
@@ -62,6 +69,7 @@ impl Volume {
             _ => return Err(Errno::INVAL.into()),
         };
         let inode = &node.inode;
+        check_passes(name)?;
         dontcache::check(name, value)?;
         self.unfrozen(|| self.sb.setxattr(inode, name, value, mode))?;
         self.xattr_changed(node, name);
@@ -77,6 +85,7 @@ impl Volume {
 
     /// REMOVEXATTR.
     pub(super) fn removexattr(&self, node: &Node, name: &OsStr) -> Result<Answer, Failure> {
+        check_passes(name)?;
         self.unfrozen(|| self.sb.removexattr(&node.inode, name))?;
         self.xattr_changed(node, name);
         Ok(Answer::Done)
@@ -85,6 +94,15 @@ impl Volume {
 
 fn is_acl(name: &OsStr) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+/// Whether the source is asked for attributes of this name.
+fn passes(name: &OsStr) -> bool {
+    is_acl(name) || !name.as_bytes().starts_with(SYSTEM)
+}
+
+fn check_passes(name: &OsStr) -> Result<(), Errno> {
+    if passes(name) { Ok(()) } else { Err(Errno::OPNOTSUPP) }
 }
 
 fn sized(value: Result<Vec<u8>, FileError>, size: u32) -> Result<Answer, Failure> {

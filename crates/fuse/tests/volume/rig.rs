@@ -61,6 +61,11 @@ impl Rig {
         Self::of_engine(new_engine(arena_bytes, tunables), None, |directory| Arc::new(directory))
     }
 
+    /// Over a new directory from which `layer` makes the backend.
+    pub(crate) fn layered(layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Self {
+        Self::of_engine(new_engine(32 << 20, Tunables::default()), None, layer)
+    }
+
     /// On a directory that the test has prepared. `home` is removed in the end.
     pub(crate) fn over(home: PathBuf, source: PathBuf, arena_bytes: u64, tunables: Tunables) -> Self {
         let backend = Arc::new(DirBackend::open(&source).unwrap());

@@ -4,9 +4,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::chown;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{XattrFlags, getxattr, getxattr_query, listxattr, listxattr_query, removexattr, setxattr};
 use rustix::io::Errno;
+
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater_backends::DirBackend;
 
 use crate::rig::Rig;
 
@@ -63,4 +67,43 @@ fn a_write_a_cut_and_a_change_of_owner_take_capabilities_away_at_once() {
         assert_eq!(getxattr(&path, NAME, &mut found), Err(Errno::NODATA), "change {number}");
         assert_eq!(getxattr(rig.stored(format!("program {number}")), NAME, &mut found), Err(Errno::NODATA));
     }
+}
+
+/// A source that has every attribute and lets its mounter change each, as NFSv4 and NTFS do with their ACLs.
+struct HasAll(DirBackend);
+
+impl Backend for HasAll {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest is the directory's")]
+    fn submit(&self, call: Call) {
+        match call {
+            Call::Getxattr { done, .. } => done.complete(Ok(b"anything".to_vec())),
+            Call::Listxattr { done, .. } => done.complete(Ok(vec!["system.nfs4_acl".into(), "user.color".into()])),
+            Call::Setxattr { node, done, .. } | Call::Removexattr { node, done, .. } => {
+                self.0.submit(Call::Getattr { node, done });
+            }
+            call => self.0.submit(call),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+}
+
+#[test]
+fn attributes_of_the_system_pass_only_where_the_kernel_checks_the_caller() {
+    let rig = Rig::layered(|directory| Arc::new(HasAll(directory)));
+    let path = rig.file("a");
+    fs::write(&path, b"").unwrap();
+    let mut buffer = [0_u8; 100];
+    for name in ["system.nfs4_acl", "system.cifs_acl", "system.ntfs_attrib"] {
+        assert_eq!(setxattr(&path, name, b"anybody", XattrFlags::empty()), Err(Errno::OPNOTSUPP), "{name}");
+        assert_eq!(getxattr(&path, name, &mut buffer), Err(Errno::OPNOTSUPP), "{name}");
+        assert_eq!(removexattr(&path, name), Err(Errno::OPNOTSUPP), "{name}");
+    }
+    let len = listxattr(&path, &mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"user.color\0");
+    setxattr(&path, "user.color", b"green", XattrFlags::empty()).unwrap();
+    assert_eq!(getxattr(&path, "user.color", &mut buffer), Ok(8));
+    removexattr(&path, "user.color").unwrap();
 }
