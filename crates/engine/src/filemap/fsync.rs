@@ -58,8 +58,13 @@ impl File {
         write_back(self.inode.arc())
     }
 
-    /// A write-back error that this description has not heard of, if there is one. It has from now on. What
-    /// `close` reports.
+    /// A write-back error that this description has not heard of, if there is one. It is still news afterwards. What
+    /// `close` reports: the result of a `close` may reach no program (exit, `dup2`).
+    pub fn unheard_error(&self) -> Option<crate::error::ErrorKind> {
+        self.inode.errseq.check(*self.heard.lock())
+    }
+
+    /// A write-back error that this description has not heard of, if there is one. It has from now on.
     pub fn write_error(&self) -> Option<crate::error::ErrorKind> {
         let (old, new, news) = {
             let mut heard = self.heard.lock();

@@ -38,7 +38,7 @@ impl OpenFile {
     }
 
     fn check_errors(&self) -> Result<(), Failure> {
-        match self.file.write_error().filter(|_| self.is_writable) {
+        match self.file.unheard_error().filter(|_| self.is_writable) {
             Some(kind) => Err(errno::of(kind).into()),
             None => Ok(()),
         }
@@ -113,7 +113,8 @@ impl Volume {
         Ok((self.handles.add_file(Arc::new(OpenFile::new(node, file, is_writable))), open_flags))
     }
 
-    /// FLUSH: one of the descriptors was closed. Reports what went wrong since.
+    /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports what went wrong since the last
+    /// fsync and does not take it as heard, as NFS does: nobody sees the result at an exit.
     pub(super) fn flush(&self, open: &OpenFile) -> Result<Answer, Failure> {
         if open.closes_slowly() && open.node.emptied.swap(false, Ordering::AcqRel) {
             // Its failure is an event like any other; the data is kept.

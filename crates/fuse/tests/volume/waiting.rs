@@ -408,3 +408,27 @@ fn a_failed_write_back_is_told_by_close_and_fsync_and_the_data_is_kept() {
     file.sync_all().unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 10_000));
 }
+
+/// `close` shows an error to a program that looks at its result, and to nobody when a child exits.
+#[test]
+fn p02_a_close_that_nobody_looks_at_hides_no_error() {
+    let rig = Rig::new();
+    let path = rig.file("a");
+    // Opens the file for writing, writes nothing, and looks at the result of close.
+    let look = || {
+        let to = format!("of={}", path.display());
+        wait(&mut spawn("dd", &["if=/dev/null", &to, "conv=notrunc"])).unwrap().success()
+    };
+    let file = File::create(&path).unwrap();
+    let rule = rig.faults.add(Rule::fail(slackwater::ErrorKind::Io).on("write"));
+    file.write_all_at(&pattern(3, 10_000), 0).unwrap();
+    rig.mounted.sync().unwrap_err();
+    rig.faults.remove(rule);
+    // A child that inherits the descriptor and exits.
+    assert!(Command::new("true").stdin(file.try_clone().unwrap()).status().unwrap().success());
+    assert!([look(), look()] == [false, false], "closes report the error until an fsync does");
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    file.sync_all().unwrap();
+    assert!(look(), "an error that was reported is not news");
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 10_000));
+}
