@@ -105,6 +105,9 @@ fn heavy() -> Result<TestCount, String> {
         .env("SLACKWATER_MOUNT_KILLS", "100")
         .env("SLACKWATER_MOUNT_RUNS", "20")
         .run_tests()?;
+    count += Cargo::new("test --release -p slackwater-cli --test power_cut")
+        .env("SLACKWATER_POWER_CUTS", "200")
+        .run_tests()?;
     Ok(count)
 }
 

@@ -203,7 +203,12 @@ pub(crate) struct SetArguments {
     pub(crate) at: DaemonSocket,
 }
 
+const SYNC_NOTES: &str = "\
+sync(1), sync(2) and syncfs(2) return 0 on a mount and make nothing durable: Linux does not tell a FUSE server of them.
+This command does. fsync(2) of a file works as everywhere, and so do O_SYNC and O_DSYNC.";
+
 #[derive(Args, Clone, Debug)]
+#[command(after_help = SYNC_NOTES)]
 pub(crate) struct SyncArguments {
     /// Where the volumes are mounted, or their names in a daemon
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|NAME")]

@@ -13,6 +13,9 @@
 //! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
 //! R4. Where `syncfs` does not reach the data, a sync of the volume syncs what has changed file by file (`unsynced`).
 //! R5. Who lets a node go does not wait for a server: where closing may, a thread does it (`closer`).
+//! R6. The new bytes of a file that was emptied go to the disk as soon as they are written, as at a close on ext4
+//!     (`auto_da_alloc`). The cut is in the file system's journal: bytes that stayed in the kernel's page cache
+//!     would reach the disk long after it, and a power cut would leave the file empty.
 //!
 //! # Identity and handles
 //! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's

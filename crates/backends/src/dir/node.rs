@@ -8,6 +8,7 @@ use rustix::path::DecInt;
 use slackwater::PAGE_BYTES;
 use slackwater::backend::NodeKind;
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, OnceLock, Weak};
 
 use crate::BACKEND;
@@ -25,6 +26,8 @@ pub(super) struct DirNode {
     /// again with its mode: then what it was made with has to do.
     direct_reader: OnceLock<Option<OwnedFd>>,
     direct_writer: OnceLock<Option<OwnedFd>>,
+    /// Its bytes were cut away, and what is written since may not be durable (R6).
+    is_emptied: AtomicBool,
 }
 
 impl DirNode {
@@ -36,7 +39,19 @@ impl DirNode {
             writer: OnceLock::new(),
             direct_reader: OnceLock::new(),
             direct_writer: OnceLock::new(),
+            is_emptied: AtomicBool::new(false),
         }
+    }
+
+    /// Its bytes were cut away (R6). Of two calls on one node neither orders the other here: the engine has one
+    /// change of a size or write of a page in flight.
+    pub(super) fn set_emptied(&self, is_emptied: bool) {
+        self.is_emptied.store(is_emptied, Ordering::Relaxed);
+    }
+
+    /// Whether its bytes were cut away and what came since may not be durable.
+    pub(super) fn is_emptied(&self) -> bool {
+        self.is_emptied.load(Ordering::Relaxed)
     }
 
     /// Gives a node that was just made the descriptor it was made with, where that is not its path.

@@ -9,9 +9,10 @@
 //! What a file system does not take is learnt from its first refusal and remembered for the volume.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{fdatasync, fsync, syncfs};
+use rustix::fs::{Advice, fadvise, fdatasync, fsync, syncfs};
 use rustix::io::{self, Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use slackwater::backend::{Node, NodeKind, ReadUnit, SyncScope, WriteUnit};
 use slackwater::{BackendError, ErrorKind, PAGE_BYTES};
@@ -76,7 +77,12 @@ impl Volume {
             let slices = window(unit.slices(), written, len);
             match self.write_by(&road, &slices, at) {
                 Ok(0) => return Err(BackendError::new(ErrorKind::Io, "pwritev2 wrote nothing")),
-                Ok(count) => written += count,
+                Ok(count) => {
+                    if let (Road::Plain(fd), true) = (&road, node.is_emptied()) {
+                        begin_writeback(fd, at, count); // R6
+                    }
+                    written += count;
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) if self.roads.remember(&road, errno) => {}
                 // The rest comes again as a unit of its own, and meets the error then.
@@ -162,7 +168,11 @@ impl Volume {
             SyncScope::All => fsync(fd).map_err(failed("fsync")),
         };
         match node.kind {
-            NodeKind::File => sync(node.reader(&self.fds).map_err(failed("open for syncing"))?), // R2
+            NodeKind::File => {
+                sync(node.reader(&self.fds).map_err(failed("open for syncing"))?)?; // R2
+                node.set_emptied(false);
+                Ok(())
+            }
             NodeKind::Directory => sync(&self.open_directory(node)?),
             NodeKind::Symlink | NodeKind::Special => Ok(()),
         }
@@ -224,6 +234,13 @@ impl Roads {
         refusal.store(true, Ordering::Relaxed);
         true
     }
+}
+
+/// Has the kernel write `len` bytes at `at` to the disk, without waiting for it. A file system that does not do it
+/// has lost nothing.
+fn begin_writeback(fd: &OwnedFd, at: u64, len: usize) {
+    // Whole pages are dropped once they are clean, which is what the other two roads do as well.
+    let _ = fadvise(fd, at, NonZeroU64::new(len as u64), Advice::DontNeed);
 }
 
 /// The part of `slices` from `skip` on, `len` bytes long, as far as one system call takes it.

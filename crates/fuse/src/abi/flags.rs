@@ -119,3 +119,14 @@ pub mod lk {
 pub mod setxattr {
     pub const ACL_KILL_SGID: u32 = 1 << 0;
 }
+
+/// OPEN, CREATE and WRITE, `flags`: of the flags of open(2) those whose value a library may give another meaning.
+///
+/// The numbers are those of `asm-generic/fcntl.h`, which x86-64, arm64, riscv64 and s390x share.
+pub mod open {
+    /// Each write makes its data durable, and of the attributes what is needed to read it. glibc and rustix give
+    /// this name the value of [`SYNC`] on some targets.
+    pub const DSYNC: u32 = 0o10_000;
+    /// Each write makes the file durable. It holds the bit of [`DSYNC`].
+    pub const SYNC: u32 = 0o4_010_000;
+}

@@ -11,7 +11,7 @@ mod opcode;
 mod reply;
 mod request;
 
-pub use flags::{fattr, fopen, fsync, getattr, init, lk, open_in, read_in, release, setxattr, write_in};
+pub use flags::{fattr, fopen, fsync, getattr, init, lk, open, open_in, read_in, release, setxattr, write_in};
 pub use notify::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut, NotifyPruneOut};
 pub use opcode::Opcode;
 pub use reply::{

@@ -1,14 +1,13 @@
 //! Writing: at once where that is possible, on a blocking thread where the backend must be asked, parked where
 //! there is no room.
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::SyncScope;
 use slackwater::{ErrorKind, FileError, Memcg, Pause, WriteFlags, Written};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::abi::{WriteIn, write_in};
+use crate::abi::{WriteIn, open, write_in};
 use crate::landing::Landed;
 use crate::volume::answer::Answer;
 use crate::volume::callers::Waiting;
@@ -50,14 +49,11 @@ pub(super) enum Attempt {
 impl Write {
     /// The write that a request asks for.
     pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, flags: WriteFlags, args: &WriteIn) -> Self {
-        let opened = OFlags::from_bits_retain(args.flags);
-        // O_SYNC has the bit of O_DSYNC too.
-        let sync = if opened.contains(OFlags::SYNC) {
-            Some(SyncScope::All)
-        } else if opened.contains(OFlags::DSYNC) {
-            Some(SyncScope::Data)
-        } else {
-            None
+        // The kernel adds RWF_SYNC and RWF_DSYNC of this write to the flags of the open file.
+        let sync = match args.flags & open::SYNC {
+            open::SYNC => Some(SyncScope::All),
+            flags if flags & open::DSYNC != 0 => Some(SyncScope::Data),
+            _ => None,
         };
         let kills_suidgid = args.write_flags & write_in::KILL_SUIDGID != 0;
         Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }

@@ -1,10 +1,11 @@
 //! Reading and writing: appends, truncation, holes, copies, space.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
+use rustix::io::{ReadWriteFlags, pwritev2};
 
 use crate::rig::{Rig, assert_same, pattern};
 
@@ -207,4 +208,32 @@ fn a_write_by_somebody_else_takes_setuid_away() {
     rig.mounted.sync().unwrap();
     assert_eq!(fs::metadata(rig.stored("tool")).unwrap().mode() & 0o7777, 0o777);
     assert_eq!(fs::read(rig.stored("tool")).unwrap(), b"changed\n");
+}
+
+/// `O_DSYNC` is 0o10000 for the kernel, whatever a library calls by that name.
+#[test]
+fn a_synchronous_write_is_in_the_source_when_it_returns() {
+    let rig = Rig::new();
+    let bytes = pattern(3, 10_000);
+    for (name, flags) in [("dsync", 0o10_000), ("sync", 0o4_010_000)] {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).custom_flags(flags).open(rig.file(name)).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        assert_same(&fs::read(rig.stored(name)).unwrap(), &bytes);
+        // Beyond the end, and into the hole that leaves.
+        for at in [100_000, 50_000] {
+            file.write_all_at(&bytes, at).unwrap();
+            assert_same(&fs::read(rig.stored(name)).unwrap()[at as usize..][..bytes.len()], &bytes);
+        }
+    }
+    for (name, flag) in [("one-dsync", ReadWriteFlags::DSYNC), ("one-sync", ReadWriteFlags::SYNC)] {
+        let file = File::create_new(rig.file(name)).unwrap();
+        assert_eq!(pwritev2(&file, &[IoSlice::new(&bytes)], 0, flag), Ok(bytes.len()));
+        assert_same(&fs::read(rig.stored(name)).unwrap(), &bytes);
+    }
+    let lazy = File::create_new(rig.file("lazy")).unwrap();
+    lazy.write_all_at(&bytes, 0).unwrap();
+    assert_eq!(fs::metadata(rig.stored("lazy")).unwrap().len(), 0, "the others did not get there by themselves");
+    drop(lazy);
+    rig.umount().unwrap();
 }

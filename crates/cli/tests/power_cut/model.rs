@@ -1,0 +1,139 @@
+//! What the files of one writer may hold after a power cut.
+//!
+//! Each file, and each slot of the file of slots, has a version that was made durable, and versions that were begun
+//! since. After the cut it holds the durable one or one of the later ones, whole; what was cut to nothing first may
+//! also hold the beginning of a later one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Bytes of a slot, and from slot to slot: some lie across pages.
+pub(crate) const SLOT_BYTES: usize = 100;
+pub(crate) const SLOT_STRIDE: usize = 5000;
+pub(crate) const SLOTS: usize = 60;
+/// The file of slots.
+pub(crate) const SLOT_FILE: &str = "slots";
+
+/// What a file holds in a version: a number, again and again. Version 0 is no file, or no bytes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Version {
+    pub(crate) number: u64,
+    pub(crate) words: usize,
+}
+
+impl Version {
+    pub(crate) const NONE: Self = Self { number: 0, words: 0 };
+
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        format!("{:09} ", self.number).into_bytes().repeat(self.words)
+    }
+}
+
+/// One file or slot.
+#[derive(Clone, Debug)]
+struct State {
+    durable: Version,
+    begun: Vec<Version>,
+    /// One that was begun cut it to nothing first.
+    is_cut: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { durable: Version::NONE, begun: Vec::new(), is_cut: false }
+    }
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Model {
+    files: BTreeMap<String, State>,
+    slots: BTreeMap<usize, State>,
+    pub(crate) acknowledged: u64,
+}
+
+impl Model {
+    /// A file is about to be given `version`.
+    pub(crate) fn begin(&mut self, name: &str, version: Version) {
+        self.files.entry(name.to_owned()).or_default().begun.push(version);
+    }
+
+    /// A file is about to be cut to nothing, and then given `version`.
+    pub(crate) fn begin_anew(&mut self, name: &str, version: Version) {
+        self.begin(name, version);
+        self.files.get_mut(name).unwrap().is_cut = true;
+    }
+
+    /// What a file was given last is durable.
+    pub(crate) fn durable(&mut self, name: &str) {
+        let state = self.files.get_mut(name).unwrap();
+        if let Some(last) = state.begun.last().copied() {
+            *state = State { durable: last, ..State::default() };
+        }
+        self.acknowledged += 1;
+    }
+
+    pub(crate) fn begin_slot(&mut self, slot: usize, version: Version) {
+        self.slots.entry(slot).or_default().begun.push(version);
+    }
+
+    pub(crate) fn durable_slot(&mut self, slot: usize) {
+        let state = self.slots.get_mut(&slot).unwrap();
+        let last = *state.begun.last().unwrap();
+        *state = State { durable: last, ..State::default() };
+        self.acknowledged += 1;
+    }
+
+    /// What is wrong in `directory`.
+    pub(crate) fn check(&self, directory: &Path) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (name, state) in &self.files {
+            let found = match fs::read(directory.join(name)) {
+                Ok(found) => Some(found),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => panic!("{name}: {error}"),
+            };
+            if !state.allows(found.as_deref()) {
+                let found = found
+                    .map(|found| (found.len(), String::from_utf8_lossy(&found[..found.len().min(20)]).into_owned()));
+                wrong.push(format!("{name}: {found:?} is none of {state:?}"));
+            }
+        }
+        if !self.slots.is_empty() {
+            let bytes = fs::read(directory.join(SLOT_FILE)).unwrap_or_default();
+            for (slot, state) in &self.slots {
+                let at = slot * SLOT_STRIDE;
+                let found: Vec<u8> = (at..at + SLOT_BYTES).map(|at| bytes.get(at).copied().unwrap_or(0)).collect();
+                if !state.allows_slot(&found) {
+                    wrong
+                        .push(format!("slot {slot}: {:?} is none of {state:?}", String::from_utf8_lossy(&found[..20])));
+                }
+            }
+        }
+        wrong
+    }
+}
+
+impl State {
+    fn allows(&self, found: Option<&[u8]>) -> bool {
+        let Some(found) = found else {
+            return self.durable == Version::NONE || self.begun.contains(&Version::NONE);
+        };
+        let is = |version: Version| version != Version::NONE && found == version.bytes();
+        let is_part = |version: &Version| version.bytes().starts_with(found);
+        // A new file, and one that was cut, may be short of what it was given.
+        let may_be_short = self.is_cut || self.durable == Version::NONE;
+        is(self.durable) || self.begun.iter().any(|version| is(*version) || may_be_short && is_part(version))
+    }
+
+    /// A slot across two pages may be of two versions.
+    fn allows_slot(&self, found: &[u8]) -> bool {
+        let versions: Vec<_> = self.begun.iter().chain([&self.durable]).map(|version| version.bytes()).collect();
+        found
+            .iter()
+            .enumerate()
+            .all(|(at, byte)| versions.iter().any(|bytes| bytes.get(at).copied().unwrap_or(0) == *byte))
+    }
+}
