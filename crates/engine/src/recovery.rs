@@ -97,7 +97,7 @@ impl SuperBlock {
     /// Opens a survivor and brings its file to the size it had for the programs that used it.
     fn reopen(&self, survivor: &SurvivingInode) -> Result<Reopened, BackendError> {
         let handle = FileHandle::new(survivor.record.handle.as_slice()).ok_or(ErrorKind::Stale)?;
-        let id = id_of(survivor);
+        let id = Some(id_of(survivor));
         let mut found: Found = self.call(None, |done| Call::Reopen { handle, id, done })?;
         let had_bytes = found.attr.size_bytes;
         if is_to_be_resized(survivor, had_bytes) {

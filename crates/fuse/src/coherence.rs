@@ -78,7 +78,8 @@ impl TrialFile {
     #[inline]
     pub(crate) fn is_meant(&self, header: &RequestHeader, op: &Operation<'_>) -> bool {
         match header.node_id {
-            NODE => true,
+            // By a file handle that was made up it is not found.
+            NODE => !matches!(op, Operation::Lookup { .. }),
             ROOT_ID => {
                 matches!(op, Operation::Lookup { name } if *name == self.name) && self.is_there.load(Ordering::Acquire)
             }

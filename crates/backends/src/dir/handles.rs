@@ -11,6 +11,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::thread;
 
 use super::file_system::FileSystem;
+use super::numbers::Numbers;
 use super::sys::{KernelHandle, handle_of, open_handle};
 use crate::BACKEND;
 
@@ -36,6 +37,8 @@ pub(super) struct Handles {
     reopening: Reopening,
     /// Whether the file system has handles that last, if only to tell generations apart.
     has_kernel_handles: bool,
+    /// `None`: kernel handles have another form, or nodes are not opened by them.
+    numbers: Option<Numbers>,
     pins: Mutex<Pins>,
 }
 
@@ -44,9 +47,10 @@ impl Handles {
     pub(super) fn probe(root: &OwnedFd, file_system: FileSystem, wanted: Reopening) -> Self {
         let kernel_handle = file_system.has_lasting_handles().then(|| handle_of(root.as_fd()).ok()).flatten();
         let has_kernel_handles = kernel_handle.is_some();
-        let reopens = kernel_handle.is_some_and(|handle| open_handle(root.as_fd(), &handle).is_ok());
+        let reopens = kernel_handle.as_ref().is_some_and(|handle| open_handle(root.as_fd(), handle).is_ok());
         let reopening = if reopens { wanted } else { Reopening::ByDescriptor };
-        Self { reopening, has_kernel_handles, pins: Mutex::new(BACKEND, Pins::new()) }
+        let numbers = kernel_handle.filter(|_| reopening == Reopening::ByKernel).and_then(Numbers::like);
+        Self { reopening, has_kernel_handles, numbers, pins: Mutex::new(BACKEND, Pins::new()) }
     }
 
     /// The kernel's handle of the node open at `fd`, if the file system has them.
@@ -69,7 +73,9 @@ impl Handles {
     ) -> io::Result<(u64, FileHandle)> {
         let generation = kernel_handle.as_ref().map_or(0, fingerprint);
         let by_kernel = kernel_handle.filter(|_| self.reopening == Reopening::ByKernel);
-        if let Some(handle) = by_kernel.and_then(|handle| encode(KERNEL, &handle.kind.to_le_bytes(), &handle.bytes)) {
+        let numbered = |handle: &KernelHandle| self.numbers.as_ref().and_then(|numbers| numbers.short(handle));
+        let encoded = |handle: KernelHandle| encode(KERNEL, &handle.kind.to_le_bytes(), &handle.bytes);
+        if let Some(handle) = by_kernel.and_then(|handle| numbered(&handle).or_else(|| encoded(handle))) {
             return Ok((generation, handle));
         }
         // Also for a kernel handle that leaves no room for our head.
@@ -84,6 +90,10 @@ impl Handles {
     /// A path descriptor of the file of `handle`; whether it is still the one that was meant is for the
     /// caller to check.
     pub(super) fn open(&self, root: &OwnedFd, handle: &FileHandle) -> io::Result<OwnedFd> {
+        if let Some(number) = handle.number() {
+            let handle = self.numbers.as_ref().map(|numbers| numbers.whole(number));
+            return open_settled(root, &handle.ok_or(Errno::STALE)?);
+        }
         let (&tag, body) = handle.as_bytes().split_first().ok_or(Errno::STALE)?;
         match tag {
             KERNEL => {

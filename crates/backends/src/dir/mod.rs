@@ -24,6 +24,9 @@
 //! forgets what nobody has open, each node that was found stays open instead, up to half of the descriptor limit: handles are then good in this
 //! process only, and the oldest turn `Stale` first.
 //!
+//! Where number and generation of a node have 32 bits each, they are its whole handle (`numbers`), which a front door can
+//! give away as a number of its own.
+//!
 //! # Requirements
 //! Linux 5.8 (`AT_EMPTY_PATH` for times) with `/proc` mounted. Without `openat2` lookups use `openat` on
 //! checked single names, and mount points are told by their device number.
@@ -37,6 +40,8 @@ mod handles;
 mod limits;
 mod names;
 mod node;
+mod numbers;
+mod parents;
 mod ranges;
 mod readdir;
 mod serve;

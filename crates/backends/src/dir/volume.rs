@@ -182,7 +182,7 @@ impl Volume {
         self.handles.open(&self.root, handle)
     }
 
-    pub(super) fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
+    pub(super) fn reopen(&self, handle: &FileHandle, id: Option<NodeId>) -> Answer<Found> {
         // A handle of another or a reformatted file system may be malformed here: it is stale as well.
         let gone = |errno| match errno {
             Errno::STALE | Errno::NOENT | Errno::INVAL => ErrorKind::Stale.into(),
@@ -190,14 +190,18 @@ impl Volume {
         };
         let found = self.found(self.open_handle(handle).map_err(gone)?)?;
         // A node without a name may be there for a moment more, since the kernel holds it while it syncs.
-        match found.attr.id == id && found.attr.nlink > 0 {
+        let is_meant = match id {
+            Some(id) => found.attr.id == id,
+            None => found.handle == *handle && self.may_be_within(&found)?,
+        };
+        match is_meant && found.attr.nlink > 0 {
             true => Ok(found),
             false => Err(ErrorKind::Stale.into()),
         }
     }
 }
 
-const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// R1, enforced by the kernel as well. `NO_SYMLINKS` allows a link at the end, where `O_PATH | O_NOFOLLOW`
 /// opens the link itself.

@@ -72,7 +72,7 @@ impl Volume {
 
     pub(crate) fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
         let handle = handle.clone();
-        self.ask(|done| Call::Reopen { handle, id, done })
+        self.ask(|done| Call::Reopen { handle, id: Some(id), done })
     }
 
     pub(crate) fn attr(&self, node: &Node) -> Attr {

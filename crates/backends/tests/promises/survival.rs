@@ -199,7 +199,7 @@ fn p09_a_survivor_that_cannot_be_opened_fails_the_mount_and_waits_in_the_arena()
     for kind in [ErrorKind::Io, ErrorKind::Permission, ErrorKind::NotFound] {
         disk.faults.clear();
         disk.faults
-            .add(Rule::fail(kind).matching(move |call| matches!(call, Call::Reopen { id: of, .. } if *of == id)));
+            .add(Rule::fail(kind).matching(move |call| matches!(call, Call::Reopen { id: of, .. } if *of == Some(id))));
         let error = engine.mount("rig", disk.backend.clone()).err().unwrap();
         let MountError::Survivor { id: found, dirty_bytes, source } = error else { panic!("{error}") };
         assert_eq!((found, source.kind()), (id, kind));

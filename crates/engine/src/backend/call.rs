@@ -31,9 +31,17 @@ pub enum Call {
     Reopen {
         /// Handle from an earlier [`Found`].
         handle: FileHandle,
-        /// Identity it must still have.
-        id: NodeId,
+        /// Identity it must still have. `None`: the handle comes from outside and may be made up. Then a directory that
+        /// is not in the volume is `Stale` too.
+        id: Option<NodeId>,
         /// The node, or `Stale` when it is gone or has no name left.
+        done: Done<Found>,
+    },
+    /// Finds the directory that a directory is in.
+    Parent {
+        /// A directory of the volume.
+        dir: Node,
+        /// The directory with its name; `Stale` for the root and for what is not in the volume any more.
         done: Done<Found>,
     },
     /// Reads attributes.
@@ -234,6 +242,7 @@ impl Call {
             Self::Root { .. } => "root",
             Self::Lookup { .. } => "lookup",
             Self::Reopen { .. } => "reopen",
+            Self::Parent { .. } => "parent",
             Self::Getattr { .. } => "getattr",
             Self::Setattr { .. } => "setattr",
             Self::Make { .. } => "make",
@@ -262,6 +271,7 @@ impl Call {
     pub fn node_id(&self) -> Option<NodeId> {
         match self {
             Self::Lookup { dir, .. }
+            | Self::Parent { dir, .. }
             | Self::Make { dir, .. }
             | Self::Tmpfile { dir, .. }
             | Self::Remove { dir, .. } => Some(dir.id()),
@@ -273,7 +283,7 @@ impl Call {
             }
             Self::Listxattr { node, .. } | Self::Removexattr { node, .. } => Some(node.id()),
             Self::Fallocate { node, .. } | Self::Seek { node, .. } => Some(node.id()),
-            Self::Reopen { id, .. } => Some(*id),
+            Self::Reopen { id, .. } => *id,
             Self::Read(unit) => Some(unit.node().id()),
             Self::Write(unit) => Some(unit.node().id()),
             Self::Root { .. } | Self::SyncVolume { .. } | Self::Statfs { .. } => None,
@@ -286,6 +296,7 @@ impl Call {
             Self::Read(unit) => Some((unit.offset_bytes(), unit.len_bytes())),
             Self::Write(unit) => Some((unit.offset_bytes(), unit.len_bytes())),
             Self::Root { .. } | Self::Lookup { .. } | Self::Reopen { .. } | Self::Getattr { .. } => None,
+            Self::Parent { .. } => None,
             Self::Setattr { .. } | Self::Make { .. } | Self::Tmpfile { .. } | Self::Link { .. } => None,
             Self::Remove { .. } | Self::Rename { .. } | Self::Readlink { .. } => None,
             Self::Readdir { .. } | Self::ReaddirPlus { .. } => None,
@@ -301,6 +312,7 @@ impl Call {
             Self::Root { done }
             | Self::Lookup { done, .. }
             | Self::Reopen { done, .. }
+            | Self::Parent { done, .. }
             | Self::Make { done, .. }
             | Self::Tmpfile { done, .. }
             | Self::Remove { done, .. } => done.complete(Err(error)),

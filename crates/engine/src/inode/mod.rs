@@ -296,7 +296,7 @@ impl Inode {
             }
             return Ok(node);
         }
-        let (handle, id) = (self.handle.clone(), self.id);
+        let (handle, id) = (self.handle.clone(), Some(self.id));
         let found = self.sb.call(None, |done| Call::Reopen { handle, id, done })?;
         Ok(self.adopt_node(found.node))
     }

@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use slackwater_sync::shim::Arc;
 
-use crate::backend::{Call, Creator, DirEntry, DirEntryPlus, Found, NewNode, NodeKind, Removal, RenameMode, SyncScope};
+use crate::backend::{
+    Call, Creator, DirEntry, DirEntryPlus, FileHandle, Found, NewNode, NodeKind, Removal, RenameMode, SyncScope,
+};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
 use crate::inode::InodeRef;
@@ -47,6 +49,26 @@ impl SuperBlock {
             self.revalidate(&inode, Duration::MAX)?;
         }
         Ok(inode)
+    }
+
+    /// Finds a node by the number of its handle ([`FileHandle::number`]), in whichever process the handle was made.
+    ///
+    /// # Errors
+    /// `Stale` if there is no such node in the backend, or none with a name; the backend's.
+    pub fn find_numbered(self: &Arc<Self>, number: u64) -> Result<InodeRef, FileError> {
+        self.alive()?;
+        let handle = FileHandle::from_number(number);
+        Ok(self.find_node(|done| Call::Reopen { handle, id: None, done })?)
+    }
+
+    /// Finds the directory that `dir` is in.
+    ///
+    /// # Errors
+    /// `Stale` for the root; the backend's.
+    pub fn parent(self: &Arc<Self>, dir: &InodeRef) -> Result<InodeRef, FileError> {
+        self.alive()?;
+        let dir = dir.node()?;
+        Ok(self.find_node(|done| Call::Parent { dir, done })?)
     }
 
     /// Walks `path`, names separated by slashes, from the root. Symbolic links are not followed.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use slackwater_sync::shim::Arc;
 
-use crate::abi::ROOT_ID;
+use crate::abi::{ROOT_ID, init};
 use crate::coherence::TrialFile;
 use crate::mount::{self, MountOptions};
 use crate::mounted::{MountVolumeError, dev_of};
@@ -42,7 +42,9 @@ pub(super) fn start(
         let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
         let trial = Arc::new(TrialFile::new());
         let served = Served { volume: Arc::clone(volume), trial: Arc::clone(&trial) };
-        let session = Session::start(pool, transport, &InitOptions::default(), Arc::new(served))?;
+        let default = InitOptions::default();
+        let options_of_session = InitOptions { wanted: default.wanted | init::EXPORT_SUPPORT, ..default };
+        let session = Session::start(pool, transport, &options_of_session, Arc::new(served))?;
         let dev = dev_of(mountpoint).map_err(MountVolumeError::Device)?;
         let mut missing = session.negotiated().missing.clone();
         if options.read_only {

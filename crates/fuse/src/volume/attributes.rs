@@ -68,7 +68,8 @@ fn attr_out(inode: &InodeRef, attr: &Attr) -> AttrOut {
 
 /// A name that leads to `node`.
 pub(super) fn entry_out(node: &Node) -> EntryOut {
-    EntryOut { nodeid: node.id(), attr: attr_of(&node.inode, &node.inode.attr()), ..no_entry() }
+    let generation = node.generation().into();
+    EntryOut { nodeid: node.id(), generation, attr: attr_of(&node.inode, &node.inode.attr()), ..no_entry() }
 }
 
 /// A name that leads nowhere, which the kernel may remember as well.

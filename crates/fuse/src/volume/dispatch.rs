@@ -20,6 +20,7 @@ use crate::reply::Reply;
 use crate::request::{Payload, RequestHeader};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
+use crate::volume::by_handle::{PARENT, SELF, is_of_itself};
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
@@ -146,6 +147,10 @@ impl Volume {
             | Operation::Setlkw(_)
             | Operation::Unknown(_) => self.deliver(reply, Err(Errno::NOSYS.into())),
             op => match self.nodes.get(header.node_id) {
+                None if is_of_itself(&op) => {
+                    let id = header.node_id;
+                    self.serve(cx, header, change, reply, move |volume| volume.find_forgotten(id));
+                }
                 Some(node) => self.dispatch_on_node(cx, header, op, change, node, reply),
                 None => self.deliver(reply, Err(Errno::STALE.into())),
             },
@@ -167,7 +172,11 @@ impl Volume {
         match op {
             Operation::Lookup { name } => {
                 let name = own(name);
-                self.serve(cx, header, change, reply, move |volume| volume.lookup(&node, &name));
+                self.serve(cx, header, change, reply, move |volume| match name.as_encoded_bytes() {
+                    SELF => volume.lookup_self(&node),
+                    PARENT => volume.lookup_parent(&node),
+                    _ => volume.lookup(&node, &name),
+                });
             }
             Operation::Getattr(_) => self.serve(cx, header, change, reply, move |volume| volume.getattr(&node)),
             Operation::Setattr(args) => {

@@ -16,6 +16,7 @@ mod answer;
 mod attendant;
 mod attributes;
 mod blocking;
+mod by_handle;
 mod callers;
 mod directories;
 mod dispatch;

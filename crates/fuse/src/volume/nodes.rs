@@ -1,11 +1,19 @@
 //! The nodes that the kernel knows: its numbers for inodes, and how often it has been told of each.
 //!
+//! # Numbers
+//! Where the backend's handle of an inode is a number ([`FileHandle::number`](slackwater::backend::FileHandle::number)),
+//! the kernel gets that one. It stays the same for as long as the inode exists, so the kernel may ask for it when it and
+//! we have forgotten the inode, and after another mount: a file handle that a program or an NFS client kept is such a
+//! number. Other inodes are counted, and their numbers lead nowhere once they are forgotten.
+//!
 //! # Invariants
-//! K1. One inode has one number while the kernel knows it, whichever name it was found by, and a number is
-//!     never given to another inode. So `generation` is always 0.
+//! K1. One inode has one number while the kernel knows it, whichever name it was found by. A pair of number and
+//!     generation is never given to another inode: `generation` is 0 where the number is the backend's, and of this mount
+//!     alone where it was counted.
 //! K2. `lookups` is what the kernel will give back by FORGET; it changes under the shard's lock only. At 0
 //!     the node leaves the table, and its reference to the inode is dropped outside the lock.
-//! K3. A number says in which shard its node is, and both maps of a shard change together.
+//! K3. A number says in which shard its node is, as does the inode's number in the backend, and both maps of a shard
+//!     change together. Numbers below [`SHARDS`] are the root's and the [trial](crate::coherence)'s.
 //!
 //! # Lock order
 //! A shard's lock is a leaf.
@@ -26,10 +34,14 @@ use crate::volume::lock_order::LEAF;
 /// Shards of the table: enough that two threads seldom meet.
 const SHARDS: u64 = 32;
 
+/// Generation of a node whose number is the backend's.
+const NUMBERED: u32 = 0;
+
 /// An inode that the kernel has a number for.
 #[derive(Debug)]
 pub(super) struct Node {
     id: u64,
+    generation: u32,
     pub(super) inode: InodeRef,
     lookups: AtomicU64,
     /// Handles that may write, mapped pages included: what a sync pushes out.
@@ -45,10 +57,11 @@ pub(super) struct Node {
 }
 
 impl Node {
-    fn new(id: u64, inode: InodeRef) -> Arc<Self> {
+    fn new((id, generation): (u64, u32), inode: InodeRef) -> Arc<Self> {
         let ino = inode.id().ino;
         Arc::new(Self {
             id,
+            generation,
             inode,
             lookups: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -62,6 +75,15 @@ impl Node {
     /// The kernel's number.
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.id == ROOT_ID
+    }
+
+    /// What tells it from other nodes of its number.
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
     }
 }
 
@@ -84,18 +106,22 @@ pub(super) struct Nodes {
     root: NodeId,
     shards: Vec<RwLock<Shard>>,
     next: AtomicU64,
+    /// Of nodes that are counted.
+    generation: u32,
     hasher: RandomState,
 }
 
 impl Nodes {
     pub(super) fn new(root: InodeRef) -> Self {
+        let hasher = RandomState::new();
         let nodes = Self {
             root: root.id(),
             shards: (0..SHARDS).map(|_| RwLock::new(LEAF, Shard::default())).collect(),
             next: AtomicU64::new(1),
-            hasher: RandomState::new(),
+            generation: hasher.hash_one(ROOT_ID) as u32 | 1,
+            hasher,
         };
-        nodes.shard(ROOT_ID).write().by_id.insert(ROOT_ID, Node::new(ROOT_ID, root));
+        nodes.shard(ROOT_ID).write().by_id.insert(ROOT_ID, Node::new((ROOT_ID, NUMBERED), root));
         nodes
     }
 
@@ -114,9 +140,7 @@ impl Nodes {
     }
 
     fn hash(&self, inode: NodeId) -> Hash {
-        let hash = self.hasher.hash_one(inode);
-        // The table wants the bits of both ends.
-        Hash { shard: (hash >> 32) % SHARDS, within: hash }
+        Hash { shard: inode.ino % SHARDS, within: self.hasher.hash_one(inode) }
     }
 
     /// The node of `inode`, with one lookup more. It is new if the kernel did not know the inode. The root has
@@ -133,12 +157,22 @@ impl Nodes {
             drop(shard); // `inode` is dropped after it
             return Some(node);
         }
-        let node = Node::new(self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + hash.shard, inode);
+        let node = Node::new(self.number_for(&shard, &inode), inode);
         node.lookups.store(1, Ordering::Relaxed);
         let hash_of = |node: &Arc<Node>| self.hash(node.inode.id()).within;
         shard.by_inode.insert_unique(hash.within, Arc::clone(&node), hash_of);
         shard.by_id.insert(node.id, Arc::clone(&node));
         Some(node)
+    }
+
+    /// Number and generation of a node that the kernel did not know.
+    fn number_for(&self, shard: &Shard, inode: &InodeRef) -> (u64, u32) {
+        let of_shard = inode.id().ino % SHARDS;
+        let is_free = |id: &u64| !shard.by_id.contains_key(id);
+        let number = inode.handle().number().filter(|id| *id >= SHARDS && id % SHARDS == of_shard).filter(is_free);
+        let count = || self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + of_shard;
+        let counted = || std::iter::repeat_with(count).find(is_free).expect("some number is free");
+        number.map_or_else(|| (counted(), self.generation), |number| (number, NUMBERED))
     }
 
     /// The kernel gives lookups back.

@@ -122,6 +122,14 @@ impl Rig {
         Self { source, path, faults, mounted, engine, tenancy, home, _pool: pool }
     }
 
+    /// Unmounts, and mounts the same source again at the same place.
+    pub(crate) fn mount_again(&mut self) {
+        self.umount().unwrap();
+        let backend = Arc::new(DirBackend::open(&self.source).unwrap());
+        let sb = self.engine.mount(&self.home.to_string_lossy(), backend).unwrap();
+        self.mounted = MountedVolume::mount(&self._pool, sb, &self.path, &MountOptions::default(), None).unwrap();
+    }
+
     /// As the mount has it.
     pub(crate) fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)

@@ -124,6 +124,7 @@ impl Backend for MemBackend {
             Call::Root { done } => done.complete(self.ask(|volume| volume.found(ROOT))),
             Call::Lookup { dir, name, done } => done.complete(self.ask(|volume| volume.lookup(&dir, &name))),
             Call::Reopen { handle, id, done } => done.complete(self.ask(|volume| volume.reopen(&handle, id))),
+            Call::Parent { dir, done } => done.complete(self.ask(|volume| volume.parent(&dir))),
             Call::Getattr { node, done } => done.complete(self.ask(|volume| volume.getattr(&node))),
             Call::Setattr { node, change, done } => done.complete(self.ask(|volume| volume.setattr(&node, change))),
             Call::Make { dir, name, what, mode, creator, done } => {

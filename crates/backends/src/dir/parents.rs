@@ -1,0 +1,76 @@
+//! From a directory to the one it is in, and whether that ends at the root of the volume.
+//!
+//! The one place that goes up: whatever it finds is looked at before anybody gets it (R1).
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::io;
+use slackwater::ErrorKind;
+use slackwater::backend::{Found, Node, NodeKind};
+
+use super::attributes::device_of;
+use super::errno::failed;
+use super::volume::{Answer, PATH_ONLY, Volume};
+
+/// Deeper than any path that can be made in one step; the walk ends there whatever others move meanwhile.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// Which directory: device and number.
+type Which = (u64, u64);
+
+impl Volume {
+    /// The directory that `dir` is in.
+    pub(super) fn parent(&self, dir: &Node) -> Answer<Found> {
+        let dir = self.node(dir)?;
+        if dir.kind != NodeKind::Directory {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        let root = which(&self.root).map_err(failed("statx"))?;
+        if which(&dir.path).map_err(failed("statx"))? == root {
+            return Err(ErrorKind::Stale.into());
+        }
+        let parent = up(&dir.path).map_err(failed("openat"))?;
+        if !is_below(&parent, root).map_err(failed("openat"))? {
+            return Err(ErrorKind::Stale.into());
+        }
+        self.found(parent)
+    }
+
+    /// Whether a node that no name led to is in the volume. Of a directory that is known. A file does not say where its
+    /// names are.
+    pub(super) fn may_be_within(&self, found: &Found) -> Answer<bool> {
+        if found.attr.kind != NodeKind::Directory {
+            return Ok(true);
+        }
+        let root = which(&self.root).map_err(failed("statx"))?;
+        is_below(&self.node(&found.node)?.path, root).map_err(failed("openat"))
+    }
+}
+
+/// Whether `dir` is `root` or below it.
+fn is_below(dir: &OwnedFd, root: Which) -> io::Result<bool> {
+    let mut at = which(dir)?;
+    let mut parent = None;
+    for _ in 0..DEPTH_MAX {
+        if at == root {
+            return Ok(true);
+        }
+        let next = up(parent.as_ref().unwrap_or(dir))?;
+        let above = which(&next)?;
+        if above == at || above.0 != root.0 {
+            return Ok(false);
+        }
+        (at, parent) = (above, Some(next));
+    }
+    Ok(false)
+}
+
+fn up(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    openat(dir, c"..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+fn which(dir: &OwnedFd) -> io::Result<Which> {
+    let stat = statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+    Ok((device_of(&stat), stat.stx_ino))
+}
