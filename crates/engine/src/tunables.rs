@@ -79,6 +79,11 @@ impl Default for Tunables {
 }
 
 impl Tunables {
+    /// The pause after a failed attempt that `failures` others in a row have preceded.
+    pub(crate) fn retry_after(&self, failures: u32) -> Duration {
+        self.retry_min.saturating_mul(1 << failures.min(20)).min(self.retry_max)
+    }
+
     /// Percent `percent` of `frames`, at least one.
     pub(crate) fn frames_of(percent: u32, frames: u64) -> u64 {
         (frames * u64::from(percent.min(100)) / 100).max(1)

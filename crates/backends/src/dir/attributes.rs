@@ -61,14 +61,17 @@ impl Volume {
         chmodat(dir, name, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty()).map_err(failed("fchmodat"))
     }
 
+    /// What is available is less than the file system says by what it needs for itself.
     pub(super) fn statfs(&self) -> Answer<Statfs> {
         let stat = fstatvfs(&self.root).map_err(failed("fstatfs"))?;
+        let own_bytes = self.file_system.own_bytes(stat.f_bavail.saturating_mul(stat.f_frsize));
+        let own = own_bytes.div_ceil(stat.f_frsize.max(1));
         Ok(Statfs {
             block_bytes: stat.f_bsize,
             fragment_bytes: stat.f_frsize,
             blocks: stat.f_blocks,
             blocks_free: stat.f_bfree,
-            blocks_available: stat.f_bavail,
+            blocks_available: stat.f_bavail.saturating_sub(own),
             files: stat.f_files,
             files_free: stat.f_ffree,
             name_max: u32::try_from(stat.f_namemax).unwrap_or(u32::MAX),

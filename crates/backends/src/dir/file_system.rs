@@ -57,6 +57,18 @@ impl FileSystem {
         self.magic != FUSE
     }
 
+    /// What it may need of `free_bytes` for itself, to take all the rest as data: the blocks that say where the others are.
+    /// In proportion, a part of 128 is more than a map of single blocks has, up to what a large cache can have dirty at
+    /// once. The last blocks are kept for the map of the last file.
+    pub(super) fn own_bytes(self, free_bytes: u64) -> u64 {
+        const KEPT_BLOCKS: u64 = 16;
+        const MOST: u64 = 64 << 20;
+        match self.magic {
+            TMPFS => 0, // its maps are not of the space that it counts
+            _ => ((free_bytes / 128).min(MOST) + KEPT_BLOCKS * self.block_bytes.min(4096)).min(free_bytes),
+        }
+    }
+
     /// How large a file may become. No system call tells, and the engine has to refuse what is too large *before* it
     /// takes the bytes. So those that hold more are listed, and anything else is held to a size that all but the FAT
     /// family reach.
@@ -96,6 +108,16 @@ mod tests {
     fn ext4_stops_a_block_short_of_16_tib() {
         assert_eq!(with_blocks_of(4096, EXT4).max_file_bytes(), (16 << 40) - 4096);
         assert_eq!(with_blocks_of(1024, EXT4).max_file_bytes(), (4 << 40) - 1024);
+    }
+
+    #[test]
+    fn a_disk_keeps_blocks_for_itself() {
+        let ext4 = with_blocks_of(4096, EXT4);
+        assert_eq!(
+            [0, 4096, 65536, 1 << 20, 1 << 40].map(|free| ext4.own_bytes(free)),
+            [0, 4096, 65536, (1 << 13) + 65536, (64 << 20) + 65536,]
+        );
+        assert_eq!(with_blocks_of(4096, TMPFS).own_bytes(1 << 20), 0);
     }
 
     #[test]

@@ -76,6 +76,7 @@ pub(super) struct Volume {
     pub(super) unsynced: Option<Unsynced>,
     has_openat2: bool,
     limits: Limits,
+    pub(super) file_system: FileSystem,
     dev: u64,
     /// R5; `None` where closing waits for nobody. Last: it waits for what the others let go.
     pub(super) closer: Option<Closer>,
@@ -98,6 +99,7 @@ impl Volume {
             unsynced: (!file_system.has_syncfs()).then(Unsynced::new),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: limits_of(file_system, dev),
+            file_system,
             dev,
             closer: file_system.close_may_wait().then(Closer::new),
             root,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use slackwater::backend::{FallocateMode, MemBackend};
-use slackwater::{File, FileError, Tunables, UmountOptions, Written};
+use slackwater::backend::{FallocateMode, MemBackend, NewNode, RenameMode};
+use slackwater::{ErrorKind, File, FileError, Tunables, UmountOptions, Written};
 use slackwater_backends::Rule;
 
 use crate::rig::{
@@ -143,7 +143,6 @@ fn pages_of_a_mapping_are_taken_whatever_is_left() {
     let end = file.inode().size_bytes();
     assert_eq!(file.write_from_mapping(end, &[7; PAGE]).unwrap(), Written::Bytes(PAGE));
     assert_eq!(file.fsync().unwrap_err().kind(), slackwater::ErrorKind::NoSpace, "and kept until there is space");
-    create(&rig.volume, "b").set_len(0).unwrap();
     file.set_len(end).unwrap();
     file.fsync().unwrap();
 }
@@ -222,4 +221,73 @@ fn p11_a_page_before_a_cut_that_recovery_makes_keeps_its_space() {
     rig.disk.faults.clear();
     rig.disk.faults.release_all();
     cutting.wait().unwrap();
+}
+
+fn make_directories(rig: &Rig) -> (u64, FileError) {
+    let root = rig.volume.root().unwrap();
+    for nth in 0..=PAGES {
+        if let Err(error) = rig.volume.make(&root, format!("d{nth}"), NewNode::Directory, 0o755) {
+            return (nth, error);
+        }
+    }
+    panic!("more directories than pages")
+}
+
+/// What was accepted is written back before names take the last of the space.
+#[test]
+fn p11_names_leave_accepted_bytes_their_space() {
+    let rig = rig();
+    let file = rig.create("a");
+    file.write_at(0, &pattern(1, 300 * PAGE)).unwrap();
+    assert_eq!(rig.stored("a").unwrap(), [], "accepted, and nothing more");
+    let (made, error) = make_directories(&rig);
+    assert_eq!((made, error.kind()), (PAGES - 300, ErrorKind::NoSpace), "all of the rest, and no more");
+    file.fsync().unwrap();
+    assert_eq!(rig.volume.status().failing, None, "no flush met a full backend");
+    drop(file);
+    rig.unmount_and_find_nothing_left();
+}
+
+/// Where accepted bytes cannot be written back, they keep their space, and names are refused.
+#[test]
+fn p11_names_are_refused_where_accepted_bytes_cannot_be_written_back() {
+    let rig = rig();
+    let file = rig.create("a");
+    file.write_at(0, &pattern(1, 300 * PAGE)).unwrap();
+    let rule = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write"));
+    let (made, error) = make_directories(&rig);
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(made < PAGES - 300, "{made} directories");
+    let tried = rig.disk.faults.strikes(rule);
+    let root = rig.volume.root().unwrap();
+    for refused in [
+        rig.volume.make(&root, "more", NewNode::File, 0o644).map(drop),
+        rig.volume.make(&root, "link", NewNode::Symlink("a".into()), 0o777).map(drop),
+        rig.volume.link(&rig.volume.lookup(&root, "a").unwrap(), &root, "b"),
+        rig.volume.rename(&root, "a", &root, "b", RenameMode::NoReplace),
+        file.fallocate(FallocateMode::Allocate, 300 * PAGE as u64, PAGE as u64),
+    ] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+    assert_eq!(rig.disk.faults.strikes(rule), tried, "an attempt that failed is not repeated for each name");
+    rig.disk.faults.remove(rule);
+    assert_eq!(file.write_error(), Some(ErrorKind::Io), "told once");
+    file.fsync().unwrap();
+    rig.volume.make(&root, "more", NewNode::File, 0o644).unwrap();
+    drop((file, root));
+    rig.unmount_and_find_nothing_left();
+}
+
+#[test]
+fn p11_an_allocation_leaves_accepted_bytes_their_space() {
+    let rig = rig();
+    let (file, other) = (rig.create("a"), rig.create("b"));
+    file.write_at(0, &pattern(1, 300 * PAGE)).unwrap();
+    let too_large = other.fallocate(FallocateMode::Allocate, 0, 400 * PAGE as u64);
+    assert_eq!(too_large.unwrap_err().kind(), ErrorKind::NoSpace);
+    file.fsync().unwrap();
+    other.fallocate(FallocateMode::Allocate, 0, 300 * PAGE as u64).unwrap();
+    other.write_at(0, &pattern(2, 300 * PAGE)).unwrap();
+    other.fsync().unwrap();
+    assert_eq!(available_pages(&rig), 0);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::Call;
-use slackwater::{ErrorKind, FileError, Tunables};
+use slackwater::{ErrorKind, FileError, Tunables, UmountOptions};
 use slackwater_backends::Rule;
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, eventually, limits, pattern, read_all, spawn, within};
@@ -335,4 +335,29 @@ fn p02_a_live_engine_brings_everything_over_a_flaky_backend() {
     assert_same(&rig.durable("a").unwrap(), &wanted, "a");
     rig.disk.faults.clear();
     rig.unmount_and_find_nothing_left();
+}
+
+/// An unmount does not give up, and a source that fails gets no more attempts from it than from the flusher: 100 ms,
+/// doubled up to 30 s, are 9 attempts in the first minute of each. Time is the test's own.
+#[test]
+fn p02_an_unmount_backs_off_from_a_source_that_fails() {
+    let rig = Rig::with(Disk::new(), Tunables::default());
+    rig.create("a").write_at(0, &pattern(3, 5 * PAGE)).unwrap();
+    let rule = rig.disk.faults.add(Rule::fail(ErrorKind::NoSpace).on("write"));
+    let volume = Arc::clone(&rig.volume);
+    let unmount = spawn("an unmount", move || volume.umount(UmountOptions::default()));
+    eventually("the first attempt", || rig.disk.faults.strikes(rule) > 0);
+    for _ in 0..600 {
+        rig.clock.advance(100 * MS);
+        std::thread::sleep(MS); // so that a loop without pauses shows
+    }
+    let tried = rig.disk.faults.strikes(rule);
+    assert!(tried <= 2 * 10, "{tried} attempts in a minute");
+    rig.disk.faults.remove(rule);
+    eventually("the unmount", || {
+        rig.clock.advance(1000 * MS);
+        rig.engine.volumes().is_empty()
+    });
+    unmount.wait().unwrap();
+    assert_same(&rig.durable("a").unwrap(), &pattern(3, 5 * PAGE), "durable");
 }

@@ -20,6 +20,7 @@ mod owners;
 mod rig;
 mod sandbox;
 mod signals;
+mod space;
 mod starts;
 mod stopped;
 mod sys;

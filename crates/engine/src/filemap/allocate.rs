@@ -26,6 +26,7 @@ use crate::filemap::check_range;
 use crate::filemap::truncate::{drop_pages, zero_in_page};
 use crate::inode::{Inode, NO_CUT};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
+use crate::super_block::pages_of;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::SetattrTurn;
 use crate::writeback::sync::wait_for_last_units;
@@ -46,39 +47,14 @@ impl File {
         if len_bytes == 0 {
             return Err(BackendError::from(ErrorKind::Invalid).into());
         }
-        let sb = inode.super_block();
-        let node = inode.node()?;
-        let _exclusive = inode.rwsem.write();
-        sb.writable()?;
-        let asked = node.clone();
-        let call = || {
-            inode.change_with(|| {
-                sb.call(None, |done| Call::Fallocate { node: asked, mode, offset_bytes, len_bytes, done })
-            })
+        let pages = match mode {
+            FallocateMode::PunchHole => 0,
+            FallocateMode::Allocate
+            | FallocateMode::AllocateKeepSize
+            | FallocateMode::Zero
+            | FallocateMode::ZeroKeepSize => pages_of(len_bytes),
         };
-        let attr = match mode {
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => call()?,
-            FallocateMode::PunchHole | FallocateMode::Zero | FallocateMode::ZeroKeepSize => {
-                clear(inode, &node, offset_bytes..end, call)?
-            }
-        };
-        if matches!(mode, FallocateMode::Allocate | FallocateMode::Zero) {
-            if end > inode.size_bytes() {
-                inode.set_size(end);
-            }
-            inode.backing_bytes.fetch_max(end, Ordering::AcqRel);
-        }
-        match mode {
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                take_space(inode, PageIndex::of(offset_bytes)..PageIndex::end_of(end));
-            }
-            FallocateMode::Zero | FallocateMode::ZeroKeepSize | FallocateMode::PunchHole => {}
-        }
-        let clean = inode.is_clean(&inode.state.lock());
-        inode.set_mtime(if clean { attr.mtime } else { sb.engine().clock.wall() });
-        sb.space.outdate();
-        sb.note_progress();
-        Ok(())
+        inode.super_block().claim_space(pages, || allocate(inode, mode, offset_bytes..end))
     }
 
     /// Where the next data or the next hole begins, at or behind `offset_bytes`; the end of the file is a hole.
@@ -103,6 +79,41 @@ impl File {
         };
         Ok(found)
     }
+}
+
+/// Has the backend change `bytes` as `mode` says, and takes over what that made of the file.
+fn allocate(inode: &Arc<Inode>, mode: FallocateMode, bytes: Range<u64>) -> Result<(), FileError> {
+    let sb = inode.super_block();
+    let node = inode.node()?;
+    let _exclusive = inode.rwsem.write();
+    sb.writable()?;
+    let (asked, offset_bytes, len_bytes) = (node.clone(), bytes.start, bytes.end - bytes.start);
+    let call = || {
+        inode.change_with(|| sb.call(None, |done| Call::Fallocate { node: asked, mode, offset_bytes, len_bytes, done }))
+    };
+    let attr = match mode {
+        FallocateMode::Allocate | FallocateMode::AllocateKeepSize => call()?,
+        FallocateMode::PunchHole | FallocateMode::Zero | FallocateMode::ZeroKeepSize => {
+            clear(inode, &node, bytes.clone(), call)?
+        }
+    };
+    if matches!(mode, FallocateMode::Allocate | FallocateMode::Zero) {
+        if bytes.end > inode.size_bytes() {
+            inode.set_size(bytes.end);
+        }
+        inode.backing_bytes.fetch_max(bytes.end, Ordering::AcqRel);
+    }
+    match mode {
+        FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+            take_space(inode, PageIndex::of(bytes.start)..PageIndex::end_of(bytes.end));
+        }
+        FallocateMode::Zero | FallocateMode::ZeroKeepSize | FallocateMode::PunchHole => {}
+    }
+    let clean = inode.is_clean(&inode.state.lock());
+    inode.set_mtime(if clean { attr.mtime } else { sb.engine().clock.wall() });
+    sb.space.outdate();
+    sb.note_progress();
+    Ok(())
 }
 
 /// The backend has space for `range` now.

@@ -8,11 +8,13 @@
 
 use std::ffi::{OsStr, OsString};
 
+use slackwater_sync::shim::Arc;
+
 use crate::backend::{AttrChange, Call, NodeKind, XattrMode};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
 use crate::inode::{Inode, InodeRef, meta};
-use crate::super_block::SuperBlock;
+use crate::super_block::{SuperBlock, pages_of};
 use crate::units::Timestamp;
 use crate::writeback::SetattrTurn;
 
@@ -102,7 +104,7 @@ impl SuperBlock {
     /// The backend's, or the volume is frozen or gone. For `security.capability` also those of writing the file back
     /// (A4).
     pub fn setxattr(
-        &self,
+        self: &Arc<Self>,
         inode: &InodeRef,
         name: impl AsRef<OsStr>,
         value: &[u8],
@@ -113,7 +115,9 @@ impl SuperBlock {
             filemap::write_back(inode.arc())?;
         }
         let (node, name, value) = (inode.node()?, name.as_ref().to_os_string(), value.to_vec());
-        inode.change_with(|| self.call(None, |done| Call::Setxattr { node, name, value, mode, done }))?;
+        let pages = pages_of(value.len() as u64);
+        let call = || self.call(None, |done| Call::Setxattr { node, name, value, mode, done });
+        self.claim_space(pages, || inode.change_with(call))?;
         Ok(())
     }
 

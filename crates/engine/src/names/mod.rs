@@ -24,7 +24,7 @@ use crate::backend::{
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
 use crate::inode::InodeRef;
-use crate::super_block::SuperBlock;
+use crate::super_block::{NAME_PAGES, SuperBlock};
 
 /// An entry of a directory, and the node it leads to.
 #[derive(Clone, Debug)]
@@ -125,7 +125,8 @@ impl SuperBlock {
     ) -> Result<InodeRef, FileError> {
         self.writable()?;
         let (node, name) = (dir.node()?, name.to_os_string());
-        Ok(dir.change_names(|| self.find_node(|done| Call::Make { dir: node, name, what, mode, creator, done }))?)
+        let make = || self.find_node(|done| Call::Make { dir: node, name, what, mode, creator, done });
+        Ok(self.claim_space(NAME_PAGES, || dir.change_names(make))?)
     }
 
     /// Makes a file without a name in `dir`, which [`SuperBlock::link`] may give it one; else it lives as long
@@ -137,19 +138,18 @@ impl SuperBlock {
         self.writable()?;
         let node = dir.node()?;
         let creator = Some(creator);
-        Ok(self.find_node(|done| Call::Tmpfile { dir: node, mode, creator, done })?)
+        Ok(self.claim_space(NAME_PAGES, || self.find_node(|done| Call::Tmpfile { dir: node, mode, creator, done }))?)
     }
 
     /// Gives `inode` another name.
     ///
     /// # Errors
     /// The backend's, or the volume is frozen or gone.
-    pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
+    pub fn link(self: &Arc<Self>, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
         self.writable()?;
         let (node, dir_node, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
-        dir.change_names(|| {
-            inode.change_with(|| self.call(None, |done| Call::Link { node, dir: dir_node, name, done }))
-        })?;
+        let call = || self.call(None, |done| Call::Link { node, dir: dir_node, name, done });
+        self.claim_space(NAME_PAGES, || dir.change_names(|| inode.change_with(call)))?;
         Ok(())
     }
 
@@ -210,29 +210,32 @@ impl SuperBlock {
         if other.is_some() && mode == RenameMode::Replace && source.kind() == NodeKind::File {
             filemap::write_back(source.arc())?;
         }
-        let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
-        let (from, to) = (from.to_os_string(), to.to_os_string());
-        let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
-        let rename =
-            || self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
-        let renamed = from_dir.change_names(|| to_dir.change_names(rename));
-        source.end_change(changes.0, None);
-        source.outdate();
-        if let Some(((node, other), change)) = other.zip(changes.1) {
-            let asked = node.clone();
-            let attr = match renamed {
-                Ok(()) => self.call(None, |done| Call::Getattr { node: asked, done }).map(Some),
-                Err(_) => Ok(None),
-            };
-            other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
+        let pages = if other.is_none() { NAME_PAGES } else { 0 };
+        self.claim_space(pages, || {
+            let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
+            let (from, to) = (from.to_os_string(), to.to_os_string());
+            let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
+            let rename =
+                || self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
+            let renamed = from_dir.change_names(|| to_dir.change_names(rename));
+            source.end_change(changes.0, None);
+            source.outdate();
+            if let Some(((node, other), change)) = other.zip(changes.1) {
+                let asked = node.clone();
+                let attr = match renamed {
+                    Ok(()) => self.call(None, |done| Call::Getattr { node: asked, done }).map(Some),
+                    Err(_) => Ok(None),
+                };
+                other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
+                renamed?;
+                other.adopt_node(node);
+                attr?;
+                self.space.outdate();
+                return Ok(());
+            }
             renamed?;
-            other.adopt_node(node);
-            attr?;
-            self.space.outdate();
-            return Ok(());
-        }
-        renamed?;
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Reads some entries of a directory behind `cookie`; none at the end. Start with 0.

@@ -19,6 +19,7 @@
 //! # Kernel counterpart
 //! `struct super_block`; sem. 1.1.
 
+mod claims;
 mod freeze;
 mod idle_nodes;
 mod inode_lru;
@@ -30,6 +31,7 @@ mod space;
 mod status;
 mod tenants;
 
+pub(crate) use claims::{NAME_PAGES, pages_of};
 pub(crate) use inode_lru::LruPlace;
 pub(crate) use reads::HIT_BATCH_PAGES;
 pub(crate) use space::{Left, Space};
@@ -56,7 +58,7 @@ use crate::super_block::inode_lru::InodeLru;
 use crate::super_block::reads::ReadCounts;
 use crate::units::{NodeId, Tick};
 use crate::writeback::commit::Commits;
-use crate::writeback::{BackingDevInfo, BdiWriteback, CgroupWbs};
+use crate::writeback::{BackingDevInfo, Backoff, BdiWriteback, CgroupWbs};
 
 const MOUNTED: u8 = 0;
 const FROZEN: u8 = 1;
@@ -95,6 +97,7 @@ pub struct SuperBlock {
     syncs: AtomicU32,
     /// Somebody unmounts or freezes it.
     pub(crate) is_umounting: AtomicBool,
+    pub(crate) flush_backoff: Backoff,
     /// See [`Inode::release_if_clean`].
     pub(crate) releasing: Mutex<()>,
     commits: Commits,
@@ -153,6 +156,7 @@ impl SuperBlock {
             open_files: AtomicU32::new(0),
             syncs: AtomicU32::new(0),
             is_umounting: AtomicBool::new(false),
+            flush_backoff: Backoff::new(),
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),

@@ -16,6 +16,8 @@
 //!     is counted as not included, so it may count twice but never not at all, and `unsure` says by how much.
 //!     A write is refused for good only if it would not fit without that.
 //!
+//! A change that takes space at once is counted like a unit of delayed pages ([`super::claims`]).
+//!
 //! Where a file ends and what lies in its holes are not told apart: a page before the end of what was ever
 //! allocated of the file counts as having its space. A write into an old hole of a full volume is accepted, and
 //! fails at its flush (P2 of SEMANTICS).
@@ -112,6 +114,20 @@ impl Space {
     /// Reserves pages that are dirty whether there is space or not.
     pub(crate) fn reserve(&self, pages: u64) {
         self.delayed.fetch_add(pages as i64 * PAGE, Ordering::Relaxed);
+    }
+
+    /// Whether `pages` more are left, or nothing is delayed that they could be taken from. Approximate.
+    pub(crate) fn has_beside_delayed(&self, pages: u64) -> bool {
+        let delayed = self.delayed.load(Ordering::Relaxed);
+        delayed == 0 || self.limit.load(Ordering::Relaxed).saturating_sub(delayed) >= pages as i64 * PAGE
+    }
+
+    /// The same, with what may have been counted twice (P3).
+    pub(crate) fn may_have_beside_delayed(&self, pages: u64) -> bool {
+        let state = self.state.lock();
+        let delayed = self.delayed.load(Ordering::Relaxed);
+        let left = self.limit.load(Ordering::Relaxed).saturating_sub(delayed).saturating_add(state.unsure);
+        delayed == 0 || left >= pages as i64 * PAGE
     }
 
     /// Delayed pages are gone, or have their space from elsewhere.
@@ -215,15 +231,24 @@ impl SuperBlock {
         Ok(statfs)
     }
 
+    /// Asks the backend, and takes its answer.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub(crate) fn ask_for_space(&self) -> Result<(), BackendError> {
+        let question = self.space.ask(self.now());
+        let statfs = self.call(None, |done| Call::Statfs { done })?;
+        let _ = self.space.answered(&question, &statfs);
+        Ok(())
+    }
+
     /// Asks the backend, for a write that found nothing left.
     ///
     /// # Blocking
     /// For the backend.
     pub(crate) fn confirm_space(&self) -> Result<Left, BackendError> {
         for _ in 0..QUESTIONS_MAX {
-            let question = self.space.ask(self.now());
-            let statfs = self.call(None, |done| Call::Statfs { done })?;
-            let _ = self.space.answered(&question, &statfs);
+            self.ask_for_space()?;
             match self.space.left() {
                 (Left::Unsure, true) => {} // its units have ended: another answer has them for certain
                 (left, _) => return Ok(left),

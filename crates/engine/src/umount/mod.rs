@@ -30,7 +30,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeKind;
-use crate::error::{InsideScan, UmountError};
+use crate::error::{ErrorKind, InsideScan, UmountError};
 use crate::errseq::ErrCursor;
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, Tick};
@@ -233,10 +233,16 @@ impl SuperBlock {
         Err(UmountError::Busy { open_files, open_inodes })
     }
 
-    /// Syncs until nothing is left to sync, over the backend's failures, until `deadline`.
+    /// Syncs until nothing is left to sync, over the backend's failures, until `deadline`. It pauses after each failure
+    /// ([`crate::writeback::Backoff`]).
     fn flush(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
         for attempt in 1_u32.. {
+            if !self.wait_for_attempt(deadline) {
+                return Err(self.deadline_error());
+            }
             let result = sync_volume(self, deadline);
+            let failed = result.as_ref().is_err_and(|error| error.kind() != ErrorKind::TimedOut);
+            self.flush_backoff.tried(failed, self.engine().clock.now(), &self.engine().tunables);
             if result.is_ok() && self.is_clean() {
                 break;
             }

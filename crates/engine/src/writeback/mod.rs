@@ -10,6 +10,7 @@
 //! [`dontcache`] has written back at once, and takes out what is durable.
 //! [`wb`] ties lists, counters and state of one tenant together, [`cgwb`] gives inodes to them; [`sync`] waits for the right-hand end.
 
+mod backoff;
 mod balance;
 mod bdi;
 mod cancel;
@@ -28,6 +29,7 @@ mod wb;
 mod work;
 pub(crate) mod writepages;
 
+pub(crate) use backoff::Backoff;
 pub(crate) use balance::WriterAccount;
 pub(crate) use bdi::Attempt;
 pub use bdi::BackingDevInfo;

@@ -450,9 +450,7 @@ impl BdiWriteback {
         if !std::mem::take(&mut state.failed) {
             return;
         }
-        let tunables = &self.pool.tunables;
-        let wait = tunables.retry_min.saturating_mul(1 << state.failures.min(20)).min(tunables.retry_max);
+        state.retry_at = Some(now + self.pool.tunables.retry_after(state.failures));
         state.failures += 1;
-        state.retry_at = Some(now + wait);
     }
 }

@@ -235,6 +235,27 @@ fn a_flush_after_umount2_that_hangs_can_be_given_up() {
     assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
 }
 
+/// After a failed attempt the next is an hour away, for the flusher and for the flush of the unmount. Any other attempt
+/// is one without a pause. A sync tries at once, and ends both pauses.
+#[test]
+fn a_flush_that_fails_is_tried_again_with_pauses() {
+    let hour = Duration::from_secs(3600);
+    let rig = Rig::with(32 << 20, slackwater::Tunables { retry_min: hour, retry_max: hour, ..Default::default() });
+    let rule = rig.faults.add(Rule::fail(slackwater::ErrorKind::NoSpace).on("write"));
+    fs::write(rig.file("a"), pattern(1, 4096)).unwrap();
+    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    let mounted = rig.mounted.clone();
+    let flushing = std::thread::spawn(move || mounted.wait_ended());
+    until("the flush has tried", || rig.faults.strikes(rule) > 0);
+    let soon = UmountRequest { deadline: Some(Duration::from_secs(2)), ..UmountRequest::default() };
+    let _ = rig.mounted.umount(soon, &|_| {}); // in slices of a second
+    assert!(rig.faults.strikes(rule) <= 3, "{} attempts", rig.faults.strikes(rule));
+    rig.faults.clear();
+    rig.mounted.super_block().sync().unwrap();
+    within("the flush", move || flushing.join().unwrap()).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 4096));
+}
+
 #[test]
 fn force_and_discard_together_wait_for_nobody() {
     let rig = Rig::with(8 << 20, slackwater::Tunables::default());

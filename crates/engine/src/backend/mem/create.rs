@@ -27,6 +27,7 @@ impl Volume {
         let dir = self.free_name(dir, name)?;
         let body = match what {
             NewNode::File => Body::File(Blocks::default()),
+            NewNode::Directory if self.blocks_free() == 0 => return Err(ErrorKind::NoSpace.into()),
             NewNode::Directory => Body::Directory(Entries::default()),
             NewNode::Symlink(target) => Body::Symlink(target),
             NewNode::Special { type_bits, rdev } if SPECIAL_TYPES.contains(&type_bits) => {

@@ -1,0 +1,138 @@
+//! P11: data that was accepted reaches a source that runs full, whatever takes the space meanwhile.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::bytes;
+use crate::rig::{Mount, Scratch, need_fuse};
+
+const MIB: usize = 1 << 20;
+const ACCEPTED: usize = 15 * MIB;
+
+/// A file system of 32 MiB with a source in it.
+struct Small {
+    scratch: Scratch,
+    root: PathBuf,
+}
+
+impl Small {
+    fn tmpfs() -> Self {
+        let (scratch, root) = Self::place();
+        mount("tmpfs", &root, "tmpfs", MountFlags::empty(), Some(c"size=32m")).unwrap();
+        Self { scratch, root }
+    }
+
+    /// In a file. None where the machine has no loop devices or no mkfs.ext4.
+    fn ext4(more: &[&str]) -> Option<Self> {
+        let (scratch, root) = Self::place();
+        let image = scratch.path.join("image");
+        File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let run = |program: &str, arguments: &[&str], last: &[&Path]| {
+            let ran = Command::new(program).args(arguments).args(last).output();
+            ran.is_ok_and(|output| output.status.success())
+        };
+        let made = run("mkfs.ext4", &[&["-q", "-F", "-m", "0", "-b", "4096", "-N", "9000"], more].concat(), &[&image])
+            && run("mount", &["-o", "loop"], &[&image, &root]);
+        if !made {
+            eprintln!("skipped: no ext4 on a loop device here");
+            return None;
+        }
+        Some(Self { scratch, root })
+    }
+
+    fn place() -> (Scratch, PathBuf) {
+        need_fuse();
+        let scratch = Scratch::new();
+        let root = scratch.dir("small", 0o755);
+        (scratch, root)
+    }
+
+    /// A mount that writes nothing back by itself, with [`ACCEPTED`] bytes in one file.
+    fn mount_and_write(&self) -> (PathBuf, Mount, File) {
+        let source = self.root.join("source");
+        fs::create_dir(&source).unwrap();
+        let mountpoint = self.scratch.dir("mount", 0o755);
+        let mount = self.scratch.mount(&source, &mountpoint, &["--dirty-ratio", "90", "--dirty-expire", "10m"]);
+        let mut file = File::create(mountpoint.join("data")).unwrap();
+        file.write_all(&bytes(1, ACCEPTED)).unwrap();
+        (mountpoint, mount, file)
+    }
+
+    /// Everything that was accepted arrives.
+    fn finish(self, mountpoint: &Path, mut mount: Mount, file: File) {
+        file.sync_all().unwrap();
+        drop(file);
+        self.scratch.umount(mountpoint);
+        mount.wait().expect(0, &[]);
+        assert!(fs::read(self.root.join("source/data")).unwrap() == bytes(1, ACCEPTED), "other bytes than accepted");
+        unmount(&self.root, UnmountFlags::empty()).unwrap();
+    }
+}
+
+fn errno(error: &std::io::Error) -> Option<Errno> {
+    Errno::from_io_error(error)
+}
+
+#[test]
+fn p11_directories_take_no_space_from_accepted_bytes() {
+    let Some(small) = Small::ext4(&[]) else { return };
+    let (mountpoint, mount, file) = small.mount_and_write();
+    let refused = (0..9000).find_map(|nth| fs::create_dir(mountpoint.join(format!("d{nth}"))).err());
+    assert_eq!(errno(&refused.expect("the source has less space")), Some(Errno::NOSPC));
+    small.finish(&mountpoint, mount, file);
+}
+
+fn allocate_too_much(small: Small) {
+    let (mountpoint, mount, file) = small.mount_and_write();
+    let other = File::create(mountpoint.join("other")).unwrap();
+    let refused = fallocate(&other, FallocateFlags::empty(), 0, 20 * MIB as u64);
+    assert_eq!(refused, Err(Errno::NOSPC));
+    drop(other);
+    small.finish(&mountpoint, mount, file);
+}
+
+#[test]
+fn p11_an_allocation_takes_no_space_from_accepted_bytes() {
+    allocate_too_much(Small::tmpfs());
+}
+
+#[test]
+fn p11_an_allocation_on_ext4_takes_no_space_from_accepted_bytes() {
+    Small::ext4(&[]).map(allocate_too_much).unwrap_or_default();
+}
+
+/// What a source needs beside the bytes, the blocks that say where they are, is not accepted either.
+fn fill(small: Small) {
+    let (mountpoint, mount, file) = small.mount_and_write();
+    let mut other = File::create(mountpoint.join("other")).unwrap();
+    let refused = loop {
+        if let Err(error) = other.write_all(&bytes(2, MIB / 4)) {
+            break error;
+        }
+    };
+    assert_eq!(errno(&refused), Some(Errno::NOSPC));
+    other.sync_all().unwrap();
+    drop(other);
+    small.finish(&mountpoint, mount, file);
+}
+
+#[test]
+fn p11_a_source_has_space_for_its_own_blocks() {
+    Small::ext4(&[]).map(fill).unwrap_or_default();
+}
+
+#[test]
+fn p11_all_that_a_source_in_memory_accepts_arrives() {
+    fill(Small::tmpfs());
+}
+
+#[test]
+fn p11_a_source_without_extents_has_space_for_its_own_blocks() {
+    Small::ext4(&["-O", "^extent,^64bit"]).map(fill).unwrap_or_default();
+}

@@ -1,0 +1,72 @@
+//! Pauses between the attempts of a flush that must not give up: an unmount's, with or without a deadline.
+//!
+//! A sync tries at once, whatever failed before (P2 of SEMANTICS). A flush is a loop of syncs, so it pauses after one that
+//! failed, as the flusher does: `retry_min`, doubled by each failure in a row up to `retry_max`.
+//!
+//! # Invariants
+//! B1. The pause belongs to the volume and not to a call: a flush in slices pauses as one that is not cut.
+//! B2. A pause ends early when nothing is left to flush: the flusher has its own attempts meanwhile.
+
+use std::time::Duration;
+
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
+
+use crate::lock_order::LEAVES;
+use crate::super_block::SuperBlock;
+use crate::tunables::Tunables;
+use crate::units::Tick;
+
+/// How often a pause looks whether it is over.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// When the next attempt is due.
+pub(crate) struct Backoff(Mutex<Failures>);
+
+#[derive(Default)]
+struct Failures {
+    in_a_row: u32,
+    due: Option<Tick>,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(LEAVES, Failures::default()))
+    }
+
+    /// An attempt has ended at `now`.
+    pub(crate) fn tried(&self, failed: bool, now: Tick, tunables: &Tunables) {
+        let mut failures = self.0.lock();
+        if !failed {
+            *failures = Failures::default();
+            return;
+        }
+        failures.due = Some(now + tunables.retry_after(failures.in_a_row));
+        failures.in_a_row += 1;
+    }
+
+    fn is_due(&self, now: Tick) -> bool {
+        self.0.lock().due.is_none_or(|due| due <= now)
+    }
+}
+
+impl SuperBlock {
+    /// Waits until the next attempt is due (B2). False when `deadline` comes first.
+    ///
+    /// # Blocking
+    /// Until then.
+    pub(crate) fn wait_for_attempt(self: &Arc<Self>, deadline: Option<Tick>) -> bool {
+        let engine = self.engine();
+        loop {
+            let now = engine.clock.now();
+            let by_hand = engine.tunables.flusher_threads == 0;
+            if by_hand || self.flush_backoff.is_due(now) || self.is_clean() {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return false;
+            }
+            engine.room.sleep(deadline.map_or(LOOK, |deadline| deadline.since(now).min(LOOK)));
+        }
+    }
+}
