@@ -58,6 +58,7 @@ impl Volume {
             RenameMode::Replace => renameat(from_dir, from, to_dir, to),
             RenameMode::NoReplace => renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE),
             RenameMode::Exchange => renameat_with(from_dir, from, to_dir, to, RenameFlags::EXCHANGE),
+            RenameMode::Whiteout => renameat_with(from_dir, from, to_dir, to, RenameFlags::WHITEOUT),
         }
         .map_err(failed("renameat2"))?;
         self.unpin(replaced);

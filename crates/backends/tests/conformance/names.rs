@@ -22,6 +22,7 @@ crate::properties! {
     a_rename_replaces_what_may_be_replaced,
     a_rename_that_may_not_replace_does_not,
     an_exchange_swaps_two_names,
+    a_whiteout_takes_the_old_name,
     a_directory_does_not_move_into_itself,
 }
 
@@ -238,6 +239,17 @@ fn an_exchange_swaps_two_names(volume: &Volume) {
     assert_eq!(volume.lookup(&dir, "inner").expect("swapped").node.id(), file.id());
     assert_eq!((volume.attr(&root).nlink, volume.attr(&dir).nlink), (4, 2));
     assert_eq!(volume.rename((&root, "file"), (&dir, "nothing"), RenameMode::Exchange), Err(ErrorKind::NotFound));
+}
+
+fn a_whiteout_takes_the_old_name(volume: &Volume) {
+    let root = volume.root();
+    let dir = volume.directory(&root, "dir");
+    let (file, _) = (volume.file(&root, "file"), volume.file(&dir, "replaced"));
+    assert_eq!(volume.rename((&root, "file"), (&dir, "replaced"), RenameMode::Whiteout), Ok(()));
+    assert_eq!(volume.lookup(&dir, "replaced").expect("it moved").node.id(), file.id());
+    let whiteout = volume.lookup(&root, "file").expect("a whiteout").attr;
+    assert_eq!((whiteout.mode & 0o170_000, whiteout.rdev, whiteout.nlink), (0o020_000, 0, 1));
+    assert_eq!(volume.remove(&root, "file", Removal::File), Ok(()));
 }
 
 fn a_directory_does_not_move_into_itself(volume: &Volume) {

@@ -83,6 +83,9 @@ pub enum RenameMode {
     NoReplace,
     /// The two names change places.
     Exchange,
+    /// It is replaced, and the old name leads to a whiteout: a character device 0/0, by which union file systems know that
+    /// a name is gone.
+    Whiteout,
 }
 
 /// How much [`Call::Sync`](super::Call::Sync) makes durable.

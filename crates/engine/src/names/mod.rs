@@ -200,14 +200,15 @@ impl SuperBlock {
         // Found first: a rename changes the time of the file, and tells nobody.
         let source = self.lookup(from_dir, from)?;
         let other = match mode {
-            RenameMode::Replace | RenameMode::Exchange => match self.lookup(to_dir, to) {
+            RenameMode::Replace | RenameMode::Exchange | RenameMode::Whiteout => match self.lookup(to_dir, to) {
                 Ok(other) => Some((other.node()?, other)),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             },
             RenameMode::NoReplace => None,
         };
-        if other.is_some() && mode == RenameMode::Replace && source.kind() == NodeKind::File {
+        let replaces = matches!(mode, RenameMode::Replace | RenameMode::Whiteout);
+        if other.is_some() && replaces && source.kind() == NodeKind::File {
             filemap::write_back(source.arc())?;
         }
         let pages = if other.is_none() { NAME_PAGES } else { 0 };

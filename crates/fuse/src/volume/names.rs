@@ -20,6 +20,7 @@ use crate::volume::nodes::Node;
 /// Flags of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 
 /// On whose behalf a request makes something.
 pub(super) fn creator(header: &RequestHeader, umask: u32) -> Creator {
@@ -143,7 +144,7 @@ impl Volume {
             0 => RenameMode::Replace,
             RENAME_NOREPLACE => RenameMode::NoReplace,
             RENAME_EXCHANGE => RenameMode::Exchange,
-            // Whiteouts are for union file systems; the backend might not be able to hold one.
+            RENAME_WHITEOUT => RenameMode::Whiteout,
             _ => return Err(Errno::INVAL.into()),
         };
         self.unfrozen(|| self.sb.rename(&from_dir.inode, from, &to_dir.inode, to, mode))?;

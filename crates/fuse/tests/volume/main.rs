@@ -18,6 +18,7 @@ mod lifetimes;
 mod listing;
 mod mappings;
 mod names;
+mod overlay;
 mod programs;
 mod pruning;
 mod rig;

@@ -14,6 +14,8 @@ use crate::error::ErrorKind;
 const SETGID: u32 = 0o2000;
 /// The type bits of character device, block device, FIFO and socket.
 const SPECIAL_TYPES: [u32; 4] = [0o020_000, 0o060_000, 0o010_000, 0o140_000];
+/// What the old name of a [rename](crate::backend::RenameMode::Whiteout) leads to.
+pub(super) const WHITEOUT: Body = Body::Special { type_bits: SPECIAL_TYPES[0], rdev: 0 };
 
 impl Volume {
     pub(super) fn make(

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use slackwater_sync::shim::Arc;
 
 use crate::backend::mem::blocks::Blocks;
+use crate::backend::mem::create::WHITEOUT;
 use crate::backend::mem::node::{Body, Entries, MemNode};
 use crate::backend::{
     Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
@@ -212,6 +213,10 @@ impl Volume {
             }
         }
         self.give_name(ino, to_dir, to);
+        if mode == RenameMode::Whiteout {
+            let whiteout = self.add(WHITEOUT, 0, (0, 0));
+            self.give_name(whiteout, from_dir, from);
+        }
         if from_dir != to_dir {
             self.moved.push((from_dir, to_dir));
         }
@@ -387,7 +392,7 @@ impl Volume {
             (RenameMode::Exchange, None) => Err(ErrorKind::NotFound.into()),
             (RenameMode::Exchange, Some(other)) if self.is_within(from_dir, other) => Err(ErrorKind::Invalid.into()),
             (RenameMode::NoReplace, Some(_)) => Err(ErrorKind::Exists.into()),
-            (RenameMode::Replace, Some(other)) if other != ino => match body(other) {
+            (RenameMode::Replace | RenameMode::Whiteout, Some(other)) if other != ino => match body(other) {
                 Body::Directory(_) if !is_directory => Err(ErrorKind::IsDirectory.into()),
                 Body::Directory(entries) if !entries.is_empty() => Err(ErrorKind::NotEmpty.into()),
                 Body::File(_) | Body::Symlink(_) | Body::Special { .. } if is_directory => {
@@ -395,7 +400,7 @@ impl Volume {
                 }
                 Body::Directory(_) | Body::File(_) | Body::Symlink(_) | Body::Special { .. } => Ok(()),
             },
-            (RenameMode::Exchange | RenameMode::NoReplace | RenameMode::Replace, _) => Ok(()),
+            (_, _) => Ok(()),
         }
     }
 
