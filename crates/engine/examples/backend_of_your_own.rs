@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use slackwater::backend::{Attr, Backend, Call, FileHandle, Found, Limits, NewNode, Node, NodeKind};
+use slackwater::backend::{Attr, Backend, Call, FileHandle, Found, Limits, NewNode, Node, NodeKind, Protection};
 use slackwater::{Engine, ErrorKind, File, ManualClock, NodeId, Timestamp, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 
@@ -20,7 +20,9 @@ fn attr(ino: u64, size: usize) -> Attr {
     let (size_bytes, time) = (size as u64, Timestamp(0));
     let id = NodeId { dev: 7, ino, generation: 0 };
     let (atime, mtime, ctime) = (time, time, time);
-    Attr { id, kind, mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size_bytes, allocated_bytes: 0, atime, mtime, ctime }
+    let protection = Protection::None;
+    let (nlink, uid, gid, rdev, allocated_bytes) = (1, 0, 0, 0, 0);
+    Attr { id, kind, mode, nlink, uid, gid, rdev, size_bytes, allocated_bytes, atime, mtime, ctime, protection }
 }
 
 fn found(ino: u64, size: usize) -> Found {

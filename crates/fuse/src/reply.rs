@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{
-    AttrOut, BmapOut, EntryOut, FileLock, GetxattrOut, Kstatfs, LkOut, LseekOut, OpenOut, StatxOut, WriteOut,
+    AttrOut, BmapOut, EntryOut, FileLock, GetxattrOut, IoctlOut, Kstatfs, LkOut, LseekOut, OpenOut, StatxOut, WriteOut,
 };
 use crate::connection::Connection;
 use crate::held::Held;
@@ -72,7 +72,7 @@ impl Reply {
         self.io_slices(&[])
     }
 
-    /// These bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)), an attribute or an ioctl.
+    /// These bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)), an attribute.
     pub fn bytes(self, bytes: &[u8]) -> Delivery {
         self.io_slices(&[IoSlice::new(bytes)])
     }
@@ -125,6 +125,12 @@ impl Reply {
     /// GETXATTR and LISTXATTR that asked for the size.
     pub fn xattr_size(self, size: u32) -> Delivery {
         self.bytes(&GetxattrOut { size, padding: 0 }.to_bytes())
+    }
+
+    /// IOCTL: it is done, and has these bytes for its caller.
+    pub fn ioctl(self, output: &[u8]) -> Delivery {
+        let head = IoctlOut::default().to_bytes();
+        self.io_slices(&[IoSlice::new(&head), IoSlice::new(output)])
     }
 
     /// LSEEK.

@@ -1,10 +1,10 @@
 //! Attributes of nodes and of the file system.
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_OMIT, Uid, chmodat,
-    chownat, fstatvfs, ftruncate, makedev, statx, utimensat,
+    AtFlags, FileType, Gid, Mode, Statx, StatxAttributes, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_OMIT,
+    Uid, chmodat, chownat, fstatvfs, ftruncate, makedev, statx, utimensat,
 };
-use slackwater::backend::{Attr, AttrChange, Node, NodeKind, Statfs};
+use slackwater::backend::{Attr, AttrChange, Node, NodeKind, Protection, Statfs};
 use slackwater::{BackendError, ErrorKind, NodeId, Timestamp};
 
 use super::errno::failed;
@@ -94,6 +94,18 @@ pub(super) fn attr_of(stat: &Statx, id: NodeId) -> Attr {
         atime: stamp(stat.stx_atime),
         mtime: stamp(stat.stx_mtime),
         ctime: stamp(stat.stx_ctime),
+        protection: protection_of(stat.stx_attributes),
+    }
+}
+
+/// What `statx` tells of it. A file system that does not tell has neither.
+fn protection_of(attributes: StatxAttributes) -> Protection {
+    if attributes.contains(StatxAttributes::IMMUTABLE) {
+        Protection::Immutable
+    } else if attributes.contains(StatxAttributes::APPEND) {
+        Protection::AppendOnly
+    } else {
+        Protection::None
     }
 }
 

@@ -230,6 +230,7 @@ fn group_is_inherited(dir: &OwnedFd, made: &Attr) -> Answer<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slackwater::backend::Protection;
     use slackwater::{NodeId, Timestamp};
 
     #[test]
@@ -238,7 +239,22 @@ mod tests {
         let (uid, kind) = (geteuid().as_raw(), NodeKind::Special);
         let (mode, nlink, gid, rdev, size_bytes, allocated_bytes) = (0o010_600, 1, 0, 0, 0, 0);
         let (atime, mtime, ctime) = (time, time, time);
-        let made = Attr { id, kind, mode, nlink, uid, gid, rdev, size_bytes, allocated_bytes, atime, mtime, ctime };
+        let protection = Protection::None;
+        let made = Attr {
+            id,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size_bytes,
+            allocated_bytes,
+            atime,
+            mtime,
+            ctime,
+            protection,
+        };
         assert!(is_ours(&made, NodeKind::Special));
         assert!(!is_ours(&Attr { uid: uid + 1, ..made }, NodeKind::Special), "of somebody else");
         assert!(!is_fresh(&Attr { kind: NodeKind::File, ..made }, NodeKind::Special), "of another kind");

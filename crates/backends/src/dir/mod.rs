@@ -36,6 +36,7 @@ mod closer;
 mod create;
 mod errno;
 mod file_system;
+mod flags;
 mod handles;
 mod limits;
 mod names;

@@ -56,6 +56,10 @@ impl Volume {
             Call::Removexattr { node, name, done } => {
                 done.complete(self.changed(&[&node], self.removexattr(&node, &name)));
             }
+            Call::Getflags { node, done } => done.complete(self.getflags(&node)),
+            Call::Setflags { node, flags, done } => {
+                done.complete(self.changed(&[&node], self.setflags(&node, flags)));
+            }
             Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
                 let allocated = self.fallocate(&node, mode, offset_bytes, len_bytes);
                 done.complete(self.changed(&[&node], allocated));

@@ -186,6 +186,22 @@ pub enum Call {
         /// The node's attributes afterwards.
         done: Done<Attr>,
     },
+    /// Reads the flags of a file or directory: the bits of `FS_IOC_GETFLAGS`.
+    Getflags {
+        /// Node to ask.
+        node: Node,
+        /// Its flags; `Unsupported` where the backend has none.
+        done: Done<u32>,
+    },
+    /// Sets all flags of a file or directory.
+    Setflags {
+        /// Node to change.
+        node: Node,
+        /// The flags that it is to have.
+        flags: u32,
+        /// The node's attributes afterwards.
+        done: Done<Attr>,
+    },
     /// Allocates, zeroes or frees a range of a regular file.
     Fallocate {
         /// The file.
@@ -257,6 +273,8 @@ impl Call {
             Self::Setxattr { .. } => "setxattr",
             Self::Listxattr { .. } => "listxattr",
             Self::Removexattr { .. } => "removexattr",
+            Self::Getflags { .. } => "getflags",
+            Self::Setflags { .. } => "setflags",
             Self::Fallocate { .. } => "fallocate",
             Self::Seek { .. } => "seek",
             Self::Read(_) => "read",
@@ -282,6 +300,7 @@ impl Call {
                 Some(node.id())
             }
             Self::Listxattr { node, .. } | Self::Removexattr { node, .. } => Some(node.id()),
+            Self::Getflags { node, .. } | Self::Setflags { node, .. } => Some(node.id()),
             Self::Fallocate { node, .. } | Self::Seek { node, .. } => Some(node.id()),
             Self::Reopen { id, .. } => *id,
             Self::Read(unit) => Some(unit.node().id()),
@@ -302,6 +321,7 @@ impl Call {
             Self::Readdir { .. } | Self::ReaddirPlus { .. } => None,
             Self::Getxattr { .. } | Self::Setxattr { .. } | Self::Listxattr { .. } => None,
             Self::Removexattr { .. } | Self::Fallocate { .. } | Self::Seek { .. } => None,
+            Self::Getflags { .. } | Self::Setflags { .. } => None,
             Self::Sync { .. } | Self::SyncVolume { .. } | Self::Statfs { .. } => None,
         }
     }
@@ -321,6 +341,7 @@ impl Call {
             | Self::Link { done, .. }
             | Self::Setxattr { done, .. }
             | Self::Removexattr { done, .. }
+            | Self::Setflags { done, .. }
             | Self::Fallocate { done, .. } => done.complete(Err(error)),
             Self::Rename { done, .. } | Self::Sync { done, .. } | Self::SyncVolume { done } => {
                 done.complete(Err(error));
@@ -330,6 +351,7 @@ impl Call {
             Self::ReaddirPlus { done, .. } => done.complete(Err(error)),
             Self::Getxattr { done, .. } => done.complete(Err(error)),
             Self::Listxattr { done, .. } => done.complete(Err(error)),
+            Self::Getflags { done, .. } => done.complete(Err(error)),
             Self::Seek { done, .. } => done.complete(Err(error)),
             Self::Read(unit) => unit.complete(Err(error)),
             Self::Write(unit) => unit.complete(Err(error)),

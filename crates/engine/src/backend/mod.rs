@@ -29,6 +29,14 @@ mod mem;
 mod unit;
 mod values;
 
+/// Flags of a node that the engine knows: two of the bits of `FS_IOC_GETFLAGS`, all of which pass as they are.
+pub mod file_flags {
+    /// [`Protection::Immutable`](super::Protection::Immutable).
+    pub const IMMUTABLE: u32 = 0x10;
+    /// [`Protection::AppendOnly`](super::Protection::AppendOnly).
+    pub const APPEND: u32 = 0x20;
+}
+
 pub use call::Call;
 pub use done::Done;
 pub use mem::{MemBackend, MemFile};
@@ -218,4 +226,17 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of data or attributes.
     pub ctime: Timestamp,
+    /// Whether the backend refuses changes, whoever makes them.
+    pub protection: Protection,
+}
+
+/// What a backend refuses to do with a node, whoever asks: it has a flag that says so ([`file_flags`]).
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Protection {
+    /// Nothing.
+    None,
+    /// A file only grows at its end; a directory keeps its names.
+    AppendOnly,
+    /// It does not change at all.
+    Immutable,
 }

@@ -10,13 +10,14 @@ use std::ffi::{OsStr, OsString};
 
 use slackwater_sync::shim::Arc;
 
-use crate::backend::{AttrChange, Call, NodeKind, XattrMode};
+use crate::backend::{AttrChange, Call, NodeKind, SyncScope, XattrMode, file_flags};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
 use crate::inode::{Inode, InodeRef, meta};
 use crate::super_block::{SuperBlock, pages_of};
 use crate::units::Timestamp;
 use crate::writeback::SetattrTurn;
+use crate::writeback::sync::sync_inode;
 
 /// The extended attribute that any write to the file takes away.
 const CAPABILITY: &str = "security.capability";
@@ -82,6 +83,31 @@ impl SuperBlock {
             state.meta |= meta::DIRTY_SYNC | meta::DIRTY_MODE;
         }
         inode.arc().mark_dirty(meta::DIRTY_SYNC);
+        Ok(())
+    }
+
+    /// Reads the flags of a file or directory: the bits of `FS_IOC_GETFLAGS`.
+    ///
+    /// # Errors
+    /// The backend's; `Unsupported` if it has none.
+    pub fn flags(&self, inode: &InodeRef) -> Result<u32, FileError> {
+        self.alive()?;
+        let node = inode.node()?;
+        Ok(self.call(None, |done| Call::Getflags { node, done })?)
+    }
+
+    /// Sets all flags of a file or directory. A file is made durable before it becomes immutable or append-only:
+    /// afterwards the backend takes nothing. The caller sees to it that nobody writes meanwhile.
+    ///
+    /// # Errors
+    /// The backend's, also those of making the file durable; or the volume is frozen or gone.
+    pub fn set_flags(&self, inode: &InodeRef, flags: u32) -> Result<(), FileError> {
+        self.writable()?;
+        if flags & (file_flags::IMMUTABLE | file_flags::APPEND) != 0 && inode.kind() == NodeKind::File {
+            sync_inode(inode.arc(), SyncScope::All, None)?;
+        }
+        let node = inode.node()?;
+        inode.change_with(|| self.call(None, |done| Call::Setflags { node, flags, done }))?;
         Ok(())
     }
 

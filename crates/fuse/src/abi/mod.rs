@@ -15,8 +15,8 @@ pub use flags::{fattr, fopen, fsync, getattr, init, lk, open, open_in, read_in, 
 pub use notify::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut, NotifyPruneOut};
 pub use opcode::Opcode;
 pub use reply::{
-    Attr, AttrOut, BmapOut, DirentHead, EntryOut, FileLock, GetxattrOut, InitOut, Kstatfs, LkOut, LseekOut, OpenOut,
-    OutHeader, Statx, StatxOut, SxTime, WriteOut,
+    Attr, AttrOut, BmapOut, DirentHead, EntryOut, FileLock, GetxattrOut, InitOut, IoctlOut, Kstatfs, LkOut, LseekOut,
+    OpenOut, OutHeader, Statx, StatxOut, SxTime, WriteOut,
 };
 pub use request::{
     AccessIn, BatchForgetIn, BmapIn, CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn,

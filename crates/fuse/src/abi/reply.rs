@@ -99,6 +99,13 @@ wire! {
         pub padding: u32,
     }
 
+    pub struct IoctlOut {
+        pub result: i32,
+        pub flags: u32,
+        pub in_iovs: u32,
+        pub out_iovs: u32,
+    }
+
     pub struct Kstatfs {
         pub blocks: u64,
         pub bfree: u64,

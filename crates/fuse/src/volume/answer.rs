@@ -36,6 +36,8 @@ pub(super) enum Answer {
     Place(u64),
     /// Space and limits.
     Statfs(Kstatfs),
+    /// What an ioctl has for its caller.
+    Ioctl(Vec<u8>),
 }
 
 impl Volume {
@@ -60,6 +62,7 @@ impl Volume {
             Answer::Written(bytes) => reply.write(*bytes),
             Answer::Place(offset) => reply.lseek(*offset),
             Answer::Statfs(statfs) => reply.statfs(statfs),
+            Answer::Ioctl(output) => reply.ioctl(output),
         };
         if delivery == Delivery::Gone {
             self.take_back(answer);
@@ -83,7 +86,8 @@ impl Volume {
             | Answer::Size(_)
             | Answer::Written(_)
             | Answer::Place(_)
-            | Answer::Statfs(_) => {}
+            | Answer::Statfs(_)
+            | Answer::Ioctl(_) => {}
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::request::{Payload, RequestHeader};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::by_handle::{PARENT, SELF, is_of_itself};
+use crate::volume::flags::FlagsIoctl;
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
@@ -135,7 +136,6 @@ impl Volume {
                 volume.sb.sync()?;
                 Ok(Answer::Done)
             }),
-            Operation::Ioctl { .. } => self.deliver(reply, Err(Errno::NOTTY.into())),
             // The kernel does these itself where it is told that nobody else does: permissions and locks among
             // them. It asks for attributes by GETATTR where STATX is not known.
             Operation::Access(_)
@@ -252,6 +252,10 @@ impl Volume {
                 let (name, value) = (own(name), value.to_vec());
                 self.serve(cx, header, change, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
             }
+            Operation::Ioctl { args, input } => match FlagsIoctl::parse(args.cmd, input) {
+                Some(ioctl) => self.serve(cx, header, change, reply, move |volume| volume.ioctl(&node, ioctl)),
+                None => self.deliver(reply, Err(Errno::NOTTY.into())),
+            },
             Operation::Removexattr { name } => {
                 let name = own(name);
                 self.serve(cx, header, change, reply, move |volume| volume.removexattr(&node, &name));

@@ -22,6 +22,7 @@ mod directories;
 mod dispatch;
 mod dontcache;
 mod errno;
+mod flags;
 mod handles;
 pub(crate) mod lock_order;
 mod names;

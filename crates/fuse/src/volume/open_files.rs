@@ -11,6 +11,7 @@ use crate::abi::{FsyncIn, OpenIn, fopen, open_in};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::{self, Failure};
+use crate::volume::flags::check_protection;
 use crate::volume::nodes::Node;
 
 /// Bit of FSYNC and FSYNCDIR: the data only.
@@ -26,7 +27,7 @@ pub(super) struct OpenFile {
 impl OpenFile {
     fn new(node: &Arc<Node>, file: File, is_writable: bool) -> Self {
         if is_writable {
-            node.writers.fetch_add(1, Ordering::AcqRel);
+            node.writers.fetch_add(1, Ordering::SeqCst); // G1 of `flags`
         }
         Self { node: Arc::clone(node), file, is_writable }
     }
@@ -98,6 +99,10 @@ impl Volume {
         // Close-to-open: who opens a file sees what was there a moment ago.
         let (_, is_changed) = self.revalidate(&node.inode)?;
         let file = self.unfrozen(|| File::open(&node.inode))?;
+        let open = OpenFile::new(node, file, is_writable);
+        if is_writable {
+            check_protection(node, flags)?;
+        }
         let open_flags = if is_writable {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
         } else if flags.contains(OFlags::DIRECT)
@@ -110,7 +115,7 @@ impl Volume {
         } else {
             fopen::NOFLUSH | fopen::KEEP_CACHE
         };
-        Ok((self.handles.add_file(Arc::new(OpenFile::new(node, file, is_writable))), open_flags))
+        Ok((self.handles.add_file(Arc::new(open)), open_flags))
     }
 
     /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports what went wrong since the last

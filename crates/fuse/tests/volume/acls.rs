@@ -44,7 +44,7 @@ fn acl_of(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
 }
 
 /// Does something as somebody who is not root, on a thread of his own.
-fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
     let act = || {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         set_thread_groups(&[]).unwrap();

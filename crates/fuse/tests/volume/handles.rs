@@ -8,31 +8,13 @@ use std::path::{Path, PathBuf};
 
 use libc::{O_DIRECTORY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
 use slackwater::Tunables;
 
 use crate::programs::until;
-use crate::rig::{Rig, new_home};
+use crate::rig::{Rig, Tmpfs, new_home};
 use crate::sys::Handle;
 
 const EXT4: i64 = 0xef53;
-
-/// A tmpfs at `home`, which has handles on every machine; unmounted in the end.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn new(home: PathBuf) -> Self {
-        rustix::mount::mount("tmpfs", &home, "tmpfs", MountFlags::empty(), None).unwrap();
-        Self(home)
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
-        let _ = fs::remove_dir(&self.0);
-    }
-}
 
 /// Sources whose handles have a known form: a tmpfs, and what these tests have by themselves if that is ext4.
 fn on_each_file_system(test: impl Fn(Rig)) {

@@ -13,6 +13,7 @@ mod cgroups;
 mod configured;
 mod dontcache;
 mod ending;
+mod flags;
 mod handles;
 mod lifetimes;
 mod listing;

@@ -195,6 +195,23 @@ impl Drop for Rig {
     }
 }
 
+/// A tmpfs at the home of a rig, for what not every file system has; unmounted in the end.
+pub(crate) struct Tmpfs(pub(crate) PathBuf);
+
+impl Tmpfs {
+    pub(crate) fn new(home: PathBuf) -> Self {
+        rustix::mount::mount("tmpfs", &home, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        Self(home)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, true);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
 fn new_engine(arena_bytes: u64, tunables: Tunables) -> Engine {
     Engine::new(Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap(), Arc::new(SystemClock), tunables)
 }

@@ -157,6 +157,9 @@ impl Backend for MemBackend {
             Call::Removexattr { node, name, done } => {
                 done.complete(self.ask(|volume| volume.removexattr(&node, &name)));
             }
+            call @ (Call::Getflags { .. } | Call::Setflags { .. }) => {
+                call.fail(crate::error::ErrorKind::Unsupported.into())
+            }
             Call::Fallocate { node, mode, offset_bytes, len_bytes, done } => {
                 done.complete(self.ask(|volume| volume.fallocate(&node, mode, offset_bytes, len_bytes)));
             }

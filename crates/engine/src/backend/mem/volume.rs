@@ -10,8 +10,8 @@ use crate::backend::mem::blocks::Blocks;
 use crate::backend::mem::create::WHITEOUT;
 use crate::backend::mem::node::{Body, Entries, MemNode};
 use crate::backend::{
-    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, ReadUnit, Removal, RenameMode, Statfs,
-    WriteUnit,
+    Attr, AttrChange, DirEntry, DirEntryPlus, FileHandle, Found, Node, NodeKind, Protection, ReadUnit, Removal,
+    RenameMode, Statfs, WriteUnit,
 };
 use crate::error::{BackendError, ErrorKind};
 use crate::units::{NodeId, PAGE_BYTES, Timestamp};
@@ -343,6 +343,7 @@ impl Volume {
             atime: attrs.atime,
             mtime: attrs.mtime,
             ctime: attrs.ctime,
+            protection: Protection::None,
         }
     }
 

@@ -1,0 +1,126 @@
+//! Flags of files and directories (`chattr`, `lsattr`), and what two of them mean for a cache.
+//!
+//! The source has the flags, and it refuses what they forbid. The kernel has checked that the caller may change
+//! them: owner or CAP_FOWNER, and CAP_LINUX_IMMUTABLE for append-only and immutable. A flag of which the source would check
+//! more than that passes only unchanged, because the source sees our rights.
+//!
+//! Before it sets flags the kernel asks for them in the form of `FS_IOC_FSGETXATTR`. What that has beside flags, a project and
+//! sizes of extents, is not known here: it is 0, and cannot be set.
+//!
+//! # Append-only and immutable files
+//! The source takes no page of such a file, from us neither. So nobody opens one for writing here, and a file gets such
+//! a flag only when nobody has it open for writing and all of it is durable. That somebody appends to an append-only
+//! file is not supported: we write pages, and the source takes no page that reaches before the end.
+//!
+//! # Invariants
+//! G1. Who opens a file for writing counts itself first and looks at the flags afterwards; who sets a flag looks at the count
+//!     afterwards. One of the two sees the other and gives way.
+
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use slackwater::ErrorKind;
+use slackwater::backend::{NodeKind, Protection, file_flags};
+use slackwater_sync::Completion;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::errno::Failure;
+use crate::volume::nodes::Node;
+
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+
+/// Bytes of `struct fsxattr`; the flags come first.
+const FSXATTR_BYTES: usize = 28;
+/// Flags that have a bit in `fsx_xflags`, and that: append, immutable, synchronous, no access time, no dump.
+const XFLAGS: [(u32, u32); 5] =
+    [(file_flags::APPEND, 0x10), (file_flags::IMMUTABLE, 0x8), (0x8, 0x20), (0x80, 0x40), (0x40, 0x80)];
+
+/// A RELEASE may be on its way for a second: it is looked for so many times, with so much time between them.
+const LOOKS: u32 = 500;
+const LOOK: Duration = Duration::from_millis(2);
+
+const PROTECTING: u32 = file_flags::IMMUTABLE | file_flags::APPEND;
+/// Compressed or not, synchronous (of a directory too), no dump, no access time, no tail packing, top of a hierarchy, no copy
+/// on write.
+const HARMLESS: u32 = 0x4 | 0x400 | 0x8 | 0x1_0000 | 0x40 | 0x80 | 0x8000 | 0x2_0000 | 0x80_0000;
+
+/// An ioctl that we know.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum FlagsIoctl {
+    Get,
+    /// In the other form.
+    GetXflags,
+    Set(u32),
+}
+
+impl FlagsIoctl {
+    pub(super) fn parse(command: u32, input: &[u8]) -> Option<Self> {
+        match command {
+            FS_IOC_GETFLAGS => Some(Self::Get),
+            FS_IOC_FSGETXATTR => Some(Self::GetXflags),
+            FS_IOC_SETFLAGS => Some(Self::Set(u32::from_ne_bytes(*input.first_chunk()?))),
+            _ => None,
+        }
+    }
+}
+
+impl Volume {
+    /// IOCTL.
+    pub(super) fn ioctl(&self, node: &Node, ioctl: FlagsIoctl) -> Result<Answer, Failure> {
+        let flags = self.sb.flags(&node.inode).map_err(|error| match error.kind() == ErrorKind::Unsupported {
+            true => Failure(Errno::NOTTY),
+            false => error.into(),
+        })?;
+        match ioctl {
+            FlagsIoctl::Get => Ok(Answer::Ioctl(flags.to_ne_bytes().into())),
+            FlagsIoctl::GetXflags => Ok(Answer::Ioctl(xflags(flags))),
+            FlagsIoctl::Set(wanted) => self.set_flags(node, flags, wanted),
+        }
+    }
+
+    fn set_flags(&self, node: &Node, earlier: u32, wanted: u32) -> Result<Answer, Failure> {
+        if (earlier ^ wanted) & !(PROTECTING | HARMLESS) != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let set = |flags| self.unfrozen(|| self.sb.set_flags(&node.inode, flags));
+        let protects = wanted & !earlier & PROTECTING != 0 && node.inode.kind() == NodeKind::File;
+        if protects && !has_no_writers_soon(node) {
+            return Err(Errno::BUSY.into());
+        }
+        set(wanted)?;
+        if protects && node.writers.load(Ordering::SeqCst) != 0 {
+            set(earlier)?; // G1
+            return Err(Errno::BUSY.into());
+        }
+        Ok(Answer::Ioctl(Vec::new()))
+    }
+}
+
+fn xflags(flags: u32) -> Vec<u8> {
+    let xflags = XFLAGS.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |all, (_, xflag)| all | xflag);
+    let mut fsxattr = vec![0; FSXATTR_BYTES];
+    fsxattr[..size_of::<u32>()].copy_from_slice(&u32::to_ne_bytes(xflags));
+    fsxattr
+}
+
+/// Whether nobody has the file open for writing. The kernel sends a RELEASE for a descriptor that was just closed, but waits
+/// for none: so it may still be on its way.
+fn has_no_writers_soon(node: &Node) -> bool {
+    let has_none = || node.writers.load(Ordering::SeqCst) == 0;
+    let nobody_completes_it = Completion::new();
+    has_none() || (0..LOOKS).any(|_| !nobody_completes_it.wait_timeout(LOOK) && has_none())
+}
+
+/// Whether a file may be opened with `flags`, after its opener was counted (G1).
+pub(super) fn check_protection(node: &Node, flags: OFlags) -> Result<(), Errno> {
+    match node.inode.attr().protection {
+        Protection::None => Ok(()),
+        Protection::AppendOnly if flags.contains(OFlags::APPEND) => Err(Errno::OPNOTSUPP),
+        Protection::AppendOnly | Protection::Immutable => Err(Errno::PERM),
+    }
+}
