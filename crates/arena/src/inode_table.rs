@@ -4,11 +4,26 @@
 //! I1. A record is written whole before it is LIVE. Identity and handle do not change until it is FREE
 //!     and are under the check word; they name the file by handle, never by path, since a rename must not
 //!     move data elsewhere.
-//! I2. Size, times, owner, mode and flags are single words: a crash leaves the old value or the new one.
+//! I2. Size, time, owner, mode and flags are single words: a crash leaves the old value or the new one.
+//! I3. `SourceStamp::changing_since_ns` is published last when it is cleared, and after `changing_until_ns` when it is
+//!     set: a crash never leaves an old stamp that claims that nothing has changed since.
 
 use crate::arena::Arena;
 use crate::ids::{FileHandleBytes, InodeSlot, VolumeSlot};
 use crate::record::{FREE, LIVE};
+
+/// What the backend's file was when the engine last knew it, by which a change of somebody else's is told after a crash.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Default)]
+pub struct SourceStamp {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its mtime, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// When the first of the engine's calls began whose outcome is not in the stamp, nanoseconds since 1970; 0: there is none.
+    pub changing_since_ns: i64,
+    /// When the last of them began.
+    pub changing_until_ns: i64,
+}
 
 /// What the arena knows of an inode.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -27,8 +42,8 @@ pub struct InodeRecord {
     pub size_bytes: u64,
     /// Last change of the data, nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// Last change of the inode, nanoseconds since 1970.
-    pub ctime_ns: i64,
+    /// What the backend had.
+    pub source: SourceStamp,
     /// File type and permissions.
     pub mode: u32,
     /// Owner.
@@ -51,7 +66,7 @@ impl InodeRecord {
             handle: FileHandleBytes::EMPTY,
             size_bytes: 0,
             mtime_ns: 0,
-            ctime_ns: 0,
+            source: SourceStamp::default(),
             mode: 0,
             uid: 0,
             gid: 0,
@@ -79,7 +94,10 @@ impl Arena {
         entry.check.set(entry.sum(slot));
         entry.size_bytes.set(record.size_bytes);
         entry.mtime_ns.set(record.mtime_ns.cast_unsigned());
-        entry.ctime_ns.set(record.ctime_ns.cast_unsigned());
+        entry.source_size_bytes.set(record.source.size_bytes);
+        entry.source_mtime_ns.set(record.source.mtime_ns.cast_unsigned());
+        entry.source_changing_until_ns.set(record.source.changing_until_ns.cast_unsigned());
+        entry.source_changing_since_ns.set(record.source.changing_since_ns.cast_unsigned());
         entry.owner.set(owner(record.uid, record.gid));
         entry.mode.set(record.mode);
         entry.flags.set(record.flags);
@@ -116,7 +134,12 @@ impl Arena {
             handle: entry.handle.get(),
             size_bytes: entry.size_bytes.get(),
             mtime_ns: entry.mtime_ns.get().cast_signed(),
-            ctime_ns: entry.ctime_ns.get().cast_signed(),
+            source: SourceStamp {
+                size_bytes: entry.source_size_bytes.get(),
+                mtime_ns: entry.source_mtime_ns.get().cast_signed(),
+                changing_since_ns: entry.source_changing_since_ns.get().cast_signed(),
+                changing_until_ns: entry.source_changing_until_ns.get().cast_signed(),
+            },
             mode: entry.mode.get(),
             uid: owner as u32,
             gid: (owner >> 32) as u32,
@@ -134,9 +157,22 @@ impl Arena {
         self.mapping().inodes()[slot.index()].mtime_ns.set(mtime_ns.cast_unsigned());
     }
 
-    /// Sets the time of the last inode change (I2).
-    pub fn set_ctime_ns(&self, slot: InodeSlot, ctime_ns: i64) {
-        self.mapping().inodes()[slot.index()].ctime_ns.set(ctime_ns.cast_unsigned());
+    /// Sets what the backend has, with every call of the engine's in it (I3).
+    pub fn set_source(&self, slot: InodeSlot, size_bytes: u64, mtime_ns: i64) {
+        let entry = &self.mapping().inodes()[slot.index()];
+        entry.source_size_bytes.set(size_bytes);
+        entry.source_mtime_ns.set(mtime_ns.cast_unsigned());
+        entry.source_changing_since_ns.publish(0);
+    }
+
+    /// A call of the engine's that may change what the backend has begins at `now_ns`, which is not 0 (I3). The caller lets
+    /// no other thread set the stamp meanwhile.
+    pub fn set_source_changing(&self, slot: InodeSlot, now_ns: i64) {
+        let entry = &self.mapping().inodes()[slot.index()];
+        entry.source_changing_until_ns.set(now_ns.cast_unsigned());
+        if entry.source_changing_since_ns.get() == 0 {
+            entry.source_changing_since_ns.publish(now_ns.cast_unsigned());
+        }
     }
 
     /// Sets file type and permissions (I2).
@@ -168,7 +204,7 @@ fn owner(uid: u32, gid: u32) -> u64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 mod tests {
-    use super::InodeRecord;
+    use super::{InodeRecord, SourceStamp};
     use crate::{Arena, ArenaConfig, FileHandleBytes, VolumeId, VolumeRecord};
 
     #[test]
@@ -183,7 +219,7 @@ mod tests {
             handle: FileHandleBytes::new(&[9; 128]).unwrap(),
             size_bytes: 3,
             mtime_ns: -4,
-            ctime_ns: i64::MAX,
+            source: SourceStamp { size_bytes: 11, mtime_ns: -12, changing_since_ns: 0, changing_until_ns: 13 },
             mode: 0o100_644,
             uid: 5,
             gid: u32::MAX,
@@ -192,14 +228,21 @@ mod tests {
         let slot = arena.alloc_inode(&record).unwrap();
         assert_eq!(arena.inode(slot), record);
         assert_eq!((arena.alloc_inode(&record), arena.free_inodes()), (None, 0));
-        (record.size_bytes, record.mtime_ns, record.ctime_ns) = (u64::MAX, 7, i64::MIN);
+        (record.size_bytes, record.mtime_ns) = (u64::MAX, 7);
         (record.mode, record.uid, record.gid, record.flags) = (8, u32::MAX, 9, 10);
         arena.set_size(slot, u64::MAX);
         arena.set_mtime_ns(slot, 7);
-        arena.set_ctime_ns(slot, i64::MIN);
         arena.set_mode(slot, 8);
         arena.set_owner(slot, u32::MAX, 9);
         arena.set_flags(slot, 10);
+        assert_eq!(arena.inode(slot), record);
+        for (now_ns, since_ns) in [(21, 21), (22, 21)] {
+            arena.set_source_changing(slot, now_ns);
+            (record.source.changing_since_ns, record.source.changing_until_ns) = (since_ns, now_ns);
+            assert_eq!(arena.inode(slot), record);
+        }
+        arena.set_source(slot, 31, i64::MIN);
+        (record.source.size_bytes, record.source.mtime_ns, record.source.changing_since_ns) = (31, i64::MIN, 0);
         assert_eq!(arena.inode(slot), record);
         arena.free_inode(slot);
         assert_eq!(arena.alloc_inode(&InodeRecord::new(volume)), Some(slot));

@@ -48,7 +48,7 @@ pub use copy::copy_bytes;
 pub use error::{ArenaError, Mismatch};
 pub use frame_pools::Pool;
 pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};
-pub use inode_table::InodeRecord;
+pub use inode_table::{InodeRecord, SourceStamp};
 pub use layout::FRAME_BYTES;
 pub use limits::{MemoryLimits, memory_cgroups, memory_limits, unescape_mount_field};
 pub use mapping::{FrameRead, FrameWrite};

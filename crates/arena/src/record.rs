@@ -75,12 +75,14 @@ pub(crate) struct InodeEntry {
     pub(crate) size_bytes: Word64,
     /// Nanoseconds since 1970 in two's complement.
     pub(crate) mtime_ns: Word64,
-    pub(crate) ctime_ns: Word64,
+    pub(crate) source_changing_until_ns: Word64,
     /// User in the low half, group in the high half.
     pub(crate) owner: Word64,
     pub(crate) mode: Word32,
     pub(crate) flags: Word32,
-    _unused_too: [Word64; 3],
+    pub(crate) source_size_bytes: Word64,
+    pub(crate) source_mtime_ns: Word64,
+    pub(crate) source_changing_since_ns: Word64,
 }
 
 /// Which page of which file is in a frame.

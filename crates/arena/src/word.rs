@@ -9,6 +9,7 @@
 //!     stops each thread between two instructions, so the next process sees its stores in the order in
 //!     which they were made; Release keeps the compiler from moving the state before the fields, or
 //!     before the bytes of the frame.
+//! O2. A [`Word64`] that says whether others mean anything is published with Release, for the same reason.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -44,6 +45,11 @@ impl Word64 {
 
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Stores it behind the words that were set before (O2).
+    pub(crate) fn publish(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
     }
 }
 

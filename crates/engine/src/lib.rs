@@ -76,6 +76,7 @@ pub use filemap::{LandingFrames, ReadFlags, WriteFlags, Written};
 pub use inode::{Inode, InodeRef};
 pub use names::NamedInode;
 pub use namespace::{MountRef, Namespace, PathFile, UmountGrace};
+pub use recovery::{Rescued, RescuedFrom};
 pub use super_block::{SuperBlock, TenantStatus, VolumeStatus};
 pub use throttle::Pause;
 pub use tunables::Tunables;

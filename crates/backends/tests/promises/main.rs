@@ -12,6 +12,7 @@ mod failures;
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;
 mod survival;
+mod survival_of_changes;
 mod survival_of_races;
 mod syncs_that_meet;
 mod tenants;

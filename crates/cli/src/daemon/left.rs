@@ -14,7 +14,7 @@ use slackwater_size as size;
 
 use crate::detach::detach;
 use crate::exit::Failure;
-use crate::mount::{arena_file, find_nodes};
+use crate::mount::{arena_file, find_nodes, rescued};
 use crate::mountinfo::Mounts;
 use crate::registry::{Found, Registry};
 use crate::terminal::say;
@@ -47,7 +47,7 @@ impl Left {
             left.nodes.extend(survivor.inodes.iter().map(|inode| inode.record.ino));
             left.bytes += arena_file::bytes_in(survivor);
         }
-        volumes.retain(|_, left| left.bytes > 0);
+        volumes.retain(|_, left| !left.nodes.is_empty());
         Self { volumes }
     }
 
@@ -78,6 +78,7 @@ impl Left {
             let brought = || -> Result<(), String> {
                 let backend = find_nodes::open_for(source, Some(&left.nodes)).map_err(|error| error.to_string())?;
                 let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
+                rescued::say_all(&volume.rescued(), source);
                 volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
             };
             match brought() {
@@ -126,7 +127,7 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
 pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Arena>, Survivors, Left)>, Failure> {
     let Some((arena, survivors)) = arena_file::open(path)? else { return Ok(None) };
     let left = Left::of(&survivors, dead);
-    if left.bytes() == 0 {
+    if left.volumes.is_empty() {
         drop((arena, survivors));
         arena_file::remove(path)?;
         dead.iter().for_each(Found::remove);

@@ -34,7 +34,7 @@ use crate::metrics::Snapshot;
 use crate::mount::claim::{self, Claim};
 use crate::mount::door::{Door, Tenancy};
 use crate::mount::session::{Session, Tally};
-use crate::mount::{ends, find_nodes};
+use crate::mount::{ends, find_nodes, rescued};
 use crate::mountinfo::Mounts;
 use crate::registry::{Entry, Registry};
 use crate::shell;
@@ -163,6 +163,7 @@ impl Volumes {
         let opened = Door::open(pool, &volume, &source.path, mountpoint, options, tenancy.clone());
         match opened {
             Ok(door) => {
+                rescued::say_all(&volume.rescued(), &source.path);
                 session.show(Some(&volume));
                 Ok(door)
             }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
-use slackwater::{Engine, SuperBlock, Tunables, UmountOptions};
+use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
 use slackwater_backends::SystemClock;
 use slackwater_size as size;
@@ -95,7 +95,7 @@ pub(crate) fn bytes_in(volume: &SurvivingVolume) -> u64 {
     (pages * slackwater_arena::FRAME_BYTES) as u64
 }
 
-/// Names of volumes, each with its bytes.
+/// Names of volumes, each with its bytes: none where only times are left.
 type LeftBytes = Vec<(Vec<u8>, u64)>;
 
 /// What a dead process left in a file. `None`: another process has the file.
@@ -109,8 +109,8 @@ pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
         Err(failure) if failure.reason == Reason::Busy => return Ok(None),
         Err(failure) => return Err(failure),
     };
-    let volumes = survivors.volumes.iter().map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume)));
-    Ok(Some(volumes.filter(|(_, bytes)| *bytes > 0).collect()))
+    let volumes = survivors.volumes.iter().filter(|volume| !volume.inodes.is_empty());
+    Ok(Some(volumes.map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume))).collect()))
 }
 
 /// Opens what a predecessor left. `None` when there is no file.
@@ -132,49 +132,34 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
     Ok(Some(Left { arena, survivors, bytes }))
 }
 
-/// What was left of files that had been removed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) struct Dropped {
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Dropped {
-    /// For people; `None` when there was nothing.
-    pub(crate) fn line(self, source: &Path) -> Option<String> {
-        let (bytes, source) = (size::text(self.bytes), source.display());
-        let files = match self.files {
-            0 => return None,
-            1 => "1 file".to_owned(),
-            files => format!("{files} files"),
-        };
-        Some(format!("{files} that had been removed from {source} had {bytes} not in it yet: dropped."))
-    }
-}
-
 /// Brings everything to the source of `entry` and removes the file (F2). `started` hears of the volume, to follow it.
+/// Answers with what went to files of its own, since somebody else had changed or removed the file that it belonged to.
 ///
 /// # Errors
 /// The data is still in the file then.
 ///
 /// # Blocking
 /// Until everything is in the source.
-pub(crate) fn bring_in(left: Left, entry: &Entry, started: impl FnOnce(&Arc<SuperBlock>)) -> Result<Dropped, Failure> {
+pub(crate) fn bring_in(
+    left: Left,
+    entry: &Entry,
+    started: impl FnOnce(&Arc<SuperBlock>),
+) -> Result<Vec<Rescued>, Failure> {
     let (path, source) = (&entry.arena, &entry.source.path);
     let kept = |what: String| {
         Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
             .advise("the data is kept there; mount again when the cause is gone")
     };
-    let inodes = (left.bytes > 0).then(|| left.inodes());
+    let inodes = Some(left.inodes()).filter(|inodes| !inodes.is_empty());
     let backend = find_nodes::open_for(source, inodes.as_ref()).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
     started(&volume);
-    let status = volume.status();
+    let rescued = volume.rescued();
     volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;
     drop((volume, engine));
     remove(path)?;
-    Ok(Dropped { files: status.dropped_files, bytes: status.dropped_bytes })
+    Ok(rescued)
 }
 
 /// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several
@@ -261,15 +246,6 @@ mod tests {
         let bytes = default_cache_bytes(Path::new("/dev/shm/x"));
         let machine = memory_limits().machine_bytes.unwrap();
         assert!(bytes >= CACHE_BYTES_MIN && (bytes <= machine / 8 || bytes == CACHE_BYTES_MIN), "{bytes} of {machine}");
-    }
-
-    #[test]
-    fn what_was_dropped_is_said() {
-        let line = |files, bytes| Dropped { files, bytes }.line(Path::new("/s"));
-        assert_eq!(line(0, 0), None);
-        let one = "1 file that had been removed from /s had 8.0 KiB not in it yet: dropped.";
-        assert_eq!(line(1, 8192).as_deref(), Some(one));
-        assert!(line(2, 8192).unwrap().starts_with("2 files that had been removed"));
     }
 
     #[test]

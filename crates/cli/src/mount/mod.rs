@@ -20,7 +20,9 @@ pub(crate) mod find_nodes;
 pub(crate) mod helper;
 pub(crate) mod options;
 pub(crate) mod place;
+
 pub(crate) mod pressure;
+pub(crate) mod rescued;
 pub(crate) mod session;
 mod shrinkers;
 mod tenants;
@@ -176,14 +178,12 @@ fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
         say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.display());
     }
     let mut meter = Meter::new("bringing in");
-    let dropped = session
+    let rescued = session
         .watch(|| arena_file::bring_in(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
             meter.update(left, written)
         })?;
     session.show(None);
-    if let Some(line) = dropped.line(&entry.source.path) {
-        say!("{line}");
-    }
+    rescued::say_all(&rescued, &entry.source.path);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod binds;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
 #[path = "../../../fuse/tests/tenants/rig.rs"]
 mod cgroups;
+mod conflicts;
 mod deaths;
 mod flags;
 mod fuse_source;

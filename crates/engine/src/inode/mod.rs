@@ -21,14 +21,16 @@
 //! `struct inode`; sem. 1.2.
 
 mod owner;
+mod record;
 mod told;
 
+pub(crate) use record::{DOOMED, NAMELESS};
 pub(crate) use told::Changes;
 
 use std::fmt;
 use std::ops::Deref;
 
-use slackwater_arena::{FrameId, InodeRecord, InodeSlot, ShortBytes};
+use slackwater_arena::FrameId;
 use slackwater_sync::lock::{Mutex, RwLock};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, thread};
@@ -55,8 +57,6 @@ pub(crate) mod meta {
 }
 
 const NO_SLOT: u32 = u32::MAX;
-/// Flag of a record in the arena: its data was discarded by an unmount.
-pub(crate) const DOOMED: u32 = 1;
 /// Value of `Inode::cut_from` while nothing is being cut.
 pub(crate) const NO_CUT: u64 = u64::MAX;
 
@@ -129,6 +129,8 @@ pub(crate) struct InodeState {
     pub(crate) retry_at: Option<Tick>,
     /// No name and no user is left: pages are dropped, not written.
     pub(crate) doomed: bool,
+    /// This volume made it without a name or removed its last one.
+    pub(crate) nameless: bool,
     /// Who has been writing it, as far as that is not the tenant of its wb.
     pub(crate) foreign: Foreign,
 }
@@ -179,6 +181,7 @@ impl Inode {
                     failures: 0,
                     retry_at: None,
                     doomed: false,
+                    nameless: false,
                     foreign: Foreign::default(),
                 },
             ),
@@ -237,13 +240,6 @@ impl Inode {
         index >= PageIndex::end_of(self.allocated_to.load(Ordering::Acquire))
     }
 
-    /// The size with which a killed process is recovered.
-    pub(crate) fn record_size(&self, size_bytes: u64) {
-        if let Some(slot) = self.slot() {
-            self.sb.engine().arena.set_size(slot, size_bytes);
-        }
-    }
-
     /// Whether a cut is under way: its pages wait for the end of it.
     pub(crate) fn is_being_cut(&self) -> bool {
         self.cut_from.load(Ordering::Acquire) != NO_CUT
@@ -253,13 +249,6 @@ impl Inode {
         self.mtime_ns.store(mtime.0, Ordering::Relaxed);
         if let Some(slot) = self.slot() {
             self.sb.engine().arena.set_mtime_ns(slot, mtime.0);
-        }
-    }
-
-    /// Marks the record as one whose data was thrown away on purpose: nobody is to recover it.
-    pub(crate) fn record_doom(&self) {
-        if let Some(slot) = self.slot() {
-            self.sb.engine().arena.set_flags(slot, DOOMED);
         }
     }
 
@@ -319,52 +308,6 @@ impl Inode {
         let mut state = self.state.lock();
         let idle = self.openers.load(Ordering::SeqCst) == 0 && self.is_clean(&state) && state.attr.nlink != 0;
         if idle { state.node.take() } else { None }
-    }
-
-    /// The record in the arena that this inode's dirty frames name.
-    pub(crate) fn slot(&self) -> Option<InodeSlot> {
-        match self.slot.load(Ordering::Acquire) {
-            NO_SLOT => None,
-            number => self.sb.engine().arena.inode_slot(number),
-        }
-    }
-
-    /// The record's copy of the handle.
-    fn short_handle(&self) -> ShortBytes {
-        ShortBytes::new(self.handle.as_bytes()).unwrap_or_else(|| unreachable!("both are at most 128 bytes"))
-    }
-
-    /// Takes a record in the arena if there is none yet. `Some(true)`: it is new; `None`: the table is full.
-    ///
-    /// The caller holds `rwsem`: [`Inode::release_if_clean`] gives the record back only with it held for
-    /// writing.
-    pub(crate) fn ensure_slot(&self) -> Option<bool> {
-        let state = self.state.lock();
-        if self.slot.load(Ordering::Acquire) != NO_SLOT {
-            return Some(false);
-        }
-        let record = InodeRecord {
-            volume: self.sb.volume_slot(),
-            dev: self.id.dev,
-            ino: self.id.ino,
-            generation: self.id.generation,
-            handle: self.short_handle(),
-            size_bytes: self.size_bytes(),
-            mtime_ns: self.mtime().0,
-            ctime_ns: state.attr.ctime.0,
-            mode: state.attr.mode,
-            uid: state.attr.uid,
-            gid: state.attr.gid,
-            flags: 0,
-        };
-        let slot = self.sb.engine().arena.alloc_inode(&record)?;
-        self.slot.store(slot.as_u32(), Ordering::Release);
-        Some(true)
-    }
-
-    /// Adopts the record of an inode that survived in the arena.
-    pub(crate) fn adopt_slot(&self, slot: InodeSlot) {
-        self.slot.store(slot.as_u32(), Ordering::Release);
     }
 
     pub(crate) fn list_slot(&self) -> Option<u32> {

@@ -89,6 +89,11 @@ impl Told {
         Self { size_bytes: attr.size_bytes, mtime: attr.mtime, ctime: attr.ctime, at: Some(at), as_of }
     }
 
+    /// Size and mtime that the backend's file had at a moment at which no call of ours ran, and that moment.
+    pub(super) fn settled(&self) -> Option<(u64, Timestamp, Quiet)> {
+        Some((self.size_bytes, self.mtime, self.as_of?))
+    }
+
     fn is(&self, attr: &Attr) -> bool {
         (self.size_bytes, self.mtime, self.ctime) == (attr.size_bytes, attr.mtime, attr.ctime)
     }
@@ -97,7 +102,7 @@ impl Told {
 impl Inode {
     /// Runs a call of ours that changes the file and answers its attributes, and takes them over.
     pub(crate) fn change_with(&self, call: impl FnOnce() -> Result<Attr, BackendError>) -> Result<Attr, BackendError> {
-        let change = self.changes.begin();
+        let change = self.begin_change();
         let answer = call();
         self.end_change(change, answer.as_ref().ok());
         answer
@@ -146,6 +151,7 @@ impl Inode {
             state.told.at = None; // a call of ours has just begun
         }
         take_over(&mut state, attr);
+        self.record_told(&state);
     }
 
     /// The same for attributes that were only asked for, while a call of ours ran: they may be older than those

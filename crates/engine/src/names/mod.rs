@@ -138,7 +138,10 @@ impl SuperBlock {
         self.writable()?;
         let node = dir.node()?;
         let creator = Some(creator);
-        Ok(self.claim_space(NAME_PAGES, || self.find_node(|done| Call::Tmpfile { dir: node, mode, creator, done }))?)
+        let inode =
+            self.claim_space(NAME_PAGES, || self.find_node(|done| Call::Tmpfile { dir: node, mode, creator, done }))?;
+        inode.record_names(0);
+        Ok(inode)
     }
 
     /// Gives `inode` another name.
@@ -149,7 +152,8 @@ impl SuperBlock {
         self.writable()?;
         let (node, dir_node, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
         let call = || self.call(None, |done| Call::Link { node, dir: dir_node, name, done });
-        self.claim_space(NAME_PAGES, || dir.change_names(|| inode.change_with(call)))?;
+        let attr = self.claim_space(NAME_PAGES, || dir.change_names(|| inode.change_with(call)))?;
+        inode.record_names(attr.nlink);
         Ok(())
     }
 
@@ -174,6 +178,7 @@ impl SuperBlock {
             let attr = victim.attr;
             let inode = self.iget(victim, asked).ok()?; // with its node, if it has none (A1); else it is not in memory
             inode.refresh(&attr, inode.changes.quiet());
+            inode.record_names(attr.nlink);
             Some(inode)
         });
         self.removals.end(change);
@@ -230,7 +235,9 @@ impl SuperBlock {
                 other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
                 renamed?;
                 other.adopt_node(node);
-                attr?;
+                if let Some(attr) = attr? {
+                    other.record_names(attr.nlink);
+                }
                 self.space.outdate();
                 return Ok(());
             }

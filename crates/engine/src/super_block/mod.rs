@@ -52,6 +52,7 @@ use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
 use crate::inode::{Changes, Inode, InodeRef};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
+use crate::recovery::Rescued;
 use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
 use crate::super_block::inode_lru::InodeLru;
@@ -116,8 +117,7 @@ pub struct SuperBlock {
     pub(crate) changed_underneath: AtomicU64,
     pub(crate) reads: ReadCounts,
     /// What recovery found no file for.
-    pub(crate) dropped_files: AtomicU64,
-    pub(crate) dropped_bytes: AtomicU64,
+    pub(crate) rescued: Mutex<Vec<Rescued>>,
 }
 
 impl SuperBlock {
@@ -168,8 +168,7 @@ impl SuperBlock {
             removals: Changes::new(),
             changed_underneath: AtomicU64::new(0),
             reads: ReadCounts::default(),
-            dropped_files: AtomicU64::new(0),
-            dropped_bytes: AtomicU64::new(0),
+            rescued: Mutex::new(LEAVES, Vec::new()),
         });
         sb.root_wb.set_super_block(&sb);
         sb.refresh_space(engine.clock.now());

@@ -56,10 +56,9 @@ pub struct VolumeStatus {
     pub inodes: u64,
     /// Times that somebody else changed a file in the backend while it was dirty here, and lost to us.
     pub changed_underneath: u64,
-    /// Files that a killed process left data of and that were gone from the backend at the mount.
-    pub dropped_files: u64,
-    /// Bytes of them in whole pages, which were dropped.
-    pub dropped_bytes: u64,
+    /// Files of a killed process that somebody else had changed or removed by the time of the mount: what they had dirty is
+    /// in files of its own, which [`SuperBlock::rescued`] names.
+    pub rescued_files: u64,
     /// The last write-back error, if the last attempt failed.
     pub failing: Option<ErrorKind>,
 }
@@ -99,8 +98,7 @@ impl SuperBlock {
             open_files: u64::from(self.open_files.load(Ordering::Acquire)),
             inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
             changed_underneath: self.changed_underneath.load(Ordering::Relaxed),
-            dropped_files: self.dropped_files.load(Ordering::Relaxed),
-            dropped_bytes: self.dropped_bytes.load(Ordering::Relaxed),
+            rescued_files: self.rescued.lock().len() as u64,
             failing,
         }
     }

@@ -317,7 +317,10 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
         }
         Err(kind) => lose(inode, &[Mark::Committing, Mark::Unstable], kind),
     };
-    inode.state.lock().committing = false;
+    let mut state = inode.state.lock();
+    state.committing = false;
+    inode.record_told(&state);
+    drop(state);
     if redirtied {
         let _ = inode.settle(sb.engine().clock.now(), false);
     }

@@ -222,7 +222,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, offset_bytes, len_bytes,
         sync = matches!(class, UnitClass::Sync), "wbc_writepage");
     sb.pin();
-    let change = inode.changes.begin();
+    let change = inode.begin_change();
     let owner = Arc::clone(inode);
     let first = unit.first;
     let failed_commits = commit::failures_of(inode);
@@ -435,7 +435,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, flags = sent,
         "writeback_write_inode_start");
     sb.pin();
-    let flush = inode.changes.begin();
+    let flush = inode.begin_change();
     let owner = Arc::clone(inode);
     let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
         let sb = Arc::clone(owner.super_block());

@@ -4,19 +4,26 @@
 //! pages, and write-back goes on as if nothing had happened. Writing a page again that had reached the
 //! backend already does no harm.
 //!
+//! # A backend that was changed meanwhile
+//! The record says what the backend's file was (`inode::record`). If it is another by now, or there is none any more though
+//! this volume did not remove it, both are kept: the backend stays as it is, and what was dirty goes to a file of its own
+//! in the root ([`rescue`]). A file that this volume had removed is gone with its data.
+//!
 //! # Errors
-//! An inode whose file is gone for good (`Stale`) had no name left when the process died, or lost it since: its data
-//! goes, with a warning, and [`VolumeStatus`](crate::VolumeStatus) counts it.
-//! One that cannot be opened for another reason fails the mount, and everything of the volume stays in the
-//! arena.
+//! An inode that cannot be opened, or whose data cannot be saved elsewhere, fails the mount, and everything of the volume stays
+//! in the arena.
+
+mod rescue;
+
+pub use self::rescue::{Rescued, RescuedFrom};
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 
-use slackwater_arena::{SurvivingInode, SurvivingVolume};
+use slackwater_arena::{InodeRecord, SurvivingInode, SurvivingVolume};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::backend::{AttrChange, Call, FileHandle, Found};
+use crate::backend::{Attr, AttrChange, Call, FileHandle, Found};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::filemap;
@@ -59,54 +66,77 @@ impl Shared {
 impl SuperBlock {
     /// Adopts every surviving inode, or none. Returns the survivors with the error.
     pub(crate) fn adopt(self: &Arc<Self>, survivors: &SurvivingVolume) -> Result<(), MountError> {
+        let failed = |survivor: &SurvivingInode, source| {
+            let dirty_bytes = survivor.pages.len() as u64 * PAGE_BYTES;
+            MountError::Survivor { id: id_of(survivor), dirty_bytes, source }
+        };
         let mut opened = Vec::with_capacity(survivors.inodes.len());
         for survivor in &survivors.inodes {
-            match self.reopen(survivor) {
-                Ok(reopened) => opened.push((survivor, Some(reopened))),
-                Err(error) if error.kind() == ErrorKind::Stale => opened.push((survivor, None)),
-                Err(source) => {
-                    let dirty_bytes = survivor.pages.len() as u64 * PAGE_BYTES;
-                    return Err(MountError::Survivor { id: id_of(survivor), dirty_bytes, source });
-                }
-            }
+            let outcome = self.reopen(survivor).map_err(|error| failed(survivor, error))?;
+            opened.push((survivor, outcome));
         }
-        for (survivor, reopened) in opened {
-            match reopened {
-                Some(reopened) => self.adopt_inode(survivor, reopened),
-                None => self.drop_stale(survivor),
+        let mut rescued = Vec::new();
+        for (survivor, from) in
+            opened.iter().filter_map(|(survivor, outcome)| Some((survivor, outcome.as_ref().err()?)))
+        {
+            rescued.extend(self.rescue(survivor, *from).map_err(|error| failed(survivor, error))?);
+        }
+        *self.rescued.lock() = rescued;
+        for (survivor, outcome) in opened {
+            match outcome {
+                Ok(reopened) => self.adopt_inode(survivor, reopened),
+                Err(_) => self.engine().drop_survivor(survivor),
             }
         }
         Ok(())
     }
 
-    /// Drops what nobody can be given any more.
-    fn drop_stale(&self, survivor: &SurvivingInode) {
-        // A process that died within a write may have left pages that were not part of the file yet.
-        let end = PageIndex::end_of(survivor.record.size_bytes);
-        let pages = survivor.pages.iter().filter(|(index, _)| PageIndex(*index) < end).count() as u64;
-        if pages > 0 {
-            let bytes = pages * PAGE_BYTES;
-            tracing::warn!(target: "slackwater::recovery", volume = self.name(), id = %id_of(survivor), bytes,
-                "the file of a surviving inode is gone from the backend: its data is dropped");
-            self.dropped_files.fetch_add(1, Ordering::Relaxed);
-            self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-        self.engine().drop_survivor(survivor);
-    }
-
-    /// Opens a survivor and brings its file to the size it had for the programs that used it.
-    fn reopen(&self, survivor: &SurvivingInode) -> Result<Reopened, BackendError> {
+    /// Opens a survivor and brings its file to the size it had for the programs that used it. The inner error: the file is
+    /// not the one any more that the pages belong to.
+    fn reopen(&self, survivor: &SurvivingInode) -> Result<Result<Reopened, RescuedFrom>, BackendError> {
         let handle = FileHandle::new(survivor.record.handle.as_slice()).ok_or(ErrorKind::Stale)?;
         let id = Some(id_of(survivor));
-        let mut found: Found = self.call(None, |done| Call::Reopen { handle, id, done })?;
+        let mut found: Found = match self.call(None, |done| Call::Reopen { handle, id, done }) {
+            Err(error) if error.kind() == ErrorKind::Stale => return Ok(Err(RescuedFrom::Removed)),
+            found => found?,
+        };
+        if self.is_foreign(&survivor.record, &found.attr) {
+            return Ok(Err(RescuedFrom::Changed));
+        }
         let had_bytes = found.attr.size_bytes;
         if is_to_be_resized(survivor, had_bytes) {
+            let now = self.engine().clock.wall();
+            self.engine().arena.set_source_changing(survivor.slot, now.0.max(1));
             let change = AttrChange { size_bytes: Some(survivor.record.size_bytes), ..AttrChange::default() };
             let node = found.node.clone();
             found.attr = self.call(None, |done| Call::Setattr { node, change, done })?;
         }
         let allocated_to = had_bytes.min(found.attr.size_bytes);
-        Ok(Reopened { found, allocated_to })
+        Ok(Ok(Reopened { found, allocated_to }))
+    }
+
+    /// Whether somebody else has changed a file since the process that left `record` knew it.
+    ///
+    /// Size and mtime tell: of a file that has both as before the bytes are as before. While a call of ours was under way, or
+    /// its outcome was not told yet, the mtime may be any of that time. A server has a clock of its own, and may have
+    /// crashed and gone back to an older time: of what it has only a later time or a size that no call of ours can have
+    /// left tells.
+    fn is_foreign(&self, record: &InodeRecord, attr: &Attr) -> bool {
+        let source = &record.source;
+        let (size_bytes, mtime_ns) = (attr.size_bytes, attr.mtime.0);
+        let is_settled = source.changing_since_ns == 0;
+        if mtime_ns == source.mtime_ns && (size_bytes == source.size_bytes || !is_settled) {
+            return false;
+        }
+        let is_of_a_call = (source.changing_since_ns.saturating_sub(CLOCKS_DIFFER_NS)
+            ..=source.changing_until_ns.saturating_add(CALL_TAKES_NS))
+            .contains(&mtime_ns);
+        if !is_settled && (mtime_ns == record.mtime_ns || is_of_a_call) {
+            return false;
+        }
+        let sizes = source.size_bytes.min(record.size_bytes)..=source.size_bytes.max(record.size_bytes);
+        let may_be_the_server = !is_settled || mtime_ns < source.mtime_ns;
+        self.bdi().limits().device.is_some() || !may_be_the_server || !sizes.contains(&size_bytes)
     }
 
     fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened) {
@@ -146,6 +176,11 @@ impl SuperBlock {
         inode.arc().mark_dirty(meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
     }
 }
+
+/// How much older than the beginning of a call its time on the file may be: the kernel's clock of files goes by ticks.
+const CLOCKS_DIFFER_NS: i64 = 1_000_000_000;
+/// How long after its beginning the last call of a killed process may have changed the file.
+const CALL_TAKES_NS: i64 = 5_000_000_000;
 
 /// A survivor whose file is open, and has its size or will have it once its pages are written.
 struct Reopened {

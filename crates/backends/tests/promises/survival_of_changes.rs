@@ -1,0 +1,120 @@
+//! P12 across a crash: files that somebody else changes or removes before the next mount.
+
+use std::sync::Arc;
+
+use slackwater::backend::{MemBackend, Removal};
+use slackwater::{Engine, ErrorKind, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::Rule;
+
+use crate::rig::{PAGE, Rig, assert_same, by_hand, create, open, read_all, recover, remount, snapshot};
+use crate::survival::{kill_and_mount, unmount};
+
+/// After every time of the rigs.
+const LATER_NS: i64 = i64::MAX / 2;
+
+/// Another engine changes what the dead one left on the backend.
+fn by_others(mem: &Arc<MemBackend>, change: impl FnOnce(&Arc<SuperBlock>)) {
+    let arena = Arena::create(&ArenaConfig::memfd(4 << 20)).unwrap();
+    let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(LATER_NS))), by_hand());
+    let volume = engine.mount("other", mem.clone()).unwrap();
+    change(&volume);
+    volume.umount(UmountOptions::default()).unwrap();
+}
+
+/// The file of `rescued`, and what it holds.
+fn rescued_bytes(volume: &Arc<SuperBlock>) -> (RescuedFrom, Vec<u8>) {
+    let [rescued] = &volume.rescued()[..] else { panic!("one file: {:?}", volume.rescued()) };
+    assert_eq!(volume.status().rescued_files, 1);
+    (rescued.from, read_all(&open(volume, rescued.name.to_str().unwrap())))
+}
+
+/// Writes two pages of a file of three, one of them durably, and lets `meanwhile` change the backend after the kill.
+fn killed_with_a_dirty_page(meanwhile: impl FnOnce(&Arc<MemBackend>)) -> (Engine, Arc<SuperBlock>, Arc<MemBackend>) {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    file.write_at(0, &[7; 3 * PAGE]).unwrap();
+    file.fsync().unwrap();
+    file.write_at(PAGE as u64, &[8; PAGE]).unwrap();
+    let left = snapshot(&rig.engine);
+    rig.disk.faults.clear();
+    rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
+    let mem = rig.disk.mem.clone();
+    drop((file, rig));
+    meanwhile(&mem);
+    let (engine, _) = recover(left);
+    let volume = remount(&engine, &mem).unwrap();
+    (engine, volume, mem)
+}
+
+/// What our page looks like beside holes.
+fn dirty_page_alone() -> Vec<u8> {
+    let mut bytes = vec![0; 3 * PAGE];
+    bytes[PAGE..2 * PAGE].fill(8);
+    bytes
+}
+
+#[test]
+fn p12_a_file_that_was_changed_after_the_crash_stays_and_the_dirty_data_is_kept_beside_it() {
+    for len in [PAGE / 2, 3 * PAGE, 5 * PAGE] {
+        let theirs = vec![9; len];
+        let (engine, volume, mem) = killed_with_a_dirty_page(|mem| {
+            by_others(mem, |other| {
+                let file = open(other, "a");
+                file.set_len(0).unwrap();
+                file.write_at(0, &theirs).unwrap();
+            });
+        });
+        assert_same(&read_all(&open(&volume, "a")), &theirs, "the source stays");
+        let (from, ours) = rescued_bytes(&volume);
+        assert_eq!(from, RescuedFrom::Changed);
+        assert_same(&ours, &dirty_page_alone(), "ours");
+        unmount(&engine, &volume);
+        assert_same(&mem.durable_file("a").unwrap(), &theirs, "durable");
+    }
+}
+
+#[test]
+fn p12_a_file_that_was_removed_or_replaced_after_the_crash_leaves_its_dirty_data_in_a_file_of_its_own() {
+    for is_replaced in [false, true] {
+        let (engine, volume, _mem) = killed_with_a_dirty_page(|mem| {
+            by_others(mem, |other| {
+                let root = other.root().unwrap();
+                other.remove(&root, "a", Removal::File).unwrap();
+                if is_replaced {
+                    create(other, "a").write_at(0, b"new").unwrap();
+                }
+            });
+        });
+        let (from, ours) = rescued_bytes(&volume);
+        assert_eq!(from, RescuedFrom::Removed);
+        assert_same(&ours, &dirty_page_alone(), "ours");
+        match volume.walk("a") {
+            Ok(_) => assert_same(&read_all(&open(&volume, "a")), b"new", "theirs"),
+            Err(error) => assert!(!is_replaced && error.kind() == ErrorKind::NotFound, "{error}"),
+        }
+        unmount(&engine, &volume);
+    }
+}
+
+#[test]
+fn p12_a_file_that_nobody_changed_after_the_crash_gets_its_data_whatever_was_in_flight() {
+    for held in ["write", "setattr", "sync_volume"] {
+        let rig = Rig::by_hand();
+        let file = rig.create("a");
+        file.write_at(0, &[7; 3 * PAGE]).unwrap();
+        file.fsync().unwrap();
+        file.write_at(PAGE as u64, &[8; PAGE]).unwrap();
+        rig.disk.faults.add(Rule::hold().on(held));
+        rig.flush_without_waiting();
+        file.write_at(0, &[6; 10]).unwrap();
+        let mut wanted = vec![7; 3 * PAGE];
+        wanted[PAGE..2 * PAGE].fill(8);
+        wanted[..10].fill(6);
+        let (engine, volume, mem) = kill_and_mount(rig);
+        assert_eq!(volume.rescued(), [], "{held}");
+        assert_same(&read_all(&open(&volume, "a")), &wanted, held);
+        unmount(&engine, &volume);
+        assert_same(&mem.durable_file("a").unwrap(), &wanted, held);
+    }
+}

@@ -1,0 +1,100 @@
+//! A source that somebody changes between the death of a mount and the next one: both versions are kept.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::bytes;
+use crate::rig::{Mount, Scratch, need_fuse};
+
+const LEN: usize = 8192;
+
+/// A mount that died with the second half of `source/a` dirty.
+fn killed(scratch: &Scratch) -> (PathBuf, PathBuf) {
+    let (source, mountpoint) = scratch.pair("a");
+    fs::write(source.join("a"), bytes(1, LEN)).unwrap();
+    let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let file = OpenOptions::new().write(true).open(mountpoint.join("a")).unwrap();
+    file.write_all_at(&bytes(2, LEN / 2), LEN as u64 / 2).unwrap();
+    mount.kill();
+    (source, mountpoint)
+}
+
+/// The file that holds what was dirty, and what it holds.
+#[track_caller]
+fn kept_apart(source: &Path, again: &Mount) -> Vec<u8> {
+    let names = fs::read_dir(source).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let found: Vec<_> = names.filter(|name| name.starts_with("slackwater-conflict-")).collect();
+    let [name] = &found[..] else { panic!("one file: {found:?}") };
+    assert_eq!(again.said(&source.join(name).to_string_lossy()), 1, "it is named");
+    fs::read(source.join(name)).unwrap()
+}
+
+fn ours() -> Vec<u8> {
+    [vec![0; LEN / 2], bytes(2, LEN / 2)].concat()
+}
+
+#[test]
+fn p12_a_backup_put_in_place_after_a_crash_is_not_written_over() {
+    need_fuse();
+    for len in [LEN / 4, LEN, 2 * LEN] {
+        let scratch = Scratch::new();
+        let (source, mountpoint) = killed(&scratch);
+        let backup = bytes(3, len);
+        let file = OpenOptions::new().write(true).truncate(true).open(source.join("a")).unwrap();
+        file.write_all_at(&backup, 0).unwrap();
+        drop(file);
+        let again = scratch.mount(&source, &mountpoint, &[]);
+        assert!(fs::read(mountpoint.join("a")).unwrap() == backup, "the source stays");
+        assert!(kept_apart(&source, &again) == ours());
+        scratch.umount(&mountpoint);
+        assert!(fs::read(source.join("a")).unwrap() == backup, "the source stays");
+    }
+}
+
+#[test]
+fn p12_a_file_replaced_after_a_crash_leaves_its_dirty_data_beside_it() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = killed(&scratch);
+    fs::write(source.join("new"), "new").unwrap();
+    fs::rename(source.join("new"), source.join("a")).unwrap();
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    assert_eq!(fs::read(mountpoint.join("a")).unwrap(), b"new");
+    assert!(kept_apart(&source, &again) == ours());
+    scratch.umount(&mountpoint);
+}
+
+#[test]
+fn what_was_only_read_or_renamed_after_a_crash_gets_its_data() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = killed(&scratch);
+    fs::read(source.join("a")).unwrap();
+    fs::rename(source.join("a"), source.join("b")).unwrap();
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    assert_eq!(again.said("slackwater-conflict"), 0);
+    let wanted = [&bytes(1, LEN)[..LEN / 2], &bytes(2, LEN / 2)].concat();
+    assert!(fs::read(mountpoint.join("b")).unwrap() == wanted);
+    scratch.umount(&mountpoint);
+    assert!(fs::read(source.join("b")).unwrap() == wanted);
+}
+
+/// Times that are still to be sent are brought in as data is, also where no data is left.
+#[test]
+fn times_that_were_not_sent_survive_with_no_data_left() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let file = File::create(mountpoint.join("a")).unwrap();
+    file.write_all_at(b"data", 0).unwrap();
+    // Without the times.
+    file.sync_data().unwrap();
+    let told = file.metadata().unwrap().modified().unwrap();
+    drop(file);
+    mount.kill();
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    drop(again);
+    assert_eq!(fs::metadata(source.join("a")).unwrap().modified().unwrap(), told);
+}
