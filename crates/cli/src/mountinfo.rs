@@ -28,6 +28,12 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 /// One mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Mount {
+    /// Its number while it is there.
+    id: u64,
+    /// What of the file system it shows, from the root of that.
+    pub(crate) root: PathBuf,
+    /// Major and minor number of the file system.
+    pub(crate) device: String,
     pub(crate) point: PathBuf,
     pub(crate) kind: String,
     pub(crate) source: PathBuf,
@@ -67,6 +73,11 @@ impl Mounts {
         self.0.get(path)
     }
 
+    /// All of ours.
+    pub(crate) fn of_slackwater(&self) -> impl Iterator<Item = &Mount> {
+        self.0.values().filter(|mount| mount.is_slackwater())
+    }
+
     /// Whether one of ours is at exactly this path.
     pub(crate) fn has_slackwater_at(&self, path: &Path) -> bool {
         self.at(path).is_some_and(Mount::is_slackwater)
@@ -104,6 +115,13 @@ impl Mount {
         Known::read().ok()?.mounts.at(path).cloned()
     }
 
+    /// The mount with this number (`STATX_MNT_ID`). Reads the list, as [`Mount::at`] does.
+    pub(crate) fn of_id(id: u64) -> Option<Self> {
+        // Not from the map, which has the topmost of several at one place alone.
+        let list = std::fs::read("/proc/self/mountinfo").ok()?;
+        list.split(|byte| *byte == b'\n').filter_map(parse).find(|mount| mount.id == id)
+    }
+
     /// Whether it is one of ours.
     pub(crate) fn is_slackwater(&self) -> bool {
         self.kind == "fuse.slackwater"
@@ -123,10 +141,13 @@ pub(crate) fn is_no_mount_point(path: &Path) -> bool {
 /// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options. Paths are bytes.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape_mount_field(fields.nth(4)?);
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
+    let root = unescape_mount_field(fields.next()?);
+    let point = unescape_mount_field(fields.next()?);
     let mut after = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8_lossy(after.next()?).into_owned();
-    Some(Mount { point, kind, source: unescape_mount_field(after.next()?) })
+    Some(Mount { id, root, device, point, kind, source: unescape_mount_field(after.next()?) })
 }
 
 #[cfg(test)]

@@ -150,8 +150,13 @@ pub(crate) fn bring_in(
         Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
             .advise("the data is kept there; mount again when the cause is gone")
     };
-    let inodes = Some(left.inodes()).filter(|inodes| !inodes.is_empty());
-    let backend = find_nodes::open_for(source, inodes.as_ref()).map_err(|error| kept(error.to_string()))?;
+    let inodes = left.inodes();
+    if inodes.is_empty() {
+        drop(left);
+        remove(path)?;
+        return Ok(Vec::new());
+    }
+    let backend = find_nodes::open_for(source, Some(&inodes)).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
     started(&volume);

@@ -1,21 +1,26 @@
 //! One owner per source directory.
 //!
 //! The source is locked (`flock`) until nothing of it is dirty, which keeps out other users' mounts too. A mount of a
-//! directory above or below it is found in the registry: its entries name all directories they lie in.
+//! directory above or below it is found in the registry, whose entries tell where their sources are, and one of another user
+//! in the kernel's list of mounts, which tells their paths.
+//!
+//! A dead mount of a directory above or below may have left data that is older than what this mount will make durable. So it
+//! is brought in as soon as the source is ours, and before anybody can write.
 
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use slackwater_size as size;
 
 use crate::control::client;
 use crate::control::protocol::{Phase, Reply, Request};
 use crate::exit::{Failure, Reason};
-use crate::mount::arena_file;
 use crate::mount::place::Place;
+use crate::mount::{arena_file, ends, rescued};
+use crate::mountinfo::{Mount, Mounts};
 use crate::registry::{Entry, Found, Registered, Registry};
 use crate::shell;
 
@@ -35,6 +40,8 @@ pub(crate) struct Claim {
 enum Obstacle {
     /// A mount of this user.
     Mount(Box<Found>),
+    /// A mount that this user's registry does not know: its source, and where it is.
+    Unregistered(Mount),
     /// Somebody with a lock on the source.
     Lock,
 }
@@ -65,7 +72,11 @@ pub(crate) fn claim(
                     check_left_elsewhere(dead(), entry)?;
                     forget(dead(), entry);
                     let registered = registry.register(&guard, entry).map_err(failed)?;
-                    return Ok(Claim { _lock: source_fd, registered });
+                    let claim = Claim { _lock: source_fd, registered };
+                    drop(guard);
+                    let is_around = |found: &&Found| !found.is_alive && is_beside(&found.entry, entry);
+                    mounts.iter().filter(is_around).try_for_each(|found| bring_in(found, say))?;
+                    return Ok(claim);
                 }
             }
         };
@@ -83,6 +94,7 @@ pub(crate) fn claim(
                 found.wait_until_dead().map_err(failed)?;
                 left_at = Some(Instant::now());
             }
+            Obstacle::Unregistered(_) => thread::sleep(LEAVING),
             Obstacle::Lock => {
                 flock(&source_fd, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
                 flock(&source_fd, FlockOperation::Unlock).map_err(|errno| failed(errno.into()))?;
@@ -98,10 +110,65 @@ fn obstacle(mounts: &mut Vec<Found>, entry: &Entry, source_fd: &OwnedFd) -> std:
         return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
     }
     match flock(source_fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(None),
-        Err(Errno::WOULDBLOCK) => Ok(Some(Obstacle::Lock)),
-        Err(errno) => Err(errno.into()),
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(Some(Obstacle::Lock)),
+        Err(errno) => return Err(errno.into()),
     }
+    let others = mount_of_others(mounts, &entry.source);
+    if others.is_some() {
+        flock(source_fd, FlockOperation::Unlock)?;
+    }
+    Ok(others.map(Obstacle::Unregistered))
+}
+
+/// A live mount that is in none of `mounts`, and whose source overlaps `source`. Its path tells, as the list of mounts has it:
+/// nothing of it is opened, so a source that hangs keeps nobody else from mounting.
+fn mount_of_others(mounts: &[Found], source: &Place) -> Option<Mount> {
+    let is_known = |mount: &Mount| mounts.iter().any(|found| found.entry.mountpoint == mount.point);
+    let listed = Mounts::now();
+    let mut others = listed.of_slackwater().filter(|mount| !is_known(mount) && mount.source.is_absolute());
+    others.find(|mount| source.overlaps_path(&mount.source, &listed) && !ends::is_dead(&mount.point)).cloned()
+}
+
+/// Whether the arena of a dead mount is for a directory above or below the source of `entry`, and not for the same one.
+fn is_beside(dead: &Entry, entry: &Entry) -> bool {
+    dead.arena != entry.arena && dead.source.id != entry.source.id && dead.source.overlaps(&entry.source)
+}
+
+/// Brings in what a dead mount of a directory above or below left.
+fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
+    let dead = &found.entry;
+    let Some(left) = arena_file::left_in(&dead.arena)? else {
+        let what =
+            format!("{} has data of {}, and another process has it", dead.arena.display(), dead.source.path.display());
+        return Err(Failure::busy(what).advise("wait until that has ended, or mount that source first"));
+    };
+    if !left.iter().any(|(volume, _)| dead.source.is_meant_by(volume)) {
+        return Ok(());
+    }
+    let path = &dead.source.path;
+    let (place, lock) = Place::open(path, OFlags::RDONLY)
+        .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.display())))?;
+    if place.identity().ok().as_ref() != Some(&dead.identity) {
+        let what = format!("{} is another directory since, or its file system was mounted anew", path.display());
+        return Err(not_brought_in(dead, &what));
+    }
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| not_brought_in(dead, &format!("{} is locked by another process", path.display())))?;
+    say(&format!("an earlier mount of {} died with data that is not in it yet: bringing it in", path.display()));
+    if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
+        let rescued = arena_file::bring_in(left, dead, |_| ())?;
+        rescued::say_all(&rescued, path);
+    }
+    found.remove();
+    Ok(())
+}
+
+fn not_brought_in(dead: &Entry, why: &str) -> Failure {
+    let (source, arena) = (dead.source.path.display(), dead.arena.display());
+    Failure::failed(format!("an earlier mount of {source} left data in {arena}, which must be brought in first: {why}"))
+        .advise(format!("mount it once: slackwater mount {} MOUNTPOINT", shell::word(&dead.source.path)))
+        .advise(format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena)))
 }
 
 /// Refuses to go on without what an earlier mount of this source left in another arena: brought in later, it would be
@@ -122,6 +189,9 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
                 "mount it there, which brings the data in: slackwater mount --daemon --socket {daemon}"
             )));
         };
+        if left.is_empty() && dead.daemon.is_none() {
+            arena_file::remove(&dead.arena)?; // it holds memory for nobody
+        }
         left.retain(|(volume, _)| dead.source.is_meant_by(volume));
         let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
@@ -171,6 +241,11 @@ impl Obstacle {
 fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
     match obstacle {
         Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or wait for it: --wait"),
+        Obstacle::Unregistered(mount) => {
+            let (path, others, point) = (source.path.display(), mount.source.display(), mount.point.display());
+            Failure::busy(format!("{path} overlaps {others}, which another user has mounted at {point}"))
+                .advise(format!("use {point}, or have it unmounted first; or wait for it: --wait"))
+        }
         Obstacle::Lock => {
             let holder = match lock_holder(source) {
                 Some(pid) => format!("pid {pid}, {}", command_of(pid)),

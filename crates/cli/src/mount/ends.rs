@@ -98,15 +98,20 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
     if !Mount::at(&name).is_some_and(|mount| mount.is_slackwater()) {
         return Ok(());
     }
-    // Attributes that the kernel remembers would tell nothing of the process.
-    let asked = statx(CWD, &name, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    if !asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)) {
+    if !is_dead(&name) {
         return Ok(());
     }
     detach::detach(&name).map_err(|error| {
         Failure::failed(format!("{} is left of a mount whose process died: {error}", name.display()))
             .advise(format!("free it: umount -l {}", shell::word(&name)))
     })
+}
+
+/// Whether the process of the mount at `point` has died.
+pub(crate) fn is_dead(point: &Path) -> bool {
+    // Attributes that the kernel remembers would tell nothing of the process.
+    let asked = statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {

@@ -2,6 +2,11 @@
 //!
 //! Identity is device and inode number, never the path: a bind mount, a link or `..` would hide what is the same. A
 //! directory is walked upwards through `..`, across mounts, without opening anything for reading.
+//!
+//! Two directories overlap where that walk says so, or their places in one file system do. The walk does not see what a bind
+//! mount shows from above its root, and a mount namespace may have nothing but bind mounts; the kernel's list of mounts tells
+//! what of its file system each of them shows. The place is that of the moment: a directory above that is renamed
+//! later leaves the walk alone to tell.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
 use serde::{Deserialize, Serialize};
+
+use crate::mountinfo::{Mount, Mounts};
 
 /// Which directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
@@ -25,6 +32,38 @@ pub(crate) struct Place {
     pub(crate) id: DirId,
     /// Nearest first, the root last.
     above: Vec<DirId>,
+    /// Unless the kernel does not tell.
+    #[serde(default)]
+    in_file_system: Option<InFileSystem>,
+}
+
+/// A directory by its path from the root of its file system, whatever shows that where.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+struct InFileSystem {
+    /// Major and minor number.
+    device: String,
+    path: PathBuf,
+}
+
+impl InFileSystem {
+    /// That of the directory open at `fd`, which `path` leads to.
+    fn of(fd: impl AsFd, path: &Path) -> Option<Self> {
+        let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+        let mount = Mount::of_id(stat.stx_mnt_id)?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        Some(Self { device: mount.device, path: mount.root.join(below) })
+    }
+
+    /// That of a directory whose path is absolute and without links.
+    fn named(path: &Path, mounts: &Mounts) -> Option<Self> {
+        let mount = path.ancestors().find_map(|above| mounts.at(above))?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        Some(Self { device: mount.device.clone(), path: mount.root.join(below) })
+    }
+
+    fn contains(&self, other: &Self) -> bool {
+        self.device == other.device && other.path.starts_with(&self.path)
+    }
 }
 
 /// `STATX_MNT_ID_UNIQUE`, Linux 6.8.
@@ -40,12 +79,13 @@ impl Place {
         let fd = openat(CWD, path, flags, Mode::empty())?;
         let path = path.canonicalize()?;
         let id = id_of(&fd)?;
+        let in_file_system = InFileSystem::of(&fd, &path);
         let mut above = Vec::new();
         let mut level = open_above(&fd)?;
         loop {
             let last = above.last().copied().unwrap_or(id);
             match id_of(&level)? {
-                next if next == last => return Ok((Self { path, id, above }, fd)),
+                next if next == last => return Ok((Self { path, id, above, in_file_system }, fd)),
                 _ if above.len() == LEVELS_MAX => return Err(rustix::io::Errno::NAMETOOLONG.into()),
                 next => above.push(next),
             }
@@ -55,12 +95,21 @@ impl Place {
 
     /// Whether `other` is this directory or lies below it.
     pub(crate) fn contains(&self, other: &Place) -> bool {
-        self.id == other.id || other.above.contains(&self.id)
+        let both = self.in_file_system.as_ref().zip(other.in_file_system.as_ref());
+        let in_file_system = both.is_some_and(|(outer, inner)| outer.contains(inner));
+        self.id == other.id || other.above.contains(&self.id) || in_file_system
     }
 
     /// Whether one of the two lies in the other.
     pub(crate) fn overlaps(&self, other: &Place) -> bool {
         self.contains(other) || other.contains(self)
+    }
+
+    /// Whether the directory of an absolute path without links is this one, or one of the two lies in the other. Looks only at
+    /// the list of `mounts`.
+    pub(crate) fn overlaps_path(&self, path: &Path, mounts: &Mounts) -> bool {
+        let both = self.in_file_system.as_ref().zip(InFileSystem::named(path, mounts));
+        both.is_some_and(|(own, other)| own.contains(&other) || other.contains(own))
     }
 
     /// Name of the volume in an arena, and part of the name of its file: two directories never share it, and one
@@ -72,6 +121,13 @@ impl Place {
         let fd = open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let fsid = rustix::fs::fstatvfs(&fd)?.f_fsid;
         let mut identity = format!("{}{fsid:x}", self.identity_start());
+        // XFS, F2FS and FAT take the number of the device for an id, which the next image there has too. The nanosecond in which
+        // the directory was made is no other's.
+        if fsid == encoded(self.id.dev)
+            && let Some((sec, nsec)) = made_at(&fd)?
+        {
+            identity += &format!("-{sec:x}.{nsec:x}");
+        }
         if fsid == 0 && rustix::fs::major(self.id.dev) == 0 {
             let mount = statx(&fd, c"", AtFlags::EMPTY_PATH, MNT_ID_UNIQUE)?.stx_mnt_id;
             identity += &format!("-{mount:x}");
@@ -93,6 +149,19 @@ impl Place {
         let (major, minor) = (rustix::fs::major(self.id.dev), rustix::fs::minor(self.id.dev));
         format!("{major:02x}:{minor:02x}:{}", self.id.ino)
     }
+}
+
+/// A device number as the kernel puts it into an id. Kernel: `huge_encode_dev`.
+fn encoded(dev: u64) -> u64 {
+    let (major, minor) = (u64::from(rustix::fs::major(dev)), u64::from(rustix::fs::minor(dev)));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// When a directory was made, if its file system keeps that.
+fn made_at(fd: impl AsFd) -> io::Result<Option<(i64, u32)>> {
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    Ok(is_known.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec)))
 }
 
 fn open_above(fd: impl AsFd) -> io::Result<OwnedFd> {

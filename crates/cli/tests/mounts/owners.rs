@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::Signal;
 use slackwater::backend::MemBackend;
 use slackwater::{Engine, Tunables};
@@ -49,6 +49,12 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
     let mut command = scratch.command(["mount", source.to_str().unwrap(), other]);
     command.env("SLACKWATER_RUNTIME_DIR", &elsewhere);
     crate::rig::run(command).expect(3, &["is locked by", &pid]);
+    // It is not on the parent or the child: the kernel's list of mounts tells.
+    for path in [&child, &parent] {
+        let mut command = scratch.command(["mount", path.to_str().unwrap(), other]);
+        command.env("SLACKWATER_RUNTIME_DIR", &elsewhere);
+        crate::rig::run(command).expect(3, &["overlaps", "another user has mounted at", mountpoint.to_str().unwrap()]);
+    }
     // A brother is nobody's business.
     let brother = parent.join("brother");
     fs::create_dir(&brother).unwrap();
@@ -56,6 +62,107 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
     scratch.umount(&apart);
     drop(second);
     scratch.umount(&mountpoint);
+}
+
+/// Through a bind mount a directory has another parent, and only its place in the file system is the same.
+#[test]
+fn a_bind_mount_of_a_part_of_a_source_is_refused() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let (part, bound, other) = (source.join("sub/part"), scratch.dir("bound", 0o755), scratch.dir("other", 0o755));
+    fs::create_dir_all(&part).unwrap();
+    mount_bind(source.join("sub"), &bound).unwrap();
+    let paths = [bound.clone(), bound.join("part")];
+    let first = scratch.mount(&source, &mountpoint, &[]);
+    for path in &paths {
+        scratch.run([Path::new("mount"), path, &other]).expect(3, &["lies in", mountpoint.to_str().unwrap()]);
+    }
+    scratch.umount(&mountpoint);
+    drop(first);
+    // The other way round.
+    let first = scratch.mount(&bound.join("part"), &mountpoint, &[]);
+    scratch.run([Path::new("mount"), &source, &other]).expect(3, &["contains", mountpoint.to_str().unwrap()]);
+    scratch.run([Path::new("mount"), &source.join("sub"), &other]).expect(3, &["contains"]);
+    scratch.umount(&mountpoint);
+    drop(first);
+}
+
+/// What it left is older than what the next one makes durable.
+#[test]
+fn what_a_dead_mount_left_comes_in_before_a_parent_or_child_of_its_source_is_mounted() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (parent, first_point) = scratch.pair("a");
+    let child = parent.join("child");
+    fs::create_dir(&child).unwrap();
+    let second_point = scratch.dir("second", 0o755);
+    let both = [(child.clone(), parent.clone(), "child/file"), (parent.clone(), child.clone(), "file")];
+    for (seed, (first, second, name)) in (0..).zip(both) {
+        let (old, new) = (bytes(2 * seed, 9000), bytes(2 * seed + 1, 9000));
+        let mut dying = scratch.mount(&first, &first_point, &["--dirty-expire", "1h"]);
+        let below = if first == child { "file" } else { "child/file" };
+        fs::write(first_point.join(below), &old).unwrap();
+        dying.kill();
+        drop(dying);
+        let mut next = scratch.mount(&second, &second_point, &["--dirty-expire", "1h"]);
+        assert_eq!(next.said("died with data that is not in it yet: bringing it in"), 1);
+        assert!(fs::read(second_point.join(name)).unwrap() == old, "it was brought in first");
+        let file = fs::File::create(second_point.join(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        next.kill();
+        drop(next);
+        let again = scratch.mount(&first, &first_point, &[]);
+        assert!(fs::read(first_point.join(below)).unwrap() == new, "older data over newer");
+        scratch.umount(&first_point);
+        drop(again);
+        assert!(fs::read(child.join("file")).unwrap() == new);
+    }
+}
+
+/// XFS takes the number of its device for its id, and so does the next one on the same device.
+#[test]
+fn another_file_system_on_the_same_device_is_another_source() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let image = scratch.arena("image");
+    let shell = |words: &[&str]| {
+        let mut command = std::process::Command::new(words[0]);
+        command.args(&words[1..]).output().is_ok_and(|output| output.status.success())
+    };
+    let [image, path] = [&image, &source].map(|path| path.to_str().unwrap());
+    let mut device = None;
+    for nth in 0..2 {
+        let _ = fs::remove_file(image);
+        fs::File::create(image).unwrap().set_len(320 << 20).unwrap();
+        if !shell(&["mkfs.xfs", "-q", "-f", image]) || !shell(&["mount", "-o", "loop,nouuid", image, path]) {
+            println!("skipped: mkfs.xfs (package xfsprogs) and XFS in the kernel are needed");
+            return;
+        }
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let own = text.lines().find(|line| line.contains(path)).unwrap().split(' ').nth(2).unwrap().to_owned();
+        fs::write(source.join("file"), "as it was").unwrap();
+        if nth == 0 {
+            let mut dying = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+            fs::write(mountpoint.join("file"), bytes(1, 9000)).unwrap();
+            dying.kill();
+            drop(dying);
+            assert!(shell(&["umount", path]));
+            device = Some(own);
+        } else if device.as_ref() == Some(&own) {
+            let arena = scratch.arena("a-mount");
+            let words =
+                ["mount", path, mountpoint.to_str().unwrap(), "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
+            scratch.run(words).expect(1, &["of another source"]);
+            scratch.run(&words[..5]).expect(1, &["not in it yet", "is another directory since"]);
+            assert_eq!(fs::read(source.join("file")).unwrap(), b"as it was");
+        } else {
+            println!("skipped: another test has taken the loop device meanwhile");
+        }
+    }
 }
 
 #[test]

@@ -15,8 +15,6 @@
 
 mod rescue;
 
-pub use self::rescue::{Rescued, RescuedFrom};
-
 use std::cmp::Ordering::{Equal, Greater, Less};
 
 use slackwater_arena::{InodeRecord, SurvivingInode, SurvivingVolume};
@@ -29,7 +27,7 @@ use crate::error::{BackendError, ErrorKind, MountError};
 use crate::filemap;
 use crate::inode::{DOOMED, meta};
 use crate::page_cache::Mark;
-use crate::super_block::SuperBlock;
+use crate::super_block::{RescuedFrom, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
 use crate::writeback::Pages;
 

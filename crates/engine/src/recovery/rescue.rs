@@ -13,39 +13,10 @@ use super::id_of;
 use crate::backend::{AttrChange, Call, Found, NewNode, Node, SyncScope, WriteUnit};
 use crate::error::{BackendError, ErrorKind};
 use crate::inode::NAMELESS;
-use crate::super_block::SuperBlock;
-use crate::units::{NodeId, PAGE_BYTES, PageIndex};
-
-/// Why data was saved elsewhere.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-#[non_exhaustive]
-pub enum RescuedFrom {
-    /// Somebody else had changed the file.
-    Changed,
-    /// Somebody else had removed or replaced it.
-    Removed,
-}
-
-/// Dirty data of a killed process that was saved in a file of its own.
-#[derive(Clone, Eq, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct Rescued {
-    /// The file that the data belonged to.
-    pub id: NodeId,
-    /// Why it did not go there.
-    pub from: RescuedFrom,
-    /// Name in the root of the volume.
-    pub name: OsString,
-    /// Bytes of data, in whole pages.
-    pub bytes: u64,
-}
+use crate::super_block::{Rescued, RescuedFrom, SuperBlock};
+use crate::units::{PAGE_BYTES, PageIndex};
 
 impl SuperBlock {
-    /// What the mount could not give back to the files it belonged to, and saved elsewhere.
-    pub fn rescued(&self) -> Vec<Rescued> {
-        self.rescued.lock().clone()
-    }
-
     /// Saves the dirty data of `survivor`, durably. `None`: there is none that anybody could miss.
     ///
     /// # Errors
