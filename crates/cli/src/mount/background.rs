@@ -11,9 +11,8 @@
 //! B3. What may fail of leaving is done before the mount; afterwards nobody could be told.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -26,7 +25,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::arguments::MountArguments;
 use crate::exit::{Failure, Reason};
-use crate::sys;
+use crate::{log, sys};
 
 /// Starts the mount in a process of its own. Returns when it is mounted, or with its failure.
 ///
@@ -155,7 +154,7 @@ impl Departure {
     /// When the log cannot be made.
     pub(crate) fn prepare(log: &Path) -> io::Result<Self> {
         let nothing = File::open("/dev/null")?;
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(log)?;
+        let log = log::file::open(log)?;
         std::env::set_current_dir("/")?;
         // Fails for the leader of a process group only, who has been detached by somebody else.
         let _ = setsid();
@@ -170,6 +169,7 @@ impl Departure {
         let _ = dup2_stderr(&self.log);
         let _ = io::stdout().flush();
         let _ = dup2_stdout(&self.log);
+        log::bound(self.log);
     }
 }
 

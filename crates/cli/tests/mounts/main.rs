@@ -14,6 +14,7 @@ mod flags;
 mod fuse_source;
 mod life;
 mod load;
+mod logs;
 mod metrics;
 mod mount8;
 mod owners;

@@ -1,15 +1,25 @@
 //! What the engine tells of itself, on standard error: as lines for people or, with `SLACKWATER_LOG_FORMAT=json`, each as an
 //! object for programs. What the command says to whoever runs it stays as it is.
+//!
+//! Warnings and errors of one kind are limited in number ([`limit`]); what `SLACKWATER_LOG` asks for beyond them is not. The log
+//! of a mount in the background has a largest size ([`file`]).
+
+pub(crate) mod file;
+mod limit;
 
 use std::env;
+use std::fs::File;
 use std::io::{self, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
+use tracing::callsite::Identifier;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::log::limit::{LeftOut, Limiter};
 use crate::terminal::say;
 
 /// How a line is written.
@@ -31,7 +41,7 @@ pub(crate) fn start() {
             Format::Text
         }
     };
-    print(level.unwrap_or(LevelFilter::WARN), format, StandardError).init();
+    print(level.unwrap_or(LevelFilter::WARN), format, StandardError::new(format)).init();
 }
 
 type Told = Box<dyn Fn(&str) + Send + Sync>;
@@ -45,38 +55,83 @@ pub(crate) fn also_tell(told: impl Fn(&str) + Send + Sync + 'static) {
     let _ = TOLD.set(Box::new(told));
 }
 
+/// The file that standard error goes to, where it is a log of ours.
+static LOG: OnceLock<File> = OnceLock::new();
+
+/// Keeps `log`, which standard error goes to from now on, below its largest size.
+pub(crate) fn bound(log: File) {
+    // A process leaves its terminal once.
+    let _ = LOG.set(log);
+}
+
 /// Where events are printed.
-struct StandardError;
+struct StandardError {
+    format: Format,
+    limiter: Mutex<Limiter<Identifier>>,
+}
+
+impl StandardError {
+    fn new(format: Format) -> Self {
+        Self { format, limiter: Mutex::new(Limiter::new()) }
+    }
+
+    fn print(&self, line: &str, is_warning: bool) -> io::Result<()> {
+        if let Some(told) = TOLD.get().filter(|_| is_warning) {
+            told(line.trim_end());
+        }
+        io::stderr().write_all(line.as_bytes())
+    }
+}
 
 /// One event.
-struct Line {
-    is_warning: bool,
+struct Line<'a> {
+    to: &'a StandardError,
+    /// The place that it comes from, if it is a warning.
+    warning_of: Option<Identifier>,
 }
 
 impl<'a> MakeWriter<'a> for StandardError {
-    type Writer = Line;
+    type Writer = Line<'a>;
 
-    fn make_writer(&'a self) -> Line {
-        Line { is_warning: false }
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { to: self, warning_of: None }
     }
 
-    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Line {
-        Line { is_warning: *event.level() <= Level::WARN }
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Line<'a> {
+        Line { to: self, warning_of: (*event.level() <= Level::WARN).then(|| event.callsite()) }
     }
 }
 
-impl Write for Line {
+impl Write for Line<'_> {
     /// Gets the whole line at once.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(told) = TOLD.get().filter(|_| self.is_warning) {
-            told(String::from_utf8_lossy(bytes).trim_end());
+        let (line, now) = (String::from_utf8_lossy(bytes), Instant::now());
+        let mut limiter = self.to.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        for left_out in limiter.over(now) {
+            self.to.print(&with_count(left_out, self.to.format), true)?;
         }
-        io::stderr().write_all(bytes)?;
+        if self.warning_of.clone().is_none_or(|kind| limiter.passes(kind, &line, now)) {
+            self.to.print(&line, self.warning_of.is_some())?;
+        }
+        if let Some(log) = LOG.get() {
+            file::keep_below(log, file::MOST_BYTES)?;
+        }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
+    }
+}
+
+/// The line of a kind that stands for all that were left out.
+fn with_count(LeftOut { line, lines }: LeftOut, format: Format) -> String {
+    match (format, serde_json::from_str::<serde_json::Value>(&line)) {
+        (Format::Json, Ok(mut line)) => {
+            line["left_out"] = lines.into();
+            format!("{line}\n")
+        }
+        _ => format!("{} ({lines} lines like this, in {} s)\n", line.trim_end(), limit::WINDOW.as_secs()),
     }
 }
 
@@ -118,13 +173,26 @@ mod tests {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hearing = Arc::clone(&heard);
         also_tell(move |line| hearing.lock().unwrap().push(line.to_owned()));
-        tracing::subscriber::with_default(print(LevelFilter::INFO, Format::Text, StandardError), || {
-            tracing::info!("all is well");
-            tracing::warn!(target: "slackwater::writeback", volume = "web", "it fails");
-        });
+        tracing::subscriber::with_default(
+            print(LevelFilter::INFO, Format::Text, StandardError::new(Format::Text)),
+            || {
+                tracing::info!("all is well");
+                tracing::warn!(target: "slackwater::writeback", volume = "web", "it fails");
+            },
+        );
         let heard = heard.lock().unwrap();
         assert_eq!(heard.len(), 1, "{heard:?}");
         assert!(heard[0].contains("slackwater::writeback: it fails volume=\"web\"") && !heard[0].ends_with('\n'));
+    }
+
+    #[test]
+    fn a_count_keeps_the_form_of_the_line() {
+        let text = LeftOut { line: "then  WARN it fails\n".into(), lines: 990 };
+        assert_eq!(with_count(text, Format::Text), "then  WARN it fails (990 lines like this, in 30 s)\n");
+        let json = LeftOut { line: "{\"level\":\"WARN\"}\n".into(), lines: 990 };
+        let line = with_count(json, Format::Json);
+        let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
+        assert!(line["left_out"] == 990 && line["level"] == "WARN", "{line}");
     }
 
     #[test]
