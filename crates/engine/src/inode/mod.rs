@@ -52,8 +52,6 @@ pub(crate) mod meta {
     pub(crate) const DIRTY_SYNC: u8 = 1;
     /// Needed to read the data back. Kernel: `I_DIRTY_DATASYNC`.
     pub(crate) const DIRTY_DATASYNC: u8 = 2;
-    /// The mode: setuid and setgid were cleared by a write.
-    pub(crate) const DIRTY_MODE: u8 = 4;
 }
 
 const NO_SLOT: u32 = u32::MAX;

@@ -229,7 +229,7 @@ fn take_over(state: &mut InodeState, attr: &Attr) {
     if state.flush_ctime == Some(attr.ctime) {
         state.attr.ctime = ctime;
     }
-    if state.meta & super::meta::DIRTY_MODE != 0 || state.meta_in_flight {
+    if state.meta_in_flight {
         state.attr.mode = (attr.mode & !0o7777) | (mode & 0o7777);
     }
 }

@@ -13,7 +13,7 @@ use slackwater_sync::shim::Arc;
 use crate::backend::{AttrChange, Call, NodeKind, SyncScope, XattrMode, file_flags};
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
-use crate::inode::{Inode, InodeRef, meta};
+use crate::inode::{Inode, InodeRef};
 use crate::super_block::{SuperBlock, pages_of};
 use crate::units::Timestamp;
 use crate::writeback::SetattrTurn;
@@ -22,7 +22,7 @@ use crate::writeback::sync::sync_inode;
 /// The extended attribute that any write to the file takes away.
 const CAPABILITY: &str = "security.capability";
 
-/// What a write clears of a mode: setuid, and setgid where it means that and not mandatory locking.
+/// What a change of owner clears of a mode: setuid, and setgid where it means that and not mandatory locking.
 const fn suidgid_bits(mode: u32) -> u32 {
     let (suid, sgid, group_exec) = (0o4000, 0o2000, 0o010);
     mode & (suid | if mode & group_exec != 0 { sgid } else { 0 })
@@ -62,28 +62,31 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Clears setuid, and setgid of an executable file, as a write by somebody who must not keep them does. In
-    /// the cache only: the next flush carries it, behind the data.
+    /// Clears setuid and setgid in the backend, as a write by somebody who must not keep them does. It is called before the
+    /// bytes are taken: neither the backend nor an arena ever has them under the old mode.
+    ///
+    /// Setgid goes from a file without group execution too, as Linux has it for a writer outside the file's group: who
+    /// writes is not known here.
     ///
     /// # Errors
-    /// The volume is frozen or gone, or the backend cannot open the file.
+    /// The backend's, or the volume is frozen or gone.
     ///
     /// # Blocking
-    /// For the backend, if the file is not open and its node was let go.
+    /// For the backend, if there is something to clear.
     pub fn kill_suidgid(&self, inode: &InodeRef) -> Result<(), FileError> {
-        if suidgid_bits(inode.attr().mode) == 0 {
+        const SUIDGID: u32 = 0o6000;
+        if inode.kind() != NodeKind::File || inode.attr().mode & SUIDGID == 0 {
             return Ok(());
         }
-        let _shared = inode.rwsem.read();
         self.writable()?;
-        inode.node()?; // N2; `rwsem` and the mode that is about to be dirty keep it
-        {
-            let mut state = inode.state.lock();
-            state.attr.mode &= !suidgid_bits(state.attr.mode);
-            state.meta |= meta::DIRTY_SYNC | meta::DIRTY_MODE;
+        let node = inode.node()?;
+        let turn = SetattrTurn::wait(inode.arc());
+        let mode = inode.attr().mode & 0o7777 & !SUIDGID;
+        match turn.send(node, AttrChange { mode: Some(mode), ..AttrChange::default() }) {
+            // Who may not change the mode may not keep the bits either: the write itself clears them.
+            Err(error) if error.kind() == ErrorKind::Permission => Ok(()),
+            sent => Ok(sent.map(drop)?),
         }
-        inode.arc().mark_dirty(meta::DIRTY_SYNC);
-        Ok(())
     }
 
     /// Reads the flags of a file or directory: the bits of `FS_IOC_GETFLAGS`.

@@ -19,7 +19,7 @@ use slackwater_sync::shim::Arc;
 
 use crate::backend::{Attr, AttrChange, Call, Node};
 use crate::error::BackendError;
-use crate::inode::{Inode, meta};
+use crate::inode::Inode;
 use crate::writeback::writepages::settle_now;
 
 /// The right to send a change of an inode's attributes; ends when dropped.
@@ -42,8 +42,7 @@ impl<'a> SetattrTurn<'a> {
         Self { inode }
     }
 
-    /// Sends `change`, waits for the answer, and takes it over: nobody else changes the mode meanwhile, but for a
-    /// write that clears setuid, which is newer.
+    /// Sends `change`, waits for the answer, and takes it over: nobody else changes the mode meanwhile.
     ///
     /// # Errors
     /// The backend's.
@@ -53,10 +52,7 @@ impl<'a> SetattrTurn<'a> {
     pub(crate) fn send(&self, node: Node, change: AttrChange) -> Result<Attr, BackendError> {
         let inode = self.inode;
         let attr = inode.change_with(|| inode.super_block().call(None, |done| Call::Setattr { node, change, done }))?;
-        let mut state = inode.state.lock();
-        if state.meta & meta::DIRTY_MODE == 0 {
-            state.attr.mode = attr.mode;
-        }
+        inode.state.lock().attr.mode = attr.mode;
         Ok(attr)
     }
 }

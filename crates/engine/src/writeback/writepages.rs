@@ -422,8 +422,8 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
         let mut state = inode.state.lock();
         let node = state.node.clone().filter(|_| !state.meta_in_flight && state.meta != 0)?;
         state.meta_in_flight = true;
-        // A write by the backend may clear setuid; one that was to clear it here has to be told.
-        let tell_mode = state.attr.mode & 0o6000 != 0 || state.meta & meta::DIRTY_MODE != 0;
+        // A write by the backend may clear setuid, which no program's write has cleared here.
+        let tell_mode = state.attr.mode & 0o6000 != 0;
         let mode = tell_mode.then_some(state.attr.mode & 0o7777);
         let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };
         let sent = std::mem::take(&mut state.meta);

@@ -62,14 +62,22 @@ fn attr_of(inode: &InodeRef, attr: &Attr) -> abi::Attr {
     to_wire(attr, if attr.kind == NodeKind::File { inode.unclean_bytes() } else { 0 })
 }
 
+/// For how many seconds the kernel believes what it is told of a node. A write by somebody else takes setuid and setgid away, and
+/// the kernel does not look at the mode after it.
+fn attr_valid_secs(attr: &Attr) -> u64 {
+    let may_lose_a_mode = attr.kind == NodeKind::File && attr.mode & 0o6000 != 0;
+    if may_lose_a_mode { 0 } else { VALID.as_secs() }
+}
+
 fn attr_out(inode: &InodeRef, attr: &Attr) -> AttrOut {
-    AttrOut { attr_valid: VALID.as_secs(), attr_valid_nsec: 0, dummy: 0, attr: attr_of(inode, attr) }
+    AttrOut { attr_valid: attr_valid_secs(attr), attr_valid_nsec: 0, dummy: 0, attr: attr_of(inode, attr) }
 }
 
 /// A name that leads to `node`.
 pub(super) fn entry_out(node: &Node) -> EntryOut {
-    let generation = node.generation().into();
-    EntryOut { nodeid: node.id(), generation, attr: attr_of(&node.inode, &node.inode.attr()), ..no_entry() }
+    let (generation, attr) = (node.generation().into(), node.inode.attr());
+    let attr_valid = attr_valid_secs(&attr);
+    EntryOut { nodeid: node.id(), generation, attr_valid, attr: attr_of(&node.inode, &attr), ..no_entry() }
 }
 
 /// A name that leads nowhere, which the kernel may remember as well.

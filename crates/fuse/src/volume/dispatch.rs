@@ -110,8 +110,9 @@ impl Volume {
                 self.serve(cx, header, change, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
             }
             Operation::Fallocate(args) => {
+                let asker = *header;
                 self.serve(cx, header, change, reply, move |volume| {
-                    volume.fallocate(&*volume.open_file(args.fh)?, &args)
+                    volume.fallocate(&*volume.open_file(args.fh)?, &args, &asker)
                 });
             }
             Operation::Lseek(args) => {

@@ -13,6 +13,7 @@ use crate::request::RequestHeader;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
+use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
 use crate::volume::read_buffer::ReadBuffer;
 
@@ -70,7 +71,12 @@ impl Volume {
     }
 
     /// FALLOCATE.
-    pub(super) fn fallocate(&self, open: &OpenFile, args: &FallocateIn) -> Result<Answer, Failure> {
+    pub(super) fn fallocate(
+        &self,
+        open: &OpenFile,
+        args: &FallocateIn,
+        header: &RequestHeader,
+    ) -> Result<Answer, Failure> {
         const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
         const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
         let mode = match args.mode {
@@ -81,8 +87,18 @@ impl Volume {
             ZERO_KEEP => FallocateMode::ZeroKeepSize,
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
+        self.kill_suidgid_for(&open.node, header)?;
         self.unfrozen(|| open.file.fallocate(mode, args.offset, args.length))?;
         Ok(Answer::Done)
+    }
+
+    /// Takes setuid and setgid away from a file that somebody but root changes. Of these requests the kernel does not say
+    /// whether the caller may keep them.
+    fn kill_suidgid_for(&self, node: &Node, header: &RequestHeader) -> Result<(), Failure> {
+        if header.uid != 0 {
+            self.unfrozen(|| self.sb.kill_suidgid(&node.inode))?;
+        }
+        Ok(())
     }
 
     /// COPY_FILE_RANGE within the volume, through the cache. Where there is no room for a single byte the kernel
@@ -96,6 +112,7 @@ impl Volume {
         let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
         let (reads, writes) = (self.read_flags(&from.node, header), self.write_flags(&to.node, header));
         let payer = payer.unwrap_or_else(|| to.file.memcg());
+        self.kill_suidgid_for(&to.node, header)?;
         // A count has 32 bits, and is to be that of whole pieces.
         let len = args.len.min(u64::from(u32::MAX) & !(PIECE_BYTES - 1));
         let mut piece = vec![0; len.min(PIECE_BYTES) as usize];

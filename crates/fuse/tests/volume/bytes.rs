@@ -2,11 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
 use rustix::io::{ReadWriteFlags, pwritev2};
 
+use crate::acls::as_user;
 use crate::rig::{Rig, assert_same, pattern};
 
 #[test]
@@ -208,6 +209,42 @@ fn a_write_by_somebody_else_takes_setuid_away() {
     rig.mounted.sync().unwrap();
     assert_eq!(fs::metadata(rig.stored("tool")).unwrap().mode() & 0o7777, 0o777);
     assert_eq!(fs::read(rig.stored("tool")).unwrap(), b"changed\n");
+}
+
+/// In the source before the bytes are taken, and in what the kernel remembers: a process that dies leaves nobody a program of
+/// somebody else's bytes with the owner's rights.
+#[test]
+fn every_change_by_another_user_takes_setuid_and_setgid_away_at_once() {
+    type Change = fn(&File);
+    let changes: [(&str, Change); 6] = [
+        ("write", |file| file.write_all_at(b"theirs", 0).unwrap()),
+        ("truncate", |file| file.set_len(10).unwrap()),
+        ("allocate", |file| fallocate(file, FallocateFlags::empty(), 0, 20_000).unwrap()),
+        ("punch", |file| fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096).unwrap()),
+        ("zero", |file| fallocate(file, FallocateFlags::ZERO_RANGE, 0, 4096).unwrap()),
+        ("copy", |file| {
+            assert_eq!(copy_file_range(file, Some(&mut 0), file, Some(&mut 8192), 100), Ok(100));
+        }),
+    ];
+    let rig = Rig::new();
+    for (name, change) in changes {
+        for given in [0o6666, 0o4757, 0o6777] {
+            let (path, stored) = (rig.file(name), rig.stored(name));
+            let _ = fs::remove_file(&path);
+            fs::write(&path, pattern(1, 9000)).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(given)).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, given);
+            let mode = as_user(65_534, 65_534, || {
+                let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+                change(&file);
+                file.metadata().unwrap().mode() & 0o7777
+            });
+            assert_eq!(mode, given & 0o777, "{name}: what the kernel tells");
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, given & 0o777, "{name}: by name");
+            assert_eq!(fs::metadata(&stored).unwrap().mode() & 0o7777, given & 0o777, "{name}: in the source");
+        }
+    }
+    rig.umount().unwrap();
 }
 
 /// `O_DSYNC` is 0o10000 for the kernel, whatever a library calls by that name.
