@@ -63,18 +63,19 @@ fn a_write_that_must_not_wait_says_so_instead() {
 }
 
 #[test]
-fn pages_of_a_mapping_find_room_when_others_do_not() {
+fn pages_of_a_mapping_find_frames_when_others_do_not_and_stay_within_the_share() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
-    let taken = fill(&file, 0);
-    assert_eq!(file.try_write_at(taken, &[1; PAGE]).unwrap(), Written::NoRoom, "the share is used up");
     let arena = rig.engine.arena();
     let mut others = Vec::new();
     arena.alloc_many(Pool::Normal, arena.frames() as usize, &mut others);
-    assert_eq!(file.write_from_mapping(taken, &[9; 8 * PAGE]).unwrap(), Written::Bytes(8 * PAGE), "from the reserve");
+    assert_eq!(file.try_write_at(0, &[1; PAGE]).unwrap(), Written::NoRoom, "all frames are used");
+    assert_eq!(file.write_from_mapping(0, &[9; 8 * PAGE]).unwrap(), Written::Bytes(8 * PAGE), "from the reserve");
     others.into_iter().for_each(|frame| arena.free(frame));
+    let taken = 8 * PAGE as u64 + fill(&file, 8 * PAGE as u64);
+    assert_eq!(file.write_from_mapping(taken, &[9; PAGE]).unwrap(), Written::NoRoom, "the share is used up");
     file.fsync().unwrap();
-    assert_eq!(rig.durable("a").unwrap()[taken as usize..], [9; 8 * PAGE]);
+    assert_eq!(rig.durable("a").unwrap()[..8 * PAGE], [9; 8 * PAGE]);
     drop(file);
     rig.unmount_and_find_nothing_left();
 }

@@ -285,7 +285,7 @@ fn write_pages(
 ) -> Result<Written, FileError> {
     let sb = inode.super_block();
     sb.writable()?;
-    if !terms.takes_all() && !terms.memcg.may_dirty() {
+    if !terms.memcg.may_dirty() {
         let engine = sb.engine();
         terms.memcg.flush_foreign(engine.clock.now(), &engine.tunables);
         terms.memcg.ask_for_room(&engine.super_blocks());
@@ -340,9 +340,7 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileErro
     inode.node()?;
     inode.attach_wb(terms.memcg);
     let bdi = inode.super_block().bdi();
-    if terms.takes_all() {
-        bdi.pin_adopted_node();
-    } else if !bdi.try_pin_node() {
+    if !bdi.try_pin_node() {
         inode.super_block().make_room();
         return Ok(false);
     }

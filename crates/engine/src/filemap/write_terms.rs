@@ -10,6 +10,7 @@ use crate::cgroup::Memcg;
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
+use crate::filemap::read_flags::ReadFlags;
 use crate::filemap::write::{Source, Written, write_locked};
 use crate::filemap::write_flags::WriteFlags;
 use crate::inode::Inode;
@@ -34,7 +35,8 @@ enum Kind {
     Patient,
     /// The same, but does not wait.
     Nowait,
-    /// Is not refused: the bytes are in memory that a kernel wants back, and were never asked for.
+    /// Does not wait, and takes the last free frames and space that the backend may not have: the bytes are in memory that
+    /// a kernel wants back, and cannot be refused.
     Mapping,
 }
 
@@ -67,12 +69,7 @@ impl<'a> Terms<'a> {
     }
 
     pub(super) fn must_not_wait(self) -> bool {
-        self.kind == Kind::Nowait
-    }
-
-    /// Whether share and space do not count.
-    pub(super) fn takes_all(self) -> bool {
-        self.kind == Kind::Mapping
+        matches!(self.kind, Kind::Nowait | Kind::Mapping)
     }
 
     pub(super) fn pool(self) -> Pool {
@@ -84,16 +81,12 @@ impl<'a> Terms<'a> {
 
     /// Pins one more frame; false when the share is used up.
     pub(super) fn pin(self, bdi: &BackingDevInfo) -> bool {
-        if self.takes_all() {
-            bdi.pin_adopted(1);
-            return true;
-        }
         bdi.try_pin()
     }
 
     /// Reserves a page of space on the backend; false when it is used up.
     pub(super) fn reserve(self, space: &Space) -> bool {
-        if self.takes_all() {
+        if self.kind == Kind::Mapping {
             space.reserve(1);
             return true;
         }
@@ -166,16 +159,28 @@ impl File {
     }
 
     /// Writes pages that a kernel held for a mapping of the file, for the tenant of its wb, since nobody knows who stored
-    /// to them. Neither the volume's share nor the space on the backend counts, and the arena's reserve is open to it:
-    /// `NoRoom` only if that is used up as well.
+    /// to them. The share of the volume and the limit of the tenant count as for every write. The space on the backend does
+    /// not, and the arena's reserve is open to it.
     ///
     /// # Errors
-    /// As [`File::try_write_at`].
+    /// As [`File::write_nowait`]. After [`FileError::WouldBlock`] see [`File::prepare_write_from_mapping`].
     ///
     /// # Blocking
-    /// As [`File::try_write_at`].
+    /// As [`File::write_nowait`].
     pub fn write_from_mapping(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        let memcg = self.inode().memcg();
-        self.write_on(offset_bytes, bytes, Terms::mapping(&memcg))
+        self.try_lock_and_write(offset_bytes, bytes, Terms::mapping(&self.inode().memcg()))
+    }
+
+    /// Brings what [`File::write_from_mapping`] needs from the backend for the page at `offset_bytes`.
+    ///
+    /// # Errors
+    /// The backend's.
+    ///
+    /// # Blocking
+    /// For the backend, and for a frame.
+    pub fn prepare_write_from_mapping(&self, offset_bytes: u64) -> Result<(), FileError> {
+        self.inode().node()?;
+        self.read_at_for(&self.inode().memcg(), ReadFlags::NONE, offset_bytes, &mut [0])?;
+        Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! One thread per volume for all who wait: writes that are parked until there is room, replies that are held until their
-//! time ([`super::paused`]), and callers that were interrupted and may be killed later. It is started for the first who
+//! One thread per volume for all who wait: writes that are parked until there is room, pages of mappings that are
+//! ([`super::replay`]), replies that are held until their time ([`super::paused`]), and callers that were interrupted and may be killed later. It is started for the first who
 //! waits, and leaves after ten seconds in which nobody did: there may be thousands of volumes, most of them idle.
 //!
 //! # Invariants
@@ -13,10 +13,10 @@
 //! A4. While a write is parked or a reply is held there is a thread, or one is being started: it decides to leave under the
 //!     lock, and with nobody waiting. Where none can be started nobody waits: a write is answered as if a signal had come,
 //!     with what was taken of it or EINTR, so that its program tries again; and a held reply goes out. Only callers that
-//!     are watched wait for the next thread.
+//!     are watched, and pages of mappings, wait for the next thread.
 //!
 //! # Lock order
-//! The queue's lock is above that of the held replies alone: a write is taken out of the queue to be tried.
+//! The queue's lock is above those of the held replies and of the pages alone: a write is taken out of the queue to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -32,6 +32,7 @@ use crate::volume::callers::{Caller, Waiting, let_off};
 use crate::volume::lock_order::{ATTENDANT, LEAF};
 use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
+use crate::volume::replay::Replay;
 use crate::volume::writes::{Attempt, Write};
 
 /// Parked payload of one tenant on one volume; of the root tenant, as much as of the volume.
@@ -125,6 +126,7 @@ impl Drop for Payload {
 /// Who waits on a volume.
 pub(super) struct Attendant {
     pub(super) paused: PausedReplies,
+    pub(super) replay: Replay,
     queue: Mutex<Queue>,
     changed: Condvar,
     parked_bytes: Arc<AtomicUsize>,
@@ -155,6 +157,7 @@ impl Attendant {
     pub(super) fn new() -> Self {
         Self {
             paused: PausedReplies::new(),
+            replay: Replay::new(),
             queue: Mutex::new(ATTENDANT, Queue::default()),
             changed: Condvar::new(),
             parked_bytes: Arc::default(),
@@ -162,9 +165,14 @@ impl Attendant {
         }
     }
 
-    /// Bytes of writes that are parked.
+    /// Bytes of writes that are parked, and of pages from mappings.
     pub(super) fn parked_bytes(&self) -> usize {
-        self.parked_bytes.load(Ordering::Relaxed)
+        self.parked_bytes.load(Ordering::Relaxed) + self.replay.bytes()
+    }
+
+    /// One more thread for what has to wait for the backend, until the count is dropped.
+    pub(super) fn elsewhere(&self) -> Option<Counted> {
+        (self.elsewhere.load(Ordering::Relaxed) < ELSEWHERE_MAX).then(|| Counted::new(&self.elsewhere))
     }
 
     /// Writes that are parked; those that are being tried at this moment are not.
@@ -200,7 +208,8 @@ impl Attendant {
         let mut queue = self.queue.lock();
         loop {
             let due = self.paused.first().map(|due| due.since(now()));
-            if !queue.stopping && (!queue.parked.is_empty() || due == Some(Duration::ZERO)) {
+            let is_parked = !queue.parked.is_empty() || !self.replay.is_empty();
+            if !queue.stopping && (is_parked || due == Some(Duration::ZERO)) {
                 return true;
             }
             // Callers to watch, and nothing that would wake the thread for them.
@@ -298,15 +307,15 @@ impl Volume {
         self.call_attendant(|queue| queue.watched.push(caller));
     }
 
-    /// A reply is due earlier than any before.
-    pub(super) fn attend_to_paused(self: &Arc<Self>) {
+    /// A reply is due earlier than any before, or a page of a mapping waits.
+    pub(super) fn attend_to_others(self: &Arc<Self>) {
         self.call_attendant(|_| {});
     }
 
     /// Somebody waits, whom `add` adds to the queue. A thread hears of it (A4).
     fn call_attendant(self: &Arc<Self>, add: impl FnOnce(&mut Queue)) {
         let has_thread = {
-            // Held replies too: who is about to sleep for longer looks when the first is due under this lock.
+            // Held replies and pages too: who is about to sleep for longer looks when the first is due under this lock.
             let mut queue = self.attendant.queue.lock();
             add(&mut queue);
             std::mem::replace(&mut queue.has_thread, true)
@@ -340,8 +349,9 @@ impl Volume {
                 }
                 is_short |= !has_room;
             }
-            if is_short {
-                let moment = self.sb.now() + MOMENT;
+            let again = self.replay(MOMENT).or(is_short.then_some(MOMENT));
+            if let Some(again) = again {
+                let moment = self.sb.now() + again;
                 let until = self.attendant.paused.first().map_or(moment, |due| due.min(moment));
                 self.sb.wait_for_room(seen, Some(until));
             }
@@ -350,6 +360,7 @@ impl Volume {
         if self.attendant.is_stopping() {
             self.send_paused(true);
             self.attendant.fail_parked();
+            self.attendant.replay.fail();
         }
     }
 

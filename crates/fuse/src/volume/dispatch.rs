@@ -8,7 +8,7 @@ use slackwater::{LandingFrames, PAGE_BYTES};
 use slackwater::{Memcg, Pause};
 use slackwater_sync::shim::Arc;
 
-use crate::abi::{WriteIn, write_in};
+use crate::abi::{WriteIn, read_in, write_in};
 use crate::coherence::TrialFile;
 use crate::file_system::FileSystem;
 use crate::landing::Landed;
@@ -90,6 +90,10 @@ impl Volume {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
+                if args.read_flags & read_in::LOCKOWNER == 0 && open.node.around.can_be_mapped() {
+                    // For the kernel's cache: who reads by way of a handle that goes around it has a lock owner.
+                    open.node.around.read_for_cache(args.offset..args.offset + u64::from(args.size));
+                }
                 let flags = self.read_flags(&open.node, header);
                 if let Some(reply) = Self::read_cached(&open, flags, &args, reply) {
                     let payer = self.payer(header, &open);
@@ -268,9 +272,7 @@ impl Volume {
     /// WRITE: at once, if the cache can take it.
     fn write(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, bytes: &[u8], reply: Reply) {
         if args.write_flags & write_in::CACHE != 0 {
-            // Whole pages as a rule, which need nothing from the backend; if one does, another thread reads.
-            let _blocking = cx.try_block();
-            return self.deliver(reply, self.write_mapped(args, bytes));
+            return self.write_mapped(args, bytes, reply);
         }
         if self.is_refusing() {
             return self.deliver(reply, Err(Errno::IO.into()));

@@ -6,6 +6,7 @@
 //! | 5 | `CONFIGURING` | one change of what is configured for tenants at a time; files of cgroups are read under it |
 //! | 6 | `DIRECTORY` | an open directory's entries, held while the backend is asked for more |
 //! | 8 | `CALLER` | a caller that waits; a parked write takes its bytes under it |
+//! | 10 | `WRITING` | a `write` beside pages of mappings; bytes are taken under it, of parked writes too |
 //! | 76 | `TENANCY` | who pays; a tenant is made in the engine under it |
 //! | 78 | `ATTENDANT` | the queue of parked writes; when the first held reply is due is looked at under it |
 //! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them |
@@ -16,6 +17,7 @@ pub(crate) const UMOUNT: Rank = Rank::new(4, "MOUNTED_UMOUNT");
 pub(crate) const CONFIGURING: Rank = Rank::new(5, "CONFIGURING");
 pub(crate) const DIRECTORY: Rank = Rank::new(6, "OPEN_DIRECTORY");
 pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
+pub(crate) const WRITING: Rank = Rank::new(10, "WRITING");
 pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");
 pub(crate) const ATTENDANT: Rank = Rank::new(78, "ATTENDANT");
 pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");

@@ -4,8 +4,9 @@
 //! 1. [`dispatch`] looks up what it is about. What the cache can answer is answered on the reading thread.
 //! 2. What may have to wait for the backend runs on a thread that the pool has replaced ([`blocking`]), with its
 //!    reply where an interrupt finds it ([`callers`]). Where as many threads wait as may, it queues.
-//! 3. A write without room is parked ([`attendant`]), and a reply whose writer is to slow down is held until its time
-//!    ([`paused`]); nobody waits on a thread for either.
+//! 3. A write without room is parked ([`attendant`]), and so are pages of mappings ([`replay`]); a reply whose writer is to
+//!    slow down is held until its time ([`paused`]). Nobody waits on a thread for any of them.
+//! 4. What is written beside a mapping is kept when the kernel hands over older pages ([`written_around`]).
 //!
 //! # Invariants
 //! V1. FLUSH (but for a file that was emptied), RELEASE and FORGET never wait for the backend.
@@ -33,7 +34,9 @@ mod processes;
 mod pruning;
 mod read_buffer;
 mod reads;
+mod replay;
 mod writes;
+mod written_around;
 mod xattrs;
 
 use std::time::Duration;

@@ -30,6 +30,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::abi::ROOT_ID;
 use crate::volume::dontcache::FileWord;
 use crate::volume::lock_order::LEAF;
+use crate::volume::written_around::WrittenAround;
 
 /// Shards of the table: enough that two threads seldom meet.
 const SHARDS: u64 = 32;
@@ -46,6 +47,8 @@ pub(super) struct Node {
     lookups: AtomicU64,
     /// Handles that may write, mapped pages included: what a sync pushes out.
     pub(super) writers: AtomicU32,
+    /// What is written beside mappings of it.
+    pub(super) around: WrittenAround,
     /// Writes that are parked; later ones queue behind them.
     pub(super) parked: AtomicU32,
     /// Cut to nothing, and not written back since: what is written next replaces what was there.
@@ -65,6 +68,7 @@ impl Node {
             inode,
             lookups: AtomicU64::new(0),
             writers: AtomicU32::new(0),
+            around: WrittenAround::new(),
             parked: AtomicU32::new(0),
             emptied: AtomicBool::new(false),
             dontcache: FileWord::unknown(),

@@ -22,14 +22,21 @@ pub(super) struct OpenFile {
     pub(super) node: Arc<Node>,
     pub(super) file: File,
     is_writable: bool,
+    /// Whether a mapping of it can be stored to.
+    can_map: bool,
 }
 
 impl OpenFile {
-    fn new(node: &Arc<Node>, file: File, is_writable: bool) -> Self {
+    fn new(node: &Arc<Node>, file: File, flags: OFlags) -> Self {
+        let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         if is_writable {
             node.writers.fetch_add(1, Ordering::SeqCst); // G1 of `flags`
         }
-        Self { node: Arc::clone(node), file, is_writable }
+        let can_map = flags.contains(OFlags::RDWR);
+        if can_map {
+            node.around.open();
+        }
+        Self { node: Arc::clone(node), file, is_writable, can_map }
     }
 
     /// Whether closing it has to wait for the backend: the file was emptied and written anew, and who does
@@ -50,6 +57,9 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if self.is_writable {
             self.node.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.can_map {
+            self.node.around.close();
         }
     }
 }
@@ -95,15 +105,14 @@ impl Volume {
         tenant: Option<bool>,
     ) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
-        let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         // Close-to-open: who opens a file sees what was there a moment ago.
         let (_, is_changed) = self.revalidate(&node.inode)?;
         let file = self.unfrozen(|| File::open(&node.inode))?;
-        let open = OpenFile::new(node, file, is_writable);
-        if is_writable {
+        let open = OpenFile::new(node, file, flags);
+        if open.is_writable {
             check_protection(node, flags)?;
         }
-        let open_flags = if is_writable {
+        let open_flags = if open.is_writable {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
         } else if flags.contains(OFlags::DIRECT)
             || !self.is_coherent.load(Ordering::Acquire)

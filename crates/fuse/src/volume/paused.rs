@@ -88,7 +88,7 @@ impl Volume {
         };
         let Some(waiting) = self.let_off_from_here(waiting, &write) else { return };
         if self.attendant.paused.push(self.sb.now() + time, Paused { asks, waiting, write }) {
-            self.attend_to_paused();
+            self.attend_to_others();
         }
     }
 

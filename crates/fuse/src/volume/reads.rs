@@ -16,6 +16,7 @@ use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
 use crate::volume::read_buffer::ReadBuffer;
+use crate::volume::written_around::bytes_of;
 
 /// Pages of 1 MiB that need not begin at one.
 const SLICES_MAX: usize = 257;
@@ -88,7 +89,9 @@ impl Volume {
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
         self.kill_suidgid_for(&open.node, header)?;
-        self.unfrozen(|| open.file.fallocate(mode, args.offset, args.length))?;
+        let changed = if args.mode & (PUNCH_HOLE | ZERO_RANGE) == 0 { 0 } else { args.length };
+        let fallocate = || self.unfrozen(|| open.file.fallocate(mode, args.offset, args.length));
+        open.node.around.write(args.offset, fallocate, |()| changed)?;
         Ok(Answer::Done)
     }
 
@@ -102,7 +105,8 @@ impl Volume {
     }
 
     /// COPY_FILE_RANGE within the volume, through the cache. Where there is no room for a single byte the kernel
-    /// is told to copy by itself: its writes can be parked, this cannot.
+    /// is told to copy by itself: its writes can be parked, this cannot. So it is for a file that is mapped: after a copy
+    /// the kernel drops its pages with all that was stored to them.
     pub(super) fn copy_file_range(
         &self,
         args: &CopyFileRangeIn,
@@ -110,6 +114,9 @@ impl Volume {
         payer: Option<&Arc<Memcg>>,
     ) -> Result<Answer, Failure> {
         let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
+        if to.node.around.is_mapped() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         let (reads, writes) = (self.read_flags(&from.node, header), self.write_flags(&to.node, header));
         let payer = payer.unwrap_or_else(|| to.file.memcg());
         self.kill_suidgid_for(&to.node, header)?;
@@ -125,7 +132,8 @@ impl Volume {
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            match self.unfrozen(|| to.file.try_write_for(payer, writes, args.off_out + done, &piece[..read])) {
+            let write = || to.file.try_write_for(payer, writes, args.off_out + done, &piece[..read]);
+            match to.node.around.write(args.off_out + done, || self.unfrozen(write), bytes_of) {
                 Ok(Written::Bytes(bytes)) => {
                     done += bytes as u64;
                     if bytes < read {

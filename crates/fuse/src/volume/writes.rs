@@ -9,11 +9,12 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{WriteIn, open, write_in};
 use crate::landing::Landed;
+use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::callers::Waiting;
 use crate::volume::errno::Failure;
 use crate::volume::open_files::OpenFile;
-use crate::volume::{LOOK, Volume};
+use crate::volume::written_around::bytes_of;
 
 /// A write, but for its bytes.
 #[derive(Clone)]
@@ -117,7 +118,7 @@ impl Write {
             self.kills_suidgid = false;
         }
         while self.taken < len {
-            match put(self) {
+            match self.open.node.around.write(self.offset_bytes, || put(self), bytes_of) {
                 Ok(Written::Bytes(bytes)) => {
                     self.taken += bytes;
                     self.offset_bytes += bytes as u64;
@@ -191,29 +192,5 @@ impl Volume {
         }
         // At most one request, which is far below 4 GiB.
         Ok(Answer::Written(write.taken as u32))
-    }
-
-    /// A page that the kernel has written by way of a mapping. Its writer is long gone, so there is nobody to
-    /// wait or to hear of a failure.
-    pub(super) fn write_mapped(&self, args: &WriteIn, bytes: &[u8]) -> Result<Answer, Failure> {
-        let open = self.open_file(args.fh)?;
-        // The rest of the last page is not part of the file.
-        let size_bytes = open.node.inode.size_bytes();
-        let inside = (bytes.len() as u64).min(size_bytes.saturating_sub(args.offset)) as usize;
-        let mut at = 0;
-        while at < inside {
-            let seen = self.sb.room_given();
-            let written =
-                self.unfrozen(|| open.file.write_from_mapping(args.offset + at as u64, &bytes[at..inside]))?;
-            if let Written::Bytes(taken) = written {
-                at += taken;
-            } else if self.is_refusing() {
-                return Err(Errno::IO.into());
-            } else {
-                // Even the reserve is used up. Failing would be the end of the page, so it waits.
-                self.sb.wait_for_room(seen, Some(self.sb.now() + LOOK));
-            }
-        }
-        Ok(Answer::Written(args.size))
     }
 }

@@ -17,6 +17,7 @@ mod flags;
 mod handles;
 mod lifetimes;
 mod listing;
+mod mapper;
 mod mappings;
 mod names;
 mod overlay;

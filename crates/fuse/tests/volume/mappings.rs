@@ -1,33 +1,18 @@
 //! Files in memory: shared mappings are the kernel's until it writes them.
 
-use std::fs;
-use std::process::{Command, Stdio};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
-use crate::programs::wait;
+use rustix::fs::{FallocateFlags, fallocate};
+use slackwater::Tunables;
+use slackwater_backends::Rule;
+
+use crate::mapper::Mapper;
+use crate::programs::{spawn, until, wait};
 use crate::rig::{Rig, assert_same, pattern};
 
-/// Changes a byte by way of a shared mapping, says so, and keeps it until told.
-const MAPPER: &str = "
-import mmap, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR)
-memory = mmap.mmap(fd, 0)
-os.close(fd)
-memory[5000:5005] = b'mmap!'
-if sys.argv[2] == 'msync':
-    memory.flush()
-print('ready', flush=True)
-sys.stdin.readline()
-";
-
-fn map(rig: &Rig, how: &str) -> std::process::Child {
-    let mut child = Command::new("python3");
-    child.args(["-c", MAPPER, rig.file("a").to_str().unwrap(), how]).current_dir("/");
-    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    child
-}
+/// Where the tests store to page 1.
+const STORE: &str = "store a 5000 mmap!";
 
 #[test]
 fn msync_hands_over_and_a_sync_stores_what_a_mapping_has() {
@@ -36,15 +21,15 @@ fn msync_hands_over_and_a_sync_stores_what_a_mapping_has() {
         let mut wanted = pattern(1, 10_001);
         fs::write(rig.file("a"), &wanted).unwrap();
         wanted[5000..5005].copy_from_slice(b"mmap!");
-        let mut child = map(&rig, how);
+        let mut mapper = Mapper::of(&rig.file("a"));
+        mapper.tell(STORE);
         if how == "msync" {
-            assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
+            mapper.tell("msync a");
         }
         rig.mounted.sync().unwrap();
         assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
         assert_same(&fs::read(rig.file("a")).unwrap(), &wanted);
-        drop(child.stdin.take());
-        assert!(wait(&mut child).unwrap().success());
+        mapper.end();
         rig.umount().unwrap();
     }
 }
@@ -55,9 +40,109 @@ fn a_mapping_that_is_gone_has_left_its_bytes() {
     let mut wanted = pattern(2, 10_001);
     fs::write(rig.file("a"), &wanted).unwrap();
     wanted[5000..5005].copy_from_slice(b"mmap!");
-    let mut child = map(&rig, "nothing");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let mut mapper = Mapper::of(&rig.file("a"));
+    mapper.tell(STORE);
+    mapper.kill();
     rig.umount().unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
+}
+
+/// How a file gets its size.
+#[derive(Copy, Clone)]
+enum Sized {
+    Zeroes,
+    Truncate,
+    Fallocate,
+}
+
+const ALL_SIZED: [Sized; 3] = [Sized::Zeroes, Sized::Truncate, Sized::Fallocate];
+
+impl Sized {
+    fn make(self, rig: &Rig, len: usize) {
+        let file = File::create(rig.file("a")).unwrap();
+        match self {
+            Self::Zeroes => file.write_all_at(&vec![0; len], 0).unwrap(),
+            Self::Truncate => file.set_len(len as u64).unwrap(),
+            Self::Fallocate => fallocate(&file, FallocateFlags::empty(), 0, len as u64).unwrap(),
+        }
+    }
+}
+
+/// A page is read for the mapping and stored to while a `write` of the same page waits for room. The kernel hands over what
+/// it has when the `write` is done, and that is older where the `write` was.
+#[test]
+fn a_write_beside_a_store_to_the_same_page_is_kept() {
+    for (how, is_opened_first) in ALL_SIZED.into_iter().flat_map(|how| [(how, false), (how, true)]) {
+        let rig = Rig::with(32 << 20, Tunables { dirty_percent: 100, ..Tunables::default() });
+        how.make(&rig, 10_001);
+        rig.mounted.sync().unwrap();
+        let open = || File::options().write(true).open(rig.file("a")).unwrap();
+        let early = is_opened_first.then(open);
+        let mut mapper = Mapper::of(&rig.file("a"));
+        let file = early.unwrap_or_else(open);
+        rig.faults.add(Rule::hold().on("write"));
+        let full = format!("of={}", rig.file("b").display());
+        let mut filler = spawn("dd", &["if=/dev/zero", &full, "bs=1M", "count=32"]);
+        until("the share is used up", || rig.mounted.parked_writes() == 1);
+        let writer = std::thread::spawn(move || file.write_all_at(b"written!", 5100).unwrap());
+        until("the write waits", || rig.mounted.parked_writes() == 2);
+        mapper.tell(STORE);
+        rig.let_through();
+        writer.join().unwrap();
+        assert!(wait(&mut filler).unwrap().success());
+        let mut wanted = vec![0; 10_001];
+        wanted[5000..5005].copy_from_slice(b"mmap!");
+        wanted[5100..5108].copy_from_slice(b"written!");
+        assert_same(&fs::read(rig.file("a")).unwrap(), &wanted);
+        assert_eq!((mapper.tell("load a 5000 5"), mapper.tell("load a 5100 8")), ("mmap!".into(), "written!".into()));
+        mapper.tell("msync a");
+        assert_same(&fs::read(rig.file("a")).unwrap(), &wanted);
+        mapper.end();
+        rig.umount().unwrap();
+        assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
+    }
+}
+
+#[test]
+fn of_a_store_and_a_write_of_the_same_bytes_the_later_one_stays() {
+    let rig = Rig::new();
+    Sized::Zeroes.make(&rig, 10_001);
+    let mut mapper = Mapper::of(&rig.file("a"));
+    let file = File::options().write(true).open(rig.file("a")).unwrap();
+    for round in 0..3 {
+        mapper.tell("store a 5000 stored");
+        file.write_all_at(b"WRI", 5000).unwrap();
+        assert_eq!(mapper.tell("load a 5000 6"), "WRIred");
+        mapper.tell("store a 5002 s");
+        if round == 1 {
+            mapper.tell("msync a");
+        }
+        file.write_all_at(b"T", 5004).unwrap();
+        assert_eq!(mapper.tell("load a 5000 6"), "WRsrTd");
+        assert_eq!(fs::read(rig.file("a")).unwrap()[5000..5006], *b"WRsrTd");
+    }
+    drop(file);
+    mapper.end();
+    rig.umount().unwrap();
+    assert_eq!(fs::read(rig.stored("a")).unwrap()[5000..5006], *b"WRsrTd");
+}
+
+#[test]
+fn stores_and_writes_of_the_same_pages_lose_nothing() {
+    let rig = Rig::new();
+    let mut mapper = Mapper::new();
+    for how in ALL_SIZED.into_iter().cycle().take(9) {
+        how.make(&rig, 4 << 20);
+        mapper.tell(&format!("open a {}", rig.file("a").display()));
+        mapper.tell(&format!("open b {}", rig.file("a").display()));
+        mapper.tell("map a");
+        mapper.tell("map b");
+        assert_eq!(mapper.tell("race a a"), "0");
+        mapper.tell("unmap a");
+        assert_eq!(mapper.tell("race b a"), "0");
+        ["unmap b", "close a", "close b"].iter().for_each(|what| drop(mapper.tell(what)));
+        fs::remove_file(rig.file("a")).unwrap();
+    }
+    mapper.end();
+    rig.umount().unwrap();
 }

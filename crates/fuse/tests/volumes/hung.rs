@@ -9,11 +9,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_backends::DirBackend;
+use slackwater_backends::{DirBackend, Rule};
 use slackwater_fuse::mount::unmount;
 
+use crate::mapper::Mapper;
 use crate::programs::{LONG, spawn, until, wait};
-use crate::rig::{One, Rig, pattern};
+use crate::rig::{One, Rig, pattern, threads};
 
 /// What nothing takes that waits for no hung source, however busy the machine is.
 const PROMPT: Duration = Duration::from_secs(20);
@@ -139,4 +140,36 @@ fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
     hung.umount().unwrap();
     assert!(fs::read(bindfs.directory.join("a")).unwrap() == pattern(9, BYTES));
     assert_eq!(fs::read_dir(bindfs.directory.join("d")).unwrap().count(), names.len());
+}
+
+/// What is stored to mappings of a volume whose source hangs waits with its replies: it takes neither frames beyond the
+/// volume's share nor threads, and arrives when the source answers again.
+#[test]
+fn p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread() {
+    crate::rig::alone("hung::p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread", || {
+        const MAPPED: usize = 24 << 20;
+        let rig = Rig::new(32 << 20);
+        let hung = rig.mount();
+        let healthy = Arc::new(rig.mount());
+        File::create(hung.file("a")).unwrap().set_len(MAPPED as u64).unwrap();
+        let mut mapper = Mapper::of(&hung.file("a"));
+        hung.faults.add(Rule::hold().on("write"));
+        mapper.begin("fill a");
+        let bdi = hung.mounted.super_block().bdi();
+        until("pages wait", || hung.mounted.parked_bytes() > 0);
+        let took = within("a healthy volume", move || use_fully(&healthy, 3));
+        assert!(took < PROMPT, "{took:?}");
+        assert!(bdi.pinned_frames() <= bdi.share_frames(), "{} of {}", bdi.pinned_frames(), bdi.share_frames());
+        let threads = threads();
+        println!("{} bytes wait, {threads:?}", hung.mounted.parked_bytes());
+        assert!(threads.get("sw-fuse").is_some_and(|threads| *threads < 12), "{threads:?}");
+        assert!(threads.get("sw-parked").is_none_or(|threads| *threads <= 16), "{threads:?}");
+        hung.let_through();
+        mapper.done();
+        mapper.end();
+        hung.umount().unwrap();
+        assert_eq!(hung.mounted.parked_bytes(), 0);
+        let stored = fs::read(hung.stored("a")).unwrap();
+        assert!(stored.len() == MAPPED && stored.chunks(4096).all(|page| page[..6] == *b"filled"));
+    });
 }

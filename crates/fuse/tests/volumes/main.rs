@@ -6,6 +6,9 @@
 
 mod hung;
 mod idle;
+#[allow(dead_code, reason = "a part of what the tests of mappings have")]
+#[path = "../volume/mapper/mod.rs"]
+mod mapper;
 mod no_threads;
 #[path = "../volume/programs.rs"]
 mod programs;

@@ -1,0 +1,298 @@
+//! Bytes that were written around the kernel's cache of a file while the kernel held the page for a mapping.
+//!
+//! A store to a shared mapping reaches the volume as a page that the kernel writes back whole. A `write` goes around the
+//! kernel's cache, so such a page may be older than a `write` of the same page. The bytes that were written around the
+//! page since the kernel last read it are therefore kept when the page comes, and only the others are taken.
+//!
+//! # Invariants
+//! W1. Every range that a mapping may have in the kernel's cache is in the record: a read for the cache puts it there
+//!     before it takes the bytes that it answers. Such a read counts while somebody has the file open for reading and
+//!     writing; a shared mapping drops what the kernel read before that.
+//! W2. A `write` and a page from a mapping exclude each other. A `write` notes its bytes before a page can come.
+//! W3. A `write` that is under way while the kernel reads the page is noted, whether the read has seen it or not. That is
+//!     right: the kernel drops the page before the `write` returns, so a later store follows another read.
+//! W4. Nothing waits for the backend with the gate held exclusively.
+//!
+//! # Memory ordering
+//! O1. A `write` changes the file, then looks for the record. A read for the cache makes the record, then reads the file.
+//!     With a fence between the two steps of each, one of them sees the other.
+//!
+//! # Lock order
+//! The gate comes before the engine's locks. The record's lock is a leaf.
+
+use std::collections::BTreeMap;
+use std::iter;
+use std::ops::Range;
+
+use slackwater::Written;
+use slackwater_sync::lock::{Mutex, RwLock};
+use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
+use slackwater_sync::shim::{OnceLock, smp_mb};
+
+use crate::volume::lock_order::{LEAF, WRITING};
+
+/// Bytes of a file that share a leaf of the record.
+const LEAF_BYTES: u64 = 64 << 10;
+
+/// What was written around the kernel's cache of one file.
+#[derive(Debug)]
+pub(super) struct WrittenAround {
+    /// W2: `write` shares it.
+    gate: RwLock<()>,
+    /// Handles through which the file can be mapped for stores.
+    mappers: AtomicU32,
+    /// None until the kernel has read a page that a mapping may store to.
+    record: OnceLock<Box<Mutex<Record>>>,
+}
+
+impl WrittenAround {
+    pub(super) fn new() -> Self {
+        Self { gate: RwLock::new(WRITING, ()), mappers: AtomicU32::new(0), record: OnceLock::new() }
+    }
+
+    /// A handle for reading and writing was opened.
+    pub(super) fn open(&self) {
+        self.mappers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One was closed. With the last the kernel has written back every store.
+    pub(super) fn close(&self) {
+        if self.mappers.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(record) = self.record.get()
+        {
+            let mut record = record.lock();
+            // One that is opened from here on reads after this.
+            if !self.can_be_mapped() {
+                *record = Record::default();
+            }
+        }
+    }
+
+    /// Whether a mapping that can be stored to may come or be there.
+    pub(super) fn can_be_mapped(&self) -> bool {
+        self.mappers.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the kernel may hold a page that was stored to.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.record.get().is_some_and(|record| !record.lock().0.is_empty())
+    }
+
+    /// The kernel is about to read `range` for its cache. What was written there before is in what it reads.
+    pub(super) fn read_for_cache(&self, range: Range<u64>) {
+        let record = self.record.get_or_init(|| Box::new(Mutex::new(LEAF, Record::default())));
+        record.lock().read(range);
+        smp_mb(); // O1
+    }
+
+    /// Writes around the cache at `offset_bytes`; `write` returns a result with the number of bytes changed.
+    pub(super) fn write<T, E>(
+        &self,
+        offset_bytes: u64,
+        write: impl FnOnce() -> Result<T, E>,
+        bytes: impl FnOnce(&T) -> u64,
+    ) -> Result<T, E> {
+        let _shared = self.gate.read();
+        let written = write()?;
+        smp_mb(); // O1
+        if let Some(record) = self.record.get() {
+            record.lock().write(offset_bytes..offset_bytes + bytes(&written));
+        }
+        Ok(written)
+    }
+
+    /// Takes from a mapping's `bytes` at `offset_bytes` what was not written around them, and returns how many bytes of
+    /// them are done with. None while a `write` of the file is under way. `put` does not wait for the backend (W4).
+    pub(super) fn write_back<E>(
+        &self,
+        offset_bytes: u64,
+        bytes: &[u8],
+        mut put: impl FnMut(u64, &[u8]) -> Result<Written, E>,
+    ) -> Option<(usize, Option<Result<Written, E>>)> {
+        let _exclusive = self.gate.try_write()?;
+        let range = offset_bytes..offset_bytes + bytes.len() as u64;
+        let older = self.record.get().map(|record| record.lock().written(&range)).unwrap_or_default();
+        let mut at = range.start;
+        for kept in older.into_iter().chain(iter::once(range.end..range.end)) {
+            while at < kept.start {
+                let part = (at - offset_bytes) as usize..(kept.start - offset_bytes) as usize;
+                match put(at, &bytes[part]) {
+                    Ok(Written::Bytes(taken)) => at += taken as u64,
+                    stopped => return Some(((at - offset_bytes) as usize, Some(stopped))),
+                }
+            }
+            at = kept.end;
+        }
+        Some((bytes.len(), None))
+    }
+}
+
+/// How many bytes a write has changed.
+pub(super) fn bytes_of(written: &Written) -> u64 {
+    if let Written::Bytes(bytes) = written { *bytes as u64 } else { 0 }
+}
+
+/// The leaves of which the kernel has read something: what was written there since, as sorted ranges that do not touch.
+#[derive(Debug, Default)]
+struct Record(BTreeMap<u64, Vec<Range<u64>>>);
+
+impl Record {
+    fn read(&mut self, range: Range<u64>) {
+        for (number, range) in leaves(&range) {
+            let written = self.0.entry(number).or_default();
+            if let Some((first, end)) = overlap(written, &range, false) {
+                let before = written[first].start..range.start;
+                let after = range.end..written[end - 1].end;
+                let left = [before, after].into_iter().filter(|part| !part.is_empty());
+                drop(written.splice(first..end, left));
+            }
+        }
+    }
+
+    fn write(&mut self, range: Range<u64>) {
+        for (number, range) in leaves(&range) {
+            // The kernel will read the bytes of other leaves after this.
+            let Some(written) = self.0.get_mut(&number) else { continue };
+            match overlap(written, &range, true) {
+                Some((first, end)) => {
+                    let whole = range.start.min(written[first].start)..range.end.max(written[end - 1].end);
+                    drop(written.splice(first..end, [whole]));
+                }
+                None => {
+                    let place = written.partition_point(|part| part.end < range.start);
+                    written.insert(place, range);
+                }
+            }
+        }
+    }
+
+    /// What was written of `range`, in order.
+    fn written(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let of_leaf = |(number, range): (u64, Range<u64>)| {
+            let written = self.0.get(&number)?;
+            let (first, end) = overlap(written, &range, false)?;
+            let clip = |part: &Range<u64>| part.start.max(range.start)..part.end.min(range.end);
+            Some(written[first..end].iter().map(clip).collect::<Vec<_>>())
+        };
+        leaves(range).filter_map(of_leaf).flatten().collect()
+    }
+}
+
+/// The leaves of a range, with what of it is in each.
+fn leaves(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
+    let Range { start, end } = *range;
+    let number = |at: u64| at / LEAF_BYTES;
+    (number(start)..if start < end { number(end - 1) + 1 } else { 0 })
+        .map(move |leaf| (leaf, start.max(leaf * LEAF_BYTES)..end.min((leaf + 1) * LEAF_BYTES)))
+}
+
+/// From which to which of `parts` have bytes in common with `range`; or touch it, if that counts.
+fn overlap(parts: &[Range<u64>], range: &Range<u64>, touching: bool) -> Option<(usize, usize)> {
+    let by = u64::from(touching);
+    let first = parts.partition_point(|part| part.end + by <= range.start);
+    let end = parts.partition_point(|part| part.start < range.end + by);
+    (first < end).then_some((first, end))
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "what is taken is a list of ranges")]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    /// What is taken of `range` when it comes from a mapping.
+    fn taken(around: &WrittenAround, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut taken = Vec::new();
+        let bytes = vec![0; (range.end - range.start) as usize];
+        let put = |at: u64, bytes: &[u8]| {
+            taken.push(at..at + bytes.len() as u64);
+            Ok::<_, ()>(Written::Bytes(bytes.len()))
+        };
+        assert_eq!(around.write_back(range.start, &bytes, put), Some((bytes.len(), None)));
+        taken
+    }
+
+    fn write(around: &WrittenAround, range: Range<u64>) {
+        let bytes = |bytes: &u64| *bytes;
+        assert_eq!(
+            around.write(range.start, || Ok::<_, ()>(range.end - range.start), bytes),
+            Ok(range.end - range.start)
+        );
+    }
+
+    #[test]
+    fn what_was_written_since_the_kernel_read_is_kept() {
+        let around = WrittenAround::new();
+        write(&around, 0..8);
+        assert_eq!(taken(&around, 0..PAGE), [0..PAGE], "the kernel had not read it");
+        around.read_for_cache(0..2 * PAGE);
+        write(&around, 100..108);
+        write(&around, 108..120);
+        write(&around, 90..100);
+        write(&around, 4000..5000);
+        write(&around, PAGE * 2 + 7..PAGE * 2 + 9);
+        assert_eq!(taken(&around, 0..2 * PAGE), [0..90, 120..4000, 5000..2 * PAGE]);
+        assert_eq!(taken(&around, 100..110), []);
+        around.read_for_cache(PAGE..2 * PAGE);
+        assert_eq!(taken(&around, 0..2 * PAGE), [0..90, 120..4000, PAGE..2 * PAGE]);
+        around.read_for_cache(0..100);
+        assert_eq!(taken(&around, 0..PAGE), [0..100, 120..4000]);
+        around.read_for_cache(105..110);
+        assert_eq!(taken(&around, 0..PAGE), [0..100, 105..110, 120..4000]);
+    }
+
+    #[test]
+    fn ranges_go_over_leaves() {
+        let around = WrittenAround::new();
+        let end = 3 * LEAF_BYTES;
+        around.read_for_cache(PAGE..end);
+        write(&around, LEAF_BYTES - 10..2 * LEAF_BYTES + 10);
+        assert_eq!(taken(&around, 0..end), [0..LEAF_BYTES - 10, 2 * LEAF_BYTES + 10..end]);
+        let last = i64::MAX as u64 - PAGE;
+        around.read_for_cache(last..last + PAGE);
+        write(&around, last + 1..last + PAGE);
+        assert_eq!(taken(&around, last..last + 3), [last..last + 1]);
+    }
+
+    #[test]
+    fn a_page_that_is_taken_in_parts_goes_on_where_it_stopped() {
+        let around = WrittenAround::new();
+        around.read_for_cache(0..PAGE);
+        write(&around, 10..20);
+        let stop_at = |most: u64| {
+            move |at: u64, bytes: &[u8]| {
+                let left = most.saturating_sub(at).min(bytes.len() as u64);
+                Ok::<_, ()>(if left == 0 { Written::NoRoom } else { Written::Bytes(left as usize) })
+            }
+        };
+        let bytes = [0; PAGE as usize];
+        assert_eq!(around.write_back(0, &bytes, stop_at(5)), Some((5, Some(Ok(Written::NoRoom)))));
+        assert_eq!(around.write_back(5, &bytes[5..], stop_at(10)), Some((15, Some(Ok(Written::NoRoom)))));
+        assert_eq!(around.write_back(20, &bytes[20..], stop_at(PAGE)), Some((4076, None)));
+    }
+
+    #[test]
+    fn the_record_ends_with_the_last_that_can_map() {
+        let around = WrittenAround::new();
+        around.open();
+        around.open();
+        around.read_for_cache(0..PAGE);
+        around.close();
+        assert!(around.can_be_mapped() && around.is_mapped());
+        around.close();
+        assert!(!around.can_be_mapped() && !around.is_mapped());
+    }
+
+    #[test]
+    fn a_page_does_not_come_in_the_middle_of_a_write() {
+        let around = WrittenAround::new();
+        around.read_for_cache(0..PAGE);
+        let during = || {
+            let put = |_, _: &[u8]| Ok::<_, ()>(Written::NoRoom);
+            assert_eq!(around.write_back(0, &[0; 8], put), None);
+            Ok::<_, ()>(8)
+        };
+        assert_eq!(around.write(0, during, |bytes| *bytes), Ok(8));
+    }
+}

@@ -1,0 +1,139 @@
+//! A program that maps a file: this test binary in a process of its own, which does what it is told line by line. In the
+//! process of the volume a page fault could wait for a thread that waits for the fault's lock of the address space.
+
+mod sys;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Barrier;
+
+use crate::programs::wait;
+use sys::Mapping;
+
+const INSIDE: &str = "SLACKWATER_MAPPER";
+const PAGE: usize = 4096;
+/// Where in a page the storer and the writer of a race put their words.
+const PLACES: (usize, usize) = (0x400, 0x800);
+
+/// The program.
+#[test]
+fn mapper() {
+    if std::env::var_os(INSIDE).is_none() {
+        return;
+    }
+    let (mut files, mut mappings) = (HashMap::new(), HashMap::new());
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<_> = line.split(' ').collect();
+        let name = words[1].to_owned();
+        let number = |nth: usize| words[nth].parse::<usize>().unwrap();
+        let mut answer = String::new();
+        match words[0] {
+            "open" => drop(files.insert(name, File::options().read(true).write(true).open(words[2]).unwrap())),
+            "map" => drop(mappings.insert(name.clone(), Mapping::new(&files[&name]))),
+            "store" => mappings[&name].store(number(2), words[3].as_bytes()),
+            "write" => files[&name].write_all_at(words[3].as_bytes(), number(2) as u64).unwrap(),
+            "load" => answer = String::from_utf8(mappings[&name].load(number(2), number(3))).unwrap(),
+            "fill" => (0..mappings[&name].len()).step_by(PAGE).for_each(|at| mappings[&name].store(at, b"filled")),
+            "msync" => mappings[&name].sync(),
+            "unmap" => drop(mappings.remove(&name)),
+            "close" => drop(files.remove(&name)),
+            "race" => answer = race(&files[words[2]], &mappings[&name]).to_string(),
+            other => panic!("{other}?"),
+        }
+        println!("> {answer}");
+    }
+}
+
+/// Stores a word to each page through the mapping while another thread writes one around it. Returns how many are lost.
+fn race(file: &File, mapping: &Mapping) -> usize {
+    let pages = file.metadata().unwrap().len() as usize / PAGE;
+    let start = Barrier::new(2);
+    let words = |page: usize| ((page as u64 + 1).to_ne_bytes(), (!(page as u64)).to_ne_bytes());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            (0..pages).for_each(|page| mapping.store(page * PAGE + PLACES.0, &words(page).0));
+        });
+        start.wait();
+        for page in 0..pages {
+            file.write_all_at(&words(page).1, (page * PAGE + PLACES.1) as u64).unwrap();
+        }
+    });
+    let lost = |page: &usize| {
+        let mut read = [[0; 8]; 2];
+        let [stored, written] = &mut read;
+        file.read_exact_at(stored, (page * PAGE + PLACES.0) as u64).unwrap();
+        file.read_exact_at(written, (page * PAGE + PLACES.1) as u64).unwrap();
+        let wanted = words(*page);
+        let seen = (mapping.load(page * PAGE + PLACES.0, 8), mapping.load(page * PAGE + PLACES.1, 8));
+        read != [wanted.0, wanted.1] || seen != (wanted.0.to_vec(), wanted.1.to_vec())
+    };
+    (0..pages).filter(lost).count()
+}
+
+/// The program beside a test.
+pub(crate) struct Mapper {
+    pub(crate) child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Mapper {
+    pub(crate) fn new() -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "mapper::mapper", "--nocapture"]).env(INSIDE, "1").current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    /// With `path` open and mapped as `a`.
+    pub(crate) fn of(path: &Path) -> Self {
+        let mut mapper = Self::new();
+        mapper.tell(&format!("open a {}", path.display()));
+        mapper.tell("map a");
+        mapper
+    }
+
+    /// Has it do something, and waits for that.
+    pub(crate) fn tell(&mut self, what: &str) -> String {
+        self.begin(what);
+        self.done()
+    }
+
+    /// Has it do something that may take its time.
+    pub(crate) fn begin(&mut self, what: &str) {
+        writeln!(self.input, "{what}").unwrap();
+    }
+
+    /// Waits for what was begun.
+    pub(crate) fn done(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the program has ended");
+            // The test harness prints what it likes, also before the first on one line.
+            if let Some((_, answer)) = line.split_once("> ") {
+                return answer.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn end(self) {
+        let Self { mut child, input, output } = self;
+        drop(input);
+        assert!(wait(&mut child).expect("it ends").success());
+        drop(output); // until here the harness prints to it
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}

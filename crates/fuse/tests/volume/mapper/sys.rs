@@ -1,0 +1,69 @@
+//! A file in this process's memory.
+#![allow(unsafe_code, reason = "mmap, and stores into what it maps")]
+
+use std::fs::File;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+/// A shared mapping of a whole file, gone when dropped.
+///
+/// # Invariants
+/// M1. `len` bytes from `base` are mapped for reading and writing until this is dropped. Other processes may store to them
+///     and so may other threads, so that no reference to them is ever made.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address and a length; every access is volatile and in bounds (M1).
+unsafe impl Send for Mapping {}
+// SAFETY: as above; two that store to one place leave the bytes of either.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub(super) fn new(file: &File) -> Self {
+        let len = file.metadata().unwrap().len() as usize;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }.unwrap();
+        Self { base: NonNull::new(base.cast()).unwrap(), len }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn store(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        for (i, byte) in bytes.iter().enumerate() {
+            // SAFETY: in bounds of M1.
+            let place = unsafe { self.base.add(at + i) };
+            // SAFETY: mapped for writing (M1).
+            unsafe { place.write_volatile(*byte) };
+        }
+    }
+
+    pub(super) fn load(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        let load = |at| {
+            // SAFETY: in bounds of M1.
+            let place = unsafe { self.base.add(at) };
+            // SAFETY: mapped for reading (M1).
+            unsafe { place.read_volatile() }
+        };
+        (at..at + len).map(load).collect()
+    }
+
+    pub(super) fn sync(&self) {
+        // SAFETY: all of what M1 maps.
+        unsafe { msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: all of what M1 maps, and nobody has a reference to it.
+        unsafe { munmap(self.base.as_ptr().cast(), self.len) }.unwrap();
+    }
+}
