@@ -35,7 +35,7 @@ impl Finding {
 
 type Look = (&'static str, fn() -> Finding);
 
-const LOOKS: [Look; 12] = [
+const LOOKS: [Look; 13] = [
     ("kernel", look_at_kernel),
     ("/dev/fuse", look_at_fuse),
     ("fusermount3", look_at_helper),
@@ -48,6 +48,7 @@ const LOOKS: [Look; 12] = [
     ("RWF_DONTCACHE", look_at_dontcache),
     ("cgroups", look_at_cgroups),
     ("memory pressure", look_at_pressure),
+    ("sync", look_at_sync),
 ];
 
 /// Looks at everything and prints it. The status says whether a mount can work.
@@ -245,6 +246,14 @@ fn look_at_pressure() -> Finding {
 }
 
 /// What only a mount finds out: one line for each feature that this kernel's FUSE has not.
+/// No kernel tells a FUSE server, but those of virtiofs.
+fn look_at_sync() -> Finding {
+    Finding::lost(
+        "Linux reports sync(1), sync(2) and syncfs(2) to no FUSE server",
+        "they return 0 and make nothing on a mount durable: run `slackwater sync`, or use fsync(2), O_SYNC or O_DSYNC",
+    )
+}
+
 fn look_at_features() -> Vec<Finding> {
     match trial::missing_features() {
         Err(failure) => vec![Finding::Fatal(failure)],

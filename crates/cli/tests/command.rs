@@ -127,7 +127,7 @@ fn doctor_looks_at_everything() {
     assert_eq!(output.code, Some(0), "{}", output.text);
     assert!(fs::read_dir(temporary).unwrap().next().is_none(), "the trial mount is gone");
     let looks = ["kernel", "/dev/fuse", "fusermount3", "/dev/shm", "memory", "I/O flusher", "openat2"];
-    for look in looks.into_iter().chain(["RWF_DONTCACHE", "cgroups", "FUSE"]) {
+    for look in looks.into_iter().chain(["RWF_DONTCACHE", "cgroups", "sync", "FUSE"]) {
         assert!(output.text.contains(look), "{look}: {}", output.text);
     }
 }

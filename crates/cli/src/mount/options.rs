@@ -10,7 +10,7 @@ use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 
 /// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
-/// for them, the others say how it is anyway. Access times are those of the source, which a mount never sets by itself.
+/// for them, the others say how it is anyway. Access times are not kept, whatever is asked for: every mount is `noatime`.
 const GENERIC: [&str; 20] = [
     "defaults",
     "auto",

@@ -83,7 +83,7 @@ fn complaint(output: &Output) -> String {
 
 fn option_words(options: &MountOptions) -> String {
     let escape = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
-    let mut words = format!("fsname={},subtype={}", escape(&options.source), escape(&options.subtype));
+    let mut words = format!("fsname={},subtype={},noatime", escape(&options.source), escape(&options.subtype));
     for (is_on, word) in [
         (options.default_permissions, ",default_permissions"),
         (options.allow_other, ",allow_other"),
@@ -176,7 +176,7 @@ mod tests {
         let words = option_words(&options);
         assert_eq!(
             words,
-            "fsname=slackwater#/a\\,b\\\\c,subtype=slackwater,default_permissions,noexec,max_read=131072"
+            "fsname=slackwater#/a\\,b\\\\c,subtype=slackwater,noatime,default_permissions,noexec,max_read=131072"
         );
     }
 }

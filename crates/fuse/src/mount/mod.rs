@@ -1,4 +1,7 @@
 //! Mounting and unmounting: by system call for root, through the set-user-id program `fusermount3` for anyone else.
+//!
+//! Every mount is `noatime`: the kernel leaves access times to a FUSE server, and reads that it answers from its cache never
+//! come to ours. So nobody keeps them, and /proc/mounts says so.
 
 mod fusermount;
 
@@ -186,7 +189,7 @@ fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> R
         // Writing into a string does not fail.
         let _ = write!(words, ",max_read={max_read}");
     }
-    let mut flags = MountFlags::empty();
+    let mut flags = MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NODEV, options.nodev);

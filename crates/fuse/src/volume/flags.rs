@@ -113,7 +113,7 @@ fn xflags(flags: u32) -> Vec<u8> {
 fn has_no_writers_soon(node: &Node) -> bool {
     let has_none = || node.writers.load(Ordering::SeqCst) == 0;
     let nobody_completes_it = Completion::new();
-    has_none() || (0..LOOKS).any(|_| !nobody_completes_it.wait_timeout(LOOK) && has_none())
+    has_none() || (0..LOOKS).any(|_| nobody_completes_it.wait_timeout(LOOK) && has_none())
 }
 
 /// Whether a file may be opened with `flags`, after its opener was counted (G1).

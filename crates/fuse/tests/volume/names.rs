@@ -115,6 +115,21 @@ fn times_that_are_set_stay_when_the_data_follows() {
 }
 
 #[test]
+fn access_times_are_those_that_are_set_and_the_mount_says_so() {
+    let rig = Rig::new();
+    fs::write(rig.file("a"), b"data").unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_007, 123_456_789);
+    let file = File::open(rig.file("a")).unwrap();
+    file.set_times(std::fs::FileTimes::new().set_accessed(then)).unwrap();
+    assert_eq!(fs::read(rig.file("a")).unwrap(), b"data");
+    for path in [rig.file("a"), rig.stored("a")] {
+        assert_eq!(fs::metadata(path).unwrap().accessed().unwrap(), then);
+    }
+    let flags = rustix::fs::statvfs(&rig.path).unwrap().f_flag;
+    assert!(flags.contains(rustix::fs::StatVfsMountFlags::NOATIME));
+}
+
+#[test]
 fn who_makes_a_file_owns_it_and_his_umask_counts() {
     let rig = Rig::new();
     fs::create_dir(rig.file("d")).unwrap();
