@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use slackwater_fuse::Printable as _;
 
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::mount::TenantBy;
@@ -103,7 +104,7 @@ impl DaemonSocket {
     /// What was given is no path.
     pub(crate) fn path(&self) -> Result<PathBuf, Failure> {
         let path = self.socket.clone().unwrap_or_else(Registry::default_socket);
-        std::path::absolute(&path).map_err(|error| Failure::usage(format!("--socket {}: {error}", path.display())))
+        std::path::absolute(&path).map_err(|error| Failure::usage(format!("--socket {}: {error}", path.printable())))
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::arguments::{DaemonSocket, StatusArguments, SyncArguments, UmountArguments};
@@ -71,7 +72,7 @@ fn each(targets: &[Target], work: impl Fn(&Target, bool) -> Result<(), Failure> 
     let failures = Mutex::new(Vec::new());
     at_once(MOST, targets.iter(), |target| {
         if let Err(failure) = work(target, false) {
-            let failure = Failure { what: format!("{}: {}", target.name(), failure.what), ..failure };
+            let failure = Failure { what: format!("{}: {}", target.name().printable(), failure.what), ..failure };
             // A thread that panicked here has said so.
             failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
         }
@@ -105,9 +106,12 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
         }
         mounts.iter().for_each(|status| out += &describe(status));
         for entry in dead {
-            let (source, arena) = (entry.source.path.display(), entry.arena.display());
-            out +=
-                &format!("{source} was mounted at {} by pid {}, which died.\n", entry.mountpoint.display(), entry.pid);
+            let (source, arena) = (entry.source.path.printable(), entry.arena.printable());
+            out += &format!(
+                "{source} was mounted at {} by pid {}, which died.\n",
+                entry.mountpoint.printable(),
+                entry.pid
+            );
             out += &format!("  What it had not brought in is in {arena}: mount {source} again.\n");
         }
     }
@@ -125,9 +129,13 @@ fn describe(status: &Status) -> String {
         Phase::Flushing => "unmounted, flushing",
     };
     let bytes = size::text;
-    let mut text = format!("{} at {}\n", status.source.display(), status.mountpoint.display());
-    text +=
-        &format!("  {phase}, pid {}, cache {} in {}\n", status.pid, bytes(status.cache_bytes), status.arena.display());
+    let mut text = format!("{} at {}\n", status.source.printable(), status.mountpoint.printable());
+    text += &format!(
+        "  {phase}, pid {}, cache {} in {}\n",
+        status.pid,
+        bytes(status.cache_bytes),
+        status.arena.printable()
+    );
     let oldest = status.oldest_ms.map(|ms| format!(", for {}", time(ms))).unwrap_or_default();
     text += &format!(
         "  not in the source yet: {} (dirty {}, being written {}, not yet durable {}){oldest}\n",
@@ -206,12 +214,12 @@ fn hear(target: &Target, request: &Request, action: Option<&str>) -> io::Result<
 fn died(target: &Target) -> Failure {
     match &target.found {
         Some(found) => process_died(found),
-        None => Failure::failed(format!("the daemon of {} has ended", target.name())),
+        None => Failure::failed(format!("the daemon of {} has ended", target.name().printable())),
     }
 }
 
 fn process_died(found: &Found) -> Failure {
-    let (source, arena) = (found.entry.source.path.display(), found.entry.arena.display());
+    let (source, arena) = (found.entry.source.path.printable(), found.entry.arena.printable());
     let failure = Failure::failed(format!("the process of this mount (pid {}) died", found.entry.pid));
     match found.entry.arena.exists() {
         true => failure.advise(format!("what it had not brought in is in {arena}: mount {source} again")),
@@ -224,8 +232,8 @@ fn bury(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
     match Mount::at(mountpoint) {
         Some(mount) if mount.is_slackwater() => match detach(mountpoint) {
-            Ok(()) => process_died(found).advise(format!("{} is free again", mountpoint.display())),
-            Err(error) => process_died(found).advise(format!("{} could not be freed: {error}", mountpoint.display())),
+            Ok(()) => process_died(found).advise(format!("{} is free again", mountpoint.printable())),
+            Err(error) => process_died(found).advise(format!("{} could not be freed: {error}", mountpoint.printable())),
         },
         _ => Failure { reason: Reason::NotMounted, ..process_died(found) },
     }
@@ -240,10 +248,10 @@ fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
     let Reply::WouldLose { files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
     let loss = Loss { files, more_files, more_bytes };
     if loss.is_empty() {
-        tell!("Everything is in {}: nothing would be lost.", target.source.display());
+        tell!("Everything is in {}: nothing would be lost.", target.source.printable());
         return Ok(true);
     }
-    tell!("These bytes are not in {} and would be LOST:", target.source.display());
+    tell!("These bytes are not in {} and would be LOST:", target.source.printable());
     loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| tell!("{line}"));
     if yes {
         return Ok(true);

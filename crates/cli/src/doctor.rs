@@ -10,6 +10,7 @@ use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, open
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
 use slackwater_arena::memory_limits;
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
@@ -129,7 +130,7 @@ fn look_at_fuse() -> Finding {
 
 fn look_at_helper() -> Finding {
     match helper() {
-        Some(path) => Finding::Good(path.display().to_string()),
+        Some(path) => Finding::Good(path.printable().to_string()),
         None => Finding::lost("it is not in PATH (package fuse3)", "only root can mount"),
     }
 }

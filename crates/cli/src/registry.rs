@@ -24,6 +24,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+use slackwater_fuse::Printable as _;
 
 use crate::exit::Failure;
 use crate::mount::place::Place;
@@ -202,7 +203,7 @@ impl Registry {
     pub(crate) fn open() -> Result<Self, Failure> {
         let dir = runtime_dir();
         let failed = |what: &str, error: &io::Error| {
-            Failure::failed(format!("cannot {what} the runtime directory {}: {error}", dir.display()))
+            Failure::failed(format!("cannot {what} the runtime directory {}: {error}", dir.printable()))
                 .advise("set SLACKWATER_RUNTIME_DIR to a directory of your own")
         };
         match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
@@ -211,7 +212,7 @@ impl Registry {
         }
         let status = std::fs::symlink_metadata(&dir).map_err(|error| failed("look at", &error))?;
         if !status.is_dir() || status.uid() != geteuid().as_raw() || status.mode() & 0o077 != 0 {
-            let what = format!("the runtime directory {} must be a directory of yours with mode 0700", dir.display());
+            let what = format!("the runtime directory {} must be a directory of yours with mode 0700", dir.printable());
             return Err(Failure::failed(what).advise("set SLACKWATER_RUNTIME_DIR to one that is"));
         }
         Ok(Self { dir, own: Own::default() })

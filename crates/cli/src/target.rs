@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use slackwater_fuse::Printable as _;
+
 use crate::arguments::DaemonSocket;
 use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
 use crate::control::protocol::{List, Reply, Request};
@@ -90,7 +92,7 @@ impl Target {
 
     /// How people call it.
     pub(crate) fn name(&self) -> String {
-        self.volume.clone().unwrap_or_else(|| self.mountpoint.display().to_string())
+        self.volume.clone().unwrap_or_else(|| self.mountpoint.to_string_lossy().into_owned())
     }
 
     /// Whether its process lives, as far as one can tell.
@@ -141,7 +143,7 @@ pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Fail
 
 /// Why a daemon cannot be asked.
 pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
-    let shown = socket.display();
+    let shown = socket.printable();
     let kind = error.kind();
     if matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
         Failure::new(Reason::NotMounted, format!("no daemon listens at {shown}"))
@@ -169,18 +171,20 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
         return Ok(found);
     }
     let not_mounted = |what: String| Failure::new(Reason::NotMounted, what);
-    let name = name.map_err(|error| not_mounted(format!("{} is not mounted: {error}", word.display())))?;
+    let name = name.map_err(|error| not_mounted(format!("{} is not mounted: {error}", word.printable())))?;
     Err(match Mount::at(&name) {
         Some(mount) if mount.is_slackwater() => {
-            not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.display()))
+            not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.printable()))
                 .advise("run the command as that user, with the same SLACKWATER_RUNTIME_DIR")
                 .advise(format!(
                     "or detach it: umount -l {} (nothing is lost: the process flushes)",
                     shell::word(&name)
                 ))
         }
-        Some(mount) => not_mounted(format!("{} is not a slackwater mount ({})", name.display(), mount.kind))
-            .advise(format!("use umount {}", shell::word(&name))),
-        None => not_mounted(format!("{} is not mounted", name.display())).advise("slackwater status lists what is"),
+        Some(mount) => {
+            not_mounted(format!("{} is not a slackwater mount ({})", name.printable(), mount.kind.printable()))
+                .advise(format!("use umount {}", shell::word(&name)))
+        }
+        None => not_mounted(format!("{} is not mounted", name.printable())).advise("slackwater status lists what is"),
     })
 }

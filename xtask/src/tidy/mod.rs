@@ -33,13 +33,14 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 15] = [
+const RULES: [(&str, Rule); 16] = [
     ("file-length", shape::file_length),
     ("module-doc", shape::module_doc),
     ("ascii", shape::ascii),
     ("long-tests", shape::long_tests),
     ("banned-name", names::banned_names),
     ("banned-word", names::banned_words),
+    ("printable", reach::printable),
     ("scheduler", reach::scheduler),
     ("clock", reach::clock),
     ("unsafe", reach::unsafe_code),

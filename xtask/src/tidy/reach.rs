@@ -56,6 +56,19 @@ pub(super) fn clock(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Names that others chose reach a terminal or a log by one way, which escapes them.
+pub(super) fn printable(tree: &Tree) -> Vec<Finding> {
+    const PRINTS: [&str; 2] = ["crates/cli/src/", "crates/fuse/src/"];
+    let mut findings = Vec::new();
+    for file in tree.rust().filter(|file| file.is_in(&PRINTS)) {
+        for (number, _) in file.product_lines().filter(|(_, line)| line.code.contains(".display()")) {
+            let message = "a path may hold anything: print it with `.printable()` of `slackwater_fuse::Printable`";
+            findings.push(Finding::new(&file.path, number, message));
+        }
+    }
+    findings
+}
+
 /// `unsafe` stays in two crates and in files that wrap system calls; each such file allows it and says why.
 pub(super) fn unsafe_code(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -115,6 +128,13 @@ mod tests {
         let text = "use std::time::Instant;\nlet t = Instant::now();\nshim::thread::sleep(d);\n";
         let files = [(CLOCK, text), ("crates/engine/src/clock.rs", text), ("crates/engine/tests/a.rs", text)];
         assert_eq!(places(clock, &files), ["crates/engine/src/clock.rs:2", "crates/engine/src/clock.rs:3"]);
+    }
+
+    #[test]
+    fn paths_are_printed_by_one_way() {
+        let text = "say!(\"{}\", path.display());\nsay!(\"{}\", path.printable());\n#[cfg(test)]\nmod tests {\n    p.display();\n}\n";
+        let files = [("crates/cli/src/a.rs", text), ("crates/fuse/src/b.rs", text), ("crates/engine/src/c.rs", text)];
+        assert_eq!(places(printable, &files), ["crates/cli/src/a.rs:1", "crates/fuse/src/b.rs:1"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_seconds;
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::arguments::{LookArguments, MountArguments, SetArguments};
@@ -26,8 +27,9 @@ const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
     let arguments = options::taken_in(arguments)?;
     check_options(&arguments)?;
-    let absolute =
-        |path: &Path| std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.printable())))
+    };
     let request = Request::Mount(MountRequest {
         name: arguments.name.clone(),
         source: absolute(&arguments.source)?,
@@ -39,7 +41,7 @@ pub(crate) fn mount(arguments: &MountArguments) -> Result<(), Failure> {
         .and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)));
     let reply = answer.map_err(|error| no_daemon(&socket, &error))?;
     let Reply::Mounted { name, missing_features } = reply else { return Err(reply.refusal()) };
-    tell!("Mounted {} at {} as {name}.", arguments.source.display(), arguments.mountpoint.display());
+    tell!("Mounted {} at {} as {name}.", arguments.source.printable(), arguments.mountpoint.printable());
     missing_features.iter().for_each(|missing| tell!("Note: {missing}"));
     tell!("Unmount with: slackwater umount {name}");
     Ok(())
@@ -76,9 +78,11 @@ pub(crate) fn ls(arguments: &LookArguments) -> Result<(), Failure> {
     if list.volumes.is_empty() {
         tell!("No volumes (pid {}, cache {}).", list.pid, size::text(list.cache_bytes));
     }
-    let width = |of: fn(&Listed) -> usize, least: usize| list.volumes.iter().map(of).max().unwrap_or(0).max(least);
-    let (name, left) = (width(|listed| listed.name.len(), 4), 12);
-    let point = width(|listed| listed.mountpoint.as_os_str().len(), 10);
+    let width = |of: fn(&Listed) -> String, least: usize| {
+        list.volumes.iter().map(|listed| of(listed).chars().count()).max().unwrap_or(0).max(least)
+    };
+    let (name, left) = (width(|listed| listed.name.printable().to_string(), 4), 12);
+    let point = width(|listed| listed.mountpoint.printable().to_string(), 10);
     if !list.volumes.is_empty() {
         tell!("{:name$}  {:>left$}  {:10}  {:point$}  SOURCE", "NAME", "NOT IN YET", "STATE", "MOUNTED AT");
     }
@@ -91,11 +95,18 @@ pub(crate) fn ls(arguments: &LookArguments) -> Result<(), Failure> {
             Phase::Elsewhere => "elsewhere",
             Phase::Flushing => "flushing",
         };
-        let (bytes, at) = (size::text(listed.bytes_left), listed.mountpoint.display().to_string());
-        tell!("{:name$}  {bytes:>left$}  {state:10}  {at:point$}  {}", listed.name, listed.source.display());
+        let (bytes, at) = (size::text(listed.bytes_left), listed.mountpoint.printable());
+        tell!(
+            "{:name$}  {bytes:>left$}  {state:10}  {at:point$}  {}",
+            listed.name.printable(),
+            listed.source.printable()
+        );
     }
     for source in &list.left {
-        tell!("{source}: what a daemon that died has left of it is in the cache; mount it again to bring it in.");
+        tell!(
+            "{}: what a daemon that died has left of it is in the cache; mount it again to bring it in.",
+            source.printable()
+        );
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
 use crate::arguments::{parse_duration, parse_metrics};
@@ -95,9 +96,9 @@ impl Config {
     /// The file cannot be read, or something in it is wrong.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.display())))?;
+            .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.printable())))?;
         Self::parse(&text).map_err(|error| {
-            Failure::usage(format!("the configuration {} is wrong: {}", path.display(), error.trim_end()))
+            Failure::usage(format!("the configuration {} is wrong: {}", path.printable(), error.trim_end()))
         })
     }
 
@@ -106,7 +107,7 @@ impl Config {
         for (name, volume) in &config.volumes {
             for (key, path) in [("source", &volume.source), ("mountpoint", &volume.mountpoint)] {
                 if !path.is_absolute() {
-                    return Err(format!("volumes.{name}.{key}: {} is not absolute", path.display()));
+                    return Err(format!("volumes.{name}.{key}: {} is not absolute", path.printable()));
                 }
             }
         }

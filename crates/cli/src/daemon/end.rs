@@ -9,6 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::daemon::systemd;
@@ -123,9 +124,9 @@ fn explain(volumes: &Volumes) {
     say!("Not in the sources yet: {}", size::text(volumes.figures().0));
     for (name, session) in volumes.sessions() {
         let bytes = session.figures().0;
-        say!("  {:>10}  {name} ({})", size::text(bytes), session.entry.source.path.display());
+        say!("  {:>10}  {name} ({})", size::text(bytes), session.entry.source.path.printable());
     }
-    say!("Giving up leaves it in {}, and the next daemon here brings it in;", volumes.shared.arena.display());
+    say!("Giving up leaves it in {}, and the next daemon here brings it in;", volumes.shared.arena.printable());
     say!("it is lost if the machine restarts before. Programs with open files get errors.");
     say!("Ctrl-C once more gives up.");
 }
@@ -134,12 +135,12 @@ fn explain(volumes: &Volumes) {
 fn give_up(volumes: &Volumes) -> ! {
     for (_, session) in volumes.sessions() {
         if let Err(error) = detach(&session.entry.mountpoint) {
-            say!("{} could not be freed: {error}", session.entry.mountpoint.display());
+            say!("{} could not be freed: {error}", session.entry.mountpoint.printable());
         }
     }
     say!(
         "Given up. What is not in the sources is in {}: the next daemon brings it in.",
-        volumes.shared.arena.display()
+        volumes.shared.arena.printable()
     );
     exit(i32::from(Reason::Failed.status()))
 }

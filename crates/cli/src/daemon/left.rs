@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use slackwater::{Engine, UmountOptions};
 use slackwater_arena::{Arena, Survivors};
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::detach::detach;
@@ -63,7 +64,7 @@ impl Left {
     /// Whose an identity is, for people.
     pub(crate) fn source_of(&self, identity: &str) -> String {
         let source = self.volumes.get(identity).and_then(|left| left.source.as_ref());
-        source.map_or_else(|| format!("volume {identity}"), |source| source.display().to_string())
+        source.map_or_else(|| format!("volume {identity}"), |source| source.printable().to_string())
     }
 
     /// Brings in what belongs to sources that `is_mounted_anyway` does not know.
@@ -83,11 +84,11 @@ impl Left {
             };
             match brought() {
                 Ok(()) => {
-                    say!("Brought in {} of {}.", size::text(left.bytes), source.display());
+                    say!("Brought in {} of {}.", size::text(left.bytes), source.printable());
                     found.remove();
                 }
                 Err(error) => {
-                    say!("{} of {} are in the arena alone: {error}", size::text(left.bytes), source.display());
+                    say!("{} of {} are in the arena alone: {error}", size::text(left.bytes), source.printable());
                     say!("  They are kept there; mount it again when the cause is gone.");
                 }
             }
@@ -110,10 +111,10 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
         }
         match detach(mountpoint) {
             Ok(()) => {
-                say!("{} was mounted by a daemon that died (pid {}): freed.", mountpoint.display(), found.entry.pid)
+                say!("{} was mounted by a daemon that died (pid {}): freed.", mountpoint.printable(), found.entry.pid)
             }
             Err(error) => {
-                say!("{} was mounted by a daemon that died, and cannot be freed: {error}", mountpoint.display())
+                say!("{} was mounted by a daemon that died, and cannot be freed: {error}", mountpoint.printable())
             }
         }
     }

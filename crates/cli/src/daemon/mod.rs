@@ -39,6 +39,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::geteuid;
 use slackwater::{Engine, Namespace, Tunables, UmountGrace};
 use slackwater_backends::SystemClock;
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::arguments::DaemonArguments;
@@ -105,7 +106,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot())).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let unanswered = server::start(listener, answer::DOORS, Arc::new(Answers::new(Arc::clone(&volumes))))
-        .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.display())))?;
+        .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.printable())))?;
 
     let configured: Vec<MountRequest> = config.mounts().collect();
     let sources: HashSet<PathBuf> = match dead[..] {
@@ -118,7 +119,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     systemd::ready(mounted, move || watched.is_answering());
     tell!(
         "Listening at {}: {mounted} of {} volumes mounted, cache {}.",
-        socket_path.display(),
+        socket_path.printable(),
         configured.len(),
         size::text(volumes.shared.cache_bytes)
     );
@@ -134,7 +135,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     if remove_if_empty(&engine, &arena_path)? {
         tell!("Ended: everything is in the sources.");
     } else {
-        say!("Ended; what a daemon that died has left stays in {}.", arena_path.display());
+        say!("Ended; what a daemon that died has left stays in {}.", arena_path.printable());
     }
     drop(socket);
     Ok(ExitCode::SUCCESS)
@@ -199,7 +200,7 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
 fn default_arena(socket: &Path) -> Result<PathBuf, Failure> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     let status = std::fs::metadata(dir)
-        .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", dir.display())))?;
+        .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", dir.printable())))?;
     let name = socket.file_name().unwrap_or_default().to_string_lossy();
     let user = geteuid().as_raw();
     Ok(format!("/dev/shm/slackwater-{user}-daemon-{:x}-{:x}-{name}.arena", status.dev(), status.ino()).into())

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, Gid, Mode, OFlags, chownat, flock};
 use rustix::io::Errno;
 use rustix::process::{geteuid, umask};
+use slackwater_fuse::Printable as _;
 
 use crate::exit::Failure;
 use crate::shell;
@@ -33,7 +34,7 @@ impl Socket {
     /// Another daemon is there, or something that is no socket; the directory cannot be written; there is no such group.
     pub(crate) fn listen(path: &Path, group: Option<&str>) -> Result<(Self, UnixListener), Failure> {
         let gid = group.map(gid_of).transpose()?;
-        let shown = path.display();
+        let shown = path.printable();
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::failed(format!("cannot {what} {shown}: {error}"))
                 .advise("choose another place with --socket PATH, in a directory that you may write and others may not")
@@ -83,7 +84,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// K1; who has it is written into it.
 fn lock(path: &Path, socket: &Path) -> Result<File, Failure> {
     let failed = |error: io::Error| {
-        let failure = Failure::failed(format!("cannot make {}: {error}", path.display()));
+        let failure = Failure::failed(format!("cannot make {}: {error}", path.printable()));
         if error.kind() == io::ErrorKind::NotFound {
             return failure.advise("make its directory first, or choose another with --socket PATH");
         }
@@ -99,7 +100,7 @@ fn lock(path: &Path, socket: &Path) -> Result<File, Failure> {
             // One that has just begun has not said who it is.
             let _ = (&file).take(32).read_to_string(&mut pid);
             let who = pid.trim().parse().map_or_else(|_| String::new(), |pid: u32| format!(" (pid {pid})"));
-            return Err(Failure::busy(format!("another daemon{who} listens at {}", socket.display()))
+            return Err(Failure::busy(format!("another daemon{who} listens at {}", socket.printable()))
                 .advise("use that one (slackwater ls), or start this one with another --socket PATH"));
         }
         Err(errno) => return Err(failed(errno.into())),

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
 use slackwater_fuse::Pool;
+use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 use slackwater_size as size;
 
@@ -139,7 +140,11 @@ impl Volumes {
         let volume = Volume { session, claim: Some(claim) };
         let session = Arc::clone(&volume.session);
         let is_ending = reservation.fill(volume);
-        self.shared.events.tell(Happening::Mounted, Some(name.as_str()), request.mountpoint.display().to_string());
+        self.shared.events.tell(
+            Happening::Mounted,
+            Some(name.as_str()),
+            request.mountpoint.to_string_lossy().into_owned(),
+        );
         let (ends, ended) = (self.ends.clone(), name.clone());
         // The thread that hears it lives as long as the process.
         door.on_unmounted(move || drop(ends.send(ended)));
@@ -194,8 +199,8 @@ impl Volumes {
             let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
             return Err(Failure::busy(format!(
                 "{name} is the name of the volume at {}, of {}",
-                other.mountpoint.display(),
-                other.source.path.display()
+                other.mountpoint.printable(),
+                other.source.path.printable()
             ))
             .advise(format!("unmount that first (slackwater umount {word}), or use another --name")));
         }
@@ -249,7 +254,7 @@ impl Volumes {
         // A thread that panicked has changed one or none.
         let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let config = settings::changed(tenants.get(tenant).copied().unwrap_or_default(), key, value)?;
-        let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.display()));
+        let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.printable()));
         tenancy.set_config(tenant, config).map_err(|error| refused(&error))?;
         tenants.insert(tenant.to_path_buf(), config);
         Ok(())
@@ -345,7 +350,7 @@ impl Volumes {
         drop(super_block);
         let text = match left {
             0 => String::new(),
-            left => format!("{} are in {} alone", size::text(left), self.shared.arena.display()),
+            left => format!("{} are in {} alone", size::text(left), self.shared.arena.printable()),
         };
         self.forget(name);
         let claim = self.state().by_name.get_mut(name).and_then(Slot::take_claim);

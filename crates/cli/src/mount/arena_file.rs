@@ -19,6 +19,7 @@ use rustix::process::geteuid;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
 use slackwater_backends::SystemClock;
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
@@ -69,7 +70,7 @@ impl Left {
 
 /// Opens a file that is ours (F1). `None` when there is none.
 pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
-    let name = path.display();
+    let name = path.printable();
     let status = match fs::symlink_metadata(path) {
         Ok(status) => status,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -118,7 +119,7 @@ pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
 /// # Errors
 /// The file is none of ours, in use, damaged, or has data of another source.
 pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
-    let name = path.display();
+    let name = path.printable();
     let Some((arena, survivors)) = open(path)? else { return Ok(None) };
     let of_others = bytes_of(&survivors, |id| id != identity.as_bytes());
     if of_others > 0 {
@@ -147,7 +148,7 @@ pub(crate) fn bring_in(
 ) -> Result<Vec<Rescued>, Failure> {
     let (path, source) = (&entry.arena, &entry.source.path);
     let kept = |what: String| {
-        Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.display()))
+        Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.printable()))
             .advise("the data is kept there; mount again when the cause is gone")
     };
     let inodes = left.inodes();
@@ -198,7 +199,7 @@ pub(crate) fn create(
 pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Failure::failed(format!("cannot remove the arena {}: {error}", path.display())))
+            Err(Failure::failed(format!("cannot remove the arena {}: {error}", path.printable())))
         }
         _ => Ok(()),
     }
@@ -212,7 +213,7 @@ pub(crate) fn away(path: &Path) -> String {
 }
 
 fn refused(path: &Path, error: &ArenaError) -> Failure {
-    let name = path.display();
+    let name = path.printable();
     match error {
         ArenaError::TooLarge { needed_bytes, limit_bytes, limit_name } => {
             let (needed, limit) = (size::text(*needed_bytes), size::text(*limit_bytes));
@@ -222,7 +223,7 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
         }
         ArenaError::NoSpace { needed_bytes, .. } => {
             let needed = size::text(*needed_bytes);
-            let folder = path.parent().unwrap_or(path).display();
+            let folder = path.parent().unwrap_or(path).printable();
             Failure::failed(format!("{folder} has no room for the {needed} of this cache"))
                 .advise("choose a smaller --cache, remount it larger (mount -o remount,size=...), or use --arena FILE elsewhere")
         }

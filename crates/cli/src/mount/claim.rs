@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::control::client;
@@ -139,8 +140,11 @@ fn is_beside(dead: &Entry, entry: &Entry) -> bool {
 fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
     let dead = &found.entry;
     let Some(left) = arena_file::left_in(&dead.arena)? else {
-        let what =
-            format!("{} has data of {}, and another process has it", dead.arena.display(), dead.source.path.display());
+        let what = format!(
+            "{} has data of {}, and another process has it",
+            dead.arena.printable(),
+            dead.source.path.printable()
+        );
         return Err(Failure::busy(what).advise("wait until that has ended, or mount that source first"));
     };
     if !left.iter().any(|(volume, _)| dead.source.is_meant_by(volume)) {
@@ -148,14 +152,14 @@ fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
     }
     let path = &dead.source.path;
     let (place, lock) = Place::open(path, OFlags::RDONLY)
-        .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.display())))?;
+        .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.printable())))?;
     if place.identity().ok().as_ref() != Some(&dead.identity) {
-        let what = format!("{} is another directory since, or its file system was mounted anew", path.display());
+        let what = format!("{} is another directory since, or its file system was mounted anew", path.printable());
         return Err(not_brought_in(dead, &what));
     }
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| not_brought_in(dead, &format!("{} is locked by another process", path.display())))?;
-    say(&format!("an earlier mount of {} died with data that is not in it yet: bringing it in", path.display()));
+        .map_err(|_| not_brought_in(dead, &format!("{} is locked by another process", path.printable())))?;
+    say(&format!("an earlier mount of {} died with data that is not in it yet: bringing it in", path.printable()));
     if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
         let rescued = arena_file::bring_in(left, dead, |_| ())?;
         rescued::say_all(&rescued, path);
@@ -165,7 +169,7 @@ fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
 }
 
 fn not_brought_in(dead: &Entry, why: &str) -> Failure {
-    let (source, arena) = (dead.source.path.display(), dead.arena.display());
+    let (source, arena) = (dead.source.path.printable(), dead.arena.printable());
     Failure::failed(format!("an earlier mount of {source} left data in {arena}, which must be brought in first: {why}"))
         .advise(format!("mount it once: slackwater mount {} MOUNTPOINT", shell::word(&dead.source.path)))
         .advise(format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena)))
@@ -183,7 +187,7 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             // A mount process takes no file with data of another source. The next daemon takes that of a dead one, and
             // removes the entries of those whose data it has brought in.
             let Some(daemon) = &dead.daemon else { continue };
-            let (source, daemon) = (dead.source.path.display(), shell::word(daemon));
+            let (source, daemon) = (dead.source.path.printable(), shell::word(daemon));
             let what = format!("a daemon died with data of {source} that is not in it yet, and the next one has it");
             return Err(Failure::failed(what).advise(format!(
                 "mount it there, which brings the data in: slackwater mount --daemon --socket {daemon}"
@@ -197,7 +201,7 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
         if bytes > 0 {
             // Directory and number may be the same, and the file system another.
             let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
-            let (bytes, source, arena) = (size::text(bytes), dead.source.path.display(), dead.arena.display());
+            let (bytes, source, arena) = (size::text(bytes), dead.source.path.printable(), dead.arena.printable());
             let what = format!("an earlier mount of {source} died with {bytes} not in it yet, which are in {arena}");
             let advice = match is_same {
                 true => format!("mount it with --arena {} first, which brings the data in", shell::word(&dead.arena)),
@@ -242,16 +246,16 @@ fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
     match obstacle {
         Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or wait for it: --wait"),
         Obstacle::Unregistered(mount) => {
-            let (path, others, point) = (source.path.display(), mount.source.display(), mount.point.display());
+            let (path, others, point) = (source.path.printable(), mount.source.printable(), mount.point.printable());
             Failure::busy(format!("{path} overlaps {others}, which another user has mounted at {point}"))
                 .advise(format!("use {point}, or have it unmounted first; or wait for it: --wait"))
         }
         Obstacle::Lock => {
             let holder = match lock_holder(source) {
-                Some(pid) => format!("pid {pid}, {}", command_of(pid)),
+                Some(pid) => format!("pid {pid}, {}", command_of(pid).printable()),
                 None => "another process".to_owned(),
             };
-            Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.display())).advise(
+            Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.printable())).advise(
                 "two mounts of one directory would overwrite each other's data: end that one first, or use --wait",
             )
         }
@@ -260,8 +264,8 @@ fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
 
 /// What is said of a source that another mount has, in whole or in part; or whose mount point that has.
 pub(crate) fn taken_by(owner: &Entry, source: &Place) -> Failure {
-    let (path, mountpoint, pid) = (source.path.display(), owner.mountpoint.display(), owner.pid);
-    let others = owner.source.path.display();
+    let (path, mountpoint, pid) = (source.path.printable(), owner.mountpoint.printable(), owner.pid);
+    let others = owner.source.path.printable();
     let what = match () {
         () if owner.source.id == source.id => format!("{path} is mounted already, at {mountpoint} (pid {pid})"),
         () if owner.source.contains(source) => {
@@ -305,8 +309,9 @@ fn holder_in(locks: &str, name: &str) -> Option<u32> {
 }
 
 fn command_of(pid: u32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    if name.is_empty() { "in another pid namespace".to_owned() } else { name.trim_end().to_owned() }
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+    if name.is_empty() { "in another pid namespace".to_owned() } else { name }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
 use slackwater_backends::SystemClock;
+use slackwater_fuse::Printable as _;
 use slackwater_fuse::mount::{MountError, MountOptions};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
@@ -75,7 +76,7 @@ impl Door {
         tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, Failure> {
         let options = MountOptions {
-            source: source.display().to_string(),
+            source: source.to_string_lossy().into_owned(),
             read_only: options.read_only,
             allow_other: options.allow_other || rustix::process::geteuid().is_root(),
             nosuid: options.nosuid,
@@ -133,7 +134,7 @@ impl Door {
     pub(crate) fn detach(&self) -> Result<(), Failure> {
         let mountpoint = self.mounted.mountpoint();
         crate::detach::detach(mountpoint)
-            .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.display())))
+            .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.printable())))
     }
 
     /// Who waits here to write on; for how long altogether the volume knows.
@@ -170,10 +171,10 @@ impl Door {
     }
 
     fn failure(&self, error: &MountedError) -> Failure {
-        let mountpoint = self.mounted.mountpoint().display();
+        let mountpoint = self.mounted.mountpoint().printable();
         let holders = |failure: Failure, holders: &[Holder]| {
             let line = |holder: &Holder| {
-                let (pid, command, path) = (holder.pid, &holder.command, holder.path.display());
+                let (pid, command, path) = (holder.pid, holder.command.printable(), holder.path.printable());
                 match holder.how {
                     Hold::Use => format!("pid {pid} ({command}): {path}"),
                     Hold::Mount => format!("mounted at {path} where pid {pid} ({command}) is"),
@@ -219,7 +220,7 @@ impl Door {
 }
 
 fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
-    let failure = Failure::failed(format!("cannot mount at {}: {error}", mountpoint.display()));
+    let failure = Failure::failed(format!("cannot mount at {}: {error}", mountpoint.printable()));
     let MountVolumeError::Mount(error) = error else { return failure };
     if matches!(error, MountError::NoPermission(_)) {
         failure.advise("become root, or own the mount point and install fuse3 for fusermount3")

@@ -6,6 +6,7 @@ use std::{io, iter};
 
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
+use slackwater_fuse::Printable as _;
 
 use crate::detach;
 use crate::exit::Failure;
@@ -34,7 +35,7 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
     }
     let (mountpoint, _) =
         Place::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
-    let (from, to) = (source.path.display(), mountpoint.path.display());
+    let (from, to) = (source.path.printable(), mountpoint.path.printable());
     if source.id == mountpoint.id {
         return Err(Failure::usage(format!("{to} is the source itself")).advise("mount it at another, empty directory"));
     }
@@ -48,13 +49,15 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
             .advise("the volume would contain itself; choose a mount point elsewhere"));
     }
     if let Some(behind) = behind(&source.path, mounts).find(|behind| behind.contains(&mountpoint)) {
-        let what = format!("the mount point {to} lies inside {}, which the source {from} shows", behind.path.display());
+        let what =
+            format!("the mount point {to} lies inside {}, which the source {from} shows", behind.path.printable());
         return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
     }
     if !is_no_mount_point(&mountpoint.path)
         && let Some(mount) = Mount::at(&mountpoint.path)
     {
-        let what = format!("{to} is a mount point already, of {} ({})", mount.source.display(), mount.kind);
+        let what =
+            format!("{to} is a mount point already, of {} ({})", mount.source.printable(), mount.kind.printable());
         let unmount = if mount.is_slackwater() { "slackwater umount" } else { "umount" };
         let unmount = format!("{unmount} {}", shell::word(&mountpoint.path));
         return Err(Failure::busy(what).advise(format!("unmount that first ({unmount}), or choose another directory")));
@@ -102,7 +105,7 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     detach::detach(&name).map_err(|error| {
-        Failure::failed(format!("{} is left of a mount whose process died: {error}", name.display()))
+        Failure::failed(format!("{} is left of a mount whose process died: {error}", name.printable()))
             .advise(format!("free it: umount -l {}", shell::word(&name)))
     })
 }
@@ -115,7 +118,7 @@ pub(crate) fn is_dead(point: &Path) -> bool {
 }
 
 fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {
-    let (path, word) = (path.display(), shell::word(path));
+    let (path, word) = (path.printable(), shell::word(path));
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => {
             Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {word}"))

@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use slackwater::backend::{Backend, Call, Done, Found, Node};
 use slackwater::{BackendError, ErrorKind};
 use slackwater_backends::DirBackend;
+use slackwater_fuse::Printable as _;
 
 /// Opens the directory `source`, so that it reaches the nodes `left`: those that a dead predecessor left data of.
 ///
@@ -56,7 +57,7 @@ fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<u64>) -> io
                     Ok(found) => folders.push((entry.path(), found.node)),
                     // A mount point is not part of the volume.
                     Err(error) if error.kind() == ErrorKind::CrossDevice => {}
-                    Err(error) => return Err(io::Error::other(format!("{}: {error}", entry.path().display()))),
+                    Err(error) => return Err(io::Error::other(format!("{}: {error}", entry.path().printable()))),
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use slackwater_fuse::Printable as _;
 
 use crate::arguments::{Arguments, Command, MountArguments};
 use crate::exit::{Failure, Reason};
@@ -46,7 +47,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
     let mut places = Vec::new();
     let (mut fake, mut sloppy, mut option_lists) = (false, false, Vec::new());
     while let Some(word) = words.next() {
-        let missing = || Failure::usage(format!("{} needs a value", word.display())).advise(USAGE);
+        let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
         match word.to_str() {
             Some("-o") => option_lists.push(words.next().ok_or_else(missing)?),
             // A mount namespace and a type with a subtype: mount(8) has done what they ask.

@@ -41,6 +41,7 @@ use humantime::format_duration;
 use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit, setrlimit, umask};
 use slackwater::{Engine, SuperBlock, Tunables};
 use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::arguments::MountArguments;
@@ -59,7 +60,7 @@ use self::door::Door;
 pub(crate) use self::door::TenantBy;
 pub(crate) use self::ends::name_of;
 use self::session::{Session, Tally};
-pub(crate) use self::tenants::{fit_reply, lines as tenant_lines, of_all as tenants_of_all, printable, time};
+pub(crate) use self::tenants::{fit_reply, lines as tenant_lines, of_all as tenants_of_all, time};
 use self::vigil::Vigil;
 pub(crate) use self::would_lose::Loss;
 
@@ -142,8 +143,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     if !arguments.detached {
         tell!(
             "Unmounted {}: everything is in {}.",
-            session.entry.mountpoint.display(),
-            session.entry.source.path.display()
+            session.entry.mountpoint.printable(),
+            session.entry.source.path.printable()
         );
     }
     Ok(())
@@ -175,7 +176,7 @@ fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
     let bytes = left.bytes;
     if bytes > 0 {
         let text = size::text(bytes);
-        say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.display());
+        say!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.printable());
     }
     let mut meter = Meter::new("bringing in");
     let rescued = session
@@ -231,7 +232,7 @@ impl Mounted {
         drop((self.door, self.volume, self.engine));
         if left > 0 {
             claim.registered.leave();
-            let arena = session.entry.arena.display();
+            let arena = session.entry.arena.printable();
             return Err(Failure::failed(format!("{} are in {arena} alone", size::text(left)))
                 .advise("the next mount of the source brings them in"));
         }
@@ -270,8 +271,8 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
     tell!(
         "Mounted {} at {}: cache {cache}, what is written is in the source within {age}.",
-        entry.source.path.display(),
-        entry.mountpoint.display()
+        entry.source.path.printable(),
+        entry.mountpoint.printable()
     );
     for missing in mounted.door.missing_features() {
         tell!("Note: {missing}");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use slackwater::{Rescued, RescuedFrom};
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::terminal::say;
@@ -21,7 +22,7 @@ fn line(rescued: &Rescued, source: &Path) -> String {
     };
     format!(
         "{bytes} belonged to inode {number} of {}, {what} after the crash: the source stays as it is, the data is in {}.",
-        source.display(),
-        file.display()
+        source.printable(),
+        file.printable()
     )
 }

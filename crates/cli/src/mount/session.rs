@@ -241,7 +241,7 @@ impl Session {
     /// What metrics are made of.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let engine = self.state().engine.clone();
-        let volumes = vec![(self.entry.mountpoint.display().to_string(), self.status())];
+        let volumes = vec![(self.entry.mountpoint.to_string_lossy().into_owned(), self.status())];
         self.tally.snapshot(engine.as_ref(), volumes)
     }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::detach::detach;
@@ -117,7 +118,7 @@ impl Vigil {
                 },
                 Event::Failed(failure) => {
                     say!("{failure}");
-                    say!("Still mounted at {}; nothing is lost.", session.entry.mountpoint.display());
+                    say!("Still mounted at {}; nothing is lost.", session.entry.mountpoint.printable());
                     if patience.failed() {
                         explain(session);
                     }
@@ -173,7 +174,7 @@ impl Patience {
 fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
     let session = Arc::clone(session);
     thread::spawn(move || {
-        let mut meter = Meter::new(format!("flushing {}", session.entry.mountpoint.display()));
+        let mut meter = Meter::new(format!("flushing {}", session.entry.mountpoint.printable()));
         let in_use = |failure: &Failure| {
             say!("{failure}");
             say!("Asked to end: unmounting all the same.");
@@ -201,7 +202,7 @@ fn follow(session: &Arc<Session>) {
 
 fn explain(session: &Session) {
     let loss = session.would_lose();
-    let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
+    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
     say!("Not in {source} yet: {}", size::text(loss.bytes()));
     loss.lines(LINES).iter().for_each(|line| say!("  {line}"));
     say!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
@@ -211,11 +212,11 @@ fn explain(session: &Session) {
 
 /// As a crash would, but without a dead mount left behind. The entry stays and says where the data is.
 fn give_up(session: &Session) -> ! {
-    let (source, arena) = (session.entry.source.path.display(), session.entry.arena.display());
+    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
     let detached = detach(&session.entry.mountpoint);
     say!("Given up. What is not in {source} is in {arena}: mount {source} again to bring it in.");
     if let Err(error) = detached {
-        say!("{} could not be freed: {error}", session.entry.mountpoint.display());
+        say!("{} could not be freed: {error}", session.entry.mountpoint.printable());
     }
     exit(i32::from(Reason::Failed.status()))
 }

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
+use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
 use crate::control::protocol::{FILES_MAX, LostFile, Reply};
@@ -41,7 +42,7 @@ impl Loss {
 
     /// One line per file.
     pub(crate) fn lines(&self, most: usize) -> Vec<String> {
-        let line = |file: &LostFile| format!("{:>10}  {}", size::text(file.bytes), file.path);
+        let line = |file: &LostFile| format!("{:>10}  {}", size::text(file.bytes), file.path.printable());
         let mut lines: Vec<_> = self.files.iter().take(most).map(line).collect();
         let left_out: u64 = self.files.iter().skip(most).map(|file| file.bytes).sum();
         let count = self.files.len().saturating_sub(most) as u64 + self.more_files;
@@ -62,7 +63,7 @@ pub(crate) fn of(volume: &Arc<SuperBlock>, source: &Path) -> Loss {
     let rest = unclean.split_off(unclean.len().min(FILES_MAX));
     let names = names(unclean.iter().map(|file| (file.id.dev, file.id.ino)).collect(), source.to_path_buf());
     let file = |file: &slackwater::UncleanFile| {
-        let path = names.get(&(file.id.dev, file.id.ino)).map(|path| path.display().to_string());
+        let path = names.get(&(file.id.dev, file.id.ino)).map(|path| path.printable().to_string());
         let path = path.unwrap_or_else(|| format!("inode {} (name not found)", file.id.ino));
         LostFile { path, bytes: file.bytes }
     };

@@ -6,8 +6,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
+use slackwater_fuse::Printable as _;
+
 use crate::control::protocol::{Phase, TenantState};
-use crate::mount::printable;
 use crate::progress::description;
 
 use super::cells::bytes;
@@ -140,11 +141,11 @@ fn of_volume(volume: &Volume, has_members: bool) -> Group {
 }
 
 fn id_of(volume: &Volume) -> String {
-    format!("{} {}", volume.pid, volume.mountpoint.display())
+    format!("{} {}", volume.pid, volume.mountpoint.printable())
 }
 
 fn mountpoint_of(volume: &Volume) -> String {
-    printable(&volume.mountpoint.display().to_string())
+    volume.mountpoint.printable().to_string()
 }
 
 fn line_of_volume(volume: &Volume) -> Line {
@@ -156,7 +157,7 @@ fn line_of_volume(volume: &Volume) -> Line {
         Phase::Elsewhere => "elsewhere",
         Phase::Flushing => "flushing",
     };
-    let source = printable(&volume.source.display().to_string());
+    let source = volume.source.printable().to_string();
     Line {
         name: mountpoint_of(volume),
         state,
@@ -179,7 +180,7 @@ fn line_of_tenant(tenant: &Tenant, volume: &Volume) -> Line {
         TenantState::Dying => "dying",
         TenantState::Offline => "removed",
     };
-    let name = printable(&tenant.name);
+    let name = tenant.name.printable().to_string();
     Line {
         state,
         is_wrong: tenant.wants_room,
@@ -191,15 +192,15 @@ fn line_of_tenant(tenant: &Tenant, volume: &Volume) -> Line {
 }
 
 fn lost(process: &Process, state: &'static str, note: &str) -> Group {
-    let [name, source] = [&process.mountpoint, &process.source].map(|path| printable(&path.display().to_string()));
+    let [name, source] = [&process.mountpoint, &process.source].map(|path| path.printable().to_string());
     let detail = format!("{source} at {name}, pid {}", process.pid);
     let head = Line { name, state, is_wrong: true, detail, ..Line::default() };
-    let id = format!("{} {}", process.pid, process.mountpoint.display());
+    let id = format!("{} {}", process.pid, process.mountpoint.printable());
     Group { id, head, notes: vec![note.to_owned()], members: Vec::new() }
 }
 
 fn dead(process: &Process) -> Group {
-    let [arena, source] = [&process.arena, &process.source].map(|path| printable(&path.display().to_string()));
+    let [arena, source] = [&process.arena, &process.source].map(|path| path.printable().to_string());
     lost(process, "died", &format!("what it had not brought in is in {arena}: mount {source} again"))
 }
 
@@ -250,12 +251,12 @@ fn of_tenant(name: &str, parts: &[(&Volume, &Tenant)]) -> Group {
         oldest_ms: all().filter_map(|figures| figures.oldest_ms).max(),
     };
     let head = Line {
-        name: printable(name),
+        name: name.printable().to_string(),
         state: if wants_room { "at limit" } else { "" },
         is_wrong: wants_room,
         figures: Some(figures),
         open_files: None,
-        detail: format!("{} on {}", printable(name), counted(parts.len() as u64, "volume")),
+        detail: format!("{} on {}", name.printable(), counted(parts.len() as u64, "volume")),
     };
     let member = |(volume, tenant): &(&Volume, &Tenant)| {
         (id_of(volume), Line { name: mountpoint_of(volume), ..line_of_tenant(tenant, volume) })
@@ -343,7 +344,7 @@ mod tests {
         let groups = groups(&snapshot, View::Both, Order { by: SortBy::Name, is_reversed: false });
         let states: Vec<_> = groups.iter().map(|group| (group.head.state, group.head.is_wrong)).collect();
         assert_eq!(states, [("died", true), ("no answer", true), ("FAILING", true), ("mounted", false)]);
-        assert!(groups[0].notes[0].contains("\"/dev/shm/x y\": mount /s again"), "{:?}", groups[0]);
+        assert!(groups[0].notes[0].contains("/dev/shm/x y: mount /s again"), "{:?}", groups[0]);
         let [unmount, fails, more] = &groups[2].notes[..] else { panic!("{:?}", groups[2].notes) };
         assert!(unmount.starts_with("unmount: 1.0 MiB left") && fails.starts_with("! WRITE-BACK FAILS: no space"));
         assert!(more.starts_with("3 more tenants with less"));

@@ -17,6 +17,7 @@ mod load;
 mod logs;
 mod metrics;
 mod mount8;
+mod names;
 mod owners;
 #[path = "../rig/mod.rs"]
 mod rig;

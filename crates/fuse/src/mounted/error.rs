@@ -7,6 +7,7 @@ use slackwater::{ErrorKind, FileError, UmountError};
 
 use crate::mount::{self, UnmountError};
 use crate::mounted::holders::{Holder, list};
+use crate::printable::Printable as _;
 use crate::session::SessionError;
 
 /// Why a volume is not mounted.
@@ -30,7 +31,7 @@ pub enum MountVolumeError {
 #[derive(Debug, thiserror::Error)]
 pub enum MountedError {
     /// It is in use.
-    #[error("{} is in use{}", .mountpoint.display(), list(.holders))]
+    #[error("{} is in use{}", .mountpoint.printable(), list(.holders))]
     Busy {
         /// Where it is mounted.
         mountpoint: PathBuf,
@@ -39,7 +40,7 @@ pub enum MountedError {
     },
     /// Gone from its mountpoint, but mounted somewhere else as well, as a bind mount or in another namespace; or a lazy
     /// unmount has left it to who had it open.
-    #[error("{} is unmounted, but the volume is in use elsewhere{}", .mountpoint.display(), list(.holders))]
+    #[error("{} is unmounted, but the volume is in use elsewhere{}", .mountpoint.printable(), list(.holders))]
     Elsewhere {
         /// Where it was mounted.
         mountpoint: PathBuf,

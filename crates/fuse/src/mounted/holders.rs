@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::printable::Printable as _;
+
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
 /// A process that uses a mount, and one thing that it uses there.
@@ -39,7 +41,7 @@ pub(super) fn list(holders: &[Holder]) -> String {
             Hold::Use => "",
             Hold::Mount => "mounted for ",
         };
-        text += &format!("{command} ({pid}) at {}", path.display());
+        text += &format!("{} ({pid}) at {}", command.printable(), path.printable());
     }
     if holders.len() > NAMED_MAX {
         text += &format!(" and {} more", holders.len() - NAMED_MAX);
@@ -64,7 +66,8 @@ fn holder(pid: u32, dev: u64) -> Option<Holder> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let path = used_link(&process, dev).or_else(|| open_file(&process, dev)).or_else(|| mapped_file(&process, dev))?;
     // Gone meanwhile, it holds nothing.
-    let command = fs::read_to_string(process.join("comm")).ok()?.trim_end().to_owned();
+    let command = fs::read(process.join("comm")).ok()?;
+    let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
     Some(Holder { pid, command, path, how: Hold::Use })
 }
 

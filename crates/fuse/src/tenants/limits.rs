@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
+use crate::printable::Printable as _;
 use crate::tenants::TenantConfig;
 use crate::tenants::configured::Configured;
 use crate::tenants::layout::{Kind, Layout};
@@ -63,7 +64,7 @@ impl Limits {
             Err(error) => error.to_string(),
         };
         if !self.has_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{}: {problem}; taken as no limit, here and wherever it happens again", file.display());
+            tracing::warn!("{}: {problem}; taken as no limit, here and wherever it happens again", file.printable());
         }
         Some(None)
     }

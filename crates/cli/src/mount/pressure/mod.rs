@@ -50,7 +50,7 @@ pub(crate) fn sources() -> Vec<String> {
 }
 
 fn names(sources: &[Source]) -> Vec<String> {
-    sources.iter().map(|source| source.path().display().to_string()).collect()
+    sources.iter().map(|source| source.path().to_string_lossy().into_owned()).collect()
 }
 
 /// The thread that listens; it ends when this is dropped.

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
 use slackwater_arena::memory_cgroups;
+use slackwater_fuse::Printable as _;
 
 const MACHINE: &str = "/proc/pressure/memory";
 /// Some task stalls for 15 % of a window: microseconds in a window of microseconds. A window that is no multiple of two
@@ -67,7 +68,7 @@ impl Source {
         match open(&path) {
             Ok(kind) => Some(Self { path, kind }),
             Err(error) => {
-                tracing::debug!(path = %path.display(), %error, "no word of memory pressure from here");
+                tracing::debug!(path = %path.printable(), %error, "no word of memory pressure from here");
                 None
             }
         }
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     fn this_machine_has_words_or_none_and_neither_is_an_error() {
         for source in find() {
-            assert!(source.path().exists(), "{}", source.path().display());
+            assert!(source.path().exists(), "{}", source.path().printable());
         }
     }
 }

@@ -18,6 +18,7 @@ use rustix::fs::stat;
 use rustix::io::Errno;
 use slackwater_sync::lock::{Mutex, Rank};
 
+use crate::printable::Printable as _;
 use crate::tenants::TenantId;
 use crate::tenants::cgroups::CgroupId;
 use crate::tenants::error::LookupError;
@@ -110,7 +111,7 @@ impl Watches {
             Ok(watch) => Some(watch),
             Err(Errno::NOENT) => None,
             Err(errno) => {
-                state.poll_because(format!("inotify on {}: {errno}", parent.display()));
+                state.poll_because(format!("inotify on {}: {errno}", parent.printable()));
                 if let Some(alarm) = state.alarm.take() {
                     let _ = inotify::remove_watch(inotify, alarm);
                 }
