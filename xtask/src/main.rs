@@ -1,10 +1,11 @@
 //! All checks of the project in one command: `cargo xtask ci`, the same on a laptop and in CI.
 //!
-//! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`licences`] and [`tidy`] are the two checks
-//! that no standard tool makes, and [`suites`] runs real programs on a mounted directory. Warnings are errors here and nowhere else.
+//! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs
+//! that tests run, [`licences`] and [`tidy`] are the two checks that no standard tool makes, and [`suites`] runs real programs on a mounted directory. Warnings are errors here and nowhere else.
 
 mod cargo;
 mod licences;
+mod packages;
 mod steps;
 mod suites;
 mod tidy;

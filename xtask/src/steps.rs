@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{Cargo, TestCount};
-use crate::{licences, suites, tidy};
+use crate::{licences, packages, suites, tidy};
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
@@ -85,12 +85,18 @@ fn clippy() -> Result<TestCount, String> {
 }
 
 fn test() -> Result<TestCount, String> {
-    let count = Cargo::new("test --workspace").run_tests()?;
+    packages::install();
+    let list = suites::target_directory()?.join("skipped-tests");
+    let _ = fs::remove_file(&list);
+    let count = Cargo::new("test --workspace").env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy()).run_tests()?;
     // The lab's programs are experiments, not examples: they run by hand.
     for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
         for example in package.targets("examples", "")? {
             Cargo::new(&format!("run --quiet --package {} --example {example}", package.name)).run()?;
         }
+    }
+    if let Ok(skipped) = fs::read_to_string(&list) {
+        print!("\n{skipped}{} tests skipped\n", skipped.lines().count());
     }
     Ok(count)
 }
@@ -116,6 +122,7 @@ fn fuzz() -> Result<TestCount, String> {
 }
 
 fn suites() -> Result<TestCount, String> {
+    packages::install();
     no_tests(suites::run(&[]))
 }
 

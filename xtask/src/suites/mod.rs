@@ -25,6 +25,8 @@ use std::time::Instant;
 
 use ground::{Ground, Home};
 
+pub(crate) use tools::{is_installed, target_directory};
+
 /// Programs that check a file system, and what says whether they were content.
 struct Suite {
     name: &'static str,

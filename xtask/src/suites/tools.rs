@@ -47,14 +47,14 @@ fn executable(messages: &str) -> Option<PathBuf> {
 }
 
 /// Where cargo builds this checkout.
-pub(super) fn target_directory() -> Result<PathBuf, String> {
+pub(crate) fn target_directory() -> Result<PathBuf, String> {
     let text = Cargo::new("metadata --format-version 1 --no-deps").output()?;
     let metadata: Value = serde_json::from_slice(&text).map_err(|error| format!("cargo metadata: {error}"))?;
     metadata["target_directory"].as_str().map(PathBuf::from).ok_or_else(|| "cargo names no target directory".into())
 }
 
 /// Whether a program is on the path, or where only root looks.
-pub(super) fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| fs::metadata(folder.join(program)).is_ok_and(|file| file.is_file()))
 }

@@ -18,6 +18,9 @@ mod logs;
 mod metrics;
 mod mount8;
 mod names;
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../../../fuse/tests/needs/mod.rs"]
+mod needs;
 mod owners;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -1,5 +1,6 @@
 //! mount(8) and umount(8), by hand and by fstab, with this command as their helper.
 
+use crate::needs;
 use crate::rig::need_fuse;
 use crate::sandbox::Sandbox;
 
@@ -112,6 +113,9 @@ END
 #[test]
 fn a_user_mounts_by_a_line_of_fstab_that_lets_users() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let script = r#"
         echo "$SANDBOX/source $SANDBOX/mount slackwater $OPTIONS,noauto,user 0 0" > run/fstab
         mount --bind run/fstab /etc/fstab

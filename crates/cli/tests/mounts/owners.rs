@@ -17,6 +17,7 @@ use slackwater_fuse::mount::MountOptions;
 use slackwater_fuse::{MountedVolume, Pool, PoolOptions, UmountRequest};
 
 use crate::bytes;
+use crate::needs;
 use crate::rig::{Mount, Process, Scratch, need_fuse, wait_until};
 
 #[test]
@@ -126,6 +127,9 @@ fn what_a_dead_mount_left_comes_in_before_a_parent_or_child_of_its_source_is_mou
 #[test]
 fn another_file_system_on_the_same_device_is_another_source() {
     need_fuse();
+    if needs::are_missing(&["mkfs.xfs"]) {
+        return;
+    }
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let image = scratch.arena("image");
@@ -139,8 +143,7 @@ fn another_file_system_on_the_same_device_is_another_source() {
         let _ = fs::remove_file(image);
         fs::File::create(image).unwrap().set_len(320 << 20).unwrap();
         if !shell(&["mkfs.xfs", "-q", "-f", image]) || !shell(&["mount", "-o", "loop,nouuid", image, path]) {
-            println!("skipped: mkfs.xfs (package xfsprogs) and XFS in the kernel are needed");
-            return;
+            return needs::skip("XFS cannot be mounted here");
         }
         let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let own = text.lines().find(|line| line.contains(path)).unwrap().split(' ').nth(2).unwrap().to_owned();
@@ -160,7 +163,7 @@ fn another_file_system_on_the_same_device_is_another_source() {
             scratch.run(&words[..5]).expect(1, &["not in it yet", "is another directory since"]);
             assert_eq!(fs::read(source.join("file")).unwrap(), b"as it was");
         } else {
-            println!("skipped: another test has taken the loop device meanwhile");
+            needs::skip("another test has taken the loop device meanwhile");
         }
     }
 }

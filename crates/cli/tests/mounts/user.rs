@@ -1,11 +1,15 @@
 //! A mount by somebody who is not root: through fusermount3, and without handles that lead to files.
 
+use crate::needs;
 use crate::rig::need_fuse;
 use crate::sandbox::Sandbox;
 
 #[test]
 fn a_user_loses_nothing_when_the_mount_process_is_killed() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let script = r#"
         $MOUNT
         mkdir -p mount/deep/er
@@ -24,6 +28,9 @@ fn a_user_loses_nothing_when_the_mount_process_is_killed() {
 #[test]
 fn a_user_unmounts_in_every_way_and_finds_all_in_the_source() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let sandbox = Sandbox::new();
     let script = r#"
         for way in './slackwater umount' 'fusermount3 -u' 'umount'; do
@@ -47,6 +54,9 @@ fn a_user_unmounts_in_every_way_and_finds_all_in_the_source() {
 #[test]
 fn without_fusermount3_a_user_is_told_and_loses_nothing() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.dir_of_nobody("bin", 0o755);
     let script = r#"
@@ -71,6 +81,9 @@ fn without_fusermount3_a_user_is_told_and_loses_nothing() {
 #[test]
 fn what_a_user_may_not_mount_is_refused_with_the_reason_and_nothing_is_left() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.scratch.dir("others", 0o755);
     sandbox.scratch.dir("closed", 0o700);
@@ -101,6 +114,9 @@ fn what_a_user_may_not_mount_is_refused_with_the_reason_and_nothing_is_left() {
 #[test]
 fn mounts_of_one_user_are_not_anothers_to_unmount() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.scratch.dir("other", 0o755);
     let script = r#"
@@ -126,6 +142,9 @@ fn mounts_of_one_user_are_not_anothers_to_unmount() {
 #[test]
 fn a_user_is_told_who_is_in_the_way_and_may_insist() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     for more in ["", "--discard --yes"] {
         let script = r#"
             $MOUNT
@@ -151,6 +170,9 @@ fn a_user_is_told_who_is_in_the_way_and_may_insist() {
 #[test]
 fn insisting_without_the_control_files_of_fuse_detaches_and_says_who_keeps_it() {
     need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
     let script = r#"
         $MOUNT
         exec 3> mount/file

@@ -11,6 +11,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../../../fuse/tests/needs/mod.rs"]
+mod needs;
 mod page;
 #[path = "../rig/mod.rs"]
 mod rig;
@@ -140,8 +143,7 @@ fn a_page_fails_where_a_command_fails() {
 /// Where systemd is; a unit is not run here.
 #[test]
 fn the_unit_is_one_for_systemd() {
-    if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        println!("no systemd-analyze here");
+    if needs::are_missing(&["systemd-analyze"]) {
         return;
     }
     let scratch = Scratch::new();

@@ -13,6 +13,7 @@ use slackwater::{ErrorKind, Tunables};
 use slackwater_backends::Rule;
 use slackwater_fuse::tenants::{TenantBy, TenantConfig};
 
+use crate::needs;
 use crate::programs::{until, wait};
 use crate::rig::{Paying, Rig, assert_same, new_home, pattern};
 
@@ -214,6 +215,9 @@ fn a_tenant_goes_before_the_volume_and_a_file_before_the_tenant() {
 /// Each read by read(2) comes to us, so that the kernel does not cache what we do not.
 #[test]
 fn a_reader_goes_around_the_kernels_cache_too_and_may_map_the_file() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     let rig = Rig::dontcache(true, None);
     fs::write(rig.stored("a"), contents(7)).unwrap();
     let reads = Arc::new(AtomicUsize::new(0));
@@ -237,6 +241,9 @@ fn a_reader_goes_around_the_kernels_cache_too_and_may_map_the_file() {
 
 #[test]
 fn what_a_mapping_has_written_stays() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     let rig = Rig::dontcache(true, None);
     let file = File::create_new(rig.file("a")).unwrap();
     write(&file, &contents(8));

@@ -20,6 +20,8 @@ mod listing;
 mod mapper;
 mod mappings;
 mod names;
+#[path = "../needs/mod.rs"]
+mod needs;
 mod overlay;
 mod programs;
 mod pruning;

@@ -19,6 +19,7 @@ use slackwater_fuse::tenants::{Hierarchy, TenantBy};
 use slackwater_fuse::{MountedError, UmountRequest};
 
 use crate::cgroups::{Cgroup, memory, unified};
+use crate::needs;
 use crate::programs::{LONG, until, wait};
 use crate::rig::{Paying, Rig, assert_same, pattern, within};
 
@@ -198,6 +199,9 @@ while left:
 
 #[test]
 fn p08_a_copy_within_the_mount_is_bounded_by_its_callers_limit() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     const LIMIT: u64 = 8 * MIB;
     let Some(hierarchy) = hierarchy() else { return };
     let tenant = Cgroup::top(&hierarchy);

@@ -14,6 +14,7 @@ use slackwater::Tunables;
 use slackwater_backends::Rule;
 use slackwater_fuse::{MountedError, PoolOptions, UmountRequest};
 
+use crate::needs;
 use crate::programs::{LONG, spawn, until, wait};
 use crate::rig::{Rig, assert_same, new_home, pattern, within};
 
@@ -64,6 +65,9 @@ fn an_interrupted_writer_that_is_parked_goes_on_with_what_was_taken() {
 /// Bytes that were taken of a write with `O_SYNC` are not acknowledged before they are durable, whoever interrupts.
 #[test]
 fn an_interrupted_synchronous_writer_that_is_parked_ends_with_what_is_durable() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     const WRITE: &str = "import os, signal, sys\n\
         signal.signal(signal.SIGUSR1, lambda *_: None)\n\
         fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_SYNC)\n\
@@ -212,6 +216,9 @@ fn held_in(rig: &Rig, call: &'static str, statement: &str) -> Child {
 
 #[test]
 fn a_killed_caller_that_changes_nothing_dies_while_its_call_hangs() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     let rig = Rig::new();
     for (call, statement) in [("lookup", "os.stat('b')"), ("statfs", "os.statvfs('.')")] {
         let mut child = held_in(&rig, call, statement);
@@ -226,6 +233,9 @@ fn a_killed_caller_that_changes_nothing_dies_while_its_call_hangs() {
 
 #[test]
 fn what_a_killed_caller_began_is_done_when_it_is_dead() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     let rig = Rig::new();
     for name in ["removed", "moved", "protected", "emptied"] {
         fs::write(rig.file(name), b"old").unwrap();
@@ -265,6 +275,9 @@ fn what_a_killed_caller_began_is_done_when_it_is_dead() {
 
 #[test]
 fn what_a_killed_caller_has_not_begun_is_never_done() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     let rig = Rig::new();
     fs::write(rig.file("a"), b"a").unwrap();
     fs::set_permissions(rig.file("a"), Permissions::from_mode(0o644)).unwrap();
@@ -300,6 +313,9 @@ const VALID: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_killed_caller_dies_before_a_change_that_hangs_for_long_and_the_kernel_hears_when_it_is_made() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     // On a machine that is very busy what the kernel was told may have become old by itself.
     assert!((0..3).any(|_| changes_without_callers() < VALID), "what the mount shows waits until it is old");
 }
@@ -344,6 +360,9 @@ fn changes_without_callers() -> Duration {
 
 #[test]
 fn a_signal_that_does_not_kill_interrupts_no_call_but_a_later_kill_does() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
     let rig = Rig::new();
     let mut child = held_in(&rig, "lookup", "os.stat('b')");
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();

@@ -13,6 +13,7 @@ use slackwater_backends::{DirBackend, Rule};
 use slackwater_fuse::mount::unmount;
 
 use crate::mapper::Mapper;
+use crate::needs;
 use crate::programs::{LONG, spawn, until, wait};
 use crate::rig::{One, Rig, pattern, threads};
 
@@ -32,14 +33,14 @@ struct Bindfs {
 impl Bindfs {
     /// `None` where it is not installed.
     fn new(rig: &Rig) -> Option<Self> {
+        if needs::are_missing(&["bindfs"]) {
+            return None;
+        }
         let [directory, path] = ["bound", "bindfs"].map(|name| rig.home.join(name));
         [&directory, &path].into_iter().for_each(|path| fs::create_dir(path).unwrap());
         let mut command = Command::new("bindfs");
         command.arg("-f").args([&directory, &path]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let Ok(process) = command.spawn() else {
-            [&directory, &path].into_iter().for_each(|path| fs::remove_dir(path).unwrap());
-            return None;
-        };
+        let process = command.spawn().unwrap();
         let bindfs = Self { directory, path, process };
         fs::write(bindfs.directory.join("is there"), b"").unwrap();
         until("bindfs has mounted", || bindfs.path.join("is there").exists());
@@ -104,7 +105,7 @@ fn use_fully(volume: &One, seed: u8) {
 #[test]
 fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
     let rig = Rig::new(64 << 20);
-    let Some(bindfs) = Bindfs::new(&rig) else { return println!("skipped: bindfs is not installed") };
+    let Some(bindfs) = Bindfs::new(&rig) else { return };
     let mut others: Vec<_> = (0..4).map(|_| Arc::new(rig.mount())).collect();
     let hung = rig.mount_on(Arc::new(DirBackend::open(&bindfs.path).unwrap()));
     fs::create_dir(hung.file("d")).unwrap();

@@ -9,6 +9,9 @@ mod idle;
 #[allow(dead_code, reason = "a part of what the tests of mappings have")]
 #[path = "../volume/mapper/mod.rs"]
 mod mapper;
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../needs/mod.rs"]
+mod needs;
 mod no_threads;
 #[path = "../volume/programs.rs"]
 mod programs;

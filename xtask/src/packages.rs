@@ -1,0 +1,51 @@
+//! The programs that tests run on a mounted directory: installed from Debian's packages where that is possible.
+//!
+//! Root on a machine with apt has them installed. Elsewhere the tests that need a missing one are skipped, and say so.
+
+use std::process::Command;
+
+use crate::suites::is_installed;
+
+/// A program and the package that has it.
+const PROGRAMS: [(&str, &str); 11] = [
+    ("setfacl", "acl"),
+    ("setfattr", "attr"),
+    ("bindfs", "bindfs"),
+    ("fio", "fio"),
+    ("fusermount3", "fuse3"),
+    ("git", "git"),
+    ("python3", "python3"),
+    ("rsync", "rsync"),
+    ("sqlite3", "sqlite3"),
+    ("stress-ng", "stress-ng"),
+    ("mkfs.xfs", "xfsprogs"),
+];
+
+/// Installs what is missing, or says why not.
+pub(crate) fn install() {
+    let missing: Vec<_> =
+        PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let names = missing.join(" ");
+    if !is_root() || !is_installed("apt-get") {
+        println!("not installed: {names}; tests that need them are skipped (root on Debian has them installed)");
+        return;
+    }
+    println!("installing {names}");
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        command.status().is_ok_and(|status| status.success())
+    };
+    let install = [&["install", "-y", "-qq", "--no-install-recommends"][..], &missing].concat();
+    if !(apt(&["update", "-qq"]) && apt(&install)) {
+        println!("apt-get failed: tests that need a missing program are skipped");
+    }
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
