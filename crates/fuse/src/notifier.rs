@@ -97,7 +97,8 @@ impl Notifier {
     /// Sends it and waits until the kernel has acted on it.
     ///
     /// # Errors
-    /// As the kernel has it. It knowing neither node nor name is no error: then it caches nothing of it.
+    /// As the kernel has it. It knowing neither node nor name is no error: then it caches nothing of it. Nor is a page that is
+    /// stored to again while it is invalidated.
     ///
     /// # Blocking
     /// Until requests that are in flight are answered. The caller holds none, and is not in a handler.
@@ -112,6 +113,22 @@ impl Notifier {
     /// As there.
     pub fn inval_inode(&self, node: u64, offset: i64, len: i64) -> Result<(), Errno> {
         self.send(&Notification::InvalInode { node, offset, len })
+    }
+
+    /// Has the kernel write what it holds of the node for shared mappings. It has arrived when this returns, but for what is
+    /// stored meanwhile. A mount that is gone is no error: then the kernel has written it all.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    ///
+    /// # Blocking
+    /// Until the kernel has the pages' locks, which reads and write-backs of the node in flight hold, and those alone: in
+    /// a handler too, if another thread reads requests meanwhile and its own request is of neither kind.
+    pub(crate) fn push_pages(&self, node: u64) -> Result<(), Errno> {
+        match self.shared.send(&Notification::InvalInode { node, offset: 0, len: 0 }) {
+            Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(()),
+            pushed => pushed,
+        }
     }
 
     /// Asks the kernel for every request again that was read and not answered: after taking over a connection.
@@ -144,6 +161,11 @@ impl Notifier {
         queue.nodes_to_prune += nodes.len();
         self.enqueue(queue, Notification::Prune { nodes });
         true
+    }
+
+    /// Whether something that was queued is on its way.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.shared.queue.lock().is_sending
     }
 
     fn enqueue(&self, mut queue: MutexGuard<'_, Queue>, notification: Notification) {
@@ -212,6 +234,8 @@ impl Shared {
         };
         match sent {
             Err(Errno::NOENT) => Ok(()),
+            // A page was written back and stored to again in between.
+            Err(Errno::BUSY) if matches!(notification, Notification::InvalInode { .. }) => Ok(()),
             other => other,
         }
     }

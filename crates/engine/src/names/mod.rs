@@ -200,8 +200,22 @@ impl SuperBlock {
         to: impl AsRef<OsStr>,
         mode: RenameMode,
     ) -> Result<(), FileError> {
+        self.rename_after((from_dir, from.as_ref()), (to_dir, to.as_ref()), mode, |_| {})
+    }
+
+    /// As [`rename`](Self::rename). Before the data of a file is written back that takes another's place, `fetch` writes what
+    /// of it is elsewhere.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    pub fn rename_after(
+        self: &Arc<Self>,
+        (from_dir, from): (&InodeRef, &OsStr),
+        (to_dir, to): (&InodeRef, &OsStr),
+        mode: RenameMode,
+        fetch: impl FnOnce(&InodeRef),
+    ) -> Result<(), FileError> {
         self.writable()?;
-        let (from, to) = (from.as_ref(), to.as_ref());
         // Found first: a rename changes the time of the file, and tells nobody.
         let source = self.lookup(from_dir, from)?;
         let other = match mode {
@@ -214,6 +228,7 @@ impl SuperBlock {
         };
         let replaces = matches!(mode, RenameMode::Replace | RenameMode::Whiteout);
         if other.is_some() && replaces && source.kind() == NodeKind::File {
+            fetch(&source);
             filemap::write_back(source.arc())?;
         }
         let pages = if other.is_none() { NAME_PAGES } else { 0 };

@@ -41,6 +41,7 @@ pub use status::VolumeStatus;
 pub use tenants::TenantStatus;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
@@ -197,6 +198,12 @@ impl SuperBlock {
     /// What write-back knows of the device.
     pub fn bdi(&self) -> &Arc<BackingDevInfo> {
         &self.bdi
+    }
+
+    /// Age at which dirty data is written back; none where nothing is by itself.
+    pub fn dirty_expire(&self) -> Option<Duration> {
+        let tunables = &self.engine.tunables;
+        (!tunables.dirty_writeback.is_zero()).then_some(tunables.dirty_expire)
     }
 
     /// Makes everything durable that was written before the call.

@@ -75,13 +75,7 @@ fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
 /// Until the kernel has the pages' locks, which requests in flight hold.
 pub(super) fn push_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
     for node in volume.maybe_mapped() {
-        match notifier.inval_inode(node, 0, 0) {
-            // Unmounted meanwhile: then the kernel has written them all.
-            Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
-            // Written again in between: by a program that writes beside the sync.
-            Err(Errno::BUSY) => {}
-            Err(errno) => return Err(errno),
-        }
+        notifier.push_pages(node)?;
     }
     Ok(())
 }

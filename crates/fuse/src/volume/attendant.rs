@@ -1,5 +1,6 @@
 //! One thread per volume for all who wait: writes that are parked until there is room, pages of mappings that are
-//! ([`super::replay`]), replies that are held until their time ([`super::paused`]), and callers that were interrupted and may be killed later. It is started for the first who
+//! ([`super::replay`]), stores that only the kernel has ([`super::pushing`]), replies that are held until their time
+//! ([`super::paused`]), and callers that were interrupted and may be killed later. It is started for the first who
 //! waits, and leaves after ten seconds in which nobody did: there may be thousands of volumes, most of them idle.
 //!
 //! # Invariants
@@ -32,6 +33,7 @@ use crate::volume::callers::{Caller, Waiting, let_off};
 use crate::volume::lock_order::{ATTENDANT, LEAF};
 use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
+use crate::volume::pushing::Pushes;
 use crate::volume::replay::Replay;
 use crate::volume::writes::{Attempt, Write};
 
@@ -127,6 +129,7 @@ impl Drop for Payload {
 pub(super) struct Attendant {
     pub(super) paused: PausedReplies,
     pub(super) replay: Replay,
+    pub(super) pushes: Pushes,
     queue: Mutex<Queue>,
     changed: Condvar,
     parked_bytes: Arc<AtomicUsize>,
@@ -158,6 +161,7 @@ impl Attendant {
         Self {
             paused: PausedReplies::new(),
             replay: Replay::new(),
+            pushes: Pushes::new(),
             queue: Mutex::new(ATTENDANT, Queue::default()),
             changed: Condvar::new(),
             parked_bytes: Arc::default(),
@@ -207,7 +211,7 @@ impl Attendant {
     fn wait_for_work(&self, now: impl Fn() -> Tick) -> bool {
         let mut queue = self.queue.lock();
         loop {
-            let due = self.paused.first().map(|due| due.since(now()));
+            let due = self.paused.first().into_iter().chain(self.pushes.due()).min().map(|due| due.since(now()));
             let is_parked = !queue.parked.is_empty() || !self.replay.is_empty();
             if !queue.stopping && (is_parked || due == Some(Duration::ZERO)) {
                 return true;
@@ -307,7 +311,7 @@ impl Volume {
         self.call_attendant(|queue| queue.watched.push(caller));
     }
 
-    /// A reply is due earlier than any before, or a page of a mapping waits.
+    /// A reply is due earlier than any before, a page of a mapping waits, or stores are to be asked for.
     pub(super) fn attend_to_others(self: &Arc<Self>) {
         self.call_attendant(|_| {});
     }
@@ -315,7 +319,7 @@ impl Volume {
     /// Somebody waits, whom `add` adds to the queue. A thread hears of it (A4).
     fn call_attendant(self: &Arc<Self>, add: impl FnOnce(&mut Queue)) {
         let has_thread = {
-            // Held replies and pages too: who is about to sleep for longer looks when the first is due under this lock.
+            // The others too: who is about to sleep for longer looks when the first is due under this lock.
             let mut queue = self.attendant.queue.lock();
             add(&mut queue);
             std::mem::replace(&mut queue.has_thread, true)
@@ -340,6 +344,7 @@ impl Volume {
     fn attend(self: &Arc<Self>) {
         while self.attendant.wait_for_work(|| self.sb.now()) {
             self.send_paused(self.is_refusing());
+            self.push_if_due();
             let seen = self.sb.room_given();
             let mut is_short = false;
             for tenant in self.attendant.tenants() {

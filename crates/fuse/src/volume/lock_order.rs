@@ -9,7 +9,8 @@
 //! | 10 | `WRITING` | a `write` beside pages of mappings; bytes are taken under it, of parked writes too |
 //! | 76 | `TENANCY` | who pays; a tenant is made in the engine under it |
 //! | 78 | `ATTENDANT` | the queue of parked writes; when the first held reply is due is looked at under it |
-//! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them |
+//! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them, but for the next |
+//! | 82 | `AROUND` | what was written around the kernel's cache of a file; asked for under the table of nodes |
 
 use slackwater_sync::lock::Rank;
 
@@ -21,3 +22,4 @@ pub(crate) const WRITING: Rank = Rank::new(10, "WRITING");
 pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");
 pub(crate) const ATTENDANT: Rank = Rank::new(78, "ATTENDANT");
 pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");
+pub(crate) const AROUND: Rank = Rank::new(82, "AROUND");

@@ -32,6 +32,7 @@ mod open_files;
 mod paused;
 mod processes;
 mod pruning;
+mod pushing;
 mod read_buffer;
 mod reads;
 mod replay;
@@ -171,7 +172,7 @@ impl Volume {
 
     /// The kernel's numbers of the nodes that somebody may have written to by way of a mapping.
     pub(crate) fn maybe_mapped(&self) -> Vec<u64> {
-        self.nodes.written().iter().map(|node| node.id()).collect()
+        self.nodes.mapped().iter().map(|node| node.id()).collect()
     }
 
     /// The kernel is gone: nothing is known and open any more, and nobody waits.

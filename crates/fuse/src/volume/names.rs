@@ -147,8 +147,18 @@ impl Volume {
             RENAME_WHITEOUT => RenameMode::Whiteout,
             _ => return Err(Errno::INVAL.into()),
         };
-        self.unfrozen(|| self.sb.rename(&from_dir.inode, from, &to_dir.inode, to, mode))?;
+        let (from, to) = ((&from_dir.inode, from), (&to_dir.inode, to));
+        self.unfrozen(|| self.sb.rename_after(from, to, mode, |source| self.fetch_stores(source)))?;
         Ok(Answer::Done)
+    }
+
+    /// Fetches what only the kernel has of a file, stored through mappings.
+    fn fetch_stores(&self, inode: &InodeRef) {
+        let node = self.nodes.number_of(inode.id()).and_then(|number| self.nodes.get(number));
+        let Some(node) = node.filter(|node| node.around.is_mapped()) else { return };
+        if let Some(Err(errno)) = self.notifier.get().map(|notifier| notifier.push_pages(node.id())) {
+            tracing::warn!(%errno, "the kernel kept stores to a file that takes another's place");
+        }
     }
 
     /// READLINK.

@@ -198,12 +198,12 @@ impl Nodes {
         drop(forgotten); // may be the last user of the inode, which drops pages
     }
 
-    /// Nodes that somebody may write to.
-    pub(super) fn written(&self) -> Vec<Arc<Node>> {
-        let is_written = |node: &&Arc<Node>| node.writers.load(Ordering::Acquire) != 0;
+    /// Nodes of which the kernel may hold pages that were stored to.
+    pub(super) fn mapped(&self) -> Vec<Arc<Node>> {
+        let is_mapped = |node: &&Arc<Node>| node.around.is_mapped();
         self.shards
             .iter()
-            .flat_map(|shard| shard.read().by_id.values().filter(is_written).cloned().collect::<Vec<_>>())
+            .flat_map(|shard| shard.read().by_id.values().filter(is_mapped).cloned().collect::<Vec<_>>())
             .collect()
     }
 

@@ -135,6 +135,7 @@ impl Volume {
         let replay = &self.attendant.replay;
         // What comes later does not overtake what waits for room.
         let attempt = if replay.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoRoom };
+        self.plan_push();
         match attempt {
             Attempt::Done => self.deliver(reply, Ok(Answer::Written(pages.size))),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),

@@ -12,13 +12,15 @@
 //! W3. A `write` that is under way while the kernel reads the page is noted, whether the read has seen it or not. That is
 //!     right: the kernel drops the page before the `write` returns, so a later store follows another read.
 //! W4. Nothing waits for the backend with the gate held exclusively.
+//! W5. Stores may be in all leaves of a file from which a page has come, and else in leaves that are new: of which the kernel
+//!     has read something and was not asked for since. A program that has only read through its mapping keeps its pages.
 //!
 //! # Memory ordering
 //! O1. A `write` changes the file, then looks for the record. A read for the cache makes the record, then reads the file.
 //!     With a fence between the two steps of each, one of them sees the other.
 //!
 //! # Lock order
-//! The gate comes before the engine's locks. The record's lock is a leaf.
+//! The gate comes before the engine's locks. The record's lock comes after the table of nodes.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -29,10 +31,12 @@ use slackwater_sync::lock::{Mutex, RwLock};
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 use slackwater_sync::shim::{OnceLock, smp_mb};
 
-use crate::volume::lock_order::{LEAF, WRITING};
+use crate::volume::lock_order::{AROUND, WRITING};
 
 /// Bytes of a file that share a leaf of the record.
 const LEAF_BYTES: u64 = 64 << 10;
+/// Most ranges of a file that the kernel is asked for at a time. The last one takes in what is beyond.
+const RANGES_MAX: usize = 64;
 
 /// What was written around the kernel's cache of one file.
 #[derive(Debug)]
@@ -75,14 +79,21 @@ impl WrittenAround {
 
     /// Whether the kernel may hold a page that was stored to.
     pub(super) fn is_mapped(&self) -> bool {
-        self.record.get().is_some_and(|record| !record.lock().0.is_empty())
+        self.record.get().is_some_and(|record| !record.lock().leaves.is_empty())
     }
 
-    /// The kernel is about to read `range` for its cache. What was written there before is in what it reads.
-    pub(super) fn read_for_cache(&self, range: Range<u64>) {
-        let record = self.record.get_or_init(|| Box::new(Mutex::new(LEAF, Record::default())));
-        record.lock().read(range);
+    /// The kernel is about to read `range` for its cache. What was written there before is in what it reads. True if it has
+    /// read nothing there before.
+    pub(super) fn read_for_cache(&self, range: Range<u64>) -> bool {
+        let record = self.record.get_or_init(|| Box::new(Mutex::new(AROUND, Record::default())));
+        let is_new = record.lock().read(range);
         smp_mb(); // O1
+        is_new
+    }
+
+    /// Where the kernel may hold stores (W5); it is about to be asked for them.
+    pub(super) fn stored(&self) -> Stored {
+        self.record.get().map(|record| record.lock().stored()).unwrap_or_default()
     }
 
     /// Writes around the cache at `offset_bytes`; `write` returns a result with the number of bytes changed.
@@ -111,7 +122,7 @@ impl WrittenAround {
     ) -> Option<(usize, Option<Result<Written, E>>)> {
         let _exclusive = self.gate.try_write()?;
         let range = offset_bytes..offset_bytes + bytes.len() as u64;
-        let older = self.record.get().map(|record| record.lock().written(&range)).unwrap_or_default();
+        let older = self.record.get().map(|record| record.lock().come(&range)).unwrap_or_default();
         let mut at = range.start;
         for kept in older.into_iter().chain(iter::once(range.end..range.end)) {
             while at < kept.start {
@@ -132,14 +143,35 @@ pub(super) fn bytes_of(written: &Written) -> u64 {
     if let Written::Bytes(bytes) = written { *bytes as u64 } else { 0 }
 }
 
-/// The leaves of which the kernel has read something: what was written there since, as sorted ranges that do not touch.
+/// Where the kernel may hold stores.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Stored {
+    pub(super) ranges: Vec<Range<u64>>,
+    /// There may be more at any time.
+    pub(super) comes_again: bool,
+}
+
+/// What the kernel has read.
 #[derive(Debug, Default)]
-struct Record(BTreeMap<u64, Vec<Range<u64>>>);
+struct Record {
+    leaves: BTreeMap<u64, Leaf>,
+    /// A page has come from a mapping.
+    has_come: bool,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    /// What was written since, as sorted ranges that do not touch.
+    written: Vec<Range<u64>>,
+    /// W5.
+    is_new: bool,
+}
 
 impl Record {
-    fn read(&mut self, range: Range<u64>) {
+    fn read(&mut self, range: Range<u64>) -> bool {
+        let before = self.leaves.len();
         for (number, range) in leaves(&range) {
-            let written = self.0.entry(number).or_default();
+            let Leaf { written, .. } = self.leaves.entry(number).or_insert(Leaf { written: Vec::new(), is_new: true });
             if let Some((first, end)) = overlap(written, &range, false) {
                 let before = written[first].start..range.start;
                 let after = range.end..written[end - 1].end;
@@ -147,12 +179,13 @@ impl Record {
                 drop(written.splice(first..end, left));
             }
         }
+        self.leaves.len() > before
     }
 
     fn write(&mut self, range: Range<u64>) {
         for (number, range) in leaves(&range) {
             // The kernel will read the bytes of other leaves after this.
-            let Some(written) = self.0.get_mut(&number) else { continue };
+            let Some(Leaf { written, .. }) = self.leaves.get_mut(&number) else { continue };
             match overlap(written, &range, true) {
                 Some((first, end)) => {
                     let whole = range.start.min(written[first].start)..range.end.max(written[end - 1].end);
@@ -166,15 +199,31 @@ impl Record {
         }
     }
 
-    /// What was written of `range`, in order.
-    fn written(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+    /// `range` comes from a mapping: what was written of it, in order.
+    fn come(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.has_come = true;
         let of_leaf = |(number, range): (u64, Range<u64>)| {
-            let written = self.0.get(&number)?;
+            let written = &self.leaves.get(&number)?.written;
             let (first, end) = overlap(written, &range, false)?;
             let clip = |part: &Range<u64>| part.start.max(range.start)..part.end.min(range.end);
             Some(written[first..end].iter().map(clip).collect::<Vec<_>>())
         };
         leaves(range).filter_map(of_leaf).flatten().collect()
+    }
+
+    fn stored(&mut self) -> Stored {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let comes_again = self.has_come;
+        for (number, leaf) in self.leaves.iter_mut().filter(|(_, leaf)| leaf.is_new || comes_again) {
+            leaf.is_new = false;
+            let (start, end) = (number * LEAF_BYTES, (number + 1) * LEAF_BYTES);
+            let count = ranges.len();
+            match ranges.last_mut() {
+                Some(last) if last.end == start || count == RANGES_MAX => last.end = end,
+                Some(_) | None => ranges.push(start..end),
+            }
+        }
+        Stored { ranges, comes_again: comes_again && !self.leaves.is_empty() }
     }
 }
 
@@ -282,6 +331,24 @@ mod tests {
         assert!(around.can_be_mapped() && around.is_mapped());
         around.close();
         assert!(!around.can_be_mapped() && !around.is_mapped());
+    }
+
+    #[test]
+    fn stores_are_asked_for_where_the_kernel_read_first_and_everywhere_once_a_page_has_come() {
+        let around = WrittenAround::new();
+        let stored = |ranges: &[Range<u64>], comes_again| {
+            assert_eq!(around.stored(), Stored { ranges: ranges.to_vec(), comes_again });
+        };
+        assert!(around.read_for_cache(0..2 * LEAF_BYTES) && around.read_for_cache(4 * LEAF_BYTES..5 * LEAF_BYTES));
+        stored(&[0..2 * LEAF_BYTES, 4 * LEAF_BYTES..5 * LEAF_BYTES], false);
+        assert!(!around.read_for_cache(0..LEAF_BYTES));
+        stored(&[], false);
+        taken(&around, LEAF_BYTES..LEAF_BYTES + PAGE);
+        (0..2).for_each(|_| stored(&[0..2 * LEAF_BYTES, 4 * LEAF_BYTES..5 * LEAF_BYTES], true));
+        let leaf = |number: u64| 2 * number * LEAF_BYTES..(2 * number + 1) * LEAF_BYTES;
+        (10..100).for_each(|number| assert!(around.read_for_cache(leaf(number))));
+        let all = around.stored().ranges;
+        assert_eq!((all.len(), all[RANGES_MAX - 1].end), (RANGES_MAX, leaf(99).end));
     }
 
     #[test]

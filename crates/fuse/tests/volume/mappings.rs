@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use slackwater::Tunables;
@@ -45,6 +46,40 @@ fn a_mapping_that_is_gone_has_left_its_bytes() {
     mapper.kill();
     rig.umount().unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
+}
+
+/// By itself the kernel keeps a store for 30 s.
+#[test]
+fn p05_stores_are_fetched_at_the_age_limit_the_first_and_the_next() {
+    let second = Duration::from_secs(1);
+    let rig = Rig::with(32 << 20, Tunables { dirty_writeback: second, dirty_expire: second, ..Tunables::default() });
+    let mut wanted = pattern(3, 200_000);
+    fs::write(rig.file("a"), &wanted).unwrap();
+    let mut mapper = Mapper::of(&rig.file("a"));
+    for (at, what) in [(5000, "first"), (150_000, "other"), (5000, "again")] {
+        let stored = Instant::now();
+        mapper.tell(&format!("store a {at} {what}"));
+        wanted[at..at + what.len()].copy_from_slice(what.as_bytes());
+        until("it is in the source", || fs::read(rig.stored("a")).unwrap() == wanted);
+        assert!(stored.elapsed() < 20 * second, "the kernel has brought it by itself");
+    }
+    mapper.end();
+    rig.umount().unwrap();
+}
+
+#[test]
+fn who_replaces_a_file_by_one_with_stores_finds_them_in_the_source() {
+    let rig = Rig::new();
+    fs::write(rig.file("old"), pattern(4, 20_000)).unwrap();
+    let mut wanted = pattern(5, 10_001);
+    fs::write(rig.file("new"), &wanted).unwrap();
+    let mut mapper = Mapper::of(&rig.file("new"));
+    mapper.tell(STORE);
+    wanted[5000..5005].copy_from_slice(b"mmap!");
+    fs::rename(rig.file("new"), rig.file("old")).unwrap();
+    assert_same(&fs::read(rig.stored("old")).unwrap(), &wanted);
+    mapper.end();
+    rig.umount().unwrap();
 }
 
 /// How a file gets its size.
