@@ -130,7 +130,7 @@ fn sum(words: &[u64; HEADER_WORDS]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIELDS, check_words, sum, words_of};
+    use super::{FIELDS, VERSION, check_words, sum, words_of};
     use crate::layout::{Counts, Layout};
     use crate::record::HEADER_WORDS;
 
@@ -185,8 +185,8 @@ mod tests {
         words[1] = words[1].swap_bytes();
         assert!(message(&words).contains("header.byte_order is 0x102030405060708, expected 0x807060504030201"));
         words = words_of(&layout());
-        words[2] = 2;
-        assert!(message(&words).contains("header.version is 2, expected 1"));
+        words[2] = VERSION + 1;
+        assert!(message(&words).contains(&format!("header.version is {}, expected {VERSION}", VERSION + 1)));
         let error = check_words(&words_of(&layout()), 4096).expect_err("too short").to_string();
         assert!(error.contains("file length is 4096, expected"), "{error}");
     }

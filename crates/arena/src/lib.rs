@@ -15,7 +15,7 @@
 //!   `copy` and `prefetch`.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
-//! * `source`, `limits`, `config`: which file, how large at most.
+//! * `source`, `limits`, `config`: which file, how large at most; `mountinfo`: what is mounted, for all who ask.
 
 mod arena;
 mod bundle;
@@ -31,6 +31,7 @@ mod inode_table;
 mod layout;
 mod limits;
 mod mapping;
+mod mountinfo;
 mod open;
 mod prefetch;
 mod record;
@@ -50,8 +51,9 @@ pub use frame_pools::Pool;
 pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};
 pub use inode_table::{InodeRecord, SourceStamp};
 pub use layout::FRAME_BYTES;
-pub use limits::{MemoryLimits, memory_cgroups, memory_limits, unescape_mount_field};
+pub use limits::{MemoryLimits, memory_cgroups, memory_limits};
 pub use mapping::{FrameRead, FrameWrite};
+pub use mountinfo::MountInfo;
 pub use prefetch::prefetch_line;
 pub use run_allocator::RUN_FRAMES;
 pub use source::ArenaSource;

@@ -149,8 +149,8 @@ fn foreign_newer_and_cut_files_are_told_apart() {
     let longer = [valid(), &[0]].concat();
     assert!(kind(&longer).contains("file length is 81921, expected 81920"));
     let mut newer = valid().to_vec();
-    newer[16] = 2;
-    assert!(kind(&newer).contains("header.version is 2, expected 1"));
+    newer[16] += 1;
+    assert!(kind(&newer).contains(&format!("header.version is {}, expected {}", newer[16], newer[16] - 1)));
     let mut swapped = valid().to_vec();
     swapped[8..16].reverse();
     assert!(kind(&swapped).contains("header.byte_order is 0x102030405060708, expected 0x807060504030201"));
@@ -204,6 +204,71 @@ fn every_flipped_bit_that_matters_is_found() {
     }
 }
 
+/// The check words, written down a second time: what a program that means harm would put there, or one with a bug.
+mod seal {
+    use super::{FRAME_TABLE_AT, FRAMES, INODES_AT, VOLUMES_AT};
+
+    fn word(bytes: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn half(bytes: &[u8], at: usize) -> u64 {
+        u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")))
+    }
+
+    fn sum(kind: u64, index: usize, words: impl IntoIterator<Item = u64>) -> u64 {
+        let add = |sum: u64, word: u64| (sum.rotate_left(29) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let sum = words.into_iter().fold(add(kind << 32 | index as u64, 0), add);
+        let mixed = (sum ^ sum >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        mixed ^ mixed >> 32
+    }
+
+    /// Makes every check word right.
+    pub(super) fn all(bytes: &mut [u8]) {
+        let old = bytes.to_vec();
+        let mut set = |at: usize, sum: u64| bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+        let words = |bytes: &[u8], from: usize, count: usize| -> Vec<u64> {
+            (0..count).map(|nth| word(bytes, from + nth * 8)).collect()
+        };
+        set(128, sum(0, 0, words(&old, 0, 16)));
+        for slot in 0..3 {
+            let at = VOLUMES_AT + slot * 192;
+            set(at + 144, sum(1, slot, words(&old, at + 8, 17)));
+        }
+        for slot in 0..5 {
+            let at = INODES_AT + slot * 256;
+            let fields = [half(&old, at + 4)].into_iter().chain(words(&old, at + 8, 20));
+            set(at + 168, sum(2, slot, fields));
+        }
+        for frame in 0..FRAMES {
+            let at = FRAME_TABLE_AT + frame * 32;
+            let fields = [half(&old, at + 4)].into_iter().chain(words(&old, at + 8, 2));
+            set(at + 24, sum(3, frame, fields));
+        }
+    }
+}
+
+#[test]
+fn a_file_is_sealed_as_the_arena_does() {
+    let mut bytes = valid().to_vec();
+    bytes[INODES_AT + 256 + 16] ^= 1; // its number
+    assert!(open(&bytes).is_err());
+    seal::all(&mut bytes);
+    let (arena, survivors) = open(&bytes).expect("another valid file");
+    use_up(&arena, &survivors);
+}
+
+/// A value of a field: at random, or where programs break.
+fn value() -> impl Strategy<Value = u64> {
+    let states = [*b"LIVE", *b"dirt", *b"CLEA"].map(u32::from_le_bytes);
+    prop_oneof![
+        any::<u64>(),
+        0_u64..20,
+        prop::sample::select(vec![127, 128, 129, 255, 4096, 16384, 81920, u64::MAX, 1 << 63, u64::from(u32::MAX)]),
+        prop::sample::select(states.to_vec()).prop_map(u64::from),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
 
@@ -223,6 +288,29 @@ proptest! {
         if len != usize::MAX {
             bytes.resize(len, 0);
         }
+        match open(&bytes) {
+            Ok((arena, survivors)) => use_up(&arena, &survivors),
+            Err(ArenaError::Os { call, source }) => prop_assert!(false, "{call}: {source}"),
+            Err(error) => prop_assert!(error.to_string().contains(", expected "), "{error}"),
+        }
+    }
+
+    /// Under right check words: any value in any field of header and tables.
+    #[test]
+    fn damage_with_right_check_words_is_survived(
+        words in prop::collection::vec((prop_oneof![
+            1 => 0_usize..17,
+            4 => VOLUMES_AT / 8..(VOLUMES_AT + 3 * 192) / 8,
+            4 => INODES_AT / 8..(INODES_AT + 5 * 256) / 8,
+            8 => FRAME_TABLE_AT / 8..FRAME_TABLE_AT / 8 + FRAMES * 4,
+        ], any::<bool>(), value()), 1..12),
+    ) {
+        let mut bytes = valid().to_vec();
+        for (word, is_half, value) in words {
+            let (at, len) = if is_half { (word * 8 + 4, 4) } else { (word * 8, 8) };
+            bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
+        }
+        seal::all(&mut bytes);
         match open(&bytes) {
             Ok((arena, survivors)) => use_up(&arena, &survivors),
             Err(ArenaError::Os { call, source }) => prop_assert!(false, "{call}: {source}"),

@@ -15,7 +15,7 @@ use crate::detach::detach;
 use crate::exit::{Failure, Reason};
 use crate::look::Look;
 use crate::mount::{Loss, tenant_lines, time};
-use crate::mountinfo::Mount;
+use crate::mountinfo;
 use crate::progress::Meter;
 use crate::registry::Found;
 use crate::target::{SILENCE, Target, no_daemon};
@@ -230,8 +230,8 @@ fn process_died(found: &Found) -> Failure {
 /// Frees the mount point of a process that died. That is no unmount that could say "everything is in the source".
 fn bury(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
-    match Mount::at(mountpoint) {
-        Some(mount) if mount.is_slackwater() => match detach(mountpoint) {
+    match mountinfo::mount_at(mountpoint) {
+        Some(mount) if mountinfo::is_slackwater(&mount) => match detach(mountpoint) {
             Ok(()) => process_died(found).advise(format!("{} is free again", mountpoint.printable())),
             Err(error) => process_died(found).advise(format!("{} could not be freed: {error}", mountpoint.printable())),
         },

@@ -20,28 +20,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-use slackwater_arena::unescape_mount_field;
+use slackwater_arena::MountInfo;
 
 /// M2.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// One mount.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Mount {
-    /// Its number while it is there.
-    id: u64,
-    /// What of the file system it shows, from the root of that.
-    pub(crate) root: PathBuf,
-    /// Major and minor number of the file system.
-    pub(crate) device: String,
-    pub(crate) point: PathBuf,
-    pub(crate) kind: String,
-    pub(crate) source: PathBuf,
-}
-
 /// All that is mounted.
 #[derive(Default)]
-pub(crate) struct Mounts(HashMap<PathBuf, Mount>);
+pub(crate) struct Mounts(HashMap<PathBuf, MountInfo>);
 
 /// The list as it was read last.
 struct Known {
@@ -64,23 +50,22 @@ impl Mounts {
 
     fn parse(mountinfo: &[u8]) -> Self {
         // The last of several on one place hides the others.
-        let mounts = mountinfo.split(|byte| *byte == b'\n').filter_map(parse);
-        Self(mounts.map(|mount| (mount.point.clone(), mount)).collect())
+        Self(MountInfo::all(mountinfo).map(|mount| (mount.point.clone(), mount)).collect())
     }
 
     /// The mount that a path of exactly this name leads to, if one is there.
-    pub(crate) fn at(&self, path: &Path) -> Option<&Mount> {
+    pub(crate) fn at(&self, path: &Path) -> Option<&MountInfo> {
         self.0.get(path)
     }
 
     /// All of ours.
-    pub(crate) fn of_slackwater(&self) -> impl Iterator<Item = &Mount> {
-        self.0.values().filter(|mount| mount.is_slackwater())
+    pub(crate) fn of_slackwater(&self) -> impl Iterator<Item = &MountInfo> {
+        self.0.values().filter(|mount| is_slackwater(mount))
     }
 
     /// Whether one of ours is at exactly this path.
     pub(crate) fn has_slackwater_at(&self, path: &Path) -> bool {
-        self.at(path).is_some_and(Mount::is_slackwater)
+        self.at(path).is_some_and(is_slackwater)
     }
 }
 
@@ -109,23 +94,21 @@ impl Known {
     }
 }
 
-impl Mount {
-    /// The mount that a path of exactly this name leads to, if one is there. Reads the list, whatever is known of it.
-    pub(crate) fn at(path: &Path) -> Option<Self> {
-        Known::read().ok()?.mounts.at(path).cloned()
-    }
+/// The mount that a path of exactly this name leads to, if one is there. Reads the list, whatever is known of it.
+pub(crate) fn mount_at(path: &Path) -> Option<MountInfo> {
+    Known::read().ok()?.mounts.at(path).cloned()
+}
 
-    /// The mount with this number (`STATX_MNT_ID`). Reads the list, as [`Mount::at`] does.
-    pub(crate) fn of_id(id: u64) -> Option<Self> {
-        // Not from the map, which has the topmost of several at one place alone.
-        let list = std::fs::read("/proc/self/mountinfo").ok()?;
-        list.split(|byte| *byte == b'\n').filter_map(parse).find(|mount| mount.id == id)
-    }
+/// The mount with this number (`STATX_MNT_ID`). Reads the list, as [`mount_at`] does.
+pub(crate) fn mount_of_id(id: u64) -> Option<MountInfo> {
+    // Not from the map, which has the topmost of several at one place alone.
+    let list = std::fs::read("/proc/self/mountinfo").ok()?;
+    MountInfo::all(&list).find(|mount| mount.id == id)
+}
 
-    /// Whether it is one of ours.
-    pub(crate) fn is_slackwater(&self) -> bool {
-        self.kind == "fuse.slackwater"
-    }
+/// Whether it is one of ours.
+pub(crate) fn is_slackwater(mount: &MountInfo) -> bool {
+    mount.kind == "fuse.slackwater"
 }
 
 /// Whether `path` leads to a directory or file on which certainly nothing is mounted. Who mounts on a fresh directory need not
@@ -136,18 +119,6 @@ pub(crate) fn is_no_mount_point(path: &Path) -> bool {
     let root = StatxAttributes::MOUNT_ROOT;
     statx(CWD, path, flags, StatxFlags::INO)
         .is_ok_and(|stat| stat.stx_attributes_mask.contains(root) && !stat.stx_attributes.contains(root))
-}
-
-/// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options. Paths are bytes.
-fn parse(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
-    let root = unescape_mount_field(fields.next()?);
-    let point = unescape_mount_field(fields.next()?);
-    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
-    let kind = String::from_utf8_lossy(after.next()?).into_owned();
-    Some(Mount { id, root, device, point, kind, source: unescape_mount_field(after.next()?) })
 }
 
 #[cfg(test)]
@@ -163,7 +134,7 @@ mod tests {
                     41 40 0:42 / /mnt/a\\040b rw,nosuid master:3 - fuse.slackwater /srv/x\\134y rw\n";
         let mounts = Mounts::parse(text.as_bytes());
         let mount = mounts.at(Path::new("/mnt/a b")).unwrap();
-        assert!(mount.is_slackwater());
+        assert!(is_slackwater(mount));
         assert_eq!(mount.source, Path::new("/srv/x\\y"));
         assert_eq!(mounts.at(Path::new("/mnt")), None);
         assert_eq!(Mounts::parse(b"nonsense\n1 2 3 - \n\n4 5 6 / /x rw").at(Path::new("/")), None);
@@ -179,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_root_is_mounted() {
-        assert!(Mount::at(Path::new("/")).is_some());
+        assert!(mount_at(Path::new("/")).is_some());
         assert!(!is_no_mount_point(Path::new("/")) && !is_no_mount_point(Path::new("/proc/")));
         assert!(is_no_mount_point(Path::new("/proc/self/fd")) && !is_no_mount_point(Path::new("/nonexistent")));
     }

@@ -12,7 +12,7 @@ use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
 use crate::control::protocol::{List, Reply, Request};
 use crate::exit::{Failure, Reason};
 use crate::mount::name_of;
-use crate::mountinfo::Mount;
+use crate::mountinfo;
 use crate::registry::{Found, Registry};
 use crate::shell;
 
@@ -172,8 +172,8 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
     }
     let not_mounted = |what: String| Failure::new(Reason::NotMounted, what);
     let name = name.map_err(|error| not_mounted(format!("{} is not mounted: {error}", word.printable())))?;
-    Err(match Mount::at(&name) {
-        Some(mount) if mount.is_slackwater() => {
+    Err(match mountinfo::mount_at(&name) {
+        Some(mount) if mountinfo::is_slackwater(&mount) => {
             not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.printable()))
                 .advise("run the command as that user, with the same SLACKWATER_RUNTIME_DIR")
                 .advise(format!(

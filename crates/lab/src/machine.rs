@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use slackwater_arena::unescape_mount_field;
+use slackwater_arena::MountInfo;
 use slackwater_size as size;
 
 use crate::table::{Align, Table};
@@ -83,14 +83,9 @@ fn kib(text: &str) -> Option<u64> {
 pub(crate) fn file_system_of(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = read("/proc/self/mountinfo");
-    let above = mounts.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let point = unescape_mount_field(before.split(' ').nth(4)?);
-        let kind = after.split(' ').next()?;
-        path.starts_with(&point).then(|| (point.as_os_str().len(), kind.to_owned()))
-    });
+    let above = MountInfo::all(&mounts).filter(|mount| path.starts_with(&mount.point));
     // Of several at one point the last covers the others.
-    above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
+    above.max_by_key(|mount| mount.point.as_os_str().len()).map(|mount| mount.kind)
 }
 
 #[cfg(test)]

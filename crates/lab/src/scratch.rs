@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::{UnmountFlags, unmount};
-use slackwater_arena::unescape_mount_field;
+use slackwater_arena::MountInfo;
 
 /// What exists now, with the folders that were made for it, for those who end the process without unwinding.
 static LIVE: Mutex<Vec<(PathBuf, Vec<PathBuf>)>> = Mutex::new(Vec::new());
@@ -126,9 +126,8 @@ fn remove(path: &Path) -> std::io::Result<()> {
 
 /// Mount points below `path`, each after those that it is on.
 fn mounts_below(path: &Path) -> Vec<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape_mount_field);
-    points.filter(|point| point.starts_with(path)).collect()
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    MountInfo::all(&mounts).map(|mount| mount.point).filter(|point| point.starts_with(path)).collect()
 }
 
 fn permit(directory: &Path) -> std::io::Result<()> {

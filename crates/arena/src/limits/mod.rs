@@ -11,6 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::ArenaError;
+use crate::mountinfo::MountInfo;
 
 /// The smallest limit and what sets it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -24,7 +25,7 @@ const REST: u64 = 16;
 
 /// Refuses `needed_bytes` if they exceed a limit of `scope`.
 pub(crate) fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
-    let limit = smallest(scope, |path| std::fs::read_to_string(path).ok());
+    let limit = smallest(scope, read_text);
     match limit {
         Some(limit) if needed_bytes > limit.bytes => {
             Err(ArenaError::TooLarge { needed_bytes, limit_bytes: limit.bytes, limit_name: limit.name })
@@ -70,7 +71,7 @@ pub struct MemoryLimits {
 /// Asks the machine and our cgroups, of either version.
 #[must_use]
 pub fn memory_limits() -> MemoryLimits {
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let read = read_text;
     MemoryLimits {
         machine_bytes: of_machine(&read).map(|limit| limit.bytes),
         available_bytes: of_available(&read).map(|limit| limit.bytes),
@@ -92,13 +93,19 @@ fn of_meminfo(field: &str, read: &impl Fn(&Path) -> Option<String>) -> Option<Li
 }
 
 fn of_cgroups(read: &impl Fn(&Path) -> Option<String>) -> Vec<Limit> {
-    let mounts = read(Path::new("/proc/self/mounts")).unwrap_or_default();
+    let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let cgroups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let of_file = |file: PathBuf| {
         let bytes = limit_bytes(&read(&file)?)?;
         Some(Limit { bytes, name: file.display().to_string() })
     };
     limit_files(&mounts, &cgroups).into_iter().filter_map(of_file).collect()
+}
+
+/// The text of a file. A name in it that is no UTF-8 hides no other.
+fn read_text(path: &Path) -> Option<String> {
+    let bytes = std::fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A field of `/proc/meminfo`.
@@ -116,8 +123,8 @@ fn limit_bytes(text: &str) -> Option<u64> {
 /// container the first ones need not exist.
 #[must_use]
 pub fn memory_cgroups() -> Vec<PathBuf> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let levels = levels(&read("/proc/self/mounts"), &read("/proc/self/cgroup"));
+    let read = |path: &str| read_text(Path::new(path)).unwrap_or_default();
+    let levels = levels(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
     levels.into_iter().map(|(directory, _)| directory).collect()
 }
 
@@ -128,11 +135,12 @@ fn limit_files(mounts: &str, cgroups: &str) -> Vec<PathBuf> {
 
 fn levels(mounts: &str, cgroups: &str) -> Vec<(PathBuf, Version)> {
     let mut found = Vec::new();
-    for mount in mounts.lines().filter_map(CgroupMount::parse) {
-        let Some(own) = own_path(cgroups, mount.version) else { continue };
+    for mount in MountInfo::all(mounts) {
+        let Some(version) = version_of(&mount) else { continue };
+        let Some(own) = own_path(cgroups, version) else { continue };
         let own = mount.point.join(own);
         let levels = own.ancestors().take_while(|level| level.starts_with(&mount.point));
-        found.extend(levels.map(|level| (level.to_path_buf(), mount.version)));
+        found.extend(levels.map(|level| (level.to_path_buf(), version)));
     }
     found
 }
@@ -154,23 +162,12 @@ impl Version {
     }
 }
 
-#[derive(Debug, Eq, PartialEq)]
-struct CgroupMount {
-    point: PathBuf,
-    version: Version,
-}
-
-impl CgroupMount {
-    /// One line of `/proc/self/mounts`: device, mount point, type, options and two numbers.
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ').skip(1);
-        let (point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-        let version = match kind {
-            "cgroup2" => Version::V2,
-            "cgroup" if options.split(',').any(|option| option == "memory") => Version::V1,
-            _ => return None,
-        };
-        Some(Self { point: unescape_mount_field(point), version })
+/// Whether `mount` is of a hierarchy that may have the memory controller.
+fn version_of(mount: &MountInfo) -> Option<Version> {
+    match mount.kind.as_str() {
+        "cgroup2" => Some(Version::V2),
+        "cgroup" => mount.has_super_option("memory").then_some(Version::V1),
+        _ => None,
     }
 }
 
@@ -194,24 +191,6 @@ fn own_path(cgroups: &str, version: Version) -> Option<PathBuf> {
         });
         ours.then(|| inside.collect())
     })
-}
-
-/// A field of `/proc/self/mounts` or `mountinfo`, in which the kernel writes blanks and backslashes as three octal
-/// digits.
-pub fn unescape_mount_field(field: impl AsRef<[u8]>) -> PathBuf {
-    let mut rest = field.as_ref();
-    let mut bytes = Vec::with_capacity(rest.len());
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes))
 }
 
 #[cfg(test)]

@@ -3,39 +3,39 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::{CgroupMount, Version};
-use super::{Limit, Scope, limit_bytes, limit_files, meminfo_bytes, own_path, smallest, unescape_mount_field};
+use super::Version;
+use super::{Limit, Scope, limit_bytes, limit_files, meminfo_bytes, own_path, smallest};
 
 const MEMINFO: &str = "MemTotal:       24684096 kB\nMemFree:        24330792 kB\nMemAvailable:   24370644 kB\n";
 const MEM_TOTAL_BYTES: u64 = 24_684_096 * 1024;
 const MEM_AVAILABLE_BYTES: u64 = 24_370_644 * 1024;
 
 const V2_MOUNTS: &str = "\
-sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0
-cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate,memory_recursiveprot 0 0
-tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0
+30 24 0:26 / /sys rw,relatime shared:9 - sysfs sysfs rw,nosuid,nodev,noexec,relatime
+30 24 0:26 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate,memory_recursiveprot
+30 24 0:26 / /dev/shm rw,relatime shared:9 - tmpfs tmpfs rw,nosuid,nodev
 ";
 const V2_CGROUP: &str = "0::/system.slice/slackwater.service\n";
 
 const V1_MOUNTS: &str = "\
-tmpfs /sys/fs/cgroup tmpfs ro,nosuid,nodev,noexec,mode=755 0 0
-cgroup /sys/fs/cgroup/systemd cgroup rw,nosuid,nodev,noexec,relatime,xattr,name=systemd 0 0
-cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,nosuid,nodev,noexec,relatime,cpu,cpuacct 0 0
-cgroup /sys/fs/cgroup/memory cgroup rw,nosuid,nodev,noexec,relatime,memory 0 0
+30 24 0:26 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs ro,nosuid,nodev,noexec,mode=755
+30 24 0:26 / /sys/fs/cgroup/systemd rw,relatime shared:9 - cgroup cgroup rw,nosuid,nodev,noexec,relatime,xattr,name=systemd
+30 24 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,nosuid,nodev,noexec,relatime,cpu,cpuacct
+30 24 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,nosuid,nodev,noexec,relatime,memory
 ";
 const V1_CGROUP: &str = "11:cpu,cpuacct:/a\n4:memory:/jobs/one\n1:name=systemd:/init.scope\n";
 
 /// As V1, and the unified hierarchy without the memory controller beside it.
 const HYBRID_MOUNTS: &str = "\
-tmpfs /sys/fs/cgroup tmpfs rw,relatime,mode=755 0 0
-cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
-cgroup /sys/fs/cgroup/systemd cgroup rw,relatime,name=systemd 0 0
-cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
+30 24 0:26 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,relatime,mode=755
+30 24 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,relatime,memory
+30 24 0:26 / /sys/fs/cgroup/systemd rw,relatime shared:9 - cgroup cgroup rw,relatime,name=systemd
+30 24 0:26 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,relatime
 ";
 const HYBRID_CGROUP: &str = "9:name=systemd:/\n4:memory:/process_api/2619\n0::/\n";
 
 fn machine(mounts: &str, cgroup: &str, limits: &[(&str, &str)]) -> Limit {
-    let fixed = [("/proc/meminfo", MEMINFO), ("/proc/self/mounts", mounts), ("/proc/self/cgroup", cgroup)];
+    let fixed = [("/proc/meminfo", MEMINFO), ("/proc/self/mountinfo", mounts), ("/proc/self/cgroup", cgroup)];
     let files = fixed.iter().chain(limits).copied().collect::<HashMap<_, _>>();
     let read = |path: &Path| files.get(path.to_str()?).map(|text| (*text).to_owned());
     smallest(Scope::Charged, read).expect("MemTotal is there")
@@ -109,13 +109,11 @@ fn lines_that_make_no_sense_are_no_limit() {
     assert_eq!(meminfo_bytes("", "MemTotal"), None);
     assert_eq!(limit_bytes("max\n"), None);
     assert_eq!(limit_bytes("-1\n"), None);
-    assert_eq!(CgroupMount::parse("cgroup2 /sys/fs/cgroup"), None);
+    assert_eq!(limit_files("cgroup2 /sys/fs/cgroup", V2_CGROUP), [] as [&Path; 0]);
     assert_eq!(own_path("0:/\nnonsense\n", Version::V2), None);
 }
 
 #[test]
-fn colons_and_escapes_in_paths_are_understood() {
+fn colons_in_paths_are_understood() {
     assert_eq!(own_path("0::/a:b/c\n", Version::V2), Some(PathBuf::from("a:b/c")));
-    assert_eq!(unescape_mount_field("/mnt/two\\040words\\134"), Path::new("/mnt/two words\\"));
-    assert_eq!(unescape_mount_field("/mnt/no\\99"), Path::new("/mnt/no\\99"));
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
+use slackwater_arena::MountInfo;
 use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
@@ -21,7 +22,7 @@ use crate::control::protocol::{Phase, Reply, Request};
 use crate::exit::{Failure, Reason};
 use crate::mount::place::Place;
 use crate::mount::{arena_file, ends, rescued};
-use crate::mountinfo::{Mount, Mounts};
+use crate::mountinfo::Mounts;
 use crate::registry::{Entry, Found, Registered, Registry};
 use crate::shell;
 
@@ -42,7 +43,7 @@ enum Obstacle {
     /// A mount of this user.
     Mount(Box<Found>),
     /// A mount that this user's registry does not know: its source, and where it is.
-    Unregistered(Mount),
+    Unregistered(MountInfo),
     /// Somebody with a lock on the source.
     Lock,
 }
@@ -124,8 +125,8 @@ fn obstacle(mounts: &mut Vec<Found>, entry: &Entry, source_fd: &OwnedFd) -> std:
 
 /// A live mount that is in none of `mounts`, and whose source overlaps `source`. Its path tells, as the list of mounts has it:
 /// nothing of it is opened, so a source that hangs keeps nobody else from mounting.
-fn mount_of_others(mounts: &[Found], source: &Place) -> Option<Mount> {
-    let is_known = |mount: &Mount| mounts.iter().any(|found| found.entry.mountpoint == mount.point);
+fn mount_of_others(mounts: &[Found], source: &Place) -> Option<MountInfo> {
+    let is_known = |mount: &MountInfo| mounts.iter().any(|found| found.entry.mountpoint == mount.point);
     let listed = Mounts::now();
     let mut others = listed.of_slackwater().filter(|mount| !is_known(mount) && mount.source.is_absolute());
     others.find(|mount| source.overlaps_path(&mount.source, &listed) && !ends::is_dead(&mount.point)).cloned()

@@ -11,7 +11,7 @@ use slackwater_fuse::Printable as _;
 use crate::detach;
 use crate::exit::Failure;
 use crate::mount::place::Place;
-use crate::mountinfo::{Mount, is_no_mount_point};
+use crate::mountinfo::{self, is_no_mount_point};
 use crate::registry::Entry;
 use crate::shell;
 use crate::terminal::say;
@@ -54,11 +54,11 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
         return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
     }
     if !is_no_mount_point(&mountpoint.path)
-        && let Some(mount) = Mount::at(&mountpoint.path)
+        && let Some(mount) = mountinfo::mount_at(&mountpoint.path)
     {
         let what =
             format!("{to} is a mount point already, of {} ({})", mount.source.printable(), mount.kind.printable());
-        let unmount = if mount.is_slackwater() { "slackwater umount" } else { "umount" };
+        let unmount = if mountinfo::is_slackwater(&mount) { "slackwater umount" } else { "umount" };
         let unmount = format!("{unmount} {}", shell::word(&mountpoint.path));
         return Err(Failure::busy(what).advise(format!("unmount that first ({unmount}), or choose another directory")));
     }
@@ -89,7 +89,7 @@ pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
         (Some(folder), Some(name)) => {
             let path = here(folder).canonicalize()?.join(name);
             // A link in the last place is followed only where nothing is mounted under its own name.
-            if Mount::at(&path).is_some() { Ok(path) } else { path.canonicalize() }
+            if mountinfo::mount_at(&path).is_some() { Ok(path) } else { path.canonicalize() }
         }
         _ => mountpoint.canonicalize(),
     }
@@ -98,7 +98,7 @@ pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
 /// A process that was killed leaves a mount where everything fails; the next mount takes its place.
 fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
     let Ok(name) = name_of(mountpoint) else { return Ok(()) };
-    if !Mount::at(&name).is_some_and(|mount| mount.is_slackwater()) {
+    if !mountinfo::mount_at(&name).is_some_and(|mount| mountinfo::is_slackwater(&mount)) {
         return Ok(());
     }
     if !is_dead(&name) {

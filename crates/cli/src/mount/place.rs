@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
 use serde::{Deserialize, Serialize};
 
-use crate::mountinfo::{Mount, Mounts};
+use crate::mountinfo::{self, Mounts};
 
 /// Which directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl InFileSystem {
     /// That of the directory open at `fd`, which `path` leads to.
     fn of(fd: impl AsFd, path: &Path) -> Option<Self> {
         let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
-        let mount = Mount::of_id(stat.stx_mnt_id)?;
+        let mount = mountinfo::mount_of_id(stat.stx_mnt_id)?;
         let below = path.strip_prefix(&mount.point).ok()?;
         Some(Self { device: mount.device, path: mount.root.join(below) })
     }

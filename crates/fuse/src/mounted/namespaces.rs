@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use slackwater_arena::unescape_mount_field;
+use slackwater_arena::MountInfo;
 
 use crate::mounted::holders::{Hold, Holder, pids};
 
@@ -23,20 +23,17 @@ pub(super) fn others_than(here: &Path, dev: u64) -> Vec<Holder> {
         if !seen.insert(namespace) {
             continue;
         }
-        let Ok(mountinfo) = fs::read_to_string(process.join("mountinfo")) else { continue };
-        let command = fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
+        let Ok(mountinfo) = fs::read(process.join("mountinfo")) else { continue };
+        let command = fs::read(process.join("comm")).unwrap_or_default();
+        let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
         let holder = |path| Holder { pid, command: command.clone(), path, how: Hold::Mount };
         mounts.extend(points_of(&mountinfo, &device).filter(|path| !is_own || path != here).map(holder));
     }
     mounts
 }
 
-/// Number, parent, device, root, mount point, ...
-fn points_of(mountinfo: &str, device: &str) -> impl Iterator<Item = PathBuf> {
-    mountinfo.lines().filter_map(move |line| {
-        let mut fields = line.split(' ').skip(2);
-        (fields.next()? == device).then(|| fields.nth(1).map(unescape_mount_field))?
-    })
+fn points_of(mountinfo: &[u8], device: &str) -> impl Iterator<Item = PathBuf> {
+    MountInfo::all(mountinfo).filter(move |mount| mount.device == device).map(|mount| mount.point)
 }
 
 #[cfg(test)]
@@ -47,13 +44,13 @@ mod tests {
 
     #[test]
     fn mounts_are_found_by_their_device() {
-        let text = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+        let text = b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
                     41 22 0:42 / /mnt/a\\040b rw - fuse.slackwater /srv/x rw\n\
                     43 22 0:42 /in /bound rw - fuse.slackwater /srv/x rw\n\
                     44 22 0:4 / /other rw - tmpfs none rw\n";
         let points: Vec<_> = points_of(text, "0:42").collect();
         assert_eq!(points, [Path::new("/mnt/a b"), Path::new("/bound")]);
-        assert_eq!(points_of("nonsense\n1 2 0:42\n", "0:42").count(), 0);
+        assert_eq!(points_of(b"nonsense\n1 2 0:42\n", "0:42").count(), 0);
     }
 
     #[test]

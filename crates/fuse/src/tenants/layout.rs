@@ -6,7 +6,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use slackwater_arena::unescape_mount_field;
+use slackwater_arena::MountInfo;
 
 /// The hierarchies that tell tenants apart.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -103,21 +103,14 @@ impl Hierarchy {
 
 /// All mounts of cgroups in the text of `/proc/self/mountinfo`; `None`: of a hierarchy that tells no tenants apart.
 pub(super) fn mounts(mountinfo: &str) -> impl Iterator<Item = (Option<Kind>, Hierarchy)> {
-    mountinfo.lines().filter_map(parse_line)
-}
-
-/// Number, parent, device, root, mount point, options, any number of fields, `-`, type, source, options.
-fn parse_line(line: &str) -> Option<(Option<Kind>, Hierarchy)> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut left = left.split(' ').skip(3);
-    let (root, mountpoint) = (unescape_mount_field(left.next()?), unescape_mount_field(left.next()?));
-    let mut right = right.split(' ');
-    let kind = match (right.next()?, right.nth(1)?) {
-        ("cgroup2", _) => Some(Kind::Unified),
-        ("cgroup", options) => options.split(',').any(|option| option == "memory").then_some(Kind::Memory),
-        _ => return None,
-    };
-    Some((kind, Hierarchy { mountpoint, root }))
+    MountInfo::all(mountinfo).filter_map(|mount| {
+        let kind = match mount.kind.as_str() {
+            "cgroup2" => Some(Kind::Unified),
+            "cgroup" => mount.has_super_option("memory").then_some(Kind::Memory),
+            _ => return None,
+        };
+        Some((kind, Hierarchy { mountpoint: mount.point, root: mount.root }))
+    })
 }
 
 #[cfg(test)]
