@@ -42,29 +42,49 @@ fn mapper() {
             "msync" => mappings[&name].sync(),
             "unmap" => drop(mappings.remove(&name)),
             "close" => drop(files.remove(&name)),
-            "race" => answer = race(&files[words[2]], &mappings[&name]).to_string(),
+            "stores" => store(&mappings[&name]),
+            "writes" => write(&files[&name]),
+            "race" => race(&files[words[2]], &mappings[&name]),
+            "lost" => answer = lost(&files[words[2]], &mappings[&name]).to_string(),
             other => panic!("{other}?"),
         }
         println!("> {answer}");
     }
 }
 
-/// Stores a word to each page through the mapping while another thread writes one around it. Returns how many are lost.
-fn race(file: &File, mapping: &Mapping) -> usize {
-    let pages = file.metadata().unwrap().len() as usize / PAGE;
+/// What the storer and the writer put into a page.
+fn words(page: usize) -> ([u8; 8], [u8; 8]) {
+    ((page as u64 + 1).to_ne_bytes(), (!(page as u64)).to_ne_bytes())
+}
+
+/// Stores a word to each page through the mapping.
+fn store(mapping: &Mapping) {
+    (0..mapping.len() / PAGE).for_each(|page| mapping.store(page * PAGE + PLACES.0, &words(page).0));
+}
+
+/// Writes a word to each page around the mapping.
+fn write(file: &File) {
+    for page in 0..file.metadata().unwrap().len() as usize / PAGE {
+        file.write_all_at(&words(page).1, (page * PAGE + PLACES.1) as u64).unwrap();
+    }
+}
+
+/// Does both at a time.
+fn race(file: &File, mapping: &Mapping) {
     let start = Barrier::new(2);
-    let words = |page: usize| ((page as u64 + 1).to_ne_bytes(), (!(page as u64)).to_ne_bytes());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             start.wait();
-            (0..pages).for_each(|page| mapping.store(page * PAGE + PLACES.0, &words(page).0));
+            store(mapping);
         });
         start.wait();
-        for page in 0..pages {
-            file.write_all_at(&words(page).1, (page * PAGE + PLACES.1) as u64).unwrap();
-        }
+        write(file);
     });
-    let lost = |page: &usize| {
+}
+
+/// How many pages have lost something, as the mapping or a read has them.
+fn lost(file: &File, mapping: &Mapping) -> usize {
+    let is_lost = |page: &usize| {
         let mut read = [[0; 8]; 2];
         let [stored, written] = &mut read;
         file.read_exact_at(stored, (page * PAGE + PLACES.0) as u64).unwrap();
@@ -73,7 +93,7 @@ fn race(file: &File, mapping: &Mapping) -> usize {
         let seen = (mapping.load(page * PAGE + PLACES.0, 8), mapping.load(page * PAGE + PLACES.1, 8));
         read != [wanted.0, wanted.1] || seen != (wanted.0.to_vec(), wanted.1.to_vec())
     };
-    (0..pages).filter(lost).count()
+    (0..mapping.len() / PAGE).filter(is_lost).count()
 }
 
 /// The program beside a test.
