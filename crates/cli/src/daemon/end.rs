@@ -67,6 +67,9 @@ impl Watch {
                 Some(_) => self.events.recv_timeout(TICK),
             };
             match event {
+                // A terminal that went away is no reason to end, and there is nothing to reload: `slackwater set` changes a
+                // running daemon.
+                Ok(Event::Signal(Signal::HangUp)) => {}
                 Ok(Event::Signal(signal)) => match patience.next(signal) {
                     Step::Unmount => {
                         systemd::stopping();

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let (socket, listener) = Socket::listen(&socket_path, config.socket_group.as_deref())?;
     let watch = Watch::begin(signals);
     let arena_path = match &config.arena {
-        Some(path) => path.clone(),
+        Some(path) => arena_file::named(path)?,
         None => default_arena(&socket_path)?,
     };
 

@@ -10,6 +10,7 @@
 
 mod bounds;
 mod catalogue;
+mod prometheus_text;
 mod render;
 mod server;
 mod unmounts;

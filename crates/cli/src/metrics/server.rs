@@ -1,4 +1,4 @@
-//! Handing metrics out: one thread, plain HTTP, `GET /metrics` and `GET /healthz`.
+//! Handing metrics out: one thread, plain HTTP, `GET /metrics`, and addresses for probes.
 //!
 //! # Invariants
 //! H1. There are at most [`CONNECTIONS_MAX`] connections, and each ends within [`CONNECTION_WITHIN`]. One more takes the place of
@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -26,8 +26,8 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::metrics::Snapshot;
 use crate::metrics::render::{self, Renderer};
+use crate::metrics::{Snapshot, prometheus_text};
 
 const CONNECTIONS_MAX: usize = 32;
 /// As long as Prometheus waits, by default.
@@ -88,7 +88,12 @@ pub(crate) fn serve(listener: TcpListener, snapshot: impl Fn() -> Snapshot + Sen
 
 async fn accept(listener: tokio::net::TcpListener, snapshot: impl Fn() -> Snapshot + 'static) {
     let renderer = RefCell::new(Renderer::default());
-    let page: Rc<dyn Fn() -> String> = Rc::new(move || renderer.borrow_mut().render(&snapshot()));
+    let snapshot = Rc::new(snapshot);
+    let seen = Rc::clone(&snapshot);
+    let pages = Rc::new(Pages {
+        metrics: Box::new(move || renderer.borrow_mut().render(&snapshot())),
+        is_ready: Box::new(move || seen().engine.is_some()),
+    });
     let mut connections = VecDeque::<AbortHandle>::new();
     loop {
         let stream = match listener.accept().await {
@@ -105,13 +110,20 @@ async fn accept(listener: tokio::net::TcpListener, snapshot: impl Fn() -> Snapsh
         {
             oldest.abort(); // H1
         }
-        connections.push_back(spawn_local(timeout(CONNECTION_WITHIN, talk(stream, Rc::clone(&page)))).abort_handle());
+        connections.push_back(spawn_local(timeout(CONNECTION_WITHIN, talk(stream, Rc::clone(&pages)))).abort_handle());
     }
 }
 
-async fn talk(stream: TcpStream, page: Rc<dyn Fn() -> String>) {
+/// What is served.
+struct Pages {
+    metrics: Box<dyn Fn() -> String>,
+    /// Whether volumes can be served by now.
+    is_ready: Box<dyn Fn() -> bool>,
+}
+
+async fn talk(stream: TcpStream, pages: Rc<Pages>) {
     let answer = service_fn(move |request| {
-        let response = respond(&request, &*page);
+        let response = respond(&request, &pages);
         async { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()
@@ -123,12 +135,19 @@ async fn talk(stream: TcpStream, page: Rc<dyn Fn() -> String>) {
     }
 }
 
-fn respond(request: &Request<Incoming>, page: &dyn Fn() -> String) -> Response<String> {
+fn respond(request: &Request<Incoming>, pages: &Pages) -> Response<String> {
     let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
     let (status, kind, body) = match request.uri().path() {
-        "/metrics" | "/healthz" if !is_get => (StatusCode::METHOD_NOT_ALLOWED, PLAIN, "only GET\n".to_owned()),
-        "/metrics" => (StatusCode::OK, render::CONTENT_TYPE, page()),
-        "/healthz" => (StatusCode::OK, PLAIN, "ok\n".to_owned()),
+        "/metrics" | "/healthz" | "/-/healthy" | "/-/ready" if !is_get => {
+            (StatusCode::METHOD_NOT_ALLOWED, PLAIN, "only GET\n".to_owned())
+        }
+        "/metrics" if asks_for_openmetrics(request) => (StatusCode::OK, render::CONTENT_TYPE, (pages.metrics)()),
+        "/metrics" => {
+            (StatusCode::OK, prometheus_text::CONTENT_TYPE, prometheus_text::of_openmetrics(&(pages.metrics)()))
+        }
+        "/healthz" | "/-/healthy" => (StatusCode::OK, PLAIN, "ok\n".to_owned()),
+        "/-/ready" if (pages.is_ready)() => (StatusCode::OK, PLAIN, "ready\n".to_owned()),
+        "/-/ready" => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, "starting\n".to_owned()),
         _ => (StatusCode::NOT_FOUND, PLAIN, "metrics are at /metrics\n".to_owned()),
     };
     let mut response = Response::new(body);
@@ -140,4 +159,11 @@ fn respond(request: &Request<Incoming>, page: &dyn Fn() -> String) -> Response<S
         headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+/// Whether a client names OpenMetrics among what it takes, as Prometheus does.
+fn asks_for_openmetrics(request: &Request<Incoming>) -> bool {
+    let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut kinds = accepted.flat_map(|value| value.split(',')).filter_map(|kind| kind.split(';').next());
+    kinds.any(|kind| kind.trim().eq_ignore_ascii_case("application/openmetrics-text"))
 }

@@ -30,6 +30,20 @@ use crate::shell;
 
 /// Where arenas are when nobody says otherwise.
 const FOLDER: &str = "/dev/shm";
+/// The file that `--arena` or a configuration names.
+///
+/// # Errors
+/// It is a directory, which would be met only when the mount is registered with it.
+pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
+    let path = std::path::absolute(path).map_err(|error| Failure::usage(format!("--arena: {error}")))?;
+    if path.is_dir() {
+        let example = path.join("slackwater.arena");
+        return Err(Failure::usage(format!("--arena: {} is a directory", path.printable()))
+            .advise(format!("name a file in it, such as {}", example.printable())));
+    }
+    Ok(path)
+}
+
 /// Less leaves nothing beside the frames that requests land in.
 pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
 
@@ -182,6 +196,7 @@ pub(crate) fn create(
     volumes: u32,
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<Arc<Arena>, Failure> {
+    check_room(path, cache_bytes)?;
     let (begun, mut meter) = (Instant::now(), Meter::new("making the cache"));
     let mut stopped = None;
     let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
@@ -193,6 +208,18 @@ pub(crate) fn create(
         if stopped.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     arena.map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
+}
+
+/// Refuses a cache that its file system has no room for, before it has taken all of that. One that the machine has no memory for
+/// is refused with that reason.
+fn check_room(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
+    let Some(room) = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok()) else { return Ok(()) };
+    let is_too_much = memory_limits().machine_bytes.is_some_and(|machine| cache_bytes > machine);
+    if is_too_much || cache_bytes <= room.f_bavail.saturating_mul(room.f_frsize) {
+        return Ok(());
+    }
+    let source = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+    Err(refused(path, &ArenaError::NoSpace { needed_bytes: cache_bytes, source }))
 }
 
 /// Removes a file that has nothing any more.

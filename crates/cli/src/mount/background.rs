@@ -27,14 +27,15 @@ use crate::arguments::MountArguments;
 use crate::exit::{Failure, Reason};
 use crate::{log, sys};
 
-/// Starts the mount in a process of its own. Returns when it is mounted, or with its failure.
+/// Starts the mount in a process of its own. Returns when it is mounted, or with its failure. `announces` passes on what that
+/// process says of it.
 ///
 /// # Errors
 /// When the process cannot be started.
 ///
 /// # Blocking
 /// Until it is mounted.
-pub(crate) fn start(arguments: &MountArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the mount process: {error}"));
     // By its name, so that it is listed under it; by the link where the file was replaced meanwhile.
     let own = std::env::current_exe().ok().filter(|path| path.exists());
@@ -51,8 +52,10 @@ pub(crate) fn start(arguments: &MountArguments) -> Result<ExitCode, Failure> {
         let status = child.wait().map_err(failed)?.code().and_then(|code| u8::try_from(code).ok());
         return Ok(ExitCode::from(status.unwrap_or(Reason::Failed.status())));
     }
-    // Nobody may be there to read it; it is mounted all the same.
-    let _ = io::stdout().write_all(&announcement);
+    if announces {
+        // Nobody may be there to read it; it is mounted all the same.
+        let _ = io::stdout().write_all(&announcement);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

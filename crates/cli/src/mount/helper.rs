@@ -4,11 +4,14 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::{Arguments, Command, MountArguments};
 use crate::exit::{Failure, Reason};
 use crate::mount::{background, options};
+use crate::mountinfo::{is_slackwater, mount_at};
 use crate::terminal::say;
 
 /// The name under which the command is the helper.
@@ -25,13 +28,35 @@ struct Asked {
     arguments: MountArguments,
     /// Look and do nothing.
     fake: bool,
+    /// Say where it is mounted. Otherwise nothing is printed unless something is wrong: what calls this has its own say.
+    verbose: bool,
+    /// Change the options that the kernel looks after; what serves the mount is left alone.
+    is_remount: bool,
+}
+
+/// `mount -o remount`: read-only or not, and what programs may do there. All other options stay as they are.
+fn remount(arguments: &MountArguments) -> Result<(), Failure> {
+    let MountArguments { mountpoint, read_only, nosuid, nodev, noexec, .. } = arguments;
+    let mut flags = MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, *read_only);
+    flags.set(MountFlags::NOSUID, *nosuid);
+    flags.set(MountFlags::NODEV, *nodev);
+    flags.set(MountFlags::NOEXEC, *noexec);
+    if !mount_at(mountpoint).is_some_and(|mount| is_slackwater(&mount)) {
+        return Err(Failure::usage(format!("{} is no mount of slackwater", mountpoint.printable())));
+    }
+    mount_remount(mountpoint, flags, c"").map_err(|errno| {
+        let busy = if errno == Errno::BUSY { "; a file is open for writing" } else { "" };
+        Failure::failed(format!("cannot remount {}: {errno}{busy}", mountpoint.printable()))
+    })
 }
 
 /// Mounts in the background.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let outcome = asked(words).and_then(|asked| match asked.fake {
-        true => Ok(ExitCode::SUCCESS),
-        false => background::start(&asked.arguments),
+    let outcome = asked(words).and_then(|asked| match (asked.fake, asked.is_remount) {
+        (true, _) => Ok(ExitCode::SUCCESS),
+        (false, true) => remount(&asked.arguments).map(|()| ExitCode::SUCCESS),
+        (false, false) => background::start(&asked.arguments, asked.verbose),
     });
     match outcome {
         Ok(code) if code == ExitCode::SUCCESS => code,
@@ -45,7 +70,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
     let mut places = Vec::new();
-    let (mut fake, mut sloppy, mut option_lists) = (false, false, Vec::new());
+    let (mut fake, mut sloppy, mut verbose, mut option_lists) = (false, false, false, Vec::new());
     while let Some(word) = words.next() {
         let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
         match word.to_str() {
@@ -58,7 +83,8 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
                         's' => sloppy = true,
                         'f' => fake = true,
                         'r' => option_lists.push("ro".into()),
-                        'n' | 'v' | 'w' => {}
+                        'v' => verbose = true,
+                        'n' | 'w' => {}
                         _ => return Err(Failure::usage(format!("unknown option -{flag}")).advise(USAGE)),
                     }
                 }
@@ -73,15 +99,25 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
         ["slackwater".into(), "mount".into(), "--background".into(), "--".into(), source.clone(), mountpoint.clone()];
     let Command::Mount(arguments) = Arguments::parse_from(line).command else { unreachable!("the line says mount") };
     let mut arguments = *arguments;
+    let mut is_remount = false;
     for list in option_lists {
         let list = list.to_str().ok_or_else(|| Failure::usage("options must be UTF-8"))?;
-        for unknown in options::apply(&mut arguments, list)? {
-            if !sloppy {
-                say!("{NAME}: option {unknown} is unknown and ignored");
-            }
+        let mut unknown = options::apply(&mut arguments, list)?;
+        is_remount |= unknown.iter().any(|option| option == "remount");
+        // The kernel's own list of options comes back with a remount.
+        unknown.retain(|option| option != "remount" && !is_of_the_kernel(option));
+        if let (Some(unknown), false) = (unknown.first(), sloppy) {
+            return Err(Failure::usage(format!("unknown option {unknown}"))
+                .advise("slackwater mount --help lists them; with -s unknown options are ignored"));
         }
     }
-    Ok(Asked { arguments, fake })
+    Ok(Asked { arguments, fake, verbose, is_remount })
+}
+
+/// Options that /proc/mounts shows for FUSE and that say nothing to the command.
+fn is_of_the_kernel(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or(option);
+    ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"].contains(&name)
 }
 
 #[cfg(test)]
@@ -96,7 +132,7 @@ mod tests {
     fn lines_of_mount_are_understood() {
         let asked =
             parse("/a /b -n -o rw,noexec,cache=1GiB,_netdev,gobbledygook -sv -t fuse.slackwater -o ro").unwrap();
-        assert!(asked.arguments.background && asked.arguments.read_only && !asked.fake);
+        assert!(asked.arguments.background && asked.arguments.read_only && !asked.fake && asked.verbose);
         assert_eq!(asked.arguments.cache, Some(1 << 30));
         assert_eq!(asked.arguments.source, std::path::Path::new("/a"));
         assert!(parse("/a /b -f").unwrap().fake);
@@ -104,7 +140,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_not_are_refused() {
-        for line in ["/a", "/a /b /c", "/a /b -x", "/a /b -o", "/a /b -o cache=much"] {
+        for line in ["/a", "/a /b /c", "/a /b -x", "/a /b -o", "/a /b -o cache=much", "/a /b -o cach=1GiB"] {
             assert_eq!(parse(line).map(drop).unwrap_err().reason, Reason::Usage, "{line}");
         }
     }

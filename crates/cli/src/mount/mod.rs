@@ -74,7 +74,7 @@ const DESCRIPTORS: u64 = 8192;
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let arguments = options::taken_in(arguments)?;
     match arguments.background {
-        true => background::start(&arguments),
+        true => background::start(&arguments, true),
         false => serve(&arguments).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -96,7 +96,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let identity =
         ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
-        Some(path) => std::path::absolute(path).map_err(|error| Failure::usage(format!("--arena: {error}")))?,
+        Some(path) => arena_file::named(path)?,
         None => arena_file::default_path(&identity),
     };
 

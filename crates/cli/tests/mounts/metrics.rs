@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 
 use crate::bytes;
+use crate::needs;
 use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +26,9 @@ fn connect(address: &str) -> TcpStream {
 /// The page, which is whole.
 fn scrape(address: &str) -> String {
     let mut stream = connect(address);
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: slackwater\r\n\r\n").unwrap();
+    let head =
+        "GET /metrics HTTP/1.1\r\nHost: slackwater\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, page) = answer.split_once("\r\n\r\n").unwrap();
@@ -167,4 +170,49 @@ fn a_mount_in_the_background_serves_them_too() {
     assert_eq!(value(&scrape(&address), "slackwater_volume_mounted"), 1.0);
     scratch.umount(&mountpoint);
     wait_until("the port is free", || TcpStream::connect(&address).is_err());
+}
+
+/// What Prometheus' own linter reads, and addresses for probes.
+#[test]
+fn who_asks_for_nothing_gets_the_text_format_and_probes_have_addresses() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (mut mount, address) = mounted(&scratch, "a");
+    let ask = |path: &str| {
+        let mut stream = connect(&address);
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: slackwater\r\nAccept: */*\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = ask("/metrics");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+    let (_, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(!page.contains("# EOF") && !page.contains("# UNIT"), "{page}");
+    // Each series has a head with its name, but for the parts of histograms.
+    let heads: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let names = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(['{', ' ']).next());
+    let stem =
+        |name: &str| ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part).map(str::to_owned));
+    for name in names {
+        let is_known = heads.contains(&name) || stem(name).is_some_and(|stem| heads.contains(&&*stem));
+        assert!(is_known, "{name} has no head in {page}");
+    }
+    for (path, status) in [("/-/healthy", "200"), ("/-/ready", "200"), ("/healthz", "200"), ("/-/other", "404")] {
+        assert!(ask(path).starts_with(&format!("HTTP/1.1 {status}")), "{path}");
+    }
+    if !needs::are_missing(&["promtool"]) {
+        let mut lint = std::process::Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        lint.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+        let output = lint.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    scratch.umount(&mount.mountpoint.clone());
+    mount.wait();
 }

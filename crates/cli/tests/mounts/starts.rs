@@ -129,3 +129,25 @@ fn a_signal_ends_the_making_of_a_cache() {
         assert!(met, "{signal:?} is heard too late");
     }
 }
+
+#[test]
+fn an_arena_that_cannot_be_is_refused_and_nothing_is_left_in_the_way() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let [from, to] = [&source, &mountpoint].map(|path| path.to_str().unwrap());
+    scratch
+        .run(["mount", from, to, "--cache", "32MiB", "--arena", "/dev/shm"])
+        .expect(2, &["is a directory", "name a file"]);
+    // Refused before the memory is taken.
+    let room = rustix::fs::statvfs("/dev/shm").unwrap();
+    let arena = scratch.arena("a");
+    let cache = format!("{}", room.f_bavail * room.f_frsize + (64 << 20));
+    let refused = scratch.run(["mount", from, to, "--cache", &cache, "--arena", arena.to_str().unwrap()]);
+    assert!(refused.code != Some(0), "{}", refused.text);
+    assert!(["has no room", "more than the"].iter().any(|words| refused.text.contains(words)), "{}", refused.text);
+    assert!(!arena.exists());
+    let mount = scratch.mount(&source, &mountpoint, &[]);
+    scratch.umount(&mountpoint);
+    drop(mount);
+}

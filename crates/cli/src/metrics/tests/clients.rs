@@ -37,7 +37,10 @@ fn send(server: &Server, bytes: &[u8]) -> String {
 }
 
 fn ask(server: &Server, method: &str, path: &str) -> (String, String) {
-    let answer = send(server, format!("{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let answer = send(
+        server,
+        format!("{method} {path} HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\n\r\n").as_bytes(),
+    );
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
     (head.to_lowercase(), body.to_owned())
 }
