@@ -19,6 +19,8 @@ mod at_once;
 mod client;
 mod control;
 mod daemon;
+#[cfg(test)]
+mod damaged;
 mod detach;
 mod doctor;
 mod exit;

@@ -317,7 +317,10 @@ fn runtime_dir() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::damaged::{cases, damaged};
 
     #[test]
     fn entries_are_found_while_their_process_lives_and_known_to_be_dead_after() {
@@ -343,5 +346,27 @@ mod tests {
         found[0].remove();
         assert!(registry.entries().unwrap().is_empty());
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn a_damaged_entry_hides_no_other(bytes in damaged(vec![entry_text()])) {
+            let dir = std::env::temp_dir().join(format!("slackwater-damaged-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("7.json"), &bytes).unwrap();
+            std::fs::write(dir.join("8.json"), entry_text()).unwrap();
+            let found = Registry::in_dir(&dir).entries().unwrap();
+            std::fs::remove_dir_all(&dir).unwrap();
+            prop_assert!(found.iter().any(|found| found.path.ends_with("8.json")));
+            prop_assert!(found.iter().all(|found| found.entry.version == ENTRY_VERSION && !found.is_alive));
+        }
+    }
+
+    fn entry_text() -> Vec<u8> {
+        let source = Place::open(Path::new("/"), OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt/a".into(), "/dev/shm/a".into(), 1 << 20);
+        serde_json::to_vec(&entry.of_daemon("web".into(), "/run/s.sock".into())).unwrap()
     }
 }

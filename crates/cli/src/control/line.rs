@@ -52,7 +52,10 @@ pub(super) fn read(
 mod tests {
     use std::io::Write;
 
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::damaged::cases;
 
     const SOON: Option<Duration> = Some(Duration::from_millis(50));
     const LATE: Option<Duration> = Some(Duration::from_secs(60));
@@ -87,5 +90,37 @@ mod tests {
         let (mut near, mut far) = pair();
         far.write_all(&[b'x'; 200]).unwrap();
         assert_eq!(read(&mut near, &mut Vec::new(), 100, LATE).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        /// However the bytes come in, the lines are the same.
+        #[test]
+        fn lines_come_whole_in_any_pieces(text in prop::collection::vec(prop_oneof![4 => any::<u8>(), 1 => Just(b'\n')], 0..400),
+            pieces in prop::collection::vec(1_usize..50, 1..20)) {
+            let (mut near, mut far) = pair();
+            let (mut rest, mut lengths) = (&text[..], pieces.iter().cycle());
+            let mut buffer = Vec::new();
+            let mut lines = Vec::new();
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at((*lengths.next().unwrap()).min(rest.len()));
+                far.write_all(piece).unwrap();
+                rest = after;
+                // As many as are whole by now.
+                let whole = text[..text.len() - rest.len()].iter().filter(|byte| **byte == b'\n').count();
+                while lines.len() < whole {
+                    lines.push(read(&mut near, &mut buffer, 1000, LATE).unwrap().unwrap());
+                }
+            }
+            drop(far);
+            let mut expected: Vec<_> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            let last = expected.pop().unwrap();
+            prop_assert_eq!(lines, expected);
+            match read(&mut near, &mut buffer, 1000, LATE) {
+                Ok(None) => prop_assert!(last.is_empty()),
+                other => prop_assert_eq!(other.unwrap_err().kind(), ErrorKind::UnexpectedEof),
+            }
+        }
     }
 }

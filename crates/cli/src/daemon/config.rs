@@ -167,8 +167,11 @@ fn word<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(deseriali
 mod tests {
     use clap::Parser;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::arguments::{Arguments, Command};
+    use crate::damaged::{cases, damaged};
 
     #[test]
     fn everything_can_be_said() {
@@ -246,6 +249,25 @@ mod tests {
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn a_damaged_configuration_is_read_or_its_fault_is_named(text in damaged(vec![
+            include_bytes!("../../../../dist/slackwater.toml").to_vec(),
+            b"dirty-expire = \"5s\"\n[tenants.\"/a\"]\nlimit = \"1MiB\"\n[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\n".to_vec(),
+        ])) {
+            let text = String::from_utf8_lossy(&text);
+            match Config::parse(&text) {
+                Ok(config) => {
+                    prop_assert!(config.mounts().all(|mount| mount.source.is_absolute() && mount.mountpoint.is_absolute()));
+                    drop(config.configured_tenants());
+                }
+                Err(error) => prop_assert!(error.contains("line ") || error.contains("volumes."), "{error}"),
+            }
         }
     }
 }

@@ -85,7 +85,11 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
                         'r' => option_lists.push("ro".into()),
                         'v' => verbose = true,
                         'n' | 'w' => {}
-                        _ => return Err(Failure::usage(format!("unknown option -{flag}")).advise(USAGE)),
+                        _ => {
+                            return Err(
+                                Failure::usage(format!("unknown option -{}", flag.escape_default())).advise(USAGE)
+                            );
+                        }
                     }
                 }
             }
@@ -97,7 +101,13 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
     };
     let line =
         ["slackwater".into(), "mount".into(), "--background".into(), "--".into(), source.clone(), mountpoint.clone()];
-    let Command::Mount(arguments) = Arguments::parse_from(line).command else { unreachable!("the line says mount") };
+    // A directory without a name, for one.
+    let parsed = Arguments::try_parse_from(line).map_err(|error| {
+        let text = error.to_string();
+        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        Failure::usage(what).advise(USAGE)
+    })?;
+    let Command::Mount(arguments) = parsed.command else { unreachable!("the line says mount") };
     let mut arguments = *arguments;
     let mut is_remount = false;
     for list in option_lists {
@@ -107,7 +117,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
         // The kernel's own list of options comes back with a remount.
         unknown.retain(|option| option != "remount" && !is_of_the_kernel(option));
         if let (Some(unknown), false) = (unknown.first(), sloppy) {
-            return Err(Failure::usage(format!("unknown option {unknown}"))
+            return Err(Failure::usage(format!("unknown option {}", unknown.printable()))
                 .advise("slackwater mount --help lists them; with -s unknown options are ignored"));
         }
     }
@@ -122,7 +132,13 @@ fn is_of_the_kernel(option: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
+    use crate::damaged::{cases, damaged};
 
     fn parse(line: &str) -> Result<Asked, Failure> {
         asked(line.split(' ').map(OsString::from))
@@ -142,6 +158,22 @@ mod tests {
     fn lines_that_are_not_are_refused() {
         for line in ["/a", "/a /b /c", "/a /b -x", "/a /b -o", "/a /b -o cache=much", "/a /b -o cach=1GiB"] {
             assert_eq!(parse(line).map(drop).unwrap_err().reason, Reason::Usage, "{line}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn any_words_are_understood_or_refused(words in prop::collection::vec(prop_oneof![
+            select(vec!["", "-", "--", "-o", "-t", "-N", "-sfnv", "-r", "-x", "--help", "-V", "/a", "/b", "ro", "-oro"])
+                .prop_map(|word| word.as_bytes().to_vec()),
+            damaged(vec![b"-o".to_vec(), b"/srv/a".to_vec(), b"ro,cache=1GiB".to_vec(), b"-sv".to_vec()]),
+        ], 0..6)) {
+            if let Err(failure) = asked(words.into_iter().map(OsString::from_vec)) {
+                prop_assert_eq!(failure.reason, Reason::Usage);
+                prop_assert!(!failure.what.is_empty());
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
 use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
@@ -82,7 +83,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let refused = |why: &dyn std::fmt::Display| Failure::usage(format!("option {option}: {why}"));
+        let refused = |why: &dyn std::fmt::Display| Failure::usage(format!("option {}: {why}", option.printable()));
         let needed = || value.ok_or_else(|| refused(&format!("write {name}=VALUE")));
         match name.replace('_', "-").as_str() {
             "ro" | "read-only" if value.is_none() => arguments.read_only = true,
@@ -126,9 +127,12 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
+    use proptest::prelude::*;
 
     use super::apply;
     use crate::arguments::{Arguments, Command, MountArguments};
+    use crate::damaged::{cases, damaged};
+    use crate::exit::Reason;
     use crate::mount::TenantBy;
 
     fn arguments() -> MountArguments {
@@ -204,5 +208,24 @@ mod tests {
         let mut after = before.clone();
         assert!(apply(&mut after, harmless).unwrap().is_empty());
         assert_eq!(format!("{before:?}"), format!("{after:?}"));
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn damaged_options_are_applied_or_refused_by_name(list in damaged(vec![
+            b"ro,noexec,cache=1GiB,tenant-by=uid,tenant-limit=/a=64MiB,tenant-dontcache=/b=1,x-systemd.automount,nobody=0".to_vec(),
+            b"dirty-expire=5s,dirty_ratio=10,metrics=127.0.0.1:9810,arena=/dev/shm/a,users,dontcache,allow_other,wait".to_vec(),
+        ])) {
+            let list = String::from_utf8_lossy(&list);
+            match apply(&mut arguments(), &list) {
+                Ok(unknown) => prop_assert!(unknown.iter().all(|option| list.contains(option.as_str()))),
+                Err(failure) => {
+                    prop_assert_eq!(failure.reason, Reason::Usage);
+                    prop_assert!(failure.what.starts_with("option "), "{}", failure);
+                }
+            }
+        }
     }
 }

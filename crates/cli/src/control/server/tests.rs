@@ -4,8 +4,11 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::path::PathBuf;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::control::client;
+use crate::damaged::{cases, damaged};
 
 struct Echo;
 
@@ -91,4 +94,67 @@ fn silent_peers_keep_nobody_waiting() {
             _ => thread::sleep(Duration::from_millis(50)),
         }
     }
+}
+
+/// Requests of every kind.
+fn requests() -> Vec<Vec<u8>> {
+    let mount = r#"{"version":1,"request":"mount","name":"web","source":"/a","mountpoint":"/b","options":{}}"#;
+    let mut lines = vec![mount.as_bytes().to_vec()];
+    lines.extend(
+        [
+            Request::Umount { deadline_ms: 60_000, force: true, discard: false },
+            Request::Set { key: "cache".into(), value: "1GiB".into() },
+            Request::SetTenant { tenant: "/a".into(), key: "limit".into(), value: "1MiB".into() },
+            Request::Events,
+        ]
+        .map(|request| Message::new(request).about(Some("web".into())).line()),
+    );
+    lines
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_damaged_request_is_understood_or_refused(line in damaged(requests())) {
+        match understood(&line) {
+            Ok(message) => {
+                let again = understood(&message.line()).map_err(|failure| TestCaseError::fail(failure.what))?;
+                prop_assert_eq!((again.volume, again.body), (message.volume, message.body));
+            }
+            Err(failure) => {
+                prop_assert_eq!(failure.reason, crate::exit::Reason::Usage);
+                let words = ["not a request: ", "the request is of version "];
+                prop_assert!(words.iter().any(|words| failure.what.starts_with(words)), "{}", failure);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_reply_is_understood_or_refused(line in damaged(vec![
+        Message::new(Reply::Failed(Failure::busy("in use").advise("close it"))).line(),
+        Message::new(Reply::Progress { bytes_left: 7, written_bytes: 8 }).line(),
+        Message::new(Reply::Mounted { name: "web".into(), missing_features: vec!["x".into()] }).line(),
+        Message::new(Reply::Status(Box::new(crate::control::protocol::Status::sample()))).line(),
+    ])) {
+        if let Ok(message) = serde_json::from_slice::<Message<Reply>>(&line) {
+            drop(message.body.done());
+        }
+    }
+}
+
+/// Over a socket, as it comes: every request is answered, and the server answers the next.
+#[test]
+fn damaged_requests_are_answered_and_keep_no_other_waiting() {
+    let socket = Socket::listening("damaged");
+    let mut runner = proptest::test_runner::TestRunner::new(cases());
+    let sent = runner.run(&damaged(requests()), |mut line| {
+        line.retain(|byte| *byte != b'\n');
+        line.push(b'\n');
+        let answer = socket.send(&line);
+        prop_assert!(serde_json::from_str::<Message<Reply>>(&answer).is_ok(), "{answer:?}");
+        Ok(())
+    });
+    sent.unwrap();
+    socket.assert_answers();
 }
