@@ -103,7 +103,7 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_paused", Seconds, Counter, "Time that writers were told to pause, all together", |it| seconds(it.writers.paused_ms)),
     metric("slackwater_volume_paused_writes", Plain, Gauge, "Writes that are done and whose writers pause", |it| number(it.writers.paused)),
     metric("slackwater_volume_parked_writes", Plain, Gauge, "Writes that wait for room", |it| number(it.writers.parked)),
-    metric("slackwater_volume_parked", Bytes, Gauge, "Payload that is kept of these", |it| number(it.writers.parked_bytes)),
+    metric("slackwater_volume_parked", Bytes, Gauge, "Payload that is kept of these, and pages of mappings that wait for room", |it| number(it.writers.parked_bytes)),
     metric("slackwater_volume_cache_hits", Plain, Counter, "Pages that reads found in the cache", |it| number(it.reads.hits)),
     metric("slackwater_volume_cache_misses", Plain, Counter, "Pages that reads had to have brought from the source", |it| number(it.reads.misses)),
     metric("slackwater_volume_filled", Bytes, Counter, "Brought from the source into the cache", |it| number(it.reads.filled_bytes)),

@@ -151,7 +151,7 @@ impl MountedVolume {
         self.volume.open_files()
     }
 
-    /// Bytes of writes that wait for room; they are counted neither as dirty nor by the arena.
+    /// Bytes of writes and of pages from mappings that wait for room; they are counted neither as dirty nor by the arena.
     pub fn parked_bytes(&self) -> usize {
         self.volume.parked_bytes()
     }

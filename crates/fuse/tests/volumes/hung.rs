@@ -1,5 +1,6 @@
 //! A volume whose source does not answer harms only itself.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
@@ -155,6 +156,8 @@ fn p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread(
         File::create(hung.file("a")).unwrap().set_len(MAPPED as u64).unwrap();
         let mut mapper = Mapper::of(&hung.file("a"));
         hung.faults.add(Rule::hold().on("write"));
+        let serving = |threads: &BTreeMap<String, usize>| threads["sw-fuse"];
+        let before = serving(&threads());
         mapper.begin("fill a");
         let bdi = hung.mounted.super_block().bdi();
         until("pages wait", || hung.mounted.parked_bytes() > 0);
@@ -163,7 +166,8 @@ fn p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread(
         assert!(bdi.pinned_frames() <= bdi.share_frames(), "{} of {}", bdi.pinned_frames(), bdi.share_frames());
         let threads = threads();
         println!("{} bytes wait, {threads:?}", hung.mounted.parked_bytes());
-        assert!(threads.get("sw-fuse").is_some_and(|threads| *threads < 12), "{threads:?}");
+        // What the healthy volume needed for a moment may not have left yet.
+        assert!(serving(&threads) < before + 8, "{before} before, {threads:?}");
         assert!(threads.get("sw-parked").is_none_or(|threads| *threads <= 16), "{threads:?}");
         hung.let_through();
         mapper.done();
