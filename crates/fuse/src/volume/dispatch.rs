@@ -92,7 +92,7 @@ impl Volume {
                 };
                 if args.read_flags & read_in::LOCKOWNER == 0 && open.node.around.can_be_mapped() {
                     // For the kernel's cache: who reads by way of a handle that goes around it has a lock owner.
-                    if open.node.around.read_for_cache(args.offset..args.offset + u64::from(args.size)) {
+                    if open.node.around.read_for_cache(args.offset..args.offset.saturating_add(u64::from(args.size))) {
                         self.plan_push();
                     }
                 }

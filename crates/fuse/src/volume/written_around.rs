@@ -107,7 +107,7 @@ impl WrittenAround {
         let written = write()?;
         smp_mb(); // O1
         if let Some(record) = self.record.get() {
-            record.lock().write(offset_bytes..offset_bytes + bytes(&written));
+            record.lock().write(offset_bytes..offset_bytes.saturating_add(bytes(&written)));
         }
         Ok(written)
     }
@@ -183,9 +183,9 @@ impl Record {
     }
 
     fn write(&mut self, range: Range<u64>) {
-        for (number, range) in leaves(&range) {
-            // The kernel will read the bytes of other leaves after this.
-            let Some(Leaf { written, .. }) = self.leaves.get_mut(&number) else { continue };
+        // The kernel will read the bytes of other leaves after this.
+        for (number, Leaf { written, .. }) in self.leaves.range_mut(numbers(&range)) {
+            let range = part_in(*number, &range);
             match overlap(written, &range, true) {
                 Some((first, end)) => {
                     let whole = range.start.min(written[first].start)..range.end.max(written[end - 1].end);
@@ -227,12 +227,20 @@ impl Record {
     }
 }
 
+/// The numbers of the leaves that a range has bytes in.
+fn numbers(range: &Range<u64>) -> Range<u64> {
+    let first = range.start / LEAF_BYTES;
+    first..if range.is_empty() { first } else { (range.end - 1) / LEAF_BYTES + 1 }
+}
+
+/// What of a range is in a leaf.
+fn part_in(number: u64, range: &Range<u64>) -> Range<u64> {
+    range.start.max(number * LEAF_BYTES)..range.end.min((number + 1).saturating_mul(LEAF_BYTES))
+}
+
 /// The leaves of a range, with what of it is in each.
-fn leaves(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
-    let Range { start, end } = *range;
-    let number = |at: u64| at / LEAF_BYTES;
-    (number(start)..if start < end { number(end - 1) + 1 } else { 0 })
-        .map(move |leaf| (leaf, start.max(leaf * LEAF_BYTES)..end.min((leaf + 1) * LEAF_BYTES)))
+fn leaves(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    numbers(range).map(|number| (number, part_in(number, range)))
 }
 
 /// From which to which of `parts` have bytes in common with `range`; or touch it, if that counts.
@@ -301,6 +309,8 @@ mod tests {
         let last = i64::MAX as u64 - PAGE;
         around.read_for_cache(last..last + PAGE);
         write(&around, last + 1..last + PAGE);
+        write(&around, LEAF_BYTES * 2..LEAF_BYTES * 2);
+        write(&around, last + PAGE..u64::MAX); // a hole of any length
         assert_eq!(taken(&around, last..last + 3), [last..last + 1]);
     }
 

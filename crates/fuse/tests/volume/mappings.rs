@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, fallocate};
 use slackwater::Tunables;
 use slackwater_backends::Rule;
+use slackwater_fuse::UmountRequest;
 
 use crate::mapper::Mapper;
-use crate::programs::{spawn, until, wait};
-use crate::rig::{Rig, assert_same, pattern};
+use crate::programs::{LONG, spawn, until, wait};
+use crate::rig::{Rig, assert_same, pattern, within};
 
 /// Where the tests store to page 1.
 const STORE: &str = "store a 5000 mmap!";
@@ -206,4 +207,22 @@ fn stores_and_writes_of_two_programs_lose_nothing() {
     }
     mappers.into_iter().for_each(Mapper::end);
     rig.umount().unwrap();
+}
+
+/// A store whose page waits for room holds its program in the kernel, and a killed one in its exit.
+#[test]
+fn a_killed_program_whose_pages_wait_dies_with_a_forced_unmount() {
+    let rig = Rig::with(32 << 20, Tunables { dirty_percent: 100, ..Tunables::default() });
+    File::create(rig.file("a")).unwrap().set_len(64 << 20).unwrap();
+    let mut mapper = Mapper::of(&rig.file("a"));
+    rig.faults.add(Rule::hold().on("write"));
+    mapper.begin("fill a");
+    mapper.begin("msync a");
+    until("pages wait", || rig.mounted.parked_bytes() > 0);
+    mapper.child.kill().unwrap();
+    let mounted = rig.mounted.clone();
+    let request = UmountRequest { deadline: Some(LONG), force: true, discard: true };
+    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    assert!(wait(&mut mapper.child).is_some(), "it hangs");
+    assert_eq!(rig.mounted.parked_bytes(), 0);
 }
