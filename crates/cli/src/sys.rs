@@ -1,9 +1,9 @@
-//! Signals and inherited descriptors, which the standard library leaves to the C one.
+//! Signals, inherited descriptors and the heap, which the standard library leaves to the C one.
 //!
 //! # Invariants
 //! G1. [`Signals::block`] runs before the first thread starts. A signal that is blocked nowhere ends the process
 //!     in whichever thread it finds.
-#![allow(unsafe_code, reason = "the C library's calls on signal sets and on ranges of descriptors")]
+#![allow(unsafe_code, reason = "the C library's calls on signal sets, ranges of descriptors and the heap")]
 
 use std::mem::MaybeUninit;
 
@@ -69,4 +69,14 @@ pub(crate) fn keep_descriptors_from_programs() {
     let first = libc::STDERR_FILENO.cast_unsigned() + 1;
     // SAFETY: it marks descriptors and closes none. Where the kernel has no such call, they stay as they are.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Gives memory that the heap holds and nothing uses back to the system. The C library does that by itself only at the end of
+/// a heap, and one small object that stays there keeps all before it.
+pub(crate) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes the heap's own locks and changes nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

@@ -42,6 +42,10 @@ pub struct Tunables {
     /// Open backend nodes one volume keeps for inodes that somebody knows, and that are neither open nor dirty.
     /// Default 1024.
     pub idle_nodes: u32,
+    /// Inodes of one volume that are in memory only because a front door knows their names. While there are more the front
+    /// door is asked to let go of those longest unused ([`SuperBlock::on_inode_pressure`](crate::SuperBlock::on_inode_pressure)).
+    /// Default 65,536.
+    pub inodes_max: u64,
     /// Threads that run flushers, for all volumes together. They never wait for a backend. Default 2,
     /// range 1 to 64. With 0 nobody flushes but [`Engine::step`](crate::Engine::step), as tests want it.
     pub flusher_threads: u32,
@@ -70,6 +74,7 @@ impl Default for Tunables {
             readahead_pages: 256,
             pinned_nodes: 2048,
             idle_nodes: 1024,
+            inodes_max: 65_536,
             flusher_threads: 2,
             gate_hold: Duration::from_millis(100),
             gate: true,

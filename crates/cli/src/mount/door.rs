@@ -17,6 +17,7 @@ use slackwater_size as size;
 
 use crate::control::protocol::{VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};
+use crate::sys;
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;
@@ -54,7 +55,7 @@ pub(crate) fn tenancy(
 /// # Errors
 /// There are none.
 pub(crate) fn pool() -> Result<Arc<Pool>, Failure> {
-    let pool = Pool::new(PoolOptions::default());
+    let pool = Pool::new(PoolOptions { on_memory_freed: sys::give_memory_back, ..PoolOptions::default() });
     pool.map(Arc::new).map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))
 }
 

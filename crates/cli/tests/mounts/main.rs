@@ -15,6 +15,7 @@ mod fuse_source;
 mod life;
 mod load;
 mod logs;
+mod memory;
 mod metrics;
 mod mount8;
 mod names;

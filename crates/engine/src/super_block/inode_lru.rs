@@ -4,14 +4,17 @@
 //! to have such inodes forgotten when memory is short ([`SuperBlock::on_inode_pressure`]), and the shrinker finds here
 //! which. Without a front door there is nothing to ask for: an inode goes with its last user, or with its last page.
 //!
+//! The list has a bound too (`Tunables::inodes_max`): whoever brings an inode into memory above it has some asked for.
+//!
 //! An inode with pages is not looked for, however clean they are. Its pages have a second chance of their own in
 //! [`crate::reclaim`], which knows which of them are used; to drop them because the inode looks idle would take away what
 //! fits in memory. The inode follows the last of them. There is at most one such inode for each frame.
 //!
 //! # Invariants
 //! L1. An inode that a front door may know, without pages and openers and with nothing dirty, is on the list, once, unless
-//!     the front door was asked for it since its last use: its [`LruPlace`] says where. Others may be, and leave it when they
-//!     come up.
+//!     the front door was asked for it since its last use: its [`LruPlace`] says where. A directory is listed again when it
+//!     is asked for, because its peer keeps it for as long as it knows a name in it. Others may be on the list, and leave it
+//!     when they come up.
 //! L2. A place changes with the list locked. Who takes an inode off looks at it afterwards, and who makes one idle looks at
 //!     its place afterwards: whichever comes second sees the other.
 //!

@@ -21,6 +21,9 @@ use crate::inode::{Inode, InodeRef};
 use crate::super_block::{INODE_SHARDS, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex};
 
+/// A shard that never had more inodes keeps its memory.
+const ROOM_MIN: usize = 64;
+
 /// How many inodes had left memory of which we had changed something (D1).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Departures(u64);
@@ -106,6 +109,7 @@ impl SuperBlock {
         drop(shard);
         self.note_idle(&result);
         self.note_unused(&result);
+        self.bound_inodes();
         Ok(result)
     }
 
@@ -177,6 +181,9 @@ impl SuperBlock {
     fn remove_same(&self, shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
         if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
             shard.remove(&inode.id());
+            if shard.capacity() > ROOM_MIN && shard.len() < shard.capacity() / 8 {
+                shard.shrink_to(2 * shard.len());
+            }
             if inode.changes.has_begun() {
                 self.departures.fetch_add(1, Ordering::Release); // D1
             }

@@ -10,6 +10,7 @@
 use slackwater_sync::shim::atomic::Ordering;
 use slackwater_sync::shim::{Arc, Weak};
 
+use crate::backend::NodeKind;
 use crate::error::InsideScan;
 use crate::inode::Inode;
 use crate::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerRegistration, ShrinkerStatus};
@@ -18,6 +19,8 @@ use crate::units::NodeId;
 
 /// Inodes looked at in one scan. Kernel: `s_shrink->batch`.
 const BATCH: u64 = 1024;
+/// Inodes above the bound that are borne, so that not each new one begins a scan.
+const SLACK: u64 = 64;
 
 /// See the [module documentation](self).
 struct SuperBlockShrinker {
@@ -75,6 +78,16 @@ impl SuperBlock {
         }
     }
 
+    /// An inode came into memory. If there are too many that nobody needs, some are asked for: more than can have come since
+    /// this was last so.
+    pub(super) fn bound_inodes(&self) {
+        let most = self.engine.tunables.inodes_max.saturating_add(SLACK);
+        if self.inode_lru.len() >= most {
+            let nr_to_scan = 2 * SLACK;
+            self.scan_inodes(&mut ShrinkControl { nr_to_scan, nr_scanned: nr_to_scan });
+        }
+    }
+
     fn scan_inodes(&self, control: &mut ShrinkControl) -> Scanned {
         let (end, mut from, mut looked_at) = (self.inode_lru.end(), 0, 0);
         let mut unneeded = Vec::new();
@@ -110,6 +123,9 @@ impl SuperBlock {
         };
         let is_clean = inode.is_clean(&state);
         drop(state);
+        if inode.kind() == NodeKind::Directory {
+            self.inode_lru.add(inode); // L1
+        }
         is_clean && inode.openers.load(Ordering::SeqCst) == 0 && inode.users() != 0 && inode.mapping.is_empty()
     }
 

@@ -51,6 +51,14 @@ impl<'a> Context<'a> {
     }
 }
 
+impl Context<'_> {
+    /// Calls [`PoolOptions::on_memory_freed`](super::PoolOptions::on_memory_freed), which may take a while.
+    pub(crate) fn memory_freed(&self) {
+        let _blocking = self.try_block();
+        (self.core.options.on_memory_freed)();
+    }
+}
+
 impl std::fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("token", &self.token).finish_non_exhaustive()

@@ -49,12 +49,22 @@ pub struct PoolOptions {
     /// Bytes of payload, of each thread, after which the next lands in the same memory again. 0: at once, so that small writes
     /// always land in the CPU's cache.
     pub landing_ring: usize,
+    /// Called on a thread of the pool when a session has let go of much memory in small pieces. The memory is the process's,
+    /// and its allocator keeps it: this may have it given back to the system. Nothing by default.
+    pub on_memory_freed: fn(),
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
         let cpus = rustix::thread::sched_getaffinity(None).map_or(2, |set| set.count() as usize);
-        Self { readers: cpus.clamp(2, 8), threads_max: 512, blocked_max: 64, max_write: 1 << 20, landing_ring: 0 }
+        Self {
+            readers: cpus.clamp(2, 8),
+            threads_max: 512,
+            blocked_max: 64,
+            max_write: 1 << 20,
+            landing_ring: 0,
+            on_memory_freed: || (),
+        }
     }
 }
 

@@ -70,9 +70,12 @@ impl FileSystem for Served {
         self.volume.write_landed(cx, header, args, landed, reply);
     }
 
-    fn forget(&self, _: &Context<'_>, forgets: Forgets<'_>) {
+    fn forget(&self, cx: &Context<'_>, forgets: Forgets<'_>) {
         for (node, lookups) in forgets {
             self.volume.nodes.forget(node, lookups);
+        }
+        if self.volume.nodes.have_fallen() {
+            cx.memory_freed();
         }
     }
 

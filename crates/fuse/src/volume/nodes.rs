@@ -25,7 +25,7 @@ use hashbrown::HashTable;
 use slackwater::{InodeRef, NodeId};
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::abi::ROOT_ID;
 use crate::volume::dontcache::FileWord;
@@ -34,6 +34,11 @@ use crate::volume::written_around::WrittenAround;
 
 /// Shards of the table: enough that two threads seldom meet.
 const SHARDS: u64 = 32;
+
+/// Nodes that are gone are some MiB of memory from this number on.
+const FALL: usize = 4096;
+/// A shard that never had more nodes keeps its memory.
+const ROOM_MIN: usize = 64;
 
 /// Generation of a node whose number is the backend's.
 const NUMBERED: u32 = 0;
@@ -110,6 +115,9 @@ pub(super) struct Nodes {
     root: NodeId,
     shards: Vec<RwLock<Shard>>,
     next: AtomicU64,
+    count: AtomicUsize,
+    /// Most that there have been since they have last [fallen](Self::have_fallen).
+    peak: AtomicUsize,
     /// Of nodes that are counted.
     generation: u32,
     hasher: RandomState,
@@ -122,6 +130,8 @@ impl Nodes {
             root: root.id(),
             shards: (0..SHARDS).map(|_| RwLock::new(LEAF, Shard::default())).collect(),
             next: AtomicU64::new(1),
+            count: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
             generation: hasher.hash_one(ROOT_ID) as u32 | 1,
             hasher,
         };
@@ -166,6 +176,10 @@ impl Nodes {
         let hash_of = |node: &Arc<Node>| self.hash(node.inode.id()).within;
         shard.by_inode.insert_unique(hash.within, Arc::clone(&node), hash_of);
         shard.by_id.insert(node.id, Arc::clone(&node));
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if count > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(count, Ordering::Relaxed);
+        }
         Some(node)
     }
 
@@ -193,9 +207,19 @@ impl Nodes {
                 return;
             }
             let hash = self.hash(node.inode.id());
-            shard.remove(id, hash)
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            let removed = shard.remove(id, hash);
+            shard.shrink(|node| self.hash(node.inode.id()).within);
+            removed
         };
         drop(forgotten); // may be the last user of the inode, which drops pages
+    }
+
+    /// Whether there are far fewer than there have been. True once for each such fall.
+    pub(super) fn have_fallen(&self) -> bool {
+        let (count, peak) = (self.count.load(Ordering::Relaxed), self.peak.load(Ordering::Relaxed));
+        let have_fallen = count <= peak / 2 && peak - count >= FALL;
+        have_fallen && self.peak.compare_exchange(peak, count, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Nodes of which the kernel may hold pages that were stored to.
@@ -230,5 +254,14 @@ impl Shard {
         let same = self.by_inode.find_entry(hash.within, |same| same.id == id);
         let same = same.ok().map(|entry| entry.remove().0);
         Some((node, same))
+    }
+
+    /// Gives room back that is no longer needed; seldom enough that a removal costs what it did.
+    fn shrink(&mut self, hash_of: impl Fn(&Arc<Node>) -> u64) {
+        let len = self.by_id.len();
+        if self.by_id.capacity() > ROOM_MIN && len < self.by_id.capacity() / 8 {
+            self.by_id.shrink_to(2 * len);
+            self.by_inode.shrink_to(2 * len, hash_of);
+        }
     }
 }

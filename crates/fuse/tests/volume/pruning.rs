@@ -72,6 +72,35 @@ fn what_was_only_looked_at_is_given_back_and_found_again() {
 }
 
 #[test]
+fn p06_names_that_nobody_needs_are_bounded() {
+    const FOLDERS: usize = 100;
+    const EACH: usize = 100;
+    const MOST: u64 = 1000;
+    let home = new_home();
+    let source = home.join("source");
+    let paths: Vec<_> = (0..FOLDERS * EACH).map(|number| format!("{}/{}", number / EACH, number % EACH)).collect();
+    for path in &paths {
+        let path = source.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        File::create(path).unwrap();
+    }
+    let rig = Rig::over(home, source, 32 << 20, Tunables { inodes_max: MOST, ..Tunables::default() });
+    let inodes = || rig.mounted.super_block().status().inodes;
+    // One that is open is found again without its name.
+    let open = File::open(rig.file(&paths[0])).unwrap();
+    for round in 0..2 {
+        for path in &paths {
+            assert!(fs::metadata(rig.file(path)).unwrap().is_file());
+        }
+        until("the bound holds", || inodes() <= MOST + MOST / 2);
+        assert!(inodes() >= MOST / 2, "round {round}: {}", inodes());
+    }
+    assert!(open.metadata().unwrap().is_file());
+    drop(open);
+    rig.umount().unwrap();
+}
+
+#[test]
 fn pressure_beside_programs_that_look_at_everything_breaks_nothing() {
     const EACH: usize = 150;
     let rig = Rig::new();

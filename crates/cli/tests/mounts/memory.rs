@@ -1,0 +1,49 @@
+//! Memory that names need, and that it comes back.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+use crate::rig::{Scratch, need_fuse, wait_until};
+
+const FOLDERS: usize = 10;
+const EACH: usize = 2000;
+const MIB: u64 = 1 << 20;
+
+/// Memory of a process that is neither a file's nor shared: its heap and its stacks.
+fn heap_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// An arena of a mount is a file: it is not in these figures.
+#[test]
+fn what_names_cost_is_given_back_to_the_system() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    for number in 0..FOLDERS * EACH {
+        if number % EACH == 0 {
+            fs::create_dir(source.join((number / EACH).to_string())).unwrap();
+        }
+        File::create(source.join(format!("{}/{number}", number / EACH))).unwrap();
+    }
+    let mut mount = scratch.mount(&source, &mountpoint, &[]);
+    let pid = mount.process.0.id();
+    let before = heap_bytes(pid);
+    for folder in fs::read_dir(&mountpoint).unwrap() {
+        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
+            assert_eq!(file.unwrap().metadata().unwrap().len(), 0);
+        }
+    }
+    let full = heap_bytes(pid);
+    assert!(full > before + 8 * MIB, "{FOLDERS} folders of {EACH} files cost something: {before} and {full} bytes");
+    // The kernel forgets what is gone.
+    for folder in 0..FOLDERS {
+        fs::remove_dir_all(mountpoint.join(folder.to_string())).unwrap();
+    }
+    wait_until("most of it comes back", || heap_bytes(pid) < before + (full - before) / 2);
+    assert_eq!(fs::metadata(&mountpoint).unwrap().nlink(), 2);
+    scratch.umount(&mountpoint);
+    mount.wait();
+}
