@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use slackwater_fuse::Printable as _;
 
 use crate::bytes;
 use crate::cgroups::{Cgroup, memory, unified};
@@ -236,7 +237,7 @@ fn status_has_the_figures_of_each_tenant_and_prints_any_name() {
     assert_eq!((&tenant["limit_bytes"], &tenant["charged_bytes"]), (&(16 << 20).into(), &(2 << 20).into()), "{tenant}");
     assert_eq!((&tenant["state"], &tenant["wants_room"]), (&"online".into(), &false.into()), "{tenant}");
     let text = scratch.run(["status", mountpoint.to_str().unwrap()]);
-    text.expect(0, &["tenants: ", &format!("  {:?}: 2.0 MiB of 16.0 MiB", cgroup.path)]);
+    text.expect(0, &["tenants: ", &format!("  {}: 2.0 MiB of 16.0 MiB", cgroup.path.printable())]);
     assert!(!text.text.contains('\u{1b}'), "{:?}", text.text);
 
     cgroup.remove();
