@@ -12,7 +12,8 @@ Exit status:
   2  wrong arguments
   3  busy: something is in use; nothing was changed
   4  the deadline passed; the volume is still mounted and nothing is lost
-  5  not mounted";
+  5  not mounted
+  6  unmounted, but somebody had removed files in the source that had unwritten data: that is in files of its own";
 
 /// Why the command ends with another status than 0.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,7 @@ pub(crate) enum Reason {
     Busy,
     Deadline,
     NotMounted,
+    Rescued,
 }
 
 impl Reason {
@@ -34,6 +36,7 @@ impl Reason {
             Self::Busy => 3,
             Self::Deadline => 4,
             Self::NotMounted => 5,
+            Self::Rescued => 6,
         }
     }
 }

@@ -10,6 +10,7 @@ mod idle_nodes;
 mod landing;
 mod leaving;
 mod lending;
+mod removed_files;
 #[path = "../rig/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;

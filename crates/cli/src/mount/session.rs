@@ -19,7 +19,7 @@ use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
 use crate::mount::door::{Door, Umount};
-use crate::mount::{pressure, shrinkers, tenants, would_lose};
+use crate::mount::{pressure, rescued, shrinkers, tenants, would_lose};
 use crate::mountinfo::Mounts;
 use crate::registry::Entry;
 
@@ -397,9 +397,15 @@ impl Session {
                 // A deadline beyond the end of time is none.
                 let now = Instant::now();
                 let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
+                let volume = self.state().volume.clone();
+                let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
                 self.umount(Umount { deadline: Some(within), force, discard }, &mut tick)?;
+                // The volume is let go of: whoever gives everything back waits for that.
+                let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
                 let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
-                self.wait_released(deadline, discard, &mut tick).map(|()| Reply::Done)
+                self.wait_released(deadline, discard, &mut tick)?;
+                rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), &self.entry.source.path)?;
+                Ok(Reply::Done)
             }
             Request::Detach => self.door(None, &mut tick)?.detach().map(|()| Reply::Done),
             Request::Set { key, value } if key == "dontcache" => {

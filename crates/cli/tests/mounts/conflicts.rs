@@ -80,6 +80,44 @@ fn what_was_only_read_or_renamed_after_a_crash_gets_its_data() {
     assert!(fs::read(source.join("b")).unwrap() == wanted);
 }
 
+#[test]
+fn p02_a_file_removed_in_the_source_while_it_is_dirty_is_reported_and_kept() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    for name in ["a", "b"] {
+        fs::write(mountpoint.join(name), bytes(1, LEN)).unwrap();
+        fs::remove_file(source.join(name)).unwrap();
+    }
+    let output = scratch.run(["umount", mountpoint.to_str().unwrap()]);
+    output.expect(6, &["2 files with unwritten data had been removed", "slackwater-conflict-"]);
+    drop(mount);
+    for entry in fs::read_dir(&source).unwrap() {
+        assert!(fs::read(entry.unwrap().path()).unwrap() == bytes(1, LEN));
+    }
+    assert_eq!(fs::read_dir(&source).unwrap().count(), 2);
+}
+
+#[test]
+fn p02_a_source_removed_while_it_is_dirty_is_not_unmounted_without_a_word() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let file = File::create(mountpoint.join("a")).unwrap();
+    file.write_all_at(&bytes(1, LEN), 0).unwrap();
+    fs::remove_dir_all(&source).unwrap();
+    assert!(file.sync_all().is_err());
+    drop(file);
+    let path = mountpoint.to_str().unwrap();
+    scratch.run(["sync", path]).expect(1, &[]);
+    let left = scratch.run(["umount", path, "--deadline", "1s"]);
+    assert_eq!(left.code, Some(4), "{}", left.text);
+    scratch.umount_with(&mountpoint, &["--discard", "--yes"]);
+    drop(mount);
+}
+
 /// Times that are still to be sent are brought in as data is, also where no data is left.
 #[test]
 fn times_that_were_not_sent_survive_with_no_data_left() {

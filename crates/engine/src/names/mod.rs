@@ -235,6 +235,8 @@ impl SuperBlock {
         self.claim_space(pages, || {
             let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
             let (from, to) = (from.to_os_string(), to.to_os_string());
+            // Which name the other file loses is known when it is answered: until then nobody judges any.
+            let removal = other.is_some().then(|| self.removals.begin());
             let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
             let rename =
                 || self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
@@ -247,12 +249,14 @@ impl SuperBlock {
                     Ok(()) => self.call(None, |done| Call::Getattr { node: asked, done }).map(Some),
                     Err(_) => Ok(None),
                 };
+                if let Ok(Some(attr)) = &attr {
+                    other.record_names(attr.nlink);
+                }
+                removal.into_iter().for_each(|removal| self.removals.end(removal));
                 other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
                 renamed?;
                 other.adopt_node(node);
-                if let Some(attr) = attr? {
-                    other.record_names(attr.nlink);
-                }
+                attr?;
                 self.space.outdate();
                 return Ok(());
             }

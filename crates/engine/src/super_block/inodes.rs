@@ -140,7 +140,8 @@ impl SuperBlock {
         }
         let unlinked = {
             let mut state = inode.state.lock();
-            let unlinked = state.attr.nlink == 0 && inode.kind() == NodeKind::File;
+            // One that somebody else removed is written back, and rescued then (`removed`).
+            let unlinked = state.attr.nlink == 0 && state.nameless && inode.kind() == NodeKind::File;
             if unlinked {
                 state.doomed = true;
                 state.meta = 0;

@@ -26,12 +26,14 @@ mod inode_lru;
 mod inodes;
 mod quiesce;
 mod reads;
+mod removed;
 mod rescued;
 mod shrinker;
 mod space;
 mod status;
 mod tenants;
 
+pub(crate) use self::rescued::RescueFile;
 pub use self::rescued::{Rescued, RescuedFrom};
 pub(crate) use claims::{NAME_PAGES, pages_of};
 pub(crate) use inode_lru::LruPlace;
@@ -120,6 +122,7 @@ pub struct SuperBlock {
     pub(crate) reads: ReadCounts,
     /// What recovery found no file for.
     pub(crate) rescued: Mutex<Vec<Rescued>>,
+    pub(crate) removed: Mutex<Vec<removed::RemovedFile>>,
 }
 
 impl SuperBlock {
@@ -171,6 +174,7 @@ impl SuperBlock {
             changed_underneath: AtomicU64::new(0),
             reads: ReadCounts::default(),
             rescued: Mutex::new(LEAVES, Vec::new()),
+            removed: Mutex::new(LEAVES, Vec::new()),
         });
         sb.root_wb.set_super_block(&sb);
         sb.refresh_space(engine.clock.now());
@@ -217,7 +221,9 @@ impl SuperBlock {
         // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let result = match self.writable() {
-            Ok(()) => crate::writeback::sync::sync_volume(self, None).map_err(FileError::from),
+            Ok(()) => crate::writeback::sync::sync_volume(self, None)
+                .and_then(|()| self.rescue_removed())
+                .map_err(FileError::from),
             Err(error) => Err(error),
         };
         self.syncs.fetch_sub(1, Ordering::SeqCst);

@@ -240,7 +240,7 @@ impl SuperBlock {
             if !self.wait_for_attempt(deadline) {
                 return Err(self.deadline_error());
             }
-            let result = sync_volume(self, deadline);
+            let result = sync_volume(self, deadline).and_then(|()| self.rescue_removed());
             let failed = result.as_ref().is_err_and(|error| error.kind() != ErrorKind::TimedOut);
             self.flush_backoff.tried(failed, self.engine().clock.now(), &self.engine().tunables);
             if result.is_ok() && self.is_clean() {
@@ -275,6 +275,8 @@ impl SuperBlock {
 
     /// Discard: whatever is still dirty is dropped, now or when its unit comes back.
     fn doom_all(&self) {
+        let removed = std::mem::take(&mut *self.removed.lock());
+        drop(removed); // closes nodes: under no lock
         let mut leaves = 0;
         for inode in self.all_inodes() {
             {

@@ -439,6 +439,9 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
     let owner = Arc::clone(inode);
     let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
         let sb = Arc::clone(owner.super_block());
+        if answer.as_ref().is_ok_and(|attr| attr.nlink == 0) {
+            sb.note_nameless(&owner);
+        }
         owner.end_flush(flush, answer.as_ref().ok());
         tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = owner.id().ino, ok = answer.is_ok(),
             "writeback_write_inode");

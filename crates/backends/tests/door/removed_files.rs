@@ -1,0 +1,99 @@
+//! Somebody else removes a file in the backend that has data here: that is reported, and nothing is lost.
+
+use std::fs;
+
+use slackwater::backend::Removal;
+use slackwater::{Engine, ErrorKind, File, FileError, RescuedFrom, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::{DirBackend, SystemClock};
+use std::sync::Arc;
+
+use crate::rig::{TempDir, assert_same, create, pattern};
+
+struct Mounted {
+    dir: TempDir,
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+}
+
+impl Mounted {
+    fn new(name: &str) -> Self {
+        let dir = TempDir::new(name);
+        let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).unwrap();
+        let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
+        let volume = engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
+        Self { dir, engine, volume }
+    }
+
+    /// A file with durable bytes, some of which were written over since.
+    fn dirty(&self, name: &str) -> (File, Vec<u8>) {
+        let file = create(&self.volume, name);
+        let mut bytes = pattern(1, 100_001);
+        file.write_at(0, &bytes).unwrap();
+        file.fsync().unwrap();
+        file.write_at(5000, b"newer").unwrap();
+        bytes[5000..5005].copy_from_slice(b"newer");
+        (file, bytes)
+    }
+
+    /// The one file that data went to.
+    fn rescued(&self) -> Vec<u8> {
+        let [rescued] = &self.volume.rescued()[..] else { panic!("{:?}", self.volume.rescued()) };
+        assert_eq!(rescued.from, RescuedFrom::Removed);
+        fs::read(self.dir.path().join(&rescued.name)).unwrap()
+    }
+}
+
+#[test]
+fn p02_a_dirty_file_removed_behind_the_volume_fails_fsync_and_is_kept_by_the_unmount() {
+    let mounted = Mounted::new("removed-fsync");
+    let (file, bytes) = mounted.dirty("a");
+    fs::remove_file(mounted.dir.path().join("a")).unwrap();
+    let error = file.fsync().unwrap_err();
+    assert!(matches!(error, FileError::Writeback(ErrorKind::Stale)) || error.kind() == ErrorKind::Stale, "{error}");
+    drop(file);
+    mounted.volume.umount(UmountOptions::default()).unwrap();
+    assert_same(&mounted.rescued(), &bytes, "what it held");
+    assert!(mounted.engine.surviving_volumes().is_empty());
+}
+
+#[test]
+fn p02_a_dirty_file_replaced_behind_the_volume_is_kept_by_a_sync_that_fails_first() {
+    let mounted = Mounted::new("removed-sync");
+    let (file, bytes) = mounted.dirty("a");
+    fs::write(mounted.dir.path().join("new"), b"theirs").unwrap();
+    fs::rename(mounted.dir.path().join("new"), mounted.dir.path().join("a")).unwrap();
+    // Nobody has it open any more, and the cache alone has the data.
+    drop(file);
+    mounted.volume.sync().unwrap_err();
+    mounted.volume.sync().unwrap();
+    assert_same(&mounted.rescued(), &bytes, "what it held");
+    assert_same(&fs::read(mounted.dir.path().join("a")).unwrap(), b"theirs", "theirs");
+    mounted.volume.umount(UmountOptions::default()).unwrap();
+}
+
+#[test]
+fn what_is_removed_through_the_volume_is_reported_to_nobody() {
+    let mounted = Mounted::new("removed-here");
+    let root = mounted.volume.root().unwrap();
+    for nth in 0..50 {
+        let (file, _) = mounted.dirty("a");
+        if nth % 2 == 0 {
+            mounted.volume.remove(&root, "a", Removal::File).unwrap();
+        } else {
+            let other = create(&mounted.volume, "b");
+            drop(other);
+            mounted.volume.rename(&root, "b", &root, "a", slackwater::backend::RenameMode::Replace).unwrap();
+        }
+        file.fsync().unwrap();
+        drop(file);
+        if nth % 2 == 1 {
+            mounted.volume.remove(&root, "a", Removal::File).unwrap();
+        }
+        mounted.volume.sync().unwrap();
+    }
+    assert_eq!(mounted.volume.rescued(), []);
+    drop(root);
+    mounted.volume.umount(UmountOptions::default()).unwrap();
+    assert_eq!(fs::read_dir(mounted.dir.path()).unwrap().count(), 0);
+}
