@@ -3,10 +3,16 @@
 //! The next daemon at the same socket takes the arena over as it is. A volume of which it has data gets it when it is mounted
 //! again; those that the configuration does not name are brought in at once and not mounted. What cannot be brought in
 //! stays in the arena, and the entry in the registry says whose it is.
+//!
+//! # Invariants
+//! L1. Each volume is brought in by a thread of its own, beside everything else: a source that hangs keeps nobody waiting
+//!     but who mounts that source.
+//! L2. While it is brought in nobody else mounts its source, and the arena is not removed: an identity is in `bringing_in` from
+//!     before its survivors are taken until they are in the source or in the arena again.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use slackwater::{Engine, UmountOptions};
 use slackwater_arena::{Arena, Survivors};
@@ -24,6 +30,9 @@ use crate::terminal::say;
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     volumes: HashMap<String, LeftVolume>,
+    /// L2.
+    bringing_in: Mutex<HashSet<String>>,
+    brought_in: Condvar,
 }
 
 #[derive(Debug)]
@@ -49,7 +58,7 @@ impl Left {
             left.bytes += arena_file::bytes_in(survivor);
         }
         volumes.retain(|_, left| !left.nodes.is_empty());
-        Self { volumes }
+        Self { volumes, ..Self::default() }
     }
 
     fn bytes(&self) -> u64 {
@@ -67,32 +76,62 @@ impl Left {
         source.map_or_else(|| format!("volume {identity}"), |source| source.printable().to_string())
     }
 
-    /// Brings in what belongs to sources that `is_mounted_anyway` does not know.
+    fn bringing_in(&self) -> MutexGuard<'_, HashSet<String>> {
+        // A thread that panicked has changed one or none.
+        self.bringing_in.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something of a dead daemon's is on its way to a source (L2).
+    pub(crate) fn is_being_brought_in(&self) -> bool {
+        !self.bringing_in().is_empty()
+    }
+
+    /// Waits until what is left of a volume is in its source, or is known to stay in the arena (L2).
     ///
     /// # Blocking
-    /// For these sources.
-    pub(crate) fn bring_in(&self, engine: &Engine, dead: &[Found], is_mounted_anyway: impl Fn(&Path) -> bool) {
-        for found in dead {
-            let entry = &found.entry;
-            let source = &entry.source.path;
-            let Some(left) = self.volumes.get(&entry.identity).filter(|_| !is_mounted_anyway(source)) else { continue };
-            let brought = || -> Result<(), String> {
-                let backend = find_nodes::open_for(source, Some(&left.nodes)).map_err(|error| error.to_string())?;
-                let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
-                rescued::say_all(&volume.rescued(), source);
-                volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
-            };
-            match brought() {
-                Ok(()) => {
-                    say!("Brought in {} of {}.", size::text(left.bytes), source.printable());
-                    found.remove();
-                }
-                Err(error) => {
-                    say!("{} of {} are in the arena alone: {error}", size::text(left.bytes), source.printable());
-                    say!("  They are kept there; mount it again when the cause is gone.");
-                }
+    /// For the source.
+    pub(crate) fn wait_until_brought_in(&self, identity: &str) {
+        let is_on_its_way = |bringing_in: &mut HashSet<String>| bringing_in.contains(identity);
+        drop(self.brought_in.wait_while(self.bringing_in(), is_on_its_way));
+    }
+
+    /// The entries of the dead whose data belongs to sources that `is_mounted_anyway` does not know. Nobody mounts these until
+    /// [`Left::bring_in`] is done with each of them.
+    pub(crate) fn reserve(&self, dead: Vec<Found>, is_mounted_anyway: impl Fn(&Path) -> bool) -> Vec<Found> {
+        let is_to_come = |found: &Found| {
+            self.volumes.contains_key(&found.entry.identity) && !is_mounted_anyway(&found.entry.source.path)
+        };
+        let reserved: Vec<_> = dead.into_iter().filter(is_to_come).collect();
+        self.bringing_in().extend(reserved.iter().map(|found| found.entry.identity.clone()));
+        reserved
+    }
+
+    /// Brings in what belongs to the source of one that was reserved.
+    ///
+    /// # Blocking
+    /// For the source.
+    pub(crate) fn bring_in(&self, engine: &Engine, found: &Found) {
+        let entry = &found.entry;
+        let source = &entry.source.path;
+        let Some(left) = self.volumes.get(&entry.identity) else { return };
+        let brought = || -> Result<(), String> {
+            let backend = find_nodes::open_for(source, Some(&left.nodes)).map_err(|error| error.to_string())?;
+            let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
+            rescued::say_all(&volume.rescued(), source);
+            volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
+        };
+        match brought() {
+            Ok(()) => {
+                say!("Brought in {} of {}.", size::text(left.bytes), source.printable());
+                found.remove();
+            }
+            Err(error) => {
+                say!("{} of {} are in the arena alone: {error}", size::text(left.bytes), source.printable());
+                say!("  They are kept there; mount it again when the cause is gone.");
             }
         }
+        self.bringing_in().remove(&entry.identity);
+        self.brought_in.notify_all();
     }
 }
 

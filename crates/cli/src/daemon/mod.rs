@@ -19,6 +19,7 @@
 //! 6. Until somebody ends it ([`end`]).
 
 mod answer;
+mod begin;
 pub(crate) mod client;
 mod config;
 mod end;
@@ -30,7 +31,6 @@ mod socket;
 mod systemd;
 mod volumes;
 
-use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let (engine, left) = start_engine(&config, &arena_path, &dead, &watch)?;
     let volumes = start_volumes(&config, &engine, registry, &socket_path, &arena_path, left);
     // Nobody has written yet: but for what a dead daemon left the file has nothing.
-    let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &arena_path)))?;
+    let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &Left::default(), &arena_path)))?;
     let shrunk = engine.clone();
     let shrink = move |priority| shrunk.shrink(priority);
     let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
@@ -109,12 +109,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.printable())))?;
 
     let configured: Vec<MountRequest> = config.mounts().collect();
-    let sources: HashSet<PathBuf> = match dead[..] {
-        [] => HashSet::new(),
-        _ => configured.iter().filter_map(|request| request.source.canonicalize().ok()).collect(),
-    };
-    volumes.shared.left.bring_in(&engine, &dead, |source| sources.contains(source));
-    let mounted = configured.iter().filter(|request| mount_configured(&volumes, request)).count();
+    let mounted = begin::begin(&volumes, &engine, &configured, dead);
     let watched = Arc::clone(&volumes);
     systemd::ready(mounted, move || watched.is_answering());
     tell!(
@@ -132,7 +127,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     volumes.shared.events.end();
     unanswered.wait_for_none();
     drop((listens, metrics));
-    if remove_if_empty(&engine, &arena_path)? {
+    if remove_if_empty(&engine, &volumes.shared.left, &arena_path)? {
         tell!("Ended: everything is in the sources.");
     } else {
         say!("Ended; what a daemon that died has left stays in {}.", arena_path.printable());
@@ -142,8 +137,9 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Removes the arena, unless something is left in it of volumes that were not mounted. Whether it did.
-fn remove_if_empty(engine: &Engine, arena_path: &Path) -> Result<bool, Failure> {
-    let is_empty = engine.surviving_volumes().is_empty();
+fn remove_if_empty(engine: &Engine, left: &Left, arena_path: &Path) -> Result<bool, Failure> {
+    // In this order: what comes back to the arena does so before it counts as done (L2 of `left`).
+    let is_empty = !left.is_being_brought_in() && engine.surviving_volumes().is_empty();
     if is_empty {
         arena_file::remove(arena_path)?;
     }
@@ -219,14 +215,4 @@ fn start_engine(config: &Config, arena_path: &Path, dead: &[Found], watch: &Watc
     };
     let arena = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
     Ok((Engine::new(arena, Arc::new(SystemClock), tunables), Left::default()))
-}
-
-fn mount_configured(volumes: &Volumes, request: &MountRequest) -> bool {
-    match volumes.mount(request) {
-        Ok(_) => true,
-        Err(failure) => {
-            say!("{}: not mounted: {failure}", request.name.as_deref().unwrap_or_default());
-            false
-        }
-    }
 }

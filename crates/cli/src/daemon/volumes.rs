@@ -161,6 +161,7 @@ impl Volumes {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &*session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
+        left.wait_until_brought_in(identity);
         let backend = find_nodes::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
         let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, Write};
 use rustix::process::Signal;
 
 use crate::rig::{Scratch, need_fuse, wait_until};
-use crate::running::{Daemon, is_mounted};
+use crate::running::{Daemon, is_mounted, table};
 
 const BYTES: usize = 3 << 20;
 
@@ -56,4 +56,39 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     scratch.umount(&middle);
     drop(server);
     assert_eq!(fs::read(base.join("file")).unwrap(), vec![7; BYTES]);
+}
+
+#[test]
+fn p04_a_daemon_starts_beside_a_dead_ones_source_that_hangs() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (base, middle) = scratch.pair("base");
+    let server = scratch.mount(&base, &middle, &[]);
+    let top = scratch.dir("top", 0o755);
+    let (left, configured) = (scratch.pair("left"), scratch.pair("configured"));
+    let config = "dirty-expire = \"1h\"\n".to_owned() + &table("configured", &configured.0, &configured.1);
+    let mut daemon = Daemon::start(&scratch, &config);
+    daemon.mount(&middle, &top, "hung");
+    daemon.mount(&left.0, &left.1, "left");
+    for path in [&top, &left.1, &configured.1] {
+        fs::write(path.join("file"), vec![5; BYTES]).unwrap();
+    }
+    daemon.kill();
+    server.process.signal(Signal::STOP);
+    // Neither what is configured nor what else is left waits for the one that hangs.
+    let daemon = Daemon::start(&scratch, &config);
+    assert_eq!(daemon.states(), [("configured".to_owned(), "mounted".to_owned())]);
+    assert_eq!(fs::read(configured.1.join("file")).unwrap(), vec![5; BYTES]);
+    assert_eq!(fs::read(left.0.join("file")).unwrap(), vec![5; BYTES]);
+    assert_eq!(daemon.said("Some sources have not answered yet"), 1, "{}", daemon.all_said());
+    // An end that does not wait for it keeps what it has.
+    daemon.end();
+    assert!(scratch.arena("daemon").exists());
+    server.process.signal(Signal::CONT);
+    let daemon = Daemon::start(&scratch, &config);
+    assert_eq!(fs::read(middle.join("file")).unwrap(), vec![5; BYTES]);
+    daemon.end();
+    assert!(!scratch.arena("daemon").exists());
+    scratch.umount(&middle);
+    drop(server);
 }

@@ -2,7 +2,7 @@
 //!
 //! Each file, and each slot of the file of slots, has a version that was made durable, and versions that were begun
 //! since. After the cut it holds the durable one or one of the later ones, whole; what was cut to nothing first may
-//! also hold the beginning of a later one.
+//! also hold the beginning of a later one, with zeroes in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -122,7 +122,11 @@ impl State {
             return self.durable == Version::NONE || self.begun.contains(&Version::NONE);
         };
         let is = |version: Version| version != Version::NONE && found == version.bytes();
-        let is_part = |version: &Version| version.bytes().starts_with(found);
+        // ext4 gives a file its size when it sends the bytes: those that did not arrive are zeroes.
+        let is_part = |version: &Version| {
+            let bytes = version.bytes();
+            found.len() <= bytes.len() && found.iter().zip(&bytes).all(|(found, byte)| found == byte || *found == 0)
+        };
         // A new file, and one that was cut, may be short of what it was given.
         let may_be_short = self.is_cut || self.durable == Version::NONE;
         is(self.durable) || self.begun.iter().any(|version| is(*version) || may_be_short && is_part(version))
