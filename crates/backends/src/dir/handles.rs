@@ -49,7 +49,8 @@ impl Handles {
         let has_kernel_handles = kernel_handle.is_some();
         let reopens = kernel_handle.as_ref().is_some_and(|handle| open_handle(root.as_fd(), handle).is_ok());
         let reopening = if reopens { wanted } else { Reopening::ByDescriptor };
-        let numbers = kernel_handle.filter(|_| reopening == Reopening::ByKernel).and_then(Numbers::like);
+        let numbers = kernel_handle.filter(|_| reopening == Reopening::ByKernel);
+        let numbers = numbers.and_then(|handle| Numbers::like(root, &handle));
         Self { reopening, has_kernel_handles, numbers, pins: Mutex::new(BACKEND, Pins::new()) }
     }
 
@@ -91,8 +92,8 @@ impl Handles {
     /// caller to check.
     pub(super) fn open(&self, root: &OwnedFd, handle: &FileHandle) -> io::Result<OwnedFd> {
         if let Some(number) = handle.number() {
-            let handle = self.numbers.as_ref().map(|numbers| numbers.whole(number));
-            return open_settled(root, &handle.ok_or(Errno::STALE)?);
+            let numbers = self.numbers.as_ref().ok_or(Errno::STALE)?;
+            return open_settled(root, &numbers.whole(root, number)?);
         }
         let (&tag, body) = handle.as_bytes().split_first().ok_or(Errno::STALE)?;
         match tag {

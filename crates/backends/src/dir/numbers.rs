@@ -2,15 +2,19 @@
 //!
 //! A kernel handle is opaque. The forms of a few file systems are part of what they have on disk or sent to NFS clients,
 //! and will not change: number and generation of the inode, both of 32 bits as a rule, beside words that are
-//! the same for all files of a volume. Number and generation are then the whole handle. Nothing here is trusted: whoever opens
+//! the same for all files of a volume. Number and generation are then the whole handle. XFS of some size has numbers of more
+//! bits: there 24 bits of the generation are kept, and the file system is asked for the others. Nothing here is trusted: whoever opens
 //! by such a handle asks the file that it leads to for its handle again and compares.
 //!
 //! # Kernel counterpart
 //! `FILEID_INO32_GEN` (ext2, ext3, ext4, F2FS, small XFS), `shmem_encode_fh`, `struct xfs_fid64`, `struct btrfs_fid`.
 
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io;
 use slackwater::backend::FileHandle;
 
-use super::sys::KernelHandle;
+use super::sys::{KernelHandle, xfs_generation};
 
 /// Where a kind of handle has its number and generation, in words of 32 bits.
 #[derive(Copy, Clone)]
@@ -19,19 +23,26 @@ struct Form {
     words: usize,
     ino: usize,
     generation: usize,
+    /// Bits of a short form that are the number's; the upper ones are the generation's.
+    ino_bits: u32,
 }
 
 const FORMS: [Form; 4] = [
-    Form { kind: 1, words: 2, ino: 0, generation: 1 },
+    Form { kind: 1, words: 2, ino: 0, generation: 1, ino_bits: 32 },
     // tmpfs. The last word is the upper half of the number.
-    Form { kind: 1, words: 3, ino: 1, generation: 0 },
+    Form { kind: 1, words: 3, ino: 1, generation: 0, ino_bits: 32 },
     // XFS with numbers of 64 bits. The second word is the upper half.
-    Form { kind: 0x81, words: 3, ino: 0, generation: 2 },
+    Form { kind: XFS, words: 3, ino: 0, generation: 2, ino_bits: 40 },
     // btrfs. The second word is the upper half; then the number of the subvolume, which has a device number of its own.
-    Form { kind: 0x4d, words: 5, ino: 0, generation: 4 },
+    Form { kind: 0x4d, words: 5, ino: 0, generation: 4, ino_bits: 32 },
 ];
 
+/// Kind of the handles of XFS whose numbers have 64 bits.
+const XFS: i32 = 0x81;
+
 const WORD_BYTES: usize = 4;
+/// Where XFS has the upper half of a number.
+const UPPER: usize = 1;
 
 /// The handles of a volume that number and generation tell apart.
 pub(super) struct Numbers {
@@ -41,31 +52,58 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Those like `root`, if its form is known.
-    pub(super) fn like(root: KernelHandle) -> Option<Self> {
-        let like = words(&root);
-        let form = FORMS.into_iter().find(|form| form.kind == root.kind && form.words == like.len())?;
+    /// Those like `handle`, which is that of `root`, if its form is known and the way there and back works.
+    pub(super) fn like(root: &OwnedFd, handle: &KernelHandle) -> Option<Self> {
+        let numbers = Self::of_form(handle)?;
+        let number = numbers.short(handle)?.number()?;
+        numbers.whole(root, number).is_ok_and(|whole| whole == *handle).then_some(numbers)
+    }
+
+    fn of_form(handle: &KernelHandle) -> Option<Self> {
+        let like = words(handle);
+        let form = FORMS.into_iter().find(|form| form.kind == handle.kind && form.words == like.len())?;
         Some(Self { form, like })
     }
 
     /// The short form of `handle`, if it differs from the others in number and generation only.
     pub(super) fn short(&self, handle: &KernelHandle) -> Option<FileHandle> {
         let mut words = words(handle);
-        let (ino, generation) = (*words.get(self.form.ino)?, *words.get(self.form.generation)?);
+        let (low, generation) = (*words.get(self.form.ino)?, *words.get(self.form.generation)?);
+        let mut ino = u64::from(u32::from_le_bytes(low));
         for place in [self.form.ino, self.form.generation] {
             words[place] = self.like[place];
         }
-        let number = |word| u32::from_le_bytes(word);
-        let is_alike = handle.kind == self.form.kind && words == self.like;
-        is_alike.then(|| FileHandle::numbered(number(ino), number(generation)))
+        if self.has_upper_half() {
+            ino |= u64::from(u32::from_le_bytes(words[UPPER])) << 32;
+            words[UPPER] = self.like[UPPER];
+        }
+        let is_alike = handle.kind == self.form.kind && words == self.like && ino >> self.form.ino_bits == 0;
+        let generation = u64::from(u32::from_le_bytes(generation));
+        is_alike.then(|| FileHandle::from_number(ino | generation << self.form.ino_bits))
     }
 
     /// The kernel's handle of which `number` is the short form.
-    pub(super) fn whole(&self, number: u64) -> KernelHandle {
+    pub(super) fn whole(&self, root: &OwnedFd, number: u64) -> io::Result<KernelHandle> {
+        let ino = number & ((1 << self.form.ino_bits) - 1);
+        let generation = match self.has_upper_half() {
+            true => xfs_generation(root.as_fd(), ino)?,
+            false => (number >> self.form.ino_bits) as u32,
+        };
+        Ok(self.of(ino, generation))
+    }
+
+    fn of(&self, ino: u64, generation: u32) -> KernelHandle {
         let mut words = self.like.clone();
-        words[self.form.ino] = (number as u32).to_le_bytes();
-        words[self.form.generation] = ((number >> 32) as u32).to_le_bytes();
+        words[self.form.ino] = (ino as u32).to_le_bytes();
+        words[self.form.generation] = generation.to_le_bytes();
+        if self.has_upper_half() {
+            words[UPPER] = ((ino >> 32) as u32).to_le_bytes();
+        }
         KernelHandle { kind: self.form.kind, bytes: words.concat() }
+    }
+
+    fn has_upper_half(&self) -> bool {
+        self.form.kind == XFS
     }
 }
 
@@ -90,20 +128,23 @@ mod tests {
             (0x4d, &[256, 0, 5, 0, 9], &[12, 0, 5, 0, 77]),
         ];
         for (kind, root, words) in forms {
-            let numbers = Numbers::like(handle(kind, root)).expect("the form is known");
+            let numbers = Numbers::of_form(&handle(kind, root)).expect("the form is known");
             let file = handle(kind, words);
             let short = numbers.short(&file).expect("it is like the root");
-            assert_eq!(short.number(), Some(77 << 32 | 12), "{kind:#x}");
-            assert_eq!(numbers.whole(77 << 32 | 12), file);
+            assert_eq!(short.number(), Some(77 << numbers.form.ino_bits | 12), "{kind:#x}");
+            assert_eq!(numbers.of(12, 77), file);
         }
     }
 
     #[test]
     fn what_does_not_fit_has_no_number() {
-        let numbers = Numbers::like(handle(0x81, &[128, 0, 5])).expect("the form is known");
-        assert_eq!(numbers.short(&handle(0x81, &[12, 1, 77])), None, "a number of more than 32 bits");
+        let numbers = Numbers::of_form(&handle(0x81, &[128, 0, 5])).expect("the form is known");
+        let large = handle(0x81, &[12, 0x12, 0x3400_0077]);
+        assert_eq!(numbers.short(&large).and_then(|short| short.number()), Some(0x77 << 40 | 0x12 << 32 | 12));
+        assert_eq!(numbers.of(0x12 << 32 | 12, 0x3400_0077), large);
+        assert_eq!(numbers.short(&handle(0x81, &[12, 0x100, 77])), None, "a number of more than 40 bits");
         assert_eq!(numbers.short(&handle(0x81, &[12, 0, 77, 1])), None);
         assert_eq!(numbers.short(&handle(1, &[12, 0, 77])), None);
-        assert!(Numbers::like(handle(7, &[1, 2])).is_none());
+        assert!(Numbers::of_form(&handle(7, &[1, 2])).is_none());
     }
 }

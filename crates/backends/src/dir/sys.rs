@@ -1,8 +1,8 @@
-//! The two system calls that the rest of the folder has no safe wrapper for: kernel file handles.
+//! The system calls that the rest of the folder has no safe wrapper for: kernel file handles, and what XFS knows of an inode.
 //!
 //! # Kernel counterpart
-//! `name_to_handle_at(2)` and `open_by_handle_at(2)`.
-#![allow(unsafe_code, reason = "rustix has no wrapper for file handles")]
+//! `name_to_handle_at(2)`, `open_by_handle_at(2)` and `XFS_IOC_BULKSTAT`.
+#![allow(unsafe_code, reason = "rustix has no wrapper for file handles and for ioctls of XFS")]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -58,6 +58,46 @@ pub(super) fn open_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Resul
     }
     // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `struct xfs_bulkstat_req` with room for one inode.
+#[repr(C)]
+struct XfsBulkstat {
+    ino: u64,
+    flags: u32,
+    wanted: u32,
+    found: u32,
+    group: u32,
+    reserved: [u64; 5],
+    found_ino: u64,
+    sizes_and_times: [u64; 7],
+    generation: u32,
+    rest: [u32; 31],
+}
+
+/// The generation of inode `ino` of the XFS that `root` is open on. `ESTALE` if there is none.
+///
+/// Needs CAP_SYS_ADMIN.
+pub(super) fn xfs_generation(root: BorrowedFd<'_>, ino: u64) -> Result<u32, Errno> {
+    const XFS_IOC_BULKSTAT: libc::Ioctl = 0x8040_587f_u32 as libc::Ioctl;
+    let mut request = XfsBulkstat {
+        ino,
+        flags: 0,
+        wanted: 1,
+        found: 0,
+        group: 0,
+        reserved: [0; _],
+        found_ino: 0,
+        sizes_and_times: [0; _],
+        generation: 0,
+        rest: [0; _],
+    };
+    // SAFETY: `request` is laid out as the kernel's head and one `struct xfs_bulkstat`, which is all that is asked for.
+    if unsafe { libc::ioctl(root.as_raw_fd(), XFS_IOC_BULKSTAT, &raw mut request) } < 0 {
+        return Err(last_errno());
+    }
+    // It goes on to the next inode where there is none of this number.
+    if request.found == 1 && request.found_ino == ino { Ok(request.generation) } else { Err(Errno::STALE) }
 }
 
 fn last_errno() -> Errno {

@@ -135,13 +135,8 @@ impl FileHandle {
         (bytes.len() <= MAX_HANDLE_BYTES).then(|| Self(bytes.into()))
     }
 
-    /// The handle of a node that its number on the device and a generation lead to, whichever process asks: the two
-    /// are its eight bytes. No other handle has eight.
-    pub fn numbered(ino: u32, generation: u32) -> Self {
-        Self::from_number(u64::from(ino) | u64::from(generation) << 32)
-    }
-
-    /// The handle whose [number](Self::number) this is.
+    /// The handle of a node that a number leads to, whichever process asks: its eight bytes. No other handle has eight.
+    /// The lower bits of the number are those of the node's number on its device, the upper ones tell generations apart.
     pub fn from_number(number: u64) -> Self {
         Self(number.to_le_bytes().into())
     }

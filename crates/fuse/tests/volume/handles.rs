@@ -14,9 +14,10 @@ use crate::programs::until;
 use crate::rig::{Rig, Tmpfs, new_home};
 use crate::sys::Handle;
 
-const EXT4: i64 = 0xef53;
+/// ext4, XFS and btrfs.
+const KNOWN: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// Sources whose handles have a known form: a tmpfs, and what these tests have by themselves if that is ext4.
+/// Sources whose handles have a known form: a tmpfs, and what these tests have by themselves if that is one of those.
 fn on_each_file_system(test: impl Fn(Rig)) {
     let new_rig = |home: &Path| {
         let source = home.join("source");
@@ -26,7 +27,7 @@ fn on_each_file_system(test: impl Fn(Rig)) {
     let tmpfs = Tmpfs::new(new_home());
     test(new_rig(&tmpfs.0));
     let home = new_home();
-    if rustix::fs::statfs(&home).unwrap().f_type == EXT4 {
+    if KNOWN.contains(&rustix::fs::statfs(&home).unwrap().f_type) {
         test(new_rig(&home));
     } else {
         fs::remove_dir(home).unwrap();
