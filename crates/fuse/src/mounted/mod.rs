@@ -311,6 +311,11 @@ impl MountedVolume {
         self.detach(force)
     }
 
+    /// Calls that wait for the source, or for a thread to do so.
+    pub fn calls(&self) -> usize {
+        self.volume.calls()
+    }
+
     /// Calls whose callers were let go hold the session open, and nobody else: they end before it is detached.
     fn wait_for_calls(&self, deadline: Option<Tick>) -> Result<(), MountedError> {
         let pause = Completion::new();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use super::Core;
+use super::{BLOCKED_RESERVE, Core};
 use crate::session::Shared;
 
 /// The thread and the session of a call to a [`FileSystem`](crate::FileSystem).
@@ -31,18 +31,18 @@ impl<'a> Context<'a> {
     /// Before the handler waits for anything: makes sure that another thread reads meanwhile. The handler may block until
     /// it drops the guard.
     ///
-    /// None when as many handlers of this session are blocked as may be, or no thread can take this one's place. Then the
-    /// caller queues the request and returns.
+    /// None when as many handlers of this session are blocked as may be (T3 of the pool), or no thread can take this one's
+    /// place. Then the caller queues the request and returns.
     #[must_use]
     pub fn try_block(&self) -> Option<Blocking<'_>> {
         if self.depth.get() == 0 {
-            let most = self.core.options.blocked_max;
-            let more = |blocked: usize| (blocked < most).then_some(blocked + 1);
-            self.session.blocked.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
-            if !self.core.begin_block() {
+            let more = |blocked: usize| self.core.may_block(blocked).then_some(blocked + 1);
+            let others = self.session.blocked.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+            if !self.core.begin_block(others < BLOCKED_RESERVE) {
                 self.session.blocked.fetch_sub(1, Ordering::AcqRel);
                 return None;
             }
+            self.core.blocked.fetch_add(1, Ordering::Relaxed);
             self.has_blocked.set(true);
             self.core.rearm(self.token, self.session.connection.transport.fd());
         }
@@ -76,6 +76,7 @@ impl Drop for Blocking<'_> {
         self.cx.depth.set(self.cx.depth.get() - 1);
         if self.cx.depth.get() == 0 {
             self.cx.core.end_block();
+            self.cx.core.blocked.fetch_sub(1, Ordering::Relaxed);
             self.cx.session.blocked.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -10,7 +10,9 @@
 //! T2. The edge of a session belongs to a thread that reads on until `AGAIN`. One that blocks, or has read its share, gives
 //!     it back by modifying the entry, which looks again whether there is something to read. It reads no more then: it
 //!     waits with the others.
-//! T3. Tokens of the epoll set are never reused: the slot number in the low half, and how often it was used in the high.
+//! T3. A session may always block [`BLOCKED_RESERVE`] threads, and more only while many are left: at most a part of those that
+//!     nobody blocks. So however many sessions hang, the next one that blocks finds threads.
+//! T4. Tokens of the epoll set are never reused: the slot number in the low half, and how often it was used in the high.
 //!
 //! # Lock order
 //! The table's lock is a leaf. A thread that serves a session it knows does not take it.
@@ -40,9 +42,9 @@ pub(crate) use reader::is_handling;
 pub struct PoolOptions {
     /// Threads that read while others are blocked; more of them leave after some idle seconds. At least 1.
     pub readers: usize,
-    /// Most threads of all kinds.
+    /// Most threads of all kinds, without those that sessions may always block (T3).
     pub threads_max: usize,
-    /// Most threads that the handlers of one session keep blocked.
+    /// Most threads that the handlers of one session keep blocked, while there are enough for others.
     pub blocked_max: usize,
     /// Largest payload of a WRITE that any session may have.
     pub max_write: u32,
@@ -109,10 +111,11 @@ impl Pool {
             table: Table::new(),
             active: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
+            blocked: AtomicUsize::new(0),
         };
         let pool = Self { core: Arc::new(core) };
         for _ in 0..options.readers {
-            pool.core.start_thread()?;
+            pool.core.start_thread(false)?;
         }
         Ok(pool)
     }
@@ -151,6 +154,12 @@ impl Drop for Pool {
     }
 }
 
+/// Threads that the handlers of a session may block whatever the other sessions do (T3).
+const BLOCKED_RESERVE: usize = 2;
+/// Beyond it a session may block this part of the threads that are left. With `n` sessions that hang each has
+/// `1 / (n + LEFT_PART)` of all, and as much is left for one more.
+const LEFT_PART: usize = 4;
+
 /// Token of the event that ends all threads.
 const CLOSING: u64 = u64::MAX;
 
@@ -163,12 +172,22 @@ struct Core {
     /// T1.
     active: AtomicUsize,
     threads: AtomicUsize,
+    /// Threads that handlers of any session have blocked.
+    blocked: AtomicUsize,
 }
 
 impl Core {
-    /// Starts one more active thread.
-    fn start_thread(self: &Arc<Self>) -> Result<(), PoolError> {
-        if self.threads.fetch_add(1, Ordering::Relaxed) >= self.options.threads_max {
+    /// Whether a session that has blocked `blocked` threads may block one more (T3). Others may decide at the same moment: then
+    /// a few more than that are blocked.
+    fn may_block(&self, blocked: usize) -> bool {
+        let left = self.options.threads_max.saturating_sub(self.blocked.load(Ordering::Relaxed));
+        let beyond = blocked.saturating_sub(BLOCKED_RESERVE);
+        blocked < BLOCKED_RESERVE || blocked < self.options.blocked_max && beyond < left / LEFT_PART
+    }
+
+    /// Starts one more active thread; `is_reserved`: whatever the others have.
+    fn start_thread(self: &Arc<Self>, is_reserved: bool) -> Result<(), PoolError> {
+        if self.threads.fetch_add(1, Ordering::Relaxed) >= self.options.threads_max && !is_reserved {
             self.threads.fetch_sub(1, Ordering::Relaxed);
             return Err(PoolError::Full);
         }
@@ -191,12 +210,12 @@ impl Core {
     }
 
     /// Takes the calling thread out of the active ones, if others are left (T1).
-    fn begin_block(self: &Arc<Self>) -> bool {
+    fn begin_block(self: &Arc<Self>, is_reserved: bool) -> bool {
         let others = self.active.fetch_sub(1, Ordering::AcqRel) - 1;
         if others >= self.options.readers {
             return true;
         }
-        match self.start_thread() {
+        match self.start_thread(is_reserved) {
             Ok(()) => true,
             Err(error) if others > 0 => {
                 tracing::warn!(%error, others, "a thread blocks and no other takes its place");

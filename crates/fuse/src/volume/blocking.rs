@@ -82,7 +82,12 @@ impl Volume {
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
         self.let_wait(cx, header, reply, move |volume, waiting| {
-            if change.is_some() && !waiting.begin_change(volume.sb.now()) {
+            // Who was killed while the call waited for a thread takes none.
+            let is_wanted = match &change {
+                Some(_) => waiting.begin_change(volume.sb.now()),
+                None => !waiting.is_gone(),
+            };
+            if !is_wanted {
                 return;
             }
             let is_heard = volume.finish(waiting, call(volume));

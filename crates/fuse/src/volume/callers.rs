@@ -82,6 +82,11 @@ impl Waiting {
         if matches!(state.place, Place::Gone) { None } else { Some(state) }
     }
 
+    /// Whether the caller was let go: nothing need be done for it any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.lock().is_none()
+    }
+
     /// A change begins (C3). False: the caller was let go, and it must not be made.
     #[must_use = "no change is made for who was let go"]
     pub(super) fn begin_change(&self, now: Tick) -> bool {

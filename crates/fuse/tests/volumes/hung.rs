@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -142,6 +142,40 @@ fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
     hung.umount().unwrap();
     assert!(fs::read(bindfs.directory.join("a")).unwrap() == pattern(9, BYTES));
     assert_eq!(fs::read_dir(bindfs.directory.join("d")).unwrap().count(), names.len());
+}
+
+/// Each of them would block as many threads as a session may have, and together more than the pool has.
+#[test]
+fn p04_nine_volumes_of_ten_that_hang_leave_threads_to_the_tenth() {
+    const HUNG: usize = 9;
+    const CALLERS: usize = 70;
+    let rig = Rig::new(64 << 20);
+    let hung: Vec<_> = (0..HUNG).map(|_| rig.mount()).collect();
+    let healthy = Arc::new(rig.mount());
+    let mut callers = Vec::new();
+    for volume in &hung {
+        volume.faults.add(Rule::hold().on("lookup"));
+        for caller in 0..CALLERS {
+            let path = volume.file(&format!("none-{caller}"));
+            let call = move || fs::metadata(path).map(drop).map_err(|error| error.kind());
+            callers.push(std::thread::Builder::new().stack_size(64 << 10).spawn(call).unwrap());
+        }
+    }
+    // Each volume has the threads that it may have, and other calls wait for one.
+    until("all have called", || hung.iter().all(|volume| volume.mounted.calls() == CALLERS));
+    for seed in 0..3 {
+        let volume = Arc::clone(&healthy);
+        let took = within("the tenth volume", move || {
+            use_fully(&volume, seed);
+            fs::remove_file(volume.file("a")).unwrap();
+        });
+        assert!(took < PROMPT, "{took:?}");
+    }
+    hung.iter().for_each(One::let_through);
+    let outcomes = callers.into_iter().map(|caller| caller.join().unwrap());
+    assert!(outcomes.into_iter().all(|outcome| outcome == Err(ErrorKind::NotFound)));
+    hung.iter().for_each(|volume| volume.umount().unwrap());
+    healthy.umount().unwrap();
 }
 
 /// What is stored to mappings of a volume whose source hangs waits with its replies: it takes neither frames beyond the
