@@ -294,3 +294,20 @@ fn the_place_of_a_dead_process_is_freed_and_its_data_is_not_called_unmounted() {
     scratch.umount(&mountpoint);
     drop(again);
 }
+
+/// As long as a file is open for writing, Linux runs no program from it.
+#[test]
+fn a_program_copied_through_the_mount_can_be_run_from_the_source_once_it_is_there() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let copied = Command::new("cp").args(["-p", "/bin/true"]).arg(mountpoint.join("program")).status().unwrap();
+    assert!(copied.success());
+    scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    crate::rig::wait_until("it can be run", || {
+        Command::new(source.join("program")).status().is_ok_and(|status| status.success())
+    });
+    scratch.umount(&mountpoint);
+    drop(mount);
+}

@@ -357,7 +357,9 @@ impl Inode {
             self.sb.engine().arena.free_inode(slot);
             self.sb.bdi().node_unpinned();
         }
-        if self.users() == 0 { state.node.take() } else { None }
+        // Nobody writes it any more: as long as the backend has it open for writing, no program can be run from there.
+        let is_open = self.openers.load(Ordering::SeqCst) != 0 || state.attr.nlink == 0;
+        if self.users() == 0 || !is_open { state.node.take() } else { None }
     }
 
     /// Waits until nobody copies to or from the page's frame: a fraction of a microsecond. The frame itself is not
