@@ -171,7 +171,13 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
         return Ok(found);
     }
     let not_mounted = |what: String| Failure::new(Reason::NotMounted, what);
-    let name = name.map_err(|error| not_mounted(format!("{} is not mounted: {error}", word.printable())))?;
+    let name = name.map_err(|error| {
+        // Neither a path nor a name of a volume: a daemon that would know it may not run.
+        let no_path = error.kind() == std::io::ErrorKind::NotFound;
+        let cause = if no_path { String::new() } else { format!(": {error}") };
+        not_mounted(format!("{} is not mounted{cause}", word.printable()))
+            .advise("slackwater status lists the mount points; names are those of a running daemon (slackwater ls)")
+    })?;
     Err(match mountinfo::mount_at(&name) {
         Some(mount) if mountinfo::is_slackwater(&mount) => {
             not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.printable()))
