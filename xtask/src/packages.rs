@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::suites::is_installed;
+use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
 const PROGRAMS: [(&str, &str); 11] = [
@@ -43,9 +43,4 @@ pub(crate) fn install() {
     if !(apt(&["update", "-qq"]) && apt(&install)) {
         println!("apt-get failed: tests that need a missing program are skipped");
     }
-}
-
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }

@@ -99,13 +99,6 @@ pub(crate) fn mount_at(path: &Path) -> Option<MountInfo> {
     Known::read().ok()?.mounts.at(path).cloned()
 }
 
-/// The mount with this number (`STATX_MNT_ID`). Reads the list, as [`mount_at`] does.
-pub(crate) fn mount_of_id(id: u64) -> Option<MountInfo> {
-    // Not from the map, which has the topmost of several at one place alone.
-    let list = std::fs::read("/proc/self/mountinfo").ok()?;
-    MountInfo::all(&list).find(|mount| mount.id == id)
-}
-
 /// Whether it is one of ours.
 pub(crate) fn is_slackwater(mount: &MountInfo) -> bool {
     mount.kind == "fuse.slackwater"

@@ -19,13 +19,12 @@ mod tools;
 mod trees;
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ground::{Ground, Home};
 
-pub(crate) use tools::{is_installed, target_directory};
+pub(crate) use tools::{is_installed, is_root, target_directory};
 
 /// Programs that check a file system, and what says whether they were content.
 struct Suite {
@@ -148,7 +147,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Suite>, String> {
 /// Everything that would make a suite fail for a reason that is not the file system's.
 fn check_machine(mounts: bool, chosen: &[&Suite]) -> Result<(), String> {
     let mut wrong = Vec::new();
-    if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+    if !is_root() {
         wrong.push("root is needed: the suites mount, and act as several users".to_owned());
     }
     if mounts && let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -159,7 +158,7 @@ fn check_machine(mounts: bool, chosen: &[&Suite]) -> Result<(), String> {
         .iter()
         .flat_map(|suite| suite.needs)
         .chain(&always)
-        .filter(|(program, _)| !tools::is_installed(program))
+        .filter(|(program, _)| !is_installed(program))
         .map(|(_, package)| *package)
         .collect();
     packages.sort_unstable();

@@ -1,6 +1,7 @@
 //! The programs that the suites run: found in the system, or built by cargo into the target directory.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -51,6 +52,11 @@ pub(crate) fn target_directory() -> Result<PathBuf, String> {
     let text = Cargo::new("metadata --format-version 1 --no-deps").output()?;
     let metadata: Value = serde_json::from_slice(&text).map_err(|error| format!("cargo metadata: {error}"))?;
     metadata["target_directory"].as_str().map(PathBuf::from).ok_or_else(|| "cargo names no target directory".into())
+}
+
+/// Whether this process is root's.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
 /// Whether a program is on the path, or where only root looks.

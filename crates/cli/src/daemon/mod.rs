@@ -186,9 +186,6 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
         let what = format!("a cache of {} is too small", size::text(bytes));
         return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
     }
-    if let Some(arena) = &mut config.arena {
-        *arena = std::path::absolute(&*arena).map_err(|error| Failure::usage(format!("the arena: {error}")))?;
-    }
     Ok(config)
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
 use serde::{Deserialize, Serialize};
 
-use crate::mountinfo::{self, Mounts};
+use crate::mountinfo::Mounts;
 
 /// Which directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
@@ -46,14 +46,6 @@ struct InFileSystem {
 }
 
 impl InFileSystem {
-    /// That of the directory open at `fd`, which `path` leads to.
-    fn of(fd: impl AsFd, path: &Path) -> Option<Self> {
-        let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
-        let mount = mountinfo::mount_of_id(stat.stx_mnt_id)?;
-        let below = path.strip_prefix(&mount.point).ok()?;
-        Some(Self { device: mount.device, path: mount.root.join(below) })
-    }
-
     /// That of a directory whose path is absolute and without links.
     fn named(path: &Path, mounts: &Mounts) -> Option<Self> {
         let mount = path.ancestors().find_map(|above| mounts.at(above))?;
@@ -79,7 +71,7 @@ impl Place {
         let fd = openat(CWD, path, flags, Mode::empty())?;
         let path = path.canonicalize()?;
         let id = id_of(&fd)?;
-        let in_file_system = InFileSystem::of(&fd, &path);
+        let in_file_system = InFileSystem::named(&path, &Mounts::now());
         let mut above = Vec::new();
         let mut level = open_above(&fd)?;
         loop {
