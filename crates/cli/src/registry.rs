@@ -11,7 +11,7 @@
 //!
 //! An entry of a dead process stays while its arena does: it says whose data is in there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -125,12 +125,12 @@ pub(crate) struct Registry {
     own: Own,
 }
 
-/// The entries that this process has registered.
+/// The entries that this process has registered, each with its mount point.
 #[derive(Clone, Debug, Default)]
-struct Own(Arc<Mutex<HashSet<OsString>>>);
+struct Own(Arc<Mutex<HashMap<OsString, PathBuf>>>);
 
 impl Own {
-    fn names(&self) -> MutexGuard<'_, HashSet<OsString>> {
+    fn mountpoints(&self) -> MutexGuard<'_, HashMap<OsString, PathBuf>> {
         // A thread that panicked has changed all or nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,7 +176,7 @@ impl Drop for Registered {
         let _ = self.file.set_len(0);
         remove_files(&self.path);
         if let Some(name) = self.path.file_name() {
-            self.own.names().remove(name);
+            self.own.mountpoints().remove(name);
         }
     }
 }
@@ -241,8 +241,13 @@ impl Registry {
 
     /// The same without those that were registered here: a daemon knows its own, which may be thousands.
     pub(crate) fn entries_of_others(&self) -> Result<Vec<Found>, Failure> {
-        let own = self.own.names();
-        self.read_all(|name| !own.contains(name))
+        let own = self.own.mountpoints();
+        self.read_all(|name| !own.contains_key(name))
+    }
+
+    /// Where the entries that were registered here are mounted, or will be.
+    pub(crate) fn own_mountpoints(&self) -> HashSet<PathBuf> {
+        self.own.mountpoints().values().cloned().collect()
     }
 
     fn read_all(&self, is_wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<Found>, Failure> {
@@ -268,7 +273,7 @@ impl Registry {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
-        self.own.names().insert(name.into());
+        self.own.mountpoints().insert(name.into(), entry.mountpoint.clone());
         Ok(Registered { own: self.own.clone(), path, file })
     }
 

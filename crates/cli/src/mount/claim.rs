@@ -67,7 +67,7 @@ pub(crate) fn claim(
         let obstacle = {
             let guard = registry.lock().map_err(failed)?;
             let mut mounts = registry.entries_of_others()?;
-            match obstacle(&mut mounts, entry, &source_fd).map_err(failed)? {
+            match obstacle(registry, &mut mounts, entry, &source_fd).map_err(failed)? {
                 Some(obstacle) => obstacle,
                 None => {
                     let dead = || mounts.iter().filter(|found| !found.is_alive);
@@ -106,7 +106,12 @@ pub(crate) fn claim(
 }
 
 /// What is in the way; a mount is taken out of `mounts`.
-fn obstacle(mounts: &mut Vec<Found>, entry: &Entry, source_fd: &OwnedFd) -> std::io::Result<Option<Obstacle>> {
+fn obstacle(
+    registry: &Registry,
+    mounts: &mut Vec<Found>,
+    entry: &Entry,
+    source_fd: &OwnedFd,
+) -> std::io::Result<Option<Obstacle>> {
     let is_in_the_way = |found: &Found| found.is_alive && found.entry.source.overlaps(&entry.source);
     if let Some(owner) = mounts.iter().position(is_in_the_way) {
         return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
@@ -116,19 +121,20 @@ fn obstacle(mounts: &mut Vec<Found>, entry: &Entry, source_fd: &OwnedFd) -> std:
         Err(Errno::WOULDBLOCK) => return Ok(Some(Obstacle::Lock)),
         Err(errno) => return Err(errno.into()),
     }
-    let others = mount_of_others(mounts, &entry.source);
+    let others = mount_of_others(registry, mounts, &entry.source);
     if others.is_some() {
         flock(source_fd, FlockOperation::Unlock)?;
     }
     Ok(others.map(Obstacle::Unregistered))
 }
 
-/// A live mount that is in none of `mounts`, and whose source overlaps `source`. Its path tells, as the list of mounts has it:
-/// nothing of it is opened, so a source that hangs keeps nobody else from mounting.
-fn mount_of_others(mounts: &[Found], source: &Place) -> Option<MountInfo> {
-    let is_known = |mount: &MountInfo| mounts.iter().any(|found| found.entry.mountpoint == mount.point);
+/// A live mount that is in none of `mounts` nor of this process, and whose source overlaps `source`. Its path tells, as the list
+/// of mounts has it: nothing of it is opened, so a source that hangs keeps nobody else from mounting.
+fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Place) -> Option<MountInfo> {
+    let mut known = registry.own_mountpoints(); // of a daemon thousands, which knows by itself what they overlap
+    known.extend(mounts.iter().map(|found| found.entry.mountpoint.clone()));
     let listed = Mounts::now();
-    let mut others = listed.of_slackwater().filter(|mount| !is_known(mount) && mount.source.is_absolute());
+    let mut others = listed.of_slackwater().filter(|mount| !known.contains(&mount.point) && mount.source.is_absolute());
     others.find(|mount| source.overlaps_path(&mount.source, &listed) && !ends::is_dead(&mount.point)).cloned()
 }
 
