@@ -109,7 +109,8 @@ impl DaemonSocket {
 }
 
 const DAEMON_NOTES: &str = "\
-SIGTERM or Ctrl-C unmounts all volumes with everything in their sources; SIGTERM also those that are in use.
+SIGTERM or Ctrl-C unmounts all volumes with everything in their sources; SIGTERM also those that are in use. After SIGTERM a volume whose
+source takes nothing for 30 s is given up: the next daemon writes back what is left.
 
 The configuration is TOML:
 
@@ -222,8 +223,9 @@ pub(crate) struct SyncArguments {
 }
 
 const MOUNT_NOTES: &str = "\
-In the foreground, Ctrl-C or SIGTERM unmounts with everything in the source. umount(8) and fusermount3 -u lose
-nothing either: the process ends when the source has everything.
+In the foreground, Ctrl-C or SIGTERM unmounts with everything in the source. After SIGTERM the process ends, with status 7, also if
+the source takes nothing for 30 s: the next mount writes back what is left. umount(8) and fusermount3 -u lose nothing either: the
+process ends when the source has everything.
 
 What was written survives the death of this process: the next mount of SOURCE brings it in. What was not synced does
 not survive the death of the machine; it is at most --dirty-expire and a few seconds old.";
@@ -310,7 +312,10 @@ pub(crate) struct MountArguments {
 
 const UMOUNT_NOTES: &str = "\
 Without --force a volume in use is left alone, and the message names the processes. Ctrl-C here stops watching: the
-unmount goes on until its deadline.";
+unmount goes on until its deadline.
+
+With --force the mount point is free at the deadline, also if the source hangs or another mount namespace holds the volume. Data
+that is not in the source by then stays in the cache: the status is 7, and the next mount of the source writes it back.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{UMOUNT_NOTES}\n\n{EXIT_STATUSES}"))]
@@ -321,7 +326,7 @@ pub(crate) struct UmountArguments {
     /// All that are mounted
     #[arg(long, conflicts_with = "volumes")]
     pub(crate) all: bool,
-    /// Give up when this much time has passed; the volume stays mounted and works on
+    /// Give up when this much time has passed; without --force the volume stays mounted and works on
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
     /// Also while it is in use: later requests of those programs fail with EIO, what they wrote is kept

@@ -13,7 +13,8 @@ Exit status:
   3  busy: something is in use; nothing was changed
   4  the deadline passed; the volume is still mounted and nothing is lost
   5  not mounted
-  6  unmounted, but somebody had removed files in the source that had unwritten data: that is in files of its own";
+  6  unmounted, but files with unwritten data had been removed from the source: that data is in files of its own
+  7  unmounted by force at the deadline; data that the source does not have is kept for the next mount";
 
 /// Why the command ends with another status than 0.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,7 @@ pub(crate) enum Reason {
     Deadline,
     NotMounted,
     Rescued,
+    Left,
 }
 
 impl Reason {
@@ -37,6 +39,7 @@ impl Reason {
             Self::Deadline => 4,
             Self::NotMounted => 5,
             Self::Rescued => 6,
+            Self::Left => 7,
         }
     }
 }

@@ -11,9 +11,11 @@
 //! doctor, kernel, mountinfo    what the machine can do, and what is mounted
 //! shell                        words for commands that are to be copied
 //! at_once                      one job for each of several
+//! abandon                      the end of a process whose source hangs
 //! detach, sys, terminal        what needs more than one line of the system or of the standard library
 //! ```
 
+mod abandon;
 mod arguments;
 mod at_once;
 mod client;

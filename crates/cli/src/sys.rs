@@ -1,11 +1,15 @@
-//! Signals, inherited descriptors and the heap, which the standard library leaves to the C one.
+//! Signals, descriptors as numbers and the heap, which the standard library leaves to the C one.
 //!
 //! # Invariants
 //! G1. [`Signals::block`] runs before the first thread starts. A signal that is blocked nowhere ends the process
 //!     in whichever thread it finds.
-#![allow(unsafe_code, reason = "the C library's calls on signal sets, ranges of descriptors and the heap")]
+#![allow(unsafe_code, reason = "the C library's calls on signal sets, descriptors by number and the heap")]
 
 use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
 
 /// What somebody wants of this process.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -69,6 +73,46 @@ pub(crate) fn keep_descriptors_from_programs() {
     let first = libc::STDERR_FILENO.cast_unsigned() + 1;
     // SAFETY: it marks descriptors and closes none. Where the kernel has no such call, they stay as they are.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// What a descriptor is open on: its type and device. The kernel answers from memory, also for a server that hangs.
+pub(crate) fn kind_of(number: RawFd) -> Option<(FileType, u64)> {
+    // SAFETY: the number, which is not -1, is borrowed for a call that changes nothing and fails where it is not open.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let status = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    let device = makedev(status.stx_dev_major, status.stx_dev_minor);
+    Some((FileType::from_raw_mode(status.stx_mode.into()), device))
+}
+
+/// Makes a child that shares the table of descriptors with this process, so that the end of this one closes nothing. The child
+/// closes `others` as soon as the process has exited or is stuck in that, `locks` when its last thread has gone, and then the rest.
+/// The caller exits.
+pub(crate) fn leave_descriptors(this_process: OwnedFd, others: &[RawFd], locks: &[RawFd]) {
+    /// An exit that takes longer waits for threads that the kernel cannot interrupt.
+    const EXIT_WITHIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM it is a fork(2): the child has a copy of the memory and this thread alone, so it takes no lock
+    // and allocates nothing. Null stands for no new stack, and for arguments that these flags do not use.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if child != 0 {
+        std::mem::forget(this_process); // the table is the child's too, which waits on it
+        return;
+    }
+    let wait = |time: Option<&Timespec>| {
+        let _ = poll(&mut [PollFd::new(&this_process, PollFlags::IN)], time);
+    };
+    let close = |numbers: &[RawFd]| {
+        for number in numbers {
+            // SAFETY: the process that used the descriptor has exited, or the kernel lets it do nothing but that.
+            unsafe { libc::close(*number) };
+        }
+    };
+    wait(Some(&EXIT_WITHIN));
+    close(others);
+    wait(None);
+    close(locks);
+    // SAFETY: it ends the child, without what this process would do at its end.
+    unsafe { libc::_exit(0) };
 }
 
 /// Gives memory that the heap holds and nothing uses back to the system. The C library does that by itself only at the end of

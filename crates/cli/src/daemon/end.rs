@@ -1,10 +1,11 @@
 //! How a daemon ends: all volumes at the same time, each when everything is in its source.
 //!
-//! SIGTERM unmounts also what is in use, as a machine that goes down wants it; Ctrl-C leaves that, and says who uses it. The
-//! second Ctrl-C says what giving up would mean, the third gives up: what is left stays in the arena, for the next daemon.
+//! SIGTERM unmounts also what is in use, as a machine that goes down wants it, and gives a source up that takes nothing for some
+//! time; Ctrl-C leaves what is in use mounted, says who uses it, and waits. The second Ctrl-C says what giving up would mean, the
+//! third gives up: what is left stays in the arena, for the next daemon.
 
-use std::process::exit;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -12,9 +13,10 @@ use std::time::Duration;
 use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
+use crate::abandon;
+use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::daemon::systemd;
 use crate::daemon::volumes::Volumes;
-use crate::detach::detach;
 use crate::exit::{Failure, Reason};
 use crate::mount::vigil::{Patience, Step};
 use crate::progress::Meter;
@@ -27,9 +29,26 @@ const TICK: Duration = Duration::from_millis(200);
 enum Event {
     Signal(Signal),
     /// All that could be unmounted is.
-    Tried {
-        failures: usize,
-    },
+    Tried(Outcome),
+}
+
+/// Of an attempt to unmount all.
+struct Outcome {
+    /// Volumes that are still mounted.
+    failures: usize,
+    /// Volumes that are not, and have data in the arena alone.
+    left: usize,
+}
+
+/// How a daemon has ended.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum End {
+    /// No volume is left.
+    Flushed,
+    /// What some sources do not have is in the arena alone.
+    Left,
+    /// The same, as the third Ctrl-C wants it.
+    GivenUp,
 }
 
 /// Passes signals on, as long as the process lives.
@@ -54,11 +73,11 @@ impl Watch {
         true
     }
 
-    /// Returns when the daemon was asked to end and no volume is left.
+    /// Returns when the daemon was asked to end and no volume is mounted.
     ///
     /// # Blocking
     /// As long as it runs.
-    pub(super) fn keep(self, volumes: &Arc<Volumes>) {
+    pub(super) fn keep(self, volumes: &Arc<Volumes>) -> End {
         let mut patience = Patience::default();
         let (mut meter, mut seen) = (None, (0, 0));
         loop {
@@ -77,11 +96,21 @@ impl Watch {
                         end(volumes, signal != Signal::Interrupt, self.sender.clone());
                     }
                     Step::Explain => explain(volumes),
-                    Step::GiveUp => give_up(volumes),
+                    Step::GiveUp => {
+                        let doors = volumes.sessions().into_iter().filter_map(|(_, session)| session.served());
+                        doors.for_each(|(door, _)| door.abort());
+                        return End::GivenUp;
+                    }
                     Step::Wait => {}
                 },
-                Ok(Event::Tried { failures: 0 }) => {}
-                Ok(Event::Tried { .. }) => {
+                Ok(Event::Tried(Outcome { failures: 0, left })) => {
+                    // The others are being given back.
+                    volumes.wait_ended(left, LAST_ANSWERS_WITHIN);
+                    if left > 0 && !volumes.wait_ended(0, Duration::ZERO) {
+                        return End::Left;
+                    }
+                }
+                Ok(Event::Tried(_)) => {
                     meter = None;
                     say!("The daemon goes on for what is still mounted, and mounts nothing more; nothing is lost.");
                     if patience.failed() {
@@ -90,10 +119,10 @@ impl Watch {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 // The thread of signals has a sender.
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return End::Flushed,
             }
-            if volumes.wait_ended(Duration::ZERO) {
-                return;
+            if volumes.wait_ended(0, Duration::ZERO) {
+                return End::Flushed;
             }
             if let Some(meter) = &mut meter {
                 let (left, written) = volumes.figures();
@@ -112,14 +141,15 @@ impl Watch {
 fn end(volumes: &Arc<Volumes>, insist: bool, tried: Sender<Event>) {
     let volumes = Arc::clone(volumes);
     thread::spawn(move || {
-        let failures = std::sync::atomic::AtomicUsize::new(0);
+        let (failures, left) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let failed = |failure: &Failure| {
-            failures.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let count = if failure.reason == Reason::Left { &left } else { &failures };
+            count.fetch_add(1, Ordering::Relaxed);
             say!("{failure}");
         };
         volumes.umount_all(insist, &failed);
         // The main thread listens until the end.
-        let _ = tried.send(Event::Tried { failures: failures.into_inner() });
+        let _ = tried.send(Event::Tried(Outcome { failures: failures.into_inner(), left: left.into_inner() }));
     });
 }
 
@@ -134,16 +164,14 @@ fn explain(volumes: &Volumes) {
     say!("Ctrl-C once more gives up.");
 }
 
-/// As a crash would, but without dead mounts left behind. The entries stay and say where the data is.
-fn give_up(volumes: &Volumes) -> ! {
-    for (_, session) in volumes.sessions() {
-        if let Err(error) = detach(&session.entry.mountpoint) {
-            say!("{} could not be freed: {error}", session.entry.mountpoint.printable());
-        }
-    }
-    say!(
-        "Given up. What is not in the sources is in {}: the next daemon brings it in.",
-        volumes.shared.arena.printable()
-    );
-    exit(i32::from(Reason::Failed.status()))
+/// Ends the daemon as a crash would, but without dead mounts. The entries stay and say where the data is.
+pub(super) fn end_with_data_left(volumes: &Volumes, end: End) -> ! {
+    let (what, reason) = match end {
+        End::GivenUp => ("Given up", Reason::Failed),
+        End::Left | End::Flushed => ("Ended by force", Reason::Left),
+    };
+    let (left, arena) = (size::text(volumes.figures().0), volumes.shared.arena.printable());
+    say!("{what}: {left} are not in their sources. They are kept in {arena}: the next daemon writes them back.");
+    let sources: Vec<_> = volumes.sessions().iter().map(|(_, session)| session.entry.source.id.dev).collect();
+    abandon::exit_now(reason, &sources)
 }

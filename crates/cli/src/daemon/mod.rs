@@ -56,7 +56,7 @@ use crate::{doctor, kernel, log, metrics};
 
 use self::answer::Answers;
 use self::config::Config;
-use self::end::Watch;
+use self::end::{End, Watch};
 use self::left::Left;
 use self::socket::Socket;
 use self::volumes::{Shared, Volumes};
@@ -123,9 +123,12 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     }
     tell!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
 
-    watch.keep(&volumes);
+    let end = watch.keep(&volumes);
     volumes.shared.events.end();
     unanswered.wait_for_none();
+    if end != End::Flushed {
+        end::end_with_data_left(&volumes, end);
+    }
     drop((listens, metrics));
     if remove_if_empty(&engine, &volumes.shared.left, &arena_path)? {
         tell!("Ended: everything is in the sources.");

@@ -318,12 +318,12 @@ impl Volumes {
         self.super_blocks().into_iter().fold((0, 0), sum)
     }
 
-    /// Waits until no volume is left and none can come, for `time` at most. Whether it is so.
-    pub(super) fn wait_ended(&self, time: Duration) -> bool {
-        let is_left = |state: &mut State| !(state.is_ending && state.by_name.is_empty());
-        let waited = self.changed.wait_timeout_while(self.state(), time, is_left);
+    /// Waits until no more than `left` volumes are there and none can come, for `time` at most. Whether it is so.
+    pub(super) fn wait_ended(&self, left: usize, time: Duration) -> bool {
+        let has_ended = |state: &State| state.is_ending && state.by_name.len() <= left;
+        let waited = self.changed.wait_timeout_while(self.state(), time, |state| !has_ended(state));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.is_ending && state.by_name.is_empty()
+        has_ended(&state)
     }
 
     fn bury_all(self: &Arc<Self>, ended: &Receiver<VolumeName>) {

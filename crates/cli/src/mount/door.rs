@@ -27,6 +27,8 @@ const HOLDERS_MAX: usize = 20;
 pub(crate) struct Umount {
     /// `None` waits as long as it takes.
     pub(crate) deadline: Option<Duration>,
+    /// Ends it as the deadline does when nothing has reached the source for this long.
+    pub(crate) stall: Option<Duration>,
     pub(crate) force: bool,
     pub(crate) discard: bool,
 }
@@ -115,10 +117,15 @@ impl Door {
     /// # Blocking
     /// For the source, until the deadline at most.
     pub(crate) fn umount(&self, request: Umount) -> Result<(), Failure> {
-        let Umount { deadline, force, discard } = request;
+        let Umount { deadline, stall, force, discard } = request;
         // How far it is, is asked of the volume.
-        let outcome = self.mounted.umount(UmountRequest { deadline, force, discard }, &|_| {});
+        let outcome = self.mounted.umount(UmountRequest { deadline, stall, force, discard }, &|_| {});
         outcome.map_err(|error| self.failure(&error))
+    }
+
+    /// Takes it away from everywhere at once, without a flush.
+    pub(crate) fn abort(&self) {
+        self.mounted.abort();
     }
 
     /// Calls `hook` once, when nobody can reach it any more. It hands on the news, and blocks for nothing.
@@ -199,7 +206,7 @@ impl Door {
                     or in another namespace"
                 );
                 holders(Failure::busy(what), found)
-                    .advise("close and unmount it there, or use --force; the process flushes and ends then")
+                    .advise("close and unmount it there, or use --force, which ends it there too")
             }
             MountedError::Deadline { dirty_bytes, cause } => {
                 let left = size::text(*dirty_bytes);
@@ -209,6 +216,7 @@ impl Door {
                 Failure::new(Reason::Deadline, what)
                     .advise("nothing is lost; try again with a longer --deadline, or see what --discard would lose")
             }
+            MountedError::Left { dirty_bytes, cause } => left_behind(&mountpoint, *dirty_bytes, *cause),
             MountedError::InProgress => {
                 Failure::busy(format!("another unmount of {mountpoint} is running")).advise("wait for it")
             }
@@ -218,6 +226,17 @@ impl Door {
             }
         }
     }
+}
+
+/// It is unmounted, and the source does not have everything.
+pub(crate) fn left_behind(
+    mountpoint: &dyn std::fmt::Display,
+    bytes_left: u64,
+    cause: Option<slackwater::ErrorKind>,
+) -> Failure {
+    let why = cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"));
+    let left = size::text(bytes_left);
+    Failure::new(Reason::Left, format!("{mountpoint} is unmounted, and {left} could not be written to the source{why}"))
 }
 
 fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {

@@ -46,12 +46,12 @@ use slackwater_size as size;
 
 use crate::arguments::MountArguments;
 use crate::control::server;
-use crate::exit::Failure;
+use crate::exit::{Failure, Reason};
 use crate::progress::Meter;
 use crate::registry::{Entry, Registry};
 use crate::sys::Signals;
 use crate::terminal::{say, tell};
-use crate::{doctor, kernel, metrics, shell};
+use crate::{abandon, doctor, kernel, metrics, shell};
 
 use self::arena_file::CACHE_BYTES_MIN;
 use self::background::Departure;
@@ -61,7 +61,7 @@ pub(crate) use self::door::TenantBy;
 pub(crate) use self::ends::name_of;
 use self::session::{Session, Tally};
 pub(crate) use self::tenants::{fit_reply, lines as tenant_lines, of_all as tenants_of_all, time};
-use self::vigil::Vigil;
+use self::vigil::{End, Vigil};
 pub(crate) use self::would_lose::Loss;
 
 /// Descriptors for the nodes that are open or dirty, twice each.
@@ -135,7 +135,13 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     if let Some(departure) = departure {
         departure.leave();
     }
-    vigil.keep(&session, &mounted.door, arguments.detached);
+    match vigil.keep(&session, &mounted.door, arguments.detached) {
+        End::Flushed => {}
+        end @ (End::Left | End::GivenUp) => {
+            unanswered.wait_for_none();
+            end_with_data_left(&session, end);
+        }
+    }
     drop(metrics); // it has the engine while somebody scrapes
     mounted.close(&session, claim)?;
     session.set_released();
@@ -148,6 +154,20 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+/// Ends the process as a crash would, but without a dead mount. The entry stays and says where the data is.
+fn end_with_data_left(session: &Session, end: End) -> ! {
+    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
+    let (left, mountpoint) = (size::text(session.figures().0), session.entry.mountpoint.printable());
+    let (what, reason) = match end {
+        End::GivenUp => (format!("Given up: {left} are not in {source}."), Reason::Failed),
+        End::Left | End::Flushed => {
+            (format!("Unmounted {mountpoint} by force, with {left} not in {source}."), Reason::Left)
+        }
+    };
+    say!("{what} They are kept in {arena}: mount {source} again to write them back.");
+    abandon::exit_now(reason, &[session.entry.source.id.dev])
 }
 
 fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metrics::Server, Failure> {

@@ -20,7 +20,7 @@ use crate::mountinfo::Mounts;
 /// Which directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
 pub(crate) struct DirId {
-    dev: u64,
+    pub(crate) dev: u64,
     ino: u64,
 }
 

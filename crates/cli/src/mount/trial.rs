@@ -33,7 +33,7 @@ pub(crate) fn missing_features() -> Result<Vec<Missing>, Failure> {
     let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
     let door = Door::open(&door::pool()?, &volume, &place.0, &place.0, options, None)?;
     let missing = door.missing().to_vec();
-    door.umount(Umount { deadline: Some(DEADLINE), force: true, discard: false })?;
+    door.umount(Umount { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
     Ok(missing)
 }
 

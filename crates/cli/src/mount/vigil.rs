@@ -1,7 +1,7 @@
 //! Waiting for the end of a mount, and for those who want it.
 //!
-//! One thread takes signals, one waits until the volume has ended, and an unmount that a signal asked for runs on a
-//! third; the main thread hears of all of it in one queue.
+//! One thread takes signals, one waits until the volume has ended, one until it has ended without the source having everything,
+//! and an unmount that a signal asked for runs on a fourth; the main thread hears of all of it in one queue.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,6 @@ use std::thread;
 use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
-use crate::detach::detach;
 use crate::exit::{Failure, Reason};
 use crate::mount::door::Door;
 use crate::mount::session::Session;
@@ -35,6 +34,19 @@ enum Event {
     Unmounted,
     /// And everything is in the source.
     Ended,
+    /// Nobody can reach it any more, and not everything is in the source.
+    Left,
+}
+
+/// How a mount has ended.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// Everything is in the source.
+    Flushed,
+    /// By force: what the source does not have is in the arena alone.
+    Left,
+    /// The same, as the third Ctrl-C wants it.
+    GivenUp,
 }
 
 /// Takes signals from its beginning on.
@@ -90,11 +102,11 @@ impl Vigil {
         if self.is_asked.load(Ordering::Acquire) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
     }
 
-    /// Returns when the volume has ended with everything in the source.
+    /// Returns when the volume has ended, and how.
     ///
     /// # Blocking
     /// As long as it is mounted.
-    pub(crate) fn keep(self, session: &Arc<Session>, door: &Arc<Door>, is_detached: bool) {
+    pub(crate) fn keep(self, session: &Arc<Session>, door: &Arc<Door>, is_detached: bool) -> End {
         let (sender, ending) = (self.sender.clone(), Arc::clone(door));
         thread::spawn(move || {
             // The main thread is there until it hears of the end.
@@ -103,17 +115,27 @@ impl Vigil {
             ending.wait_ended();
             let _ = sender.send(Event::Ended);
         });
+        let (sender, leaving) = (self.sender.clone(), Arc::clone(session));
+        thread::spawn(move || {
+            leaving.wait_left();
+            // The main thread may have heard of another end.
+            let _ = sender.send(Event::Left);
+        });
         let mut patience = Patience::default();
         for event in &self.events {
             match event {
                 Event::Unmounted if patience.is_unmounting => {}
                 Event::Unmounted => follow(session),
-                Event::Ended => return,
+                Event::Ended => return End::Flushed,
+                Event::Left => return End::Left,
                 Event::Signal(Signal::HangUp) if is_detached => {}
                 Event::Signal(signal) => match patience.next(signal) {
                     Step::Unmount => unmount(session, signal != Signal::Interrupt, self.sender.clone()),
                     Step::Explain => explain(session),
-                    Step::GiveUp => give_up(session),
+                    Step::GiveUp => {
+                        door.abort();
+                        return End::GivenUp;
+                    }
                     Step::Wait => {}
                 },
                 Event::Failed(failure) => {
@@ -125,6 +147,7 @@ impl Vigil {
                 }
             }
         }
+        unreachable!("the thread of signals has a sender")
     }
 }
 
@@ -181,7 +204,9 @@ fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
         };
         let outcome = session.umount_patiently(insist, in_use, &mut |left, written| meter.update(left, written));
         drop(meter);
-        if let Err(failure) = outcome {
+        if let Err(failure) = outcome
+            && failure.reason != Reason::Left
+        {
             // The main thread is there until the volume has ended.
             let _ = failed.send(Event::Failed(failure));
         }
@@ -200,25 +225,19 @@ fn follow(session: &Arc<Session>) {
     });
 }
 
-fn explain(session: &Session) {
-    let loss = session.would_lose();
+/// Names are searched for in the source, which may hang: signals are heard meanwhile.
+fn explain(session: &Arc<Session>) {
+    let session = Arc::clone(session);
+    thread::spawn(move || explain_here(&session));
+}
+
+fn explain_here(session: &Session) {
     let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
-    say!("Not in {source} yet: {}", size::text(loss.bytes()));
-    loss.lines(LINES).iter().for_each(|line| say!("  {line}"));
+    say!("Not in {source} yet: {}", size::text(session.figures().0));
+    session.would_lose().lines(LINES).iter().for_each(|line| say!("  {line}"));
     say!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
     say!("it is lost if the machine restarts before. Programs with open files get errors.");
     say!("Ctrl-C once more gives up.");
-}
-
-/// As a crash would, but without a dead mount left behind. The entry stays and says where the data is.
-fn give_up(session: &Session) -> ! {
-    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
-    let detached = detach(&session.entry.mountpoint);
-    say!("Given up. What is not in {source} is in {arena}: mount {source} again to bring it in.");
-    if let Err(error) = detached {
-        say!("{} could not be freed: {error}", session.entry.mountpoint.printable());
-    }
-    exit(i32::from(Reason::Failed.status()))
 }
 
 #[cfg(test)]

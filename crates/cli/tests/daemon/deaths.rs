@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::rig::{Scratch, need_fuse, run};
+use crate::rig::{Scratch, need_fuse, run, wait_until};
 use crate::running::{Daemon, command, is_mounted, table};
 
 /// Writes what no flusher takes for a while, so that it is in the cache alone.
@@ -36,7 +36,8 @@ fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
 
     let daemon = Daemon::start(&scratch, &config);
     for words in ["has died: taking its place", "Brought in", "in the arena alone"] {
-        assert_eq!(daemon.said(words), 1, "{words}: {}", daemon.all_said());
+        // What it says on standard error comes by another pipe than its announcement.
+        wait_until(words, || daemon.said(words) == 1);
     }
     assert_eq!(daemon.said("freed."), 3, "{}", daemon.all_said());
     assert_eq!(read(&configured.1), "one", "its volume is there again, with what was written");

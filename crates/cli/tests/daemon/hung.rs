@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::path::Path;
 
 use rustix::process::Signal;
 
@@ -56,6 +57,73 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     scratch.umount(&middle);
     drop(server);
     assert_eq!(fs::read(base.join("file")).unwrap(), vec![7; BYTES]);
+}
+
+/// Has `work` do something with a daemon that has a volume over a source that hangs, with data for it, and another volume. The data
+/// is in the sources when they answer, by that daemon if it goes on, else by the next one.
+fn with_a_source_that_hangs(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Option<Daemon<'s>>) {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (base, middle) = scratch.pair("base");
+    let server = scratch.mount(&base, &middle, &[]);
+    let top = scratch.dir("top", 0o755);
+    let (source, mountpoint) = scratch.pair("other");
+    let daemon = Daemon::start(&scratch, "dirty-expire = \"1h\"\n");
+    daemon.mount(&middle, &top, "hung");
+    daemon.mount(&source, &mountpoint, "other");
+    fs::write(top.join("file"), vec![5; BYTES]).unwrap();
+    File::open(top.join("file")).unwrap().sync_all().unwrap();
+    fs::write(top.join("file"), vec![6; BYTES]).unwrap();
+    fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
+    server.process.signal(Signal::STOP);
+    let daemon = work(daemon, &top, &mountpoint);
+    assert_eq!(fs::read(source.join("file")).unwrap(), vec![7; BYTES]);
+    server.process.signal(Signal::CONT);
+    let daemon = match daemon {
+        Some(daemon) => {
+            wait_until("nothing of the volume is left", || daemon.states().iter().all(|(name, _)| name != "hung"));
+            daemon
+        }
+        None => {
+            let daemon = Daemon::start(&scratch, "");
+            wait_until("the next daemon is done with it", || daemon.all_said().contains("Brought in 3.0 MiB"));
+            daemon
+        }
+    };
+    assert_eq!(fs::read(middle.join("file")).unwrap(), vec![6; BYTES]);
+    daemon.end();
+    assert!(!scratch.arena("daemon").exists());
+    scratch.umount(&middle);
+    drop(server);
+    assert_eq!(fs::read(base.join("file")).unwrap(), vec![6; BYTES]);
+}
+
+#[test]
+fn p03_force_frees_the_mount_point_of_a_volume_whose_source_hangs_and_the_daemon_goes_on_flushing() {
+    with_a_source_that_hangs(|daemon, top, mountpoint| {
+        let mut file = File::options().write(true).open(top.join("file")).unwrap();
+        let force = ["umount", "hung", "--force", "--deadline", "1s"];
+        daemon.run(force).expect(7, &["3.0 MiB could not be written", "the daemon goes on writing it back"]);
+        assert!(fs::read_dir(top).unwrap().next().is_none(), "the mount point is free");
+        file.write_all(b"late").unwrap_err();
+        let states = daemon.states();
+        assert_eq!(states, [("hung", "flushing"), ("other", "mounted")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+        daemon.run(["sync", "other"]).expect(0, &[]);
+        assert_eq!(fs::read(mountpoint.join("file")).unwrap(), vec![7; BYTES]);
+        Some(daemon)
+    });
+}
+
+#[test]
+fn p03_terminate_ends_a_daemon_one_of_whose_sources_hangs() {
+    with_a_source_that_hangs(|mut daemon, top, mountpoint| {
+        daemon.process.signal(Signal::TERM);
+        wait_until("the other volume is unmounted", || !is_mounted(mountpoint));
+        assert_eq!(daemon.process.wait().code(), Some(7));
+        assert_eq!(daemon.said("3.0 MiB are not in their sources"), 1, "{}", daemon.all_said());
+        assert!(fs::read_dir(top).unwrap().next().is_none(), "the mount point is free");
+        None
+    });
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod cgroups;
 mod conflicts;
 mod deaths;
 mod flags;
+mod forced;
 mod fuse_source;
 mod life;
 mod load;

@@ -15,7 +15,7 @@ use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, wait_until};
 pub(crate) struct Tower {
     base: PathBuf,
     pub(crate) top: PathBuf,
-    middle: PathBuf,
+    pub(crate) middle: PathBuf,
     pub(crate) server: Mount,
     pub(crate) upper: Mount,
 }

@@ -27,7 +27,7 @@ pub enum MountVolumeError {
     Session(#[from] SessionError),
 }
 
-/// Why a volume is still mounted.
+/// Why a volume is still mounted, or gone otherwise than it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum MountedError {
     /// It is in use.
@@ -50,6 +50,14 @@ pub enum MountedError {
     /// Data could not be written back in time. Nothing is lost.
     #[error("deadline passed with {dirty_bytes} bytes not in the backend; the volume stays mounted")]
     Deadline {
+        /// Bytes that are not in the backend.
+        dirty_bytes: u64,
+        /// The last write-back error, if that is the cause.
+        cause: Option<ErrorKind>,
+    },
+    /// Gone by force, and not all data could be written back before. Nothing is lost: the engine has the rest.
+    #[error("unmounted by force with {dirty_bytes} bytes not in the backend")]
+    Left {
         /// Bytes that are not in the backend.
         dirty_bytes: u64,
         /// The last write-back error, if that is the cause.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use slackwater::{SuperBlock, Tick, UmountError};
+use slackwater::{SuperBlock, UmountError};
 use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::{Arc, thread};
 
+use crate::mounted::patience::Patience;
 use crate::mounted::{LOOK, MountedError, MountedVolume, Progress, Step};
 use crate::notifier::Notifier;
 use crate::volume::Volume;
@@ -21,7 +22,7 @@ impl MountedVolume {
     pub(super) fn flush(
         &self,
         step: Step,
-        deadline: Option<Tick>,
+        patience: &Patience,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         struct Flush {
@@ -30,10 +31,10 @@ impl MountedVolume {
         }
         let flush = Arc::new(Flush { result: Mutex::new(LEAF, None), done: Completion::new() });
         let (sb, volume, notifier) = (Arc::clone(&self.sb), Arc::clone(&self.volume), self.session.notifier().clone());
-        let result = Arc::clone(&flush);
+        let (result, its_patience) = (Arc::clone(&flush), patience.clone());
         let work = move || {
             let pushed = push_mapped(&volume, &notifier).map_err(MountedError::Mapped);
-            let flushed = pushed.and_then(|()| flush_unless_overtaken(&sb, deadline));
+            let flushed = pushed.and_then(|()| flush_unless_overtaken(&sb, &its_patience));
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
@@ -42,7 +43,8 @@ impl MountedVolume {
         }
         while flush.done.wait_timeout(LOOK) {
             self.report(step, progress);
-            if deadline.is_some_and(|deadline| self.sb.now() > deadline + LOOK) {
+            // The thread gets as far as it can first.
+            if patience.until().is_some_and(|until| self.sb.now() > until + LOOK) {
                 return Err(self.late());
             }
         }
@@ -53,12 +55,12 @@ impl MountedVolume {
 
 /// Flushes, until everything is in the backend or writers bring as much as the backend takes: then only a freeze
 /// helps. A backend that takes nothing is waited for here, where nobody else has to.
-fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), MountedError> {
+fn flush_unless_overtaken(sb: &Arc<SuperBlock>, patience: &Patience) -> Result<(), MountedError> {
     loop {
         let before = sb.status();
         let slice = sb.now() + SLICE;
-        match sb.flush_until(Some(deadline.map_or(slice, |deadline| deadline.min(slice)))) {
-            Err(UmountError::Deadline { .. }) if deadline.is_none_or(|deadline| sb.now() < deadline) => {}
+        match sb.flush_until(Some(patience.until().map_or(slice, |until| until.min(slice)))) {
+            Err(UmountError::Deadline { .. }) if !patience.is_over() => {}
             flushed => return Ok(flushed?),
         }
         let after = sb.status();

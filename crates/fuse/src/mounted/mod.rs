@@ -9,39 +9,45 @@
 //! 6. The session ends: the kernel has no reference left.
 //! 7. What the kernel knew and had open is let go, and the engine unmounts its volume.
 //!
-//! The deadline can end it before step 5 only, with the volume as it was. With force step 1 is left out, all
-//! requests get EIO from step 3 on, and step 5 detaches the mount and cuts the connection. An umount(2) by
-//! anybody else enters at step 6: the flush comes then, and nothing is lost. So does what is mounted elsewhere only.
+//! The deadline can end it before step 5 only, with the volume as it was. An umount(2) by anybody else enters at step 6:
+//! the flush comes then, and nothing is lost. So does a volume that is mounted elsewhere only.
+//!
+//! With force step 1 is left out, all requests get EIO from step 3 on, and step 5 detaches the mount and aborts the
+//! connection, in every mount namespace. Whatever fails before, the deadline first of all, is then no reason to stay: the
+//! connection is aborted without the rest of the flush, and the unmount ends with `Left`. The engine keeps the data that the
+//! backend does not have, in an arena that a later process can recover, and [`MountedVolume::wait_ended`] goes on writing it back.
 //!
 //! # Lock order
-//! `UMOUNT` is the first of all. Who unmounts tries it; who waits for the end waits for it too.
+//! `UMOUNT` is the first of all. An unmount tries it, one with force until its deadline; `wait_ended` waits for it.
 
+mod abort;
+mod busy;
 mod error;
 mod flush;
 mod holders;
 mod namespaces;
+mod patience;
 mod start;
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, minor, statx};
-use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use slackwater::{ErrorKind, SuperBlock, Tick, UmountError, UmountOptions};
+use slackwater::{ErrorKind, SuperBlock, UmountError, UmountOptions};
 use slackwater_sync::Completion;
-use slackwater_sync::lock::Mutex;
+use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::mount::{self, MountOptions, UnmountError};
+use crate::mounted::busy::dev_of;
 use crate::mounted::flush::push_mapped;
+use crate::mounted::patience::Patience;
 use crate::mounted::start::Started;
 use crate::negotiate::Missing;
 use crate::pool::Pool;
+use crate::printable::Printable as _;
 use crate::session::Session;
 use crate::tenancy::Tenancy;
 use crate::volume::Volume;
@@ -55,10 +61,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long the kernel may take to drop its last reference after umount2(2), before it is taken for granted that
 /// the volume is mounted somewhere else as well.
 const ELSEWHERE: Duration = Duration::from_secs(2);
-
-/// For how long a mount may be busy with nobody to be found. Who starts a program has what it had open in the child
-/// for a moment, and what is closed is in use until the kernel has come to it.
-const PASSING: Duration = Duration::from_millis(250);
 
 /// One volume, mounted at a path.
 pub struct MountedVolume {
@@ -76,9 +78,11 @@ pub struct MountedVolume {
 /// How to unmount.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct UmountRequest {
-    /// Give up, with nothing changed, when this much time has passed.
+    /// Give up, with nothing changed, when this much time has passed. With `force` it ends then, with the mount gone.
     pub deadline: Option<Duration>,
-    /// Also if it is in use: whoever uses it gets EIO from then on. What was written is flushed.
+    /// Give up as at the deadline when nothing has reached the backend for this long.
+    pub stall: Option<Duration>,
+    /// Also if it is in use: programs that use it get EIO from then on. What was written is flushed.
     pub force: bool,
     /// Throw away what is not in the backend; [`SuperBlock::would_lose`] names it.
     pub discard: bool,
@@ -189,24 +193,69 @@ impl MountedVolume {
     /// Unmounts; the steps are in the documentation of the module.
     ///
     /// # Errors
-    /// It is still mounted and works, and nothing is lost; except `Elsewhere`.
+    /// It is still mounted and works, and nothing is lost; except `Elsewhere`, and `Left` of one with force.
     ///
     /// # Blocking
     /// For the backend, until the deadline at most.
     pub fn umount(&self, request: UmountRequest, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
         self.note_discard(request); // ends a flush that nobody waits for any more
-        let Some(_only) = self.umount.try_lock() else { return Err(MountedError::InProgress) };
-        let deadline = request.deadline.map(|within| self.sb.now() + within);
-        if !self.is_cut_off() && (request.force || self.is_here()) {
-            self.flush_and_detach(request, deadline, progress)?;
-        }
-        let detached = self.wait_detached(deadline);
-        self.note_discard(request);
-        detached?;
-        self.end(request, deadline, progress)
+        let patience = Patience::begin(&self.sb, request);
+        let unmounted = self.umount_within(request, &patience, progress);
+        let is_late = matches!(unmounted, Err(MountedError::Deadline { .. } | MountedError::InProgress));
+        let is_left = request.force && !request.discard && is_late && self.is_cut_off();
+        if is_left { Err(self.left()) } else { unmounted }
     }
 
-    /// Whoever ends it throws away, from now on: nobody can write any more. Not before: an unmount may fail.
+    fn umount_within(
+        &self,
+        request: UmountRequest,
+        patience: &Patience,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), MountedError> {
+        let Some(_only) = self.umount.try_lock().or_else(|| self.lock_by_force(request, patience)) else {
+            return Err(MountedError::InProgress);
+        };
+        if !self.is_cut_off() && (request.force || self.is_here()) {
+            match self.flush_and_detach(request, patience, progress) {
+                Err(error) if request.force => {
+                    let mountpoint = self.mountpoint.printable();
+                    tracing::warn!(%mountpoint, %error, "unmounting without the rest of the flush");
+                    self.abort();
+                }
+                detached => detached?,
+            }
+        }
+        let detached = self.wait_detached(request.force, patience);
+        self.note_discard(request);
+        detached?;
+        self.end(request, patience, progress)
+    }
+
+    /// With force the end of another unmount is waited for, and at the deadline the connection is aborted without its lock.
+    fn lock_by_force(&self, request: UmountRequest, patience: &Patience) -> Option<MutexGuard<'_, ()>> {
+        let pause = Completion::new();
+        while request.force && !patience.is_over() {
+            pause.wait_timeout(LOOK);
+            if let Some(only) = self.umount.try_lock() {
+                return Some(only);
+            }
+        }
+        if request.force {
+            self.abort();
+        }
+        None
+    }
+
+    /// Takes the mount away at once, from everywhere: later requests fail, and nothing is flushed. The data that the backend does
+    /// not have stays in the engine, as with `Left`.
+    pub fn abort(&self) {
+        self.volume.refuse(true);
+        if let Err(error) = self.detach(true) {
+            tracing::warn!(%error, "the mount cannot be detached");
+        }
+    }
+
+    /// A later end of the volume discards, from now on: nobody can write any more. Not before: an unmount may fail.
     fn note_discard(&self, request: UmountRequest) {
         if request.discard && self.is_cut_off() {
             self.discards.store(true, Ordering::Release);
@@ -226,10 +275,10 @@ impl MountedVolume {
         let pause = Completion::new();
         loop {
             let ended = {
-                // Whoever unmounts is about to come to its end.
+                // Another unmount is about to come to its end.
                 let _only = self.umount.lock();
                 let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
-                self.end(request, Some(self.sb.now() + LOOK * 10), &|_| {})
+                self.end(request, &Patience::begin(&self.sb, request), &|_| {})
             };
             match ended {
                 Err(MountedError::Deadline { .. } | MountedError::Busy { .. }) => pause.wait_timeout(LOOK),
@@ -271,7 +320,7 @@ impl MountedVolume {
     fn flush_and_detach(
         &self,
         request: UmountRequest,
-        deadline: Option<Tick>,
+        patience: &Patience,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if !request.force {
@@ -282,9 +331,9 @@ impl MountedVolume {
             self.volume.refuse(request.force);
             return self.detach(request.force).inspect_err(|_| self.volume.refuse(false));
         }
-        self.flush(Step::Flushing, deadline, progress)?;
+        self.flush(Step::Flushing, patience, progress)?;
         self.volume.refuse(request.force);
-        let detached = self.freeze_and_detach(request.force, deadline, progress);
+        let detached = self.freeze_and_detach(request.force, patience, progress);
         if detached.is_err() {
             self.volume.refuse(false);
             self.sb.thaw();
@@ -295,18 +344,18 @@ impl MountedVolume {
     fn freeze_and_detach(
         &self,
         force: bool,
-        deadline: Option<Tick>,
+        patience: &Patience,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if force {
             // Requests get EIO; what a mapping has is still taken, and then no more.
-            self.flush(Step::FlushingTheRest, deadline, progress)?;
+            self.flush(Step::FlushingTheRest, patience, progress)?;
         }
-        self.sb.freeze_writes(deadline)?;
+        patience.keep(|until| self.sb.freeze_writes(until))?;
         self.report(Step::FlushingTheRest, progress);
-        self.sb.flush_until(deadline)?;
+        patience.keep(|until| self.sb.flush_until(until))?;
         if !force {
-            self.wait_for_calls(deadline)?;
+            self.wait_for_calls(patience)?;
         }
         self.detach(force)
     }
@@ -314,63 +363,6 @@ impl MountedVolume {
     /// Calls that wait for the source, or for a thread to do so.
     pub fn calls(&self) -> usize {
         self.volume.calls()
-    }
-
-    /// Calls whose callers were let go hold the session open, and nobody else: they end before it is detached.
-    fn wait_for_calls(&self, deadline: Option<Tick>) -> Result<(), MountedError> {
-        let pause = Completion::new();
-        while self.volume.calls() > 0
-            && rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE) != Err(Errno::BUSY)
-        {
-            let _ = self.touch();
-            if deadline.is_some_and(|deadline| self.sb.now() > deadline) {
-                return Err(self.late());
-            }
-            pause.wait_timeout(LOOK / 50);
-        }
-        Ok(())
-    }
-
-    /// Step 1. The kernel knows: it is asked to expire the mount, which it refuses the first time.
-    fn check_busy(&self) -> Result<(), MountedError> {
-        let begun = self.sb.now();
-        loop {
-            let _ = self.touch();
-            match rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
-                Err(Errno::BUSY) => self.wait_while_passing(begun)?,
-                // An access takes the mark away that the question has left.
-                Err(Errno::AGAIN) => {
-                    return self.touch().map_err(|errno| MountedError::Unmount(UnmountError::Kernel(errno)));
-                }
-                // Not for this user; or it is gone, and umount2(2) says so better.
-                Ok(()) | Err(_) => return Ok(()),
-            }
-        }
-    }
-
-    /// After the kernel's "busy": pauses, to ask it again, for as long since `begun` as nobody is found who uses it.
-    fn wait_while_passing(&self, begun: Tick) -> Result<(), MountedError> {
-        let holders = self.holders();
-        if !holders.is_empty() || self.sb.now().since(begun) > PASSING {
-            return Err(MountedError::Busy { mountpoint: self.mountpoint.clone(), holders });
-        }
-        Completion::new().wait_timeout(LOOK / 10);
-        Ok(())
-    }
-
-    /// Walks over the mountpoint without asking the file system anything.
-    fn touch(&self) -> Result<(), Errno> {
-        dev_of(&self.mountpoint).map(|_| ())
-    }
-
-    fn elsewhere(&self) -> MountedError {
-        let mut holders = namespaces::others_than(&self.mountpoint, self.dev);
-        holders.extend(self.holders());
-        MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders }
-    }
-
-    fn busy(&self) -> MountedError {
-        MountedError::Busy { mountpoint: self.mountpoint.clone(), holders: self.holders() }
     }
 
     /// Step 5.
@@ -389,8 +381,11 @@ impl MountedVolume {
             };
             match unmounted {
                 Ok(()) => {
-                    if force && !self.is_cut_off() {
-                        self.cut_off();
+                    if force
+                        && !self.is_cut_off()
+                        && let Err(error) = abort::abort(self.dev)
+                    {
+                        tracing::warn!(%error, "the connection cannot be aborted");
                     }
                     return Ok(());
                 }
@@ -409,27 +404,16 @@ impl MountedVolume {
         dev_of(&self.mountpoint) == Ok(self.dev)
     }
 
-    /// Cuts the connection by its control file, which is its owner's: however it is used and wherever it is mounted.
-    /// Where these files are not to be seen nothing happens.
-    fn cut_off(&self) {
-        let control = format!("/sys/fs/fuse/connections/{}/abort", minor(self.dev));
-        let cut = File::options().write(true).open(control).and_then(|mut control| control.write_all(b"1"));
-        if let Err(error) = cut {
-            tracing::info!(%error, "the connection cannot be cut");
-        }
-    }
-
     /// Step 6.
-    fn wait_detached(&self, deadline: Option<Tick>) -> Result<(), MountedError> {
+    fn wait_detached(&self, force: bool, patience: &Patience) -> Result<(), MountedError> {
         let begun = self.sb.now();
         while self.session.wait_ended_timeout(LOOK / 50).is_none() {
-            let is_late = deadline.is_some_and(|deadline| self.sb.now() > deadline);
-            let is_patient = self.sb.now().since(begun) < ELSEWHERE;
+            let waited = self.sb.now().since(begun);
             if self.is_cut_off() {
-                if is_late && !is_patient {
+                if patience.is_over() && waited >= if force { LOOK } else { ELSEWHERE } {
                     return Err(self.late()); // calls that wait for the backend hold what they work on
                 }
-            } else if !is_patient {
+            } else if waited >= ELSEWHERE {
                 self.volume.refuse(false);
                 self.sb.thaw();
                 return Err(self.elsewhere());
@@ -450,25 +434,32 @@ impl MountedVolume {
         MountedError::Deadline { dirty_bytes: status.bytes_left(), cause: status.failing }
     }
 
+    fn left(&self) -> MountedError {
+        let status = self.sb.status();
+        MountedError::Left { dirty_bytes: status.bytes_left(), cause: status.failing }
+    }
+
     /// Step 7.
     fn end(
         &self,
         request: UmountRequest,
-        deadline: Option<Tick>,
+        patience: &Patience,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         self.volume.let_go();
         let pause = Completion::new();
         loop {
             self.report(Step::Ending, progress);
-            let left = deadline.map(|deadline| deadline.since(self.sb.now()).max(LOOK));
+            let left = patience.until().map(|until| until.since(self.sb.now()).max(LOOK));
             let options = UmountOptions { deadline: left, discard: request.discard };
             match self.sb.umount(options) {
                 Ok(()) | Err(UmountError::NotMounted) => return Ok(()),
+                Err(UmountError::Deadline { .. }) if !patience.is_over() => {}
                 // The last call is about to return what it has.
-                Err(UmountError::Busy { .. }) if deadline.is_none_or(|deadline| self.sb.now() < deadline) => {
+                Err(UmountError::Busy { .. }) if !patience.is_over() => {
                     pause.wait_timeout(LOOK / 20);
                 }
+                Err(UmountError::Busy { .. }) if request.force => return Err(self.late()),
                 Err(UmountError::Busy { .. }) => return Err(self.busy()),
                 Err(error) => return Err(error.into()),
             }
@@ -479,13 +470,6 @@ impl MountedVolume {
         let status = self.sb.status();
         progress(Progress { step, bytes_left: status.bytes_left(), failing: status.failing });
     }
-}
-
-/// `st_dev` of what is at `path`, without asking the file system.
-fn dev_of(path: &Path) -> Result<u64, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(CWD, path, flags, StatxFlags::empty())?;
-    Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 impl std::fmt::Debug for MountedVolume {

@@ -221,7 +221,7 @@ fn a_killed_program_whose_pages_wait_dies_with_a_forced_unmount() {
     until("pages wait", || rig.mounted.parked_bytes() > 0);
     mapper.child.kill().unwrap();
     let mounted = rig.mounted.clone();
-    let request = UmountRequest { deadline: Some(LONG), force: true, discard: true };
+    let request = UmountRequest { deadline: Some(LONG), force: true, discard: true, ..UmountRequest::default() };
     within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
     assert!(wait(&mut mapper.child).is_some(), "it hangs");
     assert_eq!(rig.mounted.parked_bytes(), 0);

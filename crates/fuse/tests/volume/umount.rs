@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
@@ -169,12 +170,83 @@ fn force_takes_it_from_who_has_it_open_and_keeps_what_was_written() {
     let rig = Rig::new();
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("a")).unwrap();
     file.write_all(&pattern(3, 500_000)).unwrap();
-    let request = UmountRequest { deadline: Some(LONG), force: true, discard: false };
+    let request = UmountRequest { deadline: Some(LONG), force: true, ..UmountRequest::default() };
     rig.mounted.umount(request, &|_| {}).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 500_000));
     assert!(file.write_at(b"x", 0).is_err());
     assert!(file.read_at(&mut [0], 0).is_err());
     assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+}
+
+/// P3.
+#[test]
+fn p03_past_its_deadline_a_forced_unmount_frees_the_mount_point_and_keeps_the_data() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    let mut file = File::create(rig.file("a")).unwrap();
+    file.write_all(&pattern(2, 1_000_000)).unwrap();
+    let request = UmountRequest { deadline: Some(Duration::from_millis(300)), force: true, ..UmountRequest::default() };
+    let mounted = rig.mounted.clone();
+    let error = within("the unmount", move || mounted.umount(request, &|_| {})).unwrap_err();
+    assert!(matches!(error, MountedError::Left { dirty_bytes: 1_000_000.., .. }), "{error}");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+    assert!(file.write_at(b"x", 0).is_err());
+    let mounted = rig.mounted.clone();
+    let again = within("a second one", move || mounted.umount(request, &|_| {})).unwrap_err();
+    assert!(matches!(again, MountedError::Left { dirty_bytes: 1_000_000.., .. }), "{again}");
+    rig.faults.clear();
+    rig.faults.release_all();
+    let mounted = rig.mounted.clone();
+    within("the flush", move || mounted.wait_ended()).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(2, 1_000_000));
+}
+
+#[test]
+fn force_does_not_wait_for_an_unmount_that_waits_for_ever() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    fs::write(rig.file("a"), pattern(2, 100_000)).unwrap();
+    let mounted = rig.mounted.clone();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let patient = std::thread::spawn(move || {
+        umount(&mounted, UmountRequest::default(), &|_| {
+            let _ = begun.send(());
+        })
+    });
+    has_begun.recv_timeout(LONG).unwrap();
+    let request = UmountRequest { deadline: Some(Duration::from_millis(300)), force: true, ..UmountRequest::default() };
+    let mounted = rig.mounted.clone();
+    let error = within("the unmount", move || mounted.umount(request, &|_| {})).unwrap_err();
+    assert!(matches!(error, MountedError::Left { dirty_bytes: 100_000.., .. }), "{error}");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+    rig.faults.clear();
+    rig.faults.release_all();
+    within("the patient unmount", move || patient.join().unwrap()).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(2, 100_000));
+}
+
+#[test]
+fn an_unmount_that_gives_up_on_a_stall_waits_while_data_moves() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    let stall = Duration::from_secs(1);
+    (0..6).for_each(|n| fs::write(rig.file(n.to_string()), pattern(n, 100_000)).unwrap());
+    let request = UmountRequest { stall: Some(stall), ..UmountRequest::default() };
+    let mounted = rig.mounted.clone();
+    let error = within("the unmount", move || umount(&mounted, request, &|_| {})).unwrap_err();
+    assert!(matches!(error, MountedError::Deadline { dirty_bytes: 600_000.., .. }), "{error}");
+    // Six writes, each in half the time that it would wait for one, are more than that time together.
+    let mounted = rig.mounted.clone();
+    let unmounting = std::thread::spawn(move || umount(&mounted, request, &|_| {}));
+    let mut released = 0;
+    until("all is written", || {
+        std::thread::sleep(stall / 2);
+        released += usize::from(rig.faults.held().first().is_some_and(|held| rig.faults.release(held.ticket)));
+        unmounting.is_finished()
+    });
+    within("the unmount", move || unmounting.join().unwrap()).unwrap();
+    assert!(released >= 6, "{released}");
+    (0..6).for_each(|n| assert_same(&fs::read(rig.stored(n.to_string())).unwrap(), &pattern(n, 100_000)));
 }
 
 #[test]
@@ -186,7 +258,7 @@ fn discarding_needs_no_backend() {
     fs::write(rig.file("lost"), pattern(4, 100_000)).unwrap();
     assert!(!rig.mounted.super_block().would_lose().is_empty());
     let mounted = rig.mounted.clone();
-    let request = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    let request = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
     within("the unmount", move || umount(&mounted, request, &|_| {})).unwrap();
     assert_eq!(fs::read(rig.stored("kept")).unwrap(), b"kept");
     assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
@@ -197,7 +269,7 @@ fn a_discard_that_came_to_nothing_takes_nothing_from_a_later_unmount() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
     fs::write(rig.file("a"), pattern(1, 100_000)).unwrap();
-    let discard = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    let discard = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
     let refused = AtomicUsize::new(0);
     let error = umount(&rig.mounted, soon, &|_| {
@@ -228,7 +300,7 @@ fn a_flush_after_umount2_that_hangs_can_be_given_up() {
     let flushing = std::thread::spawn(move || mounted.wait_ended());
     until("it is known to be unmounted", || rig.mounted.is_unmounted());
     let mounted = rig.mounted.clone();
-    let request = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    let request = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
     // Whether this finds the flush at work or not.
     let _ = within("the discard", move || mounted.umount(request, &|_| {}));
     within("the flush", move || flushing.join().unwrap()).unwrap();
@@ -267,7 +339,7 @@ fn force_and_discard_together_wait_for_nobody() {
     let lost = format!("of={}", rig.file("lost").display());
     let mut dd = spawn("dd", &["if=/dev/zero", &lost, "bs=1M", "count=64"]);
     until("a write is parked", || rig.mounted.parked_bytes() > 0);
-    let discard = UmountRequest { deadline: Some(LONG), force: false, discard: true };
+    let discard = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
     let error = rig.mounted.umount(discard, &|_| {}).unwrap_err();
     assert!(matches!(error, MountedError::Busy { .. }), "{error}");
     open.read_exact_at(&mut [0; 100], 1000).expect("it is mounted and works");
@@ -290,7 +362,7 @@ fn a_volume_that_is_bound_elsewhere_works_on_and_loses_nothing() {
     fs::write(rig.file("a"), pattern(1, 100_000)).unwrap();
     rustix::mount::mount_bind(&rig.path, &bound).unwrap();
     for discard in [false, true] {
-        let request = UmountRequest { deadline: Some(LONG), force: false, discard };
+        let request = UmountRequest { deadline: Some(LONG), discard, ..UmountRequest::default() };
         let error = umount(&rig.mounted, request, &|_| {}).unwrap_err();
         assert!(matches!(error, MountedError::Elsewhere { .. }), "{error}");
         assert_same(&fs::read(bound.join("a")).unwrap(), &pattern(1, 100_000));
@@ -303,6 +375,25 @@ fn a_volume_that_is_bound_elsewhere_works_on_and_loses_nothing() {
     fs::remove_dir(&bound).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
     assert_same(&fs::read(rig.stored("b")).unwrap(), &pattern(2, 100_000));
+}
+
+#[test]
+fn force_ends_a_volume_that_is_bound_elsewhere_with_all_data_in_the_backend() {
+    let rig = Rig::new();
+    let bound = rig.source.parent().unwrap().join("bound");
+    fs::create_dir(&bound).unwrap();
+    rustix::mount::mount_bind(&rig.path, &bound).unwrap();
+    until("it is gone from its mount point", || unmount(&rig.path, false).is_ok());
+    let mut file = File::create(bound.join("a")).unwrap();
+    file.write_all(&pattern(1, 100_000)).unwrap();
+    let request = UmountRequest { deadline: Some(LONG), force: true, ..UmountRequest::default() };
+    let mounted = rig.mounted.clone();
+    within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
+    assert!(file.write_at(b"x", 0).is_err());
+    assert_eq!(fs::read_dir(&bound).unwrap_err().raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+    unmount(&bound, true).unwrap();
+    fs::remove_dir(&bound).unwrap();
 }
 
 #[test]

@@ -4,7 +4,11 @@
 //! # Invariants
 //! S1. `volume` is whose figures are shown: that of the predecessor while its data is brought in, then ours.
 //! S2. An unmount is answered as done after everything is given back: the arena, the lock on the source, the entry.
-//!     Who reads "done" can mount the same source again at once.
+//!     A client that reads "done" can mount the same source again at once.
+//! S3. `is_left` is set after the mount is gone from everywhere. What the source does not have then stays in the arena: a mount
+//!     process ends, and the next one brings it in; a daemon goes on flushing.
+
+mod umount;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,29 +18,17 @@ use std::time::{Duration, Instant};
 use slackwater::{Engine, SuperBlock};
 
 use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, Writers};
-use crate::control::server::{LAST_ANSWERS_WITHIN, Respond};
+use crate::control::server::Respond;
 use crate::daemon::settings;
 use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
 use crate::mount::door::{Door, Umount};
-use crate::mount::{pressure, rescued, shrinkers, tenants, would_lose};
+use crate::mount::{pressure, shrinkers, tenants, would_lose};
 use crate::mountinfo::Mounts;
 use crate::registry::Entry;
 
 /// Between two looks at how far something is.
 const TICK: Duration = Duration::from_millis(200);
-
-/// What the steps of an unmount may take where nothing is left to flush, whatever the deadline.
-const STEPS_WITHIN: Duration = Duration::from_secs(5);
-
-/// Does something at the end, panics included.
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
 
 /// What is counted for all mounts of a process together.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +57,8 @@ struct State {
     is_over: bool,
     /// S2.
     released: bool,
+    /// S3.
+    is_left: bool,
 }
 
 impl Tally {
@@ -281,55 +275,6 @@ impl Session {
         })
     }
 
-    /// Unmounts, and calls `tick` with bytes left and written meanwhile. Ends when everything is given back but for
-    /// what the main thread does then.
-    ///
-    /// # Blocking
-    /// Until its deadline at most.
-    pub(crate) fn umount(&self, request: Umount, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        // A deadline beyond the end of time is none.
-        let deadline = request.deadline.and_then(|within| Instant::now().checked_add(within));
-        let door = match self.door(deadline, tick) {
-            Err(failure) if failure.reason == Reason::NotMounted => return Ok(()),
-            door => door?,
-        };
-        if door.is_unmounted() && !request.discard {
-            // umount(2) was here first: nothing is left to ask for.
-            return Ok(());
-        }
-        self.state().unmounting += 1;
-        let _unmounting = OnDrop(|| self.state().unmounting -= 1);
-        let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
-        let unmount = || self.tally.unmounts.time(|| door.umount(Umount { deadline: left, ..request }));
-        match self.watch(unmount, tick) {
-            // It goes on to its end by itself.
-            Err(_) if door.is_unmounted() => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    /// Unmounts however long it takes, and throws nothing away. With `insist` also while it is in use, which `in_use` hears
-    /// first.
-    ///
-    /// # Blocking
-    /// For the source.
-    pub(crate) fn umount_patiently(
-        &self,
-        insist: bool,
-        in_use: impl FnOnce(&Failure),
-        tick: &mut dyn FnMut(u64, u64),
-    ) -> Result<(), Failure> {
-        let request = Umount { deadline: None, force: false, discard: false };
-        match self.umount(request, tick) {
-            Err(failure) if insist && failure.reason == Reason::Busy => {
-                in_use(&failure);
-                self.umount(Umount { force: true, ..request }, tick)
-            }
-            outcome => outcome,
-        }
-    }
-
     /// Does `work` on another thread, to look at the figures meanwhile.
     pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
         thread::scope(|scope| {
@@ -351,20 +296,6 @@ impl Session {
                     },
                 }
             }
-        })
-    }
-
-    /// S2. `discards` says what becomes of what is left.
-    fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        let released = self.wait_for(Some(deadline), tick, |state| state.released.then_some(()));
-        released.ok_or_else(|| {
-            let left = slackwater_size::text(self.figures().0);
-            let next = match discards {
-                false => "nothing is lost: the mount process goes on with it",
-                true => "it is thrown away as soon as the source answers what it was asked before",
-            };
-            let what = format!("the deadline passed with {left} not in the source yet");
-            Failure::new(Reason::Deadline, what).advise(next)
         })
     }
 
@@ -393,18 +324,8 @@ impl Session {
                 self.watch(|| door.sync(), &mut tick).map(|()| Reply::Done)
             }
             Request::Umount { deadline_ms, force, discard } => {
-                let within = Duration::from_millis(deadline_ms);
-                // A deadline beyond the end of time is none.
-                let now = Instant::now();
-                let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-                let volume = self.state().volume.clone();
-                let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
-                self.umount(Umount { deadline: Some(within), force, discard }, &mut tick)?;
-                // The volume is let go of: whoever gives everything back waits for that.
-                let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
-                let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
-                self.wait_released(deadline, discard, &mut tick)?;
-                rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), &self.entry.source.path)?;
+                let request = Umount { deadline: None, stall: None, force, discard };
+                self.umount_for_client(Duration::from_millis(deadline_ms), request, &mut tick)?;
                 Ok(Reply::Done)
             }
             Request::Detach => self.door(None, &mut tick)?.detach().map(|()| Reply::Done),

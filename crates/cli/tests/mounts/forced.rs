@@ -1,0 +1,128 @@
+//! Unmounts that end whatever hangs or holds the volume: by force, by SIGTERM, and by the third Ctrl-C.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::bytes;
+use crate::rig::{Output, Scratch, need_fuse, wait_until};
+use crate::sandbox::Sandbox;
+use crate::stopped::Tower;
+
+const BYTES: usize = 1 << 20;
+
+/// Writes to the upper mount of a tower, whose source then hangs; has `end` end the upper mount, and mounts it again when the source
+/// answers.
+fn with_a_source_that_hangs(end: impl FnOnce(&Scratch, &mut Tower)) {
+    need_fuse();
+    let scratch = Scratch::new();
+    let mut tower = Tower::with(&scratch, &["--cache", "32MiB"]);
+    // Its data is in the source, where the mount has the file open.
+    let mut file = File::create(tower.top.join("file")).unwrap();
+    file.write_all(&bytes(1, BYTES)).unwrap();
+    file.sync_all().unwrap();
+    file.write_all(&bytes(2, BYTES)).unwrap();
+    tower.server.process.signal(Signal::STOP);
+    end(&scratch, &mut tower);
+    assert!(fs::read_dir(&tower.top).unwrap().next().is_none(), "the mount point is free");
+    file.write_all(b"late").unwrap_err();
+    tower.server.process.signal(Signal::CONT);
+    scratch.run(["status"]).expect(0, &["which died", "mount"]);
+    let again = scratch.mount(&tower.middle, &tower.top, &[]);
+    assert!(fs::read(tower.top.join("file")).unwrap() == [bytes(1, BYTES), bytes(2, BYTES)].concat());
+    scratch.umount(&tower.top);
+    drop(again);
+    let base = tower.come_down_from_the_middle(&scratch);
+    assert!(fs::read(base.join("file")).unwrap() == [bytes(1, BYTES), bytes(2, BYTES)].concat());
+}
+
+fn ended_soon(tower: &mut Tower, since: Instant) -> Output {
+    let output = tower.upper.wait();
+    let took = since.elapsed();
+    println!("the process was gone after {took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    output
+}
+
+#[test]
+fn p03_force_frees_the_mount_point_at_the_deadline_and_ends_the_process() {
+    with_a_source_that_hangs(|scratch, tower| {
+        let start = Instant::now();
+        let output = scratch.run(["umount", tower.top.to_str().unwrap(), "--force", "--deadline", "1s"]);
+        output.expect(7, &["1.0 MiB could not be written", "is kept in", "mount"]);
+        ended_soon(tower, start).expect(7, &["by force", "1.0 MiB not in", "to write them back"]);
+    });
+}
+
+#[test]
+fn the_third_interrupt_ends_the_process_though_the_source_hangs() {
+    with_a_source_that_hangs(|scratch, tower| {
+        tower.upper.process.signal(Signal::INT);
+        let top = tower.top.to_str().unwrap();
+        wait_until("it flushes", || scratch.run(["status", top]).text.contains("unmounting"));
+        tower.upper.process.signal(Signal::INT);
+        // The search for names in the source has not ended.
+        wait_until("it explains", || tower.upper.said("Not in") == 1);
+        let start = Instant::now();
+        tower.upper.process.signal(Signal::INT);
+        ended_soon(tower, start).expect(1, &["Given up: 1.0 MiB are not in"]);
+    });
+}
+
+#[test]
+fn p03_terminate_ends_a_process_whose_source_takes_nothing() {
+    with_a_source_that_hangs(|_, tower| {
+        tower.upper.process.signal(Signal::TERM);
+        tower.upper.wait().expect(7, &["by force", "1.0 MiB not in", "to write them back"]);
+    });
+}
+
+/// After umount(2) nobody but the flush waits for the source.
+#[test]
+fn force_ends_a_flush_after_umount2_too() {
+    with_a_source_that_hangs(|scratch, tower| {
+        crate::rig::run({
+            let mut umount = std::process::Command::new("umount");
+            umount.args(["--lazy", tower.top.to_str().unwrap()]);
+            umount
+        })
+        .expect(0, &[]);
+        let start = Instant::now();
+        scratch.run(["umount", tower.top.to_str().unwrap(), "--force", "--deadline", "1s"]).expect(7, &["is kept in"]);
+        ended_soon(tower, start).expect(7, &["by force"]);
+    });
+}
+
+/// Mounts, and has a process in a mount namespace of its own keep its copy of the mount.
+const HELD_ELSEWHERE: &str = "
+    $MOUNT
+    unshare --mount --propagation private sh -c 'echo > run/ready; exec sleep 1000' & holder=$!
+    while ! [ -e run/ready ]; do sleep 0.02; done
+    echo written > mount/file
+    fails 3 ./slackwater umount mount
+    echo later > /proc/$holder/root/$SANDBOX/mount/file
+";
+
+const NOTHING_LEFT: &str = "
+    ended
+    [ \"$(cat source/file)\" = later ]
+    fails 2 ls /proc/$holder/root/$SANDBOX/mount
+    kill $holder
+";
+
+#[test]
+fn force_ends_a_volume_that_another_mount_namespace_holds() {
+    need_fuse();
+    let output =
+        Sandbox::new().run_as_root(&format!("{HELD_ELSEWHERE}\n./slackwater umount mount --force\n{NOTHING_LEFT}"));
+    output.expect(0, &["in use elsewhere"]);
+}
+
+#[test]
+fn terminate_ends_a_volume_that_another_mount_namespace_holds() {
+    need_fuse();
+    let end = "kill $(./slackwater status --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')";
+    Sandbox::new().run_as_root(&format!("{HELD_ELSEWHERE}\n{end}\n{NOTHING_LEFT}")).expect(0, &["in use elsewhere"]);
+}
