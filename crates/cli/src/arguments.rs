@@ -103,7 +103,7 @@ impl DaemonSocket {
     /// # Errors
     /// What was given is no path.
     pub(crate) fn path(&self) -> Result<PathBuf, Failure> {
-        let path = self.socket.clone().unwrap_or_else(Registry::default_socket);
+        let path = self.socket.clone().map_or_else(Registry::default_socket, Ok)?;
         std::path::absolute(&path).map_err(|error| Failure::usage(format!("--socket {}: {error}", path.printable())))
     }
 }
@@ -145,7 +145,7 @@ pub(crate) struct DaemonArguments {
     /// Memory for page data of all volumes, such as 2GiB [default: as for mount]
     #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
     pub(crate) cache: Option<u64>,
-    /// File on tmpfs that holds the cache [default: one per socket in /dev/shm]
+    /// File on tmpfs that holds the cache [default: one per socket, in /dev/shm/slackwater-UID]
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
     /// Serve metrics for Prometheus at http://ADDRESS/metrics, as for mount
@@ -288,7 +288,7 @@ pub(crate) struct MountArguments {
     /// that no other reaches. Whoever reaches it sees the names of tenants and of the mount point
     #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
     pub(crate) metrics: Option<SocketAddr>,
-    /// File on tmpfs that holds the cache [default: one per SOURCE in /dev/shm]
+    /// File on tmpfs that holds the cache [default: one per SOURCE, in /dev/shm/slackwater-UID]
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
     /// Wait while another process has SOURCE, instead of failing at once

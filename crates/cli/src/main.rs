@@ -33,6 +33,7 @@ mod metrics;
 mod mount;
 mod mountinfo;
 mod pages;
+mod private_dir;
 mod progress;
 mod registry;
 mod shell;

@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +28,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::exit::Failure;
 use crate::mount::place::Place;
+use crate::private_dir;
 
 /// An entry that is longer is none of ours.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
@@ -201,7 +202,7 @@ impl Registry {
 
     /// The directory of this user, made if it is not there.
     pub(crate) fn open() -> Result<Self, Failure> {
-        let dir = runtime_dir();
+        let dir = runtime_dir()?;
         let failed = |what: &str, error: &io::Error| {
             Failure::failed(format!("cannot {what} the runtime directory {}: {error}", dir.printable()))
                 .advise("set SLACKWATER_RUNTIME_DIR to a directory of your own")
@@ -210,8 +211,7 @@ impl Registry {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", &error)),
             _ => {}
         }
-        let status = std::fs::symlink_metadata(&dir).map_err(|error| failed("look at", &error))?;
-        if !status.is_dir() || status.uid() != geteuid().as_raw() || status.mode() & 0o077 != 0 {
+        if !private_dir::is_private(&dir) {
             let what = format!("the runtime directory {} must be a directory of yours with mode 0700", dir.printable());
             return Err(Failure::failed(what).advise("set SLACKWATER_RUNTIME_DIR to one that is"));
         }
@@ -219,8 +219,11 @@ impl Registry {
     }
 
     /// Where a daemon listens unless told otherwise.
-    pub(crate) fn default_socket() -> PathBuf {
-        runtime_dir().join("daemon.sock")
+    ///
+    /// # Errors
+    /// There is no runtime directory, and none can be made.
+    pub(crate) fn default_socket() -> Result<PathBuf, Failure> {
+        Ok(runtime_dir()?.join("daemon.sock"))
     }
 
     /// Y4.
@@ -277,6 +280,11 @@ impl Registry {
         Ok(Registered { own: self.own.clone(), path, file })
     }
 
+    /// The file whose lock the daemon called `name` holds.
+    pub(crate) fn lock_of(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.lock"))
+    }
+
     /// Where a mount without a terminal writes.
     pub(crate) fn log_file(&self, pid: u32) -> PathBuf {
         self.dir.join(format!("{pid}.log"))
@@ -306,18 +314,20 @@ fn is_locked(file: &File) -> bool {
 }
 
 /// `SLACKWATER_RUNTIME_DIR`, else `/run/slackwater` for root, else the user's own.
-fn runtime_dir() -> PathBuf {
+fn runtime_dir() -> Result<PathBuf, Failure> {
     if let Some(dir) = std::env::var_os("SLACKWATER_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        return dir.into();
+        return Ok(dir.into());
     }
-    let user = geteuid();
-    if user.is_root() {
-        return "/run/slackwater".into();
+    if geteuid().is_root() {
+        return Ok("/run/slackwater".into());
     }
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        Some(dir) => Path::new(&dir).join("slackwater"),
-        None => format!("/tmp/slackwater-{}", user.as_raw()).into(),
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        return Ok(Path::new(&dir).join("slackwater"));
     }
+    private_dir::within(Path::new("/tmp")).map_err(|error| {
+        Failure::failed(format!("cannot make a runtime directory in /tmp: {error}"))
+            .advise("set SLACKWATER_RUNTIME_DIR to a directory of your own")
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use crate::control::protocol::{Message, REPLY_BYTES_MAX, Reply, Request, VERSION
 /// A process that lives answers a question about itself within this time.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+const LISTENS_WITHIN: Duration = Duration::from_millis(100);
+
 /// A question that is answered at once.
 ///
 /// # Errors
@@ -58,6 +60,17 @@ impl Conversation {
                 Err(io::Error::other(format!("it speaks version {other} of the protocol, this command {VERSION}")))
             }
         }
+    }
+}
+
+/// Whether a process listens at `socket`, whatever it is busy with.
+///
+/// # Blocking
+/// While the queue of the process is full, [`LISTENS_WITHIN`] at most.
+pub(crate) fn is_anyone_at(socket: &Path) -> bool {
+    match connected(socket, LISTENS_WITHIN) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::TimedOut,
     }
 }
 

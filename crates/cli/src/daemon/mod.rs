@@ -31,12 +31,10 @@ mod socket;
 mod systemd;
 mod volumes;
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use rustix::process::geteuid;
 use slackwater::{Engine, Namespace, Tunables, UmountGrace};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
@@ -79,11 +77,12 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let config = config_of(arguments)?;
     let registry = Registry::open()?;
     let socket_path = arguments.at.path()?;
-    let (socket, listener) = Socket::listen(&socket_path, config.socket_group.as_deref())?;
+    let name = socket::name_of(&socket_path)?;
+    let (socket, listener) = Socket::listen(&socket_path, &registry.lock_of(&name), config.socket_group.as_deref())?;
     let watch = Watch::begin(signals);
     let arena_path = match &config.arena {
         Some(path) => arena_file::named(path)?,
-        None => default_arena(&socket_path)?,
+        None => arena_file::default_path(&name)?,
     };
 
     let metrics = config.metrics.map(metrics::listen).transpose()?;
@@ -190,16 +189,6 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
         return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
     }
     Ok(config)
-}
-
-/// One for each socket, by its directory: the next daemon there finds it, by whatever path.
-fn default_arena(socket: &Path) -> Result<PathBuf, Failure> {
-    let dir = socket.parent().unwrap_or(Path::new("/"));
-    let status = std::fs::metadata(dir)
-        .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", dir.printable())))?;
-    let name = socket.file_name().unwrap_or_default().to_string_lossy();
-    let user = geteuid().as_raw();
-    Ok(format!("/dev/shm/slackwater-{user}-daemon-{:x}-{:x}-{name}.arena", status.dev(), status.ino()).into())
 }
 
 /// On the arena of a dead daemon where that has data, else on a new one.

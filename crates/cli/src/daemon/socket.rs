@@ -1,8 +1,9 @@
 //! The socket of a daemon: one daemon listens at it, and what a dead one left there is taken away.
 //!
 //! # Invariants
-//! K1. Whoever listens at the socket holds a lock (`flock`) on the file beside it, `.lock`, which stays. So a socket that is
-//!     there while the lock can be had is of a dead daemon.
+//! K1. Whoever listens at the socket holds a lock (`flock`) on a file in the runtime directory, where no other user can make or
+//!     lock one. A socket that is there while the lock can be had, and that nobody answers at, is of a dead daemon. (One with
+//!     another runtime directory has another lock.)
 //! K2. The socket is never there with a mode that lets in more than it should.
 
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{geteuid, umask};
 use slackwater_fuse::Printable as _;
 
+use crate::control::client;
 use crate::exit::Failure;
 use crate::shell;
 use crate::terminal::say;
@@ -28,20 +30,23 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Takes the place, and listens; `group` may look.
+    /// Takes the place with the lock `lock`, and listens; `group` may look.
     ///
     /// # Errors
     /// Another daemon is there, or something that is no socket; the directory cannot be written; there is no such group.
-    pub(crate) fn listen(path: &Path, group: Option<&str>) -> Result<(Self, UnixListener), Failure> {
+    pub(crate) fn listen(path: &Path, lock: &Path, group: Option<&str>) -> Result<(Self, UnixListener), Failure> {
         let gid = group.map(gid_of).transpose()?;
         let shown = path.printable();
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::failed(format!("cannot {what} {shown}: {error}"))
                 .advise("choose another place with --socket PATH, in a directory that you may write and others may not")
         };
-        let lock = lock(&with_suffix(path, ".lock"), path)?;
+        let lock = take(lock, path)?;
         match fs::symlink_metadata(path) {
             Ok(status) if status.file_type().is_socket() && status.uid() == geteuid().as_raw() => {
+                if client::is_anyone_at(path) {
+                    return Err(taken("", path));
+                }
                 say!("The daemon that listened at {shown} has died: taking its place.");
                 fs::remove_file(path).map_err(|error| failed("remove the old socket", &error))?;
             }
@@ -75,21 +80,29 @@ impl Drop for Socket {
     }
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+/// What the lock and the arena of the daemon at `socket` are called: one name for each socket, by its directory, whatever path
+/// leads there.
+///
+/// # Errors
+/// There is no such directory.
+pub(crate) fn name_of(socket: &Path) -> Result<String, Failure> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    let status = fs::metadata(dir).map_err(|error| {
+        let failure = Failure::failed(format!("cannot look at {}: {error}", dir.printable()));
+        failure.advise("make its directory first, or choose another with --socket PATH")
+    })?;
+    let name = socket.file_name().unwrap_or_default().to_string_lossy();
+    Ok(format!("daemon-{:x}-{:x}-{name}", status.dev(), status.ino()))
+}
+
+fn taken(who: &str, socket: &Path) -> Failure {
+    Failure::busy(format!("another daemon{who} listens at {}", socket.printable()))
+        .advise("use that one (slackwater ls), or start this one with another --socket PATH")
 }
 
 /// K1; who has it is written into it.
-fn lock(path: &Path, socket: &Path) -> Result<File, Failure> {
-    let failed = |error: io::Error| {
-        let failure = Failure::failed(format!("cannot make {}: {error}", path.printable()));
-        if error.kind() == io::ErrorKind::NotFound {
-            return failure.advise("make its directory first, or choose another with --socket PATH");
-        }
-        failure.advise("choose a place with --socket PATH, in a directory that you may write")
-    };
+fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
+    let failed = |error: io::Error| Failure::failed(format!("cannot lock {}: {error}", path.printable()));
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(failed)?;
@@ -100,8 +113,7 @@ fn lock(path: &Path, socket: &Path) -> Result<File, Failure> {
             // One that has just begun has not said who it is.
             let _ = (&file).take(32).read_to_string(&mut pid);
             let who = pid.trim().parse().map_or_else(|_| String::new(), |pid: u32| format!(" (pid {pid})"));
-            return Err(Failure::busy(format!("another daemon{who} listens at {}", socket.printable()))
-                .advise("use that one (slackwater ls), or start this one with another --socket PATH"));
+            return Err(taken(&who, socket));
         }
         Err(errno) => return Err(failed(errno.into())),
     }
@@ -139,17 +151,18 @@ mod tests {
     #[test]
     fn one_daemon_listens_at_a_socket_and_the_next_takes_the_place_of_a_dead_one() {
         let dir = dir("one");
-        let path = dir.join("s");
-        let (socket, listener) = Socket::listen(&path, None).unwrap();
+        let (path, lock) = (dir.join("s"), dir.join("lock"));
+        let (socket, listener) = Socket::listen(&path, &lock, None).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let refused = Socket::listen(&path, None).map(drop).unwrap_err();
+        let refused = Socket::listen(&path, &lock, None).map(drop).unwrap_err();
         assert!(refused.what.contains(&format!("pid {}", std::process::id())), "{refused}");
+        let elsewhere = Socket::listen(&path, &dir.join("other"), None).map(drop).unwrap_err();
+        assert!(elsewhere.what.contains("another daemon listens"), "{elsewhere}");
         // As a death: the lock goes with the descriptors, and the socket stays.
-        let Socket { path: _, _lock: ref lock } = socket;
-        flock(lock, FlockOperation::Unlock).unwrap();
+        flock(&socket._lock, FlockOperation::Unlock).unwrap();
         std::mem::forget(socket);
         drop(listener);
-        let (next, _listener) = Socket::listen(&path, Some("0")).unwrap();
+        let (next, _listener) = Socket::listen(&path, &lock, Some("0")).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
         drop(next);
         assert!(!path.exists());
@@ -160,10 +173,11 @@ mod tests {
     fn what_is_no_socket_stays_and_a_bad_place_is_named() {
         let dir = dir("bad");
         fs::write(dir.join("file"), "x").unwrap();
-        assert!(Socket::listen(&dir.join("file"), None).map(drop).unwrap_err().what.contains("no socket"));
+        let lock = dir.join("lock");
+        assert!(Socket::listen(&dir.join("file"), &lock, None).map(drop).unwrap_err().what.contains("no socket"));
         assert_eq!(fs::read(dir.join("file")).unwrap(), b"x");
-        assert!(Socket::listen(&dir.join("none/s"), None).map(drop).unwrap_err().to_string().contains("directory"));
-        let group = Socket::listen(&dir.join("s"), Some("no-such-group")).map(drop).unwrap_err();
+        assert!(name_of(&dir.join("none/s")).unwrap_err().to_string().contains("directory"));
+        let group = Socket::listen(&dir.join("s"), &lock, Some("no-such-group")).map(drop).unwrap_err();
         assert!(group.what.contains("no-such-group"), "{group}");
         fs::remove_dir_all(&dir).unwrap();
     }

@@ -2,9 +2,11 @@
 //!
 //! # Invariants
 //! F1. A file is opened only if it is ours: a regular file of this user that nobody else may read, reached without a
-//!     link. In `/dev/shm` anybody may make files.
+//!     link.
 //! F2. A file with data in it is removed after that data is durable in the source, and by nobody else than this.
 //!     One that cannot be understood is left alone, with an error.
+//! F3. Where nobody says otherwise it is in a directory that no other user gets into ([`private_dir`]): its name can be
+//!     foreseen, and in `/dev/shm` everyone may make files.
 
 use std::collections::HashSet;
 use std::fs;
@@ -24,12 +26,14 @@ use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::mount::find_nodes;
+use crate::private_dir;
 use crate::progress::Meter;
 use crate::registry::Entry;
 use crate::shell;
 
-/// Where arenas are when nobody says otherwise.
-const FOLDER: &str = "/dev/shm";
+/// Memory, on every Linux.
+const SHARED_MEMORY: &str = "/dev/shm";
+
 /// The file that `--arena` or a configuration names.
 ///
 /// # Errors
@@ -47,9 +51,22 @@ pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
 /// Less leaves nothing beside the frames that requests land in.
 pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
 
-/// The file for a source.
-pub(crate) fn default_path(identity: &str) -> PathBuf {
-    Path::new(FOLDER).join(format!("slackwater-{}-{identity}.arena", geteuid().as_raw()))
+/// The file for what is called `name`, a source or a daemon (F3). One that an earlier version left directly in `/dev/shm` is taken
+/// while it is there.
+///
+/// # Errors
+/// There can be no directory for it.
+pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
+    let shared = Path::new(SHARED_MEMORY);
+    let earlier = shared.join(format!("slackwater-{}-{name}.arena", geteuid().as_raw()));
+    if fs::symlink_metadata(&earlier).is_ok_and(|status| is_ours(&status)) {
+        return Ok(earlier);
+    }
+    let folder = private_dir::within(shared).map_err(|error| {
+        Failure::failed(format!("cannot make a directory for the cache in {SHARED_MEMORY}: {error}"))
+            .advise("name a file on another tmpfs with --arena FILE")
+    })?;
+    Ok(folder.join(format!("{name}.arena")))
 }
 
 /// An eighth of the memory, at most half of what is free and of our cgroup's limit, and what the file system of `path`
@@ -90,13 +107,18 @@ pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failu
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::failed(format!("cannot look at the arena {name}: {error}"))),
     };
-    if !status.is_file() || status.uid() != geteuid().as_raw() || status.mode() & 0o077 != 0 {
+    if !is_ours(&status) {
         let what = format!("the arena {name} must be a regular file of yours with mode 0600");
         return Err(
             Failure::failed(what).advise("remove it if you know what it is, or choose another with --arena FILE")
         );
     }
     Arena::open(path).map(Some).map_err(|error| refused(path, &error))
+}
+
+/// F1.
+fn is_ours(status: &fs::Metadata) -> bool {
+    status.is_file() && status.uid() == geteuid().as_raw() && status.mode() & 0o077 == 0
 }
 
 /// Bytes in the volumes whose name is one of `these`.
@@ -283,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_may_read_and_a_link_are_refused() {
-        let path = Path::new(FOLDER).join(format!("slackwater-test-{}.arena", std::process::id()));
+        let path = Path::new(SHARED_MEMORY).join(format!("slackwater-test-{}.arena", std::process::id()));
         assert!(open_left(&path, "x").unwrap().is_none());
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
         let link = open_left(&path, "x").map(drop).unwrap_err();

@@ -97,7 +97,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
         Some(path) => arena_file::named(path)?,
-        None => arena_file::default_path(&identity),
+        None => arena_file::default_path(&identity)?,
     };
 
     let cache_bytes = arguments.cache;

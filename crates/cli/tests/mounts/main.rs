@@ -31,6 +31,7 @@ mod signals;
 mod space;
 mod starts;
 mod stopped;
+mod strangers;
 mod sys;
 mod tenants;
 mod top;

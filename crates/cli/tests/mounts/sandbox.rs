@@ -42,7 +42,7 @@ as_nobody() {
 # Waits until no mount process is left, and sees that nothing else is.
 ended() {
     while ls run /run/slackwater 2>&1 | grep -q json; do sleep 0.02; done
-    [ -z "$(ls mount && ls /dev/shm)" ] || { ls mount /dev/shm; exit 98; }
+    [ -z "$(ls mount && find /dev/shm ! -type d)" ] || { ls -R mount /dev/shm; exit 98; }
 }
 "#;
 
