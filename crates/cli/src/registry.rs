@@ -126,12 +126,19 @@ pub(crate) struct Registry {
     own: Own,
 }
 
-/// The entries that this process has registered, each with its mount point.
+/// What this process has registered.
 #[derive(Clone, Debug, Default)]
-struct Own(Arc<Mutex<HashMap<OsString, PathBuf>>>);
+struct Own(Arc<Mutex<OwnEntries>>);
+
+#[derive(Debug, Default)]
+struct OwnEntries {
+    /// Names of entries, each with its mount point.
+    names: HashMap<OsString, PathBuf>,
+    mountpoints: HashSet<PathBuf>,
+}
 
 impl Own {
-    fn mountpoints(&self) -> MutexGuard<'_, HashMap<OsString, PathBuf>> {
+    fn entries(&self) -> MutexGuard<'_, OwnEntries> {
         // A thread that panicked has changed all or nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,7 +184,10 @@ impl Drop for Registered {
         let _ = self.file.set_len(0);
         remove_files(&self.path);
         if let Some(name) = self.path.file_name() {
-            self.own.mountpoints().remove(name);
+            let mut own = self.own.entries();
+            if let Some(mountpoint) = own.names.remove(name) {
+                own.mountpoints.remove(&mountpoint);
+            }
         }
     }
 }
@@ -244,13 +254,13 @@ impl Registry {
 
     /// The same without those that were registered here: a daemon knows its own, which may be thousands.
     pub(crate) fn entries_of_others(&self) -> Result<Vec<Found>, Failure> {
-        let own = self.own.mountpoints();
-        self.read_all(|name| !own.contains_key(name))
+        let own = self.own.entries();
+        self.read_all(|name| !own.names.contains_key(name))
     }
 
-    /// Where the entries that were registered here are mounted, or will be.
-    pub(crate) fn own_mountpoints(&self) -> HashSet<PathBuf> {
-        self.own.mountpoints().values().cloned().collect()
+    /// Whether an entry that was registered here is mounted there, or will be.
+    pub(crate) fn is_own_mountpoint(&self, mountpoint: &Path) -> bool {
+        self.own.entries().mountpoints.contains(mountpoint)
     }
 
     fn read_all(&self, is_wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<Found>, Failure> {
@@ -276,7 +286,10 @@ impl Registry {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
-        self.own.mountpoints().insert(name.into(), entry.mountpoint.clone());
+        let mut own = self.own.entries();
+        own.names.insert(name.into(), entry.mountpoint.clone());
+        own.mountpoints.insert(entry.mountpoint.clone());
+        drop(own);
         Ok(Registered { own: self.own.clone(), path, file })
     }
 

@@ -1,12 +1,13 @@
-//! Signals, descriptors as numbers and the heap, which the standard library leaves to the C one.
+//! Signals, descriptors as numbers, locks of descriptors and the heap, which the standard library leaves to the C one.
 //!
 //! # Invariants
 //! G1. [`Signals::block`] runs before the first thread starts. A signal that is blocked nowhere ends the process
 //!     in whichever thread it finds.
-#![allow(unsafe_code, reason = "the C library's calls on signal sets, descriptors by number and the heap")]
+#![allow(unsafe_code, reason = "the C library's calls on signal sets, descriptors by number, locks and the heap")]
 
+use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
@@ -113,6 +114,32 @@ pub(crate) fn leave_descriptors(this_process: OwnedFd, others: &[RawFd], locks: 
     close(locks);
     // SAFETY: it ends the child, without what this process would do at its end.
     unsafe { libc::_exit(0) };
+}
+
+/// Puts a shared lock of this open file description on a file or directory that it may read. It keeps nobody from anything, and
+/// is gone when the description is closed.
+pub(crate) fn mark(fd: impl AsFd) -> io::Result<()> {
+    lock(fd, libc::F_OFD_SETLK, libc::F_RDLCK).map(drop)
+}
+
+/// Takes it away.
+pub(crate) fn unmark(fd: impl AsFd) -> io::Result<()> {
+    lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK).map(drop)
+}
+
+/// Whether such a lock of another description is there, or one of fcntl(2) that a process has.
+pub(crate) fn is_marked_by_others(fd: impl AsFd) -> bool {
+    lock(fd, libc::F_OFD_GETLK, libc::F_WRLCK).is_ok_and(|found| i32::from(found) != libc::F_UNLCK)
+}
+
+/// Asks for a lock of a whole file; answers with the type that the kernel has written.
+fn lock(fd: impl AsFd, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_short> {
+    // SAFETY: a lock of zeroes is a valid one: of the whole file, by no process.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::c_short::try_from(kind).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open, and the lock is valid for the call, which keeps no pointer to it.
+    let result = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, &raw mut lock) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(lock.l_type) }
 }
 
 /// Gives memory that the heap holds and nothing uses back to the system. The C library does that by itself only at the end of

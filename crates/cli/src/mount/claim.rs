@@ -1,17 +1,18 @@
 //! One owner per source directory.
 //!
-//! The source is locked (`flock`) until nothing of it is dirty, which keeps out other users' mounts too. A mount of a
+//! The source is locked until nothing of it is dirty ([`source_lock`]), which keeps out other users' mounts too. A mount of a
 //! directory above or below it is found in the registry, whose entries tell where their sources are, and one of another user
 //! in the kernel's list of mounts, which tells their paths.
 //!
 //! A dead mount of a directory above or below may have left data that is older than what this mount will make durable. So it
 //! is brought in as soon as the source is ours, and before anybody can write.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use slackwater_arena::MountInfo;
 use slackwater_fuse::Printable as _;
@@ -21,7 +22,8 @@ use crate::control::client;
 use crate::control::protocol::{Phase, Reply, Request};
 use crate::exit::{Failure, Reason};
 use crate::mount::place::Place;
-use crate::mount::{arena_file, ends, rescued};
+use crate::mount::source_lock::Owner;
+use crate::mount::{arena_file, ends, holders, rescued, source_lock};
 use crate::mountinfo::Mounts;
 use crate::registry::{Entry, Found, Registered, Registry};
 use crate::shell;
@@ -29,8 +31,6 @@ use crate::shell;
 /// For how long an owner that answers nothing, or has just left, may hold what it is about to let go of.
 const LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
-/// How often it is looked who has a lock, before that counts as unknown.
-const LOOKS: u32 = 6;
 
 /// A source that is ours. Dropping it gives it back: the lock first, since who waits is woken by the entry's end.
 pub(crate) struct Claim {
@@ -44,8 +44,8 @@ enum Obstacle {
     Mount(Box<Found>),
     /// A mount that this user's registry does not know: its source, and where it is.
     Unregistered(MountInfo),
-    /// Somebody with a lock on the source.
-    Lock,
+    /// Another owner, which has the source locked.
+    Locked(Owner),
 }
 
 /// Claims the source of `entry`, which is open as `source_fd`. Waits while the owner only flushes after an umount(2),
@@ -67,7 +67,7 @@ pub(crate) fn claim(
         let obstacle = {
             let guard = registry.lock().map_err(failed)?;
             let mut mounts = registry.entries_of_others()?;
-            match obstacle(registry, &mut mounts, entry, &source_fd).map_err(failed)? {
+            match obstacle(registry, &mut mounts, entry, &source_fd, say).map_err(failed)? {
                 Some(obstacle) => obstacle,
                 None => {
                     let dead = || mounts.iter().filter(|found| !found.is_alive);
@@ -82,7 +82,7 @@ pub(crate) fn claim(
                 }
             }
         };
-        if matches!(obstacle, Obstacle::Lock) && left_at.is_some_and(|at| at.elapsed() < LEAVING) {
+        if matches!(obstacle, Obstacle::Locked(_)) && left_at.is_some_and(|at| at.elapsed() < LEAVING) {
             thread::sleep(LOOK);
             continue;
         }
@@ -96,11 +96,8 @@ pub(crate) fn claim(
                 found.wait_until_dead().map_err(failed)?;
                 left_at = Some(Instant::now());
             }
-            Obstacle::Unregistered(_) => thread::sleep(LEAVING),
-            Obstacle::Lock => {
-                flock(&source_fd, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
-                flock(&source_fd, FlockOperation::Unlock).map_err(|errno| failed(errno.into()))?;
-            }
+            // Which of the locks is given back first is not known.
+            Obstacle::Unregistered(_) | Obstacle::Locked(_) => thread::sleep(LEAVING),
         }
     }
 }
@@ -111,19 +108,18 @@ fn obstacle(
     mounts: &mut Vec<Found>,
     entry: &Entry,
     source_fd: &OwnedFd,
+    say: &dyn Fn(&str),
 ) -> std::io::Result<Option<Obstacle>> {
     let is_in_the_way = |found: &Found| found.is_alive && found.entry.source.overlaps(&entry.source);
     if let Some(owner) = mounts.iter().position(is_in_the_way) {
         return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
     }
-    match flock(source_fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(Some(Obstacle::Lock)),
-        Err(errno) => return Err(errno.into()),
+    if let Some(owner) = source_lock::take(&entry.source, source_fd, say)? {
+        return Ok(Some(Obstacle::Locked(owner)));
     }
     let others = mount_of_others(registry, mounts, &entry.source);
     if others.is_some() {
-        flock(source_fd, FlockOperation::Unlock)?;
+        source_lock::give_back(source_fd);
     }
     Ok(others.map(Obstacle::Unregistered))
 }
@@ -131,11 +127,29 @@ fn obstacle(
 /// A live mount that is in none of `mounts` nor of this process, and whose source overlaps `source`. Its path tells, as the list
 /// of mounts has it: nothing of it is opened, so a source that hangs keeps nobody else from mounting.
 fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Place) -> Option<MountInfo> {
-    let mut known = registry.own_mountpoints(); // of a daemon thousands, which knows by itself what they overlap
-    known.extend(mounts.iter().map(|found| found.entry.mountpoint.clone()));
+    let known: HashSet<_> = mounts.iter().map(|found| &found.entry.mountpoint).collect();
     let listed = Mounts::now();
-    let mut others = listed.of_slackwater().filter(|mount| !known.contains(&mount.point) && mount.source.is_absolute());
-    others.find(|mount| source.overlaps_path(&mount.source, &listed) && !ends::is_dead(&mount.point)).cloned()
+    let is_in_the_way = |mount: &&MountInfo| {
+        // This process knows by itself what its own overlap, which may be thousands.
+        !(registry.is_own_mountpoint(&mount.point) || known.contains(&mount.point))
+            && mount.source.is_absolute()
+            && source.overlaps_path(&mount.source, &listed)
+            && may_have_data(mount)
+            && !ends::is_dead(&mount.point)
+    };
+    listed.of_slackwater().find(is_in_the_way).cloned()
+}
+
+/// Whether a mount may have data for its source. Any user may mount a file system that says it is of ours and shows what it
+/// likes, so its user must be one who may write there.
+fn may_have_data(mount: &MountInfo) -> bool {
+    let user = mount.super_options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    let Some(user) = user else { return true };
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    match statx(CWD, &mount.source, flags, StatxFlags::UID | StatxFlags::MODE) {
+        Ok(source) => holders::may_write(user, source.stx_uid, source.stx_mode.into()),
+        Err(errno) => errno != Errno::NOENT,
+    }
 }
 
 /// Whether the arena of a dead mount is for a directory above or below the source of `entry`, and not for the same one.
@@ -164,8 +178,9 @@ fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
         let what = format!("{} is another directory since, or its file system was mounted anew", path.printable());
         return Err(not_brought_in(dead, &what));
     }
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| not_brought_in(dead, &format!("{} is locked by another process", path.printable())))?;
+    if source_lock::take(&place, &lock, say).map_or(true, |owner| owner.is_some()) {
+        return Err(not_brought_in(dead, &format!("{} is locked by another process", path.printable())));
+    }
     say(&format!("an earlier mount of {} died with data that is not in it yet: bringing it in", path.printable()));
     if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
         let rescued = arena_file::bring_in(left, dead, |_| ())?;
@@ -257,10 +272,10 @@ fn refusal(obstacle: &Obstacle, source: &Place) -> Failure {
             Failure::busy(format!("{path} overlaps {others}, which another user has mounted at {point}"))
                 .advise(format!("use {point}, or have it unmounted first; or wait for it: --wait"))
         }
-        Obstacle::Lock => {
-            let holder = match lock_holder(source) {
-                Some(pid) => format!("pid {pid}, {}", command_of(pid).printable()),
-                None => "another process".to_owned(),
+        Obstacle::Locked(owner) => {
+            let holder = match owner.0 {
+                Some(pid) => format!("pid {pid}, {}", source_lock::command_of(pid).printable()),
+                None => "a process that cannot be seen from here".to_owned(),
             };
             Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.printable())).advise(
                 "two mounts of one directory would overwrite each other's data: end that one first, or use --wait",
@@ -285,60 +300,4 @@ pub(crate) fn taken_by(owner: &Entry, source: &Place) -> Failure {
     };
     let unmount = format!("slackwater umount {}", shell::word(&owner.mountpoint));
     Failure::new(Reason::Busy, what).advise(format!("use {mountpoint}, or unmount it first: {unmount}"))
-}
-
-/// Who has an exclusive lock on the directory, as `/proc/locks` says. One reading may miss a lock, while others come
-/// and go, or find it between two owners.
-fn lock_holder(source: &Place) -> Option<u32> {
-    let name = source.lock_name();
-    look_again(|| holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &name))
-}
-
-/// Looks until something is found, for some 100 ms.
-fn look_again<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    (0..LOOKS).find_map(|nth| {
-        if nth > 0 {
-            thread::sleep(LOOK);
-        }
-        look()
-    })
-}
-
-/// Number, `FLOCK`, `ADVISORY`, `WRITE`, process, device and inode, range.
-fn holder_in(locks: &str, name: &str) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        match fields[..] {
-            [_, "FLOCK", _, "WRITE", pid, place, ..] if place == name => pid.parse().ok(),
-            _ => None,
-        }
-    })
-}
-
-fn command_of(pid: u32) -> String {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
-    if name.is_empty() { "in another pid namespace".to_owned() } else { name }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{holder_in, look_again};
-
-    #[test]
-    fn the_holder_of_a_lock_is_found_by_device_and_inode() {
-        let locks = "1: POSIX  ADVISORY  WRITE 10 fe:00:77 0 EOF\n\
-                     2: FLOCK  ADVISORY  WRITE 11 fe:00:78 0 EOF\n\
-                     2: -> FLOCK  ADVISORY  WRITE 12 fe:00:77 0 EOF\n\
-                     3: FLOCK  ADVISORY  WRITE 13 fe:00:77 0 EOF\n";
-        assert_eq!(holder_in(locks, "fe:00:77"), Some(13));
-        assert_eq!(holder_in(locks, "fe:00:79"), None);
-    }
-
-    #[test]
-    fn a_holder_that_is_not_listed_at_once_is_looked_for_again() {
-        let mut readings = [None, None, Some(13)].into_iter();
-        assert_eq!(look_again(|| readings.next().flatten()), Some(13));
-        assert_eq!(look_again(|| None::<u32>), None);
-    }
 }

@@ -18,6 +18,7 @@ pub(crate) mod door;
 pub(crate) mod ends;
 pub(crate) mod find_nodes;
 pub(crate) mod helper;
+mod holders;
 pub(crate) mod options;
 pub(crate) mod place;
 
@@ -25,6 +26,7 @@ pub(crate) mod pressure;
 pub(crate) mod rescued;
 pub(crate) mod session;
 mod shrinkers;
+mod source_lock;
 mod tenants;
 pub(crate) mod trial;
 pub(crate) mod vigil;

@@ -136,9 +136,15 @@ impl Place {
         format!("{:x}-{:x}-", self.id.dev, self.id.ino)
     }
 
-    /// Device and number as `/proc/locks` writes them.
+    /// Device and number as `/proc/locks` writes them: the device is that of the file system, which on btrfs is another than that
+    /// of its files.
     pub(crate) fn lock_name(&self) -> String {
-        let (major, minor) = (rustix::fs::major(self.id.dev), rustix::fs::minor(self.id.dev));
+        let numbers = || {
+            let (major, minor) = self.in_file_system.as_ref()?.device.split_once(':')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        };
+        let of_files = (rustix::fs::major(self.id.dev), rustix::fs::minor(self.id.dev));
+        let (major, minor): (u32, u32) = numbers().unwrap_or(of_files);
         format!("{major:02x}:{minor:02x}:{}", self.id.ino)
     }
 }

@@ -84,10 +84,21 @@ impl Sandbox {
         self.run(&format!("{STAGE}{WORDS}{preparation}\nas_nobody sh -e -c '{script}'"))
     }
 
+    /// Runs a script as root which sees the processes of the whole machine; none of those that it starts may stay when all is
+    /// unmounted.
+    pub(crate) fn run_among_all_processes(&self, script: &str) -> Output {
+        let at_the_end = "trap 'umount -l -a -t fuse.slackwater' EXIT";
+        self.run_in(&["--mount", "--propagation", "private"], &format!("{STAGE}{WORDS}{at_the_end}\n{script}"))
+    }
+
     fn run(&self, script: &str) -> Output {
+        let namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"];
+        self.run_in(&namespaces, script)
+    }
+
+    fn run_in(&self, namespaces: &[&str], script: &str) -> Output {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-        command.args(["sh", "-e", "-c", script]).env("SANDBOX", &self.scratch.path);
+        command.args(namespaces).args(["sh", "-e", "-c", script]).env("SANDBOX", &self.scratch.path);
         command.stdin(Stdio::null()).current_dir("/");
         run(command)
     }

@@ -1,7 +1,15 @@
 //! What any other user of the machine can do keeps nobody from mounting.
 
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
 use crate::needs;
-use crate::rig::need_fuse;
+use crate::rig::{Scratch, need_fuse};
 use crate::sandbox::Sandbox;
 
 /// Any user may make files in /dev/shm, and the name of an arena can be foreseen.
@@ -119,4 +127,142 @@ fn a_runtime_directory_in_tmp_cannot_be_taken_away() {
     "#;
     let output = Sandbox::new().run_as_nobody_after(preparation, script);
     output.expect(0, &["precious", "Nothing is mounted"]);
+}
+
+/// Locks are taken with the right to read alone.
+const LOCKS: &str = r#"
+    MOUNT='./slackwater mount roots mount --cache 32MiB --dirty-expire 1h --background'
+    # Has a program of USER stand there with a lock on DIRECTORY, as OPTION says.
+    locked() {
+        rm -f run/locked
+        setpriv --reuid $1 --regid $1 --clear-groups sh -c "exec 9< $2; flock $3 9; ${4:-exec sleep 1000}" & locker=$!
+        while flock --nonblock $2 true; do sleep 0.01; done
+    }
+    unlocked() { kill $locker; wait $locker || true; flock roots true; }
+"#;
+
+#[test]
+fn a_lock_of_a_stranger_on_the_source_keeps_no_one_from_mounting() {
+    need_fuse();
+    let sandbox = Sandbox::new();
+    sandbox.scratch.dir("roots", 0o755);
+    let script = r#"
+        install -m 4755 "$(command -v sleep)" power
+        for way in -x -s '-x 9; exec ./power 1000; :'; do
+            locked 65534 roots "$way"
+            $MOUNT 2> run/said
+            grep "roots is locked by pid [0-9]* ([a-z]*) of user 65534, which may not write to it" run/said
+            echo "by $way" > mount/file
+            # The lock excludes no other owner, but our own mark does: also where neither the registry nor the list of mounts tells.
+            mkdir -p other
+            unshare --mount --propagation private sh -e -c '
+                umount -l mount
+                SLACKWATER_RUNTIME_DIR=$SANDBOX/elsewhere ./slackwater mount roots other --cache 32MiB --arena /dev/shm/other --background || exit $?
+            ' && exit 96 || [ $? = 3 ]
+            # And when the stranger is gone.
+            unlocked
+            unshare --mount --propagation private sh -e -c '
+                umount -l mount
+                SLACKWATER_RUNTIME_DIR=$SANDBOX/elsewhere ./slackwater mount roots other --cache 32MiB --arena /dev/shm/other --background || exit $?
+            ' && exit 95 || [ $? = 3 ]
+            ./slackwater umount mount
+            ended
+            [ "$(cat roots/file)" = "by $way" ]
+        done
+        echo all of them
+    "#;
+    sandbox.run_as_root(&format!("{LOCKS}{script}")).expect(0, &["is locked by pid", "all of them"]);
+}
+
+/// It may have data for it.
+#[test]
+fn a_lock_of_a_user_who_may_write_to_the_source_keeps_others_from_mounting() {
+    need_fuse();
+    let sandbox = Sandbox::new();
+    for (name, mode) in [("closed", 0o755), ("open", 0o777)] {
+        sandbox.scratch.dir(name, mode);
+    }
+    let script = r#"
+        chown 1000 closed
+        for directory in closed open; do
+            locked 1000 $directory -x
+            fails 3 ./slackwater mount $directory mount --cache 32MiB
+            kill $locker; wait $locker || true
+        done
+    "#;
+    sandbox.run_as_root(&format!("{LOCKS}{script}")).expect(0, &["closed is locked by pid", "open is locked by pid"]);
+}
+
+/// A user sees less of the processes of others than root.
+#[test]
+fn a_lock_of_a_stranger_keeps_no_user_from_mounting() {
+    need_fuse();
+    if needs::are_missing(&["fusermount3"]) {
+        return;
+    }
+    let preparation = r#"
+        setpriv --reuid 1000 --regid 1000 --clear-groups flock source sleep 1000 &
+        while flock --nonblock source true; do sleep 0.01; done
+    "#;
+    let script = r#"
+        $MOUNT
+        echo precious > mount/file
+        ./slackwater umount mount
+        cat source/file
+    "#;
+    let output = Sandbox::new().run_as_nobody_after(preparation, script);
+    output.expect(0, &["source is locked by pid", "(flock) of user 1000", "precious"]);
+}
+
+/// In a pid namespace there may be processes with a lock that are not seen.
+fn are_all_processes_seen() -> bool {
+    let is_initial = std::fs::read_link("/proc/self/ns/pid").unwrap().as_os_str() == "pid:[4026531836]";
+    if !is_initial {
+        needs::skip("this is not the initial pid namespace");
+    }
+    is_initial
+}
+
+/// A descriptor on its way through a socket keeps its lock, and is nobody's.
+#[test]
+fn a_lock_that_no_process_has_keeps_no_one_from_mounting() {
+    need_fuse();
+    if !are_all_processes_seen() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let (_end, other_end) = std::os::unix::net::UnixStream::pair().unwrap();
+    let lock = File::open(&source).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [lock.as_fd()];
+    assert!(message.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(&other_end, &[IoSlice::new(b"x")], &mut message, SendFlags::empty()).unwrap();
+    drop(lock);
+    let mount = scratch.mount(&source, &mountpoint, &[]);
+    scratch.umount(&mountpoint);
+    drop(mount);
+}
+
+/// Any user can mount a file system whose type and source say that it is ours.
+#[test]
+fn a_mount_that_a_stranger_calls_ours_keeps_no_one_from_mounting() {
+    need_fuse();
+    if !are_all_processes_seen() || needs::are_missing(&["fusermount3"]) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.scratch.dir("roots", 0o755);
+    sandbox.dir_of_nobody("theirs", 0o755);
+    let script = r#"
+        # Its source may be read by anyone, and it has no data for it.
+        as_nobody ./slackwater mount roots theirs --cache 32MiB --background
+        $MOUNT
+        echo precious > mount/file
+        ./slackwater umount mount
+        cat roots/file
+    "#;
+    sandbox.run_among_all_processes(&format!("{LOCKS}{script}")).expect(0, &["roots is locked by", "precious"]);
 }
