@@ -359,12 +359,13 @@ Keys: d w p a n sort, r reverses, v switches between volumes and tenants, f fold
 --once --json prints an object; null in it is what nobody knows:
   version       1
   interval_ms   between the two looks
-  volumes       pid, source, mountpoint, phase, failing (why write-back fails),
-                cache_bytes, open_files, eta_ms (of an unmount under way), figures,
-                tenants, more_tenants (those that did not fit)
+  volumes       pid, name (in a daemon), source, mountpoint, phase, failing (why
+                write-back fails), cache_bytes, open_files, eta_ms (of an unmount under
+                way), figures, tenants, more_tenants (those that did not fit)
   tenants       of a volume: id, name, state, wants_room (it is at its limit), figures
   figures       held_bytes, limit_bytes, dirty_bytes, writeback_bytes, unstable_bytes,
-                written_bytes_per_s, paused_ms_per_s, oldest_ms
+                written_bytes_per_s, paused_ms_per_s, oldest_ms, hit_percent (pages that
+                reads found in the cache; the kernel's own cache answers before it)
   silent, dead  processes that do not answer, or died and left an arena: pid, source,
                 mountpoint, arena";
 

@@ -27,7 +27,8 @@ pub struct File {
     /// What this description has heard of; serialises its reporting.
     pub(crate) heard: Mutex<ErrCursor>,
     pub(crate) readahead: Readahead,
-    /// For whom something was read last that was not cached: what is read ahead is for him too.
+    /// The tenant that reads: the last for which something was read that was not cached, or that [`File::set_reader`] named. What is read
+    /// ahead is for it too, and what is found counts for it.
     reader: Mutex<Weak<Memcg>>,
     /// Who pays for what is written through it, unless a write names another.
     memcg: Arc<Memcg>,
@@ -83,7 +84,9 @@ impl File {
         self.reader.lock().upgrade().unwrap_or_else(|| Arc::clone(&self.memcg))
     }
 
-    pub(crate) fn set_reader(&self, memcg: &Arc<Memcg>) {
+    /// Names the tenant that reads through the description, until a read for another has to bring something into the cache. So what
+    /// is found from the beginning counts for it as well.
+    pub fn set_reader(&self, memcg: &Arc<Memcg>) {
         let mut reader = self.reader.lock();
         if !std::ptr::eq(reader.as_ptr(), Arc::as_ptr(memcg)) {
             *reader = Arc::downgrade(memcg);
@@ -92,12 +95,18 @@ impl File {
 
     /// A read got `pages`, of which it had `missed` brought from the backend.
     pub(crate) fn note_read(&self, pages: u64, missed: u64) {
-        let reads = &self.inode.super_block().reads;
         // One that was taken out before it was read has been brought twice.
-        if let Some(found) = self.readahead.found(pages.saturating_sub(missed)) {
-            reads.note_hits(found);
+        let found = self.readahead.found(pages.saturating_sub(missed)).unwrap_or(0);
+        self.note_found_and_missed(found, missed);
+    }
+
+    fn note_found_and_missed(&self, found: u64, missed: u64) {
+        if found == 0 && missed == 0 {
+            return;
         }
-        if missed != 0 {
+        let reader = self.reader();
+        for reads in [&self.inode.super_block().reads, &reader.reads] {
+            reads.note_hits(found);
             reads.note_misses(missed);
         }
     }
@@ -112,7 +121,7 @@ impl Drop for File {
     fn drop(&mut self) {
         self.account.leave(&self.inode.wb());
         let sb = self.inode.super_block();
-        sb.reads.note_hits(self.readahead.left_found());
+        self.note_found_and_missed(self.readahead.left_found(), 0);
         sb.open_files.fetch_sub(1, Ordering::SeqCst);
         if self.inode.openers.fetch_sub(1, Ordering::SeqCst) == 1 {
             sb.note_idle(&self.inode);

@@ -445,6 +445,16 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
         "the page on the other volume, and one that was clean and is dirty again"
     );
 
+    // What is found counts for who reads, and so does what is not.
+    assert_eq!((full.read_hits, full.read_misses), (0, 0));
+    let reader = File::open(file.inode()).unwrap();
+    reader.set_reader(&a);
+    assert_eq!(reader.peek(0, 3 * PAGE, |slices| slices.len()), Some(3));
+    drop(reader);
+    let found = of(&rig.volume, a.id());
+    assert_eq!((found.read_hits, found.read_misses), (3, 0));
+    assert_eq!(of(&rig.volume, MemcgId::ROOT).read_hits, 0);
+
     let id = a.id();
     assert!(rig.engine.memcg_offline(&a));
     assert_eq!(of(&rig.volume, id).state, MemcgState::Offline);

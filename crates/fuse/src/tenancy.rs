@@ -87,6 +87,12 @@ impl Tenancy {
         }
     }
 
+    /// The same of a tenant that pays for something already: who only finds things in the cache becomes no tenant by that.
+    pub(crate) fn known(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
+        let tenant = self.tenants.of(pid, uid)?;
+        self.paying.read().get(&tenant.id).map(|paying| Arc::clone(&paying.memcg))
+    }
+
     /// Whether what thread `pid` of `uid` reads and writes is to stay out of the cache, if its tenant says anything of that.
     pub(crate) fn dontcache(&self, pid: u32, uid: u32) -> Option<bool> {
         if !self.tenants.has_dontcache() {

@@ -54,6 +54,12 @@ pub(crate) struct Tenant {
     /// Clean pages that were cached for it.
     #[serde(default)]
     pub(crate) cached_bytes: u64,
+    /// Pages that its reads found in the cache, on all volumes.
+    #[serde(default)]
+    pub(crate) hits: u64,
+    /// Pages that its reads had to have brought from a source, on all volumes.
+    #[serde(default)]
+    pub(crate) misses: u64,
     /// It is at its limit, and its writers wait.
     pub(crate) wants_room: bool,
 }
@@ -194,6 +200,8 @@ impl Tenant {
             oldest_ms: None,
             paused_ms: 0,
             cached_bytes: 0,
+            hits: 0,
+            misses: 0,
             wants_room: false,
         }
     }

@@ -133,10 +133,12 @@ pub(super) static TENANT_ON_VOLUME: [Metric<Tenant>; 5] = [
 
 /// Of each tenant on all volumes together; label `tenant`.
 #[rustfmt::skip]
-pub(super) static TENANT: [Metric<Tenant>; 5] = [
+pub(super) static TENANT: [Metric<Tenant>; 7] = [
     metric("slackwater_tenant_charged", Bytes, Gauge, "What counts against its limit: pages that it dirtied, until they are durable", |it| number(it.charged_bytes)),
     metric("slackwater_tenant_limit", Bytes, Gauge, "Its limit, if it has one", |it| it.limit_bytes.and_then(number)),
     metric("slackwater_tenant_cached", Bytes, Gauge, "Clean pages that were cached for it", |it| number(it.cached_bytes)),
+    metric("slackwater_tenant_cache_hits", Plain, Counter, "Pages that its reads found in the cache", |it| number(it.hits)),
+    metric("slackwater_tenant_cache_misses", Plain, Counter, "Pages that its reads had to have brought from a source", |it| number(it.misses)),
     metric("slackwater_tenant_paused", Seconds, Counter, "Time that its writers were told to pause, all together", |it| seconds(it.paused_ms)),
     metric("slackwater_tenant_at_limit", Plain, Gauge, "1 while it is at its limit and its writers wait", |it| flag(it.wants_room)),
 ];

@@ -69,6 +69,8 @@ impl From<TenantStatus> for Tenant {
             unstable_bytes: status.unstable_bytes,
             written_bytes: status.written_bytes,
             cached_bytes: status.cached_bytes,
+            hits: status.read_hits,
+            misses: status.read_misses,
             oldest_ms: status.oldest.map(ms),
             paused_ms: ms(status.paused),
             wants_room: status.wants_room,

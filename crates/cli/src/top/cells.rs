@@ -16,6 +16,11 @@ pub(super) fn bytes(bytes: u64) -> String {
     text.trim_end_matches("iB").trim_end_matches('B').replace(' ', "")
 }
 
+/// `99.9%`; `100%` has no decimal. Five columns.
+pub(super) fn percent(percent: f64) -> String {
+    if percent < 100.0 { format!("{percent:.1}%") } else { "100%".to_owned() }
+}
+
 /// `12s`, in the largest unit that leaves something to tell. Five columns below 27 years.
 pub(super) fn time(ms: u64) -> String {
     const SECOND: u64 = 1000;
@@ -97,6 +102,11 @@ mod tests {
     fn sizes_take_five_columns() {
         let texts = [0, 512, 4096, 1536 << 20, 200 << 20, (1 << 40) - 1, 900 << 40].map(bytes);
         assert_eq!(texts, ["0", "512", "4.0K", "1.5G", "200M", "1024G", "900T"]);
+    }
+
+    #[test]
+    fn percents_take_five_columns() {
+        assert_eq!([0.0, 7.0, 99.9, 100.0].map(percent), ["0.0%", "7.0%", "99.9%", "100%"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Every width is that of the terminal, never that of the figures: columns stay where they are from look to look.
 
-use super::cells::{bar, bytes, left, right, shortened, time};
+use super::cells::{bar, bytes, left, percent, right, shortened, time};
 use super::groups::{Line, Order, SortBy};
 use super::rates::Figures;
 use super::screen::{Content, Fold};
@@ -12,7 +12,7 @@ const PREFIX: usize = 4;
 /// Members of a group stand further to the right.
 const INDENT: usize = 2;
 /// With less for the name a column is left out.
-const NAME_MIN: usize = 20;
+const NAME_MIN: usize = 17;
 /// From this width on a bar is twice as long.
 const WIDE: usize = 120;
 
@@ -49,17 +49,18 @@ struct Column {
 }
 
 /// From left to right.
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 11] = [
     Column::new("STATE", 10, 0, None, Cell::State),
     Column::new("OF LIMIT", 12, 1, None, Cell::Bar),
     Column::new("DIRTY", 6, 2, Some(SortBy::Dirty), Cell::Figure(|of| Some(bytes(of.dirty_bytes)))),
-    Column::new("LIMIT", 6, 6, None, Cell::Figure(|of| of.limit_bytes.map(bytes))),
-    Column::new("WRITING", 7, 7, None, Cell::Figure(|of| Some(bytes(of.writeback_bytes)))),
-    Column::new("UNSTABLE", 8, 8, None, Cell::Figure(|of| Some(bytes(of.unstable_bytes)))),
+    Column::new("LIMIT", 6, 7, None, Cell::Figure(|of| of.limit_bytes.map(bytes))),
+    Column::new("WRITING", 7, 8, None, Cell::Figure(|of| Some(bytes(of.writeback_bytes)))),
+    Column::new("UNSTABLE", 8, 9, None, Cell::Figure(|of| Some(bytes(of.unstable_bytes)))),
     Column::new("RATE/s", 7, 3, Some(SortBy::Rate), Cell::Figure(|of| of.written_bytes_per_s.map(bytes))),
     Column::new("PAUSED", 7, 4, Some(SortBy::Paused), Cell::Figure(|of| of.paused_ms_per_s.map(time))),
+    Column::new("HITS", 5, 6, None, Cell::Figure(|of| of.found?.percent().map(percent))),
     Column::new("AGE", 5, 5, Some(SortBy::Age), Cell::Figure(|of| of.oldest_ms.map(time))),
-    Column::new("OPEN", 5, 9, None, Cell::OpenFiles),
+    Column::new("OPEN", 5, 10, None, Cell::OpenFiles),
 ];
 
 impl Column {
@@ -171,12 +172,12 @@ mod tests {
     #[test]
     fn columns_are_left_out_by_rank() {
         let words = |width| titles(width).split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        assert_eq!(words(160), "NAME STATE OF LIMIT vDIRTY LIMIT WRITING UNSTABLE RATE/s PAUSED AGE OPEN");
-        assert_eq!(words(80), "NAME STATE OF LIMIT vDIRTY RATE/s PAUSED AGE");
-        assert_eq!(words(60), "NAME STATE OF LIMIT vDIRTY");
-        assert_eq!(words(40), "NAME STATE");
-        assert_eq!(words(30), "NAME AGE");
-        assert_eq!(words(29), "NAME");
+        assert_eq!(words(160), "NAME STATE OF LIMIT vDIRTY LIMIT WRITING UNSTABLE RATE/s PAUSED HITS AGE OPEN");
+        assert_eq!(words(80), "NAME STATE OF LIMIT vDIRTY RATE/s PAUSED HITS AGE");
+        assert_eq!(words(60), "NAME STATE OF LIMIT vDIRTY RATE/s");
+        assert_eq!(words(40), "NAME STATE vDIRTY");
+        assert_eq!(words(30), "NAME vDIRTY");
+        assert_eq!(words(26), "NAME");
     }
 
     #[test]

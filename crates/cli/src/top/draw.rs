@@ -27,6 +27,8 @@ DIRTY       written by programs, not on its way to the source
 RATE/s      brought to the source in each second
 PAUSED      how long writers were slowed down in each second,
             all together, on all volumes of the process
+HITS        pages that reads found in the cache, in percent; the
+            kernel's own cache answers before it
 AGE         of the oldest file that waits to be written back
 !           look here: failing, at its limit, no answer, died
 K M G T     count 1024 each";

@@ -12,7 +12,7 @@ use crate::control::protocol::{Phase, TenantState};
 use crate::progress::description;
 
 use super::cells::bytes;
-use super::rates::{Figures, Process, Snapshot, Tenant, Volume, is_going, sum, total};
+use super::rates::{Figures, Found, Process, Snapshot, Tenant, Volume, is_going, sum, total};
 
 /// What is grouped by what.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
@@ -148,6 +148,11 @@ fn mountpoint_of(volume: &Volume) -> String {
     volume.mountpoint.printable().to_string()
 }
 
+/// What people call it: its name in a daemon, else its mount point.
+fn name_of(volume: &Volume) -> String {
+    volume.name.as_ref().map_or_else(|| mountpoint_of(volume), |name| name.printable().to_string())
+}
+
 fn line_of_volume(volume: &Volume) -> Line {
     let state = match volume.phase {
         _ if volume.failing.is_some() => "FAILING",
@@ -159,7 +164,7 @@ fn line_of_volume(volume: &Volume) -> Line {
     };
     let source = volume.source.printable().to_string();
     Line {
-        name: mountpoint_of(volume),
+        name: name_of(volume),
         state,
         is_wrong: volume.failing.is_some(),
         figures: Some(volume.figures.clone()),
@@ -186,7 +191,7 @@ fn line_of_tenant(tenant: &Tenant, volume: &Volume) -> Line {
         is_wrong: tenant.wants_room,
         figures: Some(tenant.figures.clone()),
         open_files: None,
-        detail: format!("{name} on {}, pid {}", mountpoint_of(volume), volume.pid),
+        detail: format!("{name} on {}, pid {}", name_of(volume), volume.pid),
         name,
     }
 }
@@ -248,6 +253,7 @@ fn of_tenant(name: &str, parts: &[(&Volume, &Tenant)]) -> Group {
         unstable_bytes,
         written_bytes_per_s: sum(all().map(|figures| figures.written_bytes_per_s)),
         paused_ms_per_s: sum(once.iter().map(|figures| figures.paused_ms_per_s)),
+        found: once.iter().filter_map(|figures| figures.found).reduce(Found::plus),
         oldest_ms: all().filter_map(|figures| figures.oldest_ms).max(),
     };
     let head = Line {
@@ -259,7 +265,7 @@ fn of_tenant(name: &str, parts: &[(&Volume, &Tenant)]) -> Group {
         detail: format!("{} on {}", name.printable(), counted(parts.len() as u64, "volume")),
     };
     let member = |(volume, tenant): &(&Volume, &Tenant)| {
-        (id_of(volume), Line { name: mountpoint_of(volume), ..line_of_tenant(tenant, volume) })
+        (id_of(volume), Line { name: name_of(volume), ..line_of_tenant(tenant, volume) })
     };
     Group { id: name.to_owned(), head, notes: Vec::new(), members: parts.iter().map(member).collect() }
 }
@@ -307,26 +313,34 @@ mod tests {
     /// One process with two volumes, as a daemon has, and another one.
     #[test]
     fn what_a_tenant_has_in_a_process_counts_once() {
-        let shared = |dirty| {
+        let shared = |dirty, reads| {
             let mut tenant = tenant(7, "/c/one", dirty, Some(64));
             tenant.charged_bytes = 30 << 20;
+            (tenant.hits, tenant.misses) = (reads, reads / 3);
             tenant
         };
-        let volumes = vec![
-            status(1, "/a", vec![shared(10), tenant(0, "root", 1, None)]),
-            status(1, "/b", vec![shared(20), tenant(0, "root", 2, None)]),
-            status(2, "/c", vec![tenant(9, "/c/one", 5, Some(16))]),
-        ];
-        let snapshot = Watch::default().add(look(Instant::now(), volumes));
+        let volumes = |reads| {
+            let mut web = status(1, "/a", vec![shared(10, reads), tenant(0, "root", 1, None)]);
+            web.name = Some("web".to_owned());
+            vec![
+                web,
+                status(1, "/b", vec![shared(20, reads), tenant(0, "root", 2, None)]),
+                status(2, "/c", vec![tenant(9, "/c/one", 5, Some(16))]),
+            ]
+        };
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        watch.add(look(start, volumes(0)));
+        let snapshot = watch.add(look(start + Duration::from_secs(1), volumes(9)));
         let groups = groups(&snapshot, View::Tenants, Order::default());
         assert_eq!(names(&groups), ["/c/one", "root"]);
         let figures = groups[0].head.figures.clone().unwrap();
         assert_eq!((figures.held_bytes >> 20, figures.limit_bytes.unwrap() >> 20), (35, 80));
         assert_eq!(figures.dirty_bytes >> 20, 35);
+        assert_eq!(figures.found, Some(Found { hits: 9, misses: 3 }));
         let of_root = groups[1].head.figures.clone().unwrap();
         assert_eq!((of_root.held_bytes >> 20, of_root.limit_bytes), (3, None));
         let members: Vec<_> = groups[0].members.iter().map(|(_, line)| line.name.as_str()).collect();
-        assert_eq!(members, ["/b", "/a", "/c"]);
+        assert_eq!(members, ["/b", "web", "/c"], "by its name in a daemon");
     }
 
     #[test]

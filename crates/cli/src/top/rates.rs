@@ -6,12 +6,37 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::control::protocol::{self, Phase, Status, TenantState};
 use crate::look::{Answer, Look};
 use crate::progress::{Rate, time_left};
 use crate::registry::Entry;
+
+/// What reads found in the cache between the two looks, in pages.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Found {
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Found {
+    /// How many of a hundred pages were found, with one decimal, which is rounded down: 100 says that none was missed. `None` where
+    /// nothing was read.
+    pub(super) fn percent(self) -> Option<f64> {
+        let all = u128::from(self.hits) + u128::from(self.misses);
+        let per_mille = (u128::from(self.hits) * 1000).checked_div(all)?;
+        Some(per_mille as f64 / 10.0)
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { hits: self.hits.saturating_add(other.hits), misses: self.misses.saturating_add(other.misses) }
+    }
+}
+
+fn as_percent<S: Serializer>(found: &Option<Found>, serializer: S) -> Result<S::Ok, S::Error> {
+    found.and_then(Found::percent).serialize(serializer)
+}
 
 /// What volumes and tenants have in common.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -25,10 +50,12 @@ pub(super) struct Figures {
     pub(super) written_bytes_per_s: Option<u64>,
     /// How long writers were slowed down, all together, in each second.
     pub(super) paused_ms_per_s: Option<u64>,
+    #[serde(rename = "hit_percent", serialize_with = "as_percent")]
+    pub(super) found: Option<Found>,
     pub(super) oldest_ms: Option<u64>,
 }
 
-/// A tenant on a volume. What it holds, its limit and its pauses are those on all volumes of the process.
+/// A tenant on a volume. What it holds, its limit, its pauses and what its reads found are those on all volumes of the process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Tenant {
     pub(super) id: u64,
@@ -47,6 +74,8 @@ pub(super) struct Tenant {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Volume {
     pub(super) pid: u32,
+    /// In a daemon.
+    pub(super) name: Option<String>,
     pub(super) source: PathBuf,
     pub(super) mountpoint: PathBuf,
     pub(super) phase: Phase,
@@ -125,18 +154,18 @@ impl Watch {
         let mut volumes_of = HashMap::<u32, usize>::new();
         look.answers.iter().for_each(|answer| *volumes_of.entry(answer.status.pid).or_default() += 1);
         // What a tenant has on all volumes of its process is told on each volume where it is.
-        let paused: HashMap<(u32, u64), u64> = self
+        let everywhere: HashMap<(u32, u64), protocol::Tenant> = self
             .before
             .values()
-            .flat_map(|answer| answer.status.tenants.iter().map(|it| ((answer.status.pid, it.id), it.paused_ms)))
+            .flat_map(|answer| answer.status.tenants.iter().map(|it| ((answer.status.pid, it.id), it.clone())))
             .collect();
         for answer in look.answers {
             let key = key(&answer.status);
             let mut rate = self.going.remove(&key).unwrap_or_default();
             rate.add(answer.at, answer.status.written_bytes);
             let is_alone = volumes_of[&answer.status.pid] == 1;
-            let paused = |tenant| paused.get(&(answer.status.pid, tenant)).copied();
-            volumes.push(volume(self.before.get(&key), &answer, paused, rate.per_second(), is_alone));
+            let earlier = |tenant| everywhere.get(&(answer.status.pid, tenant));
+            volumes.push(volume(self.before.get(&key), &answer, earlier, rate.per_second(), is_alone));
             if is_going(answer.status.phase) {
                 going.insert(key.clone(), rate);
             }
@@ -148,12 +177,12 @@ impl Watch {
     }
 }
 
-/// `paused`: for how long the writers of a tenant of its process had paused before. `is_alone` if it is the only volume of its
+/// `everywhere`: a tenant of its process as it was before, on one volume or another. `is_alone` if it is the only volume of its
 /// process.
-fn volume(
+fn volume<'a>(
     before: Option<&Answer>,
     now: &Answer,
-    paused: impl Fn(u64) -> Option<u64>,
+    everywhere: impl Fn(u64) -> Option<&'a protocol::Tenant>,
     recent: Option<f64>,
     is_alone: bool,
 ) -> Volume {
@@ -165,15 +194,19 @@ fn volume(
         // Whom a volume did not tell of had written nothing there.
         let written = earlier.get(&now.id).copied().or(before.map(|_| 0));
         let written_per_s = written.and_then(|before| per_second(before, now.written_bytes, time));
-        let paused_per_s = paused(now.id).and_then(|before| per_second(before, now.paused_ms, time));
-        tenant(now, [written_per_s, paused_per_s], is_alone)
+        let everywhere = everywhere(now.id);
+        let paused_per_s = everywhere.and_then(|before| per_second(before.paused_ms, now.paused_ms, time));
+        let found = everywhere.and_then(|before| found([before.hits, before.misses], [now.hits, now.misses]));
+        tenant(now, [written_per_s, paused_per_s], found, is_alone)
     };
     let tenants: Vec<_> = status.tenants.iter().map(of_tenant).collect();
     let here = tenants.iter().filter(|tenant| tenant.is_here).map(|tenant| &tenant.figures);
     let rate = |of: fn(&Status) -> u64| before.and_then(|before| per_second(of(&before.status), of(status), time));
+    let reads = |status: &Status| [status.reads.hits, status.reads.misses];
     let left = if is_going(status.phase) { time_left(status.bytes_left, recent) } else { None };
     Volume {
         pid: status.pid,
+        name: status.name.clone(),
         source: status.source.clone(),
         mountpoint: status.mountpoint.clone(),
         phase: status.phase,
@@ -187,6 +220,7 @@ fn volume(
             unstable_bytes: status.unstable_bytes,
             written_bytes_per_s: rate(|status| status.written_bytes),
             paused_ms_per_s: rate(|status| status.writers.paused_ms),
+            found: before.and_then(|before| found(reads(&before.status), reads(status))),
             oldest_ms: here.filter_map(|figures| figures.oldest_ms).max(),
         },
         open_files: status.open_files,
@@ -197,14 +231,20 @@ fn volume(
     }
 }
 
-fn tenant(now: &protocol::Tenant, [written_bytes_per_s, paused_ms_per_s]: [Option<u64>; 2], is_alone: bool) -> Tenant {
+fn tenant(
+    now: &protocol::Tenant,
+    [written_bytes_per_s, paused_ms_per_s]: [Option<u64>; 2],
+    found: Option<Found>,
+    is_alone: bool,
+) -> Tenant {
     let of_files = [now.dirty_bytes, now.writeback_bytes, now.unstable_bytes, now.written_bytes];
     Tenant {
         id: now.id,
         name: now.name.clone(),
         state: now.state,
         wants_room: now.wants_room,
-        is_here: of_files.iter().any(|bytes| *bytes > 0) || is_alone && now.charged_bytes > 0,
+        is_here: of_files.iter().any(|bytes| *bytes > 0)
+            || is_alone && [now.charged_bytes, now.hits, now.misses].iter().any(|figure| *figure > 0),
         figures: Figures {
             held_bytes: now.held_bytes(),
             limit_bytes: now.limit_bytes,
@@ -213,9 +253,15 @@ fn tenant(now: &protocol::Tenant, [written_bytes_per_s, paused_ms_per_s]: [Optio
             unstable_bytes: now.unstable_bytes,
             written_bytes_per_s,
             paused_ms_per_s,
+            found,
             oldest_ms: now.oldest_ms,
         },
     }
+}
+
+/// By how much hits and misses have grown. `None` for those that have begun anew.
+fn found([hits_before, misses_before]: [u64; 2], [hits, misses]: [u64; 2]) -> Option<Found> {
+    Some(Found { hits: hits.checked_sub(hits_before)?, misses: misses.checked_sub(misses_before)? })
 }
 
 /// By how much a count has grown in each second. `None` for one that has begun anew.
@@ -262,6 +308,32 @@ mod tests {
             (volume.figures.limit_bytes, volume.tenants[1].figures.limit_bytes),
             (Some(64 << 20), Some(4 << 20))
         );
+    }
+
+    #[test]
+    fn hits_are_those_between_two_looks_and_only_all_of_them_are_a_hundred() {
+        let reads = |hits, misses| {
+            let mut statuses = statuses(0, 0);
+            (statuses[0].reads.hits, statuses[0].reads.misses) = (hits, misses);
+            (statuses[0].tenants[1].hits, statuses[0].tenants[1].misses) = (2 * hits, misses);
+            statuses
+        };
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let mut add = |seconds, hits, misses| {
+            let snapshot = watch.add(look(start + Duration::from_secs(seconds), reads(hits, misses)));
+            let volume = &snapshot.volumes[0];
+            let json = serde_json::to_value(volume).unwrap();
+            let percents = [&volume.figures, &volume.tenants[1].figures].map(|it| it.found.and_then(Found::percent));
+            assert_eq!(json["hit_percent"], serde_json::to_value(percents[0]).unwrap());
+            percents
+        };
+        assert_eq!(add(0, 100, 100), [None, None], "the first look");
+        assert_eq!(add(1, 100, 100), [None, None], "nothing was read");
+        assert_eq!(add(2, 199, 101), [Some(99.0), Some(99.4)]);
+        assert_eq!(add(3, 100_199, 102), [Some(99.9), Some(99.9)]);
+        assert_eq!(add(4, 100_200, 102), [Some(100.0), Some(100.0)]);
+        assert_eq!(add(5, 100_200, 103), [Some(0.0), Some(0.0)]);
+        assert_eq!(add(6, 5, 0), [None, None], "it began anew");
     }
 
     #[test]

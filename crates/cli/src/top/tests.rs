@@ -24,6 +24,8 @@ pub(crate) fn tenant(id: u64, name: &str, dirty_mib: u64, limit_mib: Option<u64>
         charged_bytes: dirty_mib * MIB,
         dirty_bytes: dirty_mib * MIB,
         cached_bytes: 0,
+        hits: 0,
+        misses: 0,
         writeback_bytes: 0,
         unstable_bytes: 0,
         written_bytes: 0,
@@ -65,10 +67,12 @@ fn statuses(seconds: u64) -> Vec<Status> {
     (hog.dirty_bytes, hog.writeback_bytes, hog.unstable_bytes) = (9 * MIB, 4 * MIB, 3 * MIB);
     (hog.written_bytes, hog.paused_ms) = (seconds * 80 * MIB, seconds * 1350);
     (hog.wants_room, hog.oldest_ms) = (true, Some(1234));
+    (hog.hits, hog.misses) = (seconds * 2000, seconds);
     let mut modest = tenant(2, "uid:1000", 2, Some(16));
     (modest.written_bytes, modest.oldest_ms) = (seconds * MIB, Some(31_000));
     let mut users = status(100, "/mnt/data", vec![hog, modest, tenant(0, "root", 0, None)]);
     users.open_files = 12;
+    (users.reads.hits, users.reads.misses) = (seconds * 2500, seconds * 1500);
 
     let name = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7e1f.slice/cri-containerd-0a1b2c.scope";
     let mut pod = tenant(2, name, 6, None);
@@ -79,8 +83,10 @@ fn statuses(seconds: u64) -> Vec<Status> {
     failing.share_bytes = Some(15 * MIB);
 
     let mut going = status(300, "/mnt/backup", vec![tenant(0, "root", 40, None)]);
+    going.name = Some("nightly".to_owned());
     going.phase = Phase::Unmounting;
     going.written_bytes = seconds * 50_000_000;
+    going.reads.hits = seconds;
     vec![users, failing, going]
 }
 

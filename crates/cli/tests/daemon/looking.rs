@@ -41,7 +41,11 @@ fn a_group_may_look_and_change_nothing() {
     let source = source.display().to_string();
     ask(GROUP, &["status"]).expect(0, &[&source, "mounted"]);
     ask(GROUP, &["status", "a"]).expect(0, &[&source]);
-    ask(GROUP, &["top", "--once", "--interval", "100ms"]).expect(0, &[&mountpoint.display().to_string()]);
+    ask(GROUP, &["top", "--once", "--interval", "100ms"]).expect(0, &["HITS", "\n    a  "]);
+    let document = ask(GROUP, &["top", "--once", "--interval", "100ms", "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&document.text).unwrap();
+    let volume = &document["volumes"][0];
+    assert_eq!((&volume["name"], &volume["mountpoint"]), (&"a".into(), &mountpoint.to_str().unwrap().into()));
     ask(GROUP, &["umount", "a"]).expect(1, &["you may look"]);
     ask(GROUP, &["sync", "a"]).expect(1, &["you may look"]);
     ask(GROUP, &["set", "a", "dontcache=on"]).expect(1, &["you may look"]);

@@ -32,9 +32,22 @@ fn nobody_on<'a>(document: &'a Value, mountpoint: &Path) -> (&'a Value, &'a Valu
 }
 
 fn write_as_nobody(file: &Path, mib: u32) {
+    dd_as_nobody(&[
+        format!("count={mib}"),
+        "if=/dev/zero".into(),
+        format!("of={}", file.display()),
+        "conv=notrunc".into(),
+    ]);
+}
+
+/// Around the kernel's cache.
+fn read_as_nobody(file: &Path) {
+    dd_as_nobody(&[format!("if={}", file.display()), "iflag=direct".into(), "of=/dev/null".into()]);
+}
+
+fn dd_as_nobody(arguments: &[String]) {
     let mut dd = Command::new("setpriv");
-    dd.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "dd", "if=/dev/zero", "bs=1M", "status=none"]);
-    dd.args([format!("count={mib}"), format!("of={}", file.display()), "conv=notrunc".to_owned()]);
+    dd.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "dd", "bs=1M", "status=none"]).args(arguments);
     assert!(Process::spawn(&mut dd).wait().success());
 }
 
@@ -59,6 +72,7 @@ fn top_has_the_figures_of_tenants_and_their_rates() {
     for figure in ["written_bytes_per_s", "paused_ms_per_s"] {
         assert_eq!((&nobody[figure], &volume[figure]), (&0.into(), &0.into()), "{figure}");
     }
+    assert_eq!((&nobody["hit_percent"], &volume["hit_percent"]), (&Value::Null, &Value::Null), "nothing was read");
     assert!(nobody["oldest_ms"].is_u64(), "{nobody}");
     scratch.run(["top", "--once", "--interval", "100ms"]).expect(0, &[NOBODY, "mounted", "2.0M  16.0M"]);
 
@@ -67,6 +81,7 @@ fn top_has_the_figures_of_tenants_and_their_rates() {
         scope.spawn(|| {
             while !is_seen.load(Ordering::Relaxed) {
                 write_as_nobody(&file, 1);
+                read_as_nobody(&file);
                 scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
             }
         });
@@ -75,7 +90,10 @@ fn top_has_the_figures_of_tenants_and_their_rates() {
             wait_until("its writes are seen", || {
                 let document = top(&scratch);
                 let (volume, nobody) = nobody_on(&document, &mountpoint);
-                [volume, nobody].iter().all(|it| it["written_bytes_per_s"].as_u64().unwrap() > 0)
+                let reads = [volume, nobody].map(|it| it["hit_percent"].as_f64());
+                assert!(reads.iter().flatten().all(|percent| *percent == 100.0), "all of it is cached: {document}");
+                let is_written = |it: &&Value| it["written_bytes_per_s"].as_u64().unwrap() > 0;
+                [volume, nobody].iter().all(is_written) && reads.iter().all(Option::is_some)
             });
         });
         is_seen.store(true, Ordering::Relaxed);

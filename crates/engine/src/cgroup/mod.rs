@@ -46,7 +46,7 @@ use crate::cgroup::foreign::ForeignWbs;
 use crate::engine::Room;
 use crate::lock_order::{CGROUP, LEAVES};
 use crate::reclaim::Lruvec;
-use crate::super_block::SuperBlock;
+use crate::super_block::{ReadCounts, SuperBlock};
 use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
@@ -112,6 +112,8 @@ pub struct Memcg {
     foreign: Mutex<ForeignWbs>,
     /// Clean pages that it has in the cache.
     pub(crate) lruvec: Lruvec,
+    /// What its readers found there.
+    pub(crate) reads: ReadCounts,
     /// T3.
     cgwbs: Mutex<Option<Vec<Arc<BdiWriteback>>>>,
 }
@@ -141,6 +143,7 @@ impl Memcg {
             domain: WbDomain::new(),
             foreign: Mutex::new(LEAVES, ForeignWbs::default()),
             lruvec: Lruvec::new(),
+            reads: ReadCounts::default(),
             cgwbs: Mutex::keyed(CGROUP, id.0, Some(Vec::new())),
         })
     }

@@ -1,4 +1,4 @@
-//! What reads of a volume found in the cache.
+//! What reads found in the cache: those of a volume, and those of a tenant.
 //!
 //! A read that finds everything takes a tenth of a microsecond, so a description counts its hits for itself and hands them in
 //! by the batch ([`HIT_BATCH_PAGES`]), the rest when it is closed. What goes to the backend is counted at once.
@@ -30,11 +30,11 @@ impl ReadCounts {
         self.filled.fetch_add(pages, Ordering::Relaxed);
     }
 
-    pub(super) fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
 
-    pub(super) fn misses(&self) -> u64 {
+    pub(crate) fn misses(&self) -> u64 {
         self.misses.load(Ordering::Relaxed)
     }
 

@@ -35,6 +35,13 @@ pub struct TenantStatus {
     pub unstable_bytes: u64,
     /// Bytes of clean pages on all volumes that were cached for it. Some may be dirty again, or gone.
     pub cached_bytes: u64,
+    /// Pages that its reads found in the cache, so far and on all volumes, as [`VolumeStatus::read_hits`] counts them. A description reads for
+    /// one tenant at a time.
+    ///
+    /// [`VolumeStatus::read_hits`]: crate::VolumeStatus::read_hits
+    pub read_hits: u64,
+    /// Pages that its reads had to have brought from a backend, so far and on all volumes.
+    pub read_misses: u64,
     /// Bytes that its flusher has written back there so far, without volumes that are unmounted.
     pub written_bytes: u64,
     /// Age of the oldest of its files there that are dirty and that its flusher has not taken yet.
@@ -90,6 +97,8 @@ fn status_of(memcg: &Memcg, wbs: &[Arc<BdiWriteback>], now: Tick) -> TenantStatu
         writeback_bytes: bytes(pages.writeback),
         unstable_bytes: bytes(pages.unstable),
         cached_bytes: memcg.lruvec.pages() * PAGE_BYTES,
+        read_hits: memcg.reads.hits(),
+        read_misses: memcg.reads.misses(),
         written_bytes: wbs.iter().map(|wb| wb.written_pages()).sum::<u64>() * PAGE_BYTES,
         oldest: oldest.map(|when| now.since(when)),
         paused: memcg.paused(),

@@ -100,6 +100,9 @@ impl Volume {
                     }
                 }
                 let flags = self.read_flags(&open.node, header);
+                if let Some(tenancy) = &self.tenancy {
+                    open.begin_reading(|| tenancy.known(header.pid, header.uid));
+                }
                 if let Some(reply) = Self::read_cached(&open, flags, &args, reply) {
                     let payer = self.payer(header, &open);
                     self.serve(cx, header, change, reply, move |volume| volume.read(&open, &payer, flags, &args));

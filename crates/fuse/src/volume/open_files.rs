@@ -3,9 +3,9 @@
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::SyncScope;
-use slackwater::{File, FileError};
+use slackwater::{File, FileError, Memcg};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::abi::{FsyncIn, OpenIn, fopen, open_in};
 use crate::volume::Volume;
@@ -24,6 +24,8 @@ pub(super) struct OpenFile {
     is_writable: bool,
     /// Whether a mapping of it can be stored to.
     can_map: bool,
+    /// Somebody has read through it.
+    has_reader: AtomicBool,
 }
 
 impl OpenFile {
@@ -36,7 +38,17 @@ impl OpenFile {
         if can_map {
             node.around.open();
         }
-        Self { node: Arc::clone(node), file, is_writable, can_map }
+        Self { node: Arc::clone(node), file, is_writable, can_map, has_reader: AtomicBool::new(false) }
+    }
+
+    /// Names the tenant that reads through it when that begins; `tenant` is asked then.
+    pub(super) fn begin_reading(&self, tenant: impl FnOnce() -> Option<Arc<Memcg>>) {
+        if !self.has_reader.load(Ordering::Relaxed)
+            && !self.has_reader.swap(true, Ordering::Relaxed)
+            && let Some(tenant) = tenant()
+        {
+            self.file.set_reader(&tenant);
+        }
     }
 
     /// Whether closing it has to wait for the backend: the file was emptied and written anew, and who does

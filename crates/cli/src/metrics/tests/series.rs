@@ -49,6 +49,8 @@ fn each_figure_is_the_value_of_its_own_metric() {
             oldest_ms: Some(28_000),
             paused_ms: 29_000,
             cached_bytes: 30,
+            hits: 31,
+            misses: 32,
             wants_room: true,
             ..Tenant::sample(1, "/a")
         }],
@@ -102,6 +104,7 @@ fn each_figure_is_the_value_of_its_own_metric() {
     let tenant = |name: &str| page.value(&format!("slackwater_tenant_{name}"), &["/a"]);
     let names = ["limit_bytes", "charged_bytes", "paused_seconds_total", "cached_bytes", "at_limit"];
     assert_eq!(names.map(tenant), [22.0, 23.0, 29.0, 30.0, 1.0]);
+    assert_eq!(["cache_hits_total", "cache_misses_total"].map(tenant), [31.0, 32.0]);
     let process = |name: &str| page.value(&format!("slackwater_{name}"), &[]);
     let names = ["memory_pressure_sources", "memory_pressure_events_total", "memory_pressure_freed_objects_total"];
     assert_eq!(names.map(process), [1.0, 3.0, 40.0]);
