@@ -21,6 +21,16 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("mkfs.xfs", "xfsprogs"),
 ];
 
+/// Where programs come from that every Debian has.
+const ESSENTIAL: [(&str, &str); 4] =
+    [("setpriv", "util-linux"), ("tar", "tar"), ("timeout", "coreutils"), ("umount", "mount")];
+
+/// The package that has a program.
+pub(crate) fn package_of(program: &str) -> Option<&'static str> {
+    let mut listed = PROGRAMS.iter().chain(&ESSENTIAL);
+    listed.find(|(name, _)| *name == program).map(|(_, package)| *package)
+}
+
 /// Installs what is missing, or says why not.
 pub(crate) fn install() {
     let missing: Vec<_> =

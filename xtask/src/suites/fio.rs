@@ -4,8 +4,7 @@ use super::ground::Ground;
 use super::program::Program;
 use super::{Effort, Suite};
 
-pub(super) const SUITE: Suite =
-    Suite { name: "fio", about: "blocks with checksums, read back", needs: &[("fio", "fio")], run };
+pub(super) const SUITE: Suite = Suite { name: "fio", about: "blocks with checksums, read back", needs: &["fio"], run };
 
 /// MiB that each job writes.
 const MEBIBYTES: (u32, u32) = (1024, 64);

@@ -4,8 +4,7 @@ use super::ground::Ground;
 use super::program::Program;
 use super::{Effort, Suite};
 
-pub(super) const SUITE: Suite =
-    Suite { name: "git", about: "commits, clones, packs, fsck", needs: &[("git", "git")], run };
+pub(super) const SUITE: Suite = Suite { name: "git", about: "commits, clones, packs, fsck", needs: &["git"], run };
 
 /// Files of the first commit.
 const FILES: (u32, u32) = (5_000, 400);

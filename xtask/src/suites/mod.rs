@@ -24,14 +24,16 @@ use std::time::Instant;
 
 use ground::{Ground, Home};
 
+use crate::packages;
+
 pub(crate) use tools::{is_installed, is_root, target_directory};
 
 /// Programs that check a file system, and what says whether they were content.
 struct Suite {
     name: &'static str,
     about: &'static str,
-    /// System programs it needs, each with its Debian package.
-    needs: &'static [(&'static str, &'static str)],
+    /// System programs it needs.
+    needs: &'static [&'static str],
     /// Answers what was done, in a line.
     run: fn(&mut Ground, &Effort) -> Result<String, String>,
 }
@@ -153,14 +155,9 @@ fn check_machine(mounts: bool, chosen: &[&Suite]) -> Result<(), String> {
     if mounts && let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         wrong.push(format!("/dev/fuse is needed, and cannot be opened: {error}"));
     }
-    let always = [("timeout", "coreutils"), ("setpriv", "util-linux"), ("umount", "mount")];
-    let mut packages: Vec<&str> = chosen
-        .iter()
-        .flat_map(|suite| suite.needs)
-        .chain(&always)
-        .filter(|(program, _)| !is_installed(program))
-        .map(|(_, package)| *package)
-        .collect();
+    let programs = chosen.iter().flat_map(|suite| suite.needs).chain(&["timeout", "setpriv", "umount"]);
+    let missing = programs.filter(|program| !is_installed(program));
+    let mut packages: Vec<&str> = missing.map(|program| packages::package_of(program).unwrap_or(program)).collect();
     packages.sort_unstable();
     packages.dedup();
     if !packages.is_empty() {
@@ -187,6 +184,13 @@ mod tests {
         assert!(parse(&["--fast"]).unwrap_err().contains("--long"));
         assert!(chosen(&["gti".to_owned()]).is_err_and(|message| message.contains("pjdfstest")));
         assert_eq!(chosen(&[]).unwrap().len(), SUITES.len());
+    }
+
+    #[test]
+    fn every_program_of_a_suite_has_its_package() {
+        let mut programs = SUITES.iter().flat_map(|suite| suite.needs);
+        assert!(programs.all(|program| packages::package_of(program).is_some()));
+        assert_eq!(packages::package_of("setfacl"), Some("acl"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{Effort, Suite};
 pub(super) const SUITE: Suite = Suite {
     name: "sqlite",
     about: "two processes in one database, with journals of all kinds",
-    needs: &[("sqlite3", "sqlite3")],
+    needs: &["sqlite3"],
     run,
 };
 

@@ -9,12 +9,8 @@ use super::ground::{Ground, make_open_directory};
 use super::program::{Program, tail};
 use super::{Effort, Suite};
 
-pub(super) const SUITE: Suite = Suite {
-    name: "stress",
-    about: "every file-system stressor of stress-ng for a second",
-    needs: &[("stress-ng", "stress-ng")],
-    run,
-};
+pub(super) const SUITE: Suite =
+    Suite { name: "stress", about: "every file-system stressor of stress-ng for a second", needs: &["stress-ng"], run };
 
 /// verity needs a file system with keys; lockofd fails for want of memory to lock.
 const CLASS: &str = "--class filesystem --sequential 1 --exclude verity,lockofd";

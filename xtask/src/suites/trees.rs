@@ -10,7 +10,7 @@ use super::{Effort, Suite, real_tree};
 pub(super) const SUITE: Suite = Suite {
     name: "trees",
     about: "10,000 files copied by tar, rsync and cp, as root and as nobody",
-    needs: &[("rsync", "rsync"), ("tar", "tar"), ("setfacl", "acl"), ("setfattr", "attr")],
+    needs: &["rsync", "tar", "setfacl", "setfattr"],
     run,
 };
 
