@@ -14,8 +14,6 @@ use std::path::PathBuf;
 /// One mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MountInfo {
-    /// Its number while it is there.
-    pub id: u64,
     /// Major and minor number of the file system, with a colon.
     pub device: String,
     /// What of the file system it shows, from the root of that.
@@ -40,12 +38,12 @@ impl MountInfo {
     #[must_use]
     pub fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
-        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let _number: u64 = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = text(fields.nth(1)?);
         let (root, point) = (path(fields.next()?), path(fields.next()?));
         let mut after = fields.skip(1).skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (text(after.next()?), path(after.next()?));
-        Some(Self { id, device, root, point, kind, source, super_options: text(after.next()?) })
+        Some(Self { device, root, point, kind, source, super_options: text(after.next()?) })
     }
 
     /// Whether the file system has this option.
@@ -93,7 +91,7 @@ mod tests {
     fn a_list_is_read_with_its_escapes() {
         let mounts: Vec<_> = MountInfo::all(LINES).collect();
         let [root, second, third] = &mounts[..] else { panic!("{mounts:?}") };
-        assert_eq!((root.id, root.device.as_str(), root.point.as_path()), (22, "254:0", Path::new("/")));
+        assert_eq!((root.device.as_str(), root.point.as_path()), ("254:0", Path::new("/")));
         assert_eq!((second.root.as_path(), second.point.as_path()), (Path::new("/in it"), Path::new("/mnt/a b")));
         assert_eq!((second.kind.as_str(), second.source.as_path()), ("fuse.slackwater", Path::new("/srv/x\\y")));
         assert!(second.has_super_option("memory") && !second.has_super_option("mem"));

@@ -1,13 +1,15 @@
 //! The volumes of a daemon that has just started: those that are configured, and what a dead one has left.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::Engine;
 
+use crate::at_once::at_once;
 use crate::control::protocol::MountRequest;
 use crate::daemon::volumes::Volumes;
 use crate::registry::Found;
@@ -16,60 +18,56 @@ use crate::terminal::say;
 /// For so long the start waits for sources.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
+/// A volume of the start.
+enum Volume {
+    Left(Found),
+    Configured(MountRequest),
+}
+
 /// Mounts what is configured and brings in what is left, each volume by itself; returns how many are mounted when all are done,
 /// or when those that are not have had [`BEGIN_WITHIN`]: they go on beside the others.
-pub(super) fn begin(volumes: &Arc<Volumes>, engine: &Engine, configured: &[MountRequest], dead: Vec<Found>) -> usize {
+///
+/// # Errors
+/// There is no thread.
+pub(super) fn begin(
+    volumes: &Arc<Volumes>,
+    engine: &Engine,
+    configured: &[MountRequest],
+    dead: Vec<Found>,
+) -> io::Result<usize> {
     // By name alone: looking at a source may hang.
     let named = |source: &Path| {
         let is_it = |request: &MountRequest| std::path::absolute(&request.source).is_ok_and(|path| path == source);
         configured.iter().any(is_it)
     };
+    let left = volumes.shared.left.reserve(dead, named).into_iter().map(Volume::Left);
+    let all: Vec<Volume> = left.chain(configured.iter().cloned().map(Volume::Configured)).collect();
     let (done, outcomes) = channel();
-    for found in volumes.shared.left.reserve(dead, named) {
-        let (volumes, engine, done) = (Arc::clone(volumes), engine.clone(), done.clone());
-        beside("sw-left", move || {
-            volumes.shared.left.bring_in(&engine, &found);
-            drop((volumes, engine));
-            let _ = done.send(false);
-        });
-    }
-    for request in configured {
-        let (volumes, request, done) = (Arc::clone(volumes), request.clone(), done.clone());
-        beside("sw-mount", move || {
-            let is_mounted = mount_configured(&volumes, &request);
-            drop(volumes);
+    let (volumes, engine) = (Arc::clone(volumes), engine.clone());
+    // One that hangs keeps this thread, and no other volume.
+    thread::Builder::new().name("sw-begin".to_owned()).spawn(move || {
+        at_once(usize::MAX, all.into_iter(), |volume| {
+            let is_mounted = match volume {
+                Volume::Left(found) => {
+                    volumes.shared.left.bring_in(&engine, &found);
+                    false
+                }
+                Volume::Configured(request) => mount_configured(&volumes, &request),
+            };
             let _ = done.send(is_mounted);
         });
-    }
-    drop(done);
+    })?;
     let deadline = Instant::now() + BEGIN_WITHIN;
     let mut mounted = 0;
     loop {
         match outcomes.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(is_mounted) => mounted += usize::from(is_mounted),
-            Err(RecvTimeoutError::Disconnected) => return mounted,
+            Err(RecvTimeoutError::Disconnected) => return Ok(mounted),
             Err(RecvTimeoutError::Timeout) => {
                 say!("Some sources have not answered yet; their volumes follow when they do.");
-                return mounted;
+                return Ok(mounted);
             }
         }
-    }
-}
-
-/// Does `work` on a thread of its own, or here where there is none.
-fn beside(name: &str, work: impl FnOnce() + Send + 'static) {
-    let work = Arc::new(Mutex::new(Some(work)));
-    let own = Arc::clone(&work);
-    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let run = move || {
-        if let Some(work) = take(&own) {
-            work();
-        }
-    };
-    if thread::Builder::new().name(name.to_owned()).spawn(run).is_err()
-        && let Some(work) = take(&work)
-    {
-        work();
     }
 }
 

@@ -102,13 +102,14 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         }
     });
     let seen = Arc::clone(&volumes);
-    let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot())).transpose();
+    let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot(), || true)).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let unanswered = server::start(listener, answer::DOORS, Arc::new(Answers::new(Arc::clone(&volumes))))
         .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.printable())))?;
 
     let configured: Vec<MountRequest> = config.mounts().collect();
-    let mounted = begin::begin(&volumes, &engine, &configured, dead);
+    let mounted = begin::begin(&volumes, &engine, &configured, dead)
+        .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
     let watched = Arc::clone(&volumes);
     systemd::ready(mounted, move || watched.is_answering());
     tell!(

@@ -64,11 +64,16 @@ impl Drop for Server {
     }
 }
 
-/// Serves what `snapshot` returns, asked once for each scrape, on a thread of its own.
+/// Serves what `snapshot` returns, asked once for each scrape, on a thread of its own. `is_ready` answers probes, without the
+/// figures of all volumes.
 ///
 /// # Errors
 /// There is no thread, or the listener is none.
-pub(crate) fn serve(listener: TcpListener, snapshot: impl Fn() -> Snapshot + Send + 'static) -> io::Result<Server> {
+pub(crate) fn serve(
+    listener: TcpListener,
+    snapshot: impl Fn() -> Snapshot + Send + 'static,
+    is_ready: impl Fn() -> bool + Send + 'static,
+) -> io::Result<Server> {
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -79,21 +84,21 @@ pub(crate) fn serve(listener: TcpListener, snapshot: impl Fn() -> Snapshot + Sen
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = thread::Builder::new().name("sw-metrics".to_owned()).spawn(move || {
         let tasks = LocalSet::new();
-        tasks.spawn_local(accept(listener, snapshot));
+        tasks.spawn_local(accept(listener, snapshot, is_ready));
         // It ends with an error: the sender is dropped.
         let _ = tasks.block_on(&runtime, stopped);
     })?;
     Ok(Server { address, stop: Some(stop), thread: Some(thread) })
 }
 
-async fn accept(listener: tokio::net::TcpListener, snapshot: impl Fn() -> Snapshot + 'static) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    snapshot: impl Fn() -> Snapshot + 'static,
+    is_ready: impl Fn() -> bool + 'static,
+) {
     let renderer = RefCell::new(Renderer::default());
-    let snapshot = Rc::new(snapshot);
-    let seen = Rc::clone(&snapshot);
-    let pages = Rc::new(Pages {
-        metrics: Box::new(move || renderer.borrow_mut().render(&snapshot())),
-        is_ready: Box::new(move || seen().engine.is_some()),
-    });
+    let metrics = Box::new(move || renderer.borrow_mut().render(&snapshot()));
+    let pages = Rc::new(Pages { metrics, is_ready: Box::new(is_ready) });
     let mut connections = VecDeque::<AbortHandle>::new();
     loop {
         let stream = match listener.accept().await {

@@ -173,8 +173,8 @@ fn end_with_data_left(session: &Session, end: End) -> ! {
 }
 
 fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metrics::Server, Failure> {
-    let session = Arc::clone(session);
-    metrics::serve(listener, move || session.snapshot())
+    let (session, ready) = (Arc::clone(session), Arc::clone(session));
+    metrics::serve(listener, move || session.snapshot(), move || ready.has_engine())
         .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
 }
 

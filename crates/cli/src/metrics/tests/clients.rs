@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn server() -> Server {
-    serve(listen(ANYWHERE).unwrap(), || snapshot(vec![("/mnt".to_owned(), Status::sample())])).unwrap()
+    serve(listen(ANYWHERE).unwrap(), || snapshot(vec![("/mnt".to_owned(), Status::sample())]), || true).unwrap()
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -133,8 +133,10 @@ fn a_server_that_is_dropped_is_gone_with_all_it_had() {
         held.fetch_add(1, Ordering::Relaxed);
         snapshot(vec![("/mnt".to_owned(), Status::sample())])
     };
-    let server = serve(listen(ANYWHERE).unwrap(), count).unwrap();
+    let server = serve(listen(ANYWHERE).unwrap(), count, || false).unwrap();
     let address = server.address();
+    assert!(ask(&server, "GET", "/-/ready").0.contains("503"));
+    assert_eq!(alive.load(Ordering::Relaxed), 0, "a probe looks at no volume");
     assert_scraped(&server);
     assert_eq!(alive.load(Ordering::Relaxed), 1, "one look for each scrape");
     let mut silent = connect(&server);

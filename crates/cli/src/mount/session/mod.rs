@@ -232,6 +232,11 @@ impl Session {
         }
     }
 
+    /// Whether the cache is there.
+    pub(crate) fn has_engine(&self) -> bool {
+        self.state().engine.is_some()
+    }
+
     /// What metrics are made of.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let engine = self.state().engine.clone();
