@@ -5,6 +5,7 @@
 //! daemon/                      many volumes in one process, and the commands for it
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
+//! dying                        killed processes that cannot end by themselves
 //! client, target, progress     umount, sync, status
 //! look, top/                   how all mounts are, once or again and again
 //! metrics/, log                what other programs are told: figures for Prometheus, and events
@@ -25,6 +26,7 @@ mod daemon;
 mod damaged;
 mod detach;
 mod doctor;
+mod dying;
 mod exit;
 mod kernel;
 mod log;

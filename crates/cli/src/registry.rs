@@ -19,6 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -26,6 +28,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use slackwater_fuse::Printable as _;
 
+use crate::dying;
 use crate::exit::Failure;
 use crate::mount::place::Place;
 use crate::private_dir;
@@ -33,6 +36,9 @@ use crate::private_dir;
 /// An entry that is longer is none of ours.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 const ENTRY_VERSION: u32 = 1;
+/// For how long a killed process may take to end once nothing holds it up.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What a mount process says of itself, or a daemon of one of its volumes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
@@ -273,6 +279,7 @@ impl Registry {
             }
         }
         found.sort_by_cached_key(|found| (found.entry.pid, found.entry.volume.clone()));
+        help_the_dying(&mut found);
         Ok(found)
     }
 
@@ -301,6 +308,21 @@ impl Registry {
     /// Where a mount without a terminal writes.
     pub(crate) fn log_file(&self, pid: u32) -> PathBuf {
         self.dir.join(format!("{pid}.log"))
+    }
+}
+
+/// A process that was killed and cannot end by itself is helped to, and its entries are those of a dead one then.
+fn help_the_dying(found: &mut [Found]) {
+    for of_one in found.chunk_by_mut(|one, other| one.entry.pid == other.entry.pid) {
+        if of_one.iter().any(|found| found.is_alive) && dying::help_to_end(of_one[0].entry.pid) {
+            let start = Instant::now();
+            for found in of_one.iter_mut().filter(|found| found.is_alive) {
+                while found.is_still_alive() && start.elapsed() < ENDS_WITHIN {
+                    thread::sleep(LOOK);
+                }
+                found.is_alive = found.is_still_alive();
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod abi;
 mod coherence;
 mod connection;
+mod connections;
 mod dirents;
 mod file_system;
 mod held;
@@ -30,6 +31,7 @@ pub mod tenants;
 mod transport;
 mod volume;
 
+pub use connections::cut_off;
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use held::Held;

@@ -9,6 +9,7 @@ mod binds;
 #[path = "../../../fuse/tests/tenants/rig.rs"]
 mod cgroups;
 mod conflicts;
+mod crash_mix;
 mod deaths;
 mod flags;
 mod forced;

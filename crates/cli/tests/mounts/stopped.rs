@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::bytes;
 use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, wait_until};
+use crate::sys::Mapped;
 
 /// `base`, mounted at `middle` by `server`, which is the source of the mount at `top`.
 pub(crate) struct Tower {
@@ -113,6 +114,62 @@ fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
         assert!(fs::read(tower.base.join(name)).unwrap()[..100_000] == bytes(1, 100_000));
     }
 }
+
+/// A thread that asks the kernel for stores waits there for pages in flight, which no signal ends: once its process is
+/// killed, nobody answers what it waits for.
+#[test]
+fn p09_a_killed_mount_that_waits_for_its_own_answer_is_helped_to_its_end() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let mut tower = Tower::new(&scratch);
+    fs::write(tower.base.join("file"), bytes(1, 16 << 20)).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "stopped::storing_program", "--nocapture"]);
+    command.env(STORING_VARIABLE, tower.top.join("file")).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut program = Process::spawn(command.stderr(Stdio::piped()));
+    program.0.stderr.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+    tower.server.process.signal(Signal::STOP);
+    // A page far behind is on its way into the kernel's cache, for a store, and locked.
+    drop(program.0.stdin.take());
+    let threads_in = |place: &str| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", tower.upper.process.0.id())).unwrap();
+        let place_of = |task: &fs::DirEntry| fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        tasks.flatten().filter(|task| place_of(task).contains(place)).count()
+    };
+    wait_until("the source is asked for the page", || threads_in("request_wait_answer") > 0);
+    let mut sync = Process::spawn(scratch.command(["sync", tower.top.to_str().unwrap()]).stderr(Stdio::null()));
+    wait_until("the mount waits for the page", || threads_in("folio") > 0);
+    tower.upper.process.0.kill().unwrap();
+    tower.server.process.signal(Signal::CONT);
+    // Whoever looks next helps it.
+    scratch.run(["status"]).expect(0, &["which died"]);
+    sync.wait();
+    tower.upper.process.wait();
+    program.wait();
+    let again = scratch.mount(&tower.middle, &tower.top, &[]);
+    let found = fs::read(tower.top.join("file")).unwrap();
+    assert!(found[..4096] == bytes(2, 4096) && found[4096..] == bytes(1, 16 << 20)[4096..]);
+    scratch.umount(&tower.top);
+    drop(again);
+    tower.come_down_from_the_middle(&scratch);
+}
+
+/// Not a test of its own: a program that stores at the beginning of a file, says so, and stores far behind once its input ends.
+/// A process, since even a child of who has the file open waits for a mount that does not answer.
+#[test]
+fn storing_program() {
+    if let Ok(path) = std::env::var(STORING_VARIABLE) {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let mut mapped = Mapped::new(&file);
+        mapped.store_at(0, &bytes(2, 4096)).unwrap();
+        mapped.sync().unwrap();
+        std::io::stderr().write_all(b".").unwrap();
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        let _ = mapped.store_at(15 << 20, &[3]);
+    }
+}
+
+const STORING_VARIABLE: &str = "SLACKWATER_STORING_PROGRAM";
 
 /// Not a test of its own: the program that is killed.
 #[test]

@@ -2,8 +2,11 @@
 #![allow(unsafe_code, reason = "mmap, and stores into what it maps")]
 
 use std::fs::File;
+use std::io;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munmap};
+
+const PAGE_BYTES: usize = 4096;
 
 /// A shared mapping of the whole of a file.
 pub(crate) struct Mapped {
@@ -13,11 +16,15 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     pub(crate) fn new(file: &File) -> Self {
-        let len = file.metadata().unwrap().len() as usize;
+        Self::try_new(file).unwrap()
+    }
+
+    pub(crate) fn try_new(file: &File) -> io::Result<Self> {
+        let len = file.metadata()?.len() as usize;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the place, so nothing is replaced.
-        let address = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
-        Self { address: address.unwrap().cast(), len }
+        let address = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        Ok(Self { address: address.cast(), len })
     }
 
     /// Stores `bytes` at the beginning.
@@ -26,11 +33,39 @@ impl Mapped {
         // SAFETY: the mapping has `len` bytes, nobody else maps them in this process, and the file keeps its size.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address, bytes.len()) }
     }
+
+    /// Stores `bytes` at `at`. What a dead mount answers is an error, unless it dies within: then it is a signal.
+    pub(crate) fn store_at(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        assert!(at + bytes.len() <= self.len);
+        let first = at - at % PAGE_BYTES;
+        // SAFETY: the mapping is longer.
+        let pages = unsafe { self.address.add(first) };
+        // SAFETY: these pages belong to the mapping, and populating keeps what they hold.
+        unsafe { madvise(pages.cast(), at + bytes.len() - first, Advice::LinuxPopulateWrite) }?;
+        // SAFETY: the mapping is longer.
+        let place = unsafe { self.address.add(at) };
+        // SAFETY: as above; `bytes` lies elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        Ok(())
+    }
+
+    /// `msync(MS_SYNC)` of all of it.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        // SAFETY: it was mapped with this length.
+        Ok(unsafe { msync(self.address.cast(), self.len, MsyncFlags::SYNC) }?)
+    }
+
+    /// Ends it, with the outcome.
+    pub(crate) fn unmap(self) -> io::Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: it was mapped with this length, and nothing refers to it any more.
+        Ok(unsafe { munmap(this.address.cast(), this.len) }?)
+    }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nothing refers to it any more.
+        // SAFETY: as in `unmap`.
         let _ = unsafe { munmap(self.address.cast(), self.len) };
     }
 }

@@ -20,7 +20,6 @@
 //! # Lock order
 //! `UMOUNT` is the first of all. An unmount tries it, one with force until its deadline; `wait_ended` waits for it.
 
-mod abort;
 mod busy;
 mod error;
 mod flush;
@@ -33,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::minor;
 use rustix::mount::UnmountFlags;
 use slackwater::{ErrorKind, SuperBlock, UmountError, UmountOptions};
 use slackwater_sync::Completion;
@@ -40,6 +40,7 @@ use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
+use crate::connections::cut_off;
 use crate::mount::{self, MountOptions, UnmountError};
 use crate::mounted::busy::dev_of;
 use crate::mounted::flush::push_mapped;
@@ -383,7 +384,7 @@ impl MountedVolume {
                 Ok(()) => {
                     if force
                         && !self.is_cut_off()
-                        && let Err(error) = abort::abort(self.dev)
+                        && let Err(error) = cut_off(minor(self.dev))
                     {
                         tracing::warn!(%error, "the connection cannot be aborted");
                     }
