@@ -10,6 +10,8 @@
 //! P1. No request for the trial file reaches the volume: its node has a number that the volume gives to none. None of
 //!     them is answered with ENOSYS, which the kernel would take for the whole mount.
 //! P2. A write that is held is answered before the trial ends.
+//! P3. Closing the file asks for nothing: a process that is killed within the trial closes it when nobody is left who
+//!     answers, and would wait for ever.
 //!
 //! # Lock order
 //! The file's lock is a leaf; nothing is sent under it.
@@ -95,7 +97,8 @@ impl TrialFile {
             Operation::Getattr(_) => reply.attr(&AttrOut { attr: attr(), ..AttrOut::default() }),
             Operation::Open(args) => {
                 let is_writable = OFlags::from_bits_retain(args.flags).intersects(OFlags::WRONLY | OFlags::RDWR);
-                reply.open(0, if is_writable { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 })
+                let direct = if is_writable { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
+                reply.open(0, direct | fopen::NOFLUSH) // P3
             }
             Operation::Read(args) => {
                 let value = self.state.lock().value;
@@ -103,7 +106,7 @@ impl TrialFile {
                 reply.bytes(&[value; BYTES][..rest])
             }
             Operation::Write(_) => return self.write(payload.bytes(), reply),
-            Operation::Flush(_) | Operation::Release(_) => reply.empty(),
+            Operation::Release(_) => reply.empty(),
             Operation::Getxattr { .. } => reply.error(Errno::NODATA),
             _ => reply.error(Errno::OPNOTSUPP),
         };
@@ -222,6 +225,7 @@ mod tests {
         reads: AtomicUsize,
         stale_from: usize,
         stale_value: u8,
+        flushes: Arc<AtomicUsize>,
     }
 
     impl FileSystem for Alone {
@@ -234,6 +238,9 @@ mod tests {
             payload: Payload<'_>,
             reply: Reply,
         ) {
+            if matches!(op, Operation::Flush(_)) {
+                self.flushes.fetch_add(1, Ordering::SeqCst);
+            }
             let is_read = matches!(op, Operation::Read(_));
             if is_read && self.reads.fetch_add(1, Ordering::SeqCst) >= self.stale_from {
                 let _ = reply.bytes(&[self.stale_value; BYTES]);
@@ -254,7 +261,8 @@ mod tests {
         let pool = Pool::new(PoolOptions::default()).unwrap();
         let device = mount(&path, &MountOptions::default()).expect("this test mounts: run it as root, with /dev/fuse");
         let trial = Arc::new(TrialFile::new());
-        let alone = Alone { trial: Arc::clone(&trial), reads: AtomicUsize::new(0), stale_from, stale_value };
+        let (reads, flushes) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let alone = Alone { trial: Arc::clone(&trial), reads, stale_from, stale_value, flushes: Arc::clone(&flushes) };
         let transport = DevFuse::new(device).unwrap();
         let session = Session::start(&pool, transport, &InitOptions::default(), Arc::new(alone)).unwrap();
         let outcome = trial.make_trial(&path);
@@ -263,6 +271,7 @@ mod tests {
         let _ = session.wait_ended();
         fs::remove_dir(&path).unwrap();
         assert!(gone, "the trial is over");
+        assert_eq!(flushes.load(Ordering::SeqCst), 0); // P3
         outcome.unwrap()
     }
 
