@@ -134,22 +134,24 @@ pub(crate) fn tenants(arguments: &LookArguments) -> Result<(), Failure> {
 
 /// Changes a volume or a tenant.
 pub(crate) fn set(arguments: &SetArguments) -> Result<(), Failure> {
-    let (socket, volume, words) = match (&arguments.tenant, &arguments.words[..]) {
-        (Some(_), words) => (arguments.at.path()?, None, words),
-        (None, [name, words @ ..]) if !name.contains('=') || name.starts_with('/') => {
-            let target = Target::find(Path::new(name), &arguments.at)?;
-            (target.socket, target.volume, words)
-        }
+    let (name, words) = match (&arguments.tenant, &arguments.words[..]) {
+        (Some(_), words) => (None, words),
+        (None, [name, words @ ..]) if !name.contains('=') || name.starts_with('/') => (Some(name), words),
         (None, _) => return Err(Failure::usage("which volume? write for example: slackwater set web dontcache=on")),
     };
     if words.is_empty() {
         return Err(Failure::usage("set what? slackwater set --help says what there is"));
     }
-    for word in words {
-        let (key, value) = word
-            .split_once('=')
-            .ok_or_else(|| Failure::usage(format!("{word} sets nothing; write for example dontcache=on")))?;
-        let (key, value) = (key.to_owned(), value.to_owned());
+    let pair = |word: &String| match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Failure::usage(format!("{word} sets nothing; write for example dontcache=on"))),
+    };
+    let pairs = words.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+    let (socket, volume) = match name {
+        Some(name) => Target::find(Path::new(name), &arguments.at).map(|target| (target.socket, target.volume))?,
+        None => (arguments.at.path()?, None),
+    };
+    for (key, value) in pairs {
         let request = match arguments.tenant.clone() {
             Some(tenant) => Request::SetTenant { tenant, key, value },
             None => Request::Set { key, value },

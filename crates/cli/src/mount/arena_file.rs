@@ -99,6 +99,22 @@ impl Left {
     }
 }
 
+/// Whether a file that could not be brought in may be an arena of ours all the same: damaged, of another version, or in use.
+/// Of all else nobody needs to know that a mount was to have it.
+pub(crate) fn may_hold_data(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(status) if is_ours(&status) && status.len() >= slackwater_arena::FRAME_BYTES as u64 => {
+            !matches!(Arena::open(path), Err(ArenaError::Foreign(_)))
+        }
+        _ => false,
+    }
+}
+
+/// F1.
+fn is_ours(status: &fs::Metadata) -> bool {
+    status.is_file() && status.uid() == geteuid().as_raw() && status.mode() & 0o077 == 0
+}
+
 /// Opens a file that is ours (F1). `None` when there is none.
 pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
     let name = path.printable();
@@ -114,11 +130,6 @@ pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failu
         );
     }
     Arena::open(path).map(Some).map_err(|error| refused(path, &error))
-}
-
-/// F1.
-fn is_ours(status: &fs::Metadata) -> bool {
-    status.is_file() && status.uid() == geteuid().as_raw() && status.mode() & 0o077 == 0
 }
 
 /// Bytes in the volumes whose name is one of `these`.

@@ -46,8 +46,7 @@ pub(crate) fn tenancy(
     if by == TenantBy::Volume && config.is_empty() {
         return Ok(None);
     }
-    let tenants = Tenants::new(by, config, Arc::new(SystemClock))
-        .map_err(|error| Failure::usage(format!("--tenant-by {by}: {error}")))?;
+    let tenants = Tenants::new(by, config, Arc::new(SystemClock)).map_err(|error| Failure::usage(error.to_string()))?;
     let tenancy = Tenancy::new(tenants, engine);
     tenancy.map(Some).map_err(|error| Failure::failed(format!("cannot start the thread that watches cgroups: {error}")))
 }

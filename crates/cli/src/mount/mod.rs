@@ -82,6 +82,16 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
 }
 
 fn serve(arguments: &MountArguments) -> Result<(), Failure> {
+    // The variable may be there for other commands.
+    if arguments
+        .at
+        .socket
+        .as_ref()
+        .is_some_and(|path| std::env::var_os("SLACKWATER_SOCKET").as_deref() != Some(path.as_os_str()))
+    {
+        return Err(Failure::usage("--socket names a daemon, and this mount gets a process of its own")
+            .advise("add --daemon to have the daemon mount it, or leave --socket out"));
+    }
     // Before the first thread: all of them inherit it.
     let vigil = Vigil::begin(Signals::block());
     if arguments.detached {
@@ -128,7 +138,9 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 
     if let Err(failure) = bring_in_what_was_left(&session) {
         // The entry says whose data it is that stays there.
-        claim.registered.leave();
+        if arena_file::may_hold_data(&session.entry.arena) {
+            claim.registered.leave();
+        }
         return Err(failure);
     }
     vigil.mounting();

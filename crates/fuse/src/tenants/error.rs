@@ -38,7 +38,7 @@ pub enum TenantsError {
     )]
     NoCgroups,
     /// What is configured would be for nobody.
-    #[error("{tenant} is no tenant: {by} has tenants such as {example} only", example = by.example())]
+    #[error("{tenant} is no tenant; with --tenant-by {by} a tenant is written {example}", example = by.example())]
     NoSuchTenant {
         /// What makes a tenant.
         by: TenantBy,

@@ -92,7 +92,7 @@ impl TenantBy {
 
     fn example(self) -> &'static str {
         match self {
-            Self::Cgroup => "/containers/a, as /proc/PID/cgroup has it,",
+            Self::Cgroup => "/containers/a, as in /proc/PID/cgroup",
             Self::Uid => "uid:1000",
             Self::Volume => VOLUME,
         }

@@ -61,7 +61,7 @@ fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
         assert!(refusal.contains(tenant) && refusal.contains("uid:1000"), "{refusal}");
     }
     for tenant in ["/a", "uid:1", "Volume"] {
-        assert!(refusal(TenantBy::Volume, tenant).unwrap().contains("such as volume"));
+        assert!(refusal(TenantBy::Volume, tenant).unwrap().contains("is written volume"));
     }
     for tenant in ["a/b", "uid:1000", "volume"] {
         // Whether cgroups are there is not asked before.
