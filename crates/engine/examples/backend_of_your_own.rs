@@ -59,7 +59,7 @@ impl Backend for Shelf {
     }
 
     fn limits(&self) -> Limits {
-        Limits { max_file_bytes: 1 << 30, unit_bytes: 1 << 20, units_in_flight: 1, device: None }
+        Limits { max_file_bytes: 1 << 30, unit_bytes: 1 << 20, units_in_flight: 1, device: None, reopens: true }
     }
 }
 

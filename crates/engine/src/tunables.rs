@@ -39,8 +39,8 @@ pub struct Tunables {
     /// Open backend nodes one volume may hold for inodes that are dirty or not durable yet. Write-back and
     /// commit start at half of it, and writes to further files wait at all of it. Default 2048.
     pub pinned_nodes: u32,
-    /// Open backend nodes one volume keeps for inodes that somebody knows, and that are neither open nor dirty.
-    /// Default 1024.
+    /// Open backend nodes one volume keeps for clean inodes that somebody knows or has open: the others are opened again when
+    /// they are needed. Fewer while the backend is [short of them](crate::backend::NodeRoom). Default 2048.
     pub idle_nodes: u32,
     /// Inodes of one volume that are in memory only because a front door knows their names. While there are more the front
     /// door is asked to let go of those longest unused ([`SuperBlock::on_inode_pressure`](crate::SuperBlock::on_inode_pressure)).
@@ -73,7 +73,7 @@ impl Default for Tunables {
             retry_max: Duration::from_secs(30),
             readahead_pages: 256,
             pinned_nodes: 2048,
-            idle_nodes: 1024,
+            idle_nodes: 2048,
             inodes_max: 65_536,
             flusher_threads: 2,
             gate_hold: Duration::from_millis(100),

@@ -59,8 +59,13 @@ impl Rig {
             ..Tunables::default()
         };
         let engine = Engine::new(arena, clock, tunables);
-        let limits =
-            Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) };
+        let limits = Limits {
+            unit_bytes: 2 * PAGE_BYTES as u32,
+            units_in_flight: 2,
+            max_file_bytes: 1 << 30,
+            device: Some(1),
+            reopens: true,
+        };
         let backend = Arc::new(MemBackend::with_limits(limits));
         let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend), refused);
         let is_gone = Arc::new(AtomicBool::new(false));

@@ -49,8 +49,13 @@ impl Rig {
         let forms = Forms { rcu: Options { coalesce: Duration::ZERO, ..Options::default() }, ..Forms::default() };
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let engine = Engine::with_forms(arena, Survivors::default(), clock, tunables, forms);
-        let limits =
-            Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) };
+        let limits = Limits {
+            unit_bytes: 2 * PAGE_BYTES as u32,
+            units_in_flight: 2,
+            max_file_bytes: 1 << 30,
+            device: Some(1),
+            reopens: true,
+        };
         let backend = Arc::new(MemBackend::with_limits(limits));
         let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend), Refused(0));
         let volume = engine.mount("rig", Arc::new(elsewhere)).unwrap();

@@ -80,7 +80,13 @@ impl Backend for Stuck {
 }
 
 fn limits() -> Limits {
-    Limits { unit_bytes: 2 * PAGE_BYTES as u32, units_in_flight: 2, max_file_bytes: 1 << 30, device: Some(1) }
+    Limits {
+        unit_bytes: 2 * PAGE_BYTES as u32,
+        units_in_flight: 2,
+        max_file_bytes: 1 << 30,
+        device: Some(1),
+        reopens: true,
+    }
 }
 
 struct Rig {

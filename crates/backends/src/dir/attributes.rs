@@ -33,7 +33,6 @@ impl Volume {
         self.set_owner(dir_node, change.uid, change.gid)?;
         if let (Some(writer), Some(size_bytes)) = (writer, change.size_bytes) {
             ftruncate(writer, size_bytes).map_err(failed("ftruncate"))?;
-            dir_node.set_emptied(size_bytes == 0); // R6
         }
         if let Some(mode) = change.mode {
             self.set_mode(dir_node, mode)?;

@@ -9,7 +9,6 @@
 //! C4. setuid and setgid come with the last step: no moment has a file with these bits and another owner.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
 
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fchmod, getxattr_query, mkdirat, mknodat, openat, statx, symlinkat,
@@ -18,8 +17,10 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use slackwater::backend::{Attr, Creator, Found, NewNode, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
+use super::descriptors::NodeFd;
 use super::errno::failed;
 use super::volume::{Answer, Volume};
 
@@ -42,7 +43,7 @@ struct Wanted {
 
 /// How to get at a node that was just made.
 enum Made<'a> {
-    Open(OwnedFd),
+    Open(NodeFd),
     /// By its name, under which there has to be a node of this kind.
     Named(&'a OsStr, NodeKind),
 }
@@ -89,7 +90,7 @@ impl Volume {
         let made = match what {
             NewNode::File => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                Made::Open(openat(dir, name, flags, mode).map_err(failed("openat"))?)
+                Made::Open(NodeFd::new(openat(dir, name, flags, mode).map_err(failed("openat"))?))
             }
             NewNode::Directory => {
                 mkdirat(dir, name, mode).map_err(failed("mkdirat"))?;
@@ -129,12 +130,12 @@ impl Volume {
         let writer = match openat(&dir_node.path, c".", flags, wanted.first_mode()) {
             // What a file system without it answers that takes the flag for O_DIRECTORY.
             Err(Errno::ISDIR) => return Err(ErrorKind::Unsupported.into()),
-            opened => opened.map_err(failed("openat O_TMPFILE"))?,
+            opened => NodeFd::new(opened.map_err(failed("openat O_TMPFILE"))?),
         };
         self.hand_over(&dir_node.path, Made::Open(writer), &wanted)
     }
 
-    fn wanted(&self, dir: &OwnedFd, mode: u32, creator: Option<Creator>, takes_mode: bool) -> Answer<Wanted> {
+    fn wanted(&self, dir: &NodeFd, mode: u32, creator: Option<Creator>, takes_mode: bool) -> Answer<Wanted> {
         if creator.is_some_and(|creator| creator.uid == u32::MAX || creator.gid == u32::MAX) {
             return Err(BackendError::new(ErrorKind::Invalid, "an owner of -1"));
         }
@@ -143,7 +144,7 @@ impl Volume {
     }
 
     /// Whether permissions of new nodes in `dir` come from its ACL.
-    fn has_default_acl(&self, dir: &OwnedFd) -> Answer<bool> {
+    fn has_default_acl(&self, dir: &NodeFd) -> Answer<bool> {
         if self.acls.are_missing.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -159,15 +160,15 @@ impl Volume {
     }
 
     /// Gives a new node owner and mode: owner first, since its change clears setuid and setgid.
-    fn hand_over(&self, dir: &OwnedFd, made: Made<'_>, wanted: &Wanted) -> Answer<Found> {
+    fn hand_over(&self, dir: &NodeFd, made: Made<'_>, wanted: &Wanted) -> Answer<Found> {
         let (path, writer, named) = match made {
             Made::Named(name, kind) => (self.open_name(dir, name).map_err(failed("openat2"))?, None, Some(kind)),
             // One descriptor does for all. Where nodes are kept open as long as they are known, that is not to be one
             // that holds the file open for writing.
-            Made::Open(writer) if !self.handles.keep_nodes_open() => (writer, Some(None), None),
+            Made::Open(writer) if !self.handles.keep_nodes_open() => (Arc::new(writer), Some(None), None),
             Made::Open(writer) => {
                 let path = self.fds.reopen(&writer, OFlags::PATH).map_err(failed("openat /proc/self/fd"))?;
-                (path, Some(Some(writer)), None)
+                (Arc::new(path), Some(Some(writer)), None)
             }
         };
         let mut found = self.found(path)?;
@@ -201,7 +202,7 @@ impl Volume {
 }
 
 /// What has to change about the owner and group of a new node.
-fn new_owner(dir: &OwnedFd, made: &Attr, creator: Creator) -> Answer<(Option<u32>, Option<u32>)> {
+fn new_owner(dir: &NodeFd, made: &Attr, creator: Creator) -> Answer<(Option<u32>, Option<u32>)> {
     let uid = (made.uid != creator.uid).then_some(creator.uid);
     let keeps_group = made.gid == creator.gid || group_is_inherited(dir, made)?;
     Ok((uid, (!keeps_group).then_some(creator.gid)))
@@ -219,7 +220,7 @@ fn is_ours(made: &Attr, kind: NodeKind) -> bool {
 }
 
 /// Whether the group of a new node is the directory's rather than this process's.
-fn group_is_inherited(dir: &OwnedFd, made: &Attr) -> Answer<bool> {
+fn group_is_inherited(dir: &NodeFd, made: &Attr) -> Answer<bool> {
     if made.gid != getegid().as_raw() {
         return Ok(true);
     }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::fstat;
-use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
-use rustix::process::{Resource, getrlimit};
+use rustix::io::{self, Errno};
 use slackwater::backend::FileHandle;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::thread;
+use slackwater_sync::shim::{Arc, thread};
 
+use super::descriptors::{self, NodeFd};
 use super::file_system::FileSystem;
 use super::numbers::Numbers;
 use super::sys::{KernelHandle, handle_of, open_handle};
@@ -20,8 +20,10 @@ const KERNEL: u8 = 1;
 /// First byte of a handle that holds a node number, which leads to a descriptor kept open.
 const PINNED: u8 = 2;
 
-/// Most nodes kept open, whatever the process may.
+/// Most nodes that a volume keeps open, whatever the process may.
 const PINS_MAX: usize = 65_536;
+/// It keeps so many, however few descriptors are left.
+const PINS_MIN: usize = 64;
 
 /// How nodes are opened again.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -55,7 +57,7 @@ impl Handles {
     }
 
     /// The kernel's handle of the node open at `fd`, if the file system has them.
-    pub(super) fn kernel_handle(&self, fd: &OwnedFd) -> io::Result<Option<KernelHandle>> {
+    pub(super) fn kernel_handle(&self, fd: &NodeFd) -> io::Result<Option<KernelHandle>> {
         self.has_kernel_handles.then(|| handle_of(fd.as_fd())).transpose()
     }
 
@@ -68,29 +70,29 @@ impl Handles {
     pub(super) fn describe(
         &self,
         kernel_handle: Option<KernelHandle>,
-        fd: &OwnedFd,
+        fd: &Arc<NodeFd>,
         ino: u64,
         has_name: bool,
-    ) -> io::Result<(u64, FileHandle)> {
+    ) -> (u64, FileHandle) {
         let generation = kernel_handle.as_ref().map_or(0, fingerprint);
         let by_kernel = kernel_handle.filter(|_| self.reopening == Reopening::ByKernel);
         let numbered = |handle: &KernelHandle| self.numbers.as_ref().and_then(|numbers| numbers.short(handle));
         let encoded = |handle: KernelHandle| encode(KERNEL, &handle.kind.to_le_bytes(), &handle.bytes);
         if let Some(handle) = by_kernel.and_then(|handle| numbered(&handle).or_else(|| encoded(handle))) {
-            return Ok((generation, handle));
+            return (generation, handle);
         }
         // Also for a kernel handle that leaves no room for our head.
         match has_name {
-            true => self.pin(ino, fd)?,
+            true => self.pin(ino, fd),
             false => self.name_removed(ino),
         }
         let handle = encode(PINNED, &ino.to_le_bytes(), &[]).expect("nine bytes are not too many");
-        Ok((generation, handle))
+        (generation, handle)
     }
 
     /// A path descriptor of the file of `handle`; whether it is still the one that was meant is for the
     /// caller to check.
-    pub(super) fn open(&self, root: &OwnedFd, handle: &FileHandle) -> io::Result<OwnedFd> {
+    pub(super) fn open(&self, root: &OwnedFd, handle: &FileHandle) -> io::Result<Arc<NodeFd>> {
         if let Some(number) = handle.number() {
             let numbers = self.numbers.as_ref().ok_or(Errno::STALE)?;
             return open_settled(root, &numbers.whole(root, number)?);
@@ -104,24 +106,23 @@ impl Handles {
             }
             PINNED => {
                 let ino = body.try_into().map_err(|_| Errno::STALE)?;
-                self.pins.lock().get(u64::from_le_bytes(ino))
+                self.pins.lock().fds.get(&u64::from_le_bytes(ino)).cloned().ok_or(Errno::STALE)
             }
             _ => Err(Errno::STALE),
         }
     }
 
     /// Keeps a node open that has a name from now on, where that is how nodes are opened again.
-    pub(super) fn name_given(&self, ino: u64, fd: &OwnedFd) -> io::Result<()> {
-        match self.are_pinned() {
-            true => self.pin(ino, fd),
-            false => Ok(()),
+    pub(super) fn name_given(&self, ino: u64, fd: &Arc<NodeFd>) {
+        if self.are_pinned() {
+            self.pin(ino, fd);
         }
     }
 
-    fn pin(&self, ino: u64, fd: &OwnedFd) -> io::Result<()> {
-        let pin = fcntl_dupfd_cloexec(fd, 0)?;
-        self.pins.lock().pin(ino, pin);
-        Ok(())
+    fn pin(&self, ino: u64, fd: &Arc<NodeFd>) {
+        // As many as are left: of several volumes none takes all.
+        let unpinned = self.pins.lock().pin(ino, Arc::clone(fd), descriptors::left().clamp(PINS_MIN, PINS_MAX));
+        drop(unpinned); // may close some
     }
 
     /// Whether the caller has to say which nodes lose a name.
@@ -138,14 +139,15 @@ impl Handles {
 
 /// Opens by handle. A number that is being given to a new file at this moment is answered with ENOMEM (the kernel's
 /// `iget_locked` finds it in the making and returns nothing): asked again it is stale, and a lack of memory stays one.
-fn open_settled(root: &OwnedFd, handle: &KernelHandle) -> io::Result<OwnedFd> {
+fn open_settled(root: &OwnedFd, handle: &KernelHandle) -> io::Result<Arc<NodeFd>> {
+    let open = || open_handle(root.as_fd(), handle).map(|fd| Arc::new(NodeFd::new(fd)));
     for _ in 0..IN_THE_MAKING {
-        match open_handle(root.as_fd(), handle) {
+        match open() {
             Err(Errno::NOMEM) => thread::yield_now(),
             settled => return settled,
         }
     }
-    open_handle(root.as_fd(), handle)
+    open()
 }
 
 /// Times that a number is looked at again while a file is being made under it.
@@ -164,34 +166,31 @@ fn fingerprint(handle: &KernelHandle) -> u64 {
 
 /// Descriptors kept open by node number. An open descriptor keeps its inode, so its number is not reused.
 struct Pins {
-    fds: HashMap<u64, OwnedFd>,
+    fds: HashMap<u64, Arc<NodeFd>>,
     /// Oldest first; may name nodes that were unpinned since.
     order: VecDeque<u64>,
-    max: usize,
 }
 
 impl Pins {
     fn new() -> Self {
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let max = usize::try_from(descriptors / 2).map_or(PINS_MAX, |half| half.min(PINS_MAX));
-        Self { fds: HashMap::new(), order: VecDeque::new(), max }
+        Self { fds: HashMap::new(), order: VecDeque::new() }
     }
 
-    fn pin(&mut self, ino: u64, fd: OwnedFd) {
-        if self.fds.insert(ino, fd).is_none() {
-            self.order.push_back(ino);
+    /// Keeps a node open, and lets the oldest go beyond `max`: they are returned.
+    fn pin(&mut self, ino: u64, fd: Arc<NodeFd>, max: usize) -> Vec<Arc<NodeFd>> {
+        let mut unpinned = Vec::new();
+        match self.fds.insert(ino, fd) {
+            Some(earlier) => unpinned.push(earlier),
+            None => self.order.push_back(ino),
         }
-        while self.fds.len() > self.max || self.order.len() > 2 * self.max {
+        while self.fds.len() > max || self.order.len() > 2 * self.fds.len().max(PINS_MIN) {
             let Some(oldest) = self.order.pop_front() else { break };
-            self.fds.remove(&oldest);
+            unpinned.extend(self.fds.remove(&oldest));
         }
+        unpinned
     }
 
-    fn get(&self, ino: u64) -> io::Result<OwnedFd> {
-        fcntl_dupfd_cloexec(self.fds.get(&ino).ok_or(Errno::STALE)?, 0)
-    }
-
-    fn unpin_if_nameless(&mut self, ino: u64) -> Option<OwnedFd> {
+    fn unpin_if_nameless(&mut self, ino: u64) -> Option<Arc<NodeFd>> {
         let is_nameless = fstat(self.fds.get(&ino)?).is_ok_and(|stat| stat.st_nlink == 0);
         is_nameless.then(|| self.fds.remove(&ino)).flatten()
     }

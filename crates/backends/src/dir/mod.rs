@@ -13,16 +13,18 @@
 //! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
 //! R4. Where `syncfs` does not reach the data, a sync of the volume syncs what has changed file by file (`unsynced`).
 //! R5. Who lets a node go does not wait for a server: where closing may, a thread does it (`closer`).
-//! R6. The new bytes of a file that was emptied go to the disk as soon as they are written, as at a close on ext4
-//!     (`auto_da_alloc`). The cut is in the file system's journal: bytes that stayed in the kernel's page cache
+//! R6. The new bytes of a file that was emptied ([`WriteUnit::refills`]) go to the disk as soon as they are written, as at a
+//!     close on ext4 (`auto_da_alloc`). The cut is in the file system's journal: bytes that stayed in the kernel's page cache
 //!     would reach the disk long after it, and a power cut would leave the file empty.
 //!
 //! # Identity and handles
 //! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's
 //! generation; where the file system has no handles the generation is 0. `Call::Reopen` goes through
 //! `open_by_handle_at`. Where that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), and on FUSE, which
-//! forgets what nobody has open, each node that was found stays open instead, up to half of the descriptor limit: handles are then good in this
-//! process only, and the oldest turn `Stale` first.
+//! forgets what nobody has open, each node that was found stays open instead, as far as descriptors are left: handles are then good
+//! in this process only, and the oldest turn `Stale` first. The engine is told (`Limits::reopens`), and keeps nodes of open files.
+//!
+//! All descriptors of nodes are counted for the process (`descriptors`), which tells engines when they are short.
 //!
 //! Where number and generation of a node have 32 bits each, they are its whole handle (`numbers`), which a front door can
 //! give away as a number of its own.
@@ -34,6 +36,7 @@
 mod attributes;
 mod closer;
 mod create;
+mod descriptors;
 mod errno;
 mod file_system;
 mod flags;
@@ -54,7 +57,9 @@ mod xattrs;
 
 use std::path::Path;
 
-use slackwater::backend::{Backend, Call, Limits};
+#[cfg(doc)]
+use slackwater::backend::WriteUnit;
+use slackwater::backend::{Backend, Call, Limits, NodeRoom};
 use slackwater_sync::shim::Arc;
 
 pub use self::transfer::DirStats;
@@ -138,5 +143,9 @@ impl Backend for DirBackend {
 
     fn limits(&self) -> Limits {
         self.volume.limits()
+    }
+
+    fn node_room(&self) -> NodeRoom {
+        descriptors::room()
     }
 }

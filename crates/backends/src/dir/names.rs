@@ -1,7 +1,6 @@
 //! Directories: finding, linking, removing and moving names.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{AtFlags, RenameFlags, linkat, readlinkat, renameat, renameat_with, statat, unlinkat};
@@ -9,6 +8,7 @@ use rustix::io::{self, Errno};
 use slackwater::backend::{Attr, Found, Node, NodeKind, Removal, RenameMode};
 use slackwater::{BackendError, ErrorKind};
 
+use super::descriptors::NodeFd;
 use super::errno::failed;
 use super::volume::{AfterRemoval, Answer, Volume};
 
@@ -24,7 +24,7 @@ impl Volume {
         let (fds, fd_name) = self.fds.name_of(&self.node(node)?.path);
         linkat(fds, fd_name, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(failed("linkat"))?;
         // It may be the first name of a node that was made without one.
-        self.handles.name_given(node.id().ino, &self.node(node)?.path).map_err(failed("fcntl"))?;
+        self.handles.name_given(node.id().ino, &self.node(node)?.path);
         self.getattr(node)
     }
 
@@ -74,14 +74,14 @@ impl Volume {
         Ok(OsString::from_vec(target.into_bytes()))
     }
 
-    pub(super) fn unlink(&self, dir: &OwnedFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+    pub(super) fn unlink(&self, dir: &NodeFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
         let ino = self.ino_if_pinned(dir, name);
         unlinkat(dir, name, flags)?;
         self.unpin(ino);
         Ok(())
     }
 
-    fn ino_if_pinned(&self, dir: &OwnedFd, name: &OsStr) -> Option<u64> {
+    fn ino_if_pinned(&self, dir: &NodeFd, name: &OsStr) -> Option<u64> {
         let stat = self.handles.are_pinned().then(|| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW));
         stat?.ok().map(|stat| stat.st_ino)
     }

@@ -8,30 +8,28 @@ use rustix::path::DecInt;
 use slackwater::PAGE_BYTES;
 use slackwater::backend::NodeKind;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, OnceLock, Weak};
 
+use super::descriptors::NodeFd;
 use crate::BACKEND;
 
 /// The descriptors of a node. Dropping it closes them all, which may wait for a server.
 pub(super) struct DirNode {
     /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file. Or the one that
     /// the file was made with.
-    pub(super) path: OwnedFd,
+    pub(super) path: Arc<NodeFd>,
     pub(super) kind: NodeKind,
-    reader: OnceLock<OwnedFd>,
+    reader: OnceLock<NodeFd>,
     /// `None` inside: it is `path`.
-    writer: OnceLock<Option<OwnedFd>>,
+    writer: OnceLock<Option<NodeFd>>,
     /// `None` inside: the file system does not take direct I/O in whole pages on this file, or it cannot be opened
     /// again with its mode: then what it was made with has to do.
-    direct_reader: OnceLock<Option<OwnedFd>>,
-    direct_writer: OnceLock<Option<OwnedFd>>,
-    /// Its bytes were cut away, and what is written since may not be durable (R6).
-    is_emptied: AtomicBool,
+    direct_reader: OnceLock<Option<NodeFd>>,
+    direct_writer: OnceLock<Option<NodeFd>>,
 }
 
 impl DirNode {
-    pub(super) fn new(path: OwnedFd, kind: NodeKind) -> Self {
+    pub(super) fn new(path: Arc<NodeFd>, kind: NodeKind) -> Self {
         Self {
             path,
             kind,
@@ -39,28 +37,16 @@ impl DirNode {
             writer: OnceLock::new(),
             direct_reader: OnceLock::new(),
             direct_writer: OnceLock::new(),
-            is_emptied: AtomicBool::new(false),
         }
     }
 
-    /// Its bytes were cut away (R6). Of two calls on one node neither orders the other here: the engine has one
-    /// change of a size or write of a page in flight.
-    pub(super) fn set_emptied(&self, is_emptied: bool) {
-        self.is_emptied.store(is_emptied, Ordering::Relaxed);
-    }
-
-    /// Whether its bytes were cut away and what came since may not be durable.
-    pub(super) fn is_emptied(&self) -> bool {
-        self.is_emptied.load(Ordering::Relaxed)
-    }
-
     /// Gives a node that was just made the descriptor it was made with, where that is not its path.
-    pub(super) fn set_writer(&self, writer: Option<OwnedFd>) {
+    pub(super) fn set_writer(&self, writer: Option<NodeFd>) {
         self.writer.set(writer).ok();
     }
 
     /// A descriptor for writing, if there is one already.
-    pub(super) fn known_writer(&self) -> Option<&OwnedFd> {
+    pub(super) fn known_writer(&self) -> Option<&NodeFd> {
         self.writer.get().map(|writer| writer.as_ref().unwrap_or(&self.path))
     }
 
@@ -70,7 +56,7 @@ impl DirNode {
     }
 
     /// A descriptor for reading: the writer if there is one.
-    pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
+    pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
         match self.known_writer() {
             Some(writer) => Ok(writer),
             None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
@@ -78,23 +64,23 @@ impl DirNode {
     }
 
     /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.
-    pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&OwnedFd> {
+    pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
         let writer = open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR).map(Some))?;
         Ok(writer.as_ref().unwrap_or(&self.path))
     }
 
-    pub(super) fn direct_reader(&self, fds: &ProcFds) -> io::Result<Option<&OwnedFd>> {
+    pub(super) fn direct_reader(&self, fds: &ProcFds) -> io::Result<Option<&NodeFd>> {
         match self.direct_writer.get() {
             Some(writer) => Ok(writer.as_ref()),
             None => Ok(open_once(&self.direct_reader, || self.direct(fds, OFlags::RDONLY))?.as_ref()),
         }
     }
 
-    pub(super) fn direct_writer(&self, fds: &ProcFds) -> io::Result<Option<&OwnedFd>> {
+    pub(super) fn direct_writer(&self, fds: &ProcFds) -> io::Result<Option<&NodeFd>> {
         Ok(open_once(&self.direct_writer, || self.direct(fds, OFlags::RDWR))?.as_ref())
     }
 
-    fn direct(&self, fds: &ProcFds, access: OFlags) -> io::Result<Option<OwnedFd>> {
+    fn direct(&self, fds: &ProcFds, access: OFlags) -> io::Result<Option<NodeFd>> {
         let file = match fds.reopen(self.file()?, access | OFlags::DIRECT) {
             Err(Errno::INVAL | Errno::ACCESS | Errno::PERM) => return Ok(None),
             opened => opened?,
@@ -103,7 +89,7 @@ impl DirNode {
     }
 
     /// The path descriptor, if opening it for data cannot wait for a peer or act on a device.
-    fn file(&self) -> io::Result<&OwnedFd> {
+    fn file(&self) -> io::Result<&NodeFd> {
         match self.kind {
             NodeKind::File => Ok(&self.path),
             NodeKind::Directory => Err(Errno::ISDIR),
@@ -113,7 +99,7 @@ impl DirNode {
 }
 
 /// Whether direct I/O in whole pages is fine. A kernel that does not say is tried: it answers `EINVAL`.
-fn takes_pages(file: &OwnedFd) -> io::Result<bool> {
+fn takes_pages(file: &NodeFd) -> io::Result<bool> {
     let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     let fits = |align: u32| align != 0 && PAGE_BYTES.is_multiple_of(u64::from(align));
     let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
@@ -151,8 +137,8 @@ impl ProcFds {
     }
 
     /// The file of `fd` again, opened with `flags`.
-    pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
-        openat(&self.0, DecInt::from_fd(fd), flags | OFlags::CLOEXEC, Mode::empty())
+    pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> io::Result<NodeFd> {
+        openat(&self.0, DecInt::from_fd(fd), flags | OFlags::CLOEXEC, Mode::empty()).map(NodeFd::new)
     }
 
     /// The path of the file of `fd`, for system calls that take nothing else. It leads to a link itself.

@@ -2,14 +2,16 @@
 //!
 //! The one place that goes up: whatever it finds is looked at before anybody gets it (R1).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io;
 use slackwater::ErrorKind;
 use slackwater::backend::{Found, Node, NodeKind};
+use slackwater_sync::shim::Arc;
 
 use super::attributes::device_of;
+use super::descriptors::NodeFd;
 use super::errno::failed;
 use super::volume::{Answer, PATH_ONLY, Volume};
 
@@ -34,7 +36,7 @@ impl Volume {
         if !is_below(&parent, root).map_err(failed("openat"))? {
             return Err(ErrorKind::Stale.into());
         }
-        self.found(parent)
+        self.found(Arc::new(parent))
     }
 
     /// Whether a node that no name led to is in the volume. Of a directory that is known. A file does not say where its
@@ -49,9 +51,9 @@ impl Volume {
 }
 
 /// Whether `dir` is `root` or below it.
-fn is_below(dir: &OwnedFd, root: Which) -> io::Result<bool> {
+fn is_below(dir: &NodeFd, root: Which) -> io::Result<bool> {
     let mut at = which(dir)?;
-    let mut parent = None;
+    let mut parent: Option<NodeFd> = None;
     for _ in 0..DEPTH_MAX {
         if at == root {
             return Ok(true);
@@ -66,11 +68,11 @@ fn is_below(dir: &OwnedFd, root: Which) -> io::Result<bool> {
     Ok(false)
 }
 
-fn up(dir: &OwnedFd) -> io::Result<OwnedFd> {
-    openat(dir, c"..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())
+fn up(dir: &NodeFd) -> io::Result<NodeFd> {
+    openat(dir, c"..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()).map(NodeFd::new)
 }
 
-fn which(dir: &OwnedFd) -> io::Result<Which> {
+fn which(dir: impl AsFd) -> io::Result<Which> {
     let stat = statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
     Ok((device_of(&stat), stat.stx_ino))
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{FileType, OFlags, RawDir, RawDirEntry, SeekFrom, seek};
@@ -10,6 +9,7 @@ use rustix::io::Errno;
 use slackwater::backend::{DirEntry, DirEntryPlus, Node};
 
 use super::attributes::node_kind;
+use super::descriptors::NodeFd;
 use super::errno::failed;
 use super::node::DirNode;
 use super::volume::{Answer, Volume, check_name};
@@ -56,7 +56,7 @@ impl Volume {
     }
 
     /// A descriptor that reads or syncs a directory.
-    pub(super) fn open_directory(&self, node: &DirNode) -> Answer<OwnedFd> {
+    pub(super) fn open_directory(&self, node: &DirNode) -> Answer<NodeFd> {
         self.fds.reopen(&node.path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("openat"))
     }
 }

@@ -10,7 +10,6 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
 
 use rustix::fs::{Advice, fadvise, fdatasync, fsync, syncfs};
 use rustix::io::{self, Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
@@ -18,6 +17,7 @@ use slackwater::backend::{Node, NodeKind, ReadUnit, SyncScope, WriteUnit};
 use slackwater::{BackendError, ErrorKind, PAGE_BYTES};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::descriptors::{self, NodeFd};
 use super::errno::failed;
 use super::node::DirNode;
 use super::volume::{Answer, Volume};
@@ -61,9 +61,9 @@ pub(super) struct Roads {
 
 /// One way for bytes to go. Only the first two can be refused.
 enum Road<'a> {
-    Direct(&'a OwnedFd),
-    Dontcache(&'a OwnedFd),
-    Plain(&'a OwnedFd),
+    Direct(&'a NodeFd),
+    Dontcache(&'a NodeFd),
+    Plain(&'a NodeFd),
 }
 
 impl Volume {
@@ -78,7 +78,7 @@ impl Volume {
             match self.write_by(&road, &slices, at) {
                 Ok(0) => return Err(BackendError::new(ErrorKind::Io, "pwritev2 wrote nothing")),
                 Ok(count) => {
-                    if let (Road::Plain(fd), true) = (&road, node.is_emptied()) {
+                    if let (Road::Plain(fd), true) = (&road, unit.refills()) {
                         begin_writeback(fd, at, count); // R6
                     }
                     written += count;
@@ -94,7 +94,7 @@ impl Volume {
     }
 
     /// The road for the next `left` bytes at `at`, and how many of them take it.
-    fn road<'a>(&self, node: &'a DirNode, cached: &'a OwnedFd, at: u64, left: usize) -> io::Result<(Road<'a>, usize)> {
+    fn road<'a>(&self, node: &'a DirNode, cached: &'a NodeFd, at: u64, left: usize) -> io::Result<(Road<'a>, usize)> {
         let whole_pages = left - left % PAGE_BYTES as usize;
         if self.may_go_direct(at, whole_pages)
             && let Some(direct) = node.direct_writer(&self.fds)?
@@ -163,14 +163,13 @@ impl Volume {
     /// Makes a file or directory durable. For other nodes there is nothing to be done that way.
     fn sync_node(&self, node: &Node, scope: SyncScope) -> Answer<()> {
         let node = self.node(node)?;
-        let sync = |fd: &OwnedFd| match scope {
+        let sync = |fd: &NodeFd| match scope {
             SyncScope::Data => fdatasync(fd).map_err(failed("fdatasync")),
             SyncScope::All => fsync(fd).map_err(failed("fsync")),
         };
         match node.kind {
             NodeKind::File => {
                 sync(node.reader(&self.fds).map_err(failed("open for syncing"))?)?; // R2
-                node.set_emptied(false);
                 Ok(())
             }
             NodeKind::Directory => sync(&self.open_directory(node)?),
@@ -181,7 +180,7 @@ impl Volume {
     /// Has the next sync of the volume reach what a call that was answered with `answer` has changed (R4).
     pub(super) fn changed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
         if let (Some(unsynced), Ok(_)) = (&self.unsynced, &answer) {
-            for node in nodes.iter().filter(|node| !unsynced.note(node)) {
+            for node in nodes.iter().filter(|node| !unsynced.note(node, descriptors::room())) {
                 self.sync_node(node, SyncScope::All)?;
             }
         }
@@ -238,7 +237,7 @@ impl Roads {
 
 /// Has the kernel write `len` bytes at `at` to the disk, without waiting for it. A file system that does not do it
 /// has lost nothing.
-fn begin_writeback(fd: &OwnedFd, at: u64, len: usize) {
+fn begin_writeback(fd: &NodeFd, at: u64, len: usize) {
     // Whole pages are dropped once they are clean, which is what the other two roads do as well.
     let _ = fadvise(fd, at, NonZeroU64::new(len as u64), Advice::DontNeed);
 }
@@ -292,15 +291,16 @@ mod tests {
             let unit = WriteUnit::detached(file.clone(), 0, gather, 100_001, Done::new(|_| ()));
             assert_eq!(volume.write(&unit).ok(), Some(100_001));
         };
-        assert!(volume.roads.remember(&Road::Direct(&volume.root), Errno::INVAL));
+        let fd = NodeFd::new(volume.root.try_clone().expect("a descriptor"));
+        assert!(volume.roads.remember(&Road::Direct(&fd), Errno::INVAL));
         write();
         let first = volume.stats();
         assert_eq!((first.direct_writes, first.dontcache_writes + first.plain_writes), (0, 1));
-        assert!(volume.roads.remember(&Road::Dontcache(&volume.root), Errno::OPNOTSUPP));
+        assert!(volume.roads.remember(&Road::Dontcache(&fd), Errno::OPNOTSUPP));
         write();
         let second = volume.stats();
         assert_eq!(second, DirStats { plain_writes: first.plain_writes + 1, ..first });
-        assert!(!volume.roads.remember(&Road::Plain(&volume.root), Errno::INVAL));
+        assert!(!volume.roads.remember(&Road::Plain(&fd), Errno::INVAL));
         let attr = volume.getattr(&file).expect("it is open");
         assert_eq!(attr.size_bytes, 100_001);
         std::fs::remove_dir_all(&path).expect("ours to remove");

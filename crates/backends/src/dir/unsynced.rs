@@ -7,14 +7,15 @@
 //! # Invariants
 //! U1. A node is here from before its change is answered until a sync of it that began later has succeeded.
 //! U2. One sync of the volume at a time, or the second would answer while the first still has its nodes.
-//! U3. At most [`NODES_MAX`] nodes are kept, and so many descriptors: a change beyond is synced at once.
+//! U3. At most [`NODES_MAX`] nodes are kept, with their descriptors, and none beside those that are there while descriptors are
+//!     short: a change beyond is synced at once.
 //!
 //! # Lock order
 //! `syncing`, then `nodes`; the latter across no system call.
 
 use std::collections::HashMap;
 
-use slackwater::backend::Node;
+use slackwater::backend::{Node, NodeRoom};
 use slackwater::{BackendError, NodeId};
 use slackwater_sync::lock::{Mutex, Rank};
 
@@ -36,9 +37,9 @@ impl Unsynced {
     }
 
     /// Remembers that `node` has changed (U1). False if there is no room: the caller syncs it (U3).
-    pub(super) fn note(&self, node: &Node) -> bool {
+    pub(super) fn note(&self, node: &Node, room: NodeRoom) -> bool {
         let mut nodes = self.nodes.lock();
-        let has_room = nodes.len() < NODES_MAX || nodes.contains_key(&node.id());
+        let has_room = (nodes.len() < NODES_MAX && room == NodeRoom::Enough) || nodes.contains_key(&node.id());
         if has_room {
             nodes.entry(node.id()).or_insert_with(|| node.clone());
         }
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn each_change_is_synced_once_and_until_it_succeeds() {
         let unsynced = Unsynced::new();
-        assert!([1, 2, 1].iter().all(|ino| unsynced.note(&node(*ino))));
+        assert!([1, 2, 1].iter().all(|ino| unsynced.note(&node(*ino), NodeRoom::Enough)));
         let seen = RefCell::new(Vec::new());
         let sync = |fails: u64| {
             seen.borrow_mut().clear();
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn what_there_is_no_room_for_is_not_taken() {
         let unsynced = Unsynced::new();
-        assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino))));
-        assert!(!unsynced.note(&node(u64::MAX)) && unsynced.note(&node(0)));
+        assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino), NodeRoom::Enough)));
+        assert!(!unsynced.note(&node(u64::MAX), NodeRoom::Enough) && unsynced.note(&node(0), NodeRoom::Enough));
     }
 }

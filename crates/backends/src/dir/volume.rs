@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::attributes::{attr_of, device_of};
 use super::closer::{Closer, OpenNode};
 use super::create::Acls;
+use super::descriptors::{self, NodeFd};
 use super::errno::failed;
 use super::file_system::FileSystem;
 use super::handles::{Handles, Reopening};
@@ -91,14 +92,16 @@ impl Volume {
         let stat = statx(&root, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(cannot_open)?;
         let dev = device_of(&stat);
         let file_system = FileSystem::of(&root).map_err(no_limits)?;
+        let handles = Handles::probe(&root, file_system, reopening);
+        descriptors::learn_limit();
         Ok(Self {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
-            handles: Handles::probe(&root, file_system, reopening),
             roads: Roads::default(),
             acls: Acls::default(),
             unsynced: (!file_system.has_syncfs()).then(Unsynced::new),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
-            limits: limits_of(file_system, dev),
+            limits: Limits { reopens: !handles.keep_nodes_open(), ..limits_of(file_system, dev) },
+            handles,
             file_system,
             dev,
             closer: file_system.close_may_wait().then(Closer::new),
@@ -117,7 +120,7 @@ impl Volume {
     }
 
     /// The directory behind `node`, and `name` if it may be one in it.
-    pub(super) fn dir_and_name<'a>(&self, dir: &'a Node, name: &OsStr) -> Answer<&'a OwnedFd> {
+    pub(super) fn dir_and_name<'a>(&self, dir: &'a Node, name: &OsStr) -> Answer<&'a NodeFd> {
         let dir = self.node(dir)?;
         check_name(name)?;
         match dir.kind {
@@ -127,15 +130,16 @@ impl Volume {
     }
 
     /// A path descriptor of `name` in `dir`, which is no mount point; a link is not followed (R1).
-    pub(super) fn open_name(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
-        match self.has_openat2 {
+    pub(super) fn open_name(&self, dir: &NodeFd, name: &OsStr) -> io::Result<Arc<NodeFd>> {
+        let opened = match self.has_openat2 {
             true => openat2(dir, name, PATH_ONLY, Mode::empty(), WITHIN),
             false => openat(dir, name, PATH_ONLY, Mode::empty()),
-        }
+        };
+        opened.map(|fd| Arc::new(NodeFd::new(fd)))
     }
 
     /// The node open at `path`.
-    pub(super) fn found(&self, path: OwnedFd) -> Answer<Found> {
+    pub(super) fn found(&self, path: Arc<NodeFd>) -> Answer<Found> {
         let kernel_handle = self.handles.kernel_handle(&path).map_err(failed("name_to_handle_at"))?;
         self.found_with(path, kernel_handle, AfterRemoval::No)
     }
@@ -143,7 +147,7 @@ impl Volume {
     /// The node open at `path`, whose kernel handle was asked for.
     pub(super) fn found_with(
         &self,
-        path: OwnedFd,
+        path: Arc<NodeFd>,
         kernel_handle: Option<KernelHandle>,
         after_removal: AfterRemoval,
     ) -> Answer<Found> {
@@ -158,8 +162,7 @@ impl Volume {
             return Err(BackendError::new(ErrorKind::CrossDevice, "a mount point")); // R1
         }
         let has_name = stat.stx_nlink > 0;
-        let described = self.handles.describe(kernel_handle, &path, stat.stx_ino, has_name);
-        let (generation, handle) = described.map_err(failed("fcntl"))?;
+        let (generation, handle) = self.handles.describe(kernel_handle, &path, stat.stx_ino, has_name);
         let id = NodeId { dev: self.dev, ino: stat.stx_ino, generation };
         let attr = attr_of(&stat, id);
         let node = OpenNode::new(DirNode::new(path, attr.kind), self.closer.as_ref());
@@ -168,12 +171,13 @@ impl Volume {
 
     pub(super) fn open_root(&self) -> Answer<Found> {
         let flags = PATH_ONLY | OFlags::DIRECTORY;
-        self.found(openat(&self.root, c".", flags, Mode::empty()).map_err(failed("openat"))?)
+        let opened = openat(&self.root, c".", flags, Mode::empty()).map_err(failed("openat"))?;
+        self.found(Arc::new(NodeFd::new(opened)))
     }
 
     /// Opens by handle. While a directory is being removed the kernel may answer that it is busy, which a moment
     /// later is a plain no.
-    fn open_handle(&self, handle: &FileHandle) -> io::Result<OwnedFd> {
+    fn open_handle(&self, handle: &FileHandle) -> io::Result<Arc<NodeFd>> {
         const TRIES: u32 = 50;
         for _ in 1..TRIES {
             match self.handles.open(&self.root, handle) {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use slackwater::Clock;
-use slackwater::backend::{Backend, Call, Limits};
+use slackwater::backend::{Backend, Call, Limits, NodeRoom};
 use slackwater_sync::shim::Arc;
 
 use super::timer::Timer;
@@ -64,6 +64,10 @@ impl Backend for Delay {
 
     fn limits(&self) -> Limits {
         self.inner.limits()
+    }
+
+    fn node_room(&self) -> NodeRoom {
+        self.inner.node_room()
     }
 }
 

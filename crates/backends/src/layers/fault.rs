@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits};
+use slackwater::backend::{Backend, Call, Limits, NodeRoom};
 use slackwater::{BackendError, Clock, ErrorKind, NodeId};
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::Arc;
@@ -96,6 +96,10 @@ impl Backend for Fault {
 
     fn limits(&self) -> Limits {
         self.shared.inner.limits()
+    }
+
+    fn node_room(&self) -> NodeRoom {
+        self.shared.inner.node_room()
     }
 }
 

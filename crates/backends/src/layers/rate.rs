@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits};
+use slackwater::backend::{Backend, Call, Limits, NodeRoom};
 use slackwater::{Clock, Tick};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
@@ -98,6 +98,10 @@ impl Backend for Rate {
 
     fn limits(&self) -> Limits {
         self.inner.limits()
+    }
+
+    fn node_room(&self) -> NodeRoom {
+        self.inner.node_room()
     }
 }
 

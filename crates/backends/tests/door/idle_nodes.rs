@@ -1,10 +1,10 @@
 //! A front door knows many inodes; the engine keeps few of them open on the backend.
 
-use slackwater::Tunables;
-use slackwater::backend::{NewNode, Removal};
+use slackwater::backend::{Call, Limits, NewNode, Removal};
+use slackwater::{ErrorKind, File, Tunables, WriteFlags};
 use slackwater_backends::Rule;
 
-use crate::rig::{Disk, Rig, by_hand};
+use crate::rig::{Disk, Rig, by_hand, limits};
 
 const KNOWN: usize = 50;
 const KEPT: u32 = 10;
@@ -52,4 +52,85 @@ fn a_file_that_lost_its_name_while_its_node_was_let_go_is_still_there() {
     drop(file);
     drop((inode, root));
     rig.unmount_and_find_nothing_left();
+}
+
+/// An open file is no reason to keep its node, if it is clean: reads, writes and fsync open it again.
+#[test]
+fn p14_of_many_open_files_few_nodes_stay_open_and_all_work() {
+    let rig = Rig::with(Disk::new(), Tunables { idle_nodes: KEPT, ..by_hand() });
+    let files: Vec<File> = (0..KNOWN).map(|nth| rig.create(&format!("f{nth}"))).collect();
+    let text = |nth: usize, round: usize| format!("{nth} in round {round}").into_bytes();
+    for round in 0..3 {
+        for (nth, file) in files.iter().enumerate() {
+            file.write_at_with(WriteFlags::DONTCACHE, 0, &text(nth, round)).unwrap();
+        }
+        rig.volume.sync().unwrap();
+        let hold = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("reopen"));
+        let closed = files.iter().filter(|file| file.fsync().is_err()).count();
+        assert!(closed >= KNOWN - KEPT as usize - 1, "{closed} of {KNOWN} were let go");
+        assert!(rig.disk.faults.strikes(hold) >= closed as u64);
+        rig.disk.faults.clear();
+        for (nth, file) in files.iter().enumerate() {
+            assert_eq!(crate::rig::read_all(file), text(nth, round));
+            file.fsync().unwrap();
+        }
+    }
+    drop(files);
+    rig.unmount_and_find_nothing_left();
+}
+
+/// A dirty file keeps its node, so that its data finds its way whatever becomes of its name.
+#[test]
+fn the_node_of_a_dirty_file_stays_open() {
+    let rig = Rig::with(Disk::new(), Tunables { idle_nodes: 0, ..by_hand() });
+    let file = rig.create("a");
+    file.write_at(0, b"dirty").unwrap();
+    rig.disk.faults.add(Rule::fail(ErrorKind::Stale).on("reopen"));
+    file.fsync().unwrap();
+    assert_eq!(rig.stored("a").unwrap(), b"dirty");
+}
+
+/// Of a backend that may not find a node again, nodes of open files stay open.
+#[test]
+fn what_cannot_be_opened_again_stays_open_while_it_is_in_use() {
+    let disk = Disk::with_limits(Limits { reopens: false, ..limits() });
+    let rig = Rig::with(disk, Tunables { idle_nodes: 0, ..by_hand() });
+    let file = rig.create("a");
+    file.write_at_with(WriteFlags::DONTCACHE, 0, b"still here").unwrap();
+    rig.volume.sync().unwrap();
+    let reopened = rig.disk.faults.add(Rule::fail(ErrorKind::Stale).on("reopen"));
+    assert_eq!(crate::rig::read_all(&file), b"still here");
+    file.fsync().unwrap();
+    assert_eq!(rig.disk.faults.strikes(reopened), 0);
+    let inode = file.inode().clone();
+    drop(file);
+    assert_eq!(File::open(&inode).unwrap_err().kind(), ErrorKind::Stale, "closed, it is let go");
+}
+
+/// The file was emptied, and its node let go, before its new bytes came: the backend still hears that they are to follow the cut
+/// to the disk.
+#[test]
+fn the_new_bytes_of_an_emptied_file_are_known_whichever_node_they_go_through() {
+    let rig = Rig::with(Disk::new(), Tunables { idle_nodes: 0, ..by_hand() });
+    let file = rig.create("a");
+    let refills = || {
+        let refills = |call: &Call| matches!(call, Call::Write(unit) if unit.refills());
+        rig.disk.faults.add(Rule::fail(ErrorKind::Io).matching(refills))
+    };
+    file.write_at(0, b"old").unwrap();
+    file.fsync().unwrap();
+    let rule = refills();
+    file.write_at(0, b"older").unwrap();
+    file.fsync().unwrap();
+    assert_eq!(rig.disk.faults.strikes(rule), 0, "it was not emptied");
+    file.set_len(0).unwrap();
+    file.write_at(0, b"new").unwrap();
+    file.fsync().unwrap_err();
+    assert_eq!(rig.disk.faults.strikes(rule), 1);
+    rig.disk.faults.clear();
+    file.fsync().unwrap();
+    let rule = refills();
+    file.write_at(0, b"newer").unwrap();
+    file.fsync().unwrap();
+    assert_eq!(rig.disk.faults.strikes(rule), 0, "the others are durable");
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use slackwater::backend::{Limits, Removal};
-use slackwater::{ErrorKind, File, SuperBlock, UmountOptions};
+use slackwater::backend::{Limits, Removal, RenameMode};
+use slackwater::{ErrorKind, File, SuperBlock, Tunables, UmountOptions, WriteFlags};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, Random, Rule, SystemClock};
 
@@ -134,10 +134,38 @@ impl Worker {
             }
         }
         let root = self.volume.root().unwrap();
-        if self.random.below(2) == 0 {
-            drop(file);
+        match self.random.below(3) {
+            0 => {
+                drop(file);
+                self.volume.remove(&root, &name, Removal::File).unwrap();
+            }
+            1 => {
+                self.volume.remove(&root, &name, Removal::File).unwrap();
+                Self::check_nameless(&file, bytes);
+            }
+            _ => {
+                let other = format!("other{}", self.thread);
+                drop(create(&self.volume, &other));
+                // What is replaced may be written back first.
+                while self.volume.rename(&root, &other, &root, &name, RenameMode::Replace).is_err() {}
+                Self::check_nameless(&file, bytes);
+                self.volume.remove(&root, &name, Removal::File).unwrap();
+            }
         }
-        self.volume.remove(&root, &name, Removal::File).unwrap();
+    }
+
+    /// A file that has just lost its name is still there for who has it open, whatever of it is cached.
+    fn check_nameless(file: &File, mut bytes: Vec<u8>) {
+        if file.write_at_with(WriteFlags::DONTCACHE, 0, &[7; PAGE]).is_err() || file.fsync().is_err() {
+            return;
+        }
+        bytes.resize(bytes.len().max(PAGE), 0);
+        bytes[..PAGE].fill(7);
+        let mut found = vec![0; bytes.len()];
+        match file.read_at(0, &mut found) {
+            Ok(_) => assert_same(&found, &bytes, "a file without a name"),
+            Err(error) => assert_ne!(error.kind(), ErrorKind::Stale),
+        }
     }
 
     /// Without faults, everything as it was last written.
@@ -187,6 +215,11 @@ fn torture(volume: &Arc<SuperBlock>, seed: u64, calm: impl FnOnce()) -> Vec<Vec<
     workers.into_iter().map(|worker| worker.own).collect()
 }
 
+/// No node stays open that need not: each is let go at every opportunity, beside whatever is done with its file.
+fn restless() -> Tunables {
+    Tunables { idle_nodes: 0, ..busy() }
+}
+
 fn seed() -> u64 {
     std::env::var("SLACKWATER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(u64::from(std::process::id()))
 }
@@ -194,7 +227,7 @@ fn seed() -> u64 {
 #[test]
 fn threads_and_faults_leave_every_byte_right_and_every_gauge_zero() {
     let small = Limits { unit_bytes: 64 << 10, ..limits() };
-    let rig = Rig::live(Disk::with_limits(small), busy());
+    let rig = Rig::live(Disk::with_limits(small), restless());
     let (faults, seed) = (rig.disk.faults.clone(), seed());
     for (nth, name) in (0..).zip(["write", "sync", "sync_volume", "setattr", "read"]) {
         faults.add(Rule::fail(ErrorKind::Io).on(name).chance(0.02, seed + nth));
@@ -214,7 +247,7 @@ fn threads_and_faults_leave_every_byte_right_and_every_gauge_zero() {
 fn threads_over_a_directory_leave_every_byte_right_and_every_gauge_zero() {
     let dir = TempDir::new("torture");
     let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).unwrap();
-    let engine = slackwater::Engine::new(arena, Arc::new(SystemClock), busy());
+    let engine = slackwater::Engine::new(arena, Arc::new(SystemClock), restless());
     let (fault, faults) = Fault::new(Arc::new(DirBackend::open(dir.path()).unwrap()));
     let volume = engine.mount("torture", Arc::new(fault)).unwrap();
     let seed = seed();

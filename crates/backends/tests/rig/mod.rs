@@ -56,7 +56,7 @@ impl Disk {
 
 /// Those of [`MemBackend::new`].
 pub(crate) fn limits() -> Limits {
-    Limits { max_file_bytes: 1 << 44, unit_bytes: MAX_UNIT_BYTES, units_in_flight: 8, device: None }
+    Limits { max_file_bytes: 1 << 44, unit_bytes: MAX_UNIT_BYTES, units_in_flight: 8, device: None, reopens: true }
 }
 
 /// An engine with one volume.

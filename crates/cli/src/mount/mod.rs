@@ -66,7 +66,7 @@ pub(crate) use self::tenants::{fit_reply, lines as tenant_lines, of_all as tenan
 use self::vigil::{End, Vigil};
 pub(crate) use self::would_lose::Loss;
 
-/// Descriptors for the nodes that are open or dirty, twice each.
+/// Descriptors for files of the source, up to three each, and for all else. While they are short, clean files are closed.
 const DESCRIPTORS: u64 = 8192;
 
 /// Mounts, and stays until it is unmounted.

@@ -11,6 +11,7 @@ mod cgroups;
 mod conflicts;
 mod crash_mix;
 mod deaths;
+mod descriptors;
 mod flags;
 mod forced;
 mod fuse_source;

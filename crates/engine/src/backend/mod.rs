@@ -72,6 +72,26 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What the backend can take. Constant while it lives.
     fn limits(&self) -> Limits;
+
+    /// Whether it can have more nodes open. The engine lets nodes go that nobody is using while there is not
+    /// [enough](NodeRoom::Enough).
+    ///
+    /// # Blocking
+    /// Never.
+    fn node_room(&self) -> NodeRoom {
+        NodeRoom::Enough
+    }
+}
+
+/// How many more nodes a backend can have open: each may cost a descriptor of the process.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
+pub enum NodeRoom {
+    /// As many as the engine likes.
+    Enough,
+    /// Nodes that can be opened again are to go.
+    Short,
+    /// The rest is for calls. A volume opens further nodes for dirty files only while it has few.
+    Scarce,
 }
 
 /// What a backend can take.
@@ -86,6 +106,9 @@ pub struct Limits {
     /// Volumes with an equal number share a device, and a sync on one holds the others' background
     /// writes back. `None`: shares nothing.
     pub device: Option<u64>,
+    /// Whether a node with a name is opened again by its handle, always. Otherwise the engine keeps the nodes of open files
+    /// open.
+    pub reopens: bool,
 }
 
 /// Most bytes of one unit: 1 MiB, one run of frames.

@@ -18,12 +18,26 @@ pub struct WriteUnit {
     node: Node,
     offset_bytes: u64,
     len_bytes: usize,
+    refills: bool,
     pending: Option<(Gather, WriteDone)>,
 }
 
 impl WriteUnit {
     pub(crate) fn new(node: Node, offset_bytes: u64, len_bytes: usize, frames: Gather, done: WriteDone) -> Self {
-        Self { node, offset_bytes, len_bytes, pending: Some((frames, done)) }
+        Self { node, offset_bytes, len_bytes, refills: false, pending: Some((frames, done)) }
+    }
+
+    /// The file was cut to nothing, and these bytes are what it gets in place of those it had. They are to become durable
+    /// soon: a crash that finds the cut durable and not them leaves the file empty.
+    #[must_use]
+    pub fn refilling(mut self, refills: bool) -> Self {
+        self.refills = refills;
+        self
+    }
+
+    /// Whether it [refills](WriteUnit::refilling) a file that was emptied.
+    pub fn refills(&self) -> bool {
+        self.refills
     }
 
     /// A unit that belongs to no engine, for the tests of backends. The frames are released before `done`

@@ -162,8 +162,9 @@ impl File {
     pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>, flags: ReadFlags) {
         let inode = self.inode.arc();
         let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
+        // Who found all pages here does not wait for the backend. Without a node the next miss opens it.
         if let Some(ahead) = self.readahead.hit(pages, max_pages)
-            && let Ok(node) = inode.node()
+            && let Some(node) = inode.open_node()
         {
             fetch(inode, &node, ahead, &self.reader(), flags, |_| None);
         }

@@ -46,6 +46,9 @@ impl SuperBlock {
     }
 
     fn ask_again(&self, inode: &InodeRef) -> Result<(), FileError> {
+        if inode.is_out_of_reach() {
+            return Ok(());
+        }
         let (quiet, removals) = (inode.changes.quiet(), self.removals.quiet());
         let node = inode.node()?;
         let attr = self.call(None, |done| Call::Getattr { node, done })?;

@@ -70,6 +70,7 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
         turn.send(node, change)?;
         inode.set_size(size_bytes);
     }
+    inode.emptied.store(size_bytes == 0, Ordering::Release);
     inode.backing_bytes.store(size_bytes, Ordering::Release);
     inode.allocated_to.fetch_min(size_bytes, Ordering::AcqRel);
     inode.set_mtime(now);

@@ -334,17 +334,18 @@ fn write_pages(
 
 /// N2: takes the record and the node that a dirty inode holds. False when there is no room for either.
 fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileError> {
-    if terms.must_not_wait() && inode.state.lock().node.is_none() {
-        return Err(FileError::WouldBlock);
-    }
-    inode.node()?;
+    let node = match inode.open_node() {
+        Some(node) => node,
+        None if terms.must_not_wait() => return Err(FileError::WouldBlock),
+        None => inode.node()?,
+    };
     inode.attach_wb(terms.memcg);
     let bdi = inode.super_block().bdi();
     if !bdi.try_pin_node() {
         inode.super_block().make_room();
         return Ok(false);
     }
-    match inode.ensure_slot() {
+    match inode.ensure_slot(&node) {
         Some(true) => {}
         // Somebody else was first, with a pin of his own.
         Some(false) => bdi.node_unpinned(),

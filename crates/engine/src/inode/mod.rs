@@ -25,18 +25,19 @@ mod record;
 mod told;
 
 pub(crate) use record::{DOOMED, NAMELESS};
-pub(crate) use told::Changes;
+pub(crate) use told::{Change, Changes};
 
 use std::fmt;
 use std::ops::Deref;
 
 use slackwater_arena::FrameId;
+use slackwater_sync::gate;
 use slackwater_sync::lock::{Mutex, RwLock};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::backend::{Attr, Call, FileHandle, Node, NodeKind};
-use crate::error::BackendError;
+use crate::error::{BackendError, ErrorKind};
 use crate::errseq::ErrSeq;
 use crate::lock_order::{I_LOCK, I_RWSEM};
 use crate::page_cache::{AddressSpace, LeafState, Mark};
@@ -90,6 +91,8 @@ pub struct Inode {
     pub(crate) backing_bytes: AtomicU64,
     /// End of what the backend's file has ever had space for: a page that becomes dirty behind it needs some.
     pub(crate) allocated_to: AtomicU64,
+    /// The backend has cut the file to nothing, and what was written since may not be durable.
+    pub(crate) emptied: AtomicBool,
     /// Pages from this index on are being cut off and are not written back; [`NO_CUT`] otherwise.
     pub(crate) cut_from: AtomicU64,
     mtime_ns: AtomicI64,
@@ -108,6 +111,7 @@ pub(crate) struct InodeState {
     pub(crate) flush_ctime: Option<Timestamp>,
     /// The mtime that a program has set, which says nothing about when.
     pub(crate) chosen_mtime: Option<Timestamp>,
+    /// Open while the inode is not clean; otherwise it may have been let go (`super_block::idle_nodes`).
     pub(crate) node: Option<Node>,
     pub(crate) dirtied_when: Option<Tick>,
     /// Bits of [`meta`].
@@ -133,6 +137,16 @@ pub(crate) struct InodeState {
     pub(crate) foreign: Foreign,
 }
 
+/// What became of an attempt to give up a node.
+pub(crate) enum Idle {
+    /// It was given up; its last clone closes it.
+    LetGo(Option<Node>),
+    /// Something of the inode has to reach the backend, or may soon. It is looked at again when it is clean.
+    InUse,
+    /// Nobody could find it again.
+    Kept,
+}
+
 impl Inode {
     pub(crate) fn new(sb: Arc<SuperBlock>, attr: Attr, handle: FileHandle, node: Option<Node>) -> Arc<Self> {
         let told = Told::new(&attr, sb.engine().clock.now());
@@ -156,6 +170,7 @@ impl Inode {
             size_bytes: AtomicU64::new(attr.size_bytes),
             backing_bytes: AtomicU64::new(attr.size_bytes),
             allocated_to: AtomicU64::new(attr.size_bytes),
+            emptied: AtomicBool::new(false),
             cut_from: AtomicU64::new(NO_CUT),
             mtime_ns: AtomicI64::new(attr.mtime.0),
             users: AtomicU32::new(0),
@@ -277,15 +292,35 @@ impl Inode {
     /// For the backend, if it has to be opened.
     pub(crate) fn node(&self) -> Result<Node, BackendError> {
         self.lru.mark_used();
-        if let Some(node) = self.state.lock().node.clone() {
-            if !self.idle_used.load(Ordering::Relaxed) {
-                self.idle_used.store(true, Ordering::Relaxed);
-            }
+        if let Some(node) = self.open_node() {
             return Ok(node);
         }
         let (handle, id) = (self.handle.clone(), Some(self.id));
-        let found = self.sb.call(None, |done| Call::Reopen { handle, id, done })?;
-        Ok(self.adopt_node(found.node))
+        match self.sb.call(None, |done| Call::Reopen { handle, id, done }) {
+            Ok(found) => Ok(self.adopt_node(found.node)),
+            // A removal of ours may have taken its last name: then that brings the node (A1 of `names`).
+            Err(error) if error.kind() == ErrorKind::Stale => {
+                gate::pass("node.stale");
+                self.sb.wait_for_removals();
+                self.open_node().ok_or(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The backend node, if it is open.
+    pub(crate) fn open_node(&self) -> Option<Node> {
+        let node = self.state.lock().node.clone()?;
+        if !self.idle_used.load(Ordering::Relaxed) {
+            self.idle_used.store(true, Ordering::Relaxed);
+        }
+        Some(node)
+    }
+
+    /// Whether it has no name by our doing, and its node was let go: nobody else can change it, and nobody can ask.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        let state = self.state.lock();
+        state.nameless && state.node.is_none()
     }
 
     /// Keeps `node` open, unless the inode has one; returns the one it has.
@@ -301,11 +336,18 @@ impl Inode {
         node
     }
 
-    /// Gives up the node of an inode that is neither open nor dirty and can be found again.
-    pub(crate) fn take_idle_node(&self) -> Option<Node> {
+    /// Gives up the node of an inode that is clean and can be found again. One without a name is found again by nobody: it is
+    /// given up only if nobody has it open, and nodes are `short`.
+    pub(crate) fn take_idle_node(&self, short: bool) -> Idle {
         let mut state = self.state.lock();
-        let idle = self.openers.load(Ordering::SeqCst) == 0 && self.is_clean(&state) && state.attr.nlink != 0;
-        if idle { state.node.take() } else { None }
+        // With a record it may be dirtied at any moment.
+        if self.slot().is_some() || !self.is_clean(&state) {
+            return Idle::InUse;
+        }
+        let is_open = self.openers.load(Ordering::SeqCst) != 0;
+        let has_name = state.attr.nlink != 0 && !state.nameless;
+        let may_go = if has_name { !is_open || self.sb.bdi().limits().reopens } else { !is_open && short };
+        if may_go { Idle::LetGo(state.node.take()) } else { Idle::Kept }
     }
 
     pub(crate) fn list_slot(&self) -> Option<u32> {

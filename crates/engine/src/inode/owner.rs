@@ -226,7 +226,7 @@ mod tests {
         let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
         let memcg = engine.memcg_create("a", None, None);
         // Between its page and its place on a list, where another writer may meet it.
-        assert_eq!(inode.ensure_slot(), Some(true));
+        assert_eq!(inode.ensure_slot(&inode.node().unwrap()), Some(true));
         let page = Pages { reclaimable: 1, ..Pages::default() };
         inode.account(page);
         inode.arc().attach_wb(&memcg);

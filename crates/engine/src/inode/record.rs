@@ -12,6 +12,7 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use super::told::Change;
 use super::{Inode, InodeState, NO_SLOT};
+use crate::backend::Node;
 use crate::page_cache::Mark;
 use crate::units::Timestamp;
 
@@ -99,10 +100,11 @@ impl Inode {
 
     /// Takes a record in the arena if there is none yet. `Some(true)`: it is new; `None`: the table is full.
     ///
+    /// `node` is the inode's: from here on it stays open. It may have been let go since the caller had it opened.
     /// The caller holds `rwsem`: [`Inode::release_if_clean`] gives the record back only with it held for
     /// writing.
-    pub(crate) fn ensure_slot(&self) -> Option<bool> {
-        let state = self.state.lock();
+    pub(crate) fn ensure_slot(&self, node: &Node) -> Option<bool> {
+        let mut state = self.state.lock();
         if self.slot.load(Ordering::Acquire) != NO_SLOT {
             return Some(false);
         }
@@ -122,12 +124,15 @@ impl Inode {
         };
         let slot = self.sb.engine().arena.alloc_inode(&record)?;
         self.slot.store(slot.as_u32(), Ordering::Release);
+        state.node.get_or_insert_with(|| node.clone());
         Some(true)
     }
 
-    /// Adopts the record of an inode that survived in the arena.
-    pub(crate) fn adopt_slot(&self, slot: InodeSlot) {
+    /// Adopts the record of an inode that survived in the arena. `node` stays open from here on.
+    pub(crate) fn adopt_slot(&self, slot: InodeSlot, node: &Node) {
+        let mut state = self.state.lock();
         self.slot.store(slot.as_u32(), Ordering::Release);
-        self.record_told(&self.state.lock());
+        state.node.get_or_insert_with(|| node.clone());
+        self.record_told(&state);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! # Invariants
 //! A1. A node whose last name goes stays open: without a name it could not be opened again. The backend
-//!     answers a removal with the node, opened before.
+//!     answers a removal with the node, opened before; a rename opens the node that it may replace. The inode is marked
+//!     nameless first, so that nobody lets the node go, and then gets it, if it has none. All of that before the removal counts
+//!     as ended: whoever found no name to open the node by looks again then.
 //! A2. What a directory's attributes were is old once a name in it has changed.
 //!
 //! # Blocking
@@ -16,6 +18,7 @@ mod attributes;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+use slackwater_sync::gate;
 use slackwater_sync::shim::Arc;
 
 use crate::backend::{
@@ -174,14 +177,16 @@ impl SuperBlock {
         let change = self.removals.begin();
         let asked = self.departures();
         let victim = dir.change_names(|| self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done }));
+        gate::pass("removal.answered");
         let victim = victim.map(|victim: Found| {
-            let attr = victim.attr;
-            let inode = self.iget(victim, asked).ok()?; // with its node, if it has none (A1); else it is not in memory
+            let (attr, node) = (victim.attr, victim.node.clone());
+            let inode = self.iget(victim, asked).ok()?; // else it is not in memory
             inode.refresh(&attr, inode.changes.quiet());
             inode.record_names(attr.nlink);
+            inode.adopt_node(node); // A1
             Some(inode)
         });
-        self.removals.end(change);
+        self.end_removal(change);
         drop(victim?);
         self.space.outdate();
         Ok(())
@@ -241,6 +246,7 @@ impl SuperBlock {
             let rename =
                 || self.call(None, |done| Call::Rename { from_dir: from_node, from, to_dir: to_node, to, mode, done });
             let renamed = from_dir.change_names(|| to_dir.change_names(rename));
+            gate::pass("removal.answered");
             source.end_change(changes.0, None);
             source.outdate();
             if let Some(((node, other), change)) = other.zip(changes.1) {
@@ -249,13 +255,16 @@ impl SuperBlock {
                     Ok(()) => self.call(None, |done| Call::Getattr { node: asked, done }).map(Some),
                     Err(_) => Ok(None),
                 };
-                if let Ok(Some(attr)) = &attr {
-                    other.record_names(attr.nlink);
+                match &attr {
+                    Ok(Some(attr)) => other.record_names(attr.nlink),
+                    // Nobody can tell; as far as is known it was the last.
+                    Err(_) if replaces && other.attr().nlink <= 1 => other.record_names(0),
+                    Ok(None) | Err(_) => {}
                 }
-                removal.into_iter().for_each(|removal| self.removals.end(removal));
+                other.adopt_node(node); // A1
+                removal.into_iter().for_each(|removal| self.end_removal(removal));
                 other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
                 renamed?;
-                other.adopt_node(node);
                 attr?;
                 self.space.outdate();
                 return Ok(());

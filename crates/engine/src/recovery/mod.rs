@@ -139,8 +139,9 @@ impl SuperBlock {
 
     fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened) {
         let backing_bytes = reopened.found.attr.size_bytes;
+        let node = reopened.found.node.clone();
         let inode = self.iget_at_mount(reopened.found);
-        inode.adopt_slot(survivor.slot);
+        inode.adopt_slot(survivor.slot, &node);
         self.bdi().pin_adopted_node();
         inode.set_size(survivor.record.size_bytes);
         inode.backing_bytes.store(backing_bytes, Ordering::Release);

@@ -1,13 +1,18 @@
-//! Backend nodes of inodes that are known and not in use: at most a number of them stays open.
+//! Backend nodes that nobody is using: at most a number of them stays open, and fewer while the backend is short of room.
 //!
 //! Whoever serves names to a kernel holds a reference to each inode that the kernel knows, which may be all of
-//! a volume; each open node costs a descriptor. So the nodes of those that are neither open nor dirty are let
-//! go, longest unused first, by second chance, and opened again by handle when they are needed.
+//! a volume, and a program may have any number of files open; each open node costs descriptors. So the nodes of clean inodes are let
+//! go, longest unused first, by second chance, and opened again by handle when they are needed. That the file is open is no
+//! reason to keep its node, unless the backend does not [reopen](crate::backend::Limits::reopens) nodes.
 //!
 //! # Invariants
-//! I1. An inode with an open node, without openers, and with nothing dirty is on the list, once. Others may be,
-//!     and leave it when they come up: closing or cleaning them lists them again.
-//! I2. The node of a file without a name is never let go (nothing would find it again), nor that of the root.
+//! I1. An inode with an open node and with nothing dirty is on the list, once, but for an open file of a backend that does not
+//!     reopen nodes. Others may be, and leave it when they come up: closing or cleaning them lists them again.
+//! I2. The node of a file that is open and has no name is never let go (nothing would find it again), nor that of the root.
+//! I3. Nor is that of an inode that has a record in the arena: from before it is dirtied until it is clean. Whoever takes the
+//!     record gives the inode its node under the same lock.
+//! I4. A node of another volume is let go as a flusher works there: an unmount waits until it is closed (Q1 of
+//!     [`quiesce`](super::quiesce)).
 //!
 //! # Lock order
 //! The list is a leaf: nothing is looked at under it.
@@ -18,15 +23,20 @@
 use std::collections::VecDeque;
 
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::inode::Inode;
+use crate::backend::NodeRoom;
+use crate::engine::Shared;
+use crate::inode::{Idle, Inode};
 use crate::lock_order::LEAVES;
 use crate::super_block::SuperBlock;
 use crate::units::NodeId;
 
 /// Inodes looked at for each one that is listed: the list shrinks faster than it grows.
 const LOOKS: usize = 8;
+/// A volume keeps so many however short of room its backend is: what is opened now is not let go at once.
+const KEPT_MIN: usize = 16;
 
 /// See the [module documentation](self).
 pub(crate) struct IdleNodes(Mutex<VecDeque<NodeId>>);
@@ -35,28 +45,41 @@ impl IdleNodes {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(LEAVES, VecDeque::new()))
     }
+
+    fn pop_over(&self, max: usize) -> Option<NodeId> {
+        let mut list = self.0.lock();
+        if list.len() > max { list.pop_front() } else { None }
+    }
 }
 
 impl SuperBlock {
     /// `inode` has an open node, and may be idle (I1).
     pub(crate) fn note_idle(&self, inode: &Inode) {
-        let in_use = inode.openers.load(Ordering::SeqCst) != 0 || inode.users() == 0;
+        let stays_open = !self.bdi.limits().reopens && inode.openers.load(Ordering::SeqCst) != 0;
+        let in_use = stays_open || inode.users() == 0;
         if in_use || inode.id() == self.root_id() || inode.idle_listed.swap(true, Ordering::AcqRel) {
             return;
         }
         self.idle_nodes.0.lock().push_back(inode.id());
-        for _ in 0..LOOKS {
-            let id = {
-                let mut list = self.idle_nodes.0.lock();
-                let over = list.len() > self.engine.tunables.idle_nodes as usize;
-                over.then(|| list.pop_front()).flatten()
-            };
-            let Some(id) = id else { return };
-            self.let_go(id);
+        let is_short = self.let_idle_nodes_go();
+        if is_short {
+            self.engine.let_idle_nodes_go_beside(self);
         }
     }
 
-    fn let_go(&self, id: NodeId) {
+    /// Lets some nodes go if there are more than there may be. True if the backend is short of room afterwards.
+    fn let_idle_nodes_go(&self) -> bool {
+        let max = self.engine.tunables.idle_nodes as usize;
+        let is_short = || self.bdi.backend.node_room() != NodeRoom::Enough;
+        for _ in 0..LOOKS {
+            let short = is_short();
+            let Some(id) = self.idle_nodes.pop_over(if short { KEPT_MIN.min(max) } else { max }) else { break };
+            self.let_go(id, short);
+        }
+        is_short()
+    }
+
+    fn let_go(&self, id: NodeId, short: bool) {
         let Some(inode) = self.find(id) else { return };
         if inode.idle_used.swap(false, Ordering::Relaxed) {
             self.idle_nodes.0.lock().push_back(id);
@@ -64,7 +87,23 @@ impl SuperBlock {
         }
         // Before the look at it: who makes it idle meanwhile lists it again.
         inode.idle_listed.store(false, Ordering::Release);
-        let node = inode.take_idle_node();
-        drop(node); // closing a descriptor may enter the kernel: under no lock
+        match inode.take_idle_node(short) {
+            Idle::LetGo(node) => drop(node), // closing a descriptor may enter the kernel: under no lock
+            Idle::InUse => {}
+            Idle::Kept if inode.idle_listed.swap(true, Ordering::AcqRel) => {}
+            Idle::Kept => self.idle_nodes.0.lock().push_back(id),
+        }
+    }
+}
+
+impl Shared {
+    /// The backend of `short` is short of room, and it has done what it can: other volumes let nodes go (I4).
+    fn let_idle_nodes_go_beside(&self, short: &SuperBlock) {
+        for sb in self.super_blocks().iter().filter(|sb| !std::ptr::eq(Arc::as_ptr(sb), short)) {
+            let Some(_at_work) = sb.begin_work() else { continue };
+            if !sb.let_idle_nodes_go() {
+                return;
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Node, NodeKind, ReadUnit};
 use crate::error::{BackendError, ErrorKind};
-use crate::inode::Inode;
+use crate::inode::{Change, Inode};
 use crate::super_block::{RescueFile, Rescued, RescuedFrom, SuperBlock};
 use crate::units::{PAGE_BYTES, PageIndex};
 
@@ -49,6 +49,22 @@ impl SuperBlock {
     /// G2. False also while that cannot be said.
     fn is_removed_by_others(&self, inode: &Inode) -> bool {
         self.removals.quiet().is_some() && !inode.state.lock().nameless
+    }
+
+    /// A removal of ours is over: its file is marked, and has its node.
+    pub(crate) fn end_removal(&self, removal: Change) {
+        self.removals.end(removal);
+        self.engine().waits.wake(self.root_id());
+    }
+
+    /// Waits until no removal of ours runs.
+    ///
+    /// # Blocking
+    /// For the backend, if one runs.
+    pub(crate) fn wait_for_removals(&self) {
+        let engine = self.engine();
+        let quiet = || self.removals.quiet();
+        let _ = engine.waits.wait(self.root_id(), &*engine.clock, None, quiet);
     }
 
     /// Copies what files hold that somebody else removed, each to a file of its own, durably.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::backend::{Backend, Limits, MAX_UNIT_BYTES};
+use crate::backend::{Backend, Limits, MAX_UNIT_BYTES, NodeRoom};
 use crate::tunables::Tunables;
 use crate::units::PAGE_BYTES;
 use crate::writeback::gate::DeviceGate;
@@ -40,6 +40,9 @@ pub(crate) enum Attempt {
 const DROPBEHIND_COMMIT_PAGES: i64 = 2048;
 /// A commit starts when 1/this of the nodes that may be pinned wait for it.
 const NODES_PART: u32 = 4;
+/// Nodes that a volume may pin however little room its backend has: what others have pinned on a backend that hangs stops
+/// nobody.
+const SCARCE_NODES: u32 = 16;
 
 /// What write-back knows of the device behind a volume. Kernel: `struct backing_dev_info`.
 pub struct BackingDevInfo {
@@ -159,8 +162,11 @@ impl BackingDevInfo {
         debug_assert!(before >= frames, "B1");
     }
 
+    /// Pins one more node, unless as many are pinned as may be: few, while the backend has hardly any room.
     pub(crate) fn try_pin_node(&self) -> bool {
-        if self.pinned_nodes.fetch_add(1, Ordering::Relaxed) < self.max_pinned_nodes {
+        let is_scarce = self.backend.node_room() == NodeRoom::Scarce;
+        let max = if is_scarce { self.max_pinned_nodes.min(SCARCE_NODES) } else { self.max_pinned_nodes };
+        if self.pinned_nodes.fetch_add(1, Ordering::Relaxed) < max {
             return true;
         }
         self.pinned_nodes.fetch_sub(1, Ordering::Relaxed);

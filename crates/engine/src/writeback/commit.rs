@@ -263,16 +263,18 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
 pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<Tick>) -> Result<(), BackendError> {
     let sb = inode.super_block();
     let engine = sb.engine();
+    let opened = inode.node()?;
     let begin_own = || {
         let mut state = inode.state.lock();
-        (!std::mem::replace(&mut state.committing, true)).then(|| state.node.clone())
+        // What was written went through the node that is open now; a clean file may be synced through any.
+        (!std::mem::replace(&mut state.committing, true)).then(|| state.node.as_ref().unwrap_or(&opened).clone())
     };
     let node = engine
         .waits
         .wait(inode.id(), &*engine.clock, deadline, begin_own)
         .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
-    let Some(node) = node else { unreachable!("N2: whoever syncs an inode has it open") };
     begin(inode);
+    let was_emptied = inode.emptied.swap(false, Ordering::AcqRel);
     sb.pin();
     let owner = Arc::clone(inode);
     sb.call(deadline, move |reply| Call::Sync {
@@ -284,6 +286,7 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
             let result = answer.as_ref().copied().map_err(BackendError::kind);
             if result.is_err() {
                 owner.commit_failures.fetch_add(1, Ordering::AcqRel); // C4
+                owner.emptied.fetch_or(was_emptied, Ordering::AcqRel);
             }
             end(&owner, result);
             sb.note_progress();

@@ -239,7 +239,7 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         sb.unpin(); // W4: after the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
-    bdi.backend.submit(Call::Write(unit));
+    bdi.backend.submit(Call::Write(unit.refilling(inode.emptied.load(Ordering::Acquire))));
 }
 
 /// A unit came back: its written pages wait to become durable, the others are dirty again.

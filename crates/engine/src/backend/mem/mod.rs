@@ -68,6 +68,7 @@ impl MemBackend {
             unit_bytes: MAX_UNIT_BYTES,
             units_in_flight: 8,
             device: None,
+            reopens: true,
         })
     }
 

@@ -1,0 +1,87 @@
+//! The descriptors of nodes, counted for all volumes of the process: they share one limit.
+//!
+//! # Invariants
+//! F1. Every descriptor that a [`DirNode`](super::node::DirNode) or a pin holds is a [`NodeFd`], counted from when it is
+//!     opened until it is closed.
+//! F2. Of the limit a half is for nodes that can be let go (the engine's idle ones, pins, nodes that only wait for a sync of
+//!     the volume), and an eighth more for nodes of dirty and of nameless files. The rest is for sockets, for files in `/proc`, for
+//!     processes that were asked about their cgroup (a quarter at most), and for calls under way.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{Resource, getrlimit};
+use slackwater::backend::NodeRoom;
+use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
+
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+/// Of the process, as of when the last volume was opened.
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// A descriptor of a node (F1).
+#[derive(Debug)]
+pub(super) struct NodeFd(OwnedFd);
+
+impl NodeFd {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Self(fd)
+    }
+}
+
+impl AsFd for NodeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for NodeFd {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Learns what the process may have open: a volume is opened after that was set.
+pub(super) fn learn_limit() {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    LIMIT.store(usize::try_from(limit).unwrap_or(usize::MAX), Ordering::Relaxed);
+}
+
+/// How many more may be opened (F2).
+pub(super) fn room() -> NodeRoom {
+    room_of(OPEN.load(Ordering::Relaxed), LIMIT.load(Ordering::Relaxed))
+}
+
+/// How many more may be opened of those that can be let go.
+pub(super) fn left() -> usize {
+    (LIMIT.load(Ordering::Relaxed) / 2).saturating_sub(OPEN.load(Ordering::Relaxed))
+}
+
+fn room_of(open: usize, limit: usize) -> NodeRoom {
+    let (short, scarce) = (limit / 2, limit / 2 + limit / 8);
+    match open {
+        _ if open < short => NodeRoom::Enough,
+        _ if open < scarce => NodeRoom::Short,
+        _ => NodeRoom::Scarce,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_short_from_a_half_of_the_limit_on() {
+        use NodeRoom::{Enough, Scarce, Short};
+        let rooms = [0, 511, 512, 639, 640, 1024, usize::MAX].map(|open| room_of(open, 1024));
+        assert_eq!(rooms, [Enough, Enough, Short, Short, Scarce, Scarce, Scarce]);
+        assert_eq!(room_of(100_000, usize::MAX), Enough, "no limit");
+    }
+
+    #[test]
+    fn each_descriptor_counts_until_it_is_closed() {
+        let fd = std::fs::File::open("/proc/self").expect("it is mounted");
+        let fds: Vec<_> = (0..1000).map(|_| NodeFd::new(fd.try_clone().expect("a descriptor").into())).collect();
+        assert!(OPEN.load(Ordering::Relaxed) >= fds.len());
+        drop(fds);
+    }
+}

@@ -1,0 +1,118 @@
+//! Programs that have many files open, and a server that may have few descriptors.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{MountFlags, mount};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::bytes;
+use crate::rig::{Mount, Scratch, need_fuse};
+
+/// What the server may have.
+const LIMIT: usize = 1024;
+const FILES: usize = 10_000;
+
+/// Mounts a source in memory, whose server may have [`LIMIT`] descriptors.
+fn mount_limited(scratch: &Scratch, more: &[&str]) -> (PathBuf, PathBuf, Mount) {
+    let (source, mountpoint) = scratch.pair("a");
+    mount("tmpfs", &source, "tmpfs", MountFlags::empty(), None).unwrap();
+    let server = serve_limited(scratch, &source, &mountpoint, more);
+    (source, mountpoint, server)
+}
+
+fn serve_limited(scratch: &Scratch, source: &Path, mountpoint: &Path, more: &[&str]) -> Mount {
+    let arena = scratch.arena("limited");
+    let mut arguments = vec!["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--cache", "64MiB"];
+    arguments.extend(["--arena", arena.to_str().unwrap()]);
+    arguments.extend(more);
+    let command = scratch.command(arguments);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("ulimit -n {LIMIT} && exec \"$0\" \"$@\"")]).arg(command.get_program());
+    limited.args(command.get_args()).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Mount::start(limited, mountpoint)
+}
+
+/// Lets this process have `files` open beside what it has.
+fn allow_descriptors(files: usize) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = files as u64 + 1000;
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(wanted);
+        limit.maximum = limit.maximum.map(|most| most.max(wanted));
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+}
+
+fn descriptors_of(server: &Mount) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", server.process.0.id())).unwrap().count()
+}
+
+/// Another program lists, makes, writes and reads.
+#[track_caller]
+fn others_work(mountpoint: &Path, name: &str, entries: usize) {
+    let listed = Command::new("ls").arg("-l").arg(mountpoint.join("many")).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    assert_eq!(listed.stdout.iter().filter(|byte| **byte == b'\n').count(), entries + 1);
+    let path = mountpoint.join(name);
+    fs::write(&path, bytes(1, 100_000)).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    assert!(fs::read(&path).unwrap() == bytes(1, 100_000));
+    fs::create_dir(mountpoint.join(format!("{name}-dir"))).unwrap();
+}
+
+/// One program had as many files open as the server had descriptors, and nobody could list a directory any more. An open
+/// file costs a descriptor only while the server has some to spare.
+#[test]
+fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
+    need_fuse();
+    allow_descriptors(FILES);
+    let scratch = Scratch::new();
+    let (source, mountpoint, server) = mount_limited(&scratch, &[]);
+    fs::create_dir(mountpoint.join("many")).unwrap();
+    let open = |nth: usize| {
+        let path = mountpoint.join("many").join(nth.to_string());
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    };
+    let files: Vec<File> = (0..FILES).map(open).collect();
+    others_work(&mountpoint, "first", FILES);
+    // The files that are open work on. What they write is written back meanwhile, or each would need its descriptor.
+    for (nth, file) in files.iter().enumerate() {
+        file.write_all_at(format!("this is {nth}").as_bytes(), 0).unwrap();
+    }
+    for file in files.iter().step_by(101) {
+        file.sync_all().unwrap();
+    }
+    others_work(&mountpoint, "second", FILES);
+    assert!(descriptors_of(&server) < LIMIT * 7 / 8, "{}", descriptors_of(&server));
+    fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+    for (nth, file) in files.iter().enumerate().step_by(7) {
+        let mut found = vec![0; 100];
+        let len = file.read_at(&mut found, 0).unwrap();
+        assert_eq!(found[..len], *format!("this is {nth}").as_bytes());
+    }
+    // By another name, by none, and by another file in its place it stays what it is.
+    let many = mountpoint.join("many");
+    fs::rename(many.join("1"), many.join("moved")).unwrap();
+    fs::remove_file(many.join("2")).unwrap();
+    fs::write(many.join("new"), "new").unwrap();
+    fs::rename(many.join("new"), many.join("3")).unwrap();
+    for (nth, links) in [(1, 1), (2, 0), (3, 0)] {
+        files[nth].write_all_at(b"THIS", 0).unwrap();
+        files[nth].sync_all().unwrap();
+        let mut found = vec![0; 100];
+        let len = files[nth].read_at(&mut found, 0).unwrap();
+        assert_eq!(found[..len], *format!("THIS is {nth}").as_bytes());
+        assert_eq!(files[nth].metadata().unwrap().nlink(), links);
+    }
+    drop(files);
+    scratch.umount(&mountpoint);
+    drop(server);
+    for nth in (4..FILES).step_by(13) {
+        assert_eq!(fs::read(source.join("many").join(nth.to_string())).unwrap(), format!("this is {nth}").as_bytes());
+    }
+    assert_eq!(fs::read(source.join("many/3")).unwrap(), b"new");
+    assert_eq!(fs::read(source.join("many/moved")).unwrap(), b"THIS is 1");
+}
