@@ -82,10 +82,12 @@ pub enum ErrorKind {
     NoDevice = 32,
     /// Somebody asked to stop waiting.
     Interrupted = 33,
+    /// The tenant has too many files open that must stay open, since nothing else leads to them.
+    TooManyOpen = 34,
 }
 
 impl ErrorKind {
-    const ALL: [ErrorKind; 33] = [
+    const ALL: [ErrorKind; 34] = [
         Self::Io,
         Self::NoSpace,
         Self::Quota,
@@ -119,6 +121,7 @@ impl ErrorKind {
         Self::Loop,
         Self::NoDevice,
         Self::Interrupted,
+        Self::TooManyOpen,
     ];
 
     /// The number under which an error word stores this kind: 1 to 4095.
@@ -168,6 +171,7 @@ impl fmt::Display for ErrorKind {
             Self::Loop => "too many levels of symbolic links",
             Self::NoDevice => "no such device or address",
             Self::Interrupted => "interrupted",
+            Self::TooManyOpen => "too many open files that must stay open",
         })
     }
 }

@@ -39,7 +39,8 @@ impl File {
     /// Opens `inode`.
     ///
     /// # Errors
-    /// It is not a regular file, the volume is frozen or gone, or the backend cannot open it.
+    /// It is not a regular file, the volume is frozen or gone, or the backend cannot open it. `TooManyOpen`: only its node leads
+    /// to the file, and the tenant has too many such files open.
     ///
     /// # Blocking
     /// For the backend, if the node has to be opened again.
@@ -70,7 +71,9 @@ impl File {
         inode.openers.fetch_add(1, Ordering::SeqCst);
         // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
         sb.open_files.fetch_add(1, Ordering::SeqCst);
+        let counted = inode.opened(memcg);
         sb.writable()?;
+        counted?;
         inode.node()?;
         Ok(file)
     }
@@ -123,6 +126,7 @@ impl Drop for File {
         let sb = self.inode.super_block();
         self.note_found_and_missed(self.readahead.left_found(), 0);
         sb.open_files.fetch_sub(1, Ordering::SeqCst);
+        self.inode.closed(&self.memcg);
         if self.inode.openers.fetch_sub(1, Ordering::SeqCst) == 1 {
             sb.note_idle(&self.inode);
             sb.note_unused(&self.inode);

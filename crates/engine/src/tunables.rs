@@ -42,6 +42,10 @@ pub struct Tunables {
     /// Open backend nodes one volume keeps for clean inodes that somebody knows or has open: the others are opened again when
     /// they are needed. Fewer while the backend is [short of them](crate::backend::NodeRoom). Default 2048.
     pub idle_nodes: u32,
+    /// Open backend nodes that all volumes together keep for open files that nothing else leads to: those without a name, and all of a
+    /// backend that does not [reopen](crate::backend::Limits::reopens) nodes. One tenant gets a half of what the others leave.
+    /// Default 4096.
+    pub held_nodes: u32,
     /// Inodes of one volume that are in memory only because a front door knows their names. While there are more the front
     /// door is asked to let go of those longest unused ([`SuperBlock::on_inode_pressure`](crate::SuperBlock::on_inode_pressure)).
     /// Default 65,536.
@@ -74,6 +78,7 @@ impl Default for Tunables {
             readahead_pages: 256,
             pinned_nodes: 2048,
             idle_nodes: 2048,
+            held_nodes: 4096,
             inodes_max: 65_536,
             flusher_threads: 2,
             gate_hold: Duration::from_millis(100),

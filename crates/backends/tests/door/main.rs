@@ -5,6 +5,7 @@
 
 mod attributes;
 mod foreign_changes;
+mod held_nodes;
 mod holes;
 mod idle_nodes;
 mod landing;

@@ -67,7 +67,10 @@ use self::vigil::{End, Vigil};
 pub(crate) use self::would_lose::Loss;
 
 /// Descriptors for files of the source, up to three each, and for all else. While they are short, clean files are closed.
-const DESCRIPTORS: u64 = 8192;
+const DESCRIPTORS: u64 = 64 << 10;
+/// Of the descriptors that the process may have, one in so many is a file that must stay open since nothing else leads to it. Each
+/// takes up to three.
+const DESCRIPTORS_FOR_EACH_HELD: u64 = 8;
 
 /// Mounts, and stays until it is unmounted.
 ///
@@ -284,7 +287,9 @@ pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
     let defaults = Tunables::default();
     let ratio = dirty_ratio;
     let least = Duration::from_millis(100);
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::from(u32::MAX));
     Tunables {
+        held_nodes: u32::try_from(descriptors / DESCRIPTORS_FOR_EACH_HELD).unwrap_or(u32::MAX),
         dirty_percent: ratio,
         volume_share_percent: ratio,
         failed_share_percent: defaults.failed_share_percent.min(ratio),

@@ -1,10 +1,12 @@
 //! Programs that have many files open, and a server that may have few descriptors.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -115,4 +117,99 @@ fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
     }
     assert_eq!(fs::read(source.join("many/3")).unwrap(), b"new");
     assert_eq!(fs::read(source.join("many/moved")).unwrap(), b"THIS is 1");
+}
+
+/// A file without a name has to stay open, so one user may have so many and no more. Others do not notice.
+#[test]
+fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
+    need_fuse();
+    allow_descriptors(FILES);
+    let scratch = Scratch::new();
+    let (source, mountpoint, server) = mount_limited(&scratch, &["--tenant-by", "uid"]);
+    fs::set_permissions(&mountpoint, fs::Permissions::from_mode(0o1777)).unwrap();
+    let path = |nth: usize| mountpoint.join(format!("hog{nth}"));
+    let open = |nth: usize| OpenOptions::new().read(true).write(true).create_new(true).open(path(nth)).unwrap();
+    // They stay open one way or another: named, cut off from their names, or without one from the first.
+    let mut files: Vec<File> = (0..FILES / 10).map(open).collect();
+    for (nth, file) in files.iter().enumerate() {
+        file.write_all_at(format!("this is {nth}").as_bytes(), 0).unwrap();
+    }
+    let refusals = (0..files.len()).map(|nth| fs::remove_file(path(nth)).err().and_then(|error| error.raw_os_error()));
+    let refusals: Vec<_> = refusals.collect();
+    let removed = refusals.iter().take_while(|refusal| refusal.is_none()).count();
+    assert!((LIMIT / 32..LIMIT / 8).contains(&removed), "{removed} were removed");
+    let enfile = Some(Errno::NFILE.raw_os_error());
+    assert!(refusals[removed..].iter().all(|refusal| *refusal == enfile), "{refusals:?}");
+    let tmpfile = rustix::fs::open(&mountpoint, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR);
+    assert_eq!(tmpfile.unwrap_err(), Errno::NFILE);
+
+    // Somebody else has files without names as well, and all else.
+    let script = "
+        ls -l > /dev/null && echo text > other && exec 3<>other && rm other && echo more >&3 && sync -d /dev/fd/3
+        for nth in 1 2 3 4 5 6 7 8 9; do echo $nth > file$nth; rm file$nth; done
+        mkdir dir && mv dir moved && rmdir moved";
+    let mut other = Command::new("setpriv");
+    other
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-ec", script])
+        .current_dir(&mountpoint);
+    let output = other.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(descriptors_of(&server) < LIMIT * 7 / 8, "{}", descriptors_of(&server));
+
+    // All that the user has open works on; and what it closes is given back.
+    for (nth, file) in files.iter().enumerate() {
+        let mut found = vec![0; 100];
+        let len = file.read_at(&mut found, 0).unwrap();
+        assert_eq!(found[..len], *format!("this is {nth}").as_bytes());
+        file.write_all_at(b"THIS", 0).unwrap();
+    }
+    files.drain(..removed / 2);
+    crate::rig::wait_until("a name can be removed", || fs::remove_file(path(removed)).is_ok());
+    drop(files);
+    scratch.umount(&mountpoint);
+    drop(server);
+    assert_eq!(
+        fs::read(source.join(format!("hog{}", removed + 1))).unwrap(),
+        format!("THIS is {}", removed + 1).as_bytes()
+    );
+    assert_eq!(fs::read_dir(&source).unwrap().count(), FILES / 10 - removed - 1);
+}
+
+/// A source without handles: whatever is open costs a descriptor. A user who has too many open is told so, and no other.
+#[test]
+fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_and_no_other() {
+    need_fuse();
+    allow_descriptors(FILES);
+    let scratch = Scratch::new();
+    let (base, middle) = scratch.pair("base");
+    let top = scratch.dir("top", 0o755);
+    let below = scratch.mount(&base, &middle, &[]);
+    let server = serve_limited(&scratch, &middle, &top, &["--tenant-by", "uid"]);
+    fs::set_permissions(&top, fs::Permissions::from_mode(0o1777)).unwrap();
+    let open = |nth: usize| {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(top.join(nth.to_string()))
+    };
+    let opened: Vec<_> = (0..LIMIT).map(open).collect();
+    let count = opened.iter().filter(|file| file.is_ok()).count();
+    assert!((LIMIT / 32..LIMIT / 8).contains(&count), "{count} are open");
+    assert_eq!(fs::read_dir(&middle).unwrap().count(), count, "none was made that could not be opened");
+    for error in opened.iter().filter_map(|file| file.as_ref().err()) {
+        assert_eq!(error.raw_os_error(), Some(Errno::NFILE.raw_os_error()));
+    }
+    let script = "ls -l > /dev/null && echo text > other && cat other && exec 3<>other && rm other && echo more >&3 && mkdir dir";
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-ec", script]).current_dir(&top);
+    let output = other.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(descriptors_of(&server) < LIMIT * 7 / 8, "{}", descriptors_of(&server));
+    for file in opened.iter().flatten() {
+        file.write_all_at(b"text", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    drop(opened);
+    crate::rig::wait_until("a file can be opened", || open(LIMIT).is_ok());
+    scratch.umount(&top);
+    drop(server);
+    scratch.umount(&middle);
+    drop(below);
 }

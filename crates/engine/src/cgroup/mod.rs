@@ -30,8 +30,10 @@
 //! dirtied it last, not to the one that touched it first.
 
 mod foreign;
+mod held_nodes;
 mod owners;
 
+pub(crate) use held_nodes::{HeldCount, HeldNodes, Hold};
 pub(crate) use owners::{FrameOwners, Uncharges};
 
 use std::fmt;
@@ -114,6 +116,8 @@ pub struct Memcg {
     pub(crate) lruvec: Lruvec,
     /// What its readers found there.
     pub(crate) reads: ReadCounts,
+    /// Nodes that stay open for it.
+    pub(crate) held: HeldCount,
     /// T3.
     cgwbs: Mutex<Option<Vec<Arc<BdiWriteback>>>>,
 }
@@ -144,6 +148,7 @@ impl Memcg {
             foreign: Mutex::new(LEAVES, ForeignWbs::default()),
             lruvec: Lruvec::new(),
             reads: ReadCounts::default(),
+            held: HeldCount::default(),
             cgwbs: Mutex::keyed(CGROUP, id.0, Some(Vec::new())),
         })
     }

@@ -18,7 +18,7 @@ use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::backend::{Backend, Call, Done};
-use crate::cgroup::{FrameOwners, Memcg};
+use crate::cgroup::{FrameOwners, HeldNodes, Memcg};
 use crate::clock::Clock;
 use crate::error::{BackendError, ErrorKind, InsideScan, MountError};
 use crate::lock_order::LEAVES;
@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
+    pub(crate) held: HeldNodes,
     pub(crate) switches: SwitchQueue,
     pub(crate) reclaim: Reclaim,
     pub(crate) dontcache: &'static dyn Start,
@@ -106,6 +107,7 @@ impl Engine {
         let room = Arc::new(Room::new());
         let shared = Shared {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
+            held: HeldNodes::new(tunables.held_nodes),
             switches: SwitchQueue::new(umount),
             reclaim: Reclaim::new(arena.frames()),
             dontcache: dontcache.start(),

@@ -20,10 +20,12 @@
 //! # Kernel counterpart
 //! `struct inode`; sem. 1.2.
 
+mod openers;
 mod owner;
 mod record;
 mod told;
 
+pub(crate) use openers::{Openers, too_many};
 pub(crate) use record::{DOOMED, NAMELESS};
 pub(crate) use told::{Change, Changes};
 
@@ -133,6 +135,7 @@ pub(crate) struct InodeState {
     pub(crate) doomed: bool,
     /// This volume made it without a name or removed its last one.
     pub(crate) nameless: bool,
+    pub(crate) openers: Openers,
     /// Who has been writing it, as far as that is not the tenant of its wb.
     pub(crate) foreign: Foreign,
 }
@@ -195,6 +198,7 @@ impl Inode {
                     retry_at: None,
                     doomed: false,
                     nameless: false,
+                    openers: Openers::default(),
                     foreign: Foreign::default(),
                 },
             ),
@@ -336,18 +340,21 @@ impl Inode {
         node
     }
 
-    /// Gives up the node of an inode that is clean and can be found again. One without a name is found again by nobody: it is
-    /// given up only if nobody has it open, and nodes are `short`.
+    /// Gives up the node of an inode that is clean and can be found again. One that nothing leads to is given up only while
+    /// nodes are `short`, and not if somebody holds it (O1 of `openers`).
     pub(crate) fn take_idle_node(&self, short: bool) -> Idle {
         let mut state = self.state.lock();
         // With a record it may be dirtied at any moment.
         if self.slot().is_some() || !self.is_clean(&state) {
             return Idle::InUse;
         }
-        let is_open = self.openers.load(Ordering::SeqCst) != 0;
+        let stays_open = !self.sb.bdi().limits().reopens && self.openers.load(Ordering::SeqCst) != 0;
+        let is_held = state.nameless && state.openers.keep_node();
         let has_name = state.attr.nlink != 0 && !state.nameless;
-        let may_go = if has_name { !is_open || self.sb.bdi().limits().reopens } else { !is_open && short };
-        if may_go { Idle::LetGo(state.node.take()) } else { Idle::Kept }
+        if stays_open || is_held || !(has_name || short) {
+            return Idle::Kept;
+        }
+        Idle::LetGo(state.node.take())
     }
 
     pub(crate) fn list_slot(&self) -> Option<u32> {

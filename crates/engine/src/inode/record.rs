@@ -48,6 +48,9 @@ impl Inode {
             let others = arena.inode(slot).flags & !NAMELESS;
             arena.set_flags(slot, others | if state.nameless { NAMELESS } else { 0 });
         }
+        let hold = self.give_hold_back(&mut state);
+        drop(state);
+        drop(hold);
     }
 
     /// Counts a call of ours that may change data or times of the file, before it is submitted (S1).

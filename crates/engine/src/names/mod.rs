@@ -24,9 +24,10 @@ use slackwater_sync::shim::Arc;
 use crate::backend::{
     Call, Creator, DirEntry, DirEntryPlus, FileHandle, Found, NewNode, NodeKind, Removal, RenameMode, SyncScope,
 };
+use crate::cgroup::Memcg;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::filemap;
-use crate::inode::InodeRef;
+use crate::inode::{InodeRef, too_many};
 use crate::super_block::{NAME_PAGES, SuperBlock};
 
 /// An entry of a directory, and the node it leads to.
@@ -141,9 +142,14 @@ impl SuperBlock {
         self.writable()?;
         let node = dir.node()?;
         let creator = Some(creator);
-        let inode =
-            self.claim_space(NAME_PAGES, || self.find_node(|done| Call::Tmpfile { dir: node, mode, creator, done }))?;
+        let asked = self.departures();
+        let make = || self.call(None, |done| Call::Tmpfile { dir: node, mode, creator, done });
+        let found: Found = self.claim_space(NAME_PAGES, make)?;
+        let node = found.node.clone();
+        let inode = self.iget(found, asked)?;
         inode.record_names(0);
+        inode.expect_opener();
+        inode.adopt_node(node); // A1
         Ok(inode)
     }
 
@@ -171,8 +177,26 @@ impl SuperBlock {
         name: impl AsRef<OsStr>,
         removal: Removal,
     ) -> Result<(), FileError> {
+        self.remove_for(self.root_memcg(), dir, name.as_ref(), removal)
+    }
+
+    /// As [`remove`](Self::remove), for `memcg`.
+    ///
+    /// # Errors
+    /// As [`remove`](Self::remove). `TooManyOpen` if the tenant has the file open itself, and has too many files open already that
+    /// have no name.
+    pub fn remove_for(
+        self: &Arc<Self>,
+        memcg: &Arc<Memcg>,
+        dir: &InodeRef,
+        name: &OsStr,
+        removal: Removal,
+    ) -> Result<(), FileError> {
         self.writable()?;
-        let (dir_node, name) = (dir.node()?, name.as_ref().to_os_string());
+        if removal == Removal::File && !self.may_hold(memcg) && !self.lookup(dir, name)?.may_lose_name(memcg) {
+            return Err(too_many().into());
+        }
+        let (dir_node, name) = (dir.node()?, name.to_os_string());
         // Which file it changes is known when it is answered: until then nobody judges any.
         let change = self.removals.begin();
         let asked = self.departures();
@@ -183,6 +207,7 @@ impl SuperBlock {
             let inode = self.iget(victim, asked).ok()?; // else it is not in memory
             inode.refresh(&attr, inode.changes.quiet());
             inode.record_names(attr.nlink);
+            inode.hold_nameless(memcg);
             inode.adopt_node(node); // A1
             Some(inode)
         });
@@ -205,16 +230,17 @@ impl SuperBlock {
         to: impl AsRef<OsStr>,
         mode: RenameMode,
     ) -> Result<(), FileError> {
-        self.rename_after((from_dir, from.as_ref()), (to_dir, to.as_ref()), mode, |_| {})
+        self.rename_after(self.root_memcg(), (from_dir, from.as_ref()), (to_dir, to.as_ref()), mode, |_| {})
     }
 
-    /// As [`rename`](Self::rename). Before the data of a file is written back that takes another's place, `fetch` writes what
+    /// As [`rename`](Self::rename), for `memcg`. Before the data of a file is written back that takes another's place, `fetch` writes what
     /// of it is elsewhere.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename).
+    /// As [`rename`](Self::rename); and as for [`remove_for`](Self::remove_for), of the file that is replaced.
     pub fn rename_after(
         self: &Arc<Self>,
+        memcg: &Arc<Memcg>,
         (from_dir, from): (&InodeRef, &OsStr),
         (to_dir, to): (&InodeRef, &OsStr),
         mode: RenameMode,
@@ -232,6 +258,13 @@ impl SuperBlock {
             RenameMode::NoReplace => None,
         };
         let replaces = matches!(mode, RenameMode::Replace | RenameMode::Whiteout);
+        if replaces
+            && let Some((_, other)) = &other
+            && !self.may_hold(memcg)
+            && !other.may_lose_name(memcg)
+        {
+            return Err(too_many().into());
+        }
         if other.is_some() && replaces && source.kind() == NodeKind::File {
             fetch(&source);
             filemap::write_back(source.arc())?;
@@ -261,6 +294,7 @@ impl SuperBlock {
                     Err(_) if replaces && other.attr().nlink <= 1 => other.record_names(0),
                     Ok(None) | Err(_) => {}
                 }
+                other.hold_nameless(memcg);
                 other.adopt_node(node); // A1
                 removal.into_iter().for_each(|removal| self.end_removal(removal));
                 other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));

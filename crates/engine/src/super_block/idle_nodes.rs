@@ -8,7 +8,8 @@
 //! # Invariants
 //! I1. An inode with an open node and with nothing dirty is on the list, once, but for an open file of a backend that does not
 //!     reopen nodes. Others may be, and leave it when they come up: closing or cleaning them lists them again.
-//! I2. The node of a file that is open and has no name is never let go (nothing would find it again), nor that of the root.
+//! I2. The node of the root is never let go, nor that of a file without a name that somebody holds open (O1 of
+//!     [`openers`](crate::inode)): nothing would find it again. Other nodes of files without a name go while nodes are short.
 //! I3. Nor is that of an inode that has a record in the arena: from before it is dirtied until it is clean. Whoever takes the
 //!     record gives the inode its node under the same lock.
 //! I4. A node of another volume is let go as a flusher works there: an unmount waits until it is closed (Q1 of

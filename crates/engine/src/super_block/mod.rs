@@ -52,10 +52,11 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::backend::{Backend, Call, Found};
+use crate::cgroup::{HeldCount, Hold, Memcg};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
-use crate::inode::{Changes, Inode, InodeRef};
+use crate::inode::{Changes, Inode, InodeRef, too_many};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
 use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
@@ -97,6 +98,8 @@ pub struct SuperBlock {
     write_failures: AtomicU64,
     progress_at_ns: AtomicU64,
     pub(crate) open_files: AtomicU32,
+    /// Nodes that stay open for those of no tenant.
+    held: HeldCount,
     /// Calls of [`SuperBlock::sync`] that are running.
     syncs: AtomicU32,
     /// Somebody unmounts or freezes it.
@@ -158,6 +161,7 @@ impl SuperBlock {
             write_failures: AtomicU64::new(0),
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
             open_files: AtomicU32::new(0),
+            held: HeldCount::default(),
             syncs: AtomicU32::new(0),
             is_umounting: AtomicBool::new(false),
             flush_backoff: Backoff::new(),
@@ -232,6 +236,33 @@ impl SuperBlock {
 
     pub(crate) fn engine(&self) -> &Arc<Shared> {
         &self.engine
+    }
+
+    /// The tenant of what no other is asked to pay for.
+    pub fn root_memcg(&self) -> &Arc<Memcg> {
+        self.engine.owners.root()
+    }
+
+    /// What `memcg` holds; the volume stands for the root.
+    pub(crate) fn held_by<'a>(&'a self, memcg: &'a Memcg) -> &'a HeldCount {
+        if memcg.is_root() { &self.held } else { &memcg.held }
+    }
+
+    /// Whether `memcg` may hold one more node open.
+    pub(crate) fn may_hold(&self, memcg: &Memcg) -> bool {
+        self.engine.held.has_room(self.held_by(memcg))
+    }
+
+    /// Whether a file that does not exist yet could be opened for `memcg` once it is made.
+    ///
+    /// # Errors
+    /// `TooManyOpen`, as [`File::open_for`](crate::File::open_for) of the file would answer.
+    pub fn check_may_open_new(&self, memcg: &Memcg) -> Result<(), FileError> {
+        if self.bdi.limits().reopens || self.may_hold(memcg) { Ok(()) } else { Err(too_many().into()) }
+    }
+
+    pub(crate) fn try_hold(&self, memcg: &Memcg) -> Option<Hold> {
+        self.engine.held.try_hold(self.held_by(memcg))
     }
 
     pub(crate) fn root_wb(&self) -> &Arc<BdiWriteback> {

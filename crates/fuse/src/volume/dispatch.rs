@@ -24,7 +24,7 @@ use crate::volume::by_handle::{PARENT, SELF, is_of_itself};
 use crate::volume::flags::FlagsIoctl;
 use crate::volume::names::creator;
 use crate::volume::nodes::Node;
-use crate::volume::open_files::OpenFile;
+use crate::volume::open_files::{OpenFile, Opener};
 use crate::volume::pruning::has_prune;
 use crate::volume::writes::{Attempt, Write};
 
@@ -215,30 +215,28 @@ impl Volume {
             }
             Operation::Create { args, name } => {
                 let (name, creator) = (own(name), creator(header, args.umask));
-                let tenant = self.tenant_dontcache(header);
+                let opener = self.opener(header);
                 self.serve(cx, header, change, reply, move |volume| {
-                    volume.create(&node, &name, &args, creator, tenant)
+                    volume.create(&node, &name, &args, creator, &opener)
                 });
             }
             Operation::Tmpfile(args) => {
-                let (creator, tenant) = (creator(header, args.umask), self.tenant_dontcache(header));
-                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator, tenant));
+                let (creator, opener) = (creator(header, args.umask), self.opener(header));
+                self.serve(cx, header, change, reply, move |volume| volume.tmpfile(&node, &args, creator, &opener));
             }
-            Operation::Unlink { name } => {
-                let name = own(name);
-                self.serve(cx, header, change, reply, move |volume| volume.remove(&node, &name, Removal::File));
-            }
-            Operation::Rmdir { name } => {
-                let name = own(name);
-                self.serve(cx, header, change, reply, move |volume| volume.remove(&node, &name, Removal::Directory));
+            Operation::Unlink { name } | Operation::Rmdir { name } => {
+                let is_directory = matches!(op, Operation::Rmdir { .. });
+                let removal = if is_directory { Removal::Directory } else { Removal::File };
+                let (name, memcg) = (own(name), self.tenant(header));
+                self.serve(cx, header, change, reply, move |volume| volume.remove(&memcg, &node, &name, removal));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let Some(to_dir) = self.nodes.get(new_parent) else {
                     return self.deliver(reply, Err(Errno::STALE.into()));
                 };
-                let (from, to) = (own(name), own(new_name));
+                let (from, to, memcg) = (own(name), own(new_name), self.tenant(header));
                 self.serve(cx, header, change, reply, move |volume| {
-                    volume.rename((&node, &from), (&to_dir, &to), flags)
+                    volume.rename(&memcg, (&node, &from), (&to_dir, &to), flags)
                 });
             }
             Operation::Link { node: linked, name } => {
@@ -247,8 +245,8 @@ impl Volume {
                 self.serve(cx, header, change, reply, move |volume| volume.link(&linked, &node, &name));
             }
             Operation::Open(args) => {
-                let tenant = self.tenant_dontcache(header);
-                self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args, tenant));
+                let opener = self.opener(header);
+                self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args, &opener));
             }
             Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
             Operation::Fsyncdir(args) => {
@@ -328,6 +326,16 @@ impl Volume {
     fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
         let (memcg, flags) = (self.payer(header, &open), self.write_flags(&open.node, header));
         Write::new(open, memcg, flags, args)
+    }
+
+    /// Whose files a request opens or removes.
+    fn tenant(&self, header: &RequestHeader) -> Arc<Memcg> {
+        let tenant = self.tenancy.as_ref().and_then(|tenancy| tenancy.memcg(header.pid, header.uid));
+        tenant.unwrap_or_else(|| Arc::clone(self.sb.root_memcg()))
+    }
+
+    fn opener(&self, header: &RequestHeader) -> Opener {
+        Opener { memcg: self.tenant(header), dontcache: self.tenant_dontcache(header) }
     }
 
     /// Who pays for what a request writes to `open`, or has to be brought into the cache for it.

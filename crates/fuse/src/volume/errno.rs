@@ -30,6 +30,7 @@ pub(super) fn of(kind: ErrorKind) -> Errno {
         ErrorKind::TooBig => Errno::TOOBIG,
         ErrorKind::TextBusy => Errno::TXTBSY,
         ErrorKind::TooManyFiles => Errno::MFILE,
+        ErrorKind::TooManyOpen => Errno::NFILE,
         ErrorKind::NoMemory => Errno::NOMEM,
         ErrorKind::WouldBlock => Errno::AGAIN,
         ErrorKind::Loop => Errno::LOOP,

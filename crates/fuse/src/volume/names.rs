@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use slackwater::backend::{Creator, NewNode, NodeKind, Removal, RenameMode};
-use slackwater::{ErrorKind, InodeRef};
+use slackwater::{ErrorKind, InodeRef, Memcg};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -16,6 +16,7 @@ use crate::volume::answer::Answer;
 use crate::volume::attributes::{entry_out, no_entry, rdev_from_wire};
 use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
+use crate::volume::open_files::Opener;
 
 /// Flags of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
@@ -82,8 +83,10 @@ impl Volume {
         name: &OsStr,
         args: &CreateIn,
         creator: Creator,
-        tenant: Option<bool>,
+        opener: &Opener,
     ) -> Result<Answer, Failure> {
+        // No file is left behind by who may not open it.
+        self.sb.check_may_open_new(&opener.memcg)?;
         let make = || self.sb.make_as(&dir.inode, name, NewNode::File, args.mode & 0o7777, creator);
         let inode = match self.unfrozen(make) {
             Ok(inode) => inode,
@@ -94,7 +97,7 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         };
-        self.open_made(dir, inode, args.flags, tenant)
+        self.open_made(dir, inode, args.flags, opener)
     }
 
     /// TMPFILE: makes a file without a name and opens it.
@@ -103,16 +106,16 @@ impl Volume {
         dir: &Node,
         args: &CreateIn,
         creator: Creator,
-        tenant: Option<bool>,
+        opener: &Opener,
     ) -> Result<Answer, Failure> {
         let inode = self.unfrozen(|| self.sb.make_tmpfile(&dir.inode, args.mode & 0o7777, creator))?;
-        self.open_made(dir, inode, args.flags, tenant)
+        self.open_made(dir, inode, args.flags, opener)
     }
 
-    fn open_made(&self, dir: &Node, inode: InodeRef, flags: u32, tenant: Option<bool>) -> Result<Answer, Failure> {
+    fn open_made(&self, dir: &Node, inode: InodeRef, flags: u32, opener: &Opener) -> Result<Answer, Failure> {
         let node = self.found(dir, inode)?;
         Self::says_nothing(&node);
-        match self.open_handle(&node, flags, tenant) {
+        match self.open_handle(&node, flags, opener) {
             Ok((handle, open_flags)) => Ok(Answer::Created(entry_out(&node), handle, open_flags)),
             Err(failure) => {
                 self.nodes.forget(node.id(), 1);
@@ -128,14 +131,21 @@ impl Volume {
     }
 
     /// UNLINK and RMDIR.
-    pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Result<Answer, Failure> {
-        self.unfrozen(|| self.sb.remove(&dir.inode, name, removal))?;
+    pub(super) fn remove(
+        &self,
+        memcg: &Arc<Memcg>,
+        dir: &Node,
+        name: &OsStr,
+        removal: Removal,
+    ) -> Result<Answer, Failure> {
+        self.unfrozen(|| self.sb.remove_for(memcg, &dir.inode, name, removal))?;
         Ok(Answer::Done)
     }
 
     /// RENAME and RENAME2.
     pub(super) fn rename(
         &self,
+        memcg: &Arc<Memcg>,
         (from_dir, from): (&Node, &OsStr),
         (to_dir, to): (&Node, &OsStr),
         flags: u32,
@@ -148,7 +158,7 @@ impl Volume {
             _ => return Err(Errno::INVAL.into()),
         };
         let (from, to) = ((&from_dir.inode, from), (&to_dir.inode, to));
-        self.unfrozen(|| self.sb.rename_after(from, to, mode, |source| self.fetch_stores(source)))?;
+        self.unfrozen(|| self.sb.rename_after(memcg, from, to, mode, |source| self.fetch_stores(source)))?;
         Ok(Answer::Done)
     }
 

@@ -17,6 +17,14 @@ use crate::volume::nodes::Node;
 /// Bit of FSYNC and FSYNCDIR: the data only.
 const FSYNC_DATA: u32 = 1;
 
+/// Who opens a file.
+pub(super) struct Opener {
+    /// For whom it is open.
+    pub(super) memcg: Arc<Memcg>,
+    /// Whether the tenant says that what it reads and writes is to stay out of the cache.
+    pub(super) dontcache: Option<bool>,
+}
+
 /// An open file.
 pub(super) struct OpenFile {
     pub(super) node: Arc<Node>,
@@ -78,9 +86,9 @@ impl Drop for OpenFile {
 
 impl Volume {
     /// OPEN. The kernel has checked permissions, and asks for the truncation with the same request.
-    pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn, tenant: Option<bool>) -> Result<Answer, Failure> {
+    pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn, opener: &Opener) -> Result<Answer, Failure> {
         self.learn_dontcache(node);
-        let (handle, open_flags) = self.open_handle(node, args.flags, tenant)?;
+        let (handle, open_flags) = self.open_handle(node, args.flags, opener)?;
         let truncated = if args.flags & OFlags::TRUNC.bits() == 0 { Ok(()) } else { self.empty(node, args) };
         match truncated {
             Ok(()) => Ok(Answer::Opened(handle, open_flags)),
@@ -109,17 +117,12 @@ impl Volume {
     /// Who writes goes around the kernel's pages, several at a time, so that each write is seen with its
     /// writer. Who only reads uses them, as long as the file is as the kernel knows it, and the kernel drops what
     /// is written around them ([`coherence`](crate::coherence)); there is nothing to say when he closes it. Of a file that is
-    /// to stay out of the cache only what is mapped is among them. `tenant`: what his tenant says of that.
-    pub(super) fn open_handle(
-        &self,
-        node: &Arc<Node>,
-        flags: u32,
-        tenant: Option<bool>,
-    ) -> Result<(u64, u32), Failure> {
+    /// to stay out of the cache only what is mapped is among them.
+    pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32, opener: &Opener) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
         // Close-to-open: who opens a file sees what was there a moment ago.
         let (_, is_changed) = self.revalidate(&node.inode)?;
-        let file = self.unfrozen(|| File::open(&node.inode))?;
+        let file = self.unfrozen(|| File::open_for(&node.inode, &opener.memcg))?;
         let open = OpenFile::new(node, file, flags);
         if open.is_writable {
             check_protection(node, flags)?;
@@ -128,7 +131,7 @@ impl Volume {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
         } else if flags.contains(OFlags::DIRECT)
             || !self.is_coherent.load(Ordering::Acquire)
-            || self.opens_dontcache(node, tenant)
+            || self.opens_dontcache(node, opener.dontcache)
         {
             fopen::NOFLUSH | fopen::DIRECT_IO
         } else if is_changed {
@@ -199,14 +202,15 @@ mod tests {
         let volume = Volume::new(&sb, None, false).expect("a volume to serve");
         let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
         let node = volume.nodes.look_up(inode).expect("not the root");
-        let opened = |flags: OFlags| volume.open_handle(&node, flags.bits(), None).expect("it opens").1;
+        let opener = |dontcache| Opener { memcg: Arc::clone(sb.root_memcg()), dontcache };
+        let opened = |flags: OFlags| volume.open_handle(&node, flags.bits(), &opener(None)).expect("it opens").1;
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let (uncached, cached) = (fopen::NOFLUSH | fopen::DIRECT_IO, fopen::NOFLUSH | fopen::KEEP_CACHE);
         assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (uncached, direct));
         volume.trust_cache();
         assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (cached, direct));
         assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), uncached);
-        let of_tenant = volume.open_handle(&node, OFlags::RDONLY.bits(), Some(true)).expect("it opens").1;
+        let of_tenant = volume.open_handle(&node, OFlags::RDONLY.bits(), &opener(Some(true))).expect("it opens").1;
         assert_eq!(of_tenant, uncached);
         volume.let_go();
     }

@@ -1,0 +1,199 @@
+//! Files that nothing but an open node leads to: each tenant may have some open, and none takes them from another.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use slackwater::backend::{Backend, Call, Creator, Limits, MemBackend, NewNode, NodeRoom, Removal, RenameMode};
+use slackwater::{ErrorKind, File, InodeRef, Memcg, Tunables, WriteFlags};
+use slackwater_backends::Fault;
+
+use crate::rig::{Disk, Rig, by_hand, limits, read_all};
+
+/// All that may be held; one tenant alone may hold a half.
+const HELD: u32 = 8;
+const CREATOR: Creator = Creator { uid: 0, gid: 0, umask: 0 };
+
+/// A backend that says how much room it has.
+struct Narrow {
+    inner: Arc<MemBackend>,
+    room: Arc<Mutex<NodeRoom>>,
+}
+
+impl Backend for Narrow {
+    fn submit(&self, call: Call) {
+        self.inner.submit(call);
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn node_room(&self) -> NodeRoom {
+        *self.room.lock().unwrap()
+    }
+}
+
+/// A volume where few nodes may be held, and the room that its backend says it has.
+fn narrow(limits: Limits) -> (Rig, Arc<Mutex<NodeRoom>>) {
+    let mem = Arc::new(MemBackend::with_limits(limits));
+    let room = Arc::new(Mutex::new(NodeRoom::Enough));
+    let (backend, faults) = Fault::new(Arc::new(Narrow { inner: mem.clone(), room: Arc::clone(&room) }));
+    let disk = Disk { mem, faults, backend: Arc::new(backend) };
+    (Rig::with(disk, Tunables { held_nodes: HELD, idle_nodes: 0, ..by_hand() }), room)
+}
+
+fn make(rig: &Rig, name: &str) -> InodeRef {
+    rig.volume.make(&rig.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
+}
+
+/// A file with a text that is durable and not cached, open for `tenant`.
+fn open_for(rig: &Rig, tenant: &Arc<Memcg>, name: &str) -> File {
+    let file = File::open_for(&make(rig, name), tenant).unwrap();
+    file.write_at_with(WriteFlags::DONTCACHE, 0, name.as_bytes()).unwrap();
+    rig.volume.sync().unwrap();
+    file
+}
+
+fn remove(rig: &Rig, tenant: &Arc<Memcg>, name: &str) -> Result<(), ErrorKind> {
+    let root = rig.volume.root().unwrap();
+    rig.volume.remove_for(tenant, &root, name.as_ref(), Removal::File).map_err(|error| error.kind())
+}
+
+#[test]
+fn p14_a_tenant_with_too_many_nameless_files_open_is_refused_and_no_other() {
+    let (rig, _) = narrow(limits());
+    let [hog, other] = ["hog", "other"].map(|name| rig.engine.memcg_create(name, None, None));
+    let names: Vec<_> = (0..6).map(|nth| format!("hog{nth}")).collect();
+    let mut files: Vec<_> = names.iter().map(|name| open_for(&rig, &hog, name)).collect();
+    let removed: Vec<_> = names.iter().map(|name| remove(&rig, &hog, name)).collect();
+    let refused = Err(ErrorKind::TooManyOpen);
+    assert_eq!(removed, [Ok(()), Ok(()), Ok(()), Ok(()), refused, refused]);
+    let root = rig.volume.root().unwrap();
+    drop(open_for(&rig, &hog, "new"));
+    let onto_it =
+        rig.volume.rename_after(&hog, (&root, "new".as_ref()), (&root, "hog4".as_ref()), RenameMode::Replace, |_| {});
+    assert_eq!(onto_it.unwrap_err().kind(), ErrorKind::TooManyOpen);
+    let made = rig.volume.make_tmpfile(&root, 0o644, CREATOR).unwrap();
+    assert_eq!(File::open_for(&made, &hog).unwrap_err().kind(), ErrorKind::TooManyOpen);
+    let own = File::open_for(&made, &other).unwrap();
+    own.write_at(0, b"own").unwrap();
+
+    // Names of files that it does not have open are its to remove, and the others do what they like.
+    assert_eq!(remove(&rig, &hog, "new"), Ok(()));
+    let file = open_for(&rig, &other, "other");
+    assert_eq!(remove(&rig, &other, "other"), Ok(()));
+    for (name, file) in names.iter().zip(&files) {
+        assert_eq!(read_all(file), name.as_bytes(), "as long as it has a name, or is held");
+    }
+    assert_eq!((read_all(&file), read_all(&own)), (b"other".to_vec(), b"own".to_vec()));
+
+    // What it closes is given back; of what is left the others have two by now.
+    drop(files.drain(..2));
+    assert_eq!(remove(&rig, &hog, "hog4"), Ok(()));
+    assert_eq!(remove(&rig, &hog, "hog5"), refused);
+    drop((files, file, own, made, root));
+    rig.unmount_and_find_nothing_left();
+}
+
+/// Others remove what a tenant has open: never refused. They may hold it for the tenant; if nobody may it is gone once nodes are
+/// short, for who has it open alone.
+#[test]
+fn p14_nobody_is_kept_from_removing_what_others_have_open() {
+    let (rig, room) = narrow(limits());
+    let [hog, other] = ["hog", "other"].map(|name| rig.engine.memcg_create(name, None, None));
+    let names: Vec<_> = (0..9).map(|nth| format!("hog{nth}")).collect();
+    let files: Vec<_> = names.iter().map(|name| open_for(&rig, &hog, name)).collect();
+    for name in &names {
+        assert_eq!(remove(&rig, &other, name), Ok(()));
+    }
+    *room.lock().unwrap() = NodeRoom::Short;
+    // Who makes files has others let go, beyond the few that any volume keeps.
+    let more: Vec<_> = (0..40).map(|nth| make(&rig, &format!("more{nth}"))).collect();
+    let read = |file: &File| {
+        let mut bytes = vec![0; 10];
+        file.read_at(0, &mut bytes).map(|len| bytes[..len].to_vec()).map_err(|error| error.kind())
+    };
+    let found: Vec<_> = files.iter().map(read).collect();
+    let held = found.iter().zip(&names).filter(|(found, name)| found.as_deref() == Ok(name.as_bytes())).count();
+    assert!(held >= 6, "four are held by the hog, and two of what it leaves by the other: {found:?}");
+    assert!(found.contains(&Err(ErrorKind::Stale)), "not all can be held: {found:?}");
+    // Their attributes are known, and they have no name.
+    let attrs = files.iter().map(|file| rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap().nlink);
+    assert!(attrs.into_iter().all(|nlink| nlink == 0));
+    *room.lock().unwrap() = NodeRoom::Enough;
+    drop((files, more));
+    rig.unmount_and_find_nothing_left();
+}
+
+/// One tenant opened a file first, and another has it open when it loses its name: it counts for that one.
+#[test]
+fn p14_a_nameless_file_counts_for_a_tenant_that_has_it_open() {
+    let (rig, _) = narrow(limits());
+    let [first, second] = ["first", "second"].map(|name| rig.engine.memcg_create(name, None, None));
+    let files: Vec<_> = (0..4)
+        .map(|nth| {
+            let file = open_for(&rig, &first, &format!("f{nth}"));
+            let own = File::open_for(file.inode(), &second).unwrap();
+            remove(&rig, &first, &format!("f{nth}")).unwrap();
+            (file, own)
+        })
+        .collect();
+    let is_full = |tenant: &Arc<Memcg>| {
+        let name = format!("of {}", tenant.name());
+        let file = open_for(&rig, tenant, &name);
+        let is_full = remove(&rig, tenant, &name) == Err(ErrorKind::TooManyOpen);
+        drop(file);
+        let _ = remove(&rig, tenant, &name);
+        is_full
+    };
+    assert_eq!((is_full(&first), is_full(&second)), (true, false));
+    let own: Vec<_> = files.into_iter().map(|(_, own)| own).collect();
+    assert_eq!((is_full(&first), is_full(&second)), (false, true), "the first has closed them");
+    for (nth, file) in own.iter().enumerate() {
+        assert_eq!(read_all(file), format!("f{nth}").as_bytes());
+    }
+    drop(own);
+    assert!(!is_full(&second));
+    rig.unmount_and_find_nothing_left();
+}
+
+/// On a backend that may not find nodes again each open file has to be held.
+#[test]
+fn p14_a_tenant_has_a_bound_of_open_files_where_nodes_are_not_opened_again() {
+    let (rig, _) = narrow(Limits { reopens: false, ..limits() });
+    let [hog, other] = ["hog", "other"].map(|name| rig.engine.memcg_create(name, None, None));
+    let inodes: Vec<_> = (0..5).map(|nth| make(&rig, &format!("f{nth}"))).collect();
+    let opened: Vec<_> = inodes.iter().map(|inode| File::open_for(inode, &hog)).collect();
+    let refused: Vec<_> = opened.iter().map(|file| file.as_ref().err().map(slackwater::FileError::kind)).collect();
+    assert_eq!(refused, [None, None, None, None, Some(ErrorKind::TooManyOpen)]);
+    // One that is open can be opened again, by anybody.
+    let again: Vec<_> = (0..20).map(|_| File::open_for(&inodes[0], &hog).unwrap()).collect();
+    let others = [File::open_for(&inodes[4], &other).unwrap(), File::open_for(&inodes[4], &hog).unwrap()];
+    drop((opened, again, others, inodes));
+    let file = open_for(&rig, &hog, "last");
+    assert_eq!(read_all(&file), b"last");
+    drop(file);
+    rig.unmount_and_find_nothing_left();
+}
+
+/// While a backend has hardly any room few files are dirty at a time, and writers of others wait until those are durable.
+#[test]
+fn p14_few_files_are_dirty_while_nodes_are_scarce() {
+    let (rig, room) = narrow(limits());
+    let files: Vec<_> = (0..40).map(|nth| rig.create(&format!("f{nth}"))).collect();
+    *room.lock().unwrap() = NodeRoom::Scarce;
+    let text = |nth: usize| format!("this is {nth}").into_bytes();
+    let is_taken = |(nth, file): (usize, &File)| {
+        file.try_write_at(0, &text(nth)).unwrap() == slackwater::Written::Bytes(text(nth).len())
+    };
+    assert_eq!(files.iter().enumerate().filter(|file| is_taken(*file)).count(), 16);
+    for (nth, file) in files.iter().enumerate() {
+        file.write_at(0, &text(nth)).unwrap();
+    }
+    rig.volume.sync().unwrap();
+    for nth in 0..files.len() {
+        assert_eq!(rig.stored(&format!("f{nth}")).unwrap(), text(nth));
+    }
+    drop(files);
+    rig.unmount_and_find_nothing_left();
+}
