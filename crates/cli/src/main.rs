@@ -6,6 +6,7 @@
 //! mount/                       a mount process, from two directories to a volume and back
 //! control/, registry           how the command and the mount processes find and understand each other
 //! dying                        killed processes that cannot end by themselves
+//! private_dir                  a directory of the user's own where everyone may make files
 //! client, target, progress     umount, sync, status
 //! look, top/                   how all mounts are, once or again and again
 //! metrics/, log                what other programs are told: figures for Prometheus, and events
