@@ -1,10 +1,11 @@
 //! From mount to unmount.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -310,4 +311,48 @@ fn a_program_copied_through_the_mount_can_be_run_from_the_source_once_it_is_ther
     });
     scratch.umount(&mountpoint);
     drop(mount);
+}
+
+/// Backups look for files whose ctime is later than the last run. Nobody can set that of the source, so after a mount it is the
+/// time of the write-back; it never is earlier than what was shown before.
+#[test]
+fn ctime_changes_with_every_change_and_never_goes_backwards() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let ctime = |path: &Path| fs::metadata(path).map(|status| (status.ctime(), status.ctime_nsec())).unwrap();
+    let path = mountpoint.join("file");
+    let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::write(&path, "text").unwrap();
+    let mut last = ctime(&path);
+    let changes: [&dyn Fn(); 6] = [
+        &|| fs::write(&path, "longer text").unwrap(),
+        &|| OpenOptions::new().append(true).open(&path).unwrap().write_all(b"!").unwrap(),
+        &|| OpenOptions::new().write(true).open(&path).unwrap().set_len(3).unwrap(),
+        &|| fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap(),
+        &|| fs::hard_link(&path, mountpoint.join("link")).unwrap(),
+        &|| File::open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap(),
+    ];
+    for (nth, change) in changes.iter().enumerate() {
+        // The clock of files goes by ticks.
+        wait_until("a later time is another", || {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            (now.as_secs() as i64, i64::from(now.subsec_nanos())) > (last.0, last.1 + 20_000_000)
+        });
+        change();
+        let changed = ctime(&path);
+        assert!(changed > last, "change {nth}: {changed:?} after {last:?}");
+        last = changed;
+    }
+    scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
+    let synced = ctime(&path);
+    assert!(synced >= last, "{synced:?} after {last:?}");
+    scratch.umount(&mountpoint);
+    drop(mount);
+    let in_the_source = ctime(&source.join("file"));
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    assert_eq!(ctime(&path), in_the_source);
+    assert!(in_the_source >= synced, "{in_the_source:?} after {synced:?}");
+    scratch.umount(&mountpoint);
+    drop(again);
 }
