@@ -72,6 +72,11 @@ impl Entry {
         Self { version, pid, source, identity, mountpoint, arena, cache_bytes, volume: None, daemon: None }
     }
 
+    /// Whether a volume in an arena is of its source, whatever file system that was on.
+    pub(crate) fn is_meant_by(&self, volume: &[u8]) -> bool {
+        volume == self.identity.as_bytes() || self.source.is_meant_by(volume)
+    }
+
     /// The same, of a volume of the daemon that listens at `daemon`.
     pub(crate) fn of_daemon(self, volume: String, daemon: PathBuf) -> Self {
         Self { volume: Some(volume), daemon: Some(daemon), ..self }

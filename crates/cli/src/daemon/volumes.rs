@@ -126,7 +126,7 @@ impl Volumes {
             let others = others.iter().filter(|found| found.is_alive).map(|found| &found.entry);
             let mounts: Vec<_> = others.chain(own.iter().map(Arc::as_ref)).collect();
             let ends = ends::find(&request.source, &request.mountpoint, &mounts)?;
-            let identity = ends.source.identity();
+            let identity = ends.source.identity(&[]);
             let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
             let Shared { arena, cache_bytes, socket, .. } = &self.shared;
             let entry = Entry::of_this_process(ends.source, identity, ends.mountpoint, arena.clone(), *cache_bytes);

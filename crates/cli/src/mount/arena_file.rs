@@ -26,6 +26,7 @@ use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::mount::find_nodes;
+use crate::mount::place::ON_A_MOUNT;
 use crate::private_dir;
 use crate::progress::Meter;
 use crate::registry::Entry;
@@ -189,7 +190,7 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
 /// # Blocking
 /// Until everything is in the source.
 pub(crate) fn bring_in(
-    left: Left,
+    mut left: Left,
     entry: &Entry,
     started: impl FnOnce(&Arc<SuperBlock>),
 ) -> Result<Vec<Rescued>, Failure> {
@@ -203,6 +204,11 @@ pub(crate) fn bring_in(
         drop(left);
         remove(path)?;
         return Ok(Vec::new());
+    }
+    if entry.identity.starts_with(ON_A_MOUNT) {
+        let dev = rustix::fs::stat(source).map_err(|errno| kept(errno.to_string()))?.st_dev;
+        let volumes = left.survivors.volumes.iter_mut();
+        volumes.flat_map(|volume| &mut volume.inodes).for_each(|inode| inode.record.dev = dev);
     }
     let backend = find_nodes::open_for(source, Some(&inodes)).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());

@@ -77,7 +77,9 @@ pub(crate) fn claim(
                     let claim = Claim { _lock: source_fd, registered };
                     drop(guard);
                     let is_around = |found: &&Found| !found.is_alive && is_beside(&found.entry, entry);
-                    mounts.iter().filter(is_around).try_for_each(|found| bring_in(found, say))?;
+                    let alive: Vec<_> =
+                        mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
+                    mounts.iter().filter(is_around).try_for_each(|found| bring_in(found, &alive, say))?;
                     return Ok(claim);
                 }
             }
@@ -158,7 +160,7 @@ fn is_beside(dead: &Entry, entry: &Entry) -> bool {
 }
 
 /// Brings in what a dead mount of a directory above or below left.
-fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
+fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), Failure> {
     let dead = &found.entry;
     let Some(left) = arena_file::left_in(&dead.arena)? else {
         let what = format!(
@@ -168,13 +170,13 @@ fn bring_in(found: &Found, say: &dyn Fn(&str)) -> Result<(), Failure> {
         );
         return Err(Failure::busy(what).advise("wait until that has ended, or mount that source first"));
     };
-    if !left.iter().any(|(volume, _)| dead.source.is_meant_by(volume)) {
+    if !left.iter().any(|(volume, _)| dead.is_meant_by(volume)) {
         return Ok(());
     }
     let path = &dead.source.path;
     let (place, lock) = Place::open(path, OFlags::RDONLY)
         .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.printable())))?;
-    if place.identity().ok().as_ref() != Some(&dead.identity) {
+    if place.identity(alive).ok().as_ref() != Some(&dead.identity) {
         let what = format!("{} is another directory since, or its file system was mounted anew", path.printable());
         return Err(not_brought_in(dead, &what));
     }
@@ -218,7 +220,7 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
         if left.is_empty() && dead.daemon.is_none() {
             arena_file::remove(&dead.arena)?; // it holds memory for nobody
         }
-        left.retain(|(volume, _)| dead.source.is_meant_by(volume));
+        left.retain(|(volume, _)| dead.is_meant_by(volume));
         let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
             // Directory and number may be the same, and the file system another.

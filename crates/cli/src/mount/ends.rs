@@ -117,8 +117,8 @@ pub(crate) fn is_dead(point: &Path) -> bool {
     asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {
-    let (path, word) = (path.printable(), shell::word(path));
+fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
+    let (path, word) = (at.printable(), shell::word(at));
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => {
             Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {word}"))
@@ -128,10 +128,25 @@ fn refused(role: &str, path: &Path, error: &io::Error) -> Failure {
         }
         Some(Errno::ACCESS | Errno::PERM) => Failure::failed(format!("no permission to open the {role} {path}"))
             .advise("use a directory that you may read, or become its owner or root"),
-        Some(Errno::NOTCONN) => Failure::failed(format!("the {role} {path} is on a mount whose process died"))
-            .advise(format!("free it: umount -l {word}")),
+        Some(Errno::NOTCONN | Errno::CONNABORTED) => {
+            let failure = Failure::failed(format!("the {role} {path} is on a mount whose process died"));
+            match dead_mount_below(at) {
+                Some((source, point)) => {
+                    let (again, this) = (shell::word(&source), shell::word(&point));
+                    failure.advise(format!("mount that again first: slackwater mount {again} {this}"))
+                }
+                None => failure.advise(format!("free it: umount -l {word}")),
+            }
+        }
         _ => Failure::failed(format!("cannot open the {role} {path}: {error}")),
     }
+}
+
+/// Source and mount point of the mount of ours that a path is on, found without asking it.
+fn dead_mount_below(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let path = std::path::absolute(path).ok()?;
+    let mount = path.ancestors().find_map(mountinfo::mount_at)?;
+    (mountinfo::is_slackwater(&mount) && mount.source.is_absolute()).then_some((mount.source, mount.point))
 }
 
 #[cfg(test)]

@@ -108,8 +108,10 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let mounts = registry.entries()?;
     let mounts: Vec<_> = mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
     let ends = ends::find(&arguments.source, &arguments.mountpoint, &mounts)?;
-    let identity =
-        ends.source.identity().map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
+    let identity = ends
+        .source
+        .identity(&mounts)
+        .map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
         Some(path) => arena_file::named(path)?,
         None => arena_file::default_path(&identity)?,

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
 use serde::{Deserialize, Serialize};
 
-use crate::mountinfo::Mounts;
+use crate::mountinfo::{Mounts, is_slackwater};
+use crate::registry::Entry;
 
 /// Which directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
@@ -60,6 +61,11 @@ impl InFileSystem {
 
 /// `STATX_MNT_ID_UNIQUE`, Linux 6.8.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// How the identity of a directory on a mount of ours begins. Its files have other device numbers after each mount.
+pub(crate) const ON_A_MOUNT: &str = "on-";
+/// Names of volumes in an arena are no longer.
+const IDENTITY_MAX: usize = 120;
 
 /// Deeper than any path can be.
 const LEVELS_MAX: usize = 4096;
@@ -108,10 +114,18 @@ impl Place {
     /// keeps it as long as its file system is there.
     ///
     /// Where a file system has neither a device nor an id (FUSE), the kernel gives its number to another when it is gone,
-    /// and the roots of all may have one inode number. So the number of the mount is part of it, which no other ever gets.
-    pub(crate) fn identity(&self) -> io::Result<String> {
+    /// and the roots of all may have one inode number. So the number of the mount is part of it, which no other ever gets. A
+    /// directory on one of `mounts`, which are those of ours that live, is known by the source of that: when both have died,
+    /// it is the same directory once that is mounted again.
+    pub(crate) fn identity(&self, mounts: &[&Entry]) -> io::Result<String> {
         let fd = open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let fsid = rustix::fs::fstatvfs(&fd)?.f_fsid;
+        if let Some(lower) = self.lower(mounts) {
+            let identity = format!("{ON_A_MOUNT}{:x}-{}", self.id.ino, lower.identity);
+            if !lower.identity.is_empty() && identity.len() <= IDENTITY_MAX {
+                return Ok(identity);
+            }
+        }
         let mut identity = format!("{}{fsid:x}", self.identity_start());
         // XFS, F2FS and FAT take the number of the device for an id, which the next image there has too. The nanosecond in which
         // the directory was made is no other's.
@@ -125,6 +139,17 @@ impl Place {
             identity += &format!("-{mount:x}");
         }
         Ok(identity)
+    }
+
+    /// The mount of ours that the directory lies on.
+    fn lower<'a>(&self, mounts: &[&'a Entry]) -> Option<&'a Entry> {
+        if rustix::fs::major(self.id.dev) != 0 {
+            return None; // a disk
+        }
+        let listed = Mounts::now();
+        let mount = self.path.ancestors().find_map(|above| listed.at(above))?;
+        let is_lower = |entry: &&&Entry| is_slackwater(mount) && entry.mountpoint == mount.point;
+        mounts.iter().find(is_lower).copied()
     }
 
     /// Whether an identity is one of this directory, whatever file system that number is of.
@@ -193,8 +218,10 @@ mod tests {
         assert_eq!(b, link);
         assert!(a.contains(&link) && b.contains(&link) && !b.contains(&a));
         assert!(place(Path::new("/")).contains(&b));
-        assert_ne!(a.identity().unwrap(), b.identity().unwrap());
-        assert!(a.is_meant_by(a.identity().unwrap().as_bytes()) && !b.is_meant_by(a.identity().unwrap().as_bytes()));
+        assert_ne!(a.identity(&[]).unwrap(), b.identity(&[]).unwrap());
+        assert!(
+            a.is_meant_by(a.identity(&[]).unwrap().as_bytes()) && !b.is_meant_by(a.identity(&[]).unwrap().as_bytes())
+        );
         std::fs::remove_dir_all(&outer).unwrap();
     }
 

@@ -46,6 +46,43 @@ fn a_killed_mount_process_loses_nothing() {
     check(&base);
 }
 
+/// The lower one is mounted first; its own data and then that of the upper one come in.
+#[test]
+fn p09_two_mounts_one_on_the_other_that_both_died_are_brought_in_from_below() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (base, middle) = scratch.pair("base");
+    let top = scratch.dir("top", 0o755);
+    fs::create_dir(base.join("dir")).unwrap();
+    let mut server = scratch.mount(&base, &middle, &["--dirty-expire", "1h"]);
+    let mut upper = scratch.mount(&middle, &top, &["--dirty-expire", "1h"]);
+    fs::write(middle.join("lower"), bytes(1, 50_000)).unwrap();
+    fs::write(top.join("dir/upper"), bytes(2, 50_000)).unwrap();
+    server.process.0.kill().unwrap();
+    upper.process.0.kill().unwrap();
+    server.process.wait();
+    upper.process.wait();
+    let (base_name, middle_name) = (base.to_str().unwrap(), middle.to_str().unwrap());
+    let refused = scratch.run(["mount", middle_name, top.to_str().unwrap(), "--cache", "32MiB"]);
+    refused.expect(1, &["is on a mount whose process died", &format!("slackwater mount {base_name} {middle_name}")]);
+    drop((server, upper));
+
+    // Another mount comes between, which may get the device number of the first.
+    let (apart, apart_point) = scratch.pair("apart");
+    let between = scratch.mount(&apart, &apart_point, &["--cache", "16MiB"]);
+    let server = scratch.mount(&base, &middle, &[]);
+    assert!(fs::read(middle.join("lower")).unwrap() == bytes(1, 50_000));
+    let again = scratch.mount(&middle, &top, &[]);
+    assert_eq!(again.said("slackwater-conflict"), 0, "nothing was changed by others");
+    assert!(fs::read(top.join("dir/upper")).unwrap() == bytes(2, 50_000));
+    assert!(fs::read(top.join("lower")).unwrap() == bytes(1, 50_000));
+    for point in [&top, &middle, &apart_point] {
+        scratch.umount(point);
+    }
+    drop((again, server, between));
+    assert!(fs::read(base.join("dir/upper")).unwrap() == bytes(2, 50_000));
+}
+
 /// The kernel gives the device number of a FUSE mount that is gone to the next one, and our roots' numbers and the first
 /// files' may be the same.
 #[test]
