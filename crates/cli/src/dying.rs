@@ -38,6 +38,15 @@ fn is_killed(pid: u32) -> bool {
     threads.peek().is_some() && threads.all(|thread| is_thread_killed(&thread))
 }
 
+/// Whether no thread of a process is left, though it may have left its descriptors to another ([`crate::abandon`]). So it is also of a
+/// process of another pid namespace.
+pub(crate) fn is_gone(pid: u32) -> bool {
+    threads(pid).all(|thread| {
+        let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
+        field(&status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']))
+    })
+}
+
 fn is_thread_killed(thread: &Path) -> bool {
     let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
     let is_gone = field(&status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));

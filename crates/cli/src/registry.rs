@@ -38,6 +38,8 @@ const ENTRY_BYTES_MAX: u64 = 1 << 20;
 const ENTRY_VERSION: u32 = 1;
 /// For how long a killed process may take to end once nothing holds it up.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// For how long one that is gone may still have its lock: its descriptors are being closed by another process.
+const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What a mount process says of itself, or a daemon of one of its volumes.
@@ -319,14 +321,21 @@ impl Registry {
 /// A process that was killed and cannot end by itself is helped to, and its entries are those of a dead one then.
 fn help_the_dying(found: &mut [Found]) {
     for of_one in found.chunk_by_mut(|one, other| one.entry.pid == other.entry.pid) {
-        if of_one.iter().any(|found| found.is_alive) && dying::help_to_end(of_one[0].entry.pid) {
-            let start = Instant::now();
-            for found in of_one.iter_mut().filter(|found| found.is_alive) {
-                while found.is_still_alive() && start.elapsed() < ENDS_WITHIN {
-                    thread::sleep(LOOK);
-                }
-                found.is_alive = found.is_still_alive();
+        if of_one.iter().all(|found| !found.is_alive) {
+            continue;
+        }
+        let pid = of_one[0].entry.pid;
+        let within = match dying::help_to_end(pid) {
+            true => ENDS_WITHIN,
+            false if dying::is_gone(pid) => CLOSES_WITHIN,
+            false => continue,
+        };
+        let start = Instant::now();
+        for found in of_one.iter_mut().filter(|found| found.is_alive) {
+            while found.is_still_alive() && start.elapsed() < within {
+                thread::sleep(LOOK);
             }
+            found.is_alive = found.is_still_alive();
         }
     }
 }

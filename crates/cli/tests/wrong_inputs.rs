@@ -204,7 +204,7 @@ const COMMANDS: &[Case] = &[
     ),
     (&["daemon", "--config", "{}/run"], 2, &["cannot read the configuration", "Is a directory"]),
     (&["daemon", "--cache=16MiB", "--socket", "{}/file"], 1, &["/file is there and no socket of yours", "--socket"]),
-    (&["daemon", "--cache=16MiB", "--socket", "{}/nowhere/x"], 1, &["/nowhere/x", "make its directory first"]),
+    (&["daemon", "--cache=16MiB", "--socket", "{}/nowhere/x"], 1, &["/nowhere", "make its directory first"]),
     (&["daemon", "--cache=16MiB", "--arena", "{}/run"], 2, &["/run is a directory", "name a file in it"]),
 ];
 

@@ -291,7 +291,7 @@ fn tenants_that_cannot_be_told_apart_and_limits_for_nobody_are_refused() {
         cat source/file
     "#;
     let words =
-        ["pid namespace", "--pid=host", "--tenant-by uid or volume", "such as volume", "such as uid:1000", "works"];
+        ["pid namespace", "--pid=host", "--tenant-by uid or volume", "written volume", "written uid:1000", "works"];
     Sandbox::new().run_as_root(script).expect(0, &words);
 }
 
@@ -342,7 +342,7 @@ fn who_stays_out_of_the_cache_is_somebody_who_can_be() {
     let line = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap()];
     for (by, word, why) in [
         ("uid", "nobody=on", "uid:1000"),
-        ("volume", "uid:0=on", "such as volume"),
+        ("volume", "uid:0=on", "written volume"),
         ("uid", "uid:0=1", "neither on nor off"),
         ("uid", "uid:0", "/containers/backup=on"),
     ] {

@@ -32,7 +32,7 @@ const RUNS: u64 = 8;
 const SEED_VARIABLE: &str = "SLACKWATER_CRASH_MIX_SEED";
 /// Up to this long they work; now and then so long that stores become old.
 const LIFE_US: u64 = 300_000;
-const LONG_LIFE_US: u64 = 2_500_000;
+const LONG_LIFE_US: u64 = 3_500_000;
 /// A killed process that takes longer is stuck.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const QUIET_AFTER_MS: u64 = 400;

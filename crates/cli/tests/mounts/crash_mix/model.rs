@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 pub(crate) const SET_ID: u32 = 0o6000;
 
 /// A store is acknowledged at this age. It is fetched at half of `--dirty-expire` (100 ms); the rest is for a loaded machine.
-const FETCHED_MS: u64 = 1500;
+const FETCHED_MS: u64 = 2500;
 
 fn chunk(number: u64) -> Vec<u8> {
     format!("{number:08}").into_bytes()
