@@ -7,9 +7,13 @@
 mod deaths;
 mod hung;
 mod looking;
+mod nine_hung;
 mod refusals;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod running;
+#[path = "../mounts/sys.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod sys;
 mod systemd;
 mod volumes;
