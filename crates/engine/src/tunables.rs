@@ -39,6 +39,8 @@ pub struct Tunables {
     /// Open backend nodes one volume may hold for inodes that are dirty or not durable yet. Write-back and
     /// commit start at half of it, and writes to further files wait at all of it. Default 2048.
     pub pinned_nodes: u32,
+    /// The same for all volumes together. Beyond that a volume holds at most 16. Default 65,536.
+    pub pinned_nodes_of_all: u32,
     /// Open backend nodes one volume keeps for clean inodes that somebody knows or has open: the others are opened again when
     /// they are needed. Fewer while the backend is [short of them](crate::backend::NodeRoom). Default 2048.
     pub idle_nodes: u32,
@@ -77,6 +79,7 @@ impl Default for Tunables {
             retry_max: Duration::from_secs(30),
             readahead_pages: 256,
             pinned_nodes: 2048,
+            pinned_nodes_of_all: 65_536,
             idle_nodes: 2048,
             held_nodes: 4096,
             inodes_max: 65_536,

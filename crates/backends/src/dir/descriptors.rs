@@ -4,8 +4,9 @@
 //! F1. Every descriptor that a [`DirNode`](super::node::DirNode) or a pin holds is a [`NodeFd`], counted from when it is
 //!     opened until it is closed.
 //! F2. Of the limit a half is for nodes that can be let go (the engine's idle ones, pins, nodes that only wait for a sync of
-//!     the volume), and an eighth more for nodes of dirty and of nameless files. The rest is for sockets, for files in `/proc`, for
-//!     processes that were asked about their cgroup (a quarter at most), and for calls under way.
+//!     the volume). An eighth more may be taken before no further files are dirtied. Nodes of dirty files, and of those that must
+//!     stay open, get more descriptors when their data is moved: the engine bounds how many there are. The rest is for
+//!     sockets, for files in `/proc`, for processes that were asked about their cgroup, and for calls under way.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Creator, Limits, MemBackend, NewNode, NodeRoom, Removal, RenameMode};
 use slackwater::{ErrorKind, File, InodeRef, Memcg, Tunables, WriteFlags};
-use slackwater_backends::Fault;
+use slackwater_backends::{Fault, Rule};
 
 use crate::rig::{Disk, Rig, by_hand, limits, read_all};
 
@@ -35,11 +35,15 @@ impl Backend for Narrow {
 
 /// A volume where few nodes may be held, and the room that its backend says it has.
 fn narrow(limits: Limits) -> (Rig, Arc<Mutex<NodeRoom>>) {
+    narrow_with(limits, 0)
+}
+
+fn narrow_with(limits: Limits, idle_nodes: u32) -> (Rig, Arc<Mutex<NodeRoom>>) {
     let mem = Arc::new(MemBackend::with_limits(limits));
     let room = Arc::new(Mutex::new(NodeRoom::Enough));
     let (backend, faults) = Fault::new(Arc::new(Narrow { inner: mem.clone(), room: Arc::clone(&room) }));
     let disk = Disk { mem, faults, backend: Arc::new(backend) };
-    (Rig::with(disk, Tunables { held_nodes: HELD, idle_nodes: 0, ..by_hand() }), room)
+    (Rig::with(disk, Tunables { held_nodes: HELD, idle_nodes, ..by_hand() }), room)
 }
 
 fn make(rig: &Rig, name: &str) -> InodeRef {
@@ -173,6 +177,54 @@ fn p14_a_tenant_has_a_bound_of_open_files_where_nodes_are_not_opened_again() {
     let file = open_for(&rig, &hog, "last");
     assert_eq!(read_all(&file), b"last");
     drop(file);
+    rig.unmount_and_find_nothing_left();
+}
+
+/// All nodes are open when their backend gets short of room, as it does when reads and writes open descriptors of their own: each use
+/// of a node lets some of the others go, until only those are left that any volume keeps.
+#[test]
+fn p14_each_use_of_a_node_lets_others_go_while_nodes_are_short() {
+    let (rig, room) = narrow_with(limits(), 1000);
+    let files: Vec<_> = (0..100).map(|nth| rig.create(&format!("f{nth}"))).collect();
+    let count_open = || {
+        rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("reopen"));
+        let open = files.iter().filter(|file| file.fsync().is_ok()).count();
+        rig.disk.faults.clear();
+        open
+    };
+    assert_eq!(count_open(), 100);
+    *room.lock().unwrap() = NodeRoom::Short;
+    for file in files.iter().cycle().skip(90).take(40) {
+        file.fsync().unwrap();
+    }
+    *room.lock().unwrap() = NodeRoom::Enough;
+    let open = count_open();
+    assert!((1..=20).contains(&open), "{open} nodes are open");
+    drop(files);
+    rig.unmount_and_find_nothing_left();
+}
+
+/// All volumes together have few files dirty, each gets some, and everything is written.
+#[test]
+fn p14_no_volume_keeps_others_from_having_files_dirty() {
+    let tunables = Tunables { pinned_nodes_of_all: 20, ..by_hand() };
+    let rig = Rig::with(Disk::new(), tunables);
+    let (_disk, beside) = rig.mount("beside");
+    let dirtied = |files: &[File]| {
+        files.iter().filter(|file| file.try_write_at(0, b"x").unwrap() == slackwater::Written::Bytes(1)).count()
+    };
+    let create = |volume| (0..40).map(|nth| crate::rig::create(volume, &format!("f{nth}"))).collect::<Vec<_>>();
+    let (own, others) = (create(&rig.volume), create(&beside));
+    assert_eq!((dirtied(&own), dirtied(&others)), (20, 16));
+    for file in own.iter().chain(&others) {
+        file.write_at(0, b"y").unwrap();
+    }
+    for volume in [&rig.volume, &beside] {
+        volume.sync().unwrap();
+    }
+    assert_eq!(dirtied(&others), 20, "what is durable counts no more");
+    drop((own, others));
+    beside.umount(slackwater::UmountOptions::default()).unwrap();
     rig.unmount_and_find_nothing_left();
 }
 

@@ -68,9 +68,10 @@ pub(crate) use self::would_lose::Loss;
 
 /// Descriptors for files of the source, up to three each, and for all else. While they are short, clean files are closed.
 const DESCRIPTORS: u64 = 64 << 10;
-/// Of the descriptors that the process may have, one in so many is a file that must stay open since nothing else leads to it. Each
-/// takes up to three.
+/// Of the descriptors that the process may have, one in so many is a file that must stay open since nothing else leads to it, and
+/// one in so many a dirty file. Each may take two more for its data, also when half of all are in use by clean files.
 const DESCRIPTORS_FOR_EACH_HELD: u64 = 8;
+const DESCRIPTORS_FOR_EACH_DIRTY: u64 = 16;
 
 /// Mounts, and stays until it is unmounted.
 ///
@@ -292,6 +293,7 @@ pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::from(u32::MAX));
     Tunables {
         held_nodes: u32::try_from(descriptors / DESCRIPTORS_FOR_EACH_HELD).unwrap_or(u32::MAX),
+        pinned_nodes_of_all: u32::try_from(descriptors / DESCRIPTORS_FOR_EACH_DIRTY).unwrap_or(u32::MAX),
         dirty_percent: ratio,
         volume_share_percent: ratio,
         failed_share_percent: defaults.failed_share_percent.min(ratio),

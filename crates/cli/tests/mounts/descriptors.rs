@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -11,7 +13,8 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::bytes;
-use crate::rig::{Mount, Scratch, need_fuse};
+use crate::rig::{Mount, PATIENCE, Scratch, need_fuse};
+use crate::sys::Mapped;
 
 /// What the server may have.
 const LIMIT: usize = 1024;
@@ -212,4 +215,31 @@ fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_an
     drop(server);
     scratch.umount(&middle);
     drop(below);
+}
+
+/// A file was closed in the source for want of descriptors, and somebody removed it there: what a program stores into it through
+/// a mapping has no place to go to. Who waits for it is told so.
+#[test]
+fn p14_stores_to_a_file_that_others_removed_fail_and_do_not_wait_for_ever() {
+    need_fuse();
+    allow_descriptors(FILES);
+    let scratch = Scratch::new();
+    let (source, mountpoint, server) = mount_limited(&scratch, &[]);
+    let create = |name: &str| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).open(mountpoint.join(name)).unwrap()
+    };
+    let file = create("mapped");
+    file.write_all_at(&bytes(1, 4096), 0).unwrap();
+    file.sync_all().unwrap();
+    let mut mapped = Mapped::new(&file);
+    let others: Vec<File> = (0..2 * LIMIT).map(|nth| create(&nth.to_string())).collect();
+    fs::remove_file(source.join("mapped")).unwrap();
+    mapped.store(b"stored");
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(file.sync_all().map_err(|error| error.raw_os_error())));
+    assert!(told.recv_timeout(PATIENCE).expect("an answer").is_err());
+    drop((mapped, others));
+    scratch.umount(&mountpoint);
+    drop(server);
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use slackwater_arena::{Arena, Survivors};
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::rcu::Options;
+use slackwater_sync::shim::atomic::AtomicU32;
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::backend::{Backend, Call, Done};
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
     pub(crate) held: HeldNodes,
+    /// Nodes that dirty inodes of all volumes have.
+    pub(crate) pinned_nodes: Arc<AtomicU32>,
     pub(crate) switches: SwitchQueue,
     pub(crate) reclaim: Reclaim,
     pub(crate) dontcache: &'static dyn Start,
@@ -108,6 +111,7 @@ impl Engine {
         let shared = Shared {
             owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
             held: HeldNodes::new(tunables.held_nodes),
+            pinned_nodes: Arc::new(AtomicU32::new(0)),
             switches: SwitchQueue::new(umount),
             reclaim: Reclaim::new(arena.frames()),
             dontcache: dontcache.start(),

@@ -39,6 +39,15 @@ const LOOKS: usize = 8;
 /// A volume keeps so many however short of room its backend is: what is opened now is not let go at once.
 const KEPT_MIN: usize = 16;
 
+/// What a volume has left to let go.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Left {
+    /// Its backend is short of room, and only those are left that it keeps.
+    Few,
+    /// More, or the backend has room.
+    Enough,
+}
+
 /// See the [module documentation](self).
 pub(crate) struct IdleNodes(Mutex<VecDeque<NodeId>>);
 
@@ -57,38 +66,46 @@ impl SuperBlock {
     /// `inode` has an open node, and may be idle (I1).
     pub(crate) fn note_idle(&self, inode: &Inode) {
         let stays_open = !self.bdi.limits().reopens && inode.openers.load(Ordering::SeqCst) != 0;
-        let in_use = stays_open || inode.users() == 0;
-        if in_use || inode.id() == self.root_id() || inode.idle_listed.swap(true, Ordering::AcqRel) {
+        if stays_open || inode.users() == 0 || inode.id() == self.root_id() {
             return;
         }
-        self.idle_nodes.0.lock().push_back(inode.id());
-        let is_short = self.let_idle_nodes_go();
-        if is_short {
+        if !inode.idle_listed.swap(true, Ordering::AcqRel) {
+            self.idle_nodes.0.lock().push_back(inode.id());
+        }
+        self.bound_idle_nodes();
+    }
+
+    /// Lets nodes go if there are more than there may be. It is called wherever one gets open, or gets more descriptors.
+    pub(crate) fn bound_idle_nodes(&self) {
+        if self.let_idle_nodes_go() == Left::Few {
             self.engine.let_idle_nodes_go_beside(self);
         }
     }
 
-    /// Lets some nodes go if there are more than there may be. True if the backend is short of room afterwards.
-    fn let_idle_nodes_go(&self) -> bool {
+    fn let_idle_nodes_go(&self) -> Left {
         let max = self.engine.tunables.idle_nodes as usize;
-        let is_short = || self.bdi.backend.node_room() != NodeRoom::Enough;
         for _ in 0..LOOKS {
-            let short = is_short();
-            let Some(id) = self.idle_nodes.pop_over(if short { KEPT_MIN.min(max) } else { max }) else { break };
-            self.let_go(id, short);
+            let room = self.bdi.backend.node_room();
+            let is_short = room != NodeRoom::Enough;
+            match self.idle_nodes.pop_over(if is_short { KEPT_MIN.min(max) } else { max }) {
+                Some(id) => self.let_go(id, room),
+                None if is_short => return Left::Few,
+                None => return Left::Enough,
+            }
         }
-        is_short()
+        Left::Enough
     }
 
-    fn let_go(&self, id: NodeId, short: bool) {
+    fn let_go(&self, id: NodeId, room: NodeRoom) {
         let Some(inode) = self.find(id) else { return };
-        if inode.idle_used.swap(false, Ordering::Relaxed) {
+        // A second chance, while there is time for one.
+        if inode.idle_used.swap(false, Ordering::Relaxed) && room != NodeRoom::Scarce {
             self.idle_nodes.0.lock().push_back(id);
             return;
         }
         // Before the look at it: who makes it idle meanwhile lists it again.
         inode.idle_listed.store(false, Ordering::Release);
-        match inode.take_idle_node(short) {
+        match inode.take_idle_node(room != NodeRoom::Enough) {
             Idle::LetGo(node) => drop(node), // closing a descriptor may enter the kernel: under no lock
             Idle::InUse => {}
             Idle::Kept if inode.idle_listed.swap(true, Ordering::AcqRel) => {}
@@ -102,7 +119,7 @@ impl Shared {
     fn let_idle_nodes_go_beside(&self, short: &SuperBlock) {
         for sb in self.super_blocks().iter().filter(|sb| !std::ptr::eq(Arc::as_ptr(sb), short)) {
             let Some(_at_work) = sb.begin_work() else { continue };
-            if !sb.let_idle_nodes_go() {
+            if sb.let_idle_nodes_go() == Left::Enough {
                 return;
             }
         }

@@ -134,7 +134,14 @@ impl SuperBlock {
         let root: Found = engine.call(&*backend, None, |done| Call::Root { done }).map_err(MountError::Root)?;
         let gate = engine.gate(backend.limits().device);
         let frames = u64::from(engine.arena.frames());
-        let bdi = Arc::new(BackingDevInfo::new(name, backend, gate, &engine.tunables, frames));
+        let bdi = Arc::new(BackingDevInfo::new(
+            name,
+            backend,
+            gate,
+            &engine.tunables,
+            frames,
+            Arc::clone(&engine.pinned_nodes),
+        ));
         let root_wb = BdiWriteback::root(Arc::clone(&bdi), Arc::clone(&engine.pool), Arc::clone(engine.owners.root()));
         let survivors = engine.take_survivors(name);
         let volume_slot = match &survivors {

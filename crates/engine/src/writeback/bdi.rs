@@ -58,6 +58,9 @@ pub struct BackingDevInfo {
     failed: AtomicU8,
     pinned_nodes: AtomicU32,
     max_pinned_nodes: u32,
+    /// Of all volumes of the engine, and how many these may have.
+    pinned_nodes_of_all: Arc<AtomicU32>,
+    max_pinned_nodes_of_all: u32,
     /// A writer found no room: flush and commit whatever the thresholds say.
     want_room: AtomicBool,
     written_bytes: AtomicU64,
@@ -82,6 +85,7 @@ impl BackingDevInfo {
         gate: Arc<DeviceGate>,
         tunables: &Tunables,
         arena_frames: u64,
+        pinned_nodes_of_all: Arc<AtomicU32>,
     ) -> Self {
         let mut limits = backend.limits();
         limits.unit_bytes = limits.unit_bytes.clamp(PAGE_BYTES as u32, MAX_UNIT_BYTES) & !(PAGE_BYTES as u32 - 1);
@@ -99,6 +103,8 @@ impl BackingDevInfo {
             failed: AtomicU8::new(0),
             pinned_nodes: AtomicU32::new(0),
             max_pinned_nodes: tunables.pinned_nodes.max(2),
+            pinned_nodes_of_all,
+            max_pinned_nodes_of_all: tunables.pinned_nodes_of_all,
             want_room: AtomicBool::new(false),
             written_bytes: AtomicU64::new(0),
             dropbehind_unstable: AtomicI64::new(0),
@@ -162,24 +168,28 @@ impl BackingDevInfo {
         debug_assert!(before >= frames, "B1");
     }
 
-    /// Pins one more node, unless as many are pinned as may be: few, while the backend has hardly any room.
+    /// Pins one more node, unless as many are pinned as may be. Those are few while the volumes together have too many, or the
+    /// backend has hardly any room.
     pub(crate) fn try_pin_node(&self) -> bool {
-        let is_scarce = self.backend.node_room() == NodeRoom::Scarce;
+        let of_all = self.pinned_nodes_of_all.fetch_add(1, Ordering::Relaxed);
+        let is_scarce = of_all >= self.max_pinned_nodes_of_all || self.backend.node_room() == NodeRoom::Scarce;
         let max = if is_scarce { self.max_pinned_nodes.min(SCARCE_NODES) } else { self.max_pinned_nodes };
         if self.pinned_nodes.fetch_add(1, Ordering::Relaxed) < max {
             return true;
         }
-        self.pinned_nodes.fetch_sub(1, Ordering::Relaxed);
+        self.node_unpinned();
         false
     }
 
     /// Pins the node of an inode that survived in the arena, whatever the limit.
     pub(crate) fn pin_adopted_node(&self) {
+        self.pinned_nodes_of_all.fetch_add(1, Ordering::Relaxed);
         self.pinned_nodes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn node_unpinned(&self) {
         self.pinned_nodes.fetch_sub(1, Ordering::Relaxed);
+        self.pinned_nodes_of_all.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether so many nodes are pinned that write-back and commit should start.

@@ -30,7 +30,7 @@ use crate::abi::WriteIn;
 use crate::reply::Reply;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::errno::Failure;
+use crate::volume::errno::{self, Failure};
 use crate::volume::lock_order::LEAF;
 use crate::volume::open_files::OpenFile;
 
@@ -92,6 +92,8 @@ struct Waiting {
     tries: u32,
     /// What it needs of the backend was brought since it was tried.
     is_prepared: bool,
+    /// Somebody else has removed the file in the backend, and it cannot be opened again.
+    is_gone: bool,
 }
 
 /// The pages that wait on a volume.
@@ -142,7 +144,14 @@ impl Volume {
             Attempt::NoRoom | Attempt::Later | Attempt::WouldBlock => {
                 replay.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 let bytes = bytes.to_vec();
-                replay.queue.lock().push_back(Waiting { pages, bytes, reply, tries: 0, is_prepared: false });
+                replay.queue.lock().push_back(Waiting {
+                    pages,
+                    bytes,
+                    reply,
+                    tries: 0,
+                    is_prepared: false,
+                    is_gone: false,
+                });
                 self.attend_to_others();
             }
         }
@@ -165,6 +174,10 @@ impl Volume {
                 }
                 Attempt::Failed(failure) => {
                     self.answer_replayed(waiting, Some(failure));
+                    continue;
+                }
+                Attempt::WouldBlock if waiting.is_gone => {
+                    self.answer_replayed(waiting, Some(errno::of(ErrorKind::Stale).into()));
                     continue;
                 }
                 Attempt::WouldBlock if !waiting.is_prepared => match self.prepare_elsewhere(waiting) {
@@ -207,8 +220,9 @@ impl Volume {
         let prepare = move || {
             let Some(mut waiting) = own.lock().take() else { return };
             let Pages { open, offset_bytes, done, .. } = &waiting.pages;
-            // What fails here fails in the next attempt as well.
-            let _ = open.file.prepare_write_from_mapping(offset_bytes + *done as u64);
+            // Another failure may pass: it is tried again.
+            let prepared = open.file.prepare_write_from_mapping(offset_bytes + *done as u64);
+            waiting.is_gone = prepared.is_err_and(|error| error.kind() == ErrorKind::Stale);
             waiting.is_prepared = true;
             volume.attendant.replay.queue.lock().push_front(waiting);
             volume.attend_to_others();
