@@ -9,11 +9,15 @@
 //! *Unmounts*: on four volumes programs write synchronously over one file, one after another, each in a cgroup that is new
 //! and removed after it (*churn*), or all in the same (*control*). Beside that, volumes are mounted and unmounted over the
 //! socket. The same on a second daemon with one more volume, whose source does not answer.
+//!
+//! *Hung neighbours*: writes and fsyncs on a volume that is the only one of its daemon, and on one beside nine volumes whose source
+//! does not answer.
 
 mod axes;
 mod bare;
 mod hung;
 mod many;
+mod neighbours;
 mod process;
 mod records;
 mod results;
@@ -65,6 +69,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let umounts = measure_umounts(options.rounds(), amounts, &home, &program)?;
     results::report_umounts(&umounts, &mut report);
+    if let Some(bindfs) = Hung::program() {
+        let amounts = neighbours::Amounts::of(options);
+        let seen = neighbours::measure(options.rounds(), amounts, &home, (&program, &bindfs))?;
+        neighbours::report(&seen, &mut report);
+    }
     report.note("Small writes: medians of the rounds; by a single mount's: of the rounds' ratios, 95 % intervals; the bare server's");
     report.note("by its own. Client and server on one CPU, or on two where it says so. Nothing is written back meanwhile; at the end all is.");
     report.note(
@@ -170,6 +179,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_volume_is_measured_beside_others_that_hang() {
+        let Some(bindfs) = Hung::program() else { return };
+        let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
+        let amounts = neighbours::Amounts { open_files: 2, writes: 3, syncs: 2 };
+        let seen = neighbours::measure(2, amounts, &home, (&slackwater().unwrap(), &bindfs)).unwrap();
+        assert_eq!(left(&home), [""; 0]);
+        let mut page = Report::new("daemon", None, 1, Some(2));
+        neighbours::report(&seen, &mut page);
+        let path = home.path().join("page.html");
+        page.write_page(&path).unwrap();
+        let page = fs::read_to_string(path).unwrap();
+        for part in ["beside nine that hang", "64 KiB and fsync", "p99 by alone"] {
+            assert!(page.contains(part), "{part}");
+        }
+    }
+
     /// As after an interrupt: nothing is ended in order.
     #[test]
     fn what_hangs_is_gone_when_it_is_dropped() {
@@ -178,7 +204,8 @@ mod tests {
         let daemon =
             process::Daemon::start(&slackwater().unwrap(), "cache = \"64MiB\"\ndirty-expire = \"1s\"\n", "KILL")
                 .unwrap();
-        let hung = Hung::new(&bindfs, &daemon, home.path()).unwrap();
+        let hung = Hung::new(&bindfs, &daemon, home.path(), (2, 1)).unwrap();
+        hung.probe().unwrap();
         drop(hung);
         drop(daemon);
         let path = home.path().to_path_buf();

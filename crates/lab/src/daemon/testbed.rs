@@ -51,7 +51,7 @@ impl<'a> Testbed<'a> {
         let files = background.iter().map(|volume| volume.mountpoint.join("churned")).collect();
         let mut testbed = Self { hung: None, daemon, files, folder, cgroups, next: AtomicU64::new(0) };
         ensure!(testbed.daemon.list()? == BACKGROUND, "the daemon has not mounted its volumes");
-        testbed.hung = bindfs.map(|bindfs| Hung::new(bindfs, &testbed.daemon, &testbed.folder)).transpose()?;
+        testbed.hung = bindfs.map(|bindfs| Hung::new(bindfs, &testbed.daemon, &testbed.folder, (1, 0))).transpose()?;
         Ok(testbed)
     }
 
