@@ -74,8 +74,9 @@ fn with_a_source_that_hangs(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) 
     fs::write(top.join("file"), vec![5; BYTES]).unwrap();
     File::open(top.join("file")).unwrap().sync_all().unwrap();
     fs::write(top.join("file"), vec![6; BYTES]).unwrap();
-    fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
+    // No write-back is under way then: the kernel does not end a thread whose request the source has read.
     server.process.signal(Signal::STOP);
+    fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
     let daemon = work(daemon, &top, &mountpoint);
     assert_eq!(fs::read(source.join("file")).unwrap(), vec![7; BYTES]);
     server.process.signal(Signal::CONT);

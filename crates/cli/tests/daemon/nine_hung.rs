@@ -13,7 +13,8 @@ use crate::running::{Daemon, is_mounted, table};
 use crate::sys::Mapped;
 
 const HUNG: usize = 9;
-const BYTES: usize = 1 << 20;
+/// So few that no write-back is under way when the source stops: the kernel does not end a thread whose request the source has read.
+const BYTES: usize = 256 << 10;
 /// Open at the same time on each volume.
 const OPEN_FILES: usize = 50;
 

@@ -218,9 +218,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that is stopped takes this too.
+        // One that is stopped takes this too. One that waits for a source that another process is to free does not end here.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let deadline = Instant::now() + PATIENCE / 12;
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
