@@ -41,17 +41,22 @@ fn is_killed(pid: u32) -> bool {
 /// Whether no thread of a process is left, though it may have left its descriptors to another ([`crate::abandon`]). So it is also of a
 /// process of another pid namespace.
 pub(crate) fn is_gone(pid: u32) -> bool {
-    threads(pid).all(|thread| {
-        let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
-        field(&status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']))
-    })
+    threads(pid).all(|thread| has_ended(&status_of(&thread)))
 }
 
 fn is_thread_killed(thread: &Path) -> bool {
-    let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
-    let is_gone = field(&status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
+    let status = status_of(thread);
     let pending = field(&status, "SigPnd:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
-    is_gone || pending.is_some_and(|bits| bits & SIGKILL_BIT != 0)
+    has_ended(&status) || pending.is_some_and(|bits| bits & SIGKILL_BIT != 0)
+}
+
+/// What the kernel says of a thread; nothing of one that is gone.
+fn status_of(thread: &Path) -> String {
+    fs::read_to_string(thread.join("status")).unwrap_or_default()
+}
+
+fn has_ended(status: &str) -> bool {
+    field(status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {

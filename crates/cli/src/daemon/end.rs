@@ -18,7 +18,7 @@ use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::daemon::systemd;
 use crate::daemon::volumes::Volumes;
 use crate::exit::{Failure, Reason};
-use crate::mount::vigil::{Patience, Step};
+use crate::mount::vigil::{End, Patience, Step};
 use crate::progress::Meter;
 use crate::sys::{Signal, Signals};
 use crate::terminal::say;
@@ -38,17 +38,6 @@ struct Outcome {
     failures: usize,
     /// Volumes that are not, and have data in the arena alone.
     left: usize,
-}
-
-/// How a daemon has ended.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) enum End {
-    /// No volume is left.
-    Flushed,
-    /// What some sources do not have is in the arena alone.
-    Left,
-    /// The same, as the third Ctrl-C wants it.
-    GivenUp,
 }
 
 /// Passes signals on, as long as the process lives.

@@ -46,6 +46,7 @@ use crate::control::server;
 use crate::exit::Failure;
 use crate::mount::arena_file::{self, CACHE_BYTES_MIN};
 use crate::mount::session::Tally;
+use crate::mount::vigil::End;
 use crate::mount::{door, prepare_process, pressure, tunables};
 use crate::registry::{Found, Registry};
 use crate::sys::Signals;
@@ -54,7 +55,7 @@ use crate::{doctor, kernel, log, metrics};
 
 use self::answer::Answers;
 use self::config::Config;
-use self::end::{End, Watch};
+use self::end::Watch;
 use self::left::Left;
 use self::socket::Socket;
 use self::volumes::{Shared, Volumes};

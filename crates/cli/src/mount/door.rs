@@ -209,7 +209,7 @@ impl Door {
             }
             MountedError::Deadline { dirty_bytes, cause } => {
                 let left = size::text(*dirty_bytes);
-                let why = cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"));
+                let why = because(*cause);
                 let what =
                     format!("the deadline passed with {left} not in the source{why}; {mountpoint} is still mounted");
                 Failure::new(Reason::Deadline, what)
@@ -233,9 +233,14 @@ pub(crate) fn left_behind(
     bytes_left: u64,
     cause: Option<slackwater::ErrorKind>,
 ) -> Failure {
-    let why = cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"));
+    let why = because(cause);
     let left = size::text(bytes_left);
     Failure::new(Reason::Left, format!("{mountpoint} is unmounted, and {left} could not be written to the source{why}"))
+}
+
+/// Why data is not in the source, in parentheses; nothing where no write has failed.
+fn because(cause: Option<slackwater::ErrorKind>) -> String {
+    cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"))
 }
 
 fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {

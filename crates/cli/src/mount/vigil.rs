@@ -38,7 +38,7 @@ enum Event {
     Left,
 }
 
-/// How a mount has ended.
+/// How a mount has ended, or a daemon with all of its mounts.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum End {
     /// Everything is in the source.

@@ -2,26 +2,45 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-use crate::rig::{Scratch, need_fuse, wait_until};
+use crate::rig::{Mount, Scratch, need_fuse, wait_until};
 use crate::running::{Daemon, is_mounted, table};
 
 const BYTES: usize = 3 << 20;
+
+/// A daemon with the volumes `hung`, at `top`, and `other`. The source of `hung` is `base`, mounted at `middle` by `server`, which
+/// a test stops.
+struct Stage<'s> {
+    base: PathBuf,
+    middle: PathBuf,
+    server: Mount,
+    top: PathBuf,
+    source: PathBuf,
+    mountpoint: PathBuf,
+    daemon: Daemon<'s>,
+}
+
+impl<'s> Stage<'s> {
+    fn new(scratch: &'s Scratch) -> Self {
+        let (base, middle) = scratch.pair("base");
+        let server = scratch.mount(&base, &middle, &[]);
+        let top = scratch.dir("top", 0o755);
+        let (source, mountpoint) = scratch.pair("other");
+        let daemon = Daemon::start(scratch, "dirty-expire = \"1h\"\n");
+        daemon.mount(&middle, &top, "hung");
+        daemon.mount(&source, &mountpoint, "other");
+        Self { base, middle, server, top, source, mountpoint, daemon }
+    }
+}
 
 #[test]
 fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_it_goes_on() {
     need_fuse();
     let scratch = Scratch::new();
-    let (base, middle) = scratch.pair("base");
-    let server = scratch.mount(&base, &middle, &[]);
-    let top = scratch.dir("top", 0o755);
-    let (source, mountpoint) = scratch.pair("other");
-    let daemon = Daemon::start(&scratch, "dirty-expire = \"1h\"\n");
-    daemon.mount(&middle, &top, "hung");
-    daemon.mount(&source, &mountpoint, "other");
+    let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
     let options = OpenOptions::new().read(true).write(true).create(true).clone();
     let mut file = options.open(top.join("file")).unwrap();
     server.process.signal(Signal::STOP);
@@ -64,13 +83,7 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
 fn with_a_source_that_hangs(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Option<Daemon<'s>>) {
     need_fuse();
     let scratch = Scratch::new();
-    let (base, middle) = scratch.pair("base");
-    let server = scratch.mount(&base, &middle, &[]);
-    let top = scratch.dir("top", 0o755);
-    let (source, mountpoint) = scratch.pair("other");
-    let daemon = Daemon::start(&scratch, "dirty-expire = \"1h\"\n");
-    daemon.mount(&middle, &top, "hung");
-    daemon.mount(&source, &mountpoint, "other");
+    let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
     fs::write(top.join("file"), vec![5; BYTES]).unwrap();
     File::open(top.join("file")).unwrap().sync_all().unwrap();
     fs::write(top.join("file"), vec![6; BYTES]).unwrap();
