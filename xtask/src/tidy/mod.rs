@@ -7,6 +7,7 @@
 mod arrows;
 mod names;
 mod promises;
+mod prose;
 mod reach;
 mod scan;
 mod shape;
@@ -33,7 +34,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 16] = [
+const RULES: [(&str, Rule); 17] = [
     ("file-length", shape::file_length),
     ("module-doc", shape::module_doc),
     ("ascii", shape::ascii),
@@ -50,6 +51,7 @@ const RULES: [(&str, Rule); 16] = [
     ("promise", promises::promises),
     ("readme", promises::readme),
     ("tunable", tunables::tunables),
+    ("prose", prose::prose),
 ];
 
 /// Checks the checkout in the current folder and prints every finding.

@@ -1,10 +1,12 @@
 //! Splits Rust source into code, comments and tests, one record per line, without a parser.
 
-/// One line. The contents of strings and characters are in neither part.
+/// One line. `code` and `comment` leave out the contents of strings and characters.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) code: String,
     pub(super) comment: String,
+    /// The contents of the strings that start on this line, to their ends, with escapes resolved.
+    pub(super) strings: Vec<String>,
     /// Part of an item under `#[cfg(test)]`.
     pub(super) is_test: bool,
 }
@@ -31,13 +33,18 @@ pub(super) fn lines(text: &str) -> Vec<Line> {
     let mut lines = vec![Line::default()];
     let mut state = State::Code;
     let mut rest = text;
+    // The string that is open, and the index of its first line.
+    let (mut string, mut string_line) = (String::new(), 0);
     while let Some(next) = rest.chars().next() {
-        let line = lines.last_mut().expect("starts with one line and only grows");
+        let number = lines.len() - 1;
+        let line = &mut lines[number];
         let mut taken = next.len_utf8();
         if next == '\n' {
             lines.push(Line::default());
-            if matches!(state, State::LineComment) {
-                state = State::Code;
+            match state {
+                State::LineComment => state = State::Code,
+                State::Text | State::RawText(_) => string.push('\n'),
+                State::Code | State::BlockComment(_) => {}
             }
             rest = &rest[taken..];
             continue;
@@ -49,6 +56,7 @@ pub(super) fn lines(text: &str) -> Vec<Line> {
                 let before = line.code.trim_end_matches('#');
                 let hashes = line.code.len() - before.len();
                 state = if before.ends_with('r') { State::RawText(hashes) } else { State::Text };
+                (string, string_line) = (String::new(), number);
                 line.code.push('"');
             }
             State::Code => {
@@ -63,18 +71,31 @@ pub(super) fn lines(text: &str) -> Vec<Line> {
                 (state, taken) = (State::BlockComment(depth + 1), 2)
             }
             State::BlockComment(_) => {}
-            State::Text if next == '\\' && !rest[1..].starts_with('\n') => {
-                taken += rest[1..].chars().next().map_or(0, char::len_utf8);
+            State::Text if next == '\\' => {
+                let escaped = rest[1..].chars().next().unwrap_or_default();
+                match escaped {
+                    // The line goes on after the blanks of the next one, which must be seen as a line.
+                    '\n' => string.push('\u{0}'),
+                    'n' => string.push('\n'),
+                    _ => string.push(escaped),
+                }
+                taken += if escaped == '\n' { 0 } else { escaped.len_utf8() };
             }
             State::Text if next == '"' => {
                 line.code.push('"');
+                lines[string_line].strings.push(joined(&string));
                 state = State::Code;
+                rest = &rest[taken..];
+                continue;
             }
             State::RawText(hashes) if next == '"' && rest[1..].starts_with(&"#".repeat(hashes)) => {
-                (state, taken) = (State::Code, 1 + hashes);
                 line.code.push('"');
+                lines[string_line].strings.push(string.clone());
+                state = State::Code;
+                rest = &rest[1 + hashes..];
+                continue;
             }
-            State::Text | State::RawText(_) => {}
+            State::Text | State::RawText(_) => string.push(next),
         }
         if matches!(state, State::LineComment | State::BlockComment(_)) {
             line.comment.push_str(&rest[..taken]);
@@ -86,6 +107,14 @@ pub(super) fn lines(text: &str) -> Vec<Line> {
     }
     mark_tests(&mut lines);
     lines
+}
+
+/// A string whose lines end in a backslash, marked by a NUL, as the compiler joins them.
+fn joined(string: &str) -> String {
+    let mut parts = string.split("\u{0}\n");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    parts.for_each(|part| whole.push_str(part.trim_start()));
+    whole
 }
 
 /// Length of the character literal that `text` starts with, if it is one and no lifetime.
@@ -223,6 +252,13 @@ mod tests {
         assert_eq!(code("f('\"', '\\'', '\\u{7f}', b'/'); &'a str"), ["f(', ', ', b'); &'a str"]);
         assert_eq!(code("\"one \\\n two\" x\ny"), ["\"", "\" x", "y"]);
         assert_eq!(lines("a // b\n/// c")[1].comment, "/// c");
+    }
+
+    #[test]
+    fn strings_are_kept_whole_with_their_first_line() {
+        let text = "f(\"a \\\"b\\\" \\\n    c\", r#\"d \\n\"#);\ng(\"\\n\");";
+        let strings: Vec<Vec<String>> = lines(text).into_iter().map(|line| line.strings).collect();
+        assert_eq!(strings, [vec!["a \"b\" c".to_owned()], vec!["d \\n".to_owned()], vec!["\n".to_owned()]]);
     }
 
     #[test]
