@@ -107,7 +107,7 @@ fn heavy() -> Result<TestCount, String> {
     let long = "test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored";
     let mut count = Cargo::new(long).run_tests()?;
     // What goes wrong at random moments of a mount, as often as is promised.
-    count += Cargo::new("test --release -p slackwater-cli --test mounts -- deaths:: crash_mix:: load::")
+    count += Cargo::new("test --release -p slackwater-cli --test mounts -- kills:: crash_mix:: load::")
         .env("SLACKWATER_MOUNT_KILLS", "100")
         .env("SLACKWATER_MOUNT_RUNS", "20")
         .run_tests()?;

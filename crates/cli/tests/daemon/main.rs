@@ -4,16 +4,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod deaths;
-mod hung;
-mod looking;
-mod nine_hung;
+mod hung_source;
+mod kills;
+#[path = "../mounts/mapping.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod mapping;
+mod nine_hung_sources;
+mod observers;
+mod process;
 mod refusals;
 #[path = "../rig/mod.rs"]
 mod rig;
-mod running;
-#[path = "../mounts/sys.rs"]
-#[allow(dead_code, reason = "these tests use a part of it")]
-mod sys;
 mod systemd;
 mod volumes;

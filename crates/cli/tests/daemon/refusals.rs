@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use crate::process::{Daemon, command, table};
 use crate::rig::{Scratch, need_fuse, run};
-use crate::running::{Daemon, command, table};
 
 #[test]
 fn two_daemons_do_not_share_a_socket() {

@@ -8,8 +8,8 @@ use std::thread;
 
 use rustix::process::Signal;
 
+use crate::process::{Daemon, command, table};
 use crate::rig::{Process, Scratch, need_fuse, wait_until};
-use crate::running::{Daemon, command, table};
 
 /// Where a service manager listens.
 struct Supervisor {

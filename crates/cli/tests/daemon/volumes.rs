@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::process::{Daemon, is_mounted, table, wait_unmounted};
 use crate::rig::{Scratch, need_fuse, wait_until};
-use crate::running::{Daemon, is_mounted, table, wait_unmounted};
 
 fn write(mountpoint: &Path, text: &str) {
     fs::write(mountpoint.join("file"), text).unwrap();

@@ -4,40 +4,40 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod binds;
+mod bind_mounts;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
 #[path = "../../../fuse/tests/tenants/rig.rs"]
 mod cgroups;
 mod conflicts;
 mod crash_mix;
-mod deaths;
 mod descriptors;
-mod flags;
-mod forced;
+mod forced_unmounts;
+mod full_source;
 mod fuse_source;
-mod life;
+mod hostile_names;
+mod hung_source;
+mod kills;
+mod lifecycle;
 mod load;
 mod logs;
+mod mapping;
 mod memory;
 mod metrics;
 mod mount8;
-mod names;
+mod mount_flags;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
-mod owners;
+mod other_users;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod sandbox;
 mod signals;
-mod space;
-mod starts;
-mod stopped;
-mod strangers;
-mod sys;
+mod source_ownership;
+mod startup;
 mod tenants;
 mod top;
-mod user;
+mod unprivileged;
 
 /// How often a test repeats what happens at random: `default`, or what the variable says.
 pub(crate) fn runs(variable: &str, default: u64) -> u64 {

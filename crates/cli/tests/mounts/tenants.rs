@@ -12,9 +12,9 @@ use slackwater_fuse::Printable as _;
 
 use crate::bytes;
 use crate::cgroups::{Cgroup, memory, unified};
+use crate::hung_source::Tower;
 use crate::rig::{PATIENCE, Process, Scratch, need_fuse, wait_until};
 use crate::sandbox::Sandbox;
-use crate::stopped::Tower;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 4 * MIB;

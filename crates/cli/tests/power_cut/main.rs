@@ -9,7 +9,7 @@ mod disk;
 mod model;
 #[path = "../rig/mod.rs"]
 mod rig;
-mod sys;
+mod syscalls;
 mod writer;
 
 use std::fs;

@@ -26,7 +26,7 @@ use self::worker::Orders;
 use crate::rig::{Process, Scratch, need_fuse};
 use crate::runs;
 
-/// How many kills, as for `deaths`.
+/// How many kills, as for `kills`.
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_KILLS";
 const RUNS: u64 = 8;
 const SEED_VARIABLE: &str = "SLACKWATER_CRASH_MIX_SEED";

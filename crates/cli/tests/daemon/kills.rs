@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::process::{Daemon, command, is_mounted, table};
 use crate::rig::{Scratch, need_fuse, run, wait_until};
-use crate::running::{Daemon, command, is_mounted, table};
 
 /// Writes what no flusher takes for a while, so that it is in the cache alone.
 fn write(mountpoint: &Path, text: &str) {

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
+use crate::process::Daemon;
 use crate::rig::{Process, Scratch, need_fuse, run};
-use crate::running::Daemon;
 
 /// A user with no privileges at all.
 const NOBODY: &str = "65534";
@@ -114,7 +114,7 @@ fn metrics_have_each_volume_by_its_name() {
     assert!(text.contains("slackwater_unmount_seconds_count 1"), "{text}");
 
     let taken = scratch.pair("taken").0;
-    let mut second = crate::running::command(&scratch, &format!("metrics = \"{address}\"\n"));
+    let mut second = crate::process::command(&scratch, &format!("metrics = \"{address}\"\n"));
     second.arg("--socket").arg(taken.join("socket"));
     run(second).expect(3, &[address, "taken"]);
     daemon.end();

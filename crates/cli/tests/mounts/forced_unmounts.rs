@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::bytes;
+use crate::hung_source::Tower;
 use crate::rig::{Output, Scratch, need_fuse, wait_until};
 use crate::sandbox::Sandbox;
-use crate::stopped::Tower;
 
 const BYTES: usize = 1 << 20;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
+use crate::process::{Daemon, is_mounted, table};
 use crate::rig::{Mount, Scratch, need_fuse, wait_until};
-use crate::running::{Daemon, is_mounted, table};
 
 const BYTES: usize = 3 << 20;
 

@@ -158,7 +158,7 @@ fn a_killed_program_leaves_files_old_or_new() {
     for run in 0..runs(RUNS_VARIABLE, RUNS) {
         let mut program = Process::spawn(
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "deaths::program", "--nocapture"])
+                .args(["--exact", "kills::program", "--nocapture"])
                 .env(PROGRAM_VARIABLE, format!("{}:{last}", mountpoint.display()))
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())

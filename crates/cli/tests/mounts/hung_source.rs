@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::bytes;
+use crate::mapping::Mapped;
 use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, wait_until};
-use crate::sys::Mapped;
 
 /// `base`, mounted at `middle` by `server`, which is the source of the mount at `top`.
 pub(crate) struct Tower {
@@ -124,7 +124,7 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_helped_to_its_end() {
     let mut tower = Tower::new(&scratch);
     fs::write(tower.base.join("file"), bytes(1, 16 << 20)).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "stopped::storing_program", "--nocapture"]);
+    command.args(["--exact", "hung_source::storing_program", "--nocapture"]);
     command.env(STORING_VARIABLE, tower.top.join("file")).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut program = Process::spawn(command.stderr(Stdio::piped()));
     program.0.stderr.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
@@ -188,7 +188,7 @@ const PROGRAM_VARIABLE: &str = "SLACKWATER_WRITING_PROGRAM";
 
 fn writer(path: &Path) -> Process {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "stopped::program", "--nocapture"]).env(PROGRAM_VARIABLE, path);
+    command.args(["--exact", "hung_source::program", "--nocapture"]).env(PROGRAM_VARIABLE, path);
     Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))
 }
 
