@@ -259,7 +259,7 @@ fn look_at_features() -> Vec<Finding> {
     match trial::missing_features() {
         Err(failure) => vec![Finding::Fatal(failure)],
         Ok(missing) if missing.is_empty() => vec![Finding::Good("a trial mount found all features".into())],
-        Ok(missing) => missing.iter().map(|missing| Finding::lost(missing.feature, missing.lost)).collect(),
+        Ok(missing) => missing.iter().map(|missing| Finding::lost(missing.feature, missing.affects)).collect(),
     }
 }
 

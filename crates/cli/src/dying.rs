@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use slackwater_fuse::cut_off;
+use slackwater_fuse::abort_connection;
 
 /// SIGKILL among the pending signals of a thread.
 const SIGKILL_BIT: u64 = 1 << 8;
@@ -25,7 +25,7 @@ pub(crate) fn help_to_end(pid: u32) -> bool {
     }
     let connections: BTreeSet<u32> = descriptors(pid).filter_map(|path| connection_of(&path)).collect();
     for connection in &connections {
-        if let Err(error) = cut_off(*connection) {
+        if let Err(error) = abort_connection(*connection) {
             tracing::info!(%error, connection, "the connection of a killed process cannot be cut");
         }
     }

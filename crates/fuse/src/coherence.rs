@@ -1,16 +1,16 @@
-//! The trial whether the kernel's cache is coherent: does a read from it see every write that went around it?
+//! The probe whether the kernel's cache is coherent: does a read from it see every write that went around it?
 //!
 //! Writers go around the kernel's cache, readers use it. That is right only as long as the kernel drops a cached page
 //! after each write around it. Not all kernels do so for a page that is read while the write is on its way: it stays,
-//! old, once the write is done. So each mount starts with a trial on a file of one page, which is in this mount for
-//! the time of the trial only, under a name that nobody can guess, and in no backend. Until it has passed, and where
+//! old, once the write is done. So each mount starts with a probe on a file of one page, which is in this mount for
+//! the time of the probe only, under a name that nobody can guess, and in no backend. Until it has passed, and where
 //! it does not pass, readers go around the cache as well.
 //!
 //! # Invariants
-//! P1. No request for the trial file reaches the volume: its node has a number that the volume gives to none. None of
+//! P1. No request for the probe file reaches the volume: its node has a number that the volume gives to none. None of
 //!     them is answered with ENOSYS, which the kernel would take for the whole mount.
-//! P2. A write that is held is answered before the trial ends.
-//! P3. Closing the file asks for nothing: a process that is killed within the trial closes it when nobody is left who
+//! P2. A write that is held is answered before the probe ends.
+//! P3. Closing the file asks for nothing: a process that is killed within the probe closes it when nobody is left who
 //!     answers, and would wait for ever.
 //!
 //! # Lock order
@@ -42,10 +42,10 @@ use crate::request::{Payload, RequestHeader};
 const NODE: u64 = 2;
 const BYTES: usize = 4096;
 /// For how long a write may be on its way; only a failure waits for it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The file of the trial: a page of one byte's value.
-pub(crate) struct TrialFile {
+/// The file of the probe: a page of one byte's value.
+pub(crate) struct ProbeFile {
     name: OsString,
     /// Whether the name leads to it.
     is_there: AtomicBool,
@@ -61,11 +61,11 @@ struct State {
     held: Option<(Reply, u8)>,
 }
 
-impl TrialFile {
+impl ProbeFile {
     pub(crate) fn new() -> Self {
         let random = || RandomState::new().hash_one(NODE);
         Self {
-            name: format!(".slackwater-trial-{:016x}{:016x}", random(), random()).into(),
+            name: format!(".slackwater-probe-{:016x}{:016x}", random(), random()).into(),
             is_there: AtomicBool::new(true),
             state: Mutex::new(TRANSPORT, State { value: 0, holds: false, held: None }),
             holding: Completion::new(),
@@ -78,7 +78,7 @@ impl TrialFile {
 
     /// Whether a request is about this file.
     #[inline]
-    pub(crate) fn is_meant(&self, header: &RequestHeader, op: &Operation<'_>) -> bool {
+    pub(crate) fn matches(&self, header: &RequestHeader, op: &Operation<'_>) -> bool {
         match header.node_id {
             // By a file handle that was made up it is not found.
             NODE => !matches!(op, Operation::Lookup { .. }),
@@ -90,7 +90,7 @@ impl TrialFile {
     }
 
     /// Answers a request that is about it. Nothing needs to be taken back where the answer does not arrive.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "the trial asks for no more")]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the probe asks for no more")]
     pub(crate) fn answer(&self, op: &Operation<'_>, payload: Payload<'_>, reply: Reply) {
         let _: Delivery = match op {
             Operation::Lookup { .. } => reply.entry(&EntryOut { nodeid: NODE, attr: attr(), ..EntryOut::default() }),
@@ -144,15 +144,15 @@ impl TrialFile {
         }
     }
 
-    /// Makes the trial, in a mount at `mountpoint` whose requests for the file come here. True if the cache is
+    /// Makes the probe, in a mount at `mountpoint` whose requests for the file come here. True if the cache is
     /// coherent; the file's name leads nowhere afterwards.
     ///
     /// # Errors
-    /// The trial could not be made.
+    /// The probe could not be made.
     ///
     /// # Blocking
     /// For the threads that serve the mount; the caller is not one of them.
-    pub(crate) fn make_trial(&self, mountpoint: &Path) -> io::Result<bool> {
+    pub(crate) fn run(&self, mountpoint: &Path) -> io::Result<bool> {
         let outcome = self.read_around_writes(&mountpoint.join(&self.name));
         self.release();
         self.end();
@@ -188,13 +188,13 @@ impl TrialFile {
             done.complete_all();
             outcome
         };
-        let thread = thread::Builder::new().name("sw-trial".to_owned()).spawn(write)?;
-        if self.holding.wait_timeout(PATIENCE) {
+        let thread = thread::Builder::new().name("sw-probe".to_owned()).spawn(write)?;
+        if self.holding.wait_timeout(TIMEOUT) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let before = read()?;
         self.release();
-        if written.wait_timeout(PATIENCE) {
+        if written.wait_timeout(TIMEOUT) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
@@ -218,18 +218,18 @@ mod tests {
     use crate::mount::{MountOptions, mount, unmount};
     use crate::{Context, DevFuse, FileSystem, InitOptions, Pool, PoolOptions, Session};
 
-    /// A root with the trial file, whose reads are of the value `stale_value` from the `stale_from`th on: as a kernel
+    /// A root with the probe file, whose reads are of the value `stale_value` from the `stale_from`th on: as a kernel
     /// shows it that has kept a page.
-    struct Alone {
-        trial: Arc<TrialFile>,
+    struct ProbeOnly {
+        probe: Arc<ProbeFile>,
         reads: AtomicUsize,
         stale_from: usize,
         stale_value: u8,
         flushes: Arc<AtomicUsize>,
     }
 
-    impl FileSystem for Alone {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the trial asks for no more")]
+    impl FileSystem for ProbeOnly {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the probe asks for no more")]
         fn handle(
             &self,
             _: &Context<'_>,
@@ -244,8 +244,8 @@ mod tests {
             let is_read = matches!(op, Operation::Read(_));
             if is_read && self.reads.fetch_add(1, Ordering::SeqCst) >= self.stale_from {
                 let _ = reply.bytes(&[self.stale_value; BYTES]);
-            } else if self.trial.is_meant(header, &op) {
-                self.trial.answer(&op, payload, reply);
+            } else if self.probe.matches(header, &op) {
+                self.probe.answer(&op, payload, reply);
             } else if matches!(op, Operation::Getattr(_)) {
                 let _ =
                     reply.attr(&AttrOut { attr: Attr { mode: 0o040_755, nlink: 2, ..attr() }, ..AttrOut::default() });
@@ -255,38 +255,38 @@ mod tests {
         }
     }
 
-    fn trial(number: u32, stale_from: usize, stale_value: u8) -> bool {
-        let path = std::env::temp_dir().join(format!("slackwater-trial-{}-{number}", std::process::id()));
+    fn probe(number: u32, stale_from: usize, stale_value: u8) -> bool {
+        let path = std::env::temp_dir().join(format!("slackwater-probe-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap();
         let pool = Pool::new(PoolOptions::default()).unwrap();
         let device = mount(&path, &MountOptions::default()).expect("this test mounts: run it as root, with /dev/fuse");
-        let trial = Arc::new(TrialFile::new());
+        let probe = Arc::new(ProbeFile::new());
         let (reads, flushes) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
-        let alone = Alone { trial: Arc::clone(&trial), reads, stale_from, stale_value, flushes: Arc::clone(&flushes) };
+        let fs = ProbeOnly { probe: Arc::clone(&probe), reads, stale_from, stale_value, flushes: Arc::clone(&flushes) };
         let transport = DevFuse::new(device).unwrap();
-        let session = Session::start(&pool, transport, &InitOptions::default(), Arc::new(alone)).unwrap();
-        let outcome = trial.make_trial(&path);
-        let gone = File::open(path.join(trial.name())).is_err();
+        let session = Session::start(&pool, transport, &InitOptions::default(), Arc::new(fs)).unwrap();
+        let outcome = probe.run(&path);
+        let gone = File::open(path.join(probe.name())).is_err();
         unmount(&path, true).unwrap();
         let _ = session.wait_ended();
         fs::remove_dir(&path).unwrap();
-        assert!(gone, "the trial is over");
+        assert!(gone, "the probe is over");
         assert_eq!(flushes.load(Ordering::SeqCst), 0); // P3
         outcome.unwrap()
     }
 
     #[test]
     fn a_cache_that_follows_every_write_passes() {
-        assert!(trial(0, usize::MAX, 0));
+        assert!(probe(0, usize::MAX, 0));
     }
 
     #[test]
     fn a_page_that_stays_after_a_write_is_found() {
-        assert!(!trial(1, 1, 0));
+        assert!(!probe(1, 1, 0));
     }
 
     #[test]
     fn a_page_that_comes_back_while_it_is_written_is_found() {
-        assert!(!trial(2, 3, 1));
+        assert!(!probe(2, 3, 1));
     }
 }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 
 use crate::abi::OutHeader;
-use crate::held::HeldTable;
+use crate::held_replies::HeldReplies;
 use crate::transport::Transport;
 
 /// Slices of a reply that go out without a detour: 1 MiB of page frames, header and some.
@@ -13,12 +13,12 @@ const SLICES_MAX: usize = 260;
 
 pub(crate) struct Connection {
     pub(crate) transport: Box<dyn Transport>,
-    pub(crate) held: HeldTable,
+    pub(crate) held: HeldReplies,
 }
 
 impl Connection {
     pub(crate) fn new(transport: Box<dyn Transport>) -> Self {
-        Self { transport, held: HeldTable::new() }
+        Self { transport, held: HeldReplies::new() }
     }
 
     /// Sends `parts` behind a header. `error` is 0, a negative errno, or the code of a notification.

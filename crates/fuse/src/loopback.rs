@@ -14,7 +14,7 @@ use crate::transport::Transport;
 const MESSAGE_MAX: usize = (1 << 20) + 4096;
 
 /// How long a test waits for an answer that does not come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The session's end.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub fn loopback() -> Result<(Loopback, Peer), Errno> {
             sockopt::set_socket_send_buffer_size(end, 2 * MESSAGE_MAX)?;
         }
     }
-    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((Loopback(ours), Peer(theirs)))
 }

@@ -11,11 +11,11 @@ const MINOR_MIN: u32 = 40;
 struct Feature {
     flag: u64,
     name: &'static str,
-    lost: &'static str,
+    affects: &'static str,
 }
 
-const fn feature(flag: u64, name: &'static str, lost: &'static str) -> Feature {
-    Feature { flag, name, lost }
+const fn feature(flag: u64, name: &'static str, affects: &'static str) -> Feature {
+    Feature { flag, name, affects }
 }
 
 /// Nothing works without these.
@@ -25,7 +25,7 @@ const REQUIRED: [Feature; 3] = [
     feature(init::SETXATTR_EXT, "SETXATTR_EXT", "the form of SETXATTR that is parsed"),
 ];
 
-/// What is asked for by default, and what is lost without.
+/// What is asked for by default, and what is affects without.
 const WANTED: [Feature; 14] = [
     feature(init::ASYNC_READ, "ASYNC_READ", "several reads of one file at a time"),
     feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one step"),
@@ -78,11 +78,11 @@ impl Default for InitOptions {
 
 /// A feature that was wanted and that the kernel does not have.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub struct Missing {
+pub struct MissingFeature {
     /// The kernel's name of it, or its bit where it has none here.
     pub feature: &'static str,
     /// What does not work.
-    pub lost: &'static str,
+    pub affects: &'static str,
 }
 
 /// What was agreed. Whoever adopts the connection needs the same.
@@ -99,7 +99,7 @@ pub struct Negotiated {
     /// Requests of the kernel's own in flight.
     pub max_background: u16,
     /// Wanted in vain.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingFeature>,
 }
 
 impl Negotiated {
@@ -122,8 +122,8 @@ pub enum NegotiateError {
         minor: u32,
     },
     /// Nothing works without.
-    #[error("the kernel lacks {}: {}", .0.feature, .0.lost)]
-    Feature(Missing),
+    #[error("the kernel lacks {}: {}", .0.feature, .0.affects)]
+    Feature(MissingFeature),
 }
 
 /// Decides what to answer to INIT.
@@ -133,7 +133,7 @@ pub(crate) fn negotiate(request: &InitRequest, options: &InitOptions) -> Result<
         return Err(NegotiateError::Version { major, minor });
     }
     let is_offered = |feature: &&Feature| offered & feature.flag != 0;
-    let missing = |feature: &Feature| Missing { feature: feature.name, lost: feature.lost };
+    let missing = |feature: &Feature| MissingFeature { feature: feature.name, affects: feature.affects };
     if let Some(feature) = REQUIRED.iter().find(|feature| !is_offered(feature)) {
         return Err(NegotiateError::Feature(missing(feature)));
     }
@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(refused.unwrap_err(), NegotiateError::Version { major: 7, minor: 39 });
         assert!(negotiate(&request(40, u64::MAX), &InitOptions::default()).is_ok(), "Linux 6.9");
         let refused = negotiate(&request(45, !init::MAX_PAGES), &InitOptions::default());
-        assert!(matches!(refused, Err(NegotiateError::Feature(Missing { feature: "MAX_PAGES", .. }))));
+        assert!(matches!(refused, Err(NegotiateError::Feature(MissingFeature { feature: "MAX_PAGES", .. }))));
     }
 }

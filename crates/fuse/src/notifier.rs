@@ -124,7 +124,7 @@ impl Notifier {
     /// # Blocking
     /// Until the kernel has the pages' locks, which reads and write-backs of the node in flight hold, and those alone: in
     /// a handler too, if another thread reads requests meanwhile and its own request is of neither kind.
-    pub(crate) fn push_pages(&self, node: u64) -> Result<(), Errno> {
+    pub(crate) fn flush_pages(&self, node: u64) -> Result<(), Errno> {
         match self.shared.send(&Notification::InvalInode { node, offset: 0, len: 0 }) {
             Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(()),
             pushed => pushed,

@@ -14,7 +14,7 @@ use crate::abi::{
     AttrOut, BmapOut, EntryOut, FileLock, GetxattrOut, IoctlOut, Kstatfs, LkOut, LseekOut, OpenOut, StatxOut, WriteOut,
 };
 use crate::connection::Connection;
-use crate::held::Held;
+use crate::held_replies::HeldReply;
 
 /// The kernel takes no errno from here on.
 const ERRNO_END: i32 = 512;
@@ -53,13 +53,13 @@ impl Reply {
     }
 
     /// Lets the request wait for its answer, and lets go of it when the caller is interrupted: then `on_interrupt` gets
-    /// the reply. Otherwise [`Held::take`] does. Only one of the two.
+    /// the reply. Otherwise [`HeldReply::take`] does. Only one of the two.
     ///
     /// Any signal interrupts, a timer's too; a killed caller dies only when the reply is there. So `on_interrupt` answers
     /// at once: with the number of bytes taken, or EINTR where nothing was done. It runs on a thread that reads for all
     /// sessions and must not wait for anything; if the interrupt came before this call, it runs inside it.
-    pub fn hold(self, on_interrupt: impl FnOnce(Reply) + Send + 'static) -> Held {
-        Held::new(self, Box::new(on_interrupt))
+    pub fn hold(self, on_interrupt: impl FnOnce(Reply) + Send + 'static) -> HeldReply {
+        HeldReply::new(self, Box::new(on_interrupt))
     }
 
     /// It failed.

@@ -27,7 +27,7 @@ use crate::landing::{LandedMessage, LandingPad};
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
 use crate::parse::{Operation, ParseError, parse, parse_write};
-use crate::pool::{Context, Enrolment, Pool, PoolError, is_handling};
+use crate::pool::{Context, Pool, PoolError, Registration, is_handling};
 use crate::reply::Reply;
 use crate::transport::Transport;
 
@@ -106,7 +106,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         check_max_write(pool, options.max_write)?;
         let connection = Connection::new(Box::new(transport));
-        let negotiated = shake_hands(&connection, options)?;
+        let negotiated = handshake(&connection, options)?;
         Self::serve(pool, connection, negotiated, fs)
     }
 
@@ -141,13 +141,13 @@ impl Session {
             state: AtomicU64::new(0),
             is_finished: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
-            enrolment: pool.enrolment(),
+            registration: pool.new_registration(),
             how: Mutex::new(TRANSPORT, None),
             ended: Completion::new(),
             hooks: Mutex::new(TRANSPORT, Some(Vec::new())),
         };
         let shared = Arc::new(shared);
-        if let Err(error) = pool.enrol(&shared.enrolment, &shared) {
+        if let Err(error) = pool.register(&shared.registration, &shared) {
             shared.end_from_outside(Ended::Detached);
             return Err(error.into());
         }
@@ -209,7 +209,7 @@ impl Session {
             }
         };
         if let Some(hook) = late {
-            self.shared.tell(hook);
+            self.shared.call_hook(hook);
         }
     }
 
@@ -245,7 +245,7 @@ fn check_max_write(pool: &Pool, wanted: u32) -> Result<(), SessionError> {
 }
 
 /// Reads INIT and answers it.
-fn shake_hands(connection: &Connection, options: &InitOptions) -> Result<Negotiated, SessionError> {
+fn handshake(connection: &Connection, options: &InitOptions) -> Result<Negotiated, SessionError> {
     // The kernel insists on a buffer for the largest request even for this one.
     let mut pad = LandingPad::new(options.max_write as usize, 0)?;
     let transport = &connection.transport;
@@ -289,7 +289,7 @@ pub(crate) struct Shared {
     is_finished: AtomicBool,
     /// Threads that a handler of this session keeps blocked.
     pub(crate) blocked: AtomicUsize,
-    enrolment: Enrolment,
+    registration: Registration,
     how: Mutex<Option<Ended>>,
     ended: Completion,
     /// S2. `None` once they are called.
@@ -310,12 +310,12 @@ impl Shared {
             let _ = catch_unwind(AssertUnwindSafe(|| self.fs.destroy()));
             self.ended.complete_all();
             let hooks = self.hooks.lock().take();
-            hooks.into_iter().flatten().for_each(|hook| self.tell(hook));
+            hooks.into_iter().flatten().for_each(|hook| self.call_hook(hook));
         }
     }
 
     /// S2.
-    fn tell(&self, hook: Hook) {
+    fn call_hook(&self, hook: Hook) {
         let how = self.how();
         if catch_unwind(AssertUnwindSafe(|| hook(how))).is_err() {
             tracing::error!("who was told of the end of a session panicked");
@@ -331,7 +331,7 @@ impl Shared {
     pub(crate) fn end(&self, how: Ended) {
         if self.state.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
             *self.how.lock() = Some(how);
-            self.enrolment.strike(self.connection.transport.fd());
+            self.registration.unregister(self.connection.transport.fd());
         }
     }
 

@@ -23,14 +23,14 @@ use crate::tenants::{Tenant, TenantConfig, TenantId, Tenants, TenantsError, Watc
 use crate::volume::lock_order::{CONFIGURING, TENANCY};
 
 /// How long the watching thread may take to see that nobody needs it any more.
-const LOOK: Duration = Duration::from_secs(5);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-struct Paying {
+struct Charged {
     memcg: Arc<Memcg>,
     limit_bytes: Option<u64>,
 }
 
-impl Paying {
+impl Charged {
     fn set_limit(&mut self, limit_bytes: Option<u64>) {
         if self.limit_bytes != limit_bytes {
             self.limit_bytes = limit_bytes;
@@ -43,8 +43,8 @@ impl Paying {
 pub struct Tenancy {
     tenants: Tenants,
     engine: Engine,
-    paying: RwLock<HashMap<TenantId, Paying>>,
-    /// How many tenants were told to be removed, or were configured; changes with `paying` locked.
+    charged: RwLock<HashMap<TenantId, Charged>>,
+    /// How many tenants were told to be removed, or were configured; changes with `charged` locked.
     changes: AtomicU64,
     /// Held from when something is configured until those who pay have their new limits.
     configuring: Mutex<()>,
@@ -58,11 +58,11 @@ impl Tenancy {
     /// There is no thread.
     pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
         let watcher = tenants.watcher();
-        let paying = RwLock::new(TENANCY, HashMap::new());
+        let charged = RwLock::new(TENANCY, HashMap::new());
         let (changes, configuring) = (AtomicU64::new(0), Mutex::new(CONFIGURING, ()));
-        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), paying, changes, configuring });
+        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), charged, changes, configuring });
         if let Some(watcher) = watcher {
-            if let Some(reason) = watcher.polls_because() {
+            if let Some(reason) = watcher.polling_reason() {
                 tracing::warn!(reason, "removed cgroups are looked for once a second");
             }
             let weak = Arc::downgrade(&tenancy);
@@ -75,22 +75,22 @@ impl Tenancy {
     pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
         loop {
             let changes = self.changes.load(Ordering::Acquire); // and only then whom
-            let tenant = self.tenants.of(pid, uid)?;
-            if let Some(paying) = self.paying.read().get(&tenant.id)
-                && paying.limit_bytes == tenant.limit_bytes
+            let tenant = self.tenants.find(pid, uid)?;
+            if let Some(charged) = self.charged.read().get(&tenant.id)
+                && charged.limit_bytes == tenant.limit_bytes
             {
-                return Some(Arc::clone(&paying.memcg));
+                return Some(Arc::clone(&charged.memcg));
             }
-            if let Some(memcg) = self.learn(&tenant, changes) {
+            if let Some(memcg) = self.insert(&tenant, changes) {
                 return Some(memcg);
             }
         }
     }
 
     /// The same of a tenant that pays for something already: who only finds things in the cache becomes no tenant by that.
-    pub(crate) fn known(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
-        let tenant = self.tenants.of(pid, uid)?;
-        self.paying.read().get(&tenant.id).map(|paying| Arc::clone(&paying.memcg))
+    pub(crate) fn existing(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
+        let tenant = self.tenants.find(pid, uid)?;
+        self.charged.read().get(&tenant.id).map(|charged| Arc::clone(&charged.memcg))
     }
 
     /// Whether what thread `pid` of `uid` reads and writes is to stay out of the cache, if its tenant says anything of that.
@@ -98,7 +98,7 @@ impl Tenancy {
         if !self.tenants.has_dontcache() {
             return None;
         }
-        self.tenants.of(pid, uid)?.dontcache
+        self.tenants.find(pid, uid)?.dontcache
     }
 
     /// Configures `config` for `tenant`, in place of what was configured for it; nothing for one that says nothing. Who pays
@@ -116,14 +116,14 @@ impl Tenancy {
         let path = self.tenants.set_config(tenant, config)?;
         let name = path.to_string_lossy();
         let ids: Vec<TenantId> = {
-            let table = self.paying.write();
+            let table = self.charged.write();
             self.changes.fetch_add(1, Ordering::Release);
-            table.iter().filter(|(_, paying)| paying.memcg.name() == name).map(|(id, _)| *id).collect()
+            table.iter().filter(|(_, charged)| charged.memcg.name() == name).map(|(id, _)| *id).collect()
         };
         for id in ids {
             let limit_bytes = self.tenants.limit_bytes(id, &path);
-            if let Some(paying) = self.paying.write().get_mut(&id) {
-                paying.set_limit(limit_bytes);
+            if let Some(charged) = self.charged.write().get_mut(&id) {
+                charged.set_limit(limit_bytes);
             }
         }
         Ok(())
@@ -131,27 +131,27 @@ impl Tenancy {
 
     /// The `Memcg` of a tenant that was looked for after `changes`. `None`: a tenant was removed or configured meanwhile. If
     /// it was this one, nobody would ever take its `Memcg` offline, or its limit would be an old one.
-    fn learn(&self, tenant: &Tenant, changes: u64) -> Option<Arc<Memcg>> {
-        let mut table = self.paying.write();
+    fn insert(&self, tenant: &Tenant, changes: u64) -> Option<Arc<Memcg>> {
+        let mut table = self.charged.write();
         if self.changes.load(Ordering::Relaxed) != changes {
             return None;
         }
-        let paying = table.entry(tenant.id).or_insert_with(|| Paying {
+        let charged = table.entry(tenant.id).or_insert_with(|| Charged {
             memcg: self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes),
             limit_bytes: tenant.limit_bytes,
         });
-        paying.set_limit(tenant.limit_bytes);
-        Some(Arc::clone(&paying.memcg))
+        charged.set_limit(tenant.limit_bytes);
+        Some(Arc::clone(&charged.memcg))
     }
 
     fn forget(&self, id: TenantId) {
         let removed = {
-            let mut table = self.paying.write();
+            let mut table = self.charged.write();
             self.changes.fetch_add(1, Ordering::Release);
             table.remove(&id)
         };
-        if let Some(paying) = removed {
-            self.engine.memcg_offline(&paying.memcg);
+        if let Some(charged) = removed {
+            self.engine.memcg_offline(&charged.memcg);
         }
     }
 }
@@ -159,7 +159,7 @@ impl Tenancy {
 /// Takes tenants offline whose cgroups are removed, until the tenancy is gone.
 fn watch(tenancy: &Weak<Tenancy>, mut watcher: Watcher) {
     loop {
-        let timeout = watcher.poll_interval().map_or(LOOK, |interval| interval.min(LOOK));
+        let timeout = watcher.poll_interval().map_or(EXIT_POLL_INTERVAL, |interval| interval.min(EXIT_POLL_INTERVAL));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let fd = watcher.fd();
         let mut polled: Vec<_> = fd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

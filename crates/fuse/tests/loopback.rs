@@ -15,8 +15,8 @@ use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, SetxattrIn, WriteIn, init};
 use slackwater_fuse::loopback::{Loopback, Peer, loopback, message};
 use slackwater_fuse::{
-    Context, Ended, Errno, FileSystem, Forgets, Held, InitOptions, Landed, NegotiateError, Notification, Operation,
-    Payload, Pool, PoolOptions, Reply, RequestHeader, Session, SessionError, Transport,
+    Context, Ended, Errno, FileSystem, Forgets, HeldReply, InitOptions, Landed, NegotiateError, Notification,
+    Operation, Payload, Pool, PoolOptions, Reply, RequestHeader, Session, SessionError, Transport,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ const BLOCK: u64 = 400;
 /// Does what the node says.
 #[derive(Default)]
 struct Script {
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<HeldReply>>,
     late: Mutex<Vec<Reply>>,
     interrupts: Arc<AtomicUsize>,
     forgotten: Mutex<Vec<(u64, u64)>>,

@@ -12,7 +12,7 @@ use slackwater_fuse::mount::{MountError, MountOptions};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
 use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
-pub(crate) use slackwater_fuse::{Missing, Tenancy};
+pub(crate) use slackwater_fuse::{MissingFeature, Tenancy};
 use slackwater_size as size;
 
 use crate::control::protocol::{VolumeOptions, Writers};
@@ -93,13 +93,15 @@ impl Door {
     }
 
     /// What the kernel lacks.
-    pub(crate) fn missing(&self) -> &[Missing] {
+    pub(crate) fn missing(&self) -> &[MissingFeature] {
         self.mounted.missing_features()
     }
 
     /// What the kernel lacks, and what is lost with it.
     pub(crate) fn missing_features(&self) -> Vec<String> {
-        let text = |missing: &Missing| format!("this kernel has no {}; without it: {}", missing.feature, missing.lost);
+        let text = |missing: &MissingFeature| {
+            format!("this kernel has no {}; without it: {}", missing.feature, missing.affects)
+        };
         self.missing().iter().map(text).collect()
     }
 

@@ -13,7 +13,7 @@ use slackwater_backends::SystemClock;
 
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
-use crate::mount::door::{self, Door, Missing, Umount};
+use crate::mount::door::{self, Door, MissingFeature, Umount};
 
 /// The smallest that works.
 const ARENA_BYTES: u64 = 8 << 20;
@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Nothing can be mounted here.
-pub(crate) fn missing_features() -> Result<Vec<Missing>, Failure> {
+pub(crate) fn missing_features() -> Result<Vec<MissingFeature>, Failure> {
     let cannot = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot try a mount: {error}"));
     let place = Place::new().map_err(|error| cannot(&error))?;
     let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;

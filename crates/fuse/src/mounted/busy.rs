@@ -10,25 +10,25 @@ use slackwater::Tick;
 use slackwater_sync::Completion;
 
 use crate::mount::UnmountError;
-use crate::mounted::patience::Patience;
-use crate::mounted::{LOOK, MountedError, MountedVolume, namespaces};
+use crate::mounted::deadline::Deadline;
+use crate::mounted::{MountedError, MountedVolume, POLL_INTERVAL, namespaces};
 
 /// For how long a mount may be busy with nobody to be found. Who starts a program has what it had open in the child
 /// for a moment, and what is closed is in use until the kernel has come to it.
-const PASSING: Duration = Duration::from_millis(250);
+const TRANSIENT_MAX: Duration = Duration::from_millis(250);
 
 impl MountedVolume {
     /// Calls whose callers were let go hold the session open, and nobody else: they end before it is detached.
-    pub(super) fn wait_for_calls(&self, patience: &Patience) -> Result<(), MountedError> {
+    pub(super) fn wait_for_calls(&self, deadline: &Deadline) -> Result<(), MountedError> {
         let pause = Completion::new();
         while self.volume.calls() > 0
             && rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE) != Err(Errno::BUSY)
         {
             let _ = self.touch();
-            if patience.is_over() {
-                return Err(self.late());
+            if deadline.has_passed() {
+                return Err(self.deadline_error());
             }
-            pause.wait_timeout(LOOK / 50);
+            pause.wait_timeout(POLL_INTERVAL / 50);
         }
         Ok(())
     }
@@ -39,7 +39,7 @@ impl MountedVolume {
         loop {
             let _ = self.touch();
             match rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
-                Err(Errno::BUSY) => self.wait_while_passing(begun)?,
+                Err(Errno::BUSY) => self.wait_if_transient(begun)?,
                 // An access takes the mark away that the question has left.
                 Err(Errno::AGAIN) => {
                     return self.touch().map_err(|errno| MountedError::Unmount(UnmountError::Kernel(errno)));
@@ -51,12 +51,12 @@ impl MountedVolume {
     }
 
     /// After the kernel's "busy": pauses, to ask it again, for as long since `begun` as nobody is found who uses it.
-    pub(super) fn wait_while_passing(&self, begun: Tick) -> Result<(), MountedError> {
+    pub(super) fn wait_if_transient(&self, begun: Tick) -> Result<(), MountedError> {
         let holders = self.holders();
-        if !holders.is_empty() || self.sb.now().since(begun) > PASSING {
+        if !holders.is_empty() || self.sb.now().since(begun) > TRANSIENT_MAX {
             return Err(MountedError::Busy { mountpoint: self.mountpoint.clone(), holders });
         }
-        Completion::new().wait_timeout(LOOK / 10);
+        Completion::new().wait_timeout(POLL_INTERVAL / 10);
         Ok(())
     }
 
@@ -65,13 +65,13 @@ impl MountedVolume {
         dev_of(&self.mountpoint).map(|_| ())
     }
 
-    pub(super) fn elsewhere(&self) -> MountedError {
-        let mut holders = namespaces::others_than(&self.mountpoint, self.dev);
+    pub(super) fn elsewhere_error(&self) -> MountedError {
+        let mut holders = namespaces::other_mounts(&self.mountpoint, self.dev);
         holders.extend(self.holders());
         MountedError::Elsewhere { mountpoint: self.mountpoint.clone(), holders }
     }
 
-    pub(super) fn busy(&self) -> MountedError {
+    pub(super) fn busy_error(&self) -> MountedError {
         MountedError::Busy { mountpoint: self.mountpoint.clone(), holders: self.holders() }
     }
 }

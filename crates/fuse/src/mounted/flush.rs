@@ -8,8 +8,8 @@ use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::{Arc, thread};
 
-use crate::mounted::patience::Patience;
-use crate::mounted::{LOOK, MountedError, MountedVolume, Progress, Step};
+use crate::mounted::deadline::Deadline;
+use crate::mounted::{MountedError, MountedVolume, POLL_INTERVAL, Progress, Step};
 use crate::notifier::Notifier;
 use crate::volume::Volume;
 use crate::volume::lock_order::LEAF;
@@ -22,7 +22,7 @@ impl MountedVolume {
     pub(super) fn flush(
         &self,
         step: Step,
-        patience: &Patience,
+        deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         struct Flush {
@@ -31,36 +31,36 @@ impl MountedVolume {
         }
         let flush = Arc::new(Flush { result: Mutex::new(LEAF, None), done: Completion::new() });
         let (sb, volume, notifier) = (Arc::clone(&self.sb), Arc::clone(&self.volume), self.session.notifier().clone());
-        let (result, its_patience) = (Arc::clone(&flush), patience.clone());
+        let (result, its_deadline) = (Arc::clone(&flush), deadline.clone());
         let work = move || {
-            let pushed = push_mapped(&volume, &notifier).map_err(MountedError::Mapped);
-            let flushed = pushed.and_then(|()| flush_unless_overtaken(&sb, &its_patience));
+            let pushed = flush_mapped(&volume, &notifier).map_err(MountedError::Mapped);
+            let flushed = pushed.and_then(|()| flush_unless_overtaken(&sb, &its_deadline));
             *result.result.lock() = Some(flushed);
             result.done.complete_all();
         };
         if thread::Builder::new().name("sw-umount".to_owned()).spawn(work).is_err() {
-            return Err(self.late());
+            return Err(self.deadline_error());
         }
-        while flush.done.wait_timeout(LOOK) {
+        while flush.done.wait_timeout(POLL_INTERVAL) {
             self.report(step, progress);
             // The thread gets as far as it can first.
-            if patience.until().is_some_and(|until| self.sb.now() > until + LOOK) {
-                return Err(self.late());
+            if deadline.until().is_some_and(|until| self.sb.now() > until + POLL_INTERVAL) {
+                return Err(self.deadline_error());
             }
         }
         let result = flush.result.lock().take();
-        result.unwrap_or_else(|| Err(self.late()))
+        result.unwrap_or_else(|| Err(self.deadline_error()))
     }
 }
 
 /// Flushes, until everything is in the backend or writers bring as much as the backend takes: then only a freeze
 /// helps. A backend that takes nothing is waited for here, where nobody else has to.
-fn flush_unless_overtaken(sb: &Arc<SuperBlock>, patience: &Patience) -> Result<(), MountedError> {
+fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: &Deadline) -> Result<(), MountedError> {
     loop {
         let before = sb.status();
         let slice = sb.now() + SLICE;
-        match sb.flush_until(Some(patience.until().map_or(slice, |until| until.min(slice)))) {
-            Err(UmountError::Deadline { .. }) if !patience.is_over() => {}
+        match sb.flush_until(Some(deadline.until().map_or(slice, |until| until.min(slice)))) {
+            Err(UmountError::Deadline { .. }) if !deadline.has_passed() => {}
             flushed => return Ok(flushed?),
         }
         let after = sb.status();
@@ -75,9 +75,9 @@ fn flush_unless_overtaken(sb: &Arc<SuperBlock>, patience: &Patience) -> Result<(
 ///
 /// # Blocking
 /// Until the kernel has the pages' locks, which requests in flight hold.
-pub(super) fn push_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
-    for node in volume.maybe_mapped() {
-        notifier.push_pages(node)?;
+pub(super) fn flush_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
+    for node in volume.mapped_nodes() {
+        notifier.flush_pages(node)?;
     }
     Ok(())
 }

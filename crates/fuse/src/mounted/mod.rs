@@ -21,11 +21,11 @@
 //! `UMOUNT` is the first of all. An unmount tries it, one with force until its deadline; `wait_ended` waits for it.
 
 mod busy;
+mod deadline;
 mod error;
 mod flush;
 mod holders;
 mod namespaces;
-mod patience;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -40,13 +40,13 @@ use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
-use crate::connections::cut_off;
+use crate::fusectl::abort_connection;
 use crate::mount::{self, MountOptions, UnmountError};
 use crate::mounted::busy::dev_of;
-use crate::mounted::flush::push_mapped;
-use crate::mounted::patience::Patience;
+use crate::mounted::deadline::Deadline;
+use crate::mounted::flush::flush_mapped;
 use crate::mounted::start::Started;
-use crate::negotiate::Missing;
+use crate::negotiate::MissingFeature;
 use crate::pool::Pool;
 use crate::printable::Printable as _;
 use crate::session::Session;
@@ -58,17 +58,17 @@ pub use error::{MountVolumeError, MountedError};
 pub use holders::{Hold, Holder};
 
 /// Time between two reports of progress, and two looks at what changes by itself.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the kernel may take to drop its last reference after umount2(2), before it is taken for granted that
 /// the volume is mounted somewhere else as well.
-const ELSEWHERE: Duration = Duration::from_secs(2);
+const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
 /// One volume, mounted at a path.
 pub struct MountedVolume {
     sb: Arc<SuperBlock>,
     volume: Arc<Volume>,
     session: Session,
-    missing: Vec<Missing>,
+    missing: Vec<MissingFeature>,
     mountpoint: PathBuf,
     /// `st_dev` of its files.
     dev: u64,
@@ -129,8 +129,8 @@ impl MountedVolume {
     ) -> Result<Arc<Self>, MountVolumeError> {
         let volume = Volume::new(&sb, tenancy, options.dontcache)?;
         let started = start::start(pool, &volume, mountpoint, options);
-        let Started { session, dev, missing } = started.inspect_err(|_| volume.let_go())?;
-        volume.give_back_under_pressure();
+        let Started { session, dev, missing } = started.inspect_err(|_| volume.tear_down())?;
+        volume.register_prune_hook();
         let umount = Mutex::new(UMOUNT, ());
         let (mountpoint, discards) = (mountpoint.to_owned(), AtomicBool::new(false));
         Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, dev, umount, discards }))
@@ -147,7 +147,7 @@ impl MountedVolume {
     }
 
     /// What this kernel does not have.
-    pub fn missing_features(&self) -> &[Missing] {
+    pub fn missing_features(&self) -> &[MissingFeature] {
         &self.missing
     }
 
@@ -187,7 +187,7 @@ impl MountedVolume {
     /// # Blocking
     /// For the backend. The caller is not in a handler.
     pub fn sync(&self) -> Result<(), MountedError> {
-        push_mapped(&self.volume, self.session.notifier()).map_err(MountedError::Mapped)?;
+        flush_mapped(&self.volume, self.session.notifier()).map_err(MountedError::Mapped)?;
         Ok(self.sb.sync()?)
     }
 
@@ -200,24 +200,24 @@ impl MountedVolume {
     /// For the backend, until the deadline at most.
     pub fn umount(&self, request: UmountRequest, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
         self.note_discard(request); // ends a flush that nobody waits for any more
-        let patience = Patience::begin(&self.sb, request);
-        let unmounted = self.umount_within(request, &patience, progress);
+        let deadline = Deadline::begin(&self.sb, request);
+        let unmounted = self.umount_steps(request, &deadline, progress);
         let is_late = matches!(unmounted, Err(MountedError::Deadline { .. } | MountedError::InProgress));
-        let is_left = request.force && !request.discard && is_late && self.is_cut_off();
-        if is_left { Err(self.left()) } else { unmounted }
+        let is_left = request.force && !request.discard && is_late && self.is_aborted();
+        if is_left { Err(self.left_error()) } else { unmounted }
     }
 
-    fn umount_within(
+    fn umount_steps(
         &self,
         request: UmountRequest,
-        patience: &Patience,
+        deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
-        let Some(_only) = self.umount.try_lock().or_else(|| self.lock_by_force(request, patience)) else {
+        let Some(_only) = self.umount.try_lock().or_else(|| self.lock_forced(request, deadline)) else {
             return Err(MountedError::InProgress);
         };
-        if !self.is_cut_off() && (request.force || self.is_here()) {
-            match self.flush_and_detach(request, patience, progress) {
+        if !self.is_aborted() && (request.force || self.is_mounted_here()) {
+            match self.flush_and_detach(request, deadline, progress) {
                 Err(error) if request.force => {
                     let mountpoint = self.mountpoint.printable();
                     tracing::warn!(%mountpoint, %error, "unmounting without the rest of the flush");
@@ -226,17 +226,17 @@ impl MountedVolume {
                 detached => detached?,
             }
         }
-        let detached = self.wait_detached(request.force, patience);
+        let detached = self.wait_detached(request.force, deadline);
         self.note_discard(request);
         detached?;
-        self.end(request, patience, progress)
+        self.end(request, deadline, progress)
     }
 
     /// With force the end of another unmount is waited for, and at the deadline the connection is aborted without its lock.
-    fn lock_by_force(&self, request: UmountRequest, patience: &Patience) -> Option<MutexGuard<'_, ()>> {
+    fn lock_forced(&self, request: UmountRequest, deadline: &Deadline) -> Option<MutexGuard<'_, ()>> {
         let pause = Completion::new();
-        while request.force && !patience.is_over() {
-            pause.wait_timeout(LOOK);
+        while request.force && !deadline.has_passed() {
+            pause.wait_timeout(POLL_INTERVAL);
             if let Some(only) = self.umount.try_lock() {
                 return Some(only);
             }
@@ -250,7 +250,7 @@ impl MountedVolume {
     /// Takes the mount away at once, from everywhere: later requests fail, and nothing is flushed. The data that the backend does
     /// not have stays in the engine, as with `Left`.
     pub fn abort(&self) {
-        self.volume.refuse(true);
+        self.volume.set_refusing(true);
         if let Err(error) = self.detach(true) {
             tracing::warn!(%error, "the mount cannot be detached");
         }
@@ -258,7 +258,7 @@ impl MountedVolume {
 
     /// A later end of the volume discards, from now on: nobody can write any more. Not before: an unmount may fail.
     fn note_discard(&self, request: UmountRequest) {
-        if request.discard && self.is_cut_off() {
+        if request.discard && self.is_aborted() {
             self.discards.store(true, Ordering::Release);
         }
     }
@@ -272,17 +272,17 @@ impl MountedVolume {
     /// The engine found references that should not be: the volume is gone, its data is in the backend.
     pub fn wait_ended(&self) -> Result<(), MountedError> {
         let _ = self.session.wait_ended();
-        let again = UmountRequest { deadline: Some(LOOK * 10), ..UmountRequest::default() };
+        let again = UmountRequest { deadline: Some(POLL_INTERVAL * 10), ..UmountRequest::default() };
         let pause = Completion::new();
         loop {
             let ended = {
                 // Another unmount is about to come to its end.
                 let _only = self.umount.lock();
                 let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
-                self.end(request, &Patience::begin(&self.sb, request), &|_| {})
+                self.end(request, &Deadline::begin(&self.sb, request), &|_| {})
             };
             match ended {
-                Err(MountedError::Deadline { .. } | MountedError::Busy { .. }) => pause.wait_timeout(LOOK),
+                Err(MountedError::Deadline { .. } | MountedError::Busy { .. }) => pause.wait_timeout(POLL_INTERVAL),
                 ended => return ended,
             };
         }
@@ -321,7 +321,7 @@ impl MountedVolume {
     fn flush_and_detach(
         &self,
         request: UmountRequest,
-        patience: &Patience,
+        deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if !request.force {
@@ -329,14 +329,14 @@ impl MountedVolume {
         }
         if request.discard {
             // Nothing is waited for: the backend may be dead.
-            self.volume.refuse(request.force);
-            return self.detach(request.force).inspect_err(|_| self.volume.refuse(false));
+            self.volume.set_refusing(request.force);
+            return self.detach(request.force).inspect_err(|_| self.volume.set_refusing(false));
         }
-        self.flush(Step::Flushing, patience, progress)?;
-        self.volume.refuse(request.force);
-        let detached = self.freeze_and_detach(request.force, patience, progress);
+        self.flush(Step::Flushing, deadline, progress)?;
+        self.volume.set_refusing(request.force);
+        let detached = self.freeze_and_detach(request.force, deadline, progress);
         if detached.is_err() {
-            self.volume.refuse(false);
+            self.volume.set_refusing(false);
             self.sb.thaw();
         }
         detached
@@ -345,18 +345,18 @@ impl MountedVolume {
     fn freeze_and_detach(
         &self,
         force: bool,
-        patience: &Patience,
+        deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if force {
             // Requests get EIO; what a mapping has is still taken, and then no more.
-            self.flush(Step::FlushingTheRest, patience, progress)?;
+            self.flush(Step::FlushingTheRest, deadline, progress)?;
         }
-        patience.keep(|until| self.sb.freeze_writes(until))?;
+        deadline.retry(|until| self.sb.freeze_writes(until))?;
         self.report(Step::FlushingTheRest, progress);
-        patience.keep(|until| self.sb.flush_until(until))?;
+        deadline.retry(|until| self.sb.flush_until(until))?;
         if !force {
-            self.wait_for_calls(patience)?;
+            self.wait_for_calls(deadline)?;
         }
         self.detach(force)
     }
@@ -372,7 +372,7 @@ impl MountedVolume {
         loop {
             let unmounted = match force {
                 false => mount::unmount(&self.mountpoint, false),
-                true if !self.is_here() => Ok(()),
+                true if !self.is_mounted_here() => Ok(()),
                 // Cuts the connection as well.
                 true if rustix::process::geteuid().is_root() => {
                     let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
@@ -383,16 +383,16 @@ impl MountedVolume {
             match unmounted {
                 Ok(()) => {
                     if force
-                        && !self.is_cut_off()
-                        && let Err(error) = cut_off(minor(self.dev))
+                        && !self.is_aborted()
+                        && let Err(error) = abort_connection(minor(self.dev))
                     {
                         tracing::warn!(%error, "the connection cannot be aborted");
                     }
                     return Ok(());
                 }
-                Err(UnmountError::Busy(_)) => self.wait_while_passing(begun)?,
+                Err(UnmountError::Busy(_)) => self.wait_if_transient(begun)?,
                 // Somebody was faster.
-                Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(ELSEWHERE).is_some() => {
+                Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(RELEASE_WAIT).is_some() => {
                     return Ok(());
                 }
                 Err(error) => return Err(MountedError::Unmount(error)),
@@ -401,41 +401,41 @@ impl MountedVolume {
     }
 
     /// Whether it is mounted at its mountpoint still, and nothing else on top of it.
-    fn is_here(&self) -> bool {
+    fn is_mounted_here(&self) -> bool {
         dev_of(&self.mountpoint) == Ok(self.dev)
     }
 
     /// Step 6.
-    fn wait_detached(&self, force: bool, patience: &Patience) -> Result<(), MountedError> {
+    fn wait_detached(&self, force: bool, deadline: &Deadline) -> Result<(), MountedError> {
         let begun = self.sb.now();
-        while self.session.wait_ended_timeout(LOOK / 50).is_none() {
+        while self.session.wait_ended_timeout(POLL_INTERVAL / 50).is_none() {
             let waited = self.sb.now().since(begun);
-            if self.is_cut_off() {
-                if patience.is_over() && waited >= if force { LOOK } else { ELSEWHERE } {
-                    return Err(self.late()); // calls that wait for the backend hold what they work on
+            if self.is_aborted() {
+                if deadline.has_passed() && waited >= if force { POLL_INTERVAL } else { RELEASE_WAIT } {
+                    return Err(self.deadline_error()); // calls that wait for the backend hold what they work on
                 }
-            } else if waited >= ELSEWHERE {
-                self.volume.refuse(false);
+            } else if waited >= RELEASE_WAIT {
+                self.volume.set_refusing(false);
                 self.sb.thaw();
-                return Err(self.elsewhere());
+                return Err(self.elsewhere_error());
             }
         }
         Ok(())
     }
 
     /// Whether the kernel has let go of the connection; calls of earlier may still run.
-    fn is_cut_off(&self) -> bool {
+    fn is_aborted(&self) -> bool {
         let Ok(fd) = self.session.try_clone_fd() else { return false };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
     }
 
-    fn late(&self) -> MountedError {
+    fn deadline_error(&self) -> MountedError {
         let status = self.sb.status();
         MountedError::Deadline { dirty_bytes: status.bytes_left(), cause: status.failing }
     }
 
-    fn left(&self) -> MountedError {
+    fn left_error(&self) -> MountedError {
         let status = self.sb.status();
         MountedError::Left { dirty_bytes: status.bytes_left(), cause: status.failing }
     }
@@ -444,24 +444,24 @@ impl MountedVolume {
     fn end(
         &self,
         request: UmountRequest,
-        patience: &Patience,
+        deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
-        self.volume.let_go();
+        self.volume.tear_down();
         let pause = Completion::new();
         loop {
             self.report(Step::Ending, progress);
-            let left = patience.until().map(|until| until.since(self.sb.now()).max(LOOK));
+            let left = deadline.until().map(|until| until.since(self.sb.now()).max(POLL_INTERVAL));
             let options = UmountOptions { deadline: left, discard: request.discard };
             match self.sb.umount(options) {
                 Ok(()) | Err(UmountError::NotMounted) => return Ok(()),
-                Err(UmountError::Deadline { .. }) if !patience.is_over() => {}
+                Err(UmountError::Deadline { .. }) if !deadline.has_passed() => {}
                 // The last call is about to return what it has.
-                Err(UmountError::Busy { .. }) if !patience.is_over() => {
-                    pause.wait_timeout(LOOK / 20);
+                Err(UmountError::Busy { .. }) if !deadline.has_passed() => {
+                    pause.wait_timeout(POLL_INTERVAL / 20);
                 }
-                Err(UmountError::Busy { .. }) if request.force => return Err(self.late()),
-                Err(UmountError::Busy { .. }) => return Err(self.busy()),
+                Err(UmountError::Busy { .. }) if request.force => return Err(self.deadline_error()),
+                Err(UmountError::Busy { .. }) => return Err(self.busy_error()),
                 Err(error) => return Err(error.into()),
             }
         }

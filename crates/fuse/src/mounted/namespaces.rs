@@ -10,7 +10,7 @@ use slackwater_arena::MountInfo;
 use crate::mounted::holders::{Hold, Holder, pids};
 
 /// The mounts of the device `dev`, each named by one process of its namespace, without that at `here` in this process's.
-pub(super) fn others_than(here: &Path, dev: u64) -> Vec<Holder> {
+pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
     let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn the_root_is_mounted_in_some_namespace() {
         let dev = fs::metadata("/proc").unwrap().dev();
-        let all = others_than(Path::new("/nowhere"), dev);
+        let all = other_mounts(Path::new("/nowhere"), dev);
         assert!(all.iter().any(|mount| mount.path == Path::new("/proc") && mount.how == Hold::Mount));
-        let elsewhere = others_than(Path::new("/proc"), dev);
+        let elsewhere = other_mounts(Path::new("/proc"), dev);
         let own = fs::read_link("/proc/self/ns/mnt").unwrap();
         let is_here = |holder: &Holder| {
             let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.pid));

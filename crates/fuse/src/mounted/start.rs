@@ -5,20 +5,20 @@ use std::path::Path;
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{ROOT_ID, init};
-use crate::coherence::TrialFile;
+use crate::coherence::ProbeFile;
 use crate::mount::{self, MountOptions};
 use crate::mounted::{MountVolumeError, dev_of};
-use crate::negotiate::{InitOptions, Missing};
+use crate::negotiate::{InitOptions, MissingFeature};
 use crate::notifier::Notification;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::transport::DevFuse;
 use crate::volume::{Served, Volume};
 
-/// What the trial has not found.
-const COHERENCE: Missing = Missing {
+/// What the probe has not found.
+const COHERENCE: MissingFeature = MissingFeature {
     feature: "cache that follows writes around it",
-    lost: "files open for reading in the kernel's cache: each of their reads is a request, and slower",
+    affects: "files open for reading in the kernel's cache: each of their reads is a request, and slower",
 };
 
 /// A mount that works.
@@ -27,7 +27,7 @@ pub(super) struct Started {
     /// `st_dev` of its files.
     pub(super) dev: u64,
     /// What this kernel does not have.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingFeature>,
 }
 
 /// Mounts a volume and serves it.
@@ -40,8 +40,8 @@ pub(super) fn start(
     let device = mount::mount(mountpoint, options)?;
     let start = || -> Result<Started, MountVolumeError> {
         let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
-        let trial = Arc::new(TrialFile::new());
-        let served = Served { volume: Arc::clone(volume), trial: Arc::clone(&trial) };
+        let probe = Arc::new(ProbeFile::new());
+        let served = Served { volume: Arc::clone(volume), probe: Arc::clone(&probe) };
         let default = InitOptions::default();
         let options_of_session = InitOptions { wanted: default.wanted | init::EXPORT_SUPPORT, ..default };
         let session = Session::start(pool, transport, &options_of_session, Arc::new(served))?;
@@ -49,10 +49,10 @@ pub(super) fn start(
         let mut missing = session.negotiated().missing.clone();
         if options.read_only {
             // Nobody writes around the cache.
-            trial.end();
-            volume.trust_cache();
-        } else if is_coherent(&trial, &session, mountpoint) {
-            volume.trust_cache();
+            probe.end();
+            volume.trust_kernel_cache();
+        } else if is_coherent(&probe, &session, mountpoint) {
+            volume.trust_kernel_cache();
         } else {
             missing.push(COHERENCE);
         }
@@ -64,10 +64,10 @@ pub(super) fn start(
     })
 }
 
-fn is_coherent(trial: &TrialFile, session: &Session, mountpoint: &Path) -> bool {
-    let outcome = trial.make_trial(mountpoint);
+fn is_coherent(probe: &ProbeFile, session: &Session, mountpoint: &Path) -> bool {
+    let outcome = probe.run(mountpoint);
     // The kernel need not remember it. Who holds the root's lock may wait for the backend, so another thread waits.
-    let name = trial.name().to_owned();
+    let name = probe.name().to_owned();
     session.notifier().queue(Notification::InvalEntry { parent: ROOT_ID, name });
     outcome.unwrap_or_else(|error| {
         tracing::warn!(%error, "how the kernel's cache works cannot be tried out: readers go around it");

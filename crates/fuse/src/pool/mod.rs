@@ -131,14 +131,14 @@ impl Pool {
     }
 
     /// A place that is not taken yet.
-    pub(crate) fn enrolment(&self) -> Enrolment {
-        Enrolment { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }
+    pub(crate) fn new_registration(&self) -> Registration {
+        Registration { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }
     }
 
     /// From here on the pool serves the session.
-    pub(crate) fn enrol(&self, enrolment: &Enrolment, session: &Arc<Shared>) -> Result<(), PoolError> {
+    pub(crate) fn register(&self, registration: &Registration, session: &Arc<Shared>) -> Result<(), PoolError> {
         let token = self.core.table.insert(session);
-        enrolment.token.store(token, Ordering::Release);
+        registration.token.store(token, Ordering::Release);
         let fd = session.connection.transport.fd();
         epoll::add(&self.core.epoll, fd, epoll::EventData::new_u64(token), EDGE).map_err(PoolError::Epoll)
     }
@@ -157,8 +157,8 @@ impl Drop for Pool {
 /// Threads that the handlers of a session may block whatever the other sessions do (T3).
 const BLOCKED_RESERVE: usize = 2;
 /// Beyond it a session may block this part of the threads that are left. With `n` sessions that hang each has
-/// `1 / (n + LEFT_PART)` of all, and as much is left for one more.
-const LEFT_PART: usize = 4;
+/// `1 / (n + SHARE_DIVISOR)` of all, and as much is left for one more.
+const SHARE_DIVISOR: usize = 4;
 
 /// Token of the event that ends all threads.
 const CLOSING: u64 = u64::MAX;
@@ -182,7 +182,7 @@ impl Core {
     fn may_block(&self, blocked: usize) -> bool {
         let left = self.options.threads_max.saturating_sub(self.blocked.load(Ordering::Relaxed));
         let beyond = blocked.saturating_sub(BLOCKED_RESERVE);
-        blocked < BLOCKED_RESERVE || blocked < self.options.blocked_max && beyond < left / LEFT_PART
+        blocked < BLOCKED_RESERVE || blocked < self.options.blocked_max && beyond < left / SHARE_DIVISOR
     }
 
     /// Starts one more active thread; `is_reserved`: whatever the others have.
@@ -252,14 +252,14 @@ impl Core {
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 /// A session's place in the pool.
-pub(crate) struct Enrolment {
+pub(crate) struct Registration {
     core: Weak<Core>,
     token: AtomicU64,
 }
 
-impl Enrolment {
+impl Registration {
     /// From here on the pool does not serve the session. Threads that are inside read on until they notice.
-    pub(crate) fn strike(&self, fd: BorrowedFd<'_>) {
+    pub(crate) fn unregister(&self, fd: BorrowedFd<'_>) {
         let Some(core) = self.core.upgrade() else { return };
         let _ = epoll::delete(&core.epoll, fd);
         core.table.remove(self.token.load(Ordering::Acquire));

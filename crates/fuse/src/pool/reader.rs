@@ -20,10 +20,10 @@ use crate::session::{Ended, Shared};
 /// How long a thread too many waits for a request before it leaves.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// Requests of one session in a row, before the thread looks at the others.
-const SHARE: usize = 64;
+const BUDGET: usize = 64;
 
 /// Messages in a row that may come after a large write until no more of them is expected.
-const EXPECTED: u8 = 4;
+const LARGE_WINDOW: u8 = 4;
 
 thread_local! {
     static HANDLING: Cell<bool> = const { Cell::new(false) };
@@ -41,17 +41,17 @@ pub(super) struct Reader {
     /// is not at a page in two, so that small ones come in between.
     expects_large: u8,
     /// Sessions that this thread has served, by slot.
-    known: Vec<Option<Known>>,
+    cached: Vec<Option<CachedSession>>,
 }
 
-struct Known {
+struct CachedSession {
     token: u64,
     session: Weak<Shared>,
 }
 
 impl Reader {
     pub(super) const fn new(core: Arc<Core>, pad: LandingPad) -> Self {
-        Self { core, pad, expects_large: 0, known: Vec::new() }
+        Self { core, pad, expects_large: 0, cached: Vec::new() }
     }
 
     /// Serves until the pool closes, or this thread is one too many. Not even a panic of our own ends it.
@@ -100,7 +100,7 @@ impl Reader {
         let transport = &session.connection.transport;
         let mut frames = None;
         let mut is_closed = false;
-        for _ in 0..SHARE {
+        for _ in 0..BUDGET {
             let how = match self.receive(session, &mut frames) {
                 Ok(len) => {
                     let has_edge = self.handle(token, session, frames.as_mut(), len);
@@ -154,7 +154,8 @@ impl Reader {
         }
         let has_blocked = cx.has_blocked();
         HANDLING.set(false);
-        self.expects_large = if self.pad.is_large_write(len) { EXPECTED } else { self.expects_large.saturating_sub(1) };
+        self.expects_large =
+            if self.pad.is_large_write(len) { LARGE_WINDOW } else { self.expects_large.saturating_sub(1) };
         self.pad.advance(len);
         !has_blocked
     }
@@ -162,16 +163,16 @@ impl Reader {
     /// The session of a token. Without a lock where this thread has served it before.
     fn session(&mut self, token: u64) -> Option<Arc<Shared>> {
         let slot = slot_of(token);
-        if let Some(Some(known)) = self.known.get(slot)
-            && known.token == token
+        if let Some(Some(cached)) = self.cached.get(slot)
+            && cached.token == token
         {
-            return known.session.upgrade();
+            return cached.session.upgrade();
         }
         let session = self.core.table.get(token)?;
-        if self.known.len() <= slot {
-            self.known.resize_with(slot + 1, || None);
+        if self.cached.len() <= slot {
+            self.cached.resize_with(slot + 1, || None);
         }
-        self.known[slot] = Some(Known { token, session: Arc::downgrade(&session) });
+        self.cached[slot] = Some(CachedSession { token, session: Arc::downgrade(&session) });
         Some(session)
     }
 }

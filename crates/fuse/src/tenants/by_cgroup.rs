@@ -8,14 +8,14 @@ use slackwater_sync::lock::might_sleep;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
-use crate::tenants::callers::{Caller, Callers, Finding};
 use crate::tenants::cgroups::{CgroupId, Cgroups};
 use crate::tenants::error::{LookupError, TenantsError};
 use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
 use crate::tenants::limits::Limits;
-use crate::tenants::proof::ProofKind;
+use crate::tenants::thread_cache::{CachedTenant, CachedThread, ThreadCache};
+use crate::tenants::thread_handle::ThreadHandleKind;
 use crate::tenants::watches::Watches;
-use crate::tenants::{Tenant, TenantConfig, TenantId, Watcher, named, pid_namespace};
+use crate::tenants::{Tenant, TenantConfig, TenantId, Watcher, cgroup_names, pid_namespace};
 
 /// The root of a hierarchy: kernfs counts from here.
 const ROOT: u64 = 1;
@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 4;
 
 pub(super) struct ByCgroup {
     clock: Arc<dyn Clock>,
-    callers: Callers,
+    threads: ThreadCache,
     cgroups: Arc<Cgroups>,
     /// Of cgroups, as they were at the start: by them cgroups have names.
     mounts: Vec<(Option<Kind>, Hierarchy)>,
@@ -44,22 +44,22 @@ impl ByCgroup {
             return Err(TenantsError::NoCgroups);
         }
         let mounts: Vec<_> = mounts(&mountinfo).collect();
-        let config = named::by_path(config, &mounts, &layout)?;
+        let config = cgroup_names::by_path(config, &mounts, &layout)?;
         let cgroups = Cgroups::new(layout, Limits::new(config), Watches::new());
-        Ok(Self { mounts, ..Self::over(ProofKind::of_this_kernel(), cgroups, clock) })
+        Ok(Self { mounts, ..Self::with_parts(ThreadHandleKind::of_this_kernel(), cgroups, clock) })
     }
 
-    pub(super) fn over(kind: ProofKind, cgroups: Cgroups, clock: Arc<dyn Clock>) -> Self {
-        let (callers, cgroups) = (Callers::new(kind), Arc::new(cgroups));
-        Self { clock, callers, cgroups, mounts: Vec::new(), has_warned: AtomicBool::new(false) }
+    pub(super) fn with_parts(kind: ThreadHandleKind, cgroups: Cgroups, clock: Arc<dyn Clock>) -> Self {
+        let (threads, cgroups) = (ThreadCache::new(kind), Arc::new(cgroups));
+        Self { clock, threads, cgroups, mounts: Vec::new(), has_warned: AtomicBool::new(false) }
     }
 
     /// See [`Tenants::set_config`](super::Tenants::set_config).
     pub(super) fn set_config(&self, name: &Path, config: TenantConfig) -> Result<PathBuf, TenantsError> {
-        let path = named::path_of(name, &self.mounts, &self.cgroups.layout)?;
+        let path = cgroup_names::path_of(name, &self.mounts, &self.cgroups.layout)?;
         // Who configures nothing knows, as a rule, that it is gone.
         if config != TenantConfig::default() {
-            named::warn_if_absent(&path, &self.cgroups.layout);
+            cgroup_names::warn_if_absent(&path, &self.cgroups.layout);
         }
         self.cgroups.set_config(path.clone(), config);
         Ok(path)
@@ -81,58 +81,70 @@ impl ByCgroup {
         might_sleep();
         let now = self.clock.now();
         for attempt in 1..=ATTEMPTS {
-            let caller = match self.callers.get(tid, now) {
-                Ok(caller) => caller,
+            let thread = match self.threads.get(tid, now) {
+                Ok(thread) => thread,
                 Err(error) => return self.unknown(tid, &error),
             };
-            match self.look_at(tid, &caller, attempt == ATTEMPTS, now) {
+            match self.try_find(tid, &thread, attempt == ATTEMPTS, now) {
                 Ok(tenant) => return tenant,
                 // T1: the next look is at whoever has the id now, or finds nobody.
-                Err(LookupError::Gone) => self.callers.remove(tid, &caller),
-                Err(error) if error.may_pass() => {}
+                Err(LookupError::Gone) => self.threads.remove(tid, &thread),
+                Err(error) if error.is_transient() => {}
                 Err(error) => return self.unknown(tid, &error),
             }
         }
         None
     }
 
-    /// The tenant of one thread, or that it cannot be told; both are remembered. An error that may pass is worth another
+    /// The tenant of one thread, or that it cannot be kernel_id; both are remembered. An error that may pass is worth another
     /// look, unless this is the last.
-    fn look_at(&self, tid: u32, caller: &Caller, is_last: bool, now: Tick) -> Result<Option<Arc<Tenant>>, LookupError> {
+    fn try_find(
+        &self,
+        tid: u32,
+        thread: &CachedThread,
+        is_last: bool,
+        now: Tick,
+    ) -> Result<Option<Arc<Tenant>>, LookupError> {
         let layout = &self.cgroups.layout;
-        let told = caller.proof.unified_id()?;
+        let kernel_id = thread.handle.unified_id()?;
         let decides = |id: &u64| layout.unified.is_some() && (*id != ROOT || layout.memory.is_none());
-        let unified_id = told.filter(decides);
+        let unified_id = kernel_id.filter(decides);
         let removals = self.cgroups.removals();
-        if let Some(tenant) = caller.recall(unified_id, removals, now) {
+        if let Some(tenant) = thread.cached(unified_id, removals, now) {
             return Ok(tenant);
         }
         let found = match unified_id {
-            Some(inode) => self.by_id(tid, caller, CgroupId { kind: Kind::Unified, inode }, now),
-            None => self.by_text(tid, caller, told.is_some(), now),
+            Some(inode) => self.by_id(tid, thread, CgroupId { kind: Kind::Unified, inode }, now),
+            None => self.by_text(tid, thread, kernel_id.is_some(), now),
         };
         let tenant = match found {
             Ok(tenant) => Some(tenant),
-            Err(error) if error.may_pass() && !is_last => return Err(error),
+            Err(error) if error.is_transient() && !is_last => return Err(error),
             Err(error) => self.unknown(tid, &error),
         };
-        caller.remember(Finding { unified_id, tenant: tenant.clone(), at: now, removals });
+        thread.store(CachedTenant { unified_id, tenant: tenant.clone(), at: now, removals });
         Ok(tenant)
     }
 
-    /// The kernel has told the number; the path is not known before the first time.
-    fn by_id(&self, tid: u32, caller: &Caller, id: CgroupId, now: Tick) -> Result<Arc<Tenant>, LookupError> {
-        if let Some(tenant) = self.cgroups.known(id, now) {
+    /// The kernel has kernel_id the number; the path is not known before the first time.
+    fn by_id(&self, tid: u32, thread: &CachedThread, id: CgroupId, now: Tick) -> Result<Arc<Tenant>, LookupError> {
+        if let Some(tenant) = self.cgroups.cached(id, now) {
             return Ok(tenant);
         }
-        let path = caller.proof.membership(tid)?.unified.ok_or(LookupError::Nowhere)?;
-        let (found, tenant) = self.cgroups.enter(id.kind, path, now)?;
+        let path = thread.handle.membership(tid)?.unified.ok_or(LookupError::Nowhere)?;
+        let (found, tenant) = self.cgroups.resolve(id.kind, path, now)?;
         if found == id { Ok(tenant) } else { Err(LookupError::Moved) }
     }
 
     /// By what `/proc` says: in the unified hierarchy, unless it is the root there, else in the one of memory.
-    fn by_text(&self, tid: u32, caller: &Caller, is_unified_root: bool, now: Tick) -> Result<Arc<Tenant>, LookupError> {
-        let membership = caller.proof.membership(tid)?;
+    fn by_text(
+        &self,
+        tid: u32,
+        thread: &CachedThread,
+        is_unified_root: bool,
+        now: Tick,
+    ) -> Result<Arc<Tenant>, LookupError> {
+        let membership = thread.handle.membership(tid)?;
         let layout = &self.cgroups.layout;
         let unified = membership.unified.filter(|_| layout.unified.is_some() && !is_unified_root);
         let memory = membership.memory.filter(|_| layout.memory.is_some());
@@ -145,7 +157,7 @@ impl ByCgroup {
             (None, Some(memory)) => (Kind::Memory, memory),
             (None, None) => return Err(LookupError::Nowhere),
         };
-        self.cgroups.enter(kind, path, now).map(|(_, tenant)| tenant)
+        self.cgroups.resolve(kind, path, now).map(|(_, tenant)| tenant)
     }
 
     /// The caller's business from here. What is not to be expected is logged once: it would fill the log.

@@ -10,7 +10,7 @@ use crate::tenants::{CgroupNameError, TenantBy};
 /// Why tenants cannot be told apart as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantsError {
-    /// Callers outside of our pid namespace have no number in it.
+    /// ThreadCache outside of our pid namespace have no number in it.
     #[error(
         "tenants by cgroup need the host's pid namespace: in this one (pid:[{inode}]) callers from outside are pid 0 and \
          their cgroups cannot be known; run in the host's pid namespace (docker: --pid=host, Kubernetes: hostPID), or \
@@ -78,7 +78,7 @@ pub(super) enum LookupError {
 
 impl LookupError {
     /// Whether it may be the trace of a moment in which the thread moved or ended.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Gone | Self::Moved => true,
             Self::Directory { source, .. } => *source == Errno::NOENT,

@@ -8,7 +8,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::printable::Printable as _;
 use crate::tenants::TenantConfig;
-use crate::tenants::configured::Configured;
+use crate::tenants::config_table::ConfigTable;
 use crate::tenants::layout::{Kind, Layout};
 
 /// From here on a limit is none: v1 writes the largest number of whole pages instead of a word.
@@ -16,13 +16,13 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 
 pub(super) struct Limits {
     /// By cgroup path.
-    pub(super) configured: Configured,
+    pub(super) configured: ConfigTable,
     has_warned: AtomicBool,
 }
 
 impl Limits {
     pub(super) fn new(configured: BTreeMap<PathBuf, TenantConfig>) -> Self {
-        Self { configured: Configured::new(configured), has_warned: AtomicBool::new(false) }
+        Self { configured: ConfigTable::new(configured), has_warned: AtomicBool::new(false) }
     }
 
     /// What makes a tenant of the cgroup `path`: a limit of its own, or that something is configured for it. The limit is

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! pid -> descriptor of the thread -> its cgroup -> the nearest cgroup with a limit, or the top-level one
-//!        `callers`, `proof`         `by_cgroup`   `cgroups`, `limits`
+//!        `thread_handle`, `thread_cache`         `by_cgroup`   `cgroups`, `limits`
 //! ```
 //!
 //! On the unified hierarchy the kernel tells the cgroup's number at once (`PIDFD_GET_INFO`), so a thread that is moved
@@ -30,19 +30,19 @@
 //! inotify is asked under it. Of these no lookup holds two.
 
 mod by_cgroup;
-mod callers;
+mod cgroup_names;
 mod cgroups;
-mod configured;
+mod config_table;
 mod error;
 mod layout;
 mod limits;
 mod membership;
-mod named;
 mod pid_namespace;
-mod proof;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod thread_cache;
+mod thread_handle;
 mod watcher;
 mod watches;
 
@@ -55,10 +55,10 @@ use slackwater::Clock;
 use slackwater_sync::shim::Arc;
 
 use by_cgroup::ByCgroup;
-use configured::Configured;
+pub use cgroup_names::CgroupNameError;
+use config_table::ConfigTable;
 pub use error::TenantsError;
 pub use layout::{Hierarchy, Layout};
-pub use named::CgroupNameError;
 pub use watcher::Watcher;
 
 /// What makes a tenant.
@@ -74,7 +74,7 @@ pub enum TenantBy {
 
 impl TenantBy {
     /// Whether a tenant of this kind can have this [`Tenant::path`].
-    fn may_be_called(self, tenant: &Path) -> bool {
+    fn is_valid_name(self, tenant: &Path) -> bool {
         match self {
             Self::Cgroup => tenant.is_absolute(),
             Self::Uid => {
@@ -86,7 +86,7 @@ impl TenantBy {
     }
 
     fn check(self, tenant: &Path) -> Result<(), TenantsError> {
-        let is_one = self.may_be_called(tenant);
+        let is_one = self.is_valid_name(tenant);
         if is_one { Ok(()) } else { Err(TenantsError::NoSuchTenant { by: self, tenant: tenant.to_owned() }) }
     }
 
@@ -184,8 +184,8 @@ pub struct Tenants {
 
 enum Finder {
     Cgroup(Box<ByCgroup>),
-    Uid(Configured),
-    Volume(Configured),
+    Uid(ConfigTable),
+    Volume(ConfigTable),
 }
 
 impl Tenants {
@@ -204,8 +204,8 @@ impl Tenants {
         config.keys().try_for_each(|tenant| by.check(tenant))?;
         let finder = match by {
             TenantBy::Cgroup => Finder::Cgroup(Box::new(ByCgroup::new(config, clock)?)),
-            TenantBy::Uid => Finder::Uid(Configured::new(config)),
-            TenantBy::Volume => Finder::Volume(Configured::new(config)),
+            TenantBy::Uid => Finder::Uid(ConfigTable::new(config)),
+            TenantBy::Volume => Finder::Volume(ConfigTable::new(config)),
         };
         Ok(Self { by, finder })
     }
@@ -251,10 +251,12 @@ impl Tenants {
     /// A thread that was here less than 1 s ago costs about 1 us. Else files of `/proc` and of cgroups are read. The caller
     /// holds no lock of rank 9 or more.
     #[must_use]
-    pub fn of(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
+    pub fn find(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
         match &self.finder {
-            Finder::Volume(configured) => Some(Arc::new(named(TenantId(0), VOLUME.to_owned(), configured))),
-            Finder::Uid(configured) => Some(Arc::new(named(TenantId(uid.into()), name_of_user(uid), configured))),
+            Finder::Volume(configured) => Some(Arc::new(configured_tenant(TenantId(0), VOLUME.to_owned(), configured))),
+            Finder::Uid(configured) => {
+                Some(Arc::new(configured_tenant(TenantId(uid.into()), name_of_user(uid), configured)))
+            }
             Finder::Cgroup(by_cgroup) => (pid != 0).then(|| by_cgroup.tenant_of(pid)).flatten(),
         }
     }
@@ -270,7 +272,7 @@ impl Tenants {
     }
 }
 
-fn named(id: TenantId, path: String, configured: &Configured) -> Tenant {
+fn configured_tenant(id: TenantId, path: String, configured: &ConfigTable) -> Tenant {
     let TenantConfig { limit_bytes, dontcache } = configured.get(Path::new(&path)).unwrap_or_default();
     Tenant { id, path, limit_bytes, dontcache }
 }

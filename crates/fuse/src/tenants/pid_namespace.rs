@@ -23,7 +23,7 @@ pub(super) fn check() -> Result<(), TenantsError> {
     };
     let namespace = Path::new("/proc/self/ns/pid");
     let inode = fs::metadata(namespace).map_err(unreadable(namespace))?;
-    judge(std::os::unix::fs::MetadataExt::ino(&inode))?;
+    check_inode(std::os::unix::fs::MetadataExt::ino(&inode))?;
     let own = Path::new("/proc/self");
     let shown = fs::read_link(own).map_err(unreadable(own))?;
     if shown.as_os_str() != getpid().as_raw_nonzero().to_string().as_str() {
@@ -35,7 +35,7 @@ pub(super) fn check() -> Result<(), TenantsError> {
     Ok(())
 }
 
-fn judge(inode: u64) -> Result<(), TenantsError> {
+fn check_inode(inode: u64) -> Result<(), TenantsError> {
     if inode == INITIAL { Ok(()) } else { Err(TenantsError::ForeignPidNamespace { inode }) }
 }
 
@@ -45,8 +45,8 @@ mod tests {
 
     #[test]
     fn only_the_initial_namespace_will_do_and_the_refusal_says_what_would() {
-        assert!(judge(4_026_531_836).is_ok());
-        let refusal = judge(4_026_532_198).unwrap_err().to_string();
+        assert!(check_inode(4_026_531_836).is_ok());
+        let refusal = check_inode(4_026_532_198).unwrap_err().to_string();
         for hint in ["pid:[4026532198]", "--pid=host", "--tenant-by uid or volume"] {
             assert!(refusal.contains(hint), "{refusal}");
         }

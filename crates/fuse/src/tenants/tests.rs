@@ -11,7 +11,7 @@ use slackwater::{ManualClock, Timestamp};
 use super::by_cgroup::ByCgroup;
 use super::cgroups::Cgroups;
 use super::limits::Limits;
-use super::proof::ProofKind;
+use super::thread_handle::ThreadHandleKind;
 use super::watches::Watches;
 use super::*;
 
@@ -25,8 +25,8 @@ fn of_this_machine() -> Layout {
     Layout::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap())
 }
 
-fn by_cgroup(kind: ProofKind, layout: Layout, clock: Arc<ManualClock>) -> ByCgroup {
-    ByCgroup::over(kind, Cgroups::new(layout, Limits::new(BTreeMap::new()), Watches::new()), clock)
+fn by_cgroup(kind: ThreadHandleKind, layout: Layout, clock: Arc<ManualClock>) -> ByCgroup {
+    ByCgroup::with_parts(kind, Cgroups::new(layout, Limits::new(BTreeMap::new()), Watches::new()), clock)
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn a_word_names_what_makes_a_tenant() {
 fn users_are_tenants_of_their_own() {
     let limits = BTreeMap::from([("uid:1000".into(), TenantConfig::limit(MIB))]);
     let tenants = Tenants::new(TenantBy::Uid, limits, clock()).unwrap();
-    let user = tenants.of(1, 1000).unwrap();
+    let user = tenants.find(1, 1000).unwrap();
     let path = "uid:1000".to_owned();
     assert_eq!(*user, Tenant { id: TenantId(1000), path, limit_bytes: Some(MIB), dontcache: None });
-    assert_eq!(tenants.of(1, 0).unwrap().limit_bytes, None);
-    assert_eq!(tenants.of(0, 1000), Some(user), "who is in another pid namespace has a user all the same");
+    assert_eq!(tenants.find(1, 0).unwrap().limit_bytes, None);
+    assert_eq!(tenants.find(0, 1000), Some(user), "who is in another pid namespace has a user all the same");
     assert!(tenants.watcher().is_none());
 }
 
@@ -75,10 +75,10 @@ fn a_volume_is_one_tenant() {
     let config = TenantConfig { limit_bytes: Some(MIB), dontcache: Some(true) };
     let tenants = Tenants::new(TenantBy::Volume, BTreeMap::from([("volume".into(), config)]), clock()).unwrap();
     assert!(tenants.has_dontcache());
-    let tenant = tenants.of(0, 0).unwrap();
+    let tenant = tenants.find(0, 0).unwrap();
     let path = "volume".to_owned();
     assert_eq!(*tenant, Tenant { id: TenantId(0), path, limit_bytes: Some(MIB), dontcache: Some(true) });
-    assert_eq!(tenant, tenants.of(7, 1000).unwrap());
+    assert_eq!(tenant, tenants.find(7, 1000).unwrap());
 }
 
 #[test]
@@ -88,10 +88,10 @@ fn a_kernel_that_names_no_cgroup_leads_to_the_same_tenant() {
         return println!("skipped: no cgroups are mounted here");
     }
     let pid = std::process::id();
-    let by_text = by_cgroup(ProofKind::Directory, layout.clone(), clock());
+    let by_text = by_cgroup(ThreadHandleKind::Directory, layout.clone(), clock());
     let tenant = by_text.tenant_of(pid);
     assert!(tenant.is_some());
-    assert_eq!(tenant, by_cgroup(ProofKind::of_this_kernel(), layout, clock()).tenant_of(pid));
+    assert_eq!(tenant, by_cgroup(ThreadHandleKind::of_this_kernel(), layout, clock()).tenant_of(pid));
 }
 
 /// Two cgroups at the top of the unified hierarchy, and a process. All go with the test.
@@ -136,17 +136,17 @@ fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_seco
         Err(error) => return println!("skipped: no cgroup can be made: {error}"),
     };
     let (clock, pid) = (clock(), pair.process.id());
-    let by_text = by_cgroup(ProofKind::Directory, layout.clone(), Arc::clone(&clock));
-    let told = by_cgroup(ProofKind::of_this_kernel(), layout, Arc::clone(&clock));
+    let by_text = by_cgroup(ThreadHandleKind::Directory, layout.clone(), Arc::clone(&clock));
+    let by_number = by_cgroup(ThreadHandleKind::of_this_kernel(), layout, Arc::clone(&clock));
     pair.enter(0);
     let first = by_text.tenant_of(pid).unwrap();
-    assert_eq!(first, told.tenant_of(pid).unwrap());
+    assert_eq!(first, by_number.tenant_of(pid).unwrap());
     pair.enter(1);
     assert_eq!(by_text.tenant_of(pid).unwrap(), first);
     clock.advance(Duration::from_secs(1));
     let second = by_text.tenant_of(pid).unwrap();
     assert_ne!(first.id, second.id);
-    assert_eq!(second, told.tenant_of(pid).unwrap());
+    assert_eq!(second, by_number.tenant_of(pid).unwrap());
 }
 
 /// The kernel tells the number of a cgroup, `/proc` its path a moment later: where they do not fit, the thread has moved
@@ -155,7 +155,7 @@ fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_seco
 fn a_directory_with_another_number_is_not_believed() {
     let layout = of_this_machine();
     let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
-    if ProofKind::of_this_kernel() == ProofKind::Directory {
+    if ThreadHandleKind::of_this_kernel() == ThreadHandleKind::Directory {
         return println!("skipped: this kernel names no cgroup of a pidfd");
     }
     let pair = match Pair::new("number", &unified) {
@@ -168,10 +168,11 @@ fn a_directory_with_another_number_is_not_believed() {
     fs::create_dir(elsewhere.join(pair.directories[0].file_name().unwrap())).unwrap();
     let hidden = Hierarchy { mountpoint: elsewhere.clone(), ..unified };
     let pid = pair.process.id();
-    let found = by_cgroup(ProofKind::Pidfd, Layout { unified: Some(hidden), ..layout.clone() }, clock()).tenant_of(pid);
+    let found =
+        by_cgroup(ThreadHandleKind::Pidfd, Layout { unified: Some(hidden), ..layout.clone() }, clock()).tenant_of(pid);
     fs::remove_dir_all(elsewhere).unwrap();
     assert_eq!(found, None);
-    assert!(by_cgroup(ProofKind::Pidfd, layout, clock()).tenant_of(pid).is_some());
+    assert!(by_cgroup(ThreadHandleKind::Pidfd, layout, clock()).tenant_of(pid).is_some());
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn a_cgroup_that_cannot_be_read_is_nobody_in_particular() {
     let nowhere = |name: &str| Hierarchy { mountpoint: PathBuf::from("/proc/self").join(name), root: "/".into() };
     let layout = Layout { unified: Some(nowhere("u")), memory: Some(nowhere("m")) };
     let clock = clock();
-    for kind in [ProofKind::of_this_kernel(), ProofKind::Directory] {
+    for kind in [ThreadHandleKind::of_this_kernel(), ThreadHandleKind::Directory] {
         let by_cgroup = by_cgroup(kind, layout.clone(), Arc::clone(&clock));
         for _ in 0..2 {
             assert_eq!(by_cgroup.tenant_of(std::process::id()), None);
@@ -190,7 +191,7 @@ fn a_cgroup_that_cannot_be_read_is_nobody_in_particular() {
 
 #[test]
 fn a_thread_that_never_was_is_nobody_in_particular() {
-    for kind in [ProofKind::of_this_kernel(), ProofKind::Directory] {
+    for kind in [ThreadHandleKind::of_this_kernel(), ThreadHandleKind::Directory] {
         assert_eq!(by_cgroup(kind, of_this_machine(), clock()).tenant_of(4_194_305), None);
     }
 }

@@ -34,19 +34,19 @@ impl Watcher {
     /// readable when this changes.
     #[must_use]
     pub fn poll_interval(&self) -> Option<Duration> {
-        self.polls_because().map(|_| POLL)
+        self.polling_reason().map(|_| POLL)
     }
 
     /// Why removals are looked for each second, if they are. It is also logged, once.
     #[must_use]
-    pub fn polls_because(&self) -> Option<String> {
+    pub fn polling_reason(&self) -> Option<String> {
         self.cgroups.watches.polling()
     }
 
     /// The tenants whose cgroup has been removed since the last time. Each is named once, and only if it was found by a
     /// lookup before; lookups that begin from now on do not find it (T3).
     pub fn drain(&mut self) -> Vec<TenantId> {
-        let gone = self.cgroups.watches.take_gone();
+        let gone = self.cgroups.watches.take_removed();
         self.cgroups.forget(&gone);
         gone
     }

@@ -33,7 +33,7 @@ pub(super) enum Answer {
     /// How many bytes were taken.
     Written(u32),
     /// A place in a file.
-    Place(u64),
+    Offset(u64),
     /// Space and limits.
     Statfs(Kstatfs),
     /// What an ioctl has for its caller.
@@ -60,7 +60,7 @@ impl Volume {
             Answer::Data(buffer) => reply.bytes(buffer),
             Answer::Size(size) => reply.xattr_size(*size),
             Answer::Written(bytes) => reply.write(*bytes),
-            Answer::Place(offset) => reply.lseek(*offset),
+            Answer::Offset(offset) => reply.lseek(*offset),
             Answer::Statfs(statfs) => reply.statfs(statfs),
             Answer::Ioctl(output) => reply.ioctl(output),
         };
@@ -85,7 +85,7 @@ impl Volume {
             | Answer::Data(_)
             | Answer::Size(_)
             | Answer::Written(_)
-            | Answer::Place(_)
+            | Answer::Offset(_)
             | Answer::Statfs(_)
             | Answer::Ioctl(_) => {}
         }

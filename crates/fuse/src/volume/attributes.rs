@@ -15,7 +15,7 @@ use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 
 /// For how long the kernel believes what it was told of a name or a node, and we what the backend told us.
-pub(super) const VALID: Duration = Duration::from_secs(1);
+pub(super) const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Best size of one transfer, as `st_blksize` has it.
 const BLOCK_BYTES: u32 = 4096;
@@ -66,7 +66,7 @@ fn attr_of(inode: &InodeRef, attr: &Attr) -> abi::Attr {
 /// the kernel does not look at the mode after it.
 fn attr_valid_secs(attr: &Attr) -> u64 {
     let may_lose_a_mode = attr.kind == NodeKind::File && attr.mode & 0o6000 != 0;
-    if may_lose_a_mode { 0 } else { VALID.as_secs() }
+    if may_lose_a_mode { 0 } else { CACHE_TIMEOUT.as_secs() }
 }
 
 fn attr_out(inode: &InodeRef, attr: &Attr) -> AttrOut {
@@ -82,15 +82,15 @@ pub(super) fn entry_out(node: &Node) -> EntryOut {
 
 /// A name that leads nowhere, which the kernel may remember as well.
 pub(super) fn no_entry() -> EntryOut {
-    EntryOut { entry_valid: VALID.as_secs(), attr_valid: VALID.as_secs(), ..EntryOut::default() }
+    EntryOut { entry_valid: CACHE_TIMEOUT.as_secs(), attr_valid: CACHE_TIMEOUT.as_secs(), ..EntryOut::default() }
 }
 
 impl Volume {
-    /// The attributes of an inode, at most [`VALID`] old, and whether it was changed by somebody else. Then the
+    /// The attributes of an inode, at most [`CACHE_TIMEOUT`] old, and whether it was changed by somebody else. Then the
     /// kernel is told to drop what it has of it; it does not find out by itself.
     pub(super) fn revalidate(&self, inode: &InodeRef) -> Result<(Attr, bool), FileError> {
         let earlier = (inode.size_bytes(), inode.mtime());
-        let attr = self.sb.revalidate(inode, VALID)?;
+        let attr = self.sb.revalidate(inode, CACHE_TIMEOUT)?;
         // A write of ours beside it looks the same, and costs the kernel a few pages.
         let is_changed = attr.kind == NodeKind::File && earlier != (attr.size_bytes, attr.mtime);
         if is_changed && let Some((notifier, node)) = self.notifier.get().zip(self.nodes.number_of(inode.id())) {

@@ -21,22 +21,22 @@ use crate::reply::Reply;
 use crate::request::RequestHeader;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::callers::Waiting;
+use crate::volume::callers::PendingCall;
 use crate::volume::errno::Failure;
 use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
 /// One more, until it is dropped.
-pub(super) struct Counted(Arc<AtomicUsize>);
+pub(super) struct CountGuard(Arc<AtomicUsize>);
 
-impl Counted {
+impl CountGuard {
     pub(super) fn new(counter: &Arc<AtomicUsize>) -> Self {
         counter.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(counter))
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -81,7 +81,7 @@ impl Volume {
         reply: Reply,
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
-        self.let_wait(cx, header, reply, move |volume, waiting| {
+        self.run_blocking(cx, header, reply, move |volume, waiting| {
             // Who was killed while the call waited for a thread takes none.
             let is_wanted = match &change {
                 Some(_) => waiting.begin_change(volume.sb.now()),
@@ -92,13 +92,13 @@ impl Volume {
             }
             let is_heard = volume.finish(waiting, call(volume));
             if let Some(change) = change.filter(|_| !is_heard) {
-                volume.outdate(change);
+                volume.invalidate(change);
             }
         });
     }
 
     /// Has the kernel ask again for what is not as it was told (C4).
-    fn outdate(&self, change: Change) {
+    fn invalidate(&self, change: Change) {
         let Some(notifier) = self.notifier.get() else { return };
         let names = change.names.into_iter().flatten();
         let names = names.map(|(parent, name)| Notification::InvalEntry { parent, name });
@@ -108,52 +108,52 @@ impl Volume {
     }
 
     /// Lets a caller wait for `work`, on this thread or the next that may wait for the backend.
-    fn let_wait(
+    fn run_blocking(
         self: &Arc<Self>,
         cx: &Context<'_>,
         header: &RequestHeader,
         reply: Reply,
-        work: impl FnOnce(&Arc<Self>, Waiting) + Send + 'static,
+        work: impl FnOnce(&Arc<Self>, PendingCall) + Send + 'static,
     ) {
-        let one = Counted::new(&self.backlog.calls);
-        let waiting = self.wait(header.pid, reply);
+        let guard = CountGuard::new(&self.backlog.calls);
+        let waiting = self.hold_reply(header.pid, reply);
         let work = move |volume: &Arc<Self>| {
             work(volume, waiting);
-            drop(one);
+            drop(guard);
         };
         match cx.try_block() {
             Some(_blocking) => {
                 work(self);
-                self.work_off();
+                self.run_backlog();
             }
             None => self.backlog.waiting.lock().push_back(Box::new(work)),
         }
-        self.look_once_more(cx);
+        self.recheck_backlog(cx);
     }
 
     /// Writes `rest` where that may wait for the backend. Without a thread to wait on it queues with the parked.
-    pub(super) fn serve_write(self: &Arc<Self>, cx: &Context<'_>, waiting: Waiting, write: Write, rest: &[u8]) {
+    pub(super) fn serve_write(self: &Arc<Self>, cx: &Context<'_>, waiting: PendingCall, write: Write, rest: &[u8]) {
         match cx.try_block() {
             Some(_blocking) => {
-                self.write_slowly(waiting, write, rest);
-                self.work_off();
+                self.write_blocking(waiting, write, rest);
+                self.run_backlog();
             }
             None => self.park(waiting, write, rest),
         }
-        self.look_once_more(cx);
+        self.recheck_backlog(cx);
     }
 
-    fn work_off(self: &Arc<Self>) {
+    fn run_backlog(self: &Arc<Self>) {
         while let Some(work) = self.backlog.next() {
             work(self);
         }
     }
 
     /// B1.
-    fn look_once_more(self: &Arc<Self>, cx: &Context<'_>) {
+    fn recheck_backlog(self: &Arc<Self>, cx: &Context<'_>) {
         while !self.backlog.is_empty() {
             let Some(_blocking) = cx.try_block() else { return };
-            self.work_off();
+            self.run_backlog();
         }
     }
 }

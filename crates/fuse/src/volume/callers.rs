@@ -1,4 +1,4 @@
-//! Callers that wait, and how one that is interrupted is let go.
+//! ThreadCache that wait, and how one that is interrupted is let go.
 //!
 //! A caller that waits for the backend is let go when it is being killed: it gets EINTR and dies at once, the
 //! call goes on without it, and what the call hands out is taken back. One that is merely interrupted goes on
@@ -7,11 +7,11 @@
 //! before that (`O_SYNC`) is made so first.
 //!
 //! A change that has begun keeps its caller. Who has seen a process die removes what it left, or takes over what
-//! it had locked, and no change of the dead may come after that. Only a change that takes very long ([`PATIENCE`])
+//! it had locked, and no change of the dead may come after that. Only a change that takes very long ([`CHANGE_WAIT_MAX`])
 //! goes on without its caller, so that a backend that hangs makes nobody immortal.
 //!
 //! # Invariants
-//! C1. A reply is with its [`Held`] until an interrupt takes it, then with its [`Caller`]. Whichever of the
+//! C1. A reply is with its [`HeldReply`] until an interrupt takes it, then with its [`Caller`]. Whichever of the
 //!     call's end and the interrupt comes second finds what the first has left, under the caller's lock.
 //! C2. Bytes of a parked write are taken under the caller's lock, so the count that an interrupt answers is
 //!     what was taken, and nothing is taken after it.
@@ -31,7 +31,7 @@ use slackwater::Tick;
 use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::{Arc, Weak};
 
-use crate::held::Held;
+use crate::held_replies::HeldReply;
 use crate::reply::Reply;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
@@ -40,7 +40,7 @@ use crate::volume::writes::Write;
 use crate::volume::{Volume, processes};
 
 /// For how long a change keeps a caller that is being killed. A backend that works is faster, however busy it is.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Who waits for a call.
 pub(super) struct Caller {
@@ -51,7 +51,7 @@ pub(super) struct Caller {
 
 /// What a caller's lock protects.
 pub(super) struct CallerState {
-    place: Place,
+    reply: ReplyState,
     /// Bytes taken of a write that is parked, if they may be acknowledged.
     pub(super) parked: Option<usize>,
     /// When the change began that it waits for, if it waits for one.
@@ -59,10 +59,10 @@ pub(super) struct CallerState {
 }
 
 /// Where the reply is.
-enum Place {
+enum ReplyState {
     Held,
     /// Here: its caller was interrupted and still waits.
-    Here(Reply),
+    Interrupted(Reply),
     /// Nowhere: its caller was let go, or answered.
     Gone,
     /// An interrupt has it, and is to deliver this.
@@ -70,16 +70,16 @@ enum Place {
 }
 
 /// A caller that waits, and the right to answer it.
-pub(super) struct Waiting {
-    held: Held,
+pub(super) struct PendingCall {
+    held: HeldReply,
     caller: Arc<Caller>,
 }
 
-impl Waiting {
+impl PendingCall {
     /// The caller's state, in which a parked write makes progress. `None`: it was let go.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, CallerState>> {
         let state = self.caller.state.lock();
-        if matches!(state.place, Place::Gone) { None } else { Some(state) }
+        if matches!(state.reply, ReplyState::Gone) { None } else { Some(state) }
     }
 
     /// Whether the caller was let go: nothing need be done for it any more.
@@ -99,35 +99,35 @@ impl Waiting {
 impl CallerState {
     /// Whether a signal has come that was not answered.
     pub(super) fn is_interrupted(&self) -> bool {
-        matches!(self.place, Place::Here(_))
+        matches!(self.reply, ReplyState::Interrupted(_))
     }
 
     /// Whether a change keeps the caller.
     fn is_changing(&self, now: Tick) -> bool {
-        self.changing_since.is_some_and(|since| now.since(since) < PATIENCE)
+        self.changing_since.is_some_and(|since| now.since(since) < CHANGE_WAIT_MAX)
     }
 }
 
 impl Caller {
     /// Lets the caller go if it was interrupted before and is being killed now. True if there is nobody to
     /// watch any more.
-    pub(super) fn let_go_if_killed(&self, now: Tick) -> bool {
+    pub(super) fn release_if_killed(&self, now: Tick) -> bool {
         if !self.state.lock().is_interrupted() {
             return true;
         }
-        if !processes::is_being_killed(self.pid) {
+        if !processes::fatal_signal_pending(self.pid) {
             return false;
         }
         let mut state = self.state.lock();
         if state.is_changing(now) {
             return false;
         }
-        match std::mem::replace(&mut state.place, Place::Gone) {
-            Place::Here(reply) => {
+        match std::mem::replace(&mut state.reply, ReplyState::Gone) {
+            ReplyState::Interrupted(reply) => {
                 drop(state);
                 let _ = reply.error(Errno::INTR);
             }
-            other @ (Place::Held | Place::Gone | Place::Due(_)) => state.place = other,
+            other @ (ReplyState::Held | ReplyState::Gone | ReplyState::Due(_)) => state.reply = other,
         }
         true
     }
@@ -135,41 +135,41 @@ impl Caller {
 
 impl Volume {
     /// Lets a caller wait.
-    pub(super) fn wait(self: &Arc<Self>, pid: u32, reply: Reply) -> Waiting {
-        let state = CallerState { place: Place::Held, parked: None, changing_since: None };
+    pub(super) fn hold_reply(self: &Arc<Self>, pid: u32, reply: Reply) -> PendingCall {
+        let state = CallerState { reply: ReplyState::Held, parked: None, changing_since: None };
         let caller = Arc::new(Caller { pid, state: Mutex::new(CALLER, state) });
         let (volume, interrupted) = (Arc::downgrade(self), Arc::clone(&caller));
         let held = reply.hold(move |reply| interrupt(&volume, &interrupted, reply));
-        Waiting { held, caller }
+        PendingCall { held, caller }
     }
 
-    /// From here on an interrupt lets the caller of a write go with what [`Write::may_end_with`] says. `None`: nobody waits
+    /// From here on an interrupt lets the caller of a write go with what [`Write::early_count`] says. `None`: nobody waits
     /// any more, or a signal had come before, and has been answered.
-    pub(super) fn let_off_from_here(&self, waiting: Waiting, write: &Write) -> Option<Waiting> {
+    pub(super) fn allow_early_answer(&self, waiting: PendingCall, write: &Write) -> Option<PendingCall> {
         let taken = {
             let mut state = waiting.lock()?;
-            state.parked = write.may_end_with();
+            state.parked = write.early_count();
             state.parked.filter(|_| state.is_interrupted())
         };
         let Some(taken) = taken else { return Some(waiting) };
-        self.finish(waiting, let_off(taken));
+        self.finish(waiting, early_answer(taken));
         None
     }
 
     /// What a caller waited for has come. False: it was let go, and the kernel does not hear of it.
-    pub(super) fn finish(&self, waiting: Waiting, result: Result<Answer, Failure>) -> bool {
-        let Waiting { held, caller } = waiting;
+    pub(super) fn finish(&self, waiting: PendingCall, result: Result<Answer, Failure>) -> bool {
+        let PendingCall { held, caller } = waiting;
         let reply = match held.take() {
             Some(reply) => Some(reply),
             None => {
                 let mut state = caller.state.lock();
-                match std::mem::replace(&mut state.place, Place::Gone) {
-                    Place::Here(reply) => Some(reply),
-                    Place::Held => {
-                        state.place = Place::Due(result);
+                match std::mem::replace(&mut state.reply, ReplyState::Gone) {
+                    ReplyState::Interrupted(reply) => Some(reply),
+                    ReplyState::Held => {
+                        state.reply = ReplyState::Due(result);
                         return true;
                     }
-                    Place::Gone | Place::Due(_) => None,
+                    ReplyState::Gone | ReplyState::Due(_) => None,
                 }
             }
         };
@@ -186,18 +186,18 @@ impl Volume {
 
 /// On the thread that read the INTERRUPT.
 fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
-    let is_killed = processes::is_being_killed(caller.pid);
+    let is_killed = processes::fatal_signal_pending(caller.pid);
     let mut state = caller.state.lock();
-    let answer = match (std::mem::replace(&mut state.place, Place::Gone), state.parked) {
-        (Place::Due(result), _) => result,
-        (_, Some(taken)) => let_off(taken),
+    let answer = match (std::mem::replace(&mut state.reply, ReplyState::Gone), state.parked) {
+        (ReplyState::Due(result), _) => result,
+        (_, Some(taken)) => early_answer(taken),
         (_, None) if is_killed && state.changing_since.is_none() => Err(Errno::INTR.into()),
         (_, None) => {
             // A killed one too, in the middle of a change.
-            state.place = Place::Here(reply);
+            state.reply = ReplyState::Interrupted(reply);
             drop(state);
             if let Some(volume) = volume.upgrade() {
-                volume.watch(Arc::downgrade(caller));
+                volume.watch_caller(Arc::downgrade(caller));
             }
             return;
         }
@@ -206,14 +206,14 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
     match volume.upgrade() {
         Some(volume) => {
             volume.deliver(reply, answer);
-            volume.attendant.look_again();
+            volume.worker.caller_released();
         }
         None => drop(reply.error(Errno::IO)),
     }
 }
 
 /// What a write is answered with that goes no further.
-pub(super) fn let_off(taken: usize) -> Result<Answer, Failure> {
+pub(super) fn early_answer(taken: usize) -> Result<Answer, Failure> {
     // At most one request, which is far below 4 GiB.
     if taken == 0 { Err(Errno::INTR.into()) } else { Ok(Answer::Written(taken as u32)) }
 }

@@ -30,7 +30,7 @@ use crate::volume::nodes::Node;
 const DT_DIR: u32 = 4;
 /// Cookies from here on are places as they are; below, two places come first. Local file systems use the
 /// largest offset for the end of a directory, and few others above 2^62.
-const PLAIN: u64 = i64::MAX as u64 - 2;
+const VERBATIM_MIN: u64 = i64::MAX as u64 - 2;
 
 /// An open directory.
 pub(super) struct OpenDirectory {
@@ -123,7 +123,7 @@ impl Listing<'_> {
                 Some(at) => at,
                 None if is_listed => return Ok(()),
                 None => {
-                    batch.entries = self.ask(cookie)?;
+                    batch.entries = self.fetch(cookie)?;
                     (batch.after, batch.plus, batch.next) = (cookie, self.plus, 0);
                     if batch.entries.is_empty() {
                         return Ok(());
@@ -143,7 +143,7 @@ impl Listing<'_> {
         }
     }
 
-    fn ask(&self, cookie: u64) -> Result<Vec<NamedInode>, Failure> {
+    fn fetch(&self, cookie: u64) -> Result<Vec<NamedInode>, Failure> {
         let sb = &self.volume.sb;
         if self.plus {
             return Ok(sb.readdir_plus(&self.dir.inode, cookie)?);
@@ -154,7 +154,7 @@ impl Listing<'_> {
 
     fn push_named(&mut self, named: &NamedInode) -> Result<(), Full> {
         let NamedInode { entry, inode } = named;
-        let place = place_of(entry.cookie);
+        let place = offset_of(entry.cookie);
         let kind = match (&inode, entry.kind) {
             (Some(inode), _) => inode.attr().mode >> 12,
             (None, Some(NodeKind::File)) => 8,
@@ -188,12 +188,12 @@ impl Listing<'_> {
 }
 
 /// D1.
-fn place_of(cookie: u64) -> u64 {
-    if cookie < PLAIN { cookie + 2 } else { cookie }
+fn offset_of(cookie: u64) -> u64 {
+    if cookie < VERBATIM_MIN { cookie + 2 } else { cookie }
 }
 
 fn cookie_of(place: u64) -> u64 {
-    if place < PLAIN { place.saturating_sub(2) } else { place }
+    if place < VERBATIM_MIN { place.saturating_sub(2) } else { place }
 }
 
 #[cfg(test)]
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_place_leads_back_to_its_cookie() {
-        for cookie in [1, 2, 3, 1 << 40, PLAIN - 3, i64::MAX as u64] {
-            assert_eq!(cookie_of(place_of(cookie)), cookie);
-            assert!(place_of(cookie) > 2 && place_of(cookie) <= i64::MAX as u64);
+        for cookie in [1, 2, 3, 1 << 40, VERBATIM_MIN - 3, i64::MAX as u64] {
+            assert_eq!(cookie_of(offset_of(cookie)), cookie);
+            assert!(offset_of(cookie) > 2 && offset_of(cookie) <= i64::MAX as u64);
         }
         assert_eq!([0, 1, 2].map(cookie_of), [0; 3]);
     }

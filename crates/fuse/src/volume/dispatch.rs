@@ -9,7 +9,7 @@ use slackwater::{Memcg, Pause};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{WriteIn, read_in, write_in};
-use crate::coherence::TrialFile;
+use crate::coherence::ProbeFile;
 use crate::file_system::FileSystem;
 use crate::landing::Landed;
 use crate::negotiate::Negotiated;
@@ -31,7 +31,7 @@ use crate::volume::writes::{Attempt, Write};
 /// A volume as the session sees it.
 pub(crate) struct Served {
     pub(crate) volume: Arc<Volume>,
-    pub(crate) trial: Arc<TrialFile>,
+    pub(crate) probe: Arc<ProbeFile>,
 }
 
 impl FileSystem for Served {
@@ -47,7 +47,7 @@ impl FileSystem for Served {
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
         let volume = &self.volume;
         match op {
-            op if self.trial.is_meant(header, &op) => self.trial.answer(&op, payload, reply),
+            op if self.probe.matches(header, &op) => self.probe.answer(&op, payload, reply),
             Operation::Write(args) => volume.write(cx, header, &args, payload.bytes(), reply),
             Operation::Release(args) => {
                 volume.handles.remove(args.fh);
@@ -74,13 +74,13 @@ impl FileSystem for Served {
         for (node, lookups) in forgets {
             self.volume.nodes.forget(node, lookups);
         }
-        if self.volume.nodes.have_fallen() {
+        if self.volume.nodes.has_shrunk() {
             cx.memory_freed();
         }
     }
 
     fn destroy(&self) {
-        self.volume.let_go();
+        self.volume.tear_down();
     }
 }
 
@@ -93,26 +93,30 @@ impl Volume {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
-                if args.read_flags & read_in::LOCKOWNER == 0 && open.node.around.can_be_mapped() {
+                if args.read_flags & read_in::LOCKOWNER == 0 && open.node.kernel_pages.can_be_mapped() {
                     // For the kernel's cache: who reads by way of a handle that goes around it has a lock owner.
-                    if open.node.around.read_for_cache(args.offset..args.offset.saturating_add(u64::from(args.size))) {
-                        self.plan_push();
+                    if open
+                        .node
+                        .kernel_pages
+                        .read_for_cache(args.offset..args.offset.saturating_add(u64::from(args.size)))
+                    {
+                        self.schedule_mapped_flush();
                     }
                 }
                 let flags = self.read_flags(&open.node, header);
                 if let Some(tenancy) = &self.tenancy {
-                    open.begin_reading(|| tenancy.known(header.pid, header.uid));
+                    open.begin_reading(|| tenancy.existing(header.pid, header.uid));
                 }
                 if let Some(reply) = Self::read_cached(&open, flags, &args, reply) {
-                    let payer = self.payer(header, &open);
-                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &payer, flags, &args));
+                    let charged = self.charged(header, &open);
+                    self.serve(cx, header, change, reply, move |volume| volume.read(&open, &charged, flags, &args));
                 }
             }
             Operation::Flush(args) => {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
-                if open.closes_slowly() {
+                if open.flushes_on_close() {
                     self.serve(cx, header, change, reply, move |volume| volume.flush(&open));
                 } else {
                     self.deliver(reply, self.flush(&open));
@@ -122,19 +126,19 @@ impl Volume {
                 self.serve(cx, header, change, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
             }
             Operation::Fallocate(args) => {
-                let asker = *header;
+                let requester = *header;
                 self.serve(cx, header, change, reply, move |volume| {
-                    volume.fallocate(&*volume.open_file(args.fh)?, &args, &asker)
+                    volume.fallocate(&*volume.open_file(args.fh)?, &args, &requester)
                 });
             }
             Operation::Lseek(args) => {
                 self.serve(cx, header, change, reply, move |volume| volume.lseek(&*volume.open_file(args.fh)?, &args));
             }
             Operation::CopyFileRange(args) => {
-                let payer = self.handles.file(args.fh_out).map(|open| self.payer(header, &open));
-                let asker = *header;
+                let charged = self.handles.file(args.fh_out).map(|open| self.charged(header, &open));
+                let requester = *header;
                 self.serve(cx, header, change, reply, move |volume| {
-                    volume.copy_file_range(&args, &asker, payer.as_ref())
+                    volume.copy_file_range(&args, &requester, charged.as_ref())
                 });
             }
             Operation::Readdir(args) | Operation::Readdirplus(args) => {
@@ -201,7 +205,7 @@ impl Volume {
                 self.serve(cx, header, change, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
             }
             Operation::Mknod { args, name } => {
-                let (name, what, creator) = (own(name), Self::what(&args), creator(header, args.umask));
+                let (name, what, creator) = (own(name), Self::new_node(&args), creator(header, args.umask));
                 self.serve(cx, header, change, reply, move |volume| {
                     volume.make(&node, &name, &what, args.mode, creator)
                 });
@@ -286,14 +290,14 @@ impl Volume {
         let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
         let mut write = self.new_write(header, open, args);
         if write.must_queue() {
-            return self.park(self.wait(header.pid, reply), write, bytes);
+            return self.park(self.hold_reply(header.pid, reply), write, bytes);
         }
         match write.attempt(bytes, false) {
-            Attempt::Done if write.is_lazy() => self.taken(header, write, reply),
+            Attempt::Done if write.is_async() => self.answer_write(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = &bytes[write.taken..];
-                self.write_on(cx, header, write, attempt, rest, reply);
+                self.defer_write(cx, header, write, attempt, rest, reply);
             }
         }
     }
@@ -314,17 +318,17 @@ impl Volume {
             None => return self.write(cx, header, args, landed.into_bytes(0), reply),
         };
         match write.attempt_landed(&mut landed) {
-            Attempt::Done if write.is_lazy() => self.taken(header, write, reply),
+            Attempt::Done if write.is_async() => self.answer_write(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = landed.into_bytes(write.taken);
-                self.write_on(cx, header, write, attempt, rest, reply);
+                self.defer_write(cx, header, write, attempt, rest, reply);
             }
         }
     }
 
     fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
-        let (memcg, flags) = (self.payer(header, &open), self.write_flags(&open.node, header));
+        let (memcg, flags) = (self.charged(header, &open), self.write_flags(&open.node, header));
         Write::new(open, memcg, flags, args)
     }
 
@@ -339,7 +343,7 @@ impl Volume {
     }
 
     /// Who pays for what a request writes to `open`, or has to be brought into the cache for it.
-    fn payer(&self, header: &RequestHeader, open: &OpenFile) -> Arc<Memcg> {
+    fn charged(&self, header: &RequestHeader, open: &OpenFile) -> Arc<Memcg> {
         match &self.tenancy {
             None => Arc::clone(open.file.memcg()),
             Some(tenancy) => tenancy.memcg(header.pid, header.uid).unwrap_or_else(|| open.node.inode.memcg()),
@@ -347,15 +351,17 @@ impl Volume {
     }
 
     /// A write whose bytes were taken at once. Its reply goes out now, or when its writer may go on.
-    fn taken(self: &Arc<Self>, header: &RequestHeader, write: Write, reply: Reply) {
+    fn answer_write(self: &Arc<Self>, header: &RequestHeader, write: Write, reply: Reply) {
         match write.pause() {
             Pause::None => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
-            pause @ (Pause::For(_) | Pause::AskAfter(_)) => self.hold(self.wait(header.pid, reply), write, pause),
+            pause @ (Pause::For(_) | Pause::AskAfter(_)) => {
+                self.pause_write(self.hold_reply(header.pid, reply), write, pause)
+            }
         }
     }
 
     /// A write that has to wait, with what is left of its bytes.
-    fn write_on(
+    fn defer_write(
         self: &Arc<Self>,
         cx: &Context<'_>,
         header: &RequestHeader,
@@ -364,7 +370,7 @@ impl Volume {
         rest: &[u8],
         reply: Reply,
     ) {
-        let waiting = self.wait(header.pid, reply);
+        let waiting = self.hold_reply(header.pid, reply);
         if attempt == Attempt::NoRoom {
             self.park(waiting, write, rest);
         } else {

@@ -23,34 +23,34 @@ use crate::volume::nodes::Node;
 /// The attribute.
 pub(super) const NAME: &str = "user.slackwater.dontcache";
 
-/// What it can say, in the lower bits of a [`FileWord`].
+/// What it can say, in the lower bits of a [`DontcacheState`].
 const UNKNOWN: u64 = 0;
-const NOTHING: u64 = 1;
-const NO: u64 = 2;
-const YES: u64 = 3;
-const WORD: u64 = 3;
+const UNSET: u64 = 1;
+const OFF: u64 = 2;
+const ON: u64 = 3;
+const VALUE_MASK: u64 = 3;
 /// Above them is the generation.
 const GENERATION: u64 = 4;
 
 /// What a file says for itself, as far as it is known.
 #[derive(Debug)]
-pub(super) struct FileWord(AtomicU64);
+pub(super) struct DontcacheState(AtomicU64);
 
-impl FileWord {
+impl DontcacheState {
     pub(super) fn unknown() -> Self {
         Self(AtomicU64::new(UNKNOWN))
     }
 
     fn get(&self) -> Option<bool> {
-        match self.0.load(Ordering::Acquire) & WORD {
-            YES => Some(true),
-            NO => Some(false),
+        match self.0.load(Ordering::Acquire) & VALUE_MASK {
+            ON => Some(true),
+            OFF => Some(false),
             _ => None,
         }
     }
 
     fn is_known(&self) -> bool {
-        self.0.load(Ordering::Acquire) & WORD != UNKNOWN
+        self.0.load(Ordering::Acquire) & VALUE_MASK != UNKNOWN
     }
 
     /// A change has ended: what is being read is too old.
@@ -59,18 +59,18 @@ impl FileWord {
     }
 
     /// Remembers `word`, which was read after `seen`. False if a change has ended since (O1).
-    fn remember(&self, seen: u64, word: u64) -> bool {
-        let new = seen & !WORD | word;
+    fn store(&self, seen: u64, state: u64) -> bool {
+        let new = seen & !VALUE_MASK | state;
         self.0.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
 /// What a value says; nothing, if it was put into the source by somebody who did not know.
-fn word_of(value: &[u8]) -> u64 {
+fn parse_value(value: &[u8]) -> u64 {
     match value {
-        b"1" => YES,
-        b"0" => NO,
-        _ => NOTHING,
+        b"1" => ON,
+        b"0" => OFF,
+        _ => UNSET,
     }
 }
 
@@ -79,7 +79,7 @@ fn word_of(value: &[u8]) -> u64 {
 /// # Errors
 /// EINVAL.
 pub(super) fn check(name: &OsStr, value: &[u8]) -> Result<(), Failure> {
-    if name == NAME && word_of(value) == NOTHING { Err(Errno::INVAL.into()) } else { Ok(()) }
+    if name == NAME && parse_value(value) == UNSET { Err(Errno::INVAL.into()) } else { Ok(()) }
 }
 
 impl Volume {
@@ -93,7 +93,7 @@ impl Volume {
     }
 
     /// Whether a file goes around the kernel's cache as well, for who opens it on behalf of `tenant`.
-    pub(super) fn opens_dontcache(&self, node: &Node, tenant: Option<bool>) -> bool {
+    pub(super) fn is_open_dontcache(&self, node: &Node, tenant: Option<bool>) -> bool {
         self.is_dontcache(node, || tenant)
     }
 
@@ -112,17 +112,17 @@ impl Volume {
     ///
     /// # Blocking
     /// For the backend.
-    pub(super) fn learn_dontcache(&self, node: &Node) {
+    pub(super) fn load_dontcache(&self, node: &Node) {
         if !node.dontcache.is_known() {
             self.read_dontcache(node);
         }
     }
 
     /// A file has just been made: it says nothing.
-    pub(super) fn says_nothing(node: &Node) {
+    pub(super) fn mark_unset(node: &Node) {
         let seen = node.dontcache.0.load(Ordering::Acquire);
         if seen == UNKNOWN {
-            let _ = node.dontcache.remember(seen, NOTHING); // or somebody has set it meanwhile
+            let _ = node.dontcache.store(seen, UNSET); // or somebody has set it meanwhile
         }
     }
 
@@ -146,12 +146,12 @@ impl Volume {
     fn read_dontcache(&self, node: &Node) {
         loop {
             let seen = node.dontcache.0.load(Ordering::Acquire);
-            let word = match self.sb.getxattr(&node.inode, NAME) {
-                Ok(value) => word_of(&value),
-                Err(error) if matches!(error.kind(), ErrorKind::NoData | ErrorKind::Unsupported) => NOTHING,
+            let state = match self.sb.getxattr(&node.inode, NAME) {
+                Ok(value) => parse_value(&value),
+                Err(error) if matches!(error.kind(), ErrorKind::NoData | ErrorKind::Unsupported) => UNSET,
                 Err(_) => return,
             };
-            if node.dontcache.remember(seen, word) {
+            if node.dontcache.store(seen, state) {
                 return;
             }
         }
@@ -164,15 +164,15 @@ mod tests {
 
     #[test]
     fn what_was_read_before_a_change_has_ended_is_not_remembered() {
-        let word = FileWord::unknown();
-        let seen = word.0.load(Ordering::Relaxed);
-        word.bump();
-        assert!(!word.remember(seen, YES) && !word.is_known());
-        let seen = word.0.load(Ordering::Relaxed);
-        assert!(word.remember(seen, NO));
-        assert_eq!(word.get(), Some(false));
-        word.bump();
-        assert_eq!(word.get(), Some(false), "until it is read again");
+        let state = DontcacheState::unknown();
+        let seen = state.0.load(Ordering::Relaxed);
+        state.bump();
+        assert!(!state.store(seen, ON) && !state.is_known());
+        let seen = state.0.load(Ordering::Relaxed);
+        assert!(state.store(seen, OFF));
+        assert_eq!(state.get(), Some(false));
+        state.bump();
+        assert_eq!(state.get(), Some(false), "until it is read again");
     }
 
     #[test]

@@ -41,13 +41,13 @@ const XFLAGS: [(u32, u32); 5] =
     [(file_flags::APPEND, 0x10), (file_flags::IMMUTABLE, 0x8), (0x8, 0x20), (0x80, 0x40), (0x40, 0x80)];
 
 /// A RELEASE may be on its way for a second: it is looked for so many times, with so much time between them.
-const LOOKS: u32 = 500;
-const LOOK: Duration = Duration::from_millis(2);
+const RELEASE_POLLS: u32 = 500;
+const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 const PROTECTING: u32 = file_flags::IMMUTABLE | file_flags::APPEND;
 /// Compressed or not, synchronous (of a directory too), no dump, no access time, no tail packing, top of a hierarchy, no copy
 /// on write.
-const HARMLESS: u32 = 0x4 | 0x400 | 0x8 | 0x1_0000 | 0x40 | 0x80 | 0x8000 | 0x2_0000 | 0x80_0000;
+const UNPRIVILEGED: u32 = 0x4 | 0x400 | 0x8 | 0x1_0000 | 0x40 | 0x80 | 0x8000 | 0x2_0000 | 0x80_0000;
 
 /// An ioctl that we know.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -84,12 +84,12 @@ impl Volume {
     }
 
     fn set_flags(&self, node: &Node, earlier: u32, wanted: u32) -> Result<Answer, Failure> {
-        if (earlier ^ wanted) & !(PROTECTING | HARMLESS) != 0 {
+        if (earlier ^ wanted) & !(PROTECTING | UNPRIVILEGED) != 0 {
             return Err(Errno::OPNOTSUPP.into());
         }
         let set = |flags| self.unfrozen(|| self.sb.set_flags(&node.inode, flags));
         let protects = wanted & !earlier & PROTECTING != 0 && node.inode.kind() == NodeKind::File;
-        if protects && !has_no_writers_soon(node) {
+        if protects && !wait_no_writers(node) {
             return Err(Errno::BUSY.into());
         }
         set(wanted)?;
@@ -110,10 +110,10 @@ fn xflags(flags: u32) -> Vec<u8> {
 
 /// Whether nobody has the file open for writing. The kernel sends a RELEASE for a descriptor that was just closed, but waits
 /// for none: so it may still be on its way.
-fn has_no_writers_soon(node: &Node) -> bool {
+fn wait_no_writers(node: &Node) -> bool {
     let has_none = || node.writers.load(Ordering::SeqCst) == 0;
-    let nobody_completes_it = Completion::new();
-    has_none() || (0..LOOKS).any(|_| nobody_completes_it.wait_timeout(LOOK) && has_none())
+    let never = Completion::new();
+    has_none() || (0..RELEASE_POLLS).any(|_| never.wait_timeout(RELEASE_POLL_INTERVAL) && has_none())
 }
 
 /// Whether a file may be opened with `flags`, after its opener was counted (G1).

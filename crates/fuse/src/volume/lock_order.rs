@@ -8,9 +8,9 @@
 //! | 8 | `CALLER` | a caller that waits; a parked write takes its bytes under it |
 //! | 10 | `WRITING` | a `write` beside pages of mappings; bytes are taken under it, of parked writes too |
 //! | 76 | `TENANCY` | who pays; a tenant is made in the engine under it |
-//! | 78 | `ATTENDANT` | the queue of parked writes; when the first held reply is due is looked at under it |
+//! | 78 | `WORKER` | the queue of parked writes; when the first held reply is due is looked at under it |
 //! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them, but for the next |
-//! | 82 | `AROUND` | what was written around the kernel's cache of a file; asked for under the table of nodes |
+//! | 82 | `KERNEL_PAGES` | what was written around the kernel's cache of a file; asked for under the table of nodes |
 
 use slackwater_sync::lock::Rank;
 
@@ -20,6 +20,6 @@ pub(crate) const DIRECTORY: Rank = Rank::new(6, "OPEN_DIRECTORY");
 pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
 pub(crate) const WRITING: Rank = Rank::new(10, "WRITING");
 pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");
-pub(crate) const ATTENDANT: Rank = Rank::new(78, "ATTENDANT");
+pub(crate) const WORKER: Rank = Rank::new(78, "WORKER");
 pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");
-pub(crate) const AROUND: Rank = Rank::new(82, "AROUND");
+pub(crate) const KERNEL_PAGES: Rank = Rank::new(82, "KERNEL_PAGES");

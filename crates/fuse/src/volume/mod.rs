@@ -4,9 +4,9 @@
 //! 1. [`dispatch`] looks up what it is about. What the cache can answer is answered on the reading thread.
 //! 2. What may have to wait for the backend runs on a thread that the pool has replaced ([`blocking`]), with its
 //!    reply where an interrupt finds it ([`callers`]). Where as many threads wait as may, it queues.
-//! 3. A write without room is parked ([`attendant`]), and so are pages of mappings ([`replay`]); a reply whose writer is to
+//! 3. A write without room is parked ([`worker`]), and so are pages of mappings ([`mapped_writes`]); a reply whose writer is to
 //!    slow down is held until its time ([`paused`]). Nobody waits on a thread for any of them.
-//! 4. What is written beside a mapping is kept when the kernel hands over older pages ([`written_around`]).
+//! 4. What is written beside a mapping is kept when the kernel hands over older pages ([`kernel_pages`]).
 //!
 //! # Invariants
 //! V1. FLUSH (but for a file that was emptied), RELEASE and FORGET never wait for the backend.
@@ -14,7 +14,6 @@
 //! V3. While the volume is frozen, changes wait; once it is taken away by force, everything gets EIO.
 
 mod answer;
-mod attendant;
 mod attributes;
 mod blocking;
 mod by_handle;
@@ -25,19 +24,20 @@ mod dontcache;
 mod errno;
 mod flags;
 mod handles;
+mod kernel_pages;
 pub(crate) mod lock_order;
+mod mapped_flush;
+mod mapped_writes;
 mod names;
 mod nodes;
 mod open_files;
 mod paused;
 mod processes;
 mod pruning;
-mod pushing;
 mod read_buffer;
 mod reads;
-mod replay;
+mod worker;
 mod writes;
-mod written_around;
 mod xattrs;
 
 use std::time::Duration;
@@ -48,22 +48,22 @@ use slackwater_sync::shim::{Arc, OnceLock};
 
 use crate::notifier::Notifier;
 use crate::tenancy::Tenancy;
-use attendant::Attendant;
 use blocking::Backlog;
 use handles::Handles;
 use nodes::Nodes;
+use worker::Worker;
 
 pub(crate) use dispatch::Served;
 
 /// How often who waits for a thaw looks whether the volume is taken away instead.
-const LOOK: Duration = Duration::from_millis(100);
+const THAW_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A volume that is served.
 pub(crate) struct Volume {
     sb: Arc<SuperBlock>,
     nodes: Nodes,
     handles: Handles,
-    attendant: Attendant,
+    worker: Worker,
     /// Who pays for what; `None`: whoever, all of them together.
     tenancy: Option<Arc<Tenancy>>,
     /// Whether what nobody else says anything of is to stay out of the cache.
@@ -91,7 +91,7 @@ impl Volume {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
             handles: Handles::new(),
-            attendant: Attendant::new(),
+            worker: Worker::new(),
             tenancy,
             dontcache: AtomicBool::new(dontcache),
             backlog: Backlog::new(),
@@ -115,7 +115,7 @@ impl Volume {
     /// Waits for the end of a freeze. False when the volume is gone instead, or being taken away by force.
     fn wait_until_thawed(&self) -> bool {
         while !self.is_refusing() {
-            if self.sb.wait_while_frozen(Some(self.sb.now() + LOOK)) {
+            if self.sb.wait_while_frozen(Some(self.sb.now() + THAW_POLL_INTERVAL)) {
                 return true;
             }
             if !self.sb.is_frozen() {
@@ -131,7 +131,7 @@ impl Volume {
     }
 
     /// Refuses everything from now on, or no longer.
-    pub(crate) fn refuse(&self, refuse: bool) {
+    pub(crate) fn set_refusing(&self, refuse: bool) {
         self.is_refusing.store(refuse, Ordering::Release);
     }
 
@@ -141,7 +141,7 @@ impl Volume {
     }
 
     /// From now on readers may use the kernel's cache.
-    pub(crate) fn trust_cache(&self) {
+    pub(crate) fn trust_kernel_cache(&self) {
         self.is_coherent.store(true, Ordering::Release);
     }
 
@@ -157,27 +157,27 @@ impl Volume {
 
     /// Bytes of writes that wait for room.
     pub(crate) fn parked_bytes(&self) -> usize {
-        self.attendant.parked_bytes()
+        self.worker.parked_bytes()
     }
 
     /// Writes that wait for room.
     pub(crate) fn parked_writes(&self) -> usize {
-        self.attendant.parked()
+        self.worker.parked()
     }
 
     /// Writes that are done and whose writers pause.
     pub(crate) fn paused_writes(&self) -> usize {
-        self.attendant.paused.len()
+        self.worker.paused.len()
     }
 
     /// The kernel's numbers of the nodes that somebody may have written to by way of a mapping.
-    pub(crate) fn maybe_mapped(&self) -> Vec<u64> {
+    pub(crate) fn mapped_nodes(&self) -> Vec<u64> {
         self.nodes.mapped().iter().map(|node| node.id()).collect()
     }
 
     /// The kernel is gone: nothing is known and open any more, and nobody waits.
-    pub(crate) fn let_go(&self) {
-        self.attendant.stop();
+    pub(crate) fn tear_down(&self) {
+        self.worker.stop();
         self.handles.clear();
         self.nodes.clear();
     }

@@ -30,7 +30,7 @@ pub(super) fn creator(header: &RequestHeader, umask: u32) -> Creator {
 
 impl Volume {
     /// The node of an inode that was found or made in `dir`: one lookup of it.
-    fn found(&self, dir: &Node, inode: InodeRef) -> Result<Arc<Node>, Failure> {
+    fn node_in(&self, dir: &Node, inode: InodeRef) -> Result<Arc<Node>, Failure> {
         // A root that is found in a directory is a loop in the backend.
         let node = self.nodes.look_up(inode).ok_or(Errno::LOOP)?;
         node.parent_ino.store(dir.inode.id().ino, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Volume {
         if inode.kind() == NodeKind::File {
             self.revalidate(&inode)?;
         }
-        Ok(entry_out(&*self.found(dir, inode)?))
+        Ok(entry_out(&*self.node_in(dir, inode)?))
     }
 
     /// LOOKUP.
@@ -65,11 +65,11 @@ impl Volume {
         creator: Creator,
     ) -> Result<Answer, Failure> {
         let inode = self.unfrozen(|| self.sb.make_as(&dir.inode, name, what.clone(), mode & 0o7777, creator))?;
-        Ok(Answer::Entry(entry_out(&*self.found(dir, inode)?)))
+        Ok(Answer::Entry(entry_out(&*self.node_in(dir, inode)?)))
     }
 
     /// What MKNOD makes.
-    pub(super) fn what(args: &MknodIn) -> NewNode {
+    pub(super) fn new_node(args: &MknodIn) -> NewNode {
         if FileType::from_raw_mode(args.mode) == FileType::RegularFile {
             return NewNode::File;
         }
@@ -97,7 +97,7 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         };
-        self.open_made(dir, inode, args.flags, opener)
+        self.open_new(dir, inode, args.flags, opener)
     }
 
     /// TMPFILE: makes a file without a name and opens it.
@@ -109,12 +109,12 @@ impl Volume {
         opener: &Opener,
     ) -> Result<Answer, Failure> {
         let inode = self.unfrozen(|| self.sb.make_tmpfile(&dir.inode, args.mode & 0o7777, creator))?;
-        self.open_made(dir, inode, args.flags, opener)
+        self.open_new(dir, inode, args.flags, opener)
     }
 
-    fn open_made(&self, dir: &Node, inode: InodeRef, flags: u32, opener: &Opener) -> Result<Answer, Failure> {
-        let node = self.found(dir, inode)?;
-        Self::says_nothing(&node);
+    fn open_new(&self, dir: &Node, inode: InodeRef, flags: u32, opener: &Opener) -> Result<Answer, Failure> {
+        let node = self.node_in(dir, inode)?;
+        Self::mark_unset(&node);
         match self.open_handle(&node, flags, opener) {
             Ok((handle, open_flags)) => Ok(Answer::Created(entry_out(&node), handle, open_flags)),
             Err(failure) => {
@@ -127,7 +127,7 @@ impl Volume {
     /// LINK.
     pub(super) fn link(&self, node: &Node, dir: &Node, name: &OsStr) -> Result<Answer, Failure> {
         self.unfrozen(|| self.sb.link(&node.inode, &dir.inode, name))?;
-        Ok(Answer::Entry(entry_out(&*self.found(dir, node.inode.clone())?)))
+        Ok(Answer::Entry(entry_out(&*self.node_in(dir, node.inode.clone())?)))
     }
 
     /// UNLINK and RMDIR.
@@ -158,15 +158,15 @@ impl Volume {
             _ => return Err(Errno::INVAL.into()),
         };
         let (from, to) = ((&from_dir.inode, from), (&to_dir.inode, to));
-        self.unfrozen(|| self.sb.rename_after(memcg, from, to, mode, |source| self.fetch_stores(source)))?;
+        self.unfrozen(|| self.sb.rename_after(memcg, from, to, mode, |source| self.flush_mapped_pages(source)))?;
         Ok(Answer::Done)
     }
 
     /// Fetches what only the kernel has of a file, stored through mappings.
-    fn fetch_stores(&self, inode: &InodeRef) {
+    fn flush_mapped_pages(&self, inode: &InodeRef) {
         let node = self.nodes.number_of(inode.id()).and_then(|number| self.nodes.get(number));
-        let Some(node) = node.filter(|node| node.around.is_mapped()) else { return };
-        if let Some(Err(errno)) = self.notifier.get().map(|notifier| notifier.push_pages(node.id())) {
+        let Some(node) = node.filter(|node| node.kernel_pages.is_mapped()) else { return };
+        if let Some(Err(errno)) = self.notifier.get().map(|notifier| notifier.flush_pages(node.id())) {
             tracing::warn!(%errno, "the kernel kept stores to a file that takes another's place");
         }
     }

@@ -13,7 +13,7 @@
 //! K2. `lookups` is what the kernel will give back by FORGET; it changes under the shard's lock only. At 0
 //!     the node leaves the table, and its reference to the inode is dropped outside the lock.
 //! K3. A number says in which shard its node is, as does the inode's number in the backend, and both maps of a shard
-//!     change together. Numbers below [`SHARDS`] are the root's and the [trial](crate::coherence)'s.
+//!     change together. Numbers below [`SHARDS`] are the root's and the [probe](crate::coherence)'s.
 //!
 //! # Lock order
 //! A shard's lock is a leaf.
@@ -28,20 +28,20 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::abi::ROOT_ID;
-use crate::volume::dontcache::FileWord;
+use crate::volume::dontcache::DontcacheState;
+use crate::volume::kernel_pages::KernelPages;
 use crate::volume::lock_order::LEAF;
-use crate::volume::written_around::WrittenAround;
 
 /// Shards of the table: enough that two threads seldom meet.
 const SHARDS: u64 = 32;
 
 /// Nodes that are gone are some MiB of memory from this number on.
-const FALL: usize = 4096;
+const SHRINK_MIN: usize = 4096;
 /// A shard that never had more nodes keeps its memory.
-const ROOM_MIN: usize = 64;
+const CAPACITY_MIN: usize = 64;
 
 /// Generation of a node whose number is the backend's.
-const NUMBERED: u32 = 0;
+const BACKEND_GENERATION: u32 = 0;
 
 /// An inode that the kernel has a number for.
 #[derive(Debug)]
@@ -50,16 +50,16 @@ pub(super) struct Node {
     generation: u32,
     pub(super) inode: InodeRef,
     lookups: AtomicU64,
-    /// Handles that may write, mapped pages included: what a sync pushes out.
+    /// Handles that may write, mapped pages included: what a sync mapped_flush out.
     pub(super) writers: AtomicU32,
     /// What is written beside mappings of it.
-    pub(super) around: WrittenAround,
+    pub(super) kernel_pages: KernelPages,
     /// Writes that are parked; later ones queue behind them.
     pub(super) parked: AtomicU32,
     /// Cut to nothing, and not written back since: what is written next replaces what was there.
     pub(super) emptied: AtomicBool,
     /// Whether it is to stay out of the cache, as it says itself.
-    pub(super) dontcache: FileWord,
+    pub(super) dontcache: DontcacheState,
     /// Number of the directory in which it was found last, for `..`.
     pub(super) parent_ino: AtomicU64,
 }
@@ -73,10 +73,10 @@ impl Node {
             inode,
             lookups: AtomicU64::new(0),
             writers: AtomicU32::new(0),
-            around: WrittenAround::new(),
+            kernel_pages: KernelPages::new(),
             parked: AtomicU32::new(0),
             emptied: AtomicBool::new(false),
-            dontcache: FileWord::unknown(),
+            dontcache: DontcacheState::unknown(),
             parent_ino: AtomicU64::new(ino),
         })
     }
@@ -116,7 +116,7 @@ pub(super) struct Nodes {
     shards: Vec<RwLock<Shard>>,
     next: AtomicU64,
     count: AtomicUsize,
-    /// Most that there have been since they have last [fallen](Self::have_fallen).
+    /// Most that there have been since they have last [fallen](Self::has_shrunk).
     peak: AtomicUsize,
     /// Of nodes that are counted.
     generation: u32,
@@ -135,7 +135,7 @@ impl Nodes {
             generation: hasher.hash_one(ROOT_ID) as u32 | 1,
             hasher,
         };
-        nodes.shard(ROOT_ID).write().by_id.insert(ROOT_ID, Node::new((ROOT_ID, NUMBERED), root));
+        nodes.shard(ROOT_ID).write().by_id.insert(ROOT_ID, Node::new((ROOT_ID, BACKEND_GENERATION), root));
         nodes
     }
 
@@ -190,7 +190,7 @@ impl Nodes {
         let number = inode.handle().number().filter(|id| *id >= SHARDS && id % SHARDS == of_shard).filter(is_free);
         let count = || self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + of_shard;
         let counted = || std::iter::repeat_with(count).find(is_free).expect("some number is free");
-        number.map_or_else(|| (counted(), self.generation), |number| (number, NUMBERED))
+        number.map_or_else(|| (counted(), self.generation), |number| (number, BACKEND_GENERATION))
     }
 
     /// The kernel gives lookups back.
@@ -216,15 +216,15 @@ impl Nodes {
     }
 
     /// Whether there are far fewer than there have been. True once for each such fall.
-    pub(super) fn have_fallen(&self) -> bool {
+    pub(super) fn has_shrunk(&self) -> bool {
         let (count, peak) = (self.count.load(Ordering::Relaxed), self.peak.load(Ordering::Relaxed));
-        let have_fallen = count <= peak / 2 && peak - count >= FALL;
-        have_fallen && self.peak.compare_exchange(peak, count, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let has_shrunk = count <= peak / 2 && peak - count >= SHRINK_MIN;
+        has_shrunk && self.peak.compare_exchange(peak, count, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Nodes of which the kernel may hold pages that were stored to.
     pub(super) fn mapped(&self) -> Vec<Arc<Node>> {
-        let is_mapped = |node: &&Arc<Node>| node.around.is_mapped();
+        let is_mapped = |node: &&Arc<Node>| node.kernel_pages.is_mapped();
         self.shards
             .iter()
             .flat_map(|shard| shard.read().by_id.values().filter(is_mapped).cloned().collect::<Vec<_>>())
@@ -259,7 +259,7 @@ impl Shard {
     /// Gives room back that is no longer needed; seldom enough that a removal costs what it did.
     fn shrink(&mut self, hash_of: impl Fn(&Arc<Node>) -> u64) {
         let len = self.by_id.len();
-        if self.by_id.capacity() > ROOM_MIN && len < self.by_id.capacity() / 8 {
+        if self.by_id.capacity() > CAPACITY_MIN && len < self.by_id.capacity() / 8 {
             self.by_id.shrink_to(2 * len);
             self.by_inode.shrink_to(2 * len, hash_of);
         }

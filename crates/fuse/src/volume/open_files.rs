@@ -44,7 +44,7 @@ impl OpenFile {
         }
         let can_map = flags.contains(OFlags::RDWR);
         if can_map {
-            node.around.open();
+            node.kernel_pages.add_mapper();
         }
         Self { node: Arc::clone(node), file, is_writable, can_map, has_reader: AtomicBool::new(false) }
     }
@@ -61,7 +61,7 @@ impl OpenFile {
 
     /// Whether closing it has to wait for the backend: the file was emptied and written anew, and who does
     /// that expects either the old or the new bytes after a crash. Kernel: `auto_da_alloc`.
-    pub(super) fn closes_slowly(&self) -> bool {
+    pub(super) fn flushes_on_close(&self) -> bool {
         self.is_writable && self.node.emptied.load(Ordering::Acquire)
     }
 
@@ -79,7 +79,7 @@ impl Drop for OpenFile {
             self.node.writers.fetch_sub(1, Ordering::AcqRel);
         }
         if self.can_map {
-            self.node.around.close();
+            self.node.kernel_pages.remove_mapper();
         }
     }
 }
@@ -87,9 +87,9 @@ impl Drop for OpenFile {
 impl Volume {
     /// OPEN. The kernel has checked permissions, and asks for the truncation with the same request.
     pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn, opener: &Opener) -> Result<Answer, Failure> {
-        self.learn_dontcache(node);
+        self.load_dontcache(node);
         let (handle, open_flags) = self.open_handle(node, args.flags, opener)?;
-        let truncated = if args.flags & OFlags::TRUNC.bits() == 0 { Ok(()) } else { self.empty(node, args) };
+        let truncated = if args.flags & OFlags::TRUNC.bits() == 0 { Ok(()) } else { self.truncate(node, args) };
         match truncated {
             Ok(()) => Ok(Answer::Opened(handle, open_flags)),
             Err(error) => {
@@ -99,7 +99,7 @@ impl Volume {
         }
     }
 
-    fn empty(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
+    fn truncate(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
         let had_bytes = node.inode.size_bytes() != 0;
         let change = slackwater::backend::AttrChange { size_bytes: Some(0), ..Default::default() };
         self.unfrozen(|| self.sb.setattr(&node.inode, change))?;
@@ -131,7 +131,7 @@ impl Volume {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
         } else if flags.contains(OFlags::DIRECT)
             || !self.is_coherent.load(Ordering::Acquire)
-            || self.opens_dontcache(node, opener.dontcache)
+            || self.is_open_dontcache(node, opener.dontcache)
         {
             fopen::NOFLUSH | fopen::DIRECT_IO
         } else if is_changed {
@@ -145,7 +145,7 @@ impl Volume {
     /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports what went wrong since the last
     /// fsync and does not take it as heard, as NFS does: nobody sees the result at an exit.
     pub(super) fn flush(&self, open: &OpenFile) -> Result<Answer, Failure> {
-        if open.closes_slowly() && open.node.emptied.swap(false, Ordering::AcqRel) {
+        if open.flushes_on_close() && open.node.emptied.swap(false, Ordering::AcqRel) {
             // Its failure is an event like any other; the data is kept.
             let _ = open.file.write_back();
         }
@@ -207,11 +207,11 @@ mod tests {
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let (uncached, cached) = (fopen::NOFLUSH | fopen::DIRECT_IO, fopen::NOFLUSH | fopen::KEEP_CACHE);
         assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (uncached, direct));
-        volume.trust_cache();
+        volume.trust_kernel_cache();
         assert_eq!((opened(OFlags::RDONLY), opened(OFlags::RDWR)), (cached, direct));
         assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), uncached);
         let of_tenant = volume.open_handle(&node, OFlags::RDONLY.bits(), &opener(Some(true))).expect("it opens").1;
         assert_eq!(of_tenant, uncached);
-        volume.let_go();
+        volume.tear_down();
     }
 }

@@ -18,14 +18,14 @@ use slackwater_sync::shim::Arc;
 
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::callers::Waiting;
+use crate::volume::callers::PendingCall;
 use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
 struct Paused {
     /// It is to be asked again before the reply is sent.
-    asks: bool,
-    waiting: Waiting,
+    rechecks: bool,
+    waiting: PendingCall,
     write: Write,
 }
 
@@ -80,33 +80,33 @@ impl PausedReplies {
 
 impl Volume {
     /// Holds the reply of a write whose bytes are taken.
-    pub(super) fn hold(self: &Arc<Self>, waiting: Waiting, write: Write, pause: Pause) {
-        let (time, asks) = match pause {
+    pub(super) fn pause_write(self: &Arc<Self>, waiting: PendingCall, write: Write, pause: Pause) {
+        let (time, rechecks) = match pause {
             Pause::For(time) => (time, false),
             Pause::AskAfter(time) => (time, true),
             Pause::None => return self.finish_taken(waiting, &write),
         };
-        let Some(waiting) = self.let_off_from_here(waiting, &write) else { return };
-        if self.attendant.paused.push(self.sb.now() + time, Paused { asks, waiting, write }) {
-            self.attend_to_others();
+        let Some(waiting) = self.allow_early_answer(waiting, &write) else { return };
+        if self.worker.paused.push(self.sb.now() + time, Paused { rechecks, waiting, write }) {
+            self.wake_worker();
         }
     }
 
     /// The bytes of a write are taken that may have waited for it: its reply, when its writer may go on.
-    pub(super) fn finish_write(self: &Arc<Self>, waiting: Waiting, write: Write) {
+    pub(super) fn finish_write(self: &Arc<Self>, waiting: PendingCall, write: Write) {
         let pause = write.pause();
-        self.hold(waiting, write, pause);
+        self.pause_write(waiting, write, pause);
     }
 
-    fn finish_taken(&self, waiting: Waiting, write: &Write) {
+    fn finish_taken(&self, waiting: PendingCall, write: &Write) {
         self.finish(waiting, Ok(Answer::Written(write.taken as u32)));
     }
 
     /// Sends what is due; or everything, once the volume refuses or ends.
     pub(super) fn send_paused(self: &Arc<Self>, all: bool) {
         let now = if all { Tick::MAX } else { self.sb.now() };
-        while let Some(Paused { asks, waiting, write }) = self.attendant.paused.take_due(now) {
-            if asks && !all && waiting.lock().is_some() {
+        while let Some(Paused { rechecks, waiting, write }) = self.worker.paused.take_due(now) {
+            if rechecks && !all && waiting.lock().is_some() {
                 self.finish_write(waiting, write);
             } else {
                 self.finish_taken(waiting, &write);

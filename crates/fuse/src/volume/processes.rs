@@ -4,7 +4,7 @@ use rustix::fs::{Mode, OFlags, open};
 
 /// Whether thread `pid` will die as soon as it is let go: SIGKILL is pending for it or its process. The kernel
 /// makes that so for every signal that ends the process, unless it dumps core. 0 is nobody.
-pub(super) fn is_being_killed(pid: u32) -> bool {
+pub(super) fn fatal_signal_pending(pid: u32) -> bool {
     pid != 0 && status(pid).is_some_and(|status| has_sigkill(&status))
 }
 
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn this_process_is_not_being_killed_and_nobody_is_nobody() {
-        assert!(!is_being_killed(rustix::process::getpid().as_raw_nonzero().get() as u32));
-        assert!(!is_being_killed(0));
+        assert!(!fatal_signal_pending(rustix::process::getpid().as_raw_nonzero().get() as u32));
+        assert!(!fatal_signal_pending(0));
     }
 }

@@ -27,7 +27,7 @@ pub(super) const fn has_prune(negotiated: &Negotiated) -> bool {
 
 impl Volume {
     /// Has the engine ask here for inodes when memory is short, if the kernel can be asked.
-    pub(crate) fn give_back_under_pressure(self: &Arc<Self>) {
+    pub(crate) fn register_prune_hook(self: &Arc<Self>) {
         if self.pruner.get().is_some() {
             let volume = Arc::downgrade(self);
             let ask = move |inodes: &[NodeId]| volume.upgrade().map_or(0, |volume| volume.prune(inodes));

@@ -13,15 +13,15 @@ use crate::request::RequestHeader;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
+use crate::volume::kernel_pages::bytes_of;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
 use crate::volume::read_buffer::ReadBuffer;
-use crate::volume::written_around::bytes_of;
 
 /// Pages of 1 MiB that need not begin at one.
 const SLICES_MAX: usize = 257;
 /// Bytes that are copied at a time.
-const PIECE_BYTES: u64 = 1 << 20;
+const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -49,14 +49,14 @@ impl Volume {
     pub(super) fn read(
         &self,
         open: &OpenFile,
-        payer: &Arc<Memcg>,
+        charged: &Arc<Memcg>,
         flags: ReadFlags,
         args: &ReadIn,
     ) -> Result<Answer, Failure> {
         let size_bytes = open.node.inode.size_bytes();
         let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
         let mut buffer = ReadBuffer::take(len);
-        let len = open.file.read_at_for(payer, flags, args.offset, &mut buffer)?;
+        let len = open.file.read_at_for(charged, flags, args.offset, &mut buffer)?;
         buffer.truncate(len);
         Ok(Answer::Data(buffer))
     }
@@ -68,7 +68,7 @@ impl Volume {
             SEEK_HOLE => SeekWhence::Hole,
             _ => return Err(Errno::INVAL.into()),
         };
-        Ok(Answer::Place(open.file.seek(args.offset, whence)?.ok_or(Errno::NXIO)?))
+        Ok(Answer::Offset(open.file.seek(args.offset, whence)?.ok_or(Errno::NXIO)?))
     }
 
     /// FALLOCATE.
@@ -91,7 +91,7 @@ impl Volume {
         self.kill_suidgid_for(&open.node, header)?;
         let changed = if args.mode & (PUNCH_HOLE | ZERO_RANGE) == 0 { 0 } else { args.length };
         let fallocate = || self.unfrozen(|| open.file.fallocate(mode, args.offset, args.length));
-        open.node.around.write(args.offset, fallocate, |()| changed)?;
+        open.node.kernel_pages.write(args.offset, fallocate, |()| changed)?;
         Ok(Answer::Done)
     }
 
@@ -111,29 +111,29 @@ impl Volume {
         &self,
         args: &CopyFileRangeIn,
         header: &RequestHeader,
-        payer: Option<&Arc<Memcg>>,
+        charged: Option<&Arc<Memcg>>,
     ) -> Result<Answer, Failure> {
         let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
-        if to.node.around.is_mapped() {
+        if to.node.kernel_pages.is_mapped() {
             return Err(Errno::OPNOTSUPP.into());
         }
         let (reads, writes) = (self.read_flags(&from.node, header), self.write_flags(&to.node, header));
-        let payer = payer.unwrap_or_else(|| to.file.memcg());
+        let charged = charged.unwrap_or_else(|| to.file.memcg());
         self.kill_suidgid_for(&to.node, header)?;
         // A count has 32 bits, and is to be that of whole pieces.
-        let len = args.len.min(u64::from(u32::MAX) & !(PIECE_BYTES - 1));
-        let mut piece = vec![0; len.min(PIECE_BYTES) as usize];
+        let len = args.len.min(u64::from(u32::MAX) & !(COPY_CHUNK_BYTES - 1));
+        let mut piece = vec![0; len.min(COPY_CHUNK_BYTES) as usize];
         let mut done = 0;
         while done < len {
-            let wanted = (len - done).min(PIECE_BYTES) as usize;
-            let read = match from.file.read_at_for(payer, reads, args.off_in + done, &mut piece[..wanted]) {
+            let wanted = (len - done).min(COPY_CHUNK_BYTES) as usize;
+            let read = match from.file.read_at_for(charged, reads, args.off_in + done, &mut piece[..wanted]) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            let write = || to.file.try_write_for(payer, writes, args.off_out + done, &piece[..read]);
-            match to.node.around.write(args.off_out + done, || self.unfrozen(write), bytes_of) {
+            let write = || to.file.try_write_for(charged, writes, args.off_out + done, &piece[..read]);
+            match to.node.kernel_pages.write(args.off_out + done, || self.unfrozen(write), bytes_of) {
                 Ok(Written::Bytes(bytes)) => {
                     done += bytes as u64;
                     if bytes < read {

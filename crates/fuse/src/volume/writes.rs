@@ -11,10 +11,10 @@ use crate::abi::{WriteIn, open, write_in};
 use crate::landing::Landed;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::callers::Waiting;
+use crate::volume::callers::PendingCall;
 use crate::volume::errno::Failure;
+use crate::volume::kernel_pages::bytes_of;
 use crate::volume::open_files::OpenFile;
-use crate::volume::written_around::bytes_of;
 
 /// A write, but for its bytes.
 #[derive(Clone)]
@@ -61,18 +61,18 @@ impl Write {
     }
 
     /// Whether nothing is left to do once its bytes are taken.
-    pub(super) fn is_lazy(&self) -> bool {
+    pub(super) fn is_async(&self) -> bool {
         self.sync.is_none()
     }
 
     /// How much of it may be acknowledged as it is, to end it early. `None`: what was taken is to be durable first.
-    pub(super) fn may_end_with(&self) -> Option<usize> {
-        (self.is_lazy() || self.taken == 0).then_some(self.taken)
+    pub(super) fn early_count(&self) -> Option<usize> {
+        (self.is_async() || self.taken == 0).then_some(self.taken)
     }
 
     /// What its writer is to do before it writes on. What is to be durable before the reply has waited for that.
     pub(super) fn pause(&self) -> Pause {
-        if self.is_lazy() { self.open.file.balance_dirty_pages_for(&self.memcg) } else { Pause::None }
+        if self.is_async() { self.open.file.balance_dirty_pages_for(&self.memcg) } else { Pause::None }
     }
 
     /// Whether others of the file wait before it.
@@ -118,7 +118,7 @@ impl Write {
             self.kills_suidgid = false;
         }
         while self.taken < len {
-            match self.open.node.around.write(self.offset_bytes, || put(self), bytes_of) {
+            match self.open.node.kernel_pages.write(self.offset_bytes, || put(self), bytes_of) {
                 Ok(Written::Bytes(bytes)) => {
                     self.taken += bytes;
                     self.offset_bytes += bytes as u64;
@@ -146,7 +146,7 @@ impl Write {
 
 impl Volume {
     /// Writes `rest` on a thread that may wait for the backend, or parks it.
-    pub(super) fn write_slowly(self: &Arc<Self>, waiting: Waiting, mut write: Write, rest: &[u8]) {
+    pub(super) fn write_blocking(self: &Arc<Self>, waiting: PendingCall, mut write: Write, rest: &[u8]) {
         if !waiting.begin_change(self.sb.now()) {
             return;
         }
@@ -178,7 +178,7 @@ impl Volume {
             Some(failure) if write.taken == 0 => {
                 self.finish(waiting, Err(failure));
             }
-            Some(_) | None if write.is_lazy() => self.finish_write(waiting, write),
+            Some(_) | None if write.is_async() => self.finish_write(waiting, write),
             Some(_) | None => {
                 self.finish(waiting, self.complete(&write));
             }

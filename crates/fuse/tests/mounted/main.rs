@@ -54,7 +54,7 @@ fn everything_wanted_is_there_on_a_kernel_of_today() {
     let mounted = Mounted::new(&pool);
     let missing = &mounted.session.negotiated().missing;
     println!("missing: {missing:?}");
-    assert!(missing.iter().all(|missing| !missing.lost.is_empty()));
+    assert!(missing.iter().all(|missing| !missing.affects.is_empty()));
     assert!(mounted.session.negotiated().has(slackwater_fuse::abi::init::HANDLE_KILLPRIV_V2));
 }
 

@@ -10,7 +10,8 @@ use std::sync::{Condvar, Mutex};
 
 use slackwater_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs, ROOT_ID, fattr, fopen};
 use slackwater_fuse::{
-    Context, Dirents, Errno, FileSystem, Forgets, Held, Negotiated, Notifier, Operation, Payload, Reply, RequestHeader,
+    Context, Dirents, Errno, FileSystem, Forgets, HeldReply, Negotiated, Notifier, Operation, Payload, Reply,
+    RequestHeader,
 };
 
 const HOUR: u64 = 3600;
@@ -24,7 +25,7 @@ struct Node {
 #[derive(Default)]
 pub(crate) struct MemFs {
     nodes: Mutex<BTreeMap<u64, Node>>,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<HeldReply>>,
     queued: Mutex<Vec<Reply>>,
     is_open: Mutex<bool>,
     gate: Condvar,

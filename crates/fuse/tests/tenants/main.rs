@@ -107,7 +107,7 @@ fn a_removed_tenant_is_told_at_once_and_its_successor_is_another() {
         top.enter(&process);
         let first = rig.of(&process).unwrap();
         assert_eq!(rig.watcher.drain(), []);
-        assert_eq!(rig.watcher.polls_because(), None);
+        assert_eq!(rig.watcher.polling_reason(), None);
         other.enter(&process);
         let start = Instant::now();
         top.remove();
@@ -169,14 +169,14 @@ fn no_lookup_finds_a_tenant_that_was_told_to_be_removed() {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
                         let before = told.lock().unwrap().clone();
-                        let found = tenants.of(process.id(), 0);
+                        let found = tenants.find(process.id(), 0);
                         assert!(found.is_none_or(|tenant| !before.contains(&tenant.id)));
                     }
                 });
             }
             let _end = Raise(&is_over);
             for _ in 0..MOVES {
-                let tenant = tenants.of(process.id(), 0).map(|tenant| tenant.id);
+                let tenant = tenants.find(process.id(), 0).map(|tenant| tenant.id);
                 let next = Cgroup::top(&hierarchy);
                 next.enter(&process);
                 drop(std::mem::replace(&mut here, next));
@@ -199,8 +199,8 @@ fn who_is_gone_has_no_tenant() {
     let id = process.id();
     assert!(rig.of(&process).is_some());
     drop(process);
-    assert_eq!(rig.tenants.of(id, 0), None);
-    assert_eq!(rig.tenants.of(0, 0), None);
+    assert_eq!(rig.tenants.find(id, 0), None);
+    assert_eq!(rig.tenants.find(0, 0), None);
 }
 
 #[test]
@@ -210,10 +210,10 @@ fn each_thread_of_a_process_is_a_caller() {
     }
     let rig = Rig::new();
     let own = std::thread::scope(|scope| {
-        let look = || rig.tenants.of(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), 0);
+        let look = || rig.tenants.find(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), 0);
         scope.spawn(look).join().unwrap()
     });
-    assert_eq!(own, rig.tenants.of(std::process::id(), 0));
+    assert_eq!(own, rig.tenants.find(std::process::id(), 0));
     assert!(own.is_some());
 }
 
@@ -286,7 +286,7 @@ fn lookups_are_measured() {
         let tenants = Tenants::new(TenantBy::Cgroup, BTreeMap::new(), Arc::new(SystemClock)).unwrap();
         let callers: Vec<_> = std::iter::repeat_with(Sleeper::new).take(100).collect();
         callers.iter().for_each(|caller| cgroup.enter(caller));
-        let look = |caller: &Sleeper| assert_eq!(tenants.of(caller.id(), 0).unwrap().path, cgroup.path);
+        let look = |caller: &Sleeper| assert_eq!(tenants.find(caller.id(), 0).unwrap().path, cgroup.path);
         let start = Instant::now();
         callers.iter().for_each(look);
         println!("{name}, the first lookup of a caller: {:?}", start.elapsed() / 100);

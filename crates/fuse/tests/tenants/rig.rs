@@ -169,7 +169,7 @@ impl Rig {
     }
 
     pub(crate) fn of(&self, process: &Sleeper) -> Option<Arc<Tenant>> {
-        self.tenants.of(process.id(), 0)
+        self.tenants.find(process.id(), 0)
     }
 
     pub(crate) fn path_of(&self, process: &Sleeper) -> String {

@@ -50,7 +50,7 @@ fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_nobody_else() {
 }
 
 fn thousands_write() {
-    /// As in the attendant.
+    /// As in the worker.
     const TENANT_BYTES: usize = 16 << 20;
     const KEPT_BYTES: usize = 64 << 10;
     const LIMIT: u64 = 4 * MIB;

@@ -170,7 +170,7 @@ fn is_asleep_in_a_request(pid: u32) -> bool {
 
 #[test]
 fn what_is_parked_is_bounded_and_arrives() {
-    /// As in the attendant.
+    /// As in the worker.
     const VOLUME_BYTES: usize = 64 << 20;
     const KEPT_BYTES: usize = 64 << 10;
     const WRITERS: usize = 90;

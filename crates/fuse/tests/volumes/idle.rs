@@ -28,12 +28,12 @@ fn use_a_bit(volume: &One, seed: u8) {
 
 /// A caller that was interrupted and waits on, and a write without room: both are somebody's business meanwhile.
 fn let_somebody_wait(volume: &One) {
-    let attendants = || threads().get("sw-attendant").copied().unwrap_or_default();
+    let workers = || threads().get("sw-worker").copied().unwrap_or_default();
     let rule = volume.faults.add(Rule::hold().on("make"));
     let mut mkdir = spawn("mkdir", &[volume.file("slow").to_str().unwrap()]);
     assert_eq!(volume.faults.wait_held(1, LONG).len(), 1);
     kill_process(Pid::from_child(&mkdir), Signal::INT).unwrap();
-    until("the caller is watched", || attendants() > 0);
+    until("the caller is watched", || workers() > 0);
     volume.faults.remove(rule);
     volume.faults.release_all();
     assert!(wait(&mut mkdir).is_some());
@@ -42,7 +42,7 @@ fn let_somebody_wait(volume: &One) {
     let of = format!("of={}", volume.file("large").display());
     let mut dd = spawn("dd", &["if=/dev/zero", &of, "bs=64K", "count=320"]);
     until_it_waits(volume);
-    assert!(attendants() > 0 && dd.try_wait().unwrap().is_none(), "its write is parked, or its reply is held");
+    assert!(workers() > 0 && dd.try_wait().unwrap().is_none(), "its write is parked, or its reply is held");
     volume.let_through();
     assert!(wait(&mut dd).expect("it goes on").success());
 }
@@ -67,7 +67,7 @@ fn volumes_that_were_used_have_no_thread_afterwards() {
             use_a_bit(&first, 0);
             first.umount().unwrap();
             until("the first has left nothing", || {
-                let names = ["sw-attendant", "sw-parked", "sw-fuse-notify", "sw-trial", "sw-umount", "slackwater-dir"];
+                let names = ["sw-worker", "sw-parked", "sw-fuse-notify", "sw-probe", "sw-umount", "slackwater-dir"];
                 threads().keys().all(|name| names.iter().all(|other| !name.starts_with(other)))
             });
             threads()

@@ -27,7 +27,7 @@ use crate::tenants::{Tenant, TenantConfig, TenantId};
 /// How old a limit may be.
 const FRESH: Duration = Duration::from_secs(2);
 /// Cgroups that are remembered: more than write within [`FRESH`] on any machine of today.
-const KNOWN_MAX: usize = 4096;
+const CACHED_MAX: usize = 4096;
 /// Tells numbers of the memory hierarchy from those of the unified one.
 const MEMORY: u64 = 1 << 63;
 /// What `/proc` appends to the path of a dead thread whose cgroup is removed.
@@ -53,18 +53,18 @@ pub(super) struct Cgroups {
     pub(super) layout: Layout,
     pub(super) watches: Watches,
     pub(super) limits: Limits,
-    known: Mutex<HashMap<CgroupId, Known>>,
+    known: Mutex<HashMap<CgroupId, CachedCgroup>>,
     /// How often something was forgotten; changes with `known` locked. What was found before is not remembered after.
     removals: AtomicU64,
 }
 
-struct Known {
+struct CachedCgroup {
     path: PathBuf,
     tenant: Arc<Tenant>,
     read_at: Tick,
 }
 
-impl Known {
+impl CachedCgroup {
     fn is_fresh(&self, now: Tick) -> bool {
         now.since(self.read_at) < FRESH
     }
@@ -76,8 +76,8 @@ impl Cgroups {
         Self { layout, watches, limits, known, removals: AtomicU64::new(0) }
     }
 
-    /// The tenant of a cgroup that was [entered](Self::enter) before, at the place where it was then.
-    pub(super) fn known(&self, id: CgroupId, now: Tick) -> Option<Arc<Tenant>> {
+    /// The tenant of a cgroup that was [entered](Self::resolve) before, at the place where it was then.
+    pub(super) fn cached(&self, id: CgroupId, now: Tick) -> Option<Arc<Tenant>> {
         let removals = self.removals();
         let mut known = self.known.lock();
         let cgroup = known.get_mut(&id)?;
@@ -92,21 +92,21 @@ impl Cgroups {
             && found == id
             && let Ok(tenant) = self.find(id.kind, &path)
         {
-            return Some(self.remember(id, path, tenant, now, removals));
+            return Some(self.store(id, path, tenant, now, removals));
         }
         self.known.lock().remove(&id);
         None
     }
 
     /// The cgroup at `path` in a hierarchy, and its tenant.
-    pub(super) fn enter(&self, kind: Kind, path: PathBuf, now: Tick) -> Result<(CgroupId, Arc<Tenant>), LookupError> {
+    pub(super) fn resolve(&self, kind: Kind, path: PathBuf, now: Tick) -> Result<(CgroupId, Arc<Tenant>), LookupError> {
         let (id, _) = self.directory(kind, &path)?;
         if let Some(cgroup) = self.known.lock().get(&id).filter(|known| known.is_fresh(now) && known.path == path) {
             return Ok((id, Arc::clone(&cgroup.tenant)));
         }
         let removals = self.removals();
         let tenant = self.find(kind, &path)?;
-        Ok((id, self.remember(id, path, tenant, now, removals)))
+        Ok((id, self.store(id, path, tenant, now, removals)))
     }
 
     /// The number and the directory of the cgroup at `path`.
@@ -170,14 +170,14 @@ impl Cgroups {
     }
 
     /// Remembers what was found after `removals`.
-    fn remember(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick, removals: u64) -> Arc<Tenant> {
+    fn store(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick, removals: u64) -> Arc<Tenant> {
         let mut known = self.known.lock();
         if self.removals() != removals {
             return Arc::new(tenant);
         }
-        if known.len() >= KNOWN_MAX && !known.contains_key(&id) {
+        if known.len() >= CACHED_MAX && !known.contains_key(&id) {
             known.retain(|_, cgroup| cgroup.is_fresh(now));
-            if known.len() >= KNOWN_MAX {
+            if known.len() >= CACHED_MAX {
                 known.clear();
             }
         }
@@ -192,7 +192,7 @@ impl Cgroups {
             }
             Entry::Vacant(entry) => {
                 let tenant = Arc::new(tenant);
-                entry.insert(Known { path, tenant: Arc::clone(&tenant), read_at: now });
+                entry.insert(CachedCgroup { path, tenant: Arc::clone(&tenant), read_at: now });
                 tenant
             }
         }

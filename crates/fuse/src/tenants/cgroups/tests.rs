@@ -66,7 +66,7 @@ fn cgroups(layout: Layout, configured: &[(&str, u64)]) -> Cgroups {
 }
 
 fn tenant(cgroups: &Cgroups, kind: Kind, path: &str) -> (String, Option<u64>) {
-    let (_, tenant) = cgroups.enter(kind, path.into(), START).unwrap();
+    let (_, tenant) = cgroups.resolve(kind, path.into(), START).unwrap();
     (tenant.path.clone(), tenant.limit_bytes)
 }
 
@@ -128,11 +128,11 @@ fn what_is_configured_later_counts_at_once_and_what_was_found_before_is_not_reme
     cgroups.set_config("/a/b".into(), TenantConfig::limit(MIB));
     assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a/b".into(), Some(MIB)));
     // A lookup that has begun before, and ends only now.
-    let (id, found) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    let (id, found) = cgroups.resolve(Kind::Unified, "/a/b".into(), START).unwrap();
     let seen = cgroups.removals();
     cgroups.set_config("/a/b".into(), TenantConfig::default());
-    cgroups.remember(id, "/a/b".into(), (*found).clone(), START, seen);
-    assert!(cgroups.known(id, START).is_none());
+    cgroups.store(id, "/a/b".into(), (*found).clone(), START, seen);
+    assert!(cgroups.cached(id, START).is_none());
     assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a".into(), Some(8 * MIB)));
     assert_eq!(cgroups.limit_bytes(found.id, Path::new("/a/b")), None);
     assert_eq!(cgroups.limit_bytes(found.id, Path::new("/a")), Some(8 * MIB));
@@ -148,7 +148,7 @@ fn who_stays_out_of_the_cache_is_a_tenant_and_so_are_those_below_it() {
     let configured = BTreeMap::from([("/a/b".into(), word(true)), ("/a/b/d".into(), word(false))]);
     let cgroups = Cgroups::new(machine.v2(), Limits::new(configured), Watches::new());
     let found = |path: &str| {
-        let (_, tenant) = cgroups.enter(Kind::Unified, path.into(), START).unwrap();
+        let (_, tenant) = cgroups.resolve(Kind::Unified, path.into(), START).unwrap();
         (tenant.path.clone(), tenant.limit_bytes, tenant.dontcache)
     };
     assert_eq!(found("/a/b"), ("/a/b".into(), None, Some(true)));
@@ -193,7 +193,7 @@ fn in_a_container_paths_have_the_mounts_root_before_them() {
     let cgroups = cgroups(layout, &[]);
     let job = "/system.slice/docker-4f.scope/job";
     assert_eq!(tenant(&cgroups, Kind::Unified, &format!("{job}/leaf")), (job.into(), None));
-    let outside = cgroups.enter(Kind::Unified, "/system.slice/cron.service".into(), START);
+    let outside = cgroups.resolve(Kind::Unified, "/system.slice/cron.service".into(), START);
     assert!(matches!(outside, Err(LookupError::Outside { .. })));
 }
 
@@ -201,7 +201,7 @@ fn in_a_container_paths_have_the_mounts_root_before_them() {
 fn what_is_not_there_is_an_error_and_what_was_deleted_is_gone() {
     let machine = Machine::new();
     let cgroups = cgroups(machine.v2(), &[]);
-    let enter = |kind, path: &str| cgroups.enter(kind, path.into(), START).unwrap_err();
+    let enter = |kind, path: &str| cgroups.resolve(kind, path.into(), START).unwrap_err();
     assert!(matches!(enter(Kind::Unified, "/a"), LookupError::Directory { source: Errno::NOENT, .. }));
     assert!(matches!(enter(Kind::Unified, "/a (deleted)"), LookupError::Gone));
     assert!(matches!(enter(Kind::Memory, "/a"), LookupError::Nowhere));
@@ -213,18 +213,18 @@ fn limits_are_read_again_after_two_seconds_and_not_before() {
     machine.limit("unified/a/memory.max", "max\n");
     machine.limit("unified/a/b/memory.max", "max\n");
     let cgroups = cgroups(machine.v2(), &[]);
-    let (id, first) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    let (id, first) = cgroups.resolve(Kind::Unified, "/a/b".into(), START).unwrap();
     machine.limit("unified/a/memory.max", "2097152\n");
     machine.limit("unified/a/b/memory.max", "1048576\n");
-    let before = cgroups.known(id, START + Duration::from_millis(1999)).unwrap();
+    let before = cgroups.cached(id, START + Duration::from_millis(1999)).unwrap();
     assert!(Arc::ptr_eq(&first, &before));
-    let after = cgroups.known(id, START + Duration::from_secs(2)).unwrap();
+    let after = cgroups.cached(id, START + Duration::from_secs(2)).unwrap();
     assert_eq!((after.path.as_str(), after.limit_bytes), ("/a/b", Some(MIB)));
     machine.limit("unified/a/b/memory.max", "max\n");
-    let (_, later) = cgroups.enter(Kind::Unified, "/a/b".into(), START + Duration::from_secs(4)).unwrap();
+    let (_, later) = cgroups.resolve(Kind::Unified, "/a/b".into(), START + Duration::from_secs(4)).unwrap();
     assert_eq!((later.path.as_str(), later.limit_bytes), ("/a", Some(2 * MIB)));
     // Nothing new is no new tenant.
-    let same = cgroups.known(id, START + Duration::from_secs(6)).unwrap();
+    let same = cgroups.cached(id, START + Duration::from_secs(6)).unwrap();
     assert!(Arc::ptr_eq(&later, &same));
 }
 
@@ -233,16 +233,16 @@ fn a_removed_cgroup_is_not_known_any_more() {
     let machine = Machine::new();
     machine.cgroup("unified/a/b");
     let cgroups = cgroups(machine.v2(), &[]);
-    let (id, first) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    let (id, first) = cgroups.resolve(Kind::Unified, "/a/b".into(), START).unwrap();
     fs::remove_dir(machine.root.join("unified/a/b")).unwrap();
-    assert_eq!(cgroups.known(id, START + Duration::from_secs(2)), None);
+    assert_eq!(cgroups.cached(id, START + Duration::from_secs(2)), None);
     machine.cgroup("unified/a/b");
-    let (id, _) = cgroups.enter(Kind::Unified, "/a/b".into(), START).unwrap();
+    let (id, _) = cgroups.resolve(Kind::Unified, "/a/b".into(), START).unwrap();
     let removals = cgroups.removals();
     cgroups.forget(&[]);
-    assert!(cgroups.known(id, START).is_some() && cgroups.removals() == removals);
+    assert!(cgroups.cached(id, START).is_some() && cgroups.removals() == removals);
     cgroups.forget(&[first.id]);
-    assert!(cgroups.known(id, START).is_none() && cgroups.removals() != removals);
+    assert!(cgroups.cached(id, START).is_none() && cgroups.removals() != removals);
 }
 
 #[test]
@@ -251,9 +251,9 @@ fn the_table_is_bounded() {
     machine.cgroup("unified/a");
     let cgroups = cgroups(machine.v2(), &[]);
     let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None, dontcache: None };
-    for inode in 0..2 * KNOWN_MAX as u64 {
-        cgroups.remember(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START, 0);
-        assert!(cgroups.known.lock().len() <= KNOWN_MAX);
+    for inode in 0..2 * CACHED_MAX as u64 {
+        cgroups.store(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START, 0);
+        assert!(cgroups.known.lock().len() <= CACHED_MAX);
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Watches {
 struct State {
     tenants: HashMap<TenantId, Watched>,
     /// A watch on something else, given up to wake who waits for events when looking is to begin.
-    alarm: Option<i32>,
+    wake_watch: Option<i32>,
     /// Why tenants are looked at each second.
     polling: Option<String>,
 }
@@ -54,24 +54,24 @@ impl Watched {
 
 impl Watches {
     pub(super) fn new() -> Self {
-        Self::over(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK))
+        Self::with_inotify(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK))
     }
 
-    fn over(inotify: Result<OwnedFd, Errno>) -> Self {
+    fn with_inotify(inotify: Result<OwnedFd, Errno>) -> Self {
         let (inotify, polling) = match inotify {
             Ok(inotify) => (Some(inotify), None),
             Err(errno) => (None, Some(format!("inotify: {errno}"))),
         };
         let add = |inotify| inotify::add_watch(inotify, "/", WatchFlags::DELETE_SELF | WatchFlags::ONLYDIR);
-        let alarm = inotify.as_ref().and_then(|inotify| add(inotify).ok());
-        let mut state = State { tenants: HashMap::new(), alarm, polling: None };
+        let wake_watch = inotify.as_ref().and_then(|inotify| add(inotify).ok());
+        let mut state = State { tenants: HashMap::new(), wake_watch, polling: None };
         if let Some(reason) = polling {
-            state.poll_because(reason);
+            state.start_polling(reason);
         }
         Self { inotify, state: Mutex::new(WATCHES, state) }
     }
 
-    /// Readable when there may be something for [`Watches::take_gone`].
+    /// Readable when there may be something for [`Watches::take_removed`].
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(AsFd::as_fd)
     }
@@ -111,9 +111,9 @@ impl Watches {
             Ok(watch) => Some(watch),
             Err(Errno::NOENT) => None,
             Err(errno) => {
-                state.poll_because(format!("inotify on {}: {errno}", parent.printable()));
-                if let Some(alarm) = state.alarm.take() {
-                    let _ = inotify::remove_watch(inotify, alarm);
+                state.start_polling(format!("inotify on {}: {errno}", parent.printable()));
+                if let Some(wake_watch) = state.wake_watch.take() {
+                    let _ = inotify::remove_watch(inotify, wake_watch);
                 }
                 None
             }
@@ -132,10 +132,10 @@ impl Watches {
     }
 
     /// Tenants that are gone, once each.
-    pub(super) fn take_gone(&self) -> Vec<TenantId> {
+    pub(super) fn take_removed(&self) -> Vec<TenantId> {
         let mut state = self.state.lock();
         let events = self.inotify.as_ref().map_or_else(Events::default, Events::read);
-        let is_gone = |watched: &Watched| events.concern(watched) && !watched.is_there();
+        let is_gone = |watched: &Watched| events.affect(watched) && !watched.is_there();
         let gone: Vec<_> = state.tenants.extract_if(|_, watched| is_gone(watched)).collect();
         for (_, watched) in &gone {
             self.unwatch(&state, watched.watch);
@@ -145,7 +145,7 @@ impl Watches {
 }
 
 impl State {
-    fn poll_because(&mut self, reason: String) {
+    fn start_polling(&mut self, reason: String) {
         if self.polling.is_none() {
             tracing::warn!("{reason}: removed cgroups are noticed within a second, not at once");
             self.polling = Some(reason);
@@ -176,7 +176,7 @@ impl Events {
         events
     }
 
-    fn concern(&self, watched: &Watched) -> bool {
+    fn affect(&self, watched: &Watched) -> bool {
         self.has_overflowed || watched.watch.is_none_or(|watch| self.watches.contains(&watch))
     }
 }

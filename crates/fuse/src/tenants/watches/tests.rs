@@ -52,15 +52,15 @@ fn a_removal_is_told_once() {
         watches.watch(b, &b_path).unwrap();
     }
     assert_eq!(watches.polling(), None);
-    assert_eq!(watches.take_gone(), []);
+    assert_eq!(watches.take_removed(), []);
     fs::remove_dir(&a_path).unwrap();
     assert!(comes(&watches));
-    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
-    assert_eq!(watches.take_gone(), []);
+    assert_eq!(watches.take_removed(), [TenantId::from(a)]);
+    assert_eq!(watches.take_removed(), []);
     // The other one is watched still.
     fs::remove_dir(&b_path).unwrap();
     assert!(comes(&watches));
-    assert_eq!(watches.take_gone(), [TenantId::from(b)]);
+    assert_eq!(watches.take_removed(), [TenantId::from(b)]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn what_is_removed_beside_a_tenant_is_not_told() {
     watches.watch(a, &a_path).unwrap();
     fs::remove_dir(other).unwrap();
     assert!(comes(&watches));
-    assert_eq!(watches.take_gone(), []);
+    assert_eq!(watches.take_removed(), []);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_tenant_that_is_gone_when_it_is_to_be_watched_is_refused() {
     let another = CgroupId { inode: u64::MAX, ..a };
     folder.make("a");
     assert!(matches!(watches.watch(another, &path), Err(LookupError::Moved)));
-    assert_eq!(watches.take_gone(), []);
+    assert_eq!(watches.take_removed(), []);
     assert!(matches!(watches.watch(a, &path.join("b/c")), Err(LookupError::Moved)));
     assert_eq!(watches.polling(), None);
 }
@@ -101,35 +101,35 @@ fn a_renamed_tenant_stays() {
     let (_, other) = folder.make("other");
     fs::remove_dir(other).unwrap();
     assert!(comes(&watches));
-    assert_eq!(watches.take_gone(), []);
+    assert_eq!(watches.take_removed(), []);
     fs::remove_dir(renamed).unwrap();
     assert!(comes(&watches));
-    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+    assert_eq!(watches.take_removed(), [TenantId::from(a)]);
 }
 
 #[test]
 fn without_inotify_tenants_are_looked_at_for_a_stated_reason() {
     let folder = Folder::new();
-    let watches = Watches::over(Err(Errno::MFILE));
+    let watches = Watches::with_inotify(Err(Errno::MFILE));
     assert!(watches.fd().is_none() && watches.polling().unwrap().starts_with("inotify: "));
     let (a, path) = folder.make("a");
     watches.watch(a, &path).unwrap();
-    assert_eq!(watches.take_gone(), []);
+    assert_eq!(watches.take_removed(), []);
     fs::remove_dir(path).unwrap();
-    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+    assert_eq!(watches.take_removed(), [TenantId::from(a)]);
 }
 
 #[test]
 fn a_tenant_that_cannot_be_watched_is_looked_at() {
     let folder = Folder::new();
     // No descriptor of inotify: every watch is refused.
-    let watches = Watches::over(Ok(fs::File::open("/dev/null").unwrap().into()));
+    let watches = Watches::with_inotify(Ok(fs::File::open("/dev/null").unwrap().into()));
     let (a, path) = folder.make("a");
     assert_eq!(watches.polling(), None);
     watches.watch(a, &path).unwrap();
     assert!(watches.polling().unwrap().contains(folder.root.to_str().unwrap()));
     fs::remove_dir(path).unwrap();
-    assert_eq!(watches.take_gone(), [TenantId::from(a)]);
+    assert_eq!(watches.take_removed(), [TenantId::from(a)]);
 }
 
 #[test]

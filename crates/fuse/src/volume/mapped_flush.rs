@@ -1,7 +1,7 @@
 //! Stores to shared mappings, fetched from the kernel before they are old.
 //!
 //! A store is in the kernel's cache alone until the kernel writes the page back, which it does by its own clock. The volume
-//! asks for the pages where stores may be ([`super::written_around`], W5) when half of the age limit has passed, by invalidating
+//! asks for the pages where stores may be ([`super::kernel_pages`], W5) when half of the age limit has passed, by invalidating
 //! them: the kernel writes dirty pages back first, and programs that go on find them in the cache of the volume.
 //!
 //! # Invariants
@@ -23,9 +23,9 @@ use crate::volume::Volume;
 use crate::volume::lock_order::LEAF;
 
 /// When the kernel is to be asked next, if it is.
-pub(super) struct Pushes(Mutex<Option<Tick>>);
+pub(super) struct MappedFlush(Mutex<Option<Tick>>);
 
-impl Pushes {
+impl MappedFlush {
     pub(super) fn new() -> Self {
         Self(Mutex::new(LEAF, None))
     }
@@ -50,33 +50,33 @@ impl Pushes {
 
 impl Volume {
     /// Stores may be where there were none before.
-    pub(super) fn plan_push(self: &Arc<Self>) {
+    pub(super) fn schedule_mapped_flush(self: &Arc<Self>) {
         let Some(age) = self.sb.dirty_expire() else { return };
-        if self.attendant.pushes.plan(self.sb.now() + age / 2) {
-            self.attend_to_others();
+        if self.worker.mapped_flush.plan(self.sb.now() + age / 2) {
+            self.wake_worker();
         }
     }
 
     /// Asks the kernel for stores, if it is time. Another thread waits for it.
-    pub(super) fn push_if_due(self: &Arc<Self>) {
-        if !self.attendant.pushes.take_due(self.sb.now()) {
+    pub(super) fn flush_mapped_if_due(self: &Arc<Self>) {
+        if !self.worker.mapped_flush.take_due(self.sb.now()) {
             return;
         }
         let Some(notifier) = self.notifier.get() else { return };
         if notifier.is_sending() {
-            return self.plan_push(); // the kernel is at it still, as long as the backend hangs
+            return self.schedule_mapped_flush(); // the kernel is at it still, as long as the backend hangs
         }
-        let mut comes_again = false;
+        let mut repeats = false;
         for node in self.nodes.mapped() {
-            let stored = node.around.stored();
-            for range in stored.ranges {
+            let flush = node.kernel_pages.take_flush_ranges();
+            for range in flush.ranges {
                 let (offset, len) = (range.start as i64, (range.end - range.start) as i64);
                 notifier.queue(Notification::InvalInode { node: node.id(), offset, len });
             }
-            comes_again |= stored.comes_again;
+            repeats |= flush.repeats;
         }
-        if comes_again {
-            self.plan_push();
+        if repeats {
+            self.schedule_mapped_flush();
         }
     }
 }

@@ -15,32 +15,32 @@ use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use crate::TRANSPORT;
 use crate::tenants::Tenant;
 use crate::tenants::error::LookupError;
-use crate::tenants::proof::{Proof, ProofKind};
+use crate::tenants::thread_handle::{ThreadHandle, ThreadHandleKind};
 
 /// Threads of one process have ids in a row.
 const SHARDS: usize = 16;
 /// More threads than write at a time on any machine of today.
-const CALLERS_MAX: usize = 4096;
+const THREADS_MAX: usize = 4096;
 /// Of the descriptors that this process may have, one in so many.
 const DESCRIPTORS: u64 = 4;
 /// How long a cgroup is believed that was read from `/proc`, and the tenant of one that the kernel names.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
-pub(super) struct Callers {
-    kind: ProofKind,
-    shards: [Mutex<HashMap<u32, Arc<Caller>>>; SHARDS],
+pub(super) struct ThreadCache {
+    kind: ThreadHandleKind,
+    shards: [Mutex<HashMap<u32, Arc<CachedThread>>>; SHARDS],
     shard_max: usize,
 }
 
 /// A thread.
-pub(super) struct Caller {
-    pub(super) proof: Proof,
+pub(super) struct CachedThread {
+    pub(super) handle: ThreadHandle,
     used_at: AtomicU64,
-    last: Mutex<Option<Finding>>,
+    last: Mutex<Option<CachedTenant>>,
 }
 
 /// What was found out about a thread.
-pub(super) struct Finding {
+pub(super) struct CachedTenant {
     /// Its unified cgroup, if that decides.
     pub(super) unified_id: Option<u64>,
     /// `None`: its cgroup could not be read.
@@ -50,49 +50,49 @@ pub(super) struct Finding {
     pub(super) removals: u64,
 }
 
-impl Callers {
-    pub(super) fn new(kind: ProofKind) -> Self {
+impl ThreadCache {
+    pub(super) fn new(kind: ThreadHandleKind) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS;
-        let callers = usize::try_from(descriptors).unwrap_or(usize::MAX).min(CALLERS_MAX);
-        Self::bounded(kind, (callers / SHARDS).max(1))
+        let threads = usize::try_from(descriptors).unwrap_or(usize::MAX).min(THREADS_MAX);
+        Self::bounded(kind, (threads / SHARDS).max(1))
     }
 
-    fn bounded(kind: ProofKind, shard_max: usize) -> Self {
+    fn bounded(kind: ThreadHandleKind, shard_max: usize) -> Self {
         Self { kind, shards: std::array::from_fn(|_| Mutex::new(TRANSPORT, HashMap::new())), shard_max }
     }
 
-    fn shard(&self, tid: u32) -> &Mutex<HashMap<u32, Arc<Caller>>> {
+    fn shard(&self, tid: u32) -> &Mutex<HashMap<u32, Arc<CachedThread>>> {
         &self.shards[tid as usize % SHARDS]
     }
 
     /// The entry of a thread id, made if there is none.
-    pub(super) fn get(&self, tid: u32, now: Tick) -> Result<Arc<Caller>, LookupError> {
-        if let Some(caller) = self.shard(tid).lock().get(&tid) {
-            caller.used_at.store(now.0, Ordering::Relaxed);
-            return Ok(Arc::clone(caller));
+    pub(super) fn get(&self, tid: u32, now: Tick) -> Result<Arc<CachedThread>, LookupError> {
+        if let Some(thread) = self.shard(tid).lock().get(&tid) {
+            thread.used_at.store(now.0, Ordering::Relaxed);
+            return Ok(Arc::clone(thread));
         }
-        let caller = Arc::new(Caller {
-            proof: Proof::open(self.kind, tid)?,
+        let thread = Arc::new(CachedThread {
+            handle: ThreadHandle::open(self.kind, tid)?,
             used_at: AtomicU64::new(now.0),
             last: Mutex::new(TRANSPORT, None),
         });
         let mut shard = self.shard(tid).lock();
         let is_full = shard.len() >= self.shard_max && !shard.contains_key(&tid);
-        let oldest = || shard.iter().min_by_key(|(_, caller)| caller.used_at.load(Ordering::Relaxed));
+        let oldest = || shard.iter().min_by_key(|(_, thread)| thread.used_at.load(Ordering::Relaxed));
         let oldest = is_full.then(oldest).flatten().map(|(tid, _)| *tid);
         let evicted = oldest.and_then(|tid| shard.remove(&tid));
         // Another request of this thread may have been faster. Which entry stays makes no difference.
-        let replaced = shard.insert(tid, Arc::clone(&caller));
+        let replaced = shard.insert(tid, Arc::clone(&thread));
         drop(shard);
         // Closes their descriptors.
         drop((evicted, replaced));
-        Ok(caller)
+        Ok(thread)
     }
 
     /// Forgets a thread that is gone, unless its id has a new entry by now.
-    pub(super) fn remove(&self, tid: u32, gone: &Arc<Caller>) {
+    pub(super) fn remove(&self, tid: u32, gone: &Arc<CachedThread>) {
         let mut shard = self.shard(tid).lock();
-        if shard.get(&tid).is_some_and(|caller| Arc::ptr_eq(caller, gone)) {
+        if shard.get(&tid).is_some_and(|thread| Arc::ptr_eq(thread, gone)) {
             let removed = shard.remove(&tid);
             drop(shard);
             drop(removed);
@@ -100,18 +100,17 @@ impl Callers {
     }
 }
 
-impl Caller {
+impl CachedThread {
     /// What was found out last, while it is to be believed.
-    pub(super) fn recall(&self, unified_id: Option<u64>, removals: u64, now: Tick) -> Option<Option<Arc<Tenant>>> {
+    pub(super) fn cached(&self, unified_id: Option<u64>, removals: u64, now: Tick) -> Option<Option<Arc<Tenant>>> {
         let last = self.last.lock();
-        let finding = last.as_ref()?;
-        let is_valid =
-            finding.unified_id == unified_id && finding.removals == removals && now.since(finding.at) < FRESH;
-        is_valid.then(|| finding.tenant.clone())
+        let cached = last.as_ref()?;
+        let is_valid = cached.unified_id == unified_id && cached.removals == removals && now.since(cached.at) < FRESH;
+        is_valid.then(|| cached.tenant.clone())
     }
 
-    pub(super) fn remember(&self, finding: Finding) {
-        *self.last.lock() = Some(finding);
+    pub(super) fn store(&self, cached: CachedTenant) {
+        *self.last.lock() = Some(cached);
     }
 }
 
@@ -119,8 +118,8 @@ impl Caller {
 mod tests {
     use super::*;
 
-    fn len(callers: &Callers) -> usize {
-        callers.shards.iter().map(|shard| shard.lock().len()).sum()
+    fn len(cache: &ThreadCache) -> usize {
+        cache.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Threads that live until the end of the test.
@@ -156,13 +155,13 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_forgets_who_has_not_asked_for_longest() {
         let threads = Threads::new(3 * SHARDS);
-        let callers = Callers::bounded(ProofKind::of_this_kernel(), 1);
+        let cache = ThreadCache::bounded(ThreadHandleKind::of_this_kernel(), 1);
         for (now, tid) in (1..).zip(&threads.tids) {
-            let caller = callers.get(*tid, Tick(now)).unwrap();
-            assert!(len(&callers) <= SHARDS);
-            assert!(Arc::ptr_eq(&caller, &callers.get(*tid, Tick(now)).unwrap()));
+            let thread = cache.get(*tid, Tick(now)).unwrap();
+            assert!(len(&cache) <= SHARDS);
+            assert!(Arc::ptr_eq(&thread, &cache.get(*tid, Tick(now)).unwrap()));
         }
-        let two = Callers::bounded(ProofKind::of_this_kernel(), 2);
+        let two = ThreadCache::bounded(ThreadHandleKind::of_this_kernel(), 2);
         let of_one_shard = |tid: &&u32| **tid as usize % SHARDS == threads.tids[0] as usize % SHARDS;
         let tids: Vec<u32> = threads.tids.iter().filter(of_one_shard).copied().collect();
         let [a, b, c, ..] = tids[..] else { return println!("skipped: thread ids are not in a row here") };
@@ -178,25 +177,25 @@ mod tests {
     fn a_new_entry_of_a_reused_id_is_not_removed_with_the_old() {
         let threads = Threads::new(1);
         let tid = threads.tids[0];
-        let callers = Callers::bounded(ProofKind::of_this_kernel(), 1);
-        let old = callers.get(tid, Tick(1)).unwrap();
-        callers.remove(tid, &old);
-        let new = callers.get(tid, Tick(2)).unwrap();
-        callers.remove(tid, &old);
-        assert!(Arc::ptr_eq(&new, &callers.get(tid, Tick(3)).unwrap()));
+        let cache = ThreadCache::bounded(ThreadHandleKind::of_this_kernel(), 1);
+        let old = cache.get(tid, Tick(1)).unwrap();
+        cache.remove(tid, &old);
+        let new = cache.get(tid, Tick(2)).unwrap();
+        cache.remove(tid, &old);
+        assert!(Arc::ptr_eq(&new, &cache.get(tid, Tick(3)).unwrap()));
     }
 
     #[test]
     fn a_finding_holds_for_a_second_in_the_same_cgroup_while_nothing_is_removed() {
         let threads = Threads::new(1);
-        let caller = Callers::new(ProofKind::of_this_kernel()).get(threads.tids[0], Tick(1)).unwrap();
+        let thread = ThreadCache::new(ThreadHandleKind::of_this_kernel()).get(threads.tids[0], Tick(1)).unwrap();
         let at = Tick(7_000_000_000);
-        assert_eq!(caller.recall(Some(5), 0, at), None);
-        caller.remember(Finding { unified_id: Some(5), tenant: None, at, removals: 0 });
-        assert_eq!(caller.recall(Some(5), 0, Tick(7_999_999_999)), Some(None));
-        assert_eq!(caller.recall(Some(6), 0, at), None);
-        assert_eq!(caller.recall(None, 0, at), None);
-        assert_eq!(caller.recall(Some(5), 1, at), None);
-        assert_eq!(caller.recall(Some(5), 0, Tick(8_000_000_000)), None);
+        assert_eq!(thread.cached(Some(5), 0, at), None);
+        thread.store(CachedTenant { unified_id: Some(5), tenant: None, at, removals: 0 });
+        assert_eq!(thread.cached(Some(5), 0, Tick(7_999_999_999)), Some(None));
+        assert_eq!(thread.cached(Some(6), 0, at), None);
+        assert_eq!(thread.cached(None, 0, at), None);
+        assert_eq!(thread.cached(Some(5), 1, at), None);
+        assert_eq!(thread.cached(Some(5), 0, Tick(8_000_000_000)), None);
     }
 }

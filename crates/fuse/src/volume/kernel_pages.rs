@@ -31,7 +31,7 @@ use slackwater_sync::lock::{Mutex, RwLock};
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 use slackwater_sync::shim::{OnceLock, smp_mb};
 
-use crate::volume::lock_order::{AROUND, WRITING};
+use crate::volume::lock_order::{KERNEL_PAGES, WRITING};
 
 /// Bytes of a file that share a leaf of the record.
 const LEAF_BYTES: u64 = 64 << 10;
@@ -40,7 +40,7 @@ const RANGES_MAX: usize = 64;
 
 /// What was written around the kernel's cache of one file.
 #[derive(Debug)]
-pub(super) struct WrittenAround {
+pub(super) struct KernelPages {
     /// W2: `write` shares it.
     gate: RwLock<()>,
     /// Handles through which the file can be mapped for stores.
@@ -49,18 +49,18 @@ pub(super) struct WrittenAround {
     record: OnceLock<Box<Mutex<Record>>>,
 }
 
-impl WrittenAround {
+impl KernelPages {
     pub(super) fn new() -> Self {
         Self { gate: RwLock::new(WRITING, ()), mappers: AtomicU32::new(0), record: OnceLock::new() }
     }
 
     /// A handle for reading and writing was opened.
-    pub(super) fn open(&self) {
+    pub(super) fn add_mapper(&self) {
         self.mappers.fetch_add(1, Ordering::AcqRel);
     }
 
     /// One was closed. With the last the kernel has written back every store.
-    pub(super) fn close(&self) {
+    pub(super) fn remove_mapper(&self) {
         if self.mappers.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(record) = self.record.get()
         {
@@ -85,15 +85,15 @@ impl WrittenAround {
     /// The kernel is about to read `range` for its cache. What was written there before is in what it reads. True if it has
     /// read nothing there before.
     pub(super) fn read_for_cache(&self, range: Range<u64>) -> bool {
-        let record = self.record.get_or_init(|| Box::new(Mutex::new(AROUND, Record::default())));
+        let record = self.record.get_or_init(|| Box::new(Mutex::new(KERNEL_PAGES, Record::default())));
         let is_new = record.lock().read(range);
         smp_mb(); // O1
         is_new
     }
 
     /// Where the kernel may hold stores (W5); it is about to be asked for them.
-    pub(super) fn stored(&self) -> Stored {
-        self.record.get().map(|record| record.lock().stored()).unwrap_or_default()
+    pub(super) fn take_flush_ranges(&self) -> FlushRanges {
+        self.record.get().map(|record| record.lock().take_flush_ranges()).unwrap_or_default()
     }
 
     /// Writes around the cache at `offset_bytes`; `write` returns a result with the number of bytes changed.
@@ -122,7 +122,7 @@ impl WrittenAround {
     ) -> Option<(usize, Option<Result<Written, E>>)> {
         let _exclusive = self.gate.try_write()?;
         let range = offset_bytes..offset_bytes + bytes.len() as u64;
-        let older = self.record.get().map(|record| record.lock().come(&range)).unwrap_or_default();
+        let older = self.record.get().map(|record| record.lock().write_back(&range)).unwrap_or_default();
         let mut at = range.start;
         for kept in older.into_iter().chain(iter::once(range.end..range.end)) {
             while at < kept.start {
@@ -145,10 +145,10 @@ pub(super) fn bytes_of(written: &Written) -> u64 {
 
 /// Where the kernel may hold stores.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(super) struct Stored {
+pub(super) struct FlushRanges {
     pub(super) ranges: Vec<Range<u64>>,
     /// There may be more at any time.
-    pub(super) comes_again: bool,
+    pub(super) repeats: bool,
 }
 
 /// What the kernel has read.
@@ -156,7 +156,7 @@ pub(super) struct Stored {
 struct Record {
     leaves: BTreeMap<u64, Leaf>,
     /// A page has come from a mapping.
-    has_come: bool,
+    has_writeback: bool,
 }
 
 #[derive(Debug)]
@@ -200,8 +200,8 @@ impl Record {
     }
 
     /// `range` comes from a mapping: what was written of it, in order.
-    fn come(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
-        self.has_come = true;
+    fn write_back(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.has_writeback = true;
         let of_leaf = |(number, range): (u64, Range<u64>)| {
             let written = &self.leaves.get(&number)?.written;
             let (first, end) = overlap(written, &range, false)?;
@@ -211,10 +211,10 @@ impl Record {
         leaves(range).filter_map(of_leaf).flatten().collect()
     }
 
-    fn stored(&mut self) -> Stored {
+    fn take_flush_ranges(&mut self) -> FlushRanges {
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        let comes_again = self.has_come;
-        for (number, leaf) in self.leaves.iter_mut().filter(|(_, leaf)| leaf.is_new || comes_again) {
+        let repeats = self.has_writeback;
+        for (number, leaf) in self.leaves.iter_mut().filter(|(_, leaf)| leaf.is_new || repeats) {
             leaf.is_new = false;
             let (start, end) = (number * LEAF_BYTES, (number + 1) * LEAF_BYTES);
             let count = ranges.len();
@@ -223,7 +223,7 @@ impl Record {
                 Some(_) | None => ranges.push(start..end),
             }
         }
-        Stored { ranges, comes_again: comes_again && !self.leaves.is_empty() }
+        FlushRanges { ranges, repeats: repeats && !self.leaves.is_empty() }
     }
 }
 
@@ -259,66 +259,66 @@ mod tests {
     const PAGE: u64 = 4096;
 
     /// What is taken of `range` when it comes from a mapping.
-    fn taken(around: &WrittenAround, range: Range<u64>) -> Vec<Range<u64>> {
+    fn taken(pages: &KernelPages, range: Range<u64>) -> Vec<Range<u64>> {
         let mut taken = Vec::new();
         let bytes = vec![0; (range.end - range.start) as usize];
         let put = |at: u64, bytes: &[u8]| {
             taken.push(at..at + bytes.len() as u64);
             Ok::<_, ()>(Written::Bytes(bytes.len()))
         };
-        assert_eq!(around.write_back(range.start, &bytes, put), Some((bytes.len(), None)));
+        assert_eq!(pages.write_back(range.start, &bytes, put), Some((bytes.len(), None)));
         taken
     }
 
-    fn write(around: &WrittenAround, range: Range<u64>) {
+    fn write(pages: &KernelPages, range: Range<u64>) {
         let bytes = |bytes: &u64| *bytes;
         assert_eq!(
-            around.write(range.start, || Ok::<_, ()>(range.end - range.start), bytes),
+            pages.write(range.start, || Ok::<_, ()>(range.end - range.start), bytes),
             Ok(range.end - range.start)
         );
     }
 
     #[test]
     fn what_was_written_since_the_kernel_read_is_kept() {
-        let around = WrittenAround::new();
-        write(&around, 0..8);
-        assert_eq!(taken(&around, 0..PAGE), [0..PAGE], "the kernel had not read it");
-        around.read_for_cache(0..2 * PAGE);
-        write(&around, 100..108);
-        write(&around, 108..120);
-        write(&around, 90..100);
-        write(&around, 4000..5000);
-        write(&around, PAGE * 2 + 7..PAGE * 2 + 9);
-        assert_eq!(taken(&around, 0..2 * PAGE), [0..90, 120..4000, 5000..2 * PAGE]);
-        assert_eq!(taken(&around, 100..110), []);
-        around.read_for_cache(PAGE..2 * PAGE);
-        assert_eq!(taken(&around, 0..2 * PAGE), [0..90, 120..4000, PAGE..2 * PAGE]);
-        around.read_for_cache(0..100);
-        assert_eq!(taken(&around, 0..PAGE), [0..100, 120..4000]);
-        around.read_for_cache(105..110);
-        assert_eq!(taken(&around, 0..PAGE), [0..100, 105..110, 120..4000]);
+        let pages = KernelPages::new();
+        write(&pages, 0..8);
+        assert_eq!(taken(&pages, 0..PAGE), [0..PAGE], "the kernel had not read it");
+        pages.read_for_cache(0..2 * PAGE);
+        write(&pages, 100..108);
+        write(&pages, 108..120);
+        write(&pages, 90..100);
+        write(&pages, 4000..5000);
+        write(&pages, PAGE * 2 + 7..PAGE * 2 + 9);
+        assert_eq!(taken(&pages, 0..2 * PAGE), [0..90, 120..4000, 5000..2 * PAGE]);
+        assert_eq!(taken(&pages, 100..110), []);
+        pages.read_for_cache(PAGE..2 * PAGE);
+        assert_eq!(taken(&pages, 0..2 * PAGE), [0..90, 120..4000, PAGE..2 * PAGE]);
+        pages.read_for_cache(0..100);
+        assert_eq!(taken(&pages, 0..PAGE), [0..100, 120..4000]);
+        pages.read_for_cache(105..110);
+        assert_eq!(taken(&pages, 0..PAGE), [0..100, 105..110, 120..4000]);
     }
 
     #[test]
     fn ranges_go_over_leaves() {
-        let around = WrittenAround::new();
+        let pages = KernelPages::new();
         let end = 3 * LEAF_BYTES;
-        around.read_for_cache(PAGE..end);
-        write(&around, LEAF_BYTES - 10..2 * LEAF_BYTES + 10);
-        assert_eq!(taken(&around, 0..end), [0..LEAF_BYTES - 10, 2 * LEAF_BYTES + 10..end]);
+        pages.read_for_cache(PAGE..end);
+        write(&pages, LEAF_BYTES - 10..2 * LEAF_BYTES + 10);
+        assert_eq!(taken(&pages, 0..end), [0..LEAF_BYTES - 10, 2 * LEAF_BYTES + 10..end]);
         let last = i64::MAX as u64 - PAGE;
-        around.read_for_cache(last..last + PAGE);
-        write(&around, last + 1..last + PAGE);
-        write(&around, LEAF_BYTES * 2..LEAF_BYTES * 2);
-        write(&around, last + PAGE..u64::MAX); // a hole of any length
-        assert_eq!(taken(&around, last..last + 3), [last..last + 1]);
+        pages.read_for_cache(last..last + PAGE);
+        write(&pages, last + 1..last + PAGE);
+        write(&pages, LEAF_BYTES * 2..LEAF_BYTES * 2);
+        write(&pages, last + PAGE..u64::MAX); // a hole of any length
+        assert_eq!(taken(&pages, last..last + 3), [last..last + 1]);
     }
 
     #[test]
     fn a_page_that_is_taken_in_parts_goes_on_where_it_stopped() {
-        let around = WrittenAround::new();
-        around.read_for_cache(0..PAGE);
-        write(&around, 10..20);
+        let pages = KernelPages::new();
+        pages.read_for_cache(0..PAGE);
+        write(&pages, 10..20);
         let stop_at = |most: u64| {
             move |at: u64, bytes: &[u8]| {
                 let left = most.saturating_sub(at).min(bytes.len() as u64);
@@ -326,50 +326,50 @@ mod tests {
             }
         };
         let bytes = [0; PAGE as usize];
-        assert_eq!(around.write_back(0, &bytes, stop_at(5)), Some((5, Some(Ok(Written::NoRoom)))));
-        assert_eq!(around.write_back(5, &bytes[5..], stop_at(10)), Some((15, Some(Ok(Written::NoRoom)))));
-        assert_eq!(around.write_back(20, &bytes[20..], stop_at(PAGE)), Some((4076, None)));
+        assert_eq!(pages.write_back(0, &bytes, stop_at(5)), Some((5, Some(Ok(Written::NoRoom)))));
+        assert_eq!(pages.write_back(5, &bytes[5..], stop_at(10)), Some((15, Some(Ok(Written::NoRoom)))));
+        assert_eq!(pages.write_back(20, &bytes[20..], stop_at(PAGE)), Some((4076, None)));
     }
 
     #[test]
     fn the_record_ends_with_the_last_that_can_map() {
-        let around = WrittenAround::new();
-        around.open();
-        around.open();
-        around.read_for_cache(0..PAGE);
-        around.close();
-        assert!(around.can_be_mapped() && around.is_mapped());
-        around.close();
-        assert!(!around.can_be_mapped() && !around.is_mapped());
+        let pages = KernelPages::new();
+        pages.add_mapper();
+        pages.add_mapper();
+        pages.read_for_cache(0..PAGE);
+        pages.remove_mapper();
+        assert!(pages.can_be_mapped() && pages.is_mapped());
+        pages.remove_mapper();
+        assert!(!pages.can_be_mapped() && !pages.is_mapped());
     }
 
     #[test]
     fn stores_are_asked_for_where_the_kernel_read_first_and_everywhere_once_a_page_has_come() {
-        let around = WrittenAround::new();
-        let stored = |ranges: &[Range<u64>], comes_again| {
-            assert_eq!(around.stored(), Stored { ranges: ranges.to_vec(), comes_again });
+        let pages = KernelPages::new();
+        let stored = |ranges: &[Range<u64>], repeats| {
+            assert_eq!(pages.take_flush_ranges(), FlushRanges { ranges: ranges.to_vec(), repeats });
         };
-        assert!(around.read_for_cache(0..2 * LEAF_BYTES) && around.read_for_cache(4 * LEAF_BYTES..5 * LEAF_BYTES));
+        assert!(pages.read_for_cache(0..2 * LEAF_BYTES) && pages.read_for_cache(4 * LEAF_BYTES..5 * LEAF_BYTES));
         stored(&[0..2 * LEAF_BYTES, 4 * LEAF_BYTES..5 * LEAF_BYTES], false);
-        assert!(!around.read_for_cache(0..LEAF_BYTES));
+        assert!(!pages.read_for_cache(0..LEAF_BYTES));
         stored(&[], false);
-        taken(&around, LEAF_BYTES..LEAF_BYTES + PAGE);
+        taken(&pages, LEAF_BYTES..LEAF_BYTES + PAGE);
         (0..2).for_each(|_| stored(&[0..2 * LEAF_BYTES, 4 * LEAF_BYTES..5 * LEAF_BYTES], true));
         let leaf = |number: u64| 2 * number * LEAF_BYTES..(2 * number + 1) * LEAF_BYTES;
-        (10..100).for_each(|number| assert!(around.read_for_cache(leaf(number))));
-        let all = around.stored().ranges;
+        (10..100).for_each(|number| assert!(pages.read_for_cache(leaf(number))));
+        let all = pages.take_flush_ranges().ranges;
         assert_eq!((all.len(), all[RANGES_MAX - 1].end), (RANGES_MAX, leaf(99).end));
     }
 
     #[test]
     fn a_page_does_not_come_in_the_middle_of_a_write() {
-        let around = WrittenAround::new();
-        around.read_for_cache(0..PAGE);
+        let pages = KernelPages::new();
+        pages.read_for_cache(0..PAGE);
         let during = || {
             let put = |_, _: &[u8]| Ok::<_, ()>(Written::NoRoom);
-            assert_eq!(around.write_back(0, &[0; 8], put), None);
+            assert_eq!(pages.write_back(0, &[0; 8], put), None);
             Ok::<_, ()>(8)
         };
-        assert_eq!(around.write(0, during, |bytes| *bytes), Ok(8));
+        assert_eq!(pages.write(0, during, |bytes| *bytes), Ok(8));
     }
 }

@@ -16,7 +16,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 ///
 /// # Errors
 /// The connection belongs to another user, or neither way is open to this process.
-pub fn cut_off(number: u32) -> io::Result<()> {
+pub fn abort_connection(number: u32) -> io::Result<()> {
     match File::options().write(true).open(format!("/sys/fs/fuse/connections/{number}/abort")) {
         Ok(mut control) => control.write_all(b"1"),
         Err(_) => {

@@ -1,4 +1,4 @@
-//! Pages from mappings that could not be taken at once, with their replies.
+//! MappedWrite from mappings that could not be taken at once, with their replies.
 //!
 //! Nobody waits for such a page who could be told of a failure, and the kernel has no other copy once it is answered. So
 //! it is answered when the cache has it and not before, and waits here with its bytes and without a thread. That
@@ -8,7 +8,7 @@
 //! # Invariants
 //! Q1. What waits is bounded by the kernel's limit of the mount and counted in [`Volume::parked_bytes`].
 //! Q2. No frame beyond the share of the volume and the limit of its tenant is taken for a page from a mapping.
-//! Q3. A page that waits is tried by the attendant, which never waits for the backend; what has to be read first
+//! Q3. A page that waits is tried by the worker, which never waits for the backend; what has to be read first
 //!     is read on one of the few threads that parked writes have.
 //!
 //! # Lock order
@@ -35,12 +35,12 @@ use crate::volume::lock_order::LEAF;
 use crate::volume::open_files::OpenFile;
 
 /// When a page is tried for the second time that something else of its file was in the way of.
-const BRIEF: Duration = Duration::from_millis(1);
+const RETRY_MIN: Duration = Duration::from_millis(1);
 /// How often that time doubles.
 const DOUBLINGS_MAX: u32 = 6;
 
 /// A write-back of pages from a mapping, but for its bytes.
-struct Pages {
+struct MappedWrite {
     open: Arc<OpenFile>,
     offset_bytes: u64,
     /// Bytes that are done with.
@@ -61,7 +61,7 @@ enum Attempt {
     Failed(Failure),
 }
 
-impl Pages {
+impl MappedWrite {
     /// Takes what is left of `bytes`.
     fn attempt(&mut self, volume: &Volume, bytes: &[u8]) -> Attempt {
         let OpenFile { node, file, .. } = &*self.open;
@@ -69,7 +69,7 @@ impl Pages {
         let inside = node.inode.size_bytes().saturating_sub(self.offset_bytes).min(bytes.len() as u64) as usize;
         let Some(rest) = bytes.get(self.done..inside) else { return Attempt::Done };
         let at = self.offset_bytes + self.done as u64;
-        let taken = node.around.write_back(at, rest, |at, bytes| file.write_from_mapping(at, bytes));
+        let taken = node.kernel_pages.write_back(at, rest, |at, bytes| file.write_from_mapping(at, bytes));
         let Some((bytes, stopped)) = taken else { return Attempt::Later };
         self.done += bytes;
         match stopped {
@@ -83,9 +83,9 @@ impl Pages {
     }
 }
 
-/// Pages that wait.
-struct Waiting {
-    pages: Pages,
+/// MappedWrite that wait.
+struct QueuedWrite {
+    pages: MappedWrite,
     bytes: Vec<u8>,
     reply: Reply,
     /// How often something was in the way.
@@ -97,12 +97,12 @@ struct Waiting {
 }
 
 /// The pages that wait on a volume.
-pub(super) struct Replay {
-    queue: Mutex<VecDeque<Waiting>>,
+pub(super) struct MappedWrites {
+    queue: Mutex<VecDeque<QueuedWrite>>,
     bytes: AtomicUsize,
 }
 
-impl Replay {
+impl MappedWrites {
     pub(super) fn new() -> Self {
         Self { queue: Mutex::new(LEAF, VecDeque::new()), bytes: AtomicUsize::new(0) }
     }
@@ -133,18 +133,18 @@ impl Volume {
             Ok(open) => open,
             Err(failure) => return self.deliver(reply, Err(failure)),
         };
-        let mut pages = Pages { open, offset_bytes: args.offset, done: 0, size: args.size };
-        let replay = &self.attendant.replay;
+        let mut pages = MappedWrite { open, offset_bytes: args.offset, done: 0, size: args.size };
+        let mapped_writes = &self.worker.mapped_writes;
         // What comes later does not overtake what waits for room.
-        let attempt = if replay.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoRoom };
-        self.plan_push();
+        let attempt = if mapped_writes.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoRoom };
+        self.schedule_mapped_flush();
         match attempt {
             Attempt::Done => self.deliver(reply, Ok(Answer::Written(pages.size))),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
             Attempt::NoRoom | Attempt::Later | Attempt::WouldBlock => {
-                replay.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+                mapped_writes.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 let bytes = bytes.to_vec();
-                replay.queue.lock().push_back(Waiting {
+                mapped_writes.queue.lock().push_back(QueuedWrite {
                     pages,
                     bytes,
                     reply,
@@ -152,14 +152,14 @@ impl Volume {
                     is_prepared: false,
                     is_gone: false,
                 });
-                self.attend_to_others();
+                self.wake_worker();
             }
         }
     }
 
     /// Tries all pages that wait. Returns when to try the rest again, at the latest.
-    pub(super) fn replay(self: &Arc<Self>, longest: Duration) -> Option<Duration> {
-        let waiting = std::mem::take(&mut *self.attendant.replay.queue.lock());
+    pub(super) fn retry_mapped_writes(self: &Arc<Self>, longest: Duration) -> Option<Duration> {
+        let waiting = std::mem::take(&mut *self.worker.mapped_writes.queue.lock());
         let (mut short, mut left, mut pause) = (BTreeSet::new(), VecDeque::new(), None);
         for mut waiting in waiting {
             let tenant = waiting.pages.open.node.inode.memcg().id();
@@ -169,18 +169,18 @@ impl Volume {
             };
             let wait = match attempt {
                 Attempt::Done => {
-                    self.answer_replayed(waiting, None);
+                    self.answer_mapped_write(waiting, None);
                     continue;
                 }
                 Attempt::Failed(failure) => {
-                    self.answer_replayed(waiting, Some(failure));
+                    self.answer_mapped_write(waiting, Some(failure));
                     continue;
                 }
                 Attempt::WouldBlock if waiting.is_gone => {
-                    self.answer_replayed(waiting, Some(errno::of(ErrorKind::Stale).into()));
+                    self.answer_mapped_write(waiting, Some(errno::of(ErrorKind::Stale).into()));
                     continue;
                 }
-                Attempt::WouldBlock if !waiting.is_prepared => match self.prepare_elsewhere(waiting) {
+                Attempt::WouldBlock if !waiting.is_prepared => match self.prepare_on_thread(waiting) {
                     Some(back) => {
                         waiting = back;
                         longest
@@ -190,7 +190,7 @@ impl Volume {
                 Attempt::Later | Attempt::WouldBlock => {
                     waiting.is_prepared = false;
                     waiting.tries += 1;
-                    BRIEF * (1 << waiting.tries.min(DOUBLINGS_MAX))
+                    RETRY_MIN * (1 << waiting.tries.min(DOUBLINGS_MAX))
                 }
                 Attempt::NoRoom => {
                     short.insert(tenant);
@@ -200,32 +200,32 @@ impl Volume {
             pause = Some(pause.map_or(wait, |pause: Duration| pause.min(wait)));
             left.push_back(waiting);
         }
-        let mut queue = self.attendant.replay.queue.lock();
+        let mut queue = self.worker.mapped_writes.queue.lock();
         left.append(&mut queue);
         *queue = left;
         pause
     }
 
-    fn answer_replayed(&self, waiting: Waiting, failure: Option<Failure>) {
-        let Waiting { pages, bytes, reply, .. } = waiting;
-        self.attendant.replay.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
+    fn answer_mapped_write(&self, waiting: QueuedWrite, failure: Option<Failure>) {
+        let QueuedWrite { pages, bytes, reply, .. } = waiting;
+        self.worker.mapped_writes.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
         self.deliver(reply, failure.map_or(Ok(Answer::Written(pages.size)), Err));
     }
 
     /// Q3. Gives it back where no thread is left.
-    fn prepare_elsewhere(self: &Arc<Self>, waiting: Waiting) -> Option<Waiting> {
-        let Some(one) = self.attendant.elsewhere() else { return Some(waiting) };
+    fn prepare_on_thread(self: &Arc<Self>, waiting: QueuedWrite) -> Option<QueuedWrite> {
+        let Some(one) = self.worker.reserve_thread() else { return Some(waiting) };
         let place = Arc::new(Mutex::new(LEAF, Some(waiting)));
         let (volume, own) = (Arc::clone(self), Arc::clone(&place));
         let prepare = move || {
             let Some(mut waiting) = own.lock().take() else { return };
-            let Pages { open, offset_bytes, done, .. } = &waiting.pages;
+            let MappedWrite { open, offset_bytes, done, .. } = &waiting.pages;
             // Another failure may pass: it is tried again.
             let prepared = open.file.prepare_write_from_mapping(offset_bytes + *done as u64);
             waiting.is_gone = prepared.is_err_and(|error| error.kind() == ErrorKind::Stale);
             waiting.is_prepared = true;
-            volume.attendant.replay.queue.lock().push_front(waiting);
-            volume.attend_to_others();
+            volume.worker.mapped_writes.queue.lock().push_front(waiting);
+            volume.wake_worker();
             drop(one);
         };
         let started = thread::Builder::new().name("sw-parked".to_owned()).spawn(prepare);

@@ -12,13 +12,13 @@ use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use crate::TRANSPORT;
 use crate::tenants::TenantConfig;
 
-pub(super) struct Configured {
+pub(super) struct ConfigTable {
     by_path: RwLock<BTreeMap<PathBuf, TenantConfig>>,
     /// Whether some have a [`TenantConfig::dontcache`]; changes with the table locked.
     has_dontcache: AtomicBool,
 }
 
-impl Configured {
+impl ConfigTable {
     pub(super) fn new(by_path: BTreeMap<PathBuf, TenantConfig>) -> Self {
         let has_dontcache = AtomicBool::new(has_dontcache(&by_path));
         Self { by_path: RwLock::new(TRANSPORT, by_path), has_dontcache }

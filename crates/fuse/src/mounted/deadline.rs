@@ -11,7 +11,7 @@ use crate::volume::lock_order::LEAF;
 
 /// The deadline of an unmount that has begun. Its clones share what they have seen.
 #[derive(Clone)]
-pub(super) struct Patience {
+pub(super) struct Deadline {
     sb: Arc<SuperBlock>,
     deadline: Option<Tick>,
     stall: Option<Duration>,
@@ -25,7 +25,7 @@ struct Seen {
     bytes_left: u64,
 }
 
-impl Patience {
+impl Deadline {
     pub(super) fn begin(sb: &Arc<SuperBlock>, request: UmountRequest) -> Self {
         let (since, status) = (sb.now(), sb.status());
         let seen = Seen { since, written_bytes: status.written_bytes, bytes_left: status.bytes_left() };
@@ -46,7 +46,7 @@ impl Patience {
         Some(self.deadline.map_or(stalled, |deadline| deadline.min(stalled)))
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_passed(&self) -> bool {
         self.until().is_some_and(|until| self.sb.now() > until)
     }
 
@@ -54,10 +54,10 @@ impl Patience {
     ///
     /// # Errors
     /// Those of `work`; `Deadline` when it is over.
-    pub(super) fn keep(&self, work: impl Fn(Option<Tick>) -> Result<(), UmountError>) -> Result<(), UmountError> {
+    pub(super) fn retry(&self, work: impl Fn(Option<Tick>) -> Result<(), UmountError>) -> Result<(), UmountError> {
         loop {
             match work(self.until()) {
-                Err(UmountError::Deadline { .. }) if !self.is_over() => {}
+                Err(UmountError::Deadline { .. }) if !self.has_passed() => {}
                 done => return done,
             }
         }

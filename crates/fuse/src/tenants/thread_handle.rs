@@ -22,14 +22,14 @@ const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
 
 /// What descriptors this kernel gives.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) enum ProofKind {
+pub(super) enum ThreadHandleKind {
     /// A pidfd that tells the cgroup.
     Pidfd,
     /// `/proc/TID`.
     Directory,
 }
 
-impl ProofKind {
+impl ThreadHandleKind {
     /// Tries it out on the calling thread.
     pub(super) fn of_this_kernel() -> Self {
         let tried = pidfd_open(rustix::thread::gettid(), THREAD).and_then(|pidfd| pidfd_cgroup_id(pidfd.as_fd()));
@@ -45,20 +45,20 @@ impl ProofKind {
 
 /// Holds on to a thread's identity, not to the thread.
 #[derive(Debug)]
-pub(super) enum Proof {
+pub(super) enum ThreadHandle {
     Pidfd(OwnedFd),
     Directory(OwnedFd),
 }
 
-impl Proof {
+impl ThreadHandle {
     /// For the thread that has the id now.
-    pub(super) fn open(kind: ProofKind, tid: u32) -> Result<Self, LookupError> {
+    pub(super) fn open(kind: ThreadHandleKind, tid: u32) -> Result<Self, LookupError> {
         let opened = match kind {
-            ProofKind::Pidfd => {
+            ThreadHandleKind::Pidfd => {
                 let pid = i32::try_from(tid).ok().and_then(Pid::from_raw).ok_or(LookupError::Gone)?;
                 pidfd_open(pid, THREAD).map(Self::Pidfd)
             }
-            ProofKind::Directory => {
+            ThreadHandleKind::Directory => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 openat(CWD, format!("/proc/{tid}"), flags, Mode::empty()).map(Self::Directory)
             }
@@ -112,14 +112,14 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [ProofKind; 2] = [ProofKind::Pidfd, ProofKind::Directory];
+    const KINDS: [ThreadHandleKind; 2] = [ThreadHandleKind::Pidfd, ThreadHandleKind::Directory];
 
     fn child() -> Child {
         Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep of coreutils")
     }
 
-    fn is_usable(kind: ProofKind) -> bool {
-        let is_usable = kind == ProofKind::Directory || ProofKind::of_this_kernel() == kind;
+    fn is_usable(kind: ThreadHandleKind) -> bool {
+        let is_usable = kind == ThreadHandleKind::Directory || ThreadHandleKind::of_this_kernel() == kind;
         if !is_usable {
             println!("skipped: this kernel names no cgroup of a pidfd");
         }
@@ -130,15 +130,15 @@ mod tests {
     fn a_proof_ends_with_its_thread() {
         for kind in KINDS.into_iter().filter(|kind| is_usable(*kind)) {
             let mut child = child();
-            let proof = Proof::open(kind, child.id()).unwrap();
-            assert!(proof.unified_id().is_ok());
-            assert_ne!(proof.membership(child.id()).unwrap(), Membership::default());
+            let handle = ThreadHandle::open(kind, child.id()).unwrap();
+            assert!(handle.unified_id().is_ok());
+            assert_ne!(handle.membership(child.id()).unwrap(), Membership::default());
             child.kill().unwrap();
             child.wait().unwrap();
-            assert!(matches!(proof.unified_id(), Err(LookupError::Gone)), "{kind:?}");
-            assert!(matches!(proof.membership(child.id()), Err(LookupError::Gone)), "{kind:?}");
+            assert!(matches!(handle.unified_id(), Err(LookupError::Gone)), "{kind:?}");
+            assert!(matches!(handle.membership(child.id()), Err(LookupError::Gone)), "{kind:?}");
             // Of a thread with that number that lives, the old descriptor tells nothing.
-            assert!(matches!(proof.membership(std::process::id()), Err(LookupError::Gone)), "{kind:?}");
+            assert!(matches!(handle.membership(std::process::id()), Err(LookupError::Gone)), "{kind:?}");
         }
     }
 
@@ -148,13 +148,13 @@ mod tests {
             let thread = std::thread::spawn(move || {
                 let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
                 assert_ne!(tid, std::process::id());
-                let proof = Proof::open(kind, tid).unwrap();
-                proof.membership(tid).unwrap();
-                proof
+                let handle = ThreadHandle::open(kind, tid).unwrap();
+                handle.membership(tid).unwrap();
+                handle
             });
-            let proof = thread.join().unwrap();
+            let handle = thread.join().unwrap();
             // The kernel wakes who joins a moment before it gives the thread's id back.
-            while proof.unified_id().is_ok() {
+            while handle.unified_id().is_ok() {
                 std::thread::yield_now();
             }
         }
@@ -164,7 +164,7 @@ mod tests {
     fn nobody_has_no_proof() {
         for kind in KINDS.into_iter().filter(|kind| is_usable(*kind)) {
             for tid in [0, 4_194_305, u32::MAX] {
-                assert!(matches!(Proof::open(kind, tid), Err(LookupError::Gone)), "{kind:?} {tid}");
+                assert!(matches!(ThreadHandle::open(kind, tid), Err(LookupError::Gone)), "{kind:?} {tid}");
             }
         }
     }

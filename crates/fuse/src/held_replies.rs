@@ -4,7 +4,7 @@
 //! interrupt. A request that is answered by its handler never comes here.
 //!
 //! # Invariants
-//! H1. A reply in the table has one [`Held`], which takes it out when dropped, at the latest.
+//! H1. A reply in the table has one [`HeldReply`], which takes it out when dropped, at the latest.
 //! H2. An interrupt either finds its request, or is remembered under the same lock until the request comes or newer
 //!     interrupts push it out. So the race of the two threads that read WRITE and INTERRUPT has no bad end. An interrupt
 //!     whose request was answered meanwhile is remembered in vain; numbers do not come again.
@@ -28,7 +28,7 @@ const EARLY_MAX: usize = 64;
 
 type OnInterrupt = Box<dyn FnOnce(Reply) + Send>;
 
-pub(crate) struct HeldTable {
+pub(crate) struct HeldReplies {
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -45,7 +45,7 @@ struct Entry {
     ticket: u64,
 }
 
-impl HeldTable {
+impl HeldReplies {
     pub(crate) fn new() -> Self {
         Self { shards: std::array::from_fn(|_| Mutex::new(TRANSPORT, Shard::default())) }
     }
@@ -99,13 +99,13 @@ impl HeldTable {
 /// A request that waits for its answer; see [`Reply::hold`]. Dropping it answers EIO, unless an interrupt has taken the
 /// reply.
 #[must_use = "dropping it answers EIO"]
-pub struct Held {
+pub struct HeldReply {
     connection: Arc<Connection>,
     unique: u64,
     ticket: Option<u64>,
 }
 
-impl Held {
+impl HeldReply {
     pub(crate) fn new(reply: Reply, on_interrupt: OnInterrupt) -> Self {
         let (connection, unique) = (reply.connection().clone(), reply.unique());
         let ticket = match connection.held.insert(reply, on_interrupt) {
@@ -130,15 +130,15 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldReply {
     fn drop(&mut self) {
         drop(self.remove());
     }
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for HeldReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Held").field("unique", &self.unique).finish_non_exhaustive()
+        f.debug_struct("HeldReply").field("unique", &self.unique).finish_non_exhaustive()
     }
 }
 
