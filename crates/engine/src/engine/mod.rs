@@ -31,7 +31,7 @@ use crate::tunables::Tunables;
 use crate::units::Tick;
 use crate::writeback::check::check_charges;
 use crate::writeback::{
-    BdiWriteback, DeviceGate, DontcacheForm, DrainStats, FlusherPool, Pages, Start, SwitchQueue, UmountForm,
+    BdiWriteback, DeviceGate, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
 };
 
 /// What all volumes of an engine share.
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) pinned_nodes: Arc<AtomicU32>,
     pub(crate) switches: SwitchQueue,
     pub(crate) reclaim: Reclaim,
-    pub(crate) dontcache: &'static dyn Start,
+    pub(crate) dontcache: &'static dyn StartWriteback,
     pub(crate) shrinkers: Shrinkers,
     volumes: Mutex<Volumes>,
     gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,

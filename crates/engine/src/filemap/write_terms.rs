@@ -64,7 +64,7 @@ impl<'a> Terms<'a> {
         let Written::Bytes(bytes @ 1..) = written else { return };
         if self.is_dontcache() {
             let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + bytes as u64);
-            inode.super_block().engine().dontcache.written(inode, pages, !self.must_not_wait());
+            inode.super_block().engine().dontcache.write_ended(inode, pages, !self.must_not_wait());
         }
     }
 

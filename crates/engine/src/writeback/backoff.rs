@@ -1,11 +1,11 @@
-//! Pauses between the attempts of a flush that must not give up: an unmount's, with or without a deadline.
+//! Pauses between the attempts of a flush that must not give up, such as an unmount's, with or without a deadline.
 //!
-//! A sync tries at once, whatever failed before (P2 of SEMANTICS). A flush is a loop of syncs, so it pauses after one that
-//! failed, as the flusher does: `retry_min`, doubled by each failure in a row up to `retry_max`.
+//! A sync always tries at once, even after failures (P2 of SEMANTICS). A flush is a loop of syncs, so it pauses after a
+//! failed one as the flusher does: for `retry_min`, doubled by each consecutive failure up to `retry_max`.
 //!
 //! # Invariants
-//! B1. The pause belongs to the volume and not to a call: a flush in slices pauses as one that is not cut.
-//! B2. A pause ends early when nothing is left to flush: the flusher has its own attempts meanwhile.
+//! B1. The pause belongs to the volume, not to the call: a flush made in slices pauses like an unsliced one.
+//! B2. A pause ends early when nothing is left to flush, because the flusher makes attempts of its own meanwhile.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
 
-/// How often a pause looks whether it is over.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which a pause checks whether it is over.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// When the next attempt is due.
 pub(crate) struct Backoff(Mutex<Failures>);
@@ -34,7 +34,7 @@ impl Backoff {
         Self(Mutex::new(LEAVES, Failures::default()))
     }
 
-    /// An attempt has ended at `now`.
+    /// Records an attempt that ended at `now`.
     pub(crate) fn tried(&self, failed: bool, now: Tick, tunables: &Tunables) {
         let mut failures = self.0.lock();
         if !failed {
@@ -51,10 +51,10 @@ impl Backoff {
 }
 
 impl SuperBlock {
-    /// Waits until the next attempt is due (B2). False when `deadline` comes first.
+    /// Waits until the next attempt is due (B2). False if `deadline` comes first.
     ///
     /// # Blocking
-    /// Until then.
+    /// Until then, or until `deadline`.
     pub(crate) fn wait_for_attempt(self: &Arc<Self>, deadline: Option<Tick>) -> bool {
         let engine = self.engine();
         loop {
@@ -66,7 +66,7 @@ impl SuperBlock {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return false;
             }
-            engine.room.sleep(deadline.map_or(LOOK, |deadline| deadline.since(now).min(LOOK)));
+            engine.room.sleep(deadline.map_or(POLL_INTERVAL, |deadline| deadline.since(now).min(POLL_INTERVAL)));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Asking the throttle: counters in, a verdict out, for a writer that has dirtied pages.
+//! Connects writers to the throttle: collects the counters and decides whether a writer that dirtied pages must pause.
 //!
-//! Two domains count: the arena, and the nearest tenant of the writer that has a limit. The writer's own wb on the volume
-//! is asked about, whoever the inode belongs to, as in the kernel.
+//! Two domains count: the arena, and the writer's nearest tenant that has a limit. As in the kernel, the decision
+//! concerns the writer's own wb on the volume, whichever wb the inode belongs to.
 //!
 //! # Lock order
-//! The writer's account (`F_LOCK`), then the wb's rates, a leaf. The domains' locks are leaves too and not held together.
+//! The writer's account (`F_LOCK`), then the wb's rates, a leaf. The domains' locks are leaves too and are never held
+//! together.
 //!
 //! # Kernel counterpart
 //! `balance_dirty_pages_ratelimited`, `wb_over_bg_thresh`; sem. 4.
@@ -25,12 +26,12 @@ use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::wb::BdiWriteback;
 
-/// The dirty domain that is the whole arena.
+/// The global dirty domain: the whole arena.
 pub(crate) struct GlobalDomain {
     domain: WbDomain,
     pub(crate) thresholds: Thresholds,
     mode: LimitMode,
-    /// Dirty pages of all volumes, not counting those under write-back.
+    /// Dirty pages of all volumes, excluding those under write-back.
     pub(crate) nr_dirty: PercpuCounter,
     /// Pages under write-back, or written and not yet durable.
     pub(crate) nr_writeback: PercpuCounter,
@@ -53,15 +54,15 @@ fn kib(pages: u64) -> u64 {
     pages.saturating_mul(PAGE_BYTES / 1024)
 }
 
-/// What the throttle keeps of a wb.
+/// Throttling state of a wb.
 pub(crate) struct WbThrottle {
     rates: Mutex<WbRates>,
     completions: FpropLocal,
     memcg_completions: FpropLocal,
-    /// Pages dirtied and written since it was made. Kernel: `WB_DIRTIED`, `WB_WRITTEN`.
+    /// Pages dirtied and written since the wb was created. Kernel: `WB_DIRTIED`, `WB_WRITTEN`.
     dirtied_pages: AtomicU64,
     written_pages: AtomicU64,
-    /// What writers dirtied that ended before they were asked. Kernel: `dirty_throttle_leaks`.
+    /// Pages dirtied by writers that ended before they balanced. Kernel: `dirty_throttle_leaks`.
     leaked_pages: AtomicU64,
     dirty_exceeded: AtomicBool,
 }
@@ -84,11 +85,11 @@ impl WbThrottle {
     }
 }
 
-/// The account of a writer: an open description, whoever writes through it.
+/// The account of a writer: one per open description, shared by all processes that write through it.
 pub(crate) struct WriterAccount {
-    /// Dirtied since the last look at the account.
+    /// Pages dirtied since the last balance.
     nr_dirtied: AtomicU64,
-    /// It was told to ask again before it goes on.
+    /// The last pause asked the writer to balance again before it continues.
     asks: AtomicBool,
     dirtier: Mutex<Dirtier>,
 }
@@ -106,7 +107,7 @@ impl WriterAccount {
         self.nr_dirtied.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Looks at the account, if it is time. Kernel: `balance_dirty_pages_ratelimited`.
+    /// Balances the account if it is time to. Kernel: `balance_dirty_pages_ratelimited`.
     pub(crate) fn balance(&self, sb: &Arc<SuperBlock>, memcg: &Arc<Memcg>) -> Pause {
         let asks = self.asks.load(Ordering::Relaxed);
         if !asks && self.nr_dirtied.load(Ordering::Relaxed) == 0 {
@@ -129,7 +130,7 @@ impl WriterAccount {
         pause
     }
 
-    /// Its writer has gone: what it owes is the next one's.
+    /// Called when the writer ends: the pages it still owes are charged to the next writer.
     pub(crate) fn leave(&mut self, wb: &BdiWriteback) {
         let dirtier = std::mem::replace(self.dirtier.get_mut(), Dirtier::new());
         let left = dirtier.leave() + *self.nr_dirtied.get_mut();
@@ -140,22 +141,22 @@ impl WriterAccount {
 }
 
 impl BdiWriteback {
-    /// Smoothed speed of the device for this wb, in pages per second; at least 1.
+    /// Smoothed write bandwidth of the device for this wb, in pages per second; at least 1.
     pub(crate) fn avg_write_bandwidth(&self) -> u64 {
         self.throttle.rates.lock().bandwidth.avg_pages_per_s()
     }
 
-    /// Speed of the device for this wb as last measured, in pages per second.
+    /// Last measured write bandwidth of the device for this wb, in pages per second.
     fn write_bandwidth(&self) -> u64 {
         self.throttle.rates.lock().bandwidth.pages_per_s()
     }
 
-    /// Pages written back since it was made.
+    /// Pages written back since the wb was created.
     pub(crate) fn written_pages(&self) -> u64 {
         self.throttle.written_pages.load(Ordering::Relaxed)
     }
 
-    /// Write-back begins, perhaps after a time without any.
+    /// Records that write-back begins, perhaps after an idle time.
     pub(crate) fn note_write_starts(&self) {
         if self.stat.writeback.read() == 0 {
             let written = self.throttle.written_pages.load(Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl BdiWriteback {
         }
     }
 
-    /// `pages` of it were written.
+    /// Records that `pages` of this wb were written.
     pub(crate) fn note_written(&self, pages: u64) {
         let throttle = &self.throttle;
         let now_ms = ms_of(self.pool.clock.now());
@@ -175,7 +176,7 @@ impl BdiWriteback {
         throttle.rates.lock().bandwidth.update(written, now_ms);
     }
 
-    /// Whether it writes back without being asked: a domain has more dirty than its background level, or this wb more than
+    /// Whether it writes back unasked: a domain has more dirty pages than its background level, or this wb more than
     /// its share of that. Pages under write-back do not count. Kernel: `wb_over_bg_thresh`.
     pub(crate) fn is_over_bg_thresh(&self) -> bool {
         let (global, throttle) = (&self.pool.global, &self.throttle);
@@ -223,7 +224,8 @@ impl BdiWriteback {
         pause
     }
 
-    /// Writers wait, and half of what this wb holds is written and not yet durable: only a commit gives room.
+    /// Requests a commit if writers wait and half of this wb's pages are written but not yet durable: only a commit
+    /// frees them.
     fn want_commit_if_unstable(&self) {
         let unstable = self.stat.unstable.read();
         if unstable != 0

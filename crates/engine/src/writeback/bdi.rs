@@ -1,12 +1,12 @@
-//! What write-back knows of the device behind a volume.
+//! Write-back state of the device behind a volume.
 //!
 //! # Invariants
-//! B1. `pinned_frames` counts the frames of this volume that cannot be dropped: dirty, under write-back,
-//!     replaced while under write-back, or not yet durable. It never exceeds the volume's share (P6), but
-//!     for frames adopted from a dead engine.
+//! B1. `pinned_frames` counts the frames of this volume that cannot be dropped: dirty, under write-back, replaced while
+//!     under write-back, or not yet durable. It never exceeds the volume's share (P6), except by frames adopted from a
+//!     dead engine.
 //!
 //! # Memory ordering
-//! `pinned_frames` and `failed` stand alone: no other data is read because of them.
+//! `pinned_frames` and `failed` stand alone: no other data depends on their values.
 //!
 //! # Kernel counterpart
 //! `struct backing_dev_info`; sem. 1.4.
@@ -34,17 +34,17 @@ pub(crate) enum Attempt {
     Commit = 4,
 }
 
-/// A commit starts when so many pages wait for it to leave the cache: 8 MiB. With what arrives while it runs a DONTCACHE
-/// stream keeps below 16 MiB in the cache, and a device that writes 1 GiB/s makes no more than 128 commits a second, one at a
-/// time.
+/// A commit starts when this many drop-behind pages wait for it: 8 MiB. Together with the pages that arrive while the
+/// commit runs, a DONTCACHE stream keeps less than 16 MiB in the cache. A device that writes 1 GiB/s makes at most 128
+/// commits per second, one at a time.
 const DROPBEHIND_COMMIT_PAGES: i64 = 2048;
-/// A commit starts when 1/this of the nodes that may be pinned wait for it.
+/// A commit starts when 1/`NODES_PART` of the nodes that may be pinned wait for it.
 const NODES_PART: u32 = 4;
-/// Nodes that a volume may pin however little room its backend has: what others have pinned on a backend that hangs stops
-/// nobody.
+/// Nodes that a volume may always pin, even if its backend is almost out of node space. Nodes pinned by other volumes
+/// on a hung backend therefore block no volume.
 const SCARCE_NODES: u32 = 16;
 
-/// What write-back knows of the device behind a volume. Kernel: `struct backing_dev_info`.
+/// Write-back state of the device behind a volume. Kernel: `struct backing_dev_info`.
 pub struct BackingDevInfo {
     name: String,
     pub(crate) backend: Arc<dyn Backend>,
@@ -54,31 +54,31 @@ pub struct BackingDevInfo {
     pinned_frames: AtomicU64,
     share_frames: u64,
     failed_share_frames: u64,
-    /// One bit for each kind of [`Attempt`] whose last one failed.
+    /// One bit for each kind of [`Attempt`] whose most recent attempt failed.
     failed: AtomicU8,
     pinned_nodes: AtomicU32,
     max_pinned_nodes: u32,
-    /// Of all volumes of the engine, and how many these may have.
+    /// Nodes pinned by all volumes of the engine; the next field is their limit.
     pinned_nodes_of_all: Arc<AtomicU32>,
     max_pinned_nodes_of_all: u32,
-    /// A writer found no room: flush and commit whatever the thresholds say.
+    /// A writer is waiting for frames: flush and commit whatever the thresholds are.
     want_room: AtomicBool,
     written_bytes: AtomicU64,
-    /// Pages that leave the cache once they are durable, and for which no commit has begun. Below zero for a moment, when a
-    /// commit is faster than the completion that has made them unstable.
+    /// Unstable pages that will leave the cache once durable and that no commit covers yet. Briefly negative when a
+    /// commit overtakes the completion that made the pages unstable.
     dropbehind_unstable: AtomicI64,
-    /// Passes of flushers for DONTCACHE writes.
+    /// Flusher passes for DONTCACHE writes.
     dontcache_passes: AtomicU64,
-    /// DONTCACHE writes that asked for one, and found none asked for.
+    /// DONTCACHE writes that requested a pass while none was pending.
     dontcache_kicks: AtomicU64,
-    /// How long writers were told to pause.
+    /// Total length of the pauses imposed on writers.
     paused_ns: AtomicU64,
-    /// Inodes that were given another wb.
+    /// Inodes moved to another wb.
     switched: AtomicU64,
 }
 
 impl BackingDevInfo {
-    /// That of the volume `name`.
+    /// The bdi of the volume `name`.
     pub(crate) fn new(
         name: &str,
         backend: Arc<dyn Backend>,
@@ -115,12 +115,12 @@ impl BackingDevInfo {
         }
     }
 
-    /// The name under which its volume was mounted.
+    /// The name under which the volume was mounted.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the backend can take.
+    /// Limits of the backend.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -130,7 +130,7 @@ impl BackingDevInfo {
         self.pinned_frames.load(Ordering::Relaxed)
     }
 
-    /// Most frames this volume may pin now: its share, less while its last write-back failed.
+    /// The most frames this volume may pin now: its share, or less if its last write-back failed.
     pub fn share_frames(&self) -> u64 {
         if self.has_failed() { self.failed_share_frames } else { self.share_frames }
     }
@@ -140,7 +140,7 @@ impl BackingDevInfo {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the last write-back of some kind failed: of data, of metadata, or making it durable.
+    /// Whether the last attempt of any kind failed: writing data, writing metadata, or a commit.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed) != 0
     }
@@ -158,7 +158,7 @@ impl BackingDevInfo {
         false
     }
 
-    /// Pins frames that survived in the arena, whatever the share.
+    /// Pins frames adopted from the arena, regardless of the share.
     pub(crate) fn pin_adopted(&self, frames: u64) {
         self.pinned_frames.fetch_add(frames, Ordering::Relaxed);
     }
@@ -168,8 +168,8 @@ impl BackingDevInfo {
         debug_assert!(before >= frames, "B1");
     }
 
-    /// Pins one more node, unless as many are pinned as may be. Those are few while the volumes together have too many, or the
-    /// backend has hardly any room.
+    /// Pins one more node unless the limit is reached. The limit is [`SCARCE_NODES`] while all volumes together have
+    /// too many pinned, or the backend is almost out of node space.
     pub(crate) fn try_pin_node(&self) -> bool {
         let of_all = self.pinned_nodes_of_all.fetch_add(1, Ordering::Relaxed);
         let is_scarce = of_all >= self.max_pinned_nodes_of_all || self.backend.node_room() == NodeRoom::Scarce;
@@ -181,7 +181,7 @@ impl BackingDevInfo {
         false
     }
 
-    /// Pins the node of an inode that survived in the arena, whatever the limit.
+    /// Pins the node of an inode adopted from the arena, regardless of the limit.
     pub(crate) fn pin_adopted_node(&self) {
         self.pinned_nodes_of_all.fetch_add(1, Ordering::Relaxed);
         self.pinned_nodes.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl BackingDevInfo {
         self.pinned_nodes_of_all.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether so many nodes are pinned that write-back and commit should start.
+    /// Whether enough nodes are pinned for write-back and commit to start.
     pub(crate) fn nodes_are_short(&self) -> bool {
         self.pinned_nodes.load(Ordering::Relaxed) > self.max_pinned_nodes / 2
     }
@@ -202,13 +202,13 @@ impl BackingDevInfo {
         self.pinned_nodes.load(Ordering::Relaxed) >= self.max_pinned_nodes
     }
 
-    /// Whether nodes are short and so many of them wait for a commit that it is worth one: a part of those that
-    /// may be pinned, or a commit would run for every few files that were written.
+    /// Whether nodes are short and enough of them wait for a commit to make one worthwhile. Without the threshold, a
+    /// commit would run for every few files written.
     pub(crate) fn nodes_want_commit(&self, waiting: usize) -> bool {
         self.nodes_are_short() && waiting >= (self.max_pinned_nodes / NODES_PART) as usize
     }
 
-    /// Asks for room; true for the first who asks since it was last given.
+    /// Requests frames. True for the first request since frames were last freed.
     pub(crate) fn ask_for_room(&self) -> bool {
         !self.want_room.swap(true, Ordering::AcqRel)
     }
@@ -221,7 +221,7 @@ impl BackingDevInfo {
         self.want_room.store(false, Ordering::Release);
     }
 
-    /// Moves the count of unstable pages that leave the cache once they are durable.
+    /// Adjusts the count of unstable pages that leave the cache once durable.
     pub(crate) fn add_dropbehind_unstable(&self, pages: i64) {
         if pages != 0 {
             self.dropbehind_unstable.fetch_add(pages, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl BackingDevInfo {
         self.dropbehind_unstable.load(Ordering::Relaxed)
     }
 
-    /// Whether so many pages wait for a commit to leave the cache that it is worth one.
+    /// Whether enough drop-behind pages wait for a commit to make one worthwhile.
     pub(crate) fn dropbehind_wants_commit(&self) -> bool {
         self.dropbehind_unstable() >= DROPBEHIND_COMMIT_PAGES
     }
@@ -253,7 +253,7 @@ impl BackingDevInfo {
         self.dontcache_kicks.load(Ordering::Relaxed)
     }
 
-    /// A writer to the volume was told to pause.
+    /// Records a pause imposed on a writer of the volume.
     pub(crate) fn note_pause(&self, time: Duration) {
         self.paused_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -262,7 +262,7 @@ impl BackingDevInfo {
         Duration::from_nanos(self.paused_ns.load(Ordering::Relaxed))
     }
 
-    /// Inodes of the volume were given another wb.
+    /// Records that inodes of the volume moved to another wb.
     pub(crate) fn note_switched(&self, inodes: u64) {
         self.switched.fetch_add(inodes, Ordering::Relaxed);
     }
@@ -271,12 +271,12 @@ impl BackingDevInfo {
         self.switched.load(Ordering::Relaxed)
     }
 
-    /// Notes how many bytes of a unit were written.
+    /// Records how many bytes of a unit were written.
     pub(crate) fn unit_ended(&self, written_bytes: u64) {
         self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     }
 
-    /// Notes how an attempt ended: the share depends on it.
+    /// Records the outcome of an attempt; the share depends on it.
     pub(crate) fn note_attempt(&self, attempt: Attempt, succeeded: bool) {
         let bit = attempt as u8;
         match (self.failed.load(Ordering::Relaxed) & bit != 0, succeeded) {

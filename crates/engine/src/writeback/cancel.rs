@@ -1,7 +1,7 @@
-//! Dropping pages that will not be written: the file was cut, or nobody can ever read it again.
+//! Drops pages that will not be written: the file was truncated, or no process can read it again.
 //!
-//! A cut waits for units with pages beyond it before it comes here. The pages of a doomed inode that are in a
-//! unit are dropped by the unit's completion.
+//! A truncation first waits for units with pages beyond the new size. Pages of a doomed inode that are in a unit are
+//! dropped by the unit's completion.
 //!
 //! # Kernel counterpart
 //! `truncate_inode_pages_range`, `folio_account_cleaned`; sem. 2.2.
@@ -16,8 +16,8 @@ use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::PageIndex;
 use crate::writeback::Pages;
 
-/// Drops the pages of `range`. A page that is being filled or is under write-back belongs to its unit and stays. Returns how many
-/// leaves have none left.
+/// Drops the pages of `range`. A page that is being filled or is under write-back belongs to that operation and stays.
+/// Returns the number of leaves that became empty.
 pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) -> usize {
     let mut dropped = Dropped::default();
     let mut emptied = Vec::new();
@@ -27,7 +27,7 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) -> usize {
         let bits = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
         for slot in slots(leaf.present() & leaf.bits(Mark::Uptodate) & !leaf.bits(Mark::Writeback) & bits) {
             let Some(frame) = leaf.frame(slot) else { continue };
-            // A reader may be copying: it holds the frame, not the page. It is freed when that is over.
+            // A reader may be copying: it holds the frame, not the page. The frame is freed when the copy ends.
             dropped.delayed += u64::from(leaf.has(Mark::Delayed, slot));
             let unclean = leaf.unclean() >> slot & 1 != 0;
             dropped.dirty += i64::from(leaf.has(Mark::Dirty, slot));
@@ -37,7 +37,7 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) -> usize {
             }
             dropped.unstable += i64::from(leaf.has(Mark::Unstable, slot) || leaf.has(Mark::Committing, slot));
             dropped.unclean += i64::from(unclean);
-            // Before the inode counts as clean and its record may go: no dirty frame names a free record.
+            // Before the inode counts as clean and its record may be freed: no dirty frame may name a free record.
             arena.mark_clean(frame);
             if unclean {
                 uncharges.add(frame);
@@ -58,7 +58,7 @@ pub(crate) fn cancel_pages(inode: &Inode, range: Range<PageIndex>) -> usize {
         arena.free(frame);
     }
     for leaf in &emptied {
-        let _ = inode.mapping.remove_if_empty(*leaf); // or somebody has put a page there meanwhile
+        let _ = inode.mapping.remove_if_empty(*leaf); // fails if a page was added meanwhile
     }
     emptied.len()
 }

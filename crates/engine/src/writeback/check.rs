@@ -1,6 +1,7 @@
-//! Whether all that is counted adds up, for tests: pages of inodes, of wbs and of tenants, and the lists.
+//! Consistency checks for tests: that the counts of inodes, wbs and tenants agree with the pages and the lists.
 //!
-//! Exact while nothing changes: no writer, no unit or commit in flight, no switch. What is found then is a bug.
+//! Exact only while nothing changes: no writer, no unit or commit in flight, no switch. Any difference found then is a
+//! bug.
 
 use slackwater_sync::shim::Arc;
 
@@ -12,28 +13,28 @@ use crate::units::PageIndex;
 use crate::writeback::io_lists::ListName;
 use crate::writeback::{BdiWriteback, Pages};
 
-/// What the pages of an inode say, one by one.
+/// The result of walking an inode's pages.
 #[derive(Default)]
 struct Walked {
     pages: Pages,
     unclean: u64,
-    /// Pages that leave once they are durable, and for which no commit has begun.
+    /// Unstable pages that will leave the cache and that no commit covers yet.
     dropbehind_unstable: i64,
-    /// The slot of the owner of each page that cannot be dropped.
+    /// The owner's slot for each page that cannot be dropped.
     owners: Vec<u32>,
 }
 
 impl SuperBlock {
-    /// Compares every count of the volume with what it counts. See the module documentation for when.
+    /// Compares every count of the volume with the pages it counts. See the module documentation for when to call it.
     ///
     /// # Errors
-    /// What does not add up.
+    /// The first difference found.
     #[doc(hidden)]
     pub fn check_counts(&self) -> Result<(), String> {
         self.check_and_collect().map(drop)
     }
 
-    /// The same; returns the owners of all pages that cannot be dropped, by slot.
+    /// Does the same, and returns the owners' slots of all pages that cannot be dropped.
     pub(crate) fn check_and_collect(&self) -> Result<Vec<u32>, String> {
         let (wbs, inodes) = (self.wbs(), self.all_inodes());
         let mut owners = Vec::new();
@@ -43,7 +44,7 @@ impl SuperBlock {
             dropbehind_unstable += checked.dropbehind_unstable;
             owners.extend(checked.owners);
         }
-        equal("unstable pages that leave and their count", dropbehind_unstable, self.bdi().dropbehind_unstable())?;
+        equal("unstable drop-behind pages and their count", dropbehind_unstable, self.bdi().dropbehind_unstable())?;
         for wb in &wbs {
             let mine: Vec<_> = inodes.iter().filter(|inode| inode.belongs_to(wb)).collect();
             check_wb(wb, &mine).map_err(|what| format!("wb of {:?} on {}: {what}", wb.memcg, self.name()))?;
@@ -64,18 +65,18 @@ fn check_inode(inode: &Arc<Inode>, wbs: &[Arc<BdiWriteback>]) -> Result<Walked, 
     };
     equal("pages and the mapping's counts", pages, mapping)?;
     equal("unclean pages and their count", walked.unclean, inode.mapping.count_unclean())?;
-    equal("pages and what the inode has counted", pages, inode.counted())?;
+    equal("pages and the inode's contribution", pages, inode.counted())?;
     let wb = inode.wb();
     if !wbs.iter().any(|other| Arc::ptr_eq(other, &wb)) {
-        return Err(format!("its wb, of {:?}, is none of the volume's", wb.memcg));
+        return Err(format!("its wb, of {:?}, does not belong to the volume", wb.memcg));
     }
     if inode.is_switching() {
-        return Err("still on its way to another wb".into());
+        return Err("still switching to another wb".into());
     }
     let lists = wb.lists.lock();
     let list = lists.list_of(inode);
     if list.is_some() && !lists.has(inode) {
-        return Err(format!("its place on {list:?} is not its own"));
+        return Err(format!("its slot on {list:?} is not its own"));
     }
     if list.is_none() && !wb.is_root() {
         return Err(format!("on no list of its wb, of {:?}", wb.memcg)); // W5 of `inode::owner`
@@ -108,21 +109,22 @@ fn walk(inode: &Inode) -> Walked {
 
 fn check_wb(wb: &BdiWriteback, inodes: &[&Arc<Inode>]) -> Result<(), String> {
     let counted = inodes.iter().fold(Pages::default(), |sum, inode| sum.plus(inode.counted()));
-    equal("its counts and the sum of its inodes'", wb.stat.sum(), counted)?;
+    equal("its counts and the sum over its inodes", wb.stat.sum(), counted)?;
     let lists = wb.lists.lock();
     let waits = |inode: &&&Arc<Inode>| lists.list_of(inode).is_some_and(|list| list != ListName::Attached);
-    equal("inodes that wait on its lists and those that say so", lists.unclean(), {
+    equal("inodes on its lists and inodes that are unclean", lists.unclean(), {
         inodes.iter().filter(waits).count() as u64
     })
 }
 
-/// Compares what is charged to each of `memcgs` with `owners`, the slots of those who own a page that cannot be dropped.
+/// Compares the charges of `memcgs` with `owners`, the owners' slots of all pages that cannot be dropped.
 pub(crate) fn check_charges(memcgs: &[Arc<Memcg>], owners: &[u32]) -> Result<(), String> {
     let owner_of = |slot: &u32| memcgs.iter().find(|memcg| memcg.slot() == *slot);
     for memcg in memcgs.iter().filter(|memcg| !memcg.is_root()) {
         let pays = |slot: &&u32| owner_of(slot).is_some_and(|owner| owner.is_below_or_is(memcg));
         let pages = owners.iter().filter(pays).count() as u64;
-        equal("charged pages and pages", memcg.charged_pages(), pages).map_err(|what| format!("{memcg:?}: {what}"))?;
+        equal("charged pages and owned pages", memcg.charged_pages(), pages)
+            .map_err(|what| format!("{memcg:?}: {what}"))?;
     }
     Ok(())
 }

@@ -1,26 +1,25 @@
-//! From written to durable: pages whose write was answered stay in memory until the backend has confirmed
-//! that they would survive it.
+//! Commits: pages whose write was answered stay in memory until the backend confirms that they are durable.
 //!
-//! A write-back that the backend answered may still be lost: a kernel's page cache fails later, a server
-//! restarts. So written pages are *unstable*: they cannot be dropped, and a commit (one `Sync` for an inode
-//! that is fsynced, one `SyncVolume` for everything else) makes them clean. If it fails they are dirty again.
-//! That is what lets fsync return 0 only when the data is durable, whoever asks and however late.
+//! Data that the backend has accepted may still be lost: a kernel's page cache fails later, a server restarts. So
+//! written pages are *unstable*: they cannot be dropped, and a commit makes them clean. That is one `Sync` for an inode
+//! that is fsynced, one `SyncVolume` for everything else. If the commit fails, the pages are dirty again. So fsync
+//! returns 0 only when the data is durable, whichever process calls it and however late.
 //!
 //! # Invariants
-//! C1. At most one commit runs for an inode (`committing`), be it its own or the volume's: the page marks
-//!     belong to it.
+//! C1. At most one commit runs for an inode (`committing`), either its own or the volume's. The page marks belong to
+//!     it.
 //! C2. A page is made clean only by a commit that was submitted after its write was answered.
 //! C3. An inode with unstable pages is on the super block's list, or in a running volume commit.
-//! C4. A failed commit may have lost every page whose write was answered before. It may have missed one that was not
-//!     marked or not listed yet. So failures are counted, first of all; then those of the commit and those on the list become
-//!     dirty again. Who ends a unit lists its inode, and then looks whether a commit has failed since the unit was
-//!     submitted: the one or the other finds the page.
+//! C4. A failed commit may have lost every page whose write was answered before it. It may have missed a page that was
+//!     not yet marked or listed. So the failure is counted first; then the pages of the commit and of the listed inodes
+//!     become dirty again. The end of a unit lists its inode first and then checks whether a commit has failed since
+//!     the unit was submitted. One side or the other finds the page.
 //!
 //! # Lock order
 //! The list is a leaf; the inode lock is never taken under it.
 //!
 //! # Kernel counterpart
-//! NFS: unstable writes and COMMIT (`nfs_commit_inode`). Local file systems drop the page as soon as the
+//! NFS: unstable writes and COMMIT (`nfs_commit_inode`). Local file systems treat the page as clean as soon as the
 //! write is answered; sem. 8.4.
 
 use slackwater_sync::lock::Mutex;
@@ -41,8 +40,9 @@ use crate::writeback::dontcache::DroppedBehind;
 use crate::writeback::writepages::note_failure;
 use crate::writeback::{Attempt, Pages};
 
-/// A commit starts when more than 1/this of the volume's share is unstable, and less than 1/[`LEFT_PART`] of it is left.
-/// Each gives back at once what many units have taken: the larger the step, the longer writers pause before it.
+/// A commit starts when more than 1/`UNSTABLE_PART` of the volume's share is unstable and less than 1/[`LEFT_PART`] of
+/// it is left. Each commit frees at once the frames of many units: the larger the step, the longer writers pause before
+/// it.
 const UNSTABLE_PART: u64 = 8;
 const LEFT_PART: u64 = 4;
 
@@ -51,12 +51,12 @@ struct State {
     inodes: Vec<Arc<Inode>>,
     /// When the oldest of them was listed.
     since: Option<Tick>,
-    /// A tenant has nothing left but unstable pages, and wants room.
+    /// A tenant has only unstable pages left and needs frames.
     wanted: bool,
     /// Volume commits begun and ended: one runs while they differ.
     begun: u64,
     ended: u64,
-    /// The last one that failed.
+    /// The last volume commit that failed.
     failed: Option<(u64, ErrorKind)>,
     /// Volume commits that failed (C4).
     failures: u64,
@@ -80,19 +80,19 @@ impl Commits {
         self.0.lock().is_running()
     }
 
-    /// Counts a failed volume commit; returns the inodes on the list.
+    /// Counts a failed volume commit and returns the inodes on the list.
     fn note_failed(&self) -> Vec<Arc<Inode>> {
         let mut state = self.0.lock();
         state.failures += 1;
         state.inodes.clone()
     }
 
-    /// Empties the list; the engine goes away.
+    /// Empties the list when the engine is dropped.
     pub(crate) fn take(&self) -> Vec<Arc<Inode>> {
         std::mem::take(&mut self.0.lock().inodes)
     }
 
-    /// How volume commit `number` ended, once it has. A failure of a later one counts as well.
+    /// The outcome of volume commit `number`, once it has ended. The failure of a later commit counts as well.
     pub(crate) fn result_of(&self, number: u64) -> Option<Result<(), ErrorKind>> {
         let state = self.0.lock();
         let failed = state.failed.filter(|(at, _)| *at >= number);
@@ -101,29 +101,29 @@ impl Commits {
 }
 
 impl SuperBlock {
-    /// Has a commit started soon, if anything is unstable.
+    /// Starts a commit soon, if anything is unstable.
     pub(crate) fn want_commit(&self) {
         self.commits().0.lock().wanted = true;
         self.root_wb().wake();
     }
 }
 
-/// Commits of `inode`, alone or with the volume, that failed so far (C4).
+/// Commits of `inode`, alone or with the volume, that have failed so far (C4).
 pub(crate) fn failures_of(inode: &Inode) -> u64 {
     let of_volume = inode.super_block().commits().0.lock().failures;
     of_volume + inode.commit_failures.load(Ordering::Acquire)
 }
 
-/// A unit left unstable pages of `inode`; when it was submitted, `seen` commits had failed.
-pub(crate) fn unit_left_unstable(inode: &Arc<Inode>, seen: u64) {
+/// Records that a unit left unstable pages of `inode`. When it was submitted, `seen` commits had failed.
+pub(crate) fn note_unit_unstable(inode: &Arc<Inode>, seen: u64) {
     note_unstable(inode);
     if failures_of(inode) != seen {
         let kind = inode.super_block().errseq().check(ErrCursor::default()).unwrap_or(ErrorKind::Io);
-        let _ = lose(inode, &[Mark::Unstable], kind); // C4
+        let _ = redirty_lost(inode, &[Mark::Unstable], kind); // C4
     }
 }
 
-/// Lists `inode`, which has unstable pages (C3).
+/// Lists an `inode` that has unstable pages (C3).
 fn note_unstable(inode: &Arc<Inode>) {
     let sb = inode.super_block();
     let first = {
@@ -151,25 +151,26 @@ fn note_unstable(inode: &Arc<Inode>) {
         sb.commits().0.lock().inodes.len()
     };
     let wb = inode.wb();
-    if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.ends_foreign_flush() {
+    if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.foreign_flush_has_ended() {
         sb.want_commit();
     }
 }
 
-/// Whether unstable pages, or the nodes of the `listed` inodes that have some, stand in somebody's way, or are to leave.
+/// Whether a commit would help now: unstable pages, or the nodes of the `listed` inodes, block a writer or are due to
+/// leave.
 fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let bdi = sb.bdi();
     let share = bdi.share_frames();
-    // In this order: it is asked at the end of each unit, and the pages of all tenants are added up for it.
+    // In this order: this runs at the end of each unit, and summing the pages of all tenants is the expensive part.
     let much = bdi.pinned_frames() > share - share / LEFT_PART && sb.unstable_pages() > share / UNSTABLE_PART;
-    // A writer that waits for a node is helped more by a commit of many than by one at once; but what is
-    // written is all there is to commit when no unit is on its way.
+    // A commit of many nodes helps a writer that waits for a node more than an immediate one. But when no unit is in
+    // flight, there is nothing more to wait for.
     let room = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;
     much || bdi.dropbehind_wants_commit() || bdi.nodes_want_commit(listed) || (bdi.wants_room() && room())
 }
 
-/// Starts a volume commit if one is due: by age, because much is unstable, or because a writer waits for
-/// room. Returns when the next is due by age.
+/// Starts a volume commit if one is due: by age, because much is unstable, or because a writer waits for frames.
+/// Returns when the next is due by age.
 pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
     let tunables = &sb.engine().tunables;
     let bdi = sb.bdi();
@@ -194,7 +195,7 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
 /// Starts a commit of everything that is unstable now and returns its number; `None` if one is running.
 ///
 /// # Blocking
-/// Never, but the answer may come before it returns: the caller holds nothing that [`end`] needs.
+/// Never blocks, but the answer may arrive before it returns. So the caller must not hold any lock that [`end`] takes.
 pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     let (listed, number) = {
         let mut commits = sb.commits().0.lock();
@@ -216,7 +217,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
             begin(&inode);
             inodes.push(inode);
         }
-        // Else its own commit is running, which lists it again if it leaves something unstable.
+        // Otherwise its own commit is running, which lists it again if any page stays unstable.
     }
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), inodes = inodes.len(), "commit_start");
     sb.pin();
@@ -230,7 +231,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         }
         if let Some((kind, listed)) = missed {
             for inode in &listed {
-                let _ = lose(inode, &[Mark::Unstable], kind); // C4
+                let _ = redirty_lost(inode, &[Mark::Unstable], kind); // C4
             }
         }
         let wants_more = {
@@ -242,8 +243,8 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
         owner.bdi().room_given();
         owner.engine().waits.wake(owner.root_id());
         owner.note_progress();
-        // What is clean now is no matter for the flusher: to wake a thread for it takes longer than the rest of an unmount, and lets
-        // the thread preempt that.
+        // Clean pages give the flusher nothing to do. Waking its thread would take longer than the rest of an unmount,
+        // and the thread could preempt it.
         if result.is_err() || wants_more {
             owner.root_wb().wake();
         }
@@ -253,20 +254,20 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     Some(number)
 }
 
-/// Makes `inode` durable by itself. Waits until its data, as far as it is written, has been confirmed.
+/// Makes `inode` durable on its own: waits until its data, as far as it is written, is confirmed.
 ///
 /// # Errors
-/// What the backend answered. The pages are dirty again then.
+/// The backend's error. The pages are dirty again then.
 ///
 /// # Blocking
-/// Until a running commit of the inode has ended, and for the backend's answer; until `deadline` at most.
+/// Waits for a running commit of the inode and for the backend's answer, at most until `deadline`.
 pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<Tick>) -> Result<(), BackendError> {
     let sb = inode.super_block();
     let engine = sb.engine();
     let opened = inode.node()?;
     let begin_own = || {
         let mut state = inode.state.lock();
-        // What was written went through the node that is open now; a clean file may be synced through any.
+        // Data was written through the node that is open now; a clean file may be synced through any node.
         (!std::mem::replace(&mut state.committing, true)).then(|| state.node.as_ref().unwrap_or(&opened).clone())
     };
     let node = engine
@@ -297,7 +298,7 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
     })
 }
 
-/// C2: what is unstable now belongs to the commit that is about to be submitted.
+/// C2: assigns what is unstable now to the commit about to be submitted.
 fn begin(inode: &Inode) {
     let mut dropbehind = 0;
     inode.mapping.scan(PageIndex(0), PageIndex(u64::MAX), Some(Mark::Unstable), |_, leaf| {
@@ -310,7 +311,7 @@ fn begin(inode: &Inode) {
     inode.super_block().bdi().add_dropbehind_unstable(-dropbehind);
 }
 
-/// A commit was answered: its pages are clean, or dirty again.
+/// Completes a commit: its pages are clean, or dirty again.
 fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     let sb = inode.super_block();
     let redirtied = match result {
@@ -318,7 +319,7 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
             make_clean(inode);
             false
         }
-        Err(kind) => lose(inode, &[Mark::Committing, Mark::Unstable], kind),
+        Err(kind) => redirty_lost(inode, &[Mark::Committing, Mark::Unstable], kind),
     };
     let mut state = inode.state.lock();
     state.committing = false;
@@ -347,7 +348,7 @@ fn make_clean(inode: &Arc<Inode>) {
         let clean = bits & !leaf.bits(Mark::Dirty);
         ended += i64::from(bits.count_ones());
         leaf.clear_bits(Mark::Committing, bits);
-        // While they are charged: their owners have their slots.
+        // While the frames are still charged, which keeps their owners' slots valid.
         let owners = owners_of(&sb.engine().owners, leaf, clean);
         for frame in slots(clean).filter_map(|slot| leaf.frame(slot)) {
             arena.mark_clean(frame);
@@ -369,7 +370,7 @@ fn make_clean(inode: &Arc<Inode>) {
     listed.inspect(|memcg| note_listed(sb.engine(), memcg));
 }
 
-/// The tenants that the frames of `pages` are charged to, each with those pages: one, as a rule.
+/// The tenants that the frames of `pages` are charged to, each with its pages: usually one.
 fn owners_of(owners: &FrameOwners, leaf: &LeafState, pages: u64) -> Vec<(Arc<Memcg>, u64)> {
     let mut found: Vec<(u32, u64)> = Vec::new();
     for slot in slots(pages) {
@@ -383,8 +384,8 @@ fn owners_of(owners: &FrameOwners, leaf: &LeafState, pages: u64) -> Vec<(Arc<Mem
     found.into_iter().map(|(owner, pages)| (memcg(owner), pages)).collect()
 }
 
-/// Written pages with one of `marks` did not become durable: they are dirty again. False if none was clean otherwise.
-fn lose(inode: &Arc<Inode>, marks: &[Mark], kind: ErrorKind) -> bool {
+/// Redirties written pages with one of `marks` that did not become durable. False if there were none.
+fn redirty_lost(inode: &Arc<Inode>, marks: &[Mark], kind: ErrorKind) -> bool {
     let (mut lost, mut redirtied) = (0_i64, 0_i64);
     let (mut dontcache_dirty, mut dropbehind_unstable) = (0_i64, 0_i64);
     for mark in marks.iter().copied() {

@@ -1,9 +1,9 @@
-//! What one run of a flusher does: [`BdiWriteback::step`] is the whole policy and never waits. It submits what it may and
-//! says when it wants to run again; what it could not submit goes on when a slot comes free. A wb with nothing dirty has
-//! no timer. Who calls it: [`super::pool`].
+//! One run of a flusher. [`BdiWriteback::step`] is the whole policy and never waits: it submits what it may and returns
+//! when it wants to run again. Work that it could not submit continues when a slot becomes free. A wb with nothing
+//! dirty has no timer. [`super::pool`] calls it.
 //!
 //! # Lock order
-//! `pass`, then what the parts take.
+//! `pass`, then the locks of the functions it calls.
 //!
 //! # Kernel counterpart
 //! `wb_workfn`, `wb_do_writeback`, `wb_writeback`; sem. 3.2, 3.3. Differs: it never blocks.
@@ -28,7 +28,7 @@ use crate::writeback::{Round, UnitClass, commit};
 
 /// Inodes visited before other wbs get their turn.
 const INODES_PER_STEP: usize = 64;
-/// Pages submitted of one inode before the next gets its turn; sem. 3.4's least chunk of 4 MiB.
+/// Pages of one inode submitted before the next gets its turn: the minimum chunk of 4 MiB in sem. 3.4.
 const CHUNK_PAGES: u64 = 1024;
 
 /// When a wb wants to run again.
@@ -38,11 +38,11 @@ pub(crate) enum Next {
     Again,
     /// At this time.
     At(Tick),
-    /// When woken.
+    /// When it is woken.
     Idle,
 }
 
-/// What a flusher remembers between two steps of a wb.
+/// Flusher state kept between two steps of a wb.
 pub(crate) struct PassState {
     last_old_flush: Tick,
     /// A periodic pass is running.
@@ -53,10 +53,10 @@ pub(crate) struct PassState {
     dontcache: Option<DontcachePass>,
     /// The front work item has been begun.
     work_begun: bool,
-    /// Visits it has left: a program that keeps dirtying a file must not keep it for ever. Its issuer looks
-    /// at every inode afterwards.
+    /// Visits left for it, so that a program that keeps dirtying a file cannot prolong it for ever. Its issuer checks
+    /// every inode afterwards.
     work_visits: u64,
-    /// What it works on, and the pages that it has submitted for that.
+    /// The reason it works for, and the pages submitted for it so far.
     running: Option<WbReason>,
     wrote_pages: u64,
 }
@@ -75,7 +75,7 @@ impl PassState {
         }
     }
 
-    /// A visit for `reason` has submitted `pages`.
+    /// Records that a visit for `reason` has submitted `pages`.
     fn note_submitted(&mut self, reason: WbReason, pages: u64) {
         if reason == WbReason::DontCache {
             self.dontcache = self.dontcache.take().and_then(|pass| pass.less(pages));
@@ -83,17 +83,17 @@ impl PassState {
     }
 }
 
-/// What a step works on.
+/// The current task of a step.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 struct Plan {
     reason: WbReason,
-    /// Inodes dirtied up to here belong to it.
+    /// Inodes dirtied at or before this time belong to it.
     cutoff: Tick,
 }
 
 enum Visit {
     On,
-    /// The inode has its share in flight; others may go on.
+    /// The inode's share of slots is in flight; other inodes may continue.
     HadShare,
     Blocked,
     HeldUntil(Tick),
@@ -103,7 +103,7 @@ impl BdiWriteback {
     /// Submits what is due at `now`.
     ///
     /// # Blocking
-    /// Never, and no lock that a waiter on I/O holds is needed.
+    /// Never blocks, and takes no lock that is held while waiting for I/O.
     pub(crate) fn step(self: &Arc<Self>, now: Tick) -> Next {
         let Some(sb) = self.super_block() else { return Next::Idle };
         self.run_switches(sb.engine());
@@ -117,7 +117,7 @@ impl BdiWriteback {
         let Some(_at_work) = sb.begin_work() else { return Next::Idle };
         let mut pass = self.pass.lock();
         if self.blocked.swap(false, Ordering::AcqRel) {
-            self.bdi.slots.runs(self);
+            self.bdi.slots.note_running(self);
         }
         self.lists.lock().queue_retries(Some(now));
         let commit_at = if self.is_root() {
@@ -132,8 +132,8 @@ impl BdiWriteback {
             let plan = self.plan(&mut pass, now);
             self.trace_pass(&mut pass, plan);
             let Some(plan) = plan else {
-                if self.ends_foreign_flush() {
-                    sb.want_commit(); // what another tenant waits for may have been written before
+                if self.foreign_flush_has_ended() {
+                    sb.want_commit(); // pages that another tenant waits for may already have been written
                 }
                 return self.next(&pass, commit_at);
             };
@@ -141,7 +141,8 @@ impl BdiWriteback {
                 Some(inode) => self.visit(&mut pass, &inode, plan.reason, now),
                 None if full && self.bdi.slots.wake_on_free(self) => {
                     self.trace_wait(plan, "share");
-                    // Only slots of who has his share are taken: what becomes old meanwhile is looked for.
+                    // Only the slots of inodes at their share are taken, so look again for inodes that become old
+                    // meanwhile.
                     self.blocked.store(true, Ordering::Release);
                     let again = now + self.pool.tunables.dirty_writeback.max(Duration::from_secs(1));
                     return Next::At(commit_at.map_or(again, |commit| commit.min(again)));
@@ -173,12 +174,12 @@ impl BdiWriteback {
         Next::Again
     }
 
-    /// Whether so much is dirty, of all or of its tenant, that it writes back without being asked. Approximate.
+    /// Whether the engine or the tenant has enough dirty pages to start write-back unasked. Approximate.
     pub(crate) fn is_over_background(&self) -> bool {
         self.pool.over_background() || self.memcg.over_background()
     }
 
-    /// Has a commit started when a writer of its tenant waits for room and there is nothing left to write.
+    /// Starts a commit if a writer of this tenant waits for frames and nothing is left to write.
     fn want_commit_if_last(&self, sb: &SuperBlock) {
         if !self.memcg.wants_room() {
             return;
@@ -189,15 +190,15 @@ impl BdiWriteback {
         }
     }
 
-    /// What to work on: queued work first, then old data, then what another tenant waits for, then what DONTCACHE writes ask
-    /// for, then too much data. A later kind stops as soon as an earlier one appears and is taken up again afterwards.
+    /// Chooses the task: queued work first, then old data, then foreign flushes, then DONTCACHE writes, then data over
+    /// the background threshold. A task stops as soon as one of higher priority appears and resumes after it.
     fn plan(&self, pass: &mut PassState, now: Tick) -> Option<Plan> {
         let queued = self.work.lock().front().map(|work| Plan { reason: work.reason, cutoff: work.dirtied_before });
         if let Some(plan) = queued {
             if !std::mem::replace(&mut pass.work_begun, true) {
                 tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
                     reason = %plan.reason, older_ms = ms_of(plan.cutoff), "writeback_exec");
-                // A sync is an attempt at once: back-off is for those nobody waits for.
+                // A sync retries at once; back-off applies only to write-back that no caller waits for.
                 let mut lists = self.lists.lock();
                 lists.queue_retries(None);
                 let chunks = self.stat.reclaimable.sum() / CHUNK_PAGES;
@@ -215,7 +216,8 @@ impl BdiWriteback {
                 return Some(Plan { reason: WbReason::Periodic, cutoff: now - tunables.dirty_expire });
             }
         }
-        // Taken here and not cleared at the end of the pass: what is asked for meanwhile is the next one's.
+        // Taken here rather than cleared at the end of the pass, so that a request made during the pass starts another
+        // one.
         pass.foreign |= self.foreign_flush.swap(false, Ordering::AcqRel);
         let over = self.is_over_background()
             || self.is_over_bg_thresh()
@@ -238,11 +240,11 @@ impl BdiWriteback {
         if over && lists.has_untried() {
             return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
         }
-        // What a pass has chosen and left, and what was due for another attempt.
+        // What a pass has chosen and left in `Io`, and retries that are due.
         (lists.len(ListName::Io) != 0).then_some(Plan { reason: WbReason::Retry, cutoff: Tick(0) })
     }
 
-    /// The next inode of the pass. `full`: those on `MoreIo` have their share in flight and are left there.
+    /// The next inode of the pass. With `full`, the inodes on `MoreIo` have their share in flight and stay there.
     fn next_inode(&self, pass: &mut PassState, plan: Plan, full: bool) -> Option<Arc<Inode>> {
         if plan.reason == WbReason::Sync {
             pass.work_visits = pass.work_visits.checked_sub(1)?;
@@ -279,14 +281,14 @@ impl BdiWriteback {
             WbReason::Sync => {
                 pass.work_begun = false;
                 let done = self.work.lock().pop_front();
-                // Its token wakes the waiter: outside the queue's lock.
+                // Dropping the token wakes the waiter: do it outside the queue's lock.
                 drop(done);
             }
         }
         self.trace_pass(pass, None);
     }
 
-    /// Says where a pass begins and ends: `plan` is what the flusher works on from here on.
+    /// Traces where a pass begins and ends; from here on the flusher works on `plan`.
     fn trace_pass(&self, pass: &mut PassState, plan: Option<Plan>) {
         let reason = plan.map(|plan| plan.reason);
         if pass.running == reason {
@@ -320,7 +322,7 @@ impl BdiWriteback {
     fn visit(self: &Arc<Self>, pass: &mut PassState, inode: &Arc<Inode>, reason: WbReason, now: Tick) -> Visit {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let gate = match reason {
-            WbReason::Sync => Pass::Open(unit_bytes), // somebody waits for these: the gate is for the others
+            WbReason::Sync => Pass::Open(unit_bytes), // a caller waits for these, and the gate holds only background units
             WbReason::Background
             | WbReason::Periodic
             | WbReason::Retry
@@ -347,18 +349,18 @@ impl BdiWriteback {
             ino = inode.id().ino, age_ms = age_ms(self, age.unwrap_or(now)), nr_to_write = limit.pages,
             "writeback_single_inode_start");
         let Wrote { pages: wrote, stop } = writepages(inode, Mark::Dirty, &mut whole, limit, &mut round);
-        // Nothing, of an inode that will be listed again at once: somebody copies to its pages, and kicks then. It counts, or
-        // the pass would look at it until that is over.
+        // Nothing was submitted of an inode that will be listed again at once: a writer is copying to its pages and
+        // will kick the flusher afterwards. It must count, or the pass would revisit it until the copy is done.
         let (dirty, writeback) = (inode.mapping.count(Mark::Dirty), inode.mapping.count(Mark::Writeback));
-        let in_vain = stop == Stop::End && dirty != 0 && writeback == 0;
-        pass.note_submitted(reason, wrote.max(u64::from(in_vain)));
+        let is_stalled = stop == Stop::End && dirty != 0 && writeback == 0;
+        pass.note_submitted(reason, wrote.max(u64::from(is_stalled)));
         round.end(inode);
         pass.wrote_pages += wrote;
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
             ino = inode.id().ino, dirtied_when_ms = ms_of(age.unwrap_or(now)), writeback_index = whole.start.0, wrote, ?stop,
             "writeback_single_inode");
         if stop == Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
-            // Its age, should it wait for the end of a cut or of older units.
+            // Keep its age, in case it waits for a truncation or for older units to end.
             note_age(&mut inode.state.lock(), age.unwrap_or(now));
         }
         if stop != Stop::End && inode.mapping.count(Mark::Dirty) != 0 {
@@ -384,15 +386,15 @@ impl BdiWriteback {
         Visit::On
     }
 
-    /// Puts back an inode that this wb took from `Io` and could not submit, and that has been dirty since `age`.
+    /// Puts back an inode, dirty since `age`, that this wb took from `Io` and could not submit.
     fn put_back(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick) {
         self.return_to(inode, age, |lists| lists.put_back(inode));
     }
 
-    /// Returns an inode that this wb took from `Io` to a list of it. One that has been switched to another wb meanwhile
-    /// waits on that one's `Dirty`. One that is not on `Busy` any more was settled by whoever ended its I/O, and stays
-    /// where it is, at its age if it is on `Dirty`; if it is clean, an age given to it here would keep the next writer from
-    /// listing it.
+    /// Returns an inode that this wb took from `Io` to one of its lists. An inode that has been switched to another wb
+    /// meanwhile is placed on that wb's `Dirty` list instead. If it is no longer on `Busy`, the completion of its I/O
+    /// has settled it and it stays where it is. On `Dirty` it then gets its older age. A clean one gets no age, because
+    /// that would keep the next writer from listing it.
     fn return_to(self: &Arc<Self>, inode: &Arc<Inode>, age: Tick, place: impl FnOnce(&mut IoLists)) {
         let requeued = inode.with_lists(|LockedWb { wb, mut lists }| {
             let list = lists.list_of(inode);
@@ -421,7 +423,7 @@ impl BdiWriteback {
     }
 }
 
-/// A part of what was dirty since `age` is dirty still, whatever has become of the rest.
+/// Keeps the older age: a part of what was dirty since `age` is still dirty, whatever happened to the rest.
 fn note_age(state: &mut InodeState, age: Tick) -> Tick {
     let when = state.dirtied_when.map_or(age, |when| when.min(age));
     *state.dirtied_when.insert(when)

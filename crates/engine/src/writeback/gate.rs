@@ -1,12 +1,12 @@
-//! What volumes on one device share: a gate that keeps background writes out of the way of syncs.
+//! The device gate, shared by the volumes on one device: keeps background writes out of the way of syncs.
 //!
-//! While a sync is in flight on the device, no background unit of any of its volumes is started. For a
-//! second after one, background units are small, so that the next sync finds at most 1 MiB before it.
-//! A stream of syncs without a gap cannot starve write-back: a unit held for `gate_hold` goes. Nor can a sync
-//! that hangs: after a second it counts no more.
+//! While a sync is in flight on the device, no background unit of any of its volumes is started. For a second
+//! afterwards background units are small, so that the next sync finds at most 1 MiB ahead of it. An uninterrupted
+//! stream of syncs cannot starve write-back: a unit held for `gate_hold` is let through. Nor can a hung sync: after a
+//! second it is ignored.
 //!
 //! # Kernel counterpart
-//! None; the nearest is `wbt`, which does this below the file system by measured latency.
+//! None. The nearest is `wbt`, which does this below the file system by measured latency.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use crate::writeback::wb::BdiWriteback;
 
 /// How long after a sync background units stay small.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
-/// Size of a background unit while syncs are about.
+/// Size of a background unit during and shortly after syncs.
 const SMALL_UNIT_BYTES: u32 = 256 << 10;
-/// Bytes of background units in flight on the device while syncs are about (promise P7).
+/// Bytes of background units in flight on the device during and shortly after syncs (promise P7).
 const SMALL_IN_FLIGHT_BYTES: u64 = 1 << 20;
 
 struct State {
     syncs: u32,
     last_sync: Option<Tick>,
-    /// Since when background units have been held back without one let through.
+    /// When background units began to be held without one let through.
     held_since: Option<Tick>,
     background_bytes: u64,
     held: Vec<Arc<BdiWriteback>>,
@@ -39,7 +39,7 @@ struct State {
 /// See the [module documentation](self).
 pub(crate) struct DeviceGate {
     state: Mutex<State>,
-    /// Mirror of `state.syncs` for the fast answer when nobody syncs.
+    /// Nonzero during and shortly after syncs; the fast path without the lock.
     recent: AtomicU32,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct DeviceGate {
 pub(crate) enum Pass {
     /// Start units of up to this many bytes.
     Open(u32),
-    /// Wait: it is called when a sync or a unit ends, and otherwise looks again at this time.
+    /// Wait: the flusher is woken when a sync or a unit ends, and otherwise checks again at this time.
     Held(Tick),
 }
 
@@ -58,7 +58,7 @@ impl DeviceGate {
         Arc::new(Self { state: Mutex::new(LEAVES, state), recent: AtomicU32::new(0) })
     }
 
-    /// A sync goes to the device; it ends when the guard is dropped.
+    /// Registers a sync on the device. It ends when the guard is dropped.
     pub(crate) fn sync(self: &Arc<Self>, now: Tick) -> SyncGuard {
         let mut state = self.state.lock();
         state.syncs += 1;
@@ -75,7 +75,7 @@ impl DeviceGate {
         let mut state = self.state.lock();
         let quiet = state.last_sync.is_none_or(|last| now.since(last) >= QUIET_AFTER);
         if quiet {
-            // One that has been in flight for so long is not helped by waiting, and may hang for good.
+            // Waiting does not help a sync that has been in flight for so long; it may be hung.
             if state.syncs == 0 {
                 self.recent.store(0, Ordering::Relaxed);
             }
@@ -98,12 +98,12 @@ impl DeviceGate {
         Pass::Held((since + hold).max(now + hold / 4))
     }
 
-    /// A background unit of `bytes` was started.
+    /// Records that a background unit of `bytes` was started.
     pub(crate) fn unit_started(&self, bytes: u64) {
         self.state.lock().background_bytes += bytes;
     }
 
-    /// A background unit ended: those who were held look again.
+    /// Records the end of a background unit, and wakes the wbs that are held.
     pub(crate) fn unit_ended(&self, bytes: u64) {
         let held = {
             let mut state = self.state.lock();

@@ -9,18 +9,18 @@
 //! ```
 //!
 //! # Invariants
-//! I1. An inode is on at most one list. A list owns a counted reference to each of its inodes, so a dirty
-//!     inode cannot vanish; but `Attached`, whose clean inodes may, and leave it then.
-//! I2. `Dirty` is ordered by `dirtied_when`, oldest first: an inode enters where its age belongs and is
-//!     never moved because it was dirtied again.
-//! I3. Only the flusher takes from `Io`. Only the last completion of an inode's I/O takes it from `Busy`.
+//! I1. An inode is on at most one list. A list owns a counted reference to each of its inodes, so a dirty inode is
+//!     never freed. The exception is `Attached`: its clean inodes may be freed, which takes them off.
+//! I2. `Dirty` is ordered by `dirtied_when`, oldest first. An inode is inserted at the place of its age, and dirtying
+//!     it again never moves it.
+//! I3. Only the flusher takes inodes from `Io`. Only the last completion of an inode's I/O takes it from `Busy`.
 //!
 //! # Lock order
-//! All of it lives behind the wb's `LIST_LOCK`; `Inode::list_slot` is read and written under it only.
+//! The wb's `LIST_LOCK` protects everything here; `Inode::list_slot` is read and written only under it.
 //!
 //! # Kernel counterpart
-//! `b_dirty`, `b_io`, `b_more_io`, `b_attached`; sem. 2.3, 1.5. Differs: I/O is asynchronous, so inodes with I/O in flight have
-//! a list of their own, and so have those whose write-back failed.
+//! `b_dirty`, `b_io`, `b_more_io`, `b_attached`; sem. 2.3, 1.5. Differs: I/O is asynchronous, so inodes with I/O in
+//! flight have a list of their own, as have those whose write-back failed.
 
 use slackwater_sync::shim::{Arc, Weak};
 
@@ -31,22 +31,22 @@ use crate::units::Tick;
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(usize)]
 pub(crate) enum ListName {
-    /// Dirty, waiting for its age. Kernel: `b_dirty`.
+    /// Dirty, until old enough. Kernel: `b_dirty`.
     Dirty = 0,
     /// Chosen by the running pass. Kernel: `b_io`.
     Io = 1,
     /// Visited by the running pass and not finished. Kernel: `b_more_io`.
     MoreIo = 2,
-    /// Its last write-back failed; waits for its time.
+    /// Its last write-back failed; waits for its retry time.
     Retry = 3,
     /// Its I/O is being submitted or in flight.
     Busy = 4,
-    /// Clean, and of this wb; the root wb keeps none. Kernel: `b_attached`.
+    /// Clean and assigned to this wb; the root wb keeps none. Kernel: `b_attached`.
     Attached = 5,
 }
 
 const LISTS: usize = 6;
-/// End of a list, and the free list's.
+/// End of a list, including the free list.
 const NIL: u32 = u32::MAX;
 
 /// How an entry holds its inode (I1).
@@ -108,7 +108,7 @@ impl IoLists {
         (self.len.iter().sum::<usize>() - self.len(ListName::Attached)) as u64
     }
 
-    /// Whether something waits for the flusher: what the kernel calls `WB_has_dirty_io`, and arms a timer.
+    /// Whether any inode waits for the flusher. Kernel: `WB_has_dirty_io`, which arms the timer.
     pub(crate) fn has_dirty_io(&self) -> bool {
         [ListName::Dirty, ListName::Io, ListName::MoreIo, ListName::Retry].into_iter().any(|list| self.len(list) != 0)
     }
@@ -118,7 +118,7 @@ impl IoLists {
         self.unclean() != 0
     }
 
-    /// Whether a pass without a cut-off by age would find an inode that has not just failed.
+    /// Whether a pass without an age limit would find an inode whose last write-back did not fail.
     pub(crate) fn has_untried(&self) -> bool {
         [ListName::Dirty, ListName::Io, ListName::MoreIo].into_iter().any(|list| self.len(list) != 0)
     }
@@ -128,7 +128,7 @@ impl IoLists {
         inode.list_slot().map(|slot| self.entries[slot as usize].list)
     }
 
-    /// Whether the place that `inode` remembers is its own, held as its list holds inodes (I1).
+    /// Whether the slot that `inode` remembers is its own and holds it as its list requires (I1).
     pub(crate) fn has(&self, inode: &Arc<Inode>) -> bool {
         let entry = inode.list_slot().and_then(|slot| self.entries.get(slot as usize));
         entry.is_some_and(|entry| match &entry.inode {
@@ -138,14 +138,14 @@ impl IoLists {
         })
     }
 
-    /// Puts `inode` on `list` at the place of `when`, from wherever it is.
+    /// Moves `inode` to `list`, at the place of `when`, from any list or none.
     pub(crate) fn place(&mut self, inode: &Arc<Inode>, list: ListName, when: Tick) {
         let slot = match inode.list_slot() {
             Some(slot) => {
                 self.unlink(slot);
                 let entry = &mut self.entries[slot as usize];
                 if (entry.list == ListName::Attached) != (list == ListName::Attached) {
-                    // The caller holds a reference of its own: nothing runs here.
+                    // The caller holds a reference of its own, so no destructor runs here.
                     entry.inode = Held::on(list, inode);
                 }
                 slot
@@ -164,12 +164,12 @@ impl IoLists {
     pub(crate) fn remove(&mut self, inode: &Inode) {
         if let Some(slot) = inode.list_slot() {
             inode.set_list_slot(None);
-            // The caller holds a reference of its own: this is never the last one, nothing runs here.
+            // The caller holds a reference of its own, so this is never the last one and no destructor runs here.
             self.forget(slot);
         }
     }
 
-    /// Takes what is not clean off every list. The others leave by themselves.
+    /// Takes all inodes that are not clean off their lists. Clean ones leave when they are freed.
     pub(crate) fn clear(&mut self) -> Vec<Arc<Inode>> {
         let mut inodes = Vec::new();
         for list in [ListName::Dirty, ListName::Io, ListName::MoreIo, ListName::Retry, ListName::Busy] {
@@ -186,7 +186,7 @@ impl IoLists {
         if slot == NIL { None } else { self.entries[slot as usize].inode.get() }
     }
 
-    /// A clean inode ceases to exist; `slot` was its own.
+    /// Frees the entry of a clean inode that is being freed; `slot` was its own.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.unlink(slot);
         let entry = &mut self.entries[slot as usize];
@@ -194,16 +194,16 @@ impl IoLists {
         self.free = slot;
     }
 
-    /// Fills `Io`: what was left of the last pass first, then what became dirty at or before `cutoff`,
-    /// oldest first. `more` says whether those left over are wanted. Kernel: `queue_io`. Returns how many inodes were moved.
+    /// Fills `Io`: first the inodes left by the last pass (if `more`), then those dirtied at or before `cutoff`, oldest
+    /// first. Returns the number moved. Kernel: `queue_io`.
     pub(crate) fn queue_io(&mut self, cutoff: Tick, more: bool) -> usize {
         let mut moved = if more { self.splice(ListName::MoreIo, ListName::Io, None, usize::MAX) } else { 0 };
         moved += self.splice(ListName::Dirty, ListName::Io, Some(cutoff), usize::MAX);
         moved
     }
 
-    /// Moves one inode to `Io`: the one that became dirty first, at or before `cutoff`, and if there is none the one that
-    /// was left over first, if `more`. For a pass that is to leave the others where they are. Returns how many were moved.
+    /// Moves one inode to `Io`: the oldest one dirtied at or before `cutoff`, or else, if `more`, the first one left by
+    /// the last pass. For a pass that leaves the other inodes in place. Returns the number moved.
     pub(crate) fn queue_oldest(&mut self, cutoff: Tick, more: bool) -> usize {
         match self.splice(ListName::Dirty, ListName::Io, Some(cutoff), 1) {
             0 if more => self.splice(ListName::MoreIo, ListName::Io, None, 1),
@@ -211,7 +211,7 @@ impl IoLists {
         }
     }
 
-    /// Moves the inodes whose retry is due at `now` (all, for `None`) to `Io`.
+    /// Moves the inodes whose retry is due at `now` (all of them for `None`) to `Io`.
     pub(crate) fn queue_retries(&mut self, now: Option<Tick>) -> usize {
         self.splice(ListName::Retry, ListName::Io, now, usize::MAX)
     }
@@ -222,12 +222,12 @@ impl IoLists {
         (oldest != NIL).then(|| self.entries[oldest as usize].when)
     }
 
-    /// When the oldest inode became dirty of those that no flusher has visited.
+    /// When the oldest dirty inode that no flusher has visited became dirty.
     pub(crate) fn oldest_dirty(&self) -> Option<Tick> {
         [ListName::Dirty, ListName::Io].into_iter().filter_map(|list| self.first(list)).min()
     }
 
-    /// Takes the oldest inode of `Io` for the flusher and puts it on `Busy`.
+    /// Takes the oldest inode of `Io` for the flusher and moves it to `Busy`.
     pub(crate) fn take_io(&mut self) -> Option<Arc<Inode>> {
         let slot = self.ends[ListName::Io as usize].oldest;
         let inode = self.oldest(ListName::Io)?;
@@ -236,8 +236,8 @@ impl IoLists {
         Some(inode)
     }
 
-    /// The clean inodes that are still there. The caller lets go of them when the lists are not locked any more: the last
-    /// reference to one locks them.
+    /// The clean inodes that still exist. The caller drops them after unlocking the lists, because dropping the last
+    /// reference to an inode locks them.
     pub(crate) fn attached(&self) -> Vec<Arc<Inode>> {
         let mut inodes = Vec::with_capacity(self.len(ListName::Attached));
         let mut slot = self.ends[ListName::Attached as usize].oldest;
@@ -249,12 +249,12 @@ impl IoLists {
         inodes
     }
 
-    /// When the inode became dirty, or is due: its place on its list.
+    /// When the inode became dirty, or when its retry is due: its key on its list.
     pub(crate) fn when(&self, inode: &Inode) -> Option<Tick> {
         inode.list_slot().map(|slot| self.entries[slot as usize].when)
     }
 
-    /// Returns an inode that [`IoLists::take_io`] gave and that could not be submitted: it stays the first.
+    /// Returns an inode that [`IoLists::take_io`] gave and that could not be submitted. It stays first.
     pub(crate) fn put_back(&mut self, inode: &Inode) {
         let Some(slot) = inode.list_slot() else { return };
         self.unlink(slot);
@@ -269,7 +269,8 @@ impl IoLists {
         self.len[ListName::Io as usize] += 1;
     }
 
-    /// Moves up to `most` entries from the old end of `from` to the new end of `to`, those up to `cutoff` if there is one.
+    /// Moves up to `most` entries from the old end of `from` to the new end of `to`, oldest first, stopping after
+    /// `cutoff` if given.
     fn splice(&mut self, from: ListName, to: ListName, cutoff: Option<Tick>, most: usize) -> usize {
         let mut moved = 0;
         loop {
@@ -309,8 +310,8 @@ impl IoLists {
         self.len[list as usize] -= 1;
     }
 
-    /// Links `slot` into `list`: the two lists that are ordered by time get it at its place, looked for from
-    /// the newest end, where it almost always belongs; the others at their newest end.
+    /// Links `slot` into `list`. The two lists ordered by time insert it at its key, searching from the newest end,
+    /// where it almost always belongs. The others append it at their newest end.
     fn link(&mut self, slot: u32, list: ListName) {
         let when = self.entries[slot as usize].when;
         let ordered = matches!(list, ListName::Dirty | ListName::Retry);

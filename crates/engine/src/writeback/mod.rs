@@ -1,4 +1,4 @@
-//! Write-back: how dirty pages get to the backend, and how anybody knows.
+//! Write-back: how dirty pages reach the backend, and how callers learn the outcome.
 //!
 //! ```text
 //!  mark_inode_dirty           step(now)                 unit of <= 1 MiB             Sync / SyncVolume
@@ -7,8 +7,8 @@
 //!                                |   '--- [`gate`], slots of      '------ failed: dirty again, backed off
 //!   [`work`]: sync, umount ------'        [`bdi`]                         error latched (errseq)
 //! ```
-//! [`dontcache`] has written back at once, and takes out what is durable.
-//! [`wb`] ties lists, counters and state of one tenant together, [`cgwb`] gives inodes to them; [`sync`] waits for the right-hand end.
+//! [`dontcache`] requests write-back at once and evicts pages as soon as they are durable. [`wb`] holds the lists,
+//! counters and state of one tenant, and [`cgwb`] assigns inodes to wbs. [`sync`] waits for the right-hand end.
 
 mod backoff;
 mod balance;
@@ -37,7 +37,7 @@ pub(crate) use cancel::cancel_pages;
 pub(crate) use cgwb::{CgroupWbs, Foreign, Round, SwitchQueue};
 pub use cgwb::{DrainStats, UmountForm};
 pub use dontcache::DontcacheForm;
-pub(crate) use dontcache::{DroppedBehind, Start};
+pub(crate) use dontcache::{DroppedBehind, StartWriteback};
 pub(crate) use gate::DeviceGate;
 pub(crate) use io_lists::ListName;
 pub(crate) use pool::FlusherPool;

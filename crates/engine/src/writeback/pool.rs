@@ -1,15 +1,16 @@
-//! Who runs a [`BdiWriteback`], and reclaim in the background: a few threads for all volumes, or a test by hand.
+//! The flusher pool runs the [`BdiWriteback`]s and background reclaim: a few threads for all volumes, or a test by
+//! hand.
 //!
 //! # Invariants
-//! F1. At most one thread runs a wb, which makes its pass state and its `Io` list private to that thread.
+//! F1. At most one thread runs a wb at a time, so the wb's pass state and `Io` list are private to that thread.
 //! F2. A wake-up during a run leads to another run.
-//! F3. Every wb with dirty inodes on a waiting list is queued, running, blocked on a slot or a gate that will
-//!     wake it, or has a timer.
-//! F4. Nothing here or among the slots of its bdi refers for long to a wb that was forgotten, though it is run if it is woken:
-//!     whoever has it has the backend.
+//! F3. Every wb with dirty inodes on a waiting list is queued, is running, is blocked on a slot or gate that will wake
+//!     it, or has a timer.
+//! F4. After `forget`, neither the pool nor the bdi's slots keep a lasting reference to the wb, although a wake-up
+//!     still runs it. A reference to a wb keeps its backend alive.
 //!
 //! # Lock order
-//! The pool's lock is a leaf: nothing is called under it.
+//! The pool's lock is a leaf: no function is called under it.
 //!
 //! # Kernel counterpart
 //! The `writeback` workqueue. Differs: submission never blocks, so one thread serves any number of devices.
@@ -40,10 +41,10 @@ const AGAIN: u8 = 3;
 #[derive(Default)]
 struct PoolState {
     queue: VecDeque<Arc<BdiWriteback>>,
-    /// What to run at a time: by that, then by arrival.
+    /// Timers by due time, then by order of arming.
     timers: BTreeMap<(Tick, u64), Arc<BdiWriteback>>,
     timers_made: u64,
-    /// Reclaim is asked for; a thread that has begun with it has taken this back.
+    /// Reclaim is requested. Cleared by the thread that starts it.
     reclaim: bool,
     stop: bool,
 }
@@ -54,14 +55,14 @@ impl PoolState {
     }
 }
 
-/// Runs wbs, with threads or by hand. One per engine.
+/// Runs wbs, on its threads or by hand. One per engine.
 pub(crate) struct FlusherPool {
     state: Mutex<PoolState>,
     changed: Condvar,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tunables: Tunables,
     pub(crate) global: GlobalDomain,
-    /// Sections and grace periods of everything that the engine reads without a lock.
+    /// RCU domain of everything that the engine reads without a lock.
     pub(crate) rcu: Arc<Domain>,
     wbs_made: AtomicU64,
 }
@@ -80,12 +81,12 @@ impl FlusherPool {
         })
     }
 
-    /// A number for a wb, by which the locks of two are told apart.
+    /// A unique number for a wb. Two list locks are taken in the order of these numbers.
     pub(crate) fn number_wb(&self) -> u64 {
         self.wbs_made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`], which `engine` outlives.
+    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`]; `engine` outlives it.
     pub(crate) fn start(self: &Arc<Self>, engine: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
         let run = |number| {
             let (pool, engine) = (Arc::clone(self), Arc::downgrade(engine));
@@ -94,19 +95,19 @@ impl FlusherPool {
         (0..self.tunables.flusher_threads).map(run).collect()
     }
 
-    /// Ends the threads and forgets what was due.
+    /// Ends the threads and drops everything queued.
     pub(crate) fn stop(&self) {
         let due = std::mem::replace(&mut *self.state.lock(), PoolState { stop: true, ..PoolState::default() });
         self.changed.notify_all();
         drop(due);
     }
 
-    /// Whether so much is dirty that write-back starts without being asked. Approximate.
+    /// Whether enough is dirty to start write-back unasked. Approximate.
     pub(crate) fn over_background(&self) -> bool {
         self.global.nr_dirty.read() > self.global.thresholds.background_pages
     }
 
-    /// Runs `wb` soon. F2: during a run it leads to another.
+    /// Queues `wb` to run. If it is running, it runs again (F2).
     pub(crate) fn queue(&self, wb: &Arc<BdiWriteback>) {
         let mut state = self.state.lock();
         if state.stop {
@@ -124,13 +125,13 @@ impl FlusherPool {
         }
     }
 
-    /// Runs a pass of reclaim soon.
+    /// Requests a reclaim pass.
     pub(crate) fn want_reclaim(&self) {
         self.state.lock().reclaim = true;
         self.changed.notify_one();
     }
 
-    /// Forgets `wb`, which was released or whose volume is gone (F4).
+    /// Forgets a `wb` that was released or whose volume has ended (F4).
     pub(crate) fn forget(&self, wb: &Arc<BdiWriteback>) {
         let mut state = self.state.lock();
         wb.is_forgotten.store(true, Ordering::Relaxed);
@@ -142,7 +143,7 @@ impl FlusherPool {
         wb.timer_at.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Runs `wb` at `at`, unless it has a timer that is due earlier.
+    /// Arms a timer that runs `wb` at `at`, unless an earlier one is armed.
     pub(crate) fn arm(&self, wb: &Arc<BdiWriteback>, at: Tick) {
         let mut state = self.state.lock();
         if state.stop || wb.is_forgotten.load(Ordering::Relaxed) {
@@ -163,7 +164,7 @@ impl FlusherPool {
         }
     }
 
-    /// Runs everything that is due, until nothing is; returns when the next timer is.
+    /// Runs everything that is due until nothing is. Returns when the next timer is due.
     pub(crate) fn run_due(&self, engine: &Shared) -> Option<Tick> {
         loop {
             let now = self.clock.now();
@@ -194,7 +195,7 @@ impl FlusherPool {
             if let Some(wb) = take_due(&mut state, now) {
                 drop(state);
                 self.run_one(&wb, now);
-                // It may be the last reference to a volume that is gone, and closes its backend.
+                // May be the last reference to a volume that has ended; dropping it closes the backend.
                 drop(wb);
                 state = self.state.lock();
                 continue;
@@ -227,7 +228,7 @@ impl FlusherPool {
         let is_forgotten = wb.is_forgotten.load(Ordering::Relaxed);
         drop(state);
         if is_forgotten {
-            wb.bdi.slots.runs(wb); // F4: this run may have wanted one
+            wb.bdi.slots.note_running(wb); // F4: this run may have queued it for a slot
         }
         if let Next::At(at) = next {
             self.arm(wb, at);
@@ -235,7 +236,7 @@ impl FlusherPool {
     }
 }
 
-/// The next wb to run, which is running from now on. Due timers join the queue first.
+/// Takes the next wb to run and marks it running. Due timers join the queue first.
 fn take_due(state: &mut PoolState, now: Tick) -> Option<Arc<BdiWriteback>> {
     while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
         let ((at, _), wb) = timer.remove_entry();

@@ -1,19 +1,18 @@
-//! One change of an inode's attributes in flight at a time.
+//! Serialises changes of an inode's attributes: one in flight at a time.
 //!
-//! The backend may run two calls in either order, so the times that it ends up with would be those of
-//! whichever came last. A truncate, a change of attributes and a flush of metadata therefore each have their
-//! turn, and what they send is read when they have it.
+//! The backend may run two calls in either order, so the last one to run would decide the times. A truncate, a change
+//! of attributes and a flush of metadata therefore each take the turn. What they send is read while they hold it.
 //!
 //! # Invariants
-//! T1. `InodeState::meta_in_flight` is set exactly while somebody has the turn: a call of `submit_meta` from
-//!     its submission to its answer, everybody else by a [`SetattrTurn`].
-//! T2. What a change promises is in the inode before its turn ends: the next one sends that, or newer.
+//! T1. `InodeState::meta_in_flight` is set exactly while the turn is held: by a call of `submit_meta` from its
+//!     submission to its answer, by all other callers through a [`SetattrTurn`].
+//! T2. What a change promises is in the inode before its turn ends, so the next one sends that or newer values.
 //!
 //! # Lock order
-//! `rwsem` may be held while the turn is waited for, and by who has it. Nothing from rank 45 up may.
+//! `rwsem` may be held while waiting for the turn and while holding it. No lock of rank 45 or above may.
 //!
 //! # Kernel counterpart
-//! `i_rwsem` around `notify_change`, which also keeps `write_inode` from an older answer.
+//! `i_rwsem` around `notify_change`, which also protects against an older answer of `write_inode`.
 
 use slackwater_sync::shim::Arc;
 
@@ -22,7 +21,7 @@ use crate::error::BackendError;
 use crate::inode::Inode;
 use crate::writeback::writepages::settle_now;
 
-/// The right to send a change of an inode's attributes; ends when dropped.
+/// The right to send a change of an inode's attributes. Dropping it ends the turn.
 pub(crate) struct SetattrTurn<'a> {
     inode: &'a Arc<Inode>,
 }
@@ -31,7 +30,7 @@ impl<'a> SetattrTurn<'a> {
     /// Waits for the turn.
     ///
     /// # Blocking
-    /// For the backend's answer to the change in flight.
+    /// Waits for the backend's answer to the change in flight.
     pub(crate) fn wait(inode: &'a Arc<Inode>) -> Self {
         let engine = inode.super_block().engine();
         let take = || {
@@ -42,13 +41,13 @@ impl<'a> SetattrTurn<'a> {
         Self { inode }
     }
 
-    /// Sends `change`, waits for the answer, and takes it over: nobody else changes the mode meanwhile.
+    /// Sends `change`, waits for the answer and applies it. No other caller changes the mode meanwhile.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub(crate) fn send(&self, node: Node, change: AttrChange) -> Result<Attr, BackendError> {
         let inode = self.inode;
         let attr = inode.change_with(|| inode.super_block().call(None, |done| Call::Setattr { node, change, done }))?;

@@ -1,14 +1,14 @@
-//! How many units of one volume are in flight: a number of slots for background units, and as many for syncs.
+//! Limits the units of one volume in flight: a number of slots for background units, and as many for syncs.
 //!
 //! # Invariants
-//! B2. A slot is held from before a unit is gathered until its completion has run. Background units and
-//!     those of syncs have slots of their own, so neither waits for the other.
-//! B3. While a wb wants a slot and has been woken for it, no other wb takes more than its fair part of them: the wbs of a
-//!     volume are its tenants. A wb that is refused has a unit in flight, or all slots are taken; so the end of some unit
-//!     wakes it.
+//! B2. A slot is held from before its unit is gathered until the unit's completion has run. Background units and units
+//!     of syncs have separate slots, so neither waits for the other.
+//! B3. While a wb wants a slot and has been woken for it, no other wb takes more than its fair part. (The wbs of a
+//!     volume are its tenants.) A wb is refused only if it has a unit in flight or all slots are taken, so the end of
+//!     some unit wakes it.
 //!
 //! # Lock order
-//! A leaf; wbs are woken outside it.
+//! The lock is a leaf; wbs are woken outside it.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::lock_order::LEAVES;
 use crate::units::Tick;
 use crate::writeback::wb::BdiWriteback;
 
-/// Who a unit is written for.
+/// Why a unit is written, which decides whose slot it uses.
 #[derive(Clone)]
 pub(crate) enum UnitClass {
-    /// Nobody waits for it. The wb that runs, which need not be the inode's any more: its slot it is, and it is woken when
-    /// one comes free.
+    /// No caller waits for it. The wb is the one that is running, which may no longer be the inode's. It holds the slot
+    /// and is woken when one becomes free.
     Background(Arc<BdiWriteback>),
     /// A sync waits for it.
     Sync,
@@ -33,7 +33,7 @@ pub(crate) enum UnitClass {
 
 /// See the [module documentation](self).
 pub(crate) struct Slots {
-    /// Of each kind.
+    /// Number of slots of each kind.
     count: u32,
     taken: Mutex<Taken>,
     sync_slot_freed: Condvar,
@@ -43,7 +43,7 @@ pub(crate) struct Slots {
 struct Taken {
     background: u32,
     sync: u32,
-    /// They were refused a slot, and have not run since.
+    /// Wbs that were refused a slot and have not run since.
     wanting: Vec<Arc<BdiWriteback>>,
 }
 
@@ -54,7 +54,7 @@ impl Taken {
         }
     }
 
-    /// Most slots that `wb` may have now (B3).
+    /// The most slots that `wb` may have now (B3).
     fn fair_part(&self, wb: &Arc<BdiWriteback>, count: u32) -> u32 {
         let others = self.wanting.iter().filter(|wanting| !Arc::ptr_eq(wanting, wb)).count() as u32;
         if others == 0 { count } else { (count / (others + 1)).max(1) }
@@ -66,18 +66,19 @@ impl Slots {
         Self { count, taken: Mutex::new(LEAVES, Taken::default()), sync_slot_freed: Condvar::new() }
     }
 
-    /// Background units one inode may have in flight: all but one, so that a stuck file leaves a slot.
+    /// Background units that one inode may have in flight: all slots but one, so that a stuck file leaves a slot to the
+    /// others.
     pub(crate) fn per_inode(&self) -> u32 {
         (self.count - 1).max(1)
     }
 
-    /// `wb` runs: it takes what it wants itself.
-    pub(crate) fn runs(&self, wb: &Arc<BdiWriteback>) {
+    /// `wb` is running and will take the slots it needs itself.
+    pub(crate) fn note_running(&self, wb: &Arc<BdiWriteback>) {
         let mut taken = self.taken.lock();
         taken.wanting.retain(|wanting| !Arc::ptr_eq(wanting, wb));
     }
 
-    /// Has `wb` woken when a background slot comes free. False if all are free already.
+    /// Wakes `wb` when a background slot becomes free. False if all are free already.
     pub(crate) fn wake_on_free(&self, wb: &Arc<BdiWriteback>) -> bool {
         let mut taken = self.taken.lock();
         if taken.background == 0 {
@@ -87,20 +88,20 @@ impl Slots {
         true
     }
 
-    /// Takes a background slot for `wb`; without one, it is woken when one comes free.
+    /// Takes a background slot for `wb`. If there is none, `wb` is woken when one becomes free.
     pub(crate) fn try_background(&self, wb: &Arc<BdiWriteback>) -> bool {
         let mut taken = self.taken.lock();
         let held = wb.slots_held.load(Ordering::Relaxed);
         if taken.background < self.count && held < taken.fair_part(wb, self.count) {
             taken.background += 1;
-            wb.slots_held.store(held + 1, Ordering::Relaxed); // it changes under this lock only
+            wb.slots_held.store(held + 1, Ordering::Relaxed); // changes only under this lock
             return true;
         }
         taken.want(wb);
         false
     }
 
-    /// A unit has ended, or nothing was found for its slot.
+    /// Releases the slot of a unit that has ended, or for which no pages were found.
     pub(crate) fn release(&self, class: &UnitClass) {
         let UnitClass::Background(wb) = class else {
             self.taken.lock().sync -= 1;
@@ -116,7 +117,7 @@ impl Slots {
         wanting.iter().for_each(BdiWriteback::wake);
     }
 
-    /// Waits for a slot of a sync; false when `deadline` came first.
+    /// Takes a sync slot, waiting if necessary. False if `deadline` came first.
     ///
     /// # Blocking
     /// Until the backend completes a unit.

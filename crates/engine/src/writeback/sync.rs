@@ -1,9 +1,9 @@
-//! Waiting until things have reached the backend: an inode for fsync, a volume for sync and umount.
+//! Waits until data is durable on the backend: of an inode for fsync, of a volume for sync and umount.
 //!
 //! # Livelock
-//! What must be written is fixed at the start: an inode's dirty pages get the `TOWRITE` mark and only those
-//! are written and waited for; a volume's inodes are listed once. A program that keeps dirtying pages
-//! cannot keep a sync busy.
+//! The pages to write are fixed at the start: an inode's dirty pages get the `TOWRITE` mark, and only those are written
+//! and waited for; a volume's inodes are listed once. A program that keeps dirtying pages therefore cannot prolong a
+//! sync.
 //!
 //! # Kernel counterpart
 //! `file_write_and_wait_range`, `sync_inodes_sb`, `sync_filesystem` with its two passes; sem. 3.7, 3.8.
@@ -23,13 +23,13 @@ use crate::writeback::work::{WbCompletion, WbReason, WbWork};
 use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
 use crate::writeback::{Round, UnitClass, commit};
 
-/// Makes one inode durable, at once and whatever its back-off says.
+/// Makes one inode durable at once, regardless of its back-off.
 ///
 /// # Errors
-/// What the attempt met; the data stays dirty then. `TimedOut` when `deadline` came first.
+/// The error of the attempt, after which the data stays dirty. `TimedOut` if `deadline` came first.
 ///
 /// # Blocking
-/// For the backend, until `deadline` at most.
+/// Waits for the backend, at most until `deadline`.
 pub(crate) fn sync_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<Tick>) -> Result<(), BackendError> {
     let sb = inode.super_block();
     let engine = sb.engine();
@@ -46,14 +46,14 @@ pub(crate) fn sync_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<
         return Err(last_error(inode));
     }
     commit::commit_inode(inode, scope, deadline)?;
-    // A commit of somebody else that failed meanwhile had pages of this attempt, and says so here.
+    // A concurrent commit by another caller that failed covered pages of this attempt; report it here.
     if failed() { Err(last_error(inode)) } else { Ok(()) }
 }
 
-/// Writes back all that is dirty now, and waits for it.
+/// Writes back everything that is dirty now, and waits for it.
 ///
 /// # Errors
-/// `TimedOut`. A failed attempt is seen in `Inode::write_failures`.
+/// `TimedOut`. `Inode::write_failures` shows failed attempts.
 pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Result<(), BackendError> {
     let sb = inode.super_block();
     let engine = sb.engine();
@@ -75,13 +75,13 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         }
         left = whole.clone();
         wait_for_writeback(inode, whole.clone(), deadline)?;
-        // What is left was being copied to, was under write-back with older bytes, or was cut short.
+        // The pages left were being copied to, were under write-back with older bytes, or were cut short.
         let Some(index) = first_marked(inode, Mark::ToWrite) else {
             round.end(inode);
             return Ok(());
         };
         if inode.write_failures.load(Ordering::Acquire) != failures {
-            // The marks stay: another sync may have chosen the same pages, and the next attempt wants them.
+            // The marks stay: another sync may have tagged the same pages, and the next attempt needs them.
             return Ok(());
         }
         let cut = || (!inode.is_being_cut()).then_some(());
@@ -95,7 +95,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
     }
 }
 
-/// Waits for the units with pages of `range` that are in flight now.
+/// Waits for the units in flight now that contain pages of `range`.
 ///
 /// # Errors
 /// `TimedOut`.
@@ -103,18 +103,18 @@ fn wait_for_writeback(inode: &Inode, range: Range<PageIndex>, deadline: Option<T
     wait_for_units(inode, range, Some(Mark::Writeback), deadline)
 }
 
-/// Waits for all units with pages from `Inode::cut_from` on, which the caller has set: that being so no other begins
-/// (W2 of `writepages`). One may be in the middle of taking its pages, so every leaf is locked once.
+/// Waits for all units that contain pages from `Inode::cut_from` on. The caller has set it, so no new unit reaches that
+/// far (W2 of `writepages`). A unit may be about to take its pages, so every leaf is locked once.
 ///
 /// # Blocking
-/// For the backend.
+/// Waits for the backend.
 pub(crate) fn wait_for_last_units(inode: &Inode) {
     let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
     let ended = wait_for_units(inode, cut_from..PageIndex(u64::MAX), None, None);
     debug_assert!(ended.is_ok(), "without a deadline");
 }
 
-/// `found_by`: the mark by which leaves are looked for.
+/// `found_by`: the mark used to search for leaves.
 fn wait_for_units(
     inode: &Inode,
     range: Range<PageIndex>,
@@ -123,7 +123,7 @@ fn wait_for_units(
 ) -> Result<(), BackendError> {
     let mut at = range.start;
     while let Some((base, mut bits)) = next_bits(inode, Mark::Writeback, found_by, at..range.end) {
-        // Each page is waited for once: if it goes into write-back again it has newer bytes.
+        // Wait for each page only once: if it enters write-back again, it does so with newer bytes.
         let still = || {
             bits &= inode.mapping.with_page(base, |leaf, _| leaf.bits(Mark::Writeback)).unwrap_or(0);
             (bits == 0).then_some(())
@@ -138,7 +138,7 @@ fn wait_for_units(
     Ok(())
 }
 
-/// The pages with `mark` of the first leaf that has some in `range`, one bit each.
+/// The pages with `mark` in the first leaf of `range` that has any, one bit each.
 fn next_bits(inode: &Inode, mark: Mark, found_by: Option<Mark>, range: Range<PageIndex>) -> Option<(PageIndex, u64)> {
     let mut found = None;
     inode.mapping.scan(range.start, range.end, found_by, |base, leaf| {
@@ -159,8 +159,8 @@ fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
         .and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
 }
 
-/// Sends the metadata in `bits` if it is dirty, and waits for the answer to a call that carries it. What a
-/// writer dirties meanwhile is the next sync's.
+/// Sends the metadata in `bits` if it is dirty, and waits for the answer to a call that carries it. Metadata dirtied
+/// meanwhile is left to the next sync.
 fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = inode.super_block().engine();
     let wait = |ready: &dyn Fn() -> bool| {
@@ -180,25 +180,25 @@ fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> 
     }
 }
 
-/// The inode's last failure, for an attempt that met one.
+/// The inode's last error, for an attempt that saw a failure.
 pub(crate) fn last_error(inode: &Inode) -> BackendError {
     inode.errseq.check(Default::default()).unwrap_or(ErrorKind::Io).into()
 }
 
-/// Writes back all that is dirty now on the volume and makes it durable.
+/// Writes back everything that is dirty now on the volume and makes it durable.
 ///
 /// # Errors
-/// The first failure; what failed stays dirty. `TimedOut` when `deadline` came first.
+/// The first failure; the data concerned stays dirty. `TimedOut` if `deadline` came first.
 ///
 /// # Blocking
-/// For the backend, until `deadline` at most.
+/// Waits for the backend, at most until `deadline`.
 pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = sb.engine();
     let clock = &*engine.clock;
     let start = clock.now();
     let failures = sb.write_failures();
 
-    // First pass: everything is on its way, in parallel, before anything is waited for.
+    // First pass: submit everything in parallel before waiting for any of it.
     let completion = WbCompletion::new(start);
     for wb in sb.wbs().iter().filter(|wb| wb.lists.lock().has_dirty_io()) {
         wb.queue_work(WbWork { reason: WbReason::Sync, dirtied_before: start, done: Some(completion.token()) });
@@ -216,7 +216,7 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
         return Err(ErrorKind::TimedOut.into());
     }
 
-    // Second pass: inode by inode, what the first did not get or could not take.
+    // Second pass: inode by inode, everything that the first did not reach or could not take.
     let mut first_error = None;
     for inode in sb.unclean_inodes() {
         let failures = inode.write_failures.load(Ordering::Acquire);
@@ -227,14 +227,14 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
         }
     }
     commit_volume(sb, deadline)?;
-    // A commit that was running when this began and failed had pages of what is synced here.
+    // A commit that was already running and failed covered pages of this sync.
     if first_error.is_none() && sb.write_failures() != failures {
         first_error = Some(sb.errseq().check(Default::default()).unwrap_or(ErrorKind::Io).into());
     }
     first_error.map_or(Ok(()), Err)
 }
 
-/// Runs a commit that begins now, and waits for it and for the inodes that commit themselves.
+/// Starts a commit and waits for it, and for the inodes that are committing on their own.
 fn commit_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = sb.engine();
     let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));

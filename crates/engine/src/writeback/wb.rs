@@ -1,16 +1,16 @@
-//! One unit of dirty lists, flusher work and counting: a [`BdiWriteback`].
+//! The unit of dirty lists, flusher work and counting: a [`BdiWriteback`].
 //!
-//! A volume has a root wb, and one more for each tenant that writes to it. An inode finds its wb through
-//! `inode::Owner`, which may change; a bdi knows slots, not lists.
+//! A volume has a root wb and one more for each tenant that writes to it. An inode finds its wb through `inode::Owner`,
+//! and its wb may change. Slots belong to the bdi, lists to the wb.
 //!
 //! # References
-//! Memory is counted by `Arc`. The life as a wb is counted by `refcnt`, which the root wb does not have: one for each
-//! inode that belongs to it, one for each context of a switch to it, the initial one until it is killed. The last one
-//! put has the flusher release it ([`super::cgwb`]).
+//! An `Arc` keeps the memory. `refcnt` counts the life as a wb; the root wb has none. It holds one reference for each
+//! inode of the wb, one for each context of a switch to it, and an initial one until the wb is killed. When the last
+//! one is put, the flusher releases the wb ([`super::cgwb`]).
 //!
 //! # Lock order
-//! `pass` (rank 35: held by the one thread that runs the wb, across submissions) before `lists`
-//! (`LIST_LOCK`) before `Inode::state`. `work` and `switches` are leaves.
+//! `pass` (rank 35, held across submissions by the one thread that runs the wb), then `lists` (`LIST_LOCK`), then
+//! `Inode::state`. `work` and `switches` are leaves.
 //!
 //! # Kernel counterpart
 //! `struct bdi_writeback`; sem. 1.5, 1.6.
@@ -37,15 +37,15 @@ use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::pool::FlusherPool;
 use crate::writeback::work::WbWork;
 
-/// Page counts of a wb; sem. 2.4. Changed by `Inode::account` only, which keeps them exact while inodes move.
+/// Page counts of a wb; sem. 2.4. Only `Inode::account` changes them, which keeps them exact while inodes move.
 pub(crate) struct WbStat {
     /// Dirty and not under write-back.
     pub(crate) reclaimable: PercpuCounter,
     /// Under write-back.
     pub(crate) writeback: PercpuCounter,
-    /// Written, and not known to be durable.
+    /// Written but not yet durable.
     pub(crate) unstable: PercpuCounter,
-    /// Those of `reclaimable` that leave the cache once they are clean. Kernel: `WB_DONTCACHE_DIRTY`.
+    /// Pages of `reclaimable` that leave the cache once clean. Kernel: `WB_DONTCACHE_DIRTY`.
     pub(crate) dontcache_dirty: PercpuCounter,
 }
 
@@ -73,7 +73,7 @@ impl WbStat {
         }
     }
 
-    /// Exact, once nobody changes it.
+    /// Exact when there are no concurrent changes.
     pub(crate) fn sum(&self) -> Pages {
         let sum = |counter: &PercpuCounter| counter.sum() as i64;
         Pages {
@@ -85,7 +85,7 @@ impl WbStat {
     }
 }
 
-/// A change of the counts of a wb, or what an inode has in them.
+/// A change to the counts of a wb, or an inode's contribution to them.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub(crate) struct Pages {
     pub(crate) reclaimable: i64,
@@ -125,44 +125,45 @@ pub(crate) struct BdiWriteback {
     pub(crate) memcg: Arc<Memcg>,
     /// `None` for the root wb.
     refcnt: Option<PercpuRef>,
-    /// The last reference was put: the flusher is to shut it down.
+    /// The last reference was put; the flusher shuts the wb down.
     is_released: AtomicBool,
     pub(crate) lists: Mutex<IoLists>,
     pub(crate) work: Mutex<VecDeque<WbWork>>,
     pub(crate) stat: WbStat,
     pub(crate) switches: Mutex<Switches>,
     pub(crate) throttle: WbThrottle,
-    /// A tenant that dirtied pages of it waits for them to be written. Kernel: a work item of reason `foreign_flush`.
+    /// Another tenant that dirtied pages of this wb waits for them to be written. Kernel: a work item of reason
+    /// `foreign_flush`.
     pub(crate) foreign_flush: AtomicBool,
-    /// And for that to be durable.
+    /// That tenant also waits for a commit.
     foreign_commit: AtomicBool,
     /// A DONTCACHE write has ended. Kernel: `WB_start_dontcache`.
     pub(crate) start_dontcache: Kick,
     pub(crate) pass: Mutex<PassState>,
-    /// The last step ended because slots or the gate were closed, which will wake this wb.
+    /// The last step stopped at used-up slots or a closed gate. Either will wake this wb.
     pub(crate) blocked: AtomicBool,
-    /// Background slots of the bdi that its units have; changes under the slots' lock.
+    /// Background slots of the bdi held by units of this wb; changes under the slots' lock.
     pub(super) slots_held: AtomicU32,
-    /// These belong to the pool, under its lock.
+    /// The next two belong to the pool and are protected by its lock.
     pub(crate) run: AtomicU8,
     pub(crate) timer_at: AtomicU64,
     pub(crate) is_forgotten: AtomicBool,
     sb: Mutex<Weak<SuperBlock>>,
 }
 
-/// What an inode needs after its I/O ended or a flusher let go of it.
+/// What an inode needs after its I/O has ended or a flusher has returned it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Settled {
-    /// Nothing: it waits on a list, or its I/O is in flight.
+    /// Nothing: it is on a list, or its I/O is in flight.
     Waiting,
-    /// Its data is written and its metadata is due: submit it.
+    /// Its data is written and its metadata is due: the caller submits it.
     WriteMeta,
-    /// Nothing of it is dirty.
+    /// The inode is clean.
     Clean,
 }
 
 impl BdiWriteback {
-    /// The root wb of a bdi, whose volume is set later.
+    /// The root wb of a bdi. Its super block is set later.
     pub(crate) fn root(bdi: Arc<BackingDevInfo>, pool: Arc<FlusherPool>, memcg: Arc<Memcg>) -> Arc<Self> {
         Arc::new(Self::build(bdi, pool, memcg, None, Weak::new()))
     }
@@ -216,7 +217,7 @@ impl BdiWriteback {
         }
     }
 
-    /// The volume it belongs to, while that is alive.
+    /// The volume of this wb, while it exists.
     pub(crate) fn super_block(&self) -> Option<Arc<SuperBlock>> {
         self.sb.lock().upgrade()
     }
@@ -229,17 +230,17 @@ impl BdiWriteback {
         self.refcnt.is_none()
     }
 
-    /// One more reference, for who knows that there is one.
+    /// Takes another reference. The caller must already hold one.
     pub(crate) fn get(&self) {
         self.refcnt.iter().for_each(PercpuRef::get);
     }
 
-    /// A reference, unless it has been released.
+    /// Takes a reference, unless the wb has been released.
     pub(crate) fn tryget(&self) -> bool {
         self.refcnt.as_ref().is_none_or(PercpuRef::tryget)
     }
 
-    /// A reference, unless it has been killed.
+    /// Takes a reference, unless the wb has been killed.
     pub(crate) fn tryget_live(&self) -> bool {
         self.refcnt.as_ref().is_none_or(PercpuRef::tryget_live)
     }
@@ -252,12 +253,12 @@ impl BdiWriteback {
         self.refcnt.iter().for_each(|refcnt| refcnt.put_many(references));
     }
 
-    /// Drops the initial reference. False if that was done before, or it is the root wb.
+    /// Drops the initial reference. Returns false if that was already done, and for the root wb.
     pub(crate) fn kill_ref(&self) -> bool {
         self.refcnt.as_ref().is_some_and(PercpuRef::kill)
     }
 
-    /// Whether it was killed: no inode comes to it any more.
+    /// Whether it was killed: no more inodes are assigned to it.
     pub(crate) fn is_dying(&self) -> bool {
         self.refcnt.as_ref().is_some_and(PercpuRef::is_dying)
     }
@@ -267,17 +268,17 @@ impl BdiWriteback {
         self.is_released.load(Ordering::Acquire)
     }
 
-    /// It is released, the volume is gone, or the engine goes away with dirty inodes: breaks the references between
-    /// inodes, lists and pool.
+    /// Breaks the reference cycles between inodes, lists and pool. Called when the wb is released, when its volume has
+    /// ended, and when the engine is dropped with dirty inodes.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.pool.forget(self);
         let inodes = self.lists.lock().clear();
         let work = std::mem::take(&mut *self.work.lock());
-        self.bdi.slots.runs(self);
+        self.bdi.slots.note_running(self);
         drop((inodes, work));
     }
 
-    /// Arms the timer of a wb that has dirty inodes since `when`.
+    /// Arms the periodic timer of a wb whose oldest dirty inode dates from `when`.
     fn arm_periodic(self: &Arc<Self>, when: Tick) {
         let period = self.pool.tunables.dirty_writeback;
         if !period.is_zero() {
@@ -285,7 +286,7 @@ impl BdiWriteback {
         }
     }
 
-    /// Has the flusher look whether too much is dirty, unless it is about to, or cannot do anything now.
+    /// Makes the flusher check the background threshold, unless it is queued, running or blocked.
     pub(crate) fn start_background(self: &Arc<Self>) {
         if !self.blocked.load(Ordering::Acquire) && self.run.load(Ordering::Relaxed) == 0 {
             tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
@@ -294,15 +295,15 @@ impl BdiWriteback {
         }
     }
 
-    /// Writes back all that is dirty, for a tenant that has pages here and is short of room.
+    /// Writes back all dirty inodes for a tenant that has pages here and is short of frames.
     pub(crate) fn start_foreign_flush(self: &Arc<Self>) {
         self.foreign_commit.store(true, Ordering::Release);
         self.foreign_flush.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether the last unit has ended that another tenant waits for: once for each such flush.
-    pub(crate) fn ends_foreign_flush(&self) -> bool {
+    /// Whether the last unit that another tenant waits for has ended: true once per flush.
+    pub(crate) fn foreign_flush_has_ended(&self) -> bool {
         self.foreign_commit.load(Ordering::Acquire)
             && !self.foreign_flush.load(Ordering::Acquire)
             && self.stat.writeback.sum() == 0
@@ -323,7 +324,7 @@ impl BdiWriteback {
     }
 }
 
-/// The wb that an inode belongs to and its lists, locked: neither changes meanwhile.
+/// An inode's wb and that wb's lists, locked; neither changes while this is held.
 pub(crate) struct LockedWb<'a> {
     pub(crate) wb: &'a Arc<BdiWriteback>,
     pub(crate) lists: MutexGuard<'a, IoLists>,
@@ -335,17 +336,17 @@ impl Inode {
         loop {
             let wb = self.wb();
             let lists = wb.lists.lock();
-            // It changes under both locks only.
+            // It changes only under both locks.
             if self.belongs_to(&wb) {
                 return f(LockedWb { wb: &wb, lists });
             }
         }
     }
 
-    /// Notes that pages or metadata became dirty; its age starts now unless it was dirty.
+    /// Records that pages or metadata became dirty. The inode's age starts now unless it was dirty already.
     ///
-    /// Called after the pages carry their mark, so whoever finds the inode clean afterwards has looked
-    /// before and finds it on a list. Kernel: `__mark_inode_dirty`.
+    /// The pages must carry their mark before the call. A thread that finds the inode clean after the call therefore
+    /// looked before it, and finds the inode on a list. Kernel: `__mark_inode_dirty`.
     pub(crate) fn mark_dirty(self: &Arc<Self>, meta: u8) {
         let clock = &self.super_block().engine().clock;
         let when = {
@@ -374,14 +375,14 @@ impl Inode {
             if idle {
                 wb.arm_periodic(when);
             } else if wb.blocked.load(Ordering::Acquire) && wb.is_over_background() {
-                // Blocked for others: this one may have a slot.
+                // Blocked by other inodes' units: this inode may still have a slot.
                 wb.wake();
             }
             wb.note_listed();
         });
     }
 
-    /// Puts the inode where it belongs after its I/O ended, or after the flusher submitted what it could.
+    /// Puts the inode on the right list after its I/O has ended, or after the flusher has submitted what it could.
     /// `flusher`: the caller is the flusher and holds the inode on `Busy`. Kernel: `requeue_inode`.
     pub(crate) fn settle(self: &Arc<Self>, now: Tick, flusher: bool) -> Settled {
         self.with_lists(|locked| settle_locked(self, locked, now, flusher))
@@ -396,7 +397,7 @@ fn settle_locked(inode: &Arc<Inode>, locked: LockedWb<'_>, now: Tick, flusher: b
         return Settled::Waiting; // I3: the flusher looks at it soon.
     }
     if inode.has_io(&state) || inode.is_being_cut() {
-        return Settled::Waiting; // whoever ends it settles
+        return Settled::Waiting; // The completion of the last I/O settles it.
     }
     let dirty = inode.mapping.count(Mark::Dirty) != 0;
     wb.note_failure(&mut state, now);
@@ -438,14 +439,14 @@ fn settle_locked(inode: &Arc<Inode>, locked: LockedWb<'_>, now: Tick, flusher: b
         wb.arm_periodic(when);
     }
     if !flusher && inode.counted().dontcache_dirty > 0 {
-        inode.super_block().engine().dontcache.came_back(wb);
+        inode.super_block().engine().dontcache.inode_relisted(wb);
     }
     wb.note_listed();
     Settled::Waiting
 }
 
 impl BdiWriteback {
-    /// Backs off after a failed attempt: each in a row doubles the wait.
+    /// Backs off after a failed attempt: the delay doubles with each consecutive failure.
     fn note_failure(&self, state: &mut InodeState, now: Tick) {
         if !std::mem::take(&mut state.failed) {
             return;

@@ -1,8 +1,8 @@
-//! What a flusher is asked to do, and how to wait until it has.
+//! Requests to a flusher, and how to wait for them.
 //!
 //! # Lifetime
-//! A work item shares its [`WbCompletion`] by counted reference: a waiter that gives up at its deadline
-//! leaves it to the flusher.
+//! A work item shares its [`WbCompletion`] by counted reference, so a waiter that gives up at its deadline leaves the
+//! completion to the flusher.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::clock::Clock;
 use crate::lock_order::LEAVES;
 use crate::units::Tick;
 
-/// Why write-back was started. Names as in the kernel's traces.
+/// Why write-back was started. The names are those of the kernel's traces.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WbReason {
     /// Too many dirty pages.
     Background,
-    /// sync, umount and the like.
+    /// sync, umount and similar requests.
     Sync,
-    /// The dirty data is old enough.
+    /// Data has been dirty for long enough.
     Periodic,
-    /// An earlier attempt failed, and the back-off is over. Ours: the kernel does not try again.
+    /// An earlier attempt failed and its back-off has expired. Ours: the kernel does not retry.
     Retry,
-    /// Another tenant's pages are among them, and it is short of room.
+    /// Another tenant owns some of the dirty pages and is short of frames.
     ForeignFlush,
     /// A DONTCACHE write has ended.
     DontCache,
@@ -45,23 +45,22 @@ impl fmt::Display for WbReason {
     }
 }
 
-/// One request to a flusher: submit all that became dirty up to `dirtied_before`.
+/// One request to a flusher: submit everything dirtied at or before `dirtied_before`.
 pub(crate) struct WbWork {
     pub(crate) reason: WbReason,
-    /// The set of inodes is fixed when the work is queued, so that a process that keeps dirtying files
-    /// cannot extend it.
+    /// Fixes the set of inodes when the work is queued, so that a process that keeps dirtying files cannot extend it.
     pub(crate) dirtied_before: Tick,
-    /// Told when the last inode has been submitted, or the work was dropped.
+    /// Dropped when the last inode has been submitted or the work is discarded.
     #[expect(dead_code, reason = "held to be dropped")]
     pub(crate) done: Option<WorkToken>,
 }
 
-/// One count on a [`WbCompletion`]; dropping it counts down.
+/// One count on a [`WbCompletion`]. Dropping it decrements the count.
 pub(crate) struct WorkToken(Arc<WbCompletion>);
 
 impl Drop for WorkToken {
     fn drop(&mut self) {
-        // The completion is kept alive by this reference, not by the waiter's stack.
+        // This reference keeps the completion alive, not the waiter's stack.
         let mut state = self.0.state.lock();
         state.pending -= 1;
         if state.pending == 0 {
@@ -75,7 +74,7 @@ struct State {
     waiting_since: Tick,
 }
 
-/// Counts work items down. Kernel: `wb_completion`.
+/// Counts pending work items. Kernel: `wb_completion`.
 pub(crate) struct WbCompletion {
     state: Mutex<State>,
     finished: Condvar,
@@ -87,14 +86,14 @@ impl WbCompletion {
         Arc::new(Self { state: Mutex::new(LEAVES, state), finished: Condvar::new() })
     }
 
-    /// A count, taken *before* the work is queued.
+    /// Adds a count. Call it *before* queuing the work.
     pub(crate) fn token(self: &Arc<Self>) -> WorkToken {
         self.state.lock().pending += 1;
         WorkToken(Arc::clone(self))
     }
 
-    /// Waits until every token is gone; false when `deadline` came first. A wait in which `progress_at` has
-    /// not moved for `hung` calls `report` with the time waited and the time without progress, and goes on.
+    /// Waits until every token is dropped; false if `deadline` came first. When `progress_at` has not moved for `hung`,
+    /// it calls `report` with the time waited and the time without progress, and keeps waiting.
     ///
     /// # Blocking
     /// Yes.

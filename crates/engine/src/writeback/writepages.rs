@@ -1,17 +1,17 @@
-//! One inode's dirty pages on their way to the backend, and its metadata behind them.
+//! Submits one inode's dirty pages to the backend, and its metadata after them.
 //!
 //! # Invariants
-//! W1. A page is in at most one unit: it is taken under its leaf's lock, and only without `WRITEBACK`. So a
-//!     rewritten page waits for its old unit, and the backend never sees the two out of order.
-//! W2. A unit ends before `cut_from`, as read under the lock of its last page's leaf. A cut sets `cut_from`
-//!     first, then takes each leaf's lock to look for `WRITEBACK` marks (not by the index above, which learns of a
-//!     mark late): it sees the unit or the unit sees it. And it ends at the
-//!     file's size, as read with the last page's frame held: who lengthens the file inside that page does so
-//!     with the frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
-//! W3. Metadata stays dirty until it has been sent with no page dirty or under write-back, so that the times
-//!     the backend ends up with are those the cache promised.
-//! W4. Whatever is in flight pins the super block, from before it is submitted until its completion has let
-//!     go of the inode.
+//! W1. A page is in at most one unit: it is taken under its leaf's lock and only if it has no `WRITEBACK` mark. A
+//!     rewritten page therefore waits for its old unit, and the backend never sees the two out of order.
+//! W2. A unit ends before `cut_from`, as read under the lock of its last page's leaf. A truncation sets `cut_from`
+//!     first. It then locks each leaf and looks for `WRITEBACK` marks there, not in the index above, which is updated
+//!     late. So either the truncation sees the unit or the unit sees the truncation. A unit also ends at the file's
+//!     size, as read with the last page's frame held. A writer that extends the file inside that page does so with the
+//!     frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
+//! W3. Metadata stays dirty until it has been sent while no page is dirty or under write-back. So the times that the
+//!     backend ends up with are those the cache promised.
+//! W4. Every unit or metadata call in flight pins the super block. The pin is taken before submission and dropped after
+//!     the completion has released its inode.
 //!
 //! # Kernel counterpart
 //! `write_cache_pages`, `folio_end_writeback`, `__writeback_single_inode`; sem. 2.2, 3.5, 3.7.
@@ -31,7 +31,7 @@ use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::{Attempt, Pages, Round, Settled, UnitClass, commit};
 
-/// How much one call submits.
+/// Limits of one call.
 #[derive(Copy, Clone)]
 pub(crate) struct Limit<'a> {
     pub(crate) pages: u64,
@@ -39,28 +39,27 @@ pub(crate) struct Limit<'a> {
     pub(crate) class: &'a UnitClass,
 }
 
-/// Why it stopped.
+/// Why a call stopped.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Stop {
-    /// Nothing is left in the range that can be submitted now. Pages being copied to or under write-back
-    /// may be left.
+    /// Nothing in the range can be submitted now. Pages that are being copied to, or are under write-back, may remain.
     End,
     /// The page limit is reached.
     Pages,
     /// No slot is free; the wb is woken when one is.
     Slots,
-    /// The inode has as many background units in flight as it may.
+    /// The inode has its full share of background units in flight.
     Share,
 }
 
-/// What one call has submitted.
+/// What one call submitted.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Wrote {
     pub(crate) pages: u64,
     pub(crate) stop: Stop,
 }
 
-/// A unit being put together.
+/// A unit being assembled.
 struct Gathering {
     first: PageIndex,
     frames: Gather,
@@ -73,10 +72,11 @@ impl Gathering {
     }
 }
 
-/// Submits pages of `range` that have `mark` (dirty, or chosen by a sync) in units of consecutive pages. `range` then
-/// begins behind them: whoever goes on with it meets no page again that was refused at once.
+/// Submits pages of `range` that have `mark` (dirty, or tagged by a sync) in units of consecutive pages. Afterwards
+/// `range` starts behind the last page visited, so that a caller that continues with it does not revisit pages that
+/// could not be taken.
 ///
-/// The caller of the `Sync` class has taken a slot for the first unit and gets `Stop::Pages` after it.
+/// A caller of the `Sync` class has taken a slot for the first unit and gets `Stop::Pages` after it.
 ///
 /// # Blocking
 /// Never.
@@ -113,7 +113,7 @@ pub(crate) fn writepages(
     Wrote { pages, stop: Stop::Pages }
 }
 
-/// Takes the next run of consecutive pages, at most `unit_bytes` of it (W1).
+/// Takes the next run of consecutive pages, at most `unit_bytes` long (W1).
 fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32, round: &mut Round) -> Option<Gathering> {
     let owners = &inode.super_block().engine().owners;
     let max_pages = u64::from(unit_bytes) / PAGE_BYTES;
@@ -145,9 +145,9 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32, r
             };
             match (&mut unit, taken) {
                 (Some(_), false) => return Scan::Stop,
-                (None, _) => continue, // under write-back, or being copied to: not this time
+                (None, _) => continue, // under write-back, or being copied to: skip it this time
                 (Some(unit), true) => {
-                    unit.size_bytes = inode.size_bytes(); // W2: not before the frame is held
+                    unit.size_bytes = inode.size_bytes(); // W2: only once the frame is held
                     started.page(leaf, slot);
                     round.page(frame.map_or(0, |frame| owners.of(frame)));
                     if unit.frames.frames().len() as u64 == max_pages {
@@ -162,7 +162,7 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32, r
     unit
 }
 
-/// Pages that a unit has taken.
+/// Counts of the pages that a unit has taken.
 #[derive(Default)]
 struct Started {
     pages: i64,
@@ -174,8 +174,8 @@ struct Started {
 }
 
 impl Started {
-    /// The page's bytes are about to be read by a unit. Kernel: `folio_clear_dirty_for_io` and
-    /// `folio_start_writeback` in one, since both happen under the leaf's lock here.
+    /// Marks a page whose bytes a unit is about to read. Kernel: `folio_clear_dirty_for_io` and
+    /// `folio_start_writeback`, combined because both happen under the leaf's lock here.
     fn page(&mut self, leaf: &mut LeafState, slot: usize) {
         self.pages += 1;
         self.dirty += i64::from(leaf.has(Mark::Dirty, slot));
@@ -191,7 +191,7 @@ impl Started {
         }
     }
 
-    /// Once for all pages: a unit has 256 of them.
+    /// Accounts for all pages of the unit (up to 256) at once.
     fn account(&self, inode: &Inode) {
         inode.mapping.add(Mark::Writeback, self.pages);
         inode.mapping.add(Mark::Dirty, -self.dirty);
@@ -236,13 +236,13 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         }
         sb.bdi().slots.release(&class);
         drop(owner);
-        sb.unpin(); // W4: after the inode
+        sb.unpin(); // W4: after dropping the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
     bdi.backend.submit(Call::Write(unit.refilling(inode.emptied.load(Ordering::Acquire))));
 }
 
-/// A unit came back: its written pages wait to become durable, the others are dirty again.
+/// Completes a unit: pages that were written wait for a commit, the others are dirty again.
 fn end_writeback(
     inode: &Arc<Inode>,
     first: PageIndex,
@@ -265,7 +265,7 @@ fn end_writeback(
     inode.allocated_to.fetch_max(first.offset_bytes() + good_bytes as u64, Ordering::AcqRel);
 
     let unit_frames: Vec<FrameId> = frames.frames().to_vec();
-    drop(frames); // unlocks them: a writer may take one as soon as its mark is gone
+    drop(frames); // unlocks them: a writer may lock one as soon as its mark is cleared
     let mut ended = Ended::default();
     let mut uncharges = Uncharges::new(&sb.engine().owners);
     let end = first.plus(unit_frames.len() as u64);
@@ -292,12 +292,12 @@ fn end_writeback(
         }
     }
     if ended.unstable != 0 {
-        commit::unit_left_unstable(inode, failed_commits);
+        commit::note_unit_unstable(inode, failed_commits);
     }
     finish(inode);
 }
 
-/// What a completed unit changed.
+/// Changes made by a completed unit.
 #[derive(Default)]
 struct Ended {
     pages: i64,
@@ -333,7 +333,7 @@ impl Ended {
             }
         }
         if leaf.frame(slot) != Some(frame) {
-            // Rewritten meanwhile: the fresh frame is dirty, this one is history.
+            // Rewritten meanwhile: the page's new frame is dirty, and this one is obsolete.
             uncharges.add(frame);
             arena.free(frame);
             self.unpinned += 1;
@@ -347,7 +347,7 @@ impl Ended {
             self.dontcache_dirty += i64::from(leaf.has(Mark::Dropbehind, slot));
         }
         if !written {
-            // A sync that waited for the unit has to find the page chosen: the failure is noted later, if it is one.
+            // A sync that waited for this unit must find the page tagged, because a failure is recorded only later.
             leaf.set(Mark::ToWrite, slot);
         }
     }
@@ -369,7 +369,7 @@ impl Ended {
     }
 }
 
-/// Latches a failed attempt where everybody looks for it (P2).
+/// Latches the error of a failed attempt for every later observer (P2).
 pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
     inode.errseq.set(kind);
     tracing::trace!(target: "slackwater::writeback", volume = inode.super_block().name(), ino = inode.id().ino, %kind,
@@ -390,7 +390,7 @@ fn finish(inode: &Arc<Inode>) {
     sb.note_progress();
 }
 
-/// Puts an inode where it belongs, does what is due, and lets everybody who waits for it look again.
+/// Settles an inode, does what is due, and wakes its waiters.
 pub(crate) fn settle_now(inode: &Arc<Inode>) {
     let now = inode.super_block().engine().clock.now();
     match inode.settle(now, false) {
@@ -401,18 +401,18 @@ pub(crate) fn settle_now(inode: &Arc<Inode>) {
             inode.release_if_clean();
             inode.super_block().forget_if_unused(inode);
         }
-        // The flusher is about to look at it: after the end of the volume, it may be, which takes the records back.
+        // The flusher may look at this inode only after the volume has ended and its records have been released.
         Settled::Waiting if inode.is_clean(&inode.state.lock()) => inode.release_if_clean(),
         Settled::Waiting => {}
     }
     inode.super_block().engine().waits.wake(inode.id());
 }
 
-/// Sends the inode's times (and its mode, where a write by the backend would change it). Returns the number
-/// of the call for `InodeState::meta_answered`; `None` if one is in flight or nothing is dirty.
+/// Sends the inode's times, and its mode if a write by the backend could change it. Returns the number of the call for
+/// `InodeState::meta_answered`, or `None` if one is in flight or nothing is dirty.
 ///
-/// A sync may send them while pages are still dirty or under write-back, whose write will change the times
-/// again: then they stay dirty and are sent once more behind the data (W3).
+/// A sync may send the times while pages are still dirty or under write-back. Writing those changes the times again, so
+/// the metadata then stays dirty and is sent once more after the data (W3).
 ///
 /// # Blocking
 /// Never.
@@ -422,7 +422,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
         let mut state = inode.state.lock();
         let node = state.node.clone().filter(|_| !state.meta_in_flight && state.meta != 0)?;
         state.meta_in_flight = true;
-        // A write by the backend may clear setuid, which no program's write has cleared here.
+        // A write by the backend may clear setuid, although no program's write has cleared it here.
         let tell_mode = state.attr.mode & 0o6000 != 0;
         let mode = tell_mode.then_some(state.attr.mode & 0o7777);
         let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };

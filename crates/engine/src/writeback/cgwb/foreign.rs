@@ -1,8 +1,8 @@
-//! Whose data an inode's write-back carries, and when that is so steadily somebody else's that the inode moves to him.
+//! Tracks whose data an inode's write-back carries, and switches an inode that mostly carries another tenant's data.
 //!
 //! A *round* is one visit to write an inode's pages. Its winner is the tenant with the majority of bytes; ties favour
-//! staying. Sixteen slots of 125 ms of I/O time are remembered; when more than half of them went to others than the owner,
-//! the inode is switched to the last winner.
+//! the current owner. Each inode has a history of sixteen slots of 125 ms of I/O time. When more than half of them went
+//! to tenants other than the owner, the inode is switched to the last winner.
 //!
 //! # Kernel counterpart
 //! `wbc_attach_fdatawrite_inode`, `wbc_account_cgroup_owner`, `wbc_detach_inode`; sem. 5.2.
@@ -14,9 +14,9 @@ use crate::writeback::BdiWriteback;
 
 /// Units of I/O time per second. Kernel: `WB_FRN_TIME_SHIFT`.
 const UNITS_PER_SECOND: u64 = 1 << 13;
-/// A new round counts for 1/this in the average. Kernel: `WB_FRN_TIME_AVG_SHIFT`.
+/// A new round has a weight of 1/`AVERAGE_PART` in the average. Kernel: `WB_FRN_TIME_AVG_SHIFT`.
 const AVERAGE_PART: u64 = 8;
-/// A round shorter than 1/this of the average tells nothing. Kernel: `WB_FRN_TIME_CUT_DIV`.
+/// Rounds shorter than 1/`CUT_PART` of the average are ignored. Kernel: `WB_FRN_TIME_CUT_DIV`.
 const CUT_PART: u64 = 8;
 /// I/O time of one slot of the history: a sixteenth of two seconds. Kernel: `WB_FRN_HIST_UNIT`.
 const UNITS_PER_SLOT: u64 = 2 * UNITS_PER_SECOND / 16;
@@ -25,24 +25,24 @@ const MAX_SLOTS: u64 = 5;
 /// More foreign slots than this move the inode. Kernel: `WB_FRN_HIST_THR_SLOTS`.
 const FOREIGN_SLOTS: u32 = 8;
 
-/// What an inode remembers of its rounds; under `Inode::state`.
+/// An inode's history of rounds; protected by `Inode::state`.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Foreign {
     /// Slot of the tenant that won the last round.
     winner: u32,
     avg_time: u16,
-    /// One bit per slot of time, the newest lowest: somebody else than the owner won it.
+    /// One bit per slot of time, the newest lowest: set if a tenant other than the owner won it.
     history: u16,
 }
 
-/// Bytes by tenant, in pages, of one round.
+/// Pages per tenant in one round.
 pub(crate) struct Round {
     wb: Arc<BdiWriteback>,
     owner: u32,
     owner_pages: u64,
     last: u32,
     last_pages: u64,
-    /// The candidate for a majority, and how far it is ahead of all others together (Boyer and Moore).
+    /// The candidate for the majority, and its lead over all others together (Boyer and Moore).
     candidate: u32,
     candidate_pages: u64,
 }
@@ -56,7 +56,7 @@ impl Round {
         Self { wb, owner, owner_pages: 0, last, last_pages: 0, candidate: 0, candidate_pages: 0 }
     }
 
-    /// A page of the tenant in `slot` is in a unit of this round.
+    /// Counts a page of the tenant in `slot` that is in a unit of this round.
     #[inline]
     pub(crate) fn page(&mut self, slot: u32) {
         if slot == self.owner {
@@ -76,7 +76,7 @@ impl Round {
         }
     }
 
-    /// Ends it, and asks for a switch if it is time for one. Kernel: `wbc_detach_inode`.
+    /// Ends the round, and requests a switch if the history calls for one. Kernel: `wbc_detach_inode`.
     pub(crate) fn end(self, inode: &Arc<Inode>) {
         let (winner, pages) = self.winner();
         if pages == 0 {
@@ -109,7 +109,7 @@ impl Round {
 }
 
 impl Foreign {
-    /// A round in which `winner` wrote `pages`.
+    /// Records a round in which `winner` wrote `pages`.
     fn note(&mut self, winner: u32, is_foreign: bool, pages: u64, bandwidth_pages: u64) {
         let time = (pages.saturating_mul(UNITS_PER_SECOND)).div_ceil(bandwidth_pages.max(1));
         let avg = u64::from(self.avg_time);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sem_5_2_as_many_rounds_as_it_says_until_an_inode_moves() {
+    fn sem_5_2_an_inode_moves_after_the_documented_number_of_rounds() {
         assert_eq!(rounds_to_a_verdict(16 * MIB), 5, "160 ms are two slots");
         assert_eq!(rounds_to_a_verdict(64 * MIB), 2, "a round fills at most five");
         assert_eq!(rounds_to_a_verdict(1 << 40), 2);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_is_short_against_the_others_changes_nothing_but_the_winner() {
+    fn a_relatively_short_round_changes_only_the_winner() {
         let mut foreign = Foreign::default();
         foreign.note(7, true, 64 * MIB, BANDWIDTH);
         let before = foreign;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_of_the_owner_push_the_foreign_ones_out() {
+    fn rounds_of_the_owner_push_foreign_rounds_out_of_the_history() {
         let mut foreign = Foreign::default();
         foreign.note(7, true, 16 * MIB, BANDWIDTH);
         for _ in 0..8 {

@@ -1,16 +1,16 @@
-//! How the wb of a tenant comes to be, and how it goes.
+//! Creation, lookup and release of a tenant's wb.
 //!
 //! # Invariants
-//! L1. A bdi has at most one wb of a tenant that is not killed. It is found by the tenant's number, without a lock; a
-//!     killed one is not given any more, and is in `all` until it is released.
-//! L2. Whoever gets a wb here gets one of its references.
+//! L1. A bdi has at most one live wb (not killed) per tenant. Lookup is by the tenant's number, without a lock. A
+//!     killed wb is not returned by it, and stays in `all` until it is released.
+//! L2. Every lookup here returns a reference, which the caller must put.
 //!
 //! # Lock order
 //! The bdi's wbs (`CGWB_TREE`), then the tenant's list (`CGROUP`).
 //!
 //! # Kernel counterpart
-//! `wb_get_create`, `cgwb_create`, `cgwb_kill`, `cgwb_release_workfn`, `wb_shutdown`; sem. 1.7, 1.8. Differs: one tenant
-//! stands for both controllers, so a wb cannot have the wrong io cgroup; the tree is a table of short lists.
+//! `wb_get_create`, `cgwb_create`, `cgwb_kill`, `cgwb_release_workfn`, `wb_shutdown`; sem. 1.7, 1.8. Differs: one
+//! tenant stands for both controllers, so a wb cannot have the wrong io cgroup. The tree is a table of short lists.
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::rcu::{Domain, RcuArc};
@@ -21,30 +21,31 @@ use crate::lock_order::CGWB_TREE;
 use crate::super_block::SuperBlock;
 use crate::writeback::{BdiWriteback, Pages};
 
-/// Lists of live wbs. Tenants are numbered one after the other, so all are of one length, and a change copies one of them.
+/// Number of lists of live wbs. Tenants are numbered consecutively, so the lists have equal lengths, and a change
+/// copies only one.
 const LISTS: usize = 64;
 
 fn list_of(memcg: MemcgId) -> usize {
     (memcg.0 % LISTS as u64) as usize
 }
 
-/// By the tenant's number. `all` keeps them alive, so that a replaced list does not for its grace period: whoever has the last
-/// reference to a wb may have it to a backend.
+/// Live wbs by the tenant's number. The references are weak, and `all` keeps the wbs alive. A replaced list must not
+/// keep them during its grace period, because the last reference to a wb may be the last one to a backend.
 type Live = Vec<(MemcgId, Weak<BdiWriteback>)>;
 
-/// The wbs of a volume, other than its root wb.
+/// The wbs of a volume, except its root wb.
 pub(crate) struct CgroupWbs {
-    /// Those that are not killed; changed with `made` locked. Without lists until there is one: most volumes have no
-    /// tenants, and are mounted and dropped that much faster. Kernel: `cgwb_tree`.
+    /// Live wbs; changed with `made` locked. Has no lists before the first wb, because most volumes have no tenants and
+    /// are mounted and dropped faster that way. Kernel: `cgwb_tree`.
     live: RcuArc<Vec<RcuArc<Live>>>,
     made: Mutex<Made>,
 }
 
 #[derive(Default)]
 struct Made {
-    /// Those that are not released. Kernel: `bdi->wb_list`.
+    /// Wbs that are not released. Kernel: `bdi->wb_list`.
     all: Vec<Arc<BdiWriteback>>,
-    /// The volume is gone: none is made.
+    /// The volume has ended: no more wbs are created.
     is_closed: bool,
 }
 
@@ -95,24 +96,24 @@ impl SuperBlock {
         self.cgroup_wbs.made.lock().all.iter().for_each(f);
     }
 
-    /// How many wbs the volume has: one, and one for each tenant of which inodes are left here.
+    /// The number of wbs of the volume: the root wb, and one for each tenant that still has inodes here.
     pub fn wbs_alive(&self) -> usize {
         1 + self.cgroup_wbs.made.lock().all.len()
     }
 
-    /// The counts of all wbs together.
+    /// The sum of the counts of all wbs.
     pub(crate) fn pages(&self) -> Pages {
         let mut pages = Pages::default();
         self.for_each_wb(|wb| pages = pages.plus(wb.stat.sum()));
         pages
     }
 
-    /// Has a flusher look at every wb.
+    /// Makes a flusher run every wb.
     pub(crate) fn wake_wbs(&self) {
         self.for_each_wb(BdiWriteback::wake);
     }
 
-    /// The wb of `memcg`, or of the nearest tenant above it that still takes one (L2). Kernel: `wb_get_create`.
+    /// The wb of `memcg`, or of its nearest ancestor that still accepts inodes (L2). Kernel: `wb_get_create`.
     pub(crate) fn wb_get_create(self: &Arc<Self>, memcg: &Arc<Memcg>) -> Arc<BdiWriteback> {
         let mut memcg = Some(memcg);
         while let Some(candidate) = memcg.filter(|memcg| !memcg.is_root()) {
@@ -130,12 +131,12 @@ impl SuperBlock {
             return Some(wb);
         }
         if !memcg.is_online() {
-            return None; // as `add_wb` would say
+            return None; // `add_wb` would refuse it
         }
         let wb = BdiWriteback::for_memcg(self, memcg);
         let mut made = wbs.made.lock();
         if let Some(wb) = wbs.find(domain, memcg.id()) {
-            return Some(wb); // somebody else was faster
+            return Some(wb); // another thread was faster
         }
         if made.is_closed || !memcg.add_wb(&wb) {
             return None;
@@ -146,7 +147,7 @@ impl SuperBlock {
         Some(wb)
     }
 
-    /// The volume is gone: its wbs are killed and forgotten, whoever still has a reference.
+    /// Kills and forgets the wbs of a volume that has ended, even if references to them remain.
     pub(crate) fn close_wbs(&self) {
         let all = {
             let mut made = self.cgroup_wbs.made.lock();
@@ -163,19 +164,19 @@ impl SuperBlock {
 }
 
 impl BdiWriteback {
-    /// Its tenant is going offline, and has no list of wbs any more (T3 of `cgroup`). Nobody gets it by looking for it from
-    /// here on. Those who have it keep it until they put it.
+    /// Called when the tenant is going offline and no longer has a list of wbs (T3 of `cgroup`). Lookups no longer
+    /// return this wb. Existing references remain valid until they are put.
     pub(crate) fn kill(self: &Arc<Self>) {
         if let Some(sb) = self.super_block() {
             sb.cgroup_wbs.remove_live(&self.pool.rcu, self);
         }
         if self.kill_ref() {
             tracing::trace!(target: "slackwater::writeback", memcg = %self.memcg.id(), "cgwb_kill");
-            self.wake(); // its clean inodes are to move away
+            self.wake(); // the flusher moves its clean inodes away
         }
     }
 
-    /// Its last reference was put: no inode has it and nothing of it is dirty.
+    /// Called when the last reference has been put: no inode belongs to the wb and nothing on it is dirty.
     pub(in crate::writeback) fn release(self: &Arc<Self>, sb: &SuperBlock) {
         debug_assert_eq!(self.stat.sum(), Pages::default(), "W1: no inode, no counts");
         sb.cgroup_wbs.made.lock().all.retain(|other| !Arc::ptr_eq(other, self));
@@ -204,9 +205,9 @@ mod tests {
         (engine, sb)
     }
 
-    /// Whoever took the lock of the volume's wbs a second time would be refused.
+    /// A second attempt to lock the volume's wbs would panic on the lock order.
     #[test]
-    fn a_writer_is_asked_to_wait_without_the_lock_of_all_wbs() {
+    fn balance_dirty_pages_runs_without_the_lock_of_all_wbs() {
         let (engine, sb) = engine();
         let memcg = engine.memcg_create("a", None, None);
         let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
@@ -223,7 +224,7 @@ mod tests {
         let (engine, sb) = engine();
         let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
         let locked = sb.cgroup_wbs.made.lock();
-        commit::unit_left_unstable(inode.arc(), commit::failures_of(&inode));
+        commit::note_unit_unstable(inode.arc(), commit::failures_of(&inode));
         drop(locked);
         drop((inode, engine));
     }

@@ -1,4 +1,4 @@
-//! A wb for each tenant of a volume: made, contested, moved to, drained.
+//! The wb of each tenant on a volume: created, contested, switched to, drained.
 //!
 //! ```text
 //!  first dirtying             steady foreign majority             Engine::memcg_offline
@@ -6,8 +6,8 @@
 //!   [lifecycle]                                 [switch]                      |
 //!                                                             last reference put --> released
 //! ```
-//! [`pending`] is where switches wait, and from where an unmount takes those of its volume back; [`drain`] is how it waits
-//! for the others.
+//! Queued switches wait in [`pending`], from where an unmount takes back those of its volume. [`drain`] waits for the
+//! others.
 //!
 //! # Kernel counterpart
 //! `cgwb_create`, `inode_switch_wbs`, `cleanup_offline_cgwb`, `cgroup_writeback_umount`; sem. 1.7, 1.8, 5, 6.3.

@@ -1,11 +1,11 @@
-//! Emptying a wb whose tenant has gone offline: its clean inodes go to the nearest tenant above that is online.
+//! Empties a wb whose tenant has gone offline: its clean inodes move to the nearest ancestor that is online.
 //!
-//! Dirty inodes stay until they are written: moved up they would evade the tenant's limits. When the last of them becomes
-//! clean, the wb is woken and comes here again.
+//! Dirty inodes stay until they are written, since they would evade the tenant's limits if they moved up. When the last
+//! of them becomes clean, the wb is woken and this runs again.
 //!
 //! # Kernel counterpart
-//! `cleanup_offline_cgwb`; sem. 5.7. Differs: a wb that has dirty inodes is looked at again when it has none, not when
-//! the next tenant goes offline.
+//! `cleanup_offline_cgwb`; sem. 5.7. Differs: a wb with dirty inodes is revisited when it has none left, not when the
+//! next tenant goes offline.
 
 use slackwater_sync::shim::Arc;
 
@@ -13,13 +13,13 @@ use crate::super_block::SuperBlock;
 use crate::writeback::BdiWriteback;
 use crate::writeback::cgwb::switch::Switch;
 
-/// Inodes that one context moves. Kernel: `WB_MAX_INODES_PER_ISW` of a 1024-byte allocation.
+/// Inodes moved by one context. Kernel: `WB_MAX_INODES_PER_ISW` for an allocation of 1024 bytes.
 const INODES_PER_CONTEXT: usize = 126;
 
 impl BdiWriteback {
-    /// Has the clean inodes of a killed wb moved, once it has no others.
+    /// Moves the clean inodes of a killed wb away once it has no other inodes.
     pub(in crate::writeback) fn cleanup_offline(self: &Arc<Self>, sb: &Arc<SuperBlock>) {
-        // All at once: those that are refused, because their last name is gone, are not to hide the others behind them.
+        // All at once: inodes that are refused, because they are unlinked, must not hide those behind them.
         let mut inodes = {
             let lists = self.lists.lock();
             if lists.has_unclean() { Vec::new() } else { lists.attached() }

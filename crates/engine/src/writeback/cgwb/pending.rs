@@ -1,33 +1,33 @@
-//! The switches that no thread is at: where they wait for their grace period and for a flusher, and how an unmount takes
+//! Switches that no thread is working on: where they wait for a grace period and a flusher, and how an unmount takes
 //! them back.
 //!
 //! # Invariants
-//! Q1. Contexts of a wb go from `pending` to `waiting` to `ready`. To a batch in `waiting` nothing is added, and its own
-//!     callback takes it off: callbacks run in their order, and one thread at a time runs a wb.
-//! Q2. A form may refuse to queue a context once ACTIVE is clear ([`Drain::may_queue`](super::drain::Drain::may_queue)),
-//!     and asks with `switches` locked. Then those that [`SuperBlock::cancel_switches`] finds under that lock, after
-//!     ACTIVE was cleared, are the last. What else is in flight a thread is at, to queue it or to do it: none of
-//!     that waits for anything.
+//! Q1. Contexts of a wb move from `pending` to `waiting` to `ready`. Nothing is added to a batch in `waiting`, and the
+//!     batch's own callback takes it off. Callbacks run in order, and one thread at a time runs a wb.
+//! Q2. A form may refuse to queue a context once ACTIVE is clear
+//!     ([`Drain::may_queue`](super::drain::Drain::may_queue)); it is asked with `switches` locked. So after ACTIVE is
+//!     cleared, the contexts that [`SuperBlock::cancel_switches`] finds under that lock are the last. Any other switch
+//!     in flight is being queued or executed by a thread, which waits for nothing.
 //!
 //! # Lock order
-//! `BdiWriteback::switches` is a leaf. It is dropped before a context is cancelled.
+//! `BdiWriteback::switches` is a leaf. It is released before a context is cancelled.
 //!
 //! # Kernel counterpart
-//! `switch_wbs_ctxs` of a wb. There is none of the cancelling: Linux lets an unmount wait for the job.
+//! `switch_wbs_ctxs` of a wb. Cancelling has no counterpart: Linux lets an unmount wait for the work item.
 
 use std::collections::VecDeque;
 
 use crate::super_block::SuperBlock;
 use crate::writeback::cgwb::switch::Context;
 
-/// Contexts of a wb that are not being done.
+/// Contexts of a wb that no thread is executing.
 #[derive(Default)]
 pub(crate) struct Switches {
     /// Their grace period has not begun.
     pending: Vec<Context>,
-    /// Batches that wait for the end of theirs, the oldest first. One that was cancelled is empty.
+    /// Batches in their grace period, oldest first. A cancelled batch is empty.
     waiting: VecDeque<Vec<Context>>,
-    /// To be done.
+    /// Ready to be executed.
     ready: Vec<Context>,
 }
 
@@ -36,7 +36,8 @@ impl Switches {
         self.pending.push(context);
     }
 
-    /// Makes what is pending a batch, whose grace period begins next, and says how much it is. None is begun for nothing.
+    /// Turns the pending contexts into a batch, whose grace period the caller starts next, and returns its size. An
+    /// empty batch is not added.
     pub(super) fn begin_grace(&mut self) -> usize {
         let batch = std::mem::take(&mut self.pending);
         let contexts = batch.len();
@@ -46,7 +47,7 @@ impl Switches {
         contexts
     }
 
-    /// The grace period of the oldest batch has ended. Returns how much of it is ready.
+    /// Ends the grace period of the oldest batch and returns how many of its contexts are ready.
     pub(super) fn end_grace(&mut self) -> usize {
         let batch = self.waiting.pop_front().unwrap_or_default();
         let contexts = batch.len();
@@ -54,12 +55,12 @@ impl Switches {
         contexts
     }
 
-    /// To be done now.
+    /// Takes the contexts that are ready.
     pub(super) fn take_ready(&mut self) -> Vec<Context> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Wherever they wait.
+    /// Takes all contexts, in whatever state.
     pub(super) fn take_all(&mut self) -> Vec<Context> {
         let mut contexts = self.take_ready();
         contexts.extend(self.waiting.iter_mut().flat_map(std::mem::take));
@@ -69,10 +70,10 @@ impl Switches {
 }
 
 impl SuperBlock {
-    /// Takes back every switch of this volume that no thread is at. The volume is not active any more (Q2).
+    /// Takes back every switch of this volume that no thread is working on. The volume must no longer be active (Q2).
     ///
     /// # Blocking
-    /// Never: no grace period is waited for, and no flusher.
+    /// Never: it waits for no grace period and no flusher.
     pub(super) fn cancel_switches(&self) {
         for wb in self.wbs() {
             let cancelled = wb.switches.lock().take_all();

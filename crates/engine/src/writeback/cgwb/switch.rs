@@ -1,21 +1,22 @@
-//! Giving an inode another wb: asked for, prepared, queued, and done a grace period later.
+//! Switches an inode to another wb: requested, prepared, queued, and executed a grace period later.
 //!
 //! # Invariants
-//! S1. A context holds references to its inodes and one to the wb they go to, until the job has ended.
-//! S2. Between *prepare* and the end of the job `Inode::is_switching` is set. What pins the volume meanwhile is the
-//!     matter of the form ([`Drain`]); the pin is taken before the look at ACTIVE and given back after the inode.
-//! S3. A batch is taken off `pending` first and a grace period passes then, so every context in it had its inodes marked
-//!     before that began (W2 of `inode::owner`).
-//! S4. A switch may be dropped at any step before its job: correctness never depends on one. That takes no grace period,
-//!     since the inode keeps its wb: whoever counts, with the state's lock or without, counts for the same one.
+//! S1. A context holds references to its inodes and one to the target wb until it has been executed.
+//! S2. `Inode::is_switching` is set from *prepare* to the end of the execution. What pins the volume meanwhile depends
+//!     on the form ([`Drain`]). The pin is taken before ACTIVE is checked and dropped after the inode.
+//! S3. A batch is taken off `pending` before its grace period begins, so the inodes of every context in it were marked
+//!     before that (W2 of `inode::owner`).
+//! S4. A switch may be dropped at any step before it is executed: correctness never depends on one. Dropping it needs
+//!     no grace period, because the inode keeps its wb. Code that counts pages, with the state's lock or without it,
+//!     therefore counts on the same wb.
 //!
 //! # Lock order
-//! Both wbs' `LIST_LOCK`s, then the inode's state. No lock is held when an inode is let go of.
+//! Both wbs' `LIST_LOCK`s, then the inode's state. No lock is held when an inode reference is dropped.
 //!
 //! # Kernel counterpart
 //! `inode_switch_wbs`, `inode_prepare_wbs_switch`, `inode_switch_wbs_work_fn`; sem. 5.3, 5.5, 5.6. Differs: an inode
-//! keeps its place by age; a sync goes by inodes and not by wbs, so none can slip past it and no `wb_switch_rwsem`
-//! keeps switches and syncs apart.
+//! keeps its place by age. A sync iterates over inodes, not wbs, so it cannot miss an inode that is switching, and no
+//! `wb_switch_rwsem` is needed to exclude switches from syncs.
 
 use slackwater_sync::lock::{Condvar, Mutex, lock_two};
 use slackwater_sync::shim::Arc;
@@ -31,30 +32,30 @@ use crate::writeback::cgwb::Foreign;
 use crate::writeback::cgwb::drain::{Drain, DrainCosts, UmountForm};
 use crate::writeback::io_lists::ListName;
 
-/// Contexts in flight beyond which no foreign switch is begun. Kernel: `WB_FRN_MAX_IN_FLIGHT`.
+/// No foreign switch is begun while more contexts than this are in flight. Kernel: `WB_FRN_MAX_IN_FLIGHT`.
 const MAX_IN_FLIGHT: u32 = 1024;
 
-/// Inodes on their way to one wb.
+/// Inodes being switched to one wb.
 pub(crate) struct Context {
     inodes: Vec<Arc<Inode>>,
     target: Arc<BdiWriteback>,
     phase: usize,
 }
 
-/// What an engine knows of all switches.
+/// State of all switches of an engine.
 pub(crate) struct SwitchQueue {
-    /// Contexts from their beginning to the end of their job. Kernel: `isw_nr_in_flight`.
+    /// Contexts from their creation to the end of their execution. Kernel: `isw_nr_in_flight`.
     in_flight: AtomicU32,
     queued: Mutex<Queued>,
     ended: Condvar,
     form: &'static dyn Drain,
     pub(crate) costs: DrainCosts,
     switched: AtomicU64,
-    /// Times that a switch met a volume that had been evicted under it.
+    /// Switches that found their volume evicted.
     dead_uses: AtomicU64,
 }
 
-/// Queued contexts, of before and after the last flush began.
+/// Numbers of contexts queued before and after the last flush began.
 #[derive(Default)]
 struct Queued {
     phase: usize,
@@ -79,7 +80,7 @@ impl SwitchQueue {
         self.form
     }
 
-    /// Switches of all volumes in flight.
+    /// Switches in flight, of all volumes.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::SeqCst)
     }
@@ -107,10 +108,10 @@ impl SwitchQueue {
         }
     }
 
-    /// Waits until every context queued before the call is done. Kernel: `flush_workqueue`.
+    /// Waits until every context queued before the call has been executed. Kernel: `flush_workqueue`.
     ///
     /// # Blocking
-    /// For their grace periods and jobs, of all volumes, and for other flushes.
+    /// Waits for the grace periods and the execution of contexts of all volumes, and for other flushes.
     pub(super) fn flush(&self, engine: &Shared) {
         might_sleep();
         let mut queued = self.queued.lock();
@@ -134,20 +135,20 @@ impl SwitchQueue {
     }
 }
 
-/// A switch that has been counted and has a wb to go to, and no inodes yet.
+/// A switch that has been counted and has a target wb, but no inodes yet.
 pub(super) struct Switch<'a> {
     sb: &'a SuperBlock,
     target: Arc<BdiWriteback>,
 }
 
 impl<'a> Switch<'a> {
-    /// Takes the caller's reference to `target`, a wb of `sb`.
+    /// Takes over the caller's reference to `target`, a wb of `sb`.
     pub(super) fn begin(sb: &'a SuperBlock, target: Arc<BdiWriteback>) -> Self {
         sb.engine().switches.in_flight.fetch_add(1, Ordering::SeqCst);
         Self { sb, target }
     }
 
-    /// Prepares as many of `inodes` as can be, and queues them.
+    /// Prepares as many of `inodes` as possible, and queues them.
     pub(super) fn start(self, mut inodes: Vec<Arc<Inode>>) {
         let engine = self.sb.engine();
         let queue = &engine.switches;
@@ -218,7 +219,7 @@ fn trace_refused(inode: &Inode, cause: &str) {
 }
 
 impl Inode {
-    /// Has the inode moved to the wb of the tenant in `slot`, unless something is in the way. Kernel: `inode_switch_wbs`;
+    /// Moves the inode to the wb of the tenant in `slot`, unless something prevents it. Kernel: `inode_switch_wbs`;
     /// sem. 5.3.
     pub(super) fn switch_wbs(self: &Arc<Self>, slot: u32) {
         let engine = self.super_block().engine();
@@ -232,7 +233,7 @@ impl Inode {
 }
 
 impl BdiWriteback {
-    /// Does the switches to this wb that are ready, and starts the grace period of those that are not (S3).
+    /// Executes the switches to this wb that are ready, and starts the grace period of those that are pending (S3).
     pub(in crate::writeback) fn run_switches(self: &Arc<Self>, engine: &Shared) {
         let (ready, contexts) = {
             let mut switches = self.switches.lock();
@@ -255,7 +256,7 @@ impl BdiWriteback {
         }
     }
 
-    /// The engine goes away: nobody will do them.
+    /// Drops all switches when the engine is dropped: no thread will execute them.
     pub(crate) fn forget_switches(&self) {
         let forgotten = self.switches.lock().take_all();
         drop(forgotten);
@@ -263,7 +264,7 @@ impl BdiWriteback {
 }
 
 impl Context {
-    /// The job of one context; sem. 5.5.
+    /// Executes one context; sem. 5.5.
     fn run(self, engine: &Shared) {
         let queue = &engine.switches;
         let moved = self.inodes.iter().filter(|inode| move_inode(inode, &self.target)).count();
@@ -275,7 +276,7 @@ impl Context {
         self.end(engine);
     }
 
-    /// Leaves the inodes where they are (S4).
+    /// Leaves the inodes on their current wb (S4).
     pub(super) fn cancel(self, engine: &Shared) {
         for inode in &self.inodes {
             let state = inode.state.lock();
@@ -286,7 +287,7 @@ impl Context {
         self.end(engine);
     }
 
-    /// Lets go of the inodes, then of their volume (S2).
+    /// Drops the inodes, then the pins of their volume (S2).
     fn end(self, engine: &Shared) {
         let queue = &engine.switches;
         for inode in self.inodes {
@@ -306,7 +307,7 @@ impl Context {
     }
 }
 
-/// Moves one inode, with its counts and its place by age; sem. 5.6. False if it went away or is there already.
+/// Moves one inode, with its counts and its place by age; sem. 5.6. False if it was freed or is on `new` already.
 fn move_inode(inode: &Arc<Inode>, new: &Arc<BdiWriteback>) -> bool {
     loop {
         let old = inode.wb();
@@ -345,7 +346,7 @@ fn move_inode(inode: &Arc<Inode>, new: &Arc<BdiWriteback>) -> bool {
         let is_last = list.is_some_and(|list| list != ListName::Attached) && old.is_dying() && !from.has_unclean();
         drop((from, to));
         if is_last {
-            old.wake(); // its clean inodes are to move away, and nobody else will say so
+            old.wake(); // its flusher moves its clean inodes away, and nothing else would wake it
         }
         old.put();
         return true;

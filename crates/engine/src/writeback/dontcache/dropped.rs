@@ -1,4 +1,4 @@
-//! Pages on their way out of the cache.
+//! Pages being dropped behind from the cache.
 
 use slackwater_arena::{Arena, FrameId};
 
@@ -6,16 +6,16 @@ use crate::inode::Inode;
 use crate::page_cache::{LeafState, Mark, slots};
 use crate::units::PageIndex;
 
-/// Pages that left the cache, when a commit had made them durable or a DONTCACHE read had read them.
+/// Pages that have left the cache, after a commit made them durable or a DONTCACHE read copied them.
 #[derive(Default)]
 pub(crate) struct DroppedBehind {
     frames: Vec<FrameId>,
-    /// First pages of the leaves that are empty now.
+    /// First pages of the leaves that are now empty.
     emptied: Vec<PageIndex>,
 }
 
 impl DroppedBehind {
-    /// Takes those of the pages `clean`, of the leaf that begins at `base`, that are to leave (D3).
+    /// Takes the drop-behind pages among `clean`, in the leaf that begins at `base` (D3).
     pub(crate) fn take(&mut self, arena: &Arena, base: PageIndex, leaf: &mut LeafState, clean: u64) {
         let leaving = clean & leaf.bits(Mark::Dropbehind);
         if leaving == 0 {
@@ -25,8 +25,8 @@ impl DroppedBehind {
         self.remove(arena, base, leaf, leaving);
     }
 
-    /// Takes those of `pages`, of the leaf that begins at `base`, that a DONTCACHE read has brought. One that somebody else
-    /// reads keeps its mark.
+    /// Takes the pages among `pages` that a DONTCACHE read brought in, in the leaf that begins at `base`. A page that
+    /// another reader holds keeps its mark.
     pub(crate) fn take_read(&mut self, arena: &Arena, base: PageIndex, leaf: &mut LeafState, pages: u64) {
         let leaving = pages & leaf.bits(Mark::Dropbehind) & leaf.clean();
         if leaving != 0 {
@@ -41,12 +41,12 @@ impl DroppedBehind {
         }
     }
 
-    /// Gives back what they had.
+    /// Frees their frames and empty leaves.
     pub(crate) fn free(self, inode: &Inode) {
         let arena = &inode.super_block().engine().arena;
         self.frames.iter().for_each(|frame| arena.free(*frame));
         for leaf in self.emptied {
-            let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+            let _ = inode.mapping.remove_if_empty(leaf); // fails if a page was added meanwhile
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The form that was wrong: an empty queue was taken for "no switch is under way".
+//! The incorrect form: it takes an empty queue as proof that no switch is in progress.
 //!
-//! A switch that has been prepared and not yet queued is in neither place that is waited for. Its inode is referenced, so
-//! eviction skips it, and the job lets go of it on a volume that is gone; sem. 6.2.
+//! A switch that is prepared but not yet queued is not covered by either wait. Its inode is referenced, so eviction
+//! skips it, and the switch drops it on a volume that no longer exists; sem. 6.2.
 
 use slackwater_sync::shim::Arc;
 

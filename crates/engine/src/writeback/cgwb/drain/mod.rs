@@ -1,15 +1,16 @@
-//! What an unmount waits for so that no switch of the volume is left: one form per file, the last is the default.
+//! How an unmount waits for the volume's switches to end. One form per file; the last is the default.
 //!
-//! | form | waits, if any switch is in flight anywhere | correct |
+//! | form | waits, if any switch is in flight in the engine | correct |
 //! |---|---|---|
-//! | [`base`] | callback barrier, flush of the queue | no: a switch that is prepared and not queued is missed |
+//! | [`base`] | callback barrier, flush of the queue | no: misses a switch that is prepared but not queued |
 //! | [`race`] | grace period, callback barrier, flush | yes |
 //! | [`rmbarrier`] | grace period, flush | yes |
-//! | [`per_sb`] | until the volume's count is zero; takes back what no thread is at | yes, and depends on this volume alone |
+//! | [`per_sb`] | until the volume's count is zero; takes back switches that no thread is working on | yes, and depends on this volume alone |
 //!
 //! # Kernel counterpart
-//! `cgroup_writeback_umount` in four versions; sem. 6.3. The first three are kept for what they cost. The last differs: it
-//! takes back what a flusher has not begun, where Linux waits for the flusher and for its grace period.
+//! `cgroup_writeback_umount` in four versions; sem. 6.3. The first three are kept to measure their cost. The last
+//! differs: it takes back switches that a flusher has not begun, whereas Linux waits for the flusher and its grace
+//! period.
 
 mod base;
 mod per_sb;
@@ -25,45 +26,46 @@ use slackwater_sync::shim::{Arc, smp_mb};
 use crate::engine::Shared;
 use crate::super_block::SuperBlock;
 
-/// Both sides of the agreement between a switch and an unmount. What is given here is how it was before a volume had a
-/// count: a switch is in the engine's count alone, which the unmount reads.
+/// Both sides of the protocol between a switch and an unmount. The default methods are those from before the count per
+/// super block: a switch is counted only for the whole engine, and the unmount reads that count.
 pub(crate) trait Drain: Send + Sync {
-    /// A switch begins to look at an inode of `sb`. False: the volume is going away, and nothing is pinned.
+    /// Pins `sb` before a switch checks an inode of it. False: the volume is being unmounted, and nothing is pinned.
     fn pin(&self, _sb: &SuperBlock) -> bool {
-        smp_mb(); // between the engine's count and the look at ACTIVE; pairs with that of `is_any_in_flight`
+        smp_mb(); // between the engine's count and the check of ACTIVE; pairs with the one in `is_any_in_flight`
         true
     }
 
-    /// It has let go of the inode.
+    /// Called after the switch has dropped the inode.
     fn unpin(&self, _sb: &SuperBlock) {}
 
-    /// Whether a switch may be queued that has an inode of `sb`, or is to let go of it. Called with its queue locked.
+    /// Whether a switch with an inode of `sb` may be queued; if not, it must drop the inode. Called with the queue
+    /// locked.
     fn may_queue(&self, _sb: &SuperBlock) -> bool {
         true
     }
 
-    /// What a switch keeps open from before it prepares until it is queued.
+    /// The read section that a switch keeps open from before it prepares until it is queued.
     fn section<'a>(&self, _domain: &'a Domain) -> Option<Guard<'a>> {
         None
     }
 
-    /// Waits until no switch has an inode of `sb`, which is not active any more.
+    /// Waits until no switch has an inode of `sb`, which is no longer active.
     ///
     /// # Blocking
     /// Yes.
     fn drain(&self, sb: &Arc<SuperBlock>);
 }
 
-/// Which of the forms an engine uses. For experiments and tests; [`UmountForm::PerSb`] is right.
+/// The form an engine uses. For experiments and tests; [`UmountForm::PerSb`] is the right one.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub enum UmountForm {
     /// As in Linux before the fix: wrong.
     Base,
-    /// The fix: one grace period more.
+    /// The fix: one more grace period.
     Race,
     /// Without the callback barrier.
     RmBarrier,
-    /// As in Linux 7.2: a count per super block. And switches are taken back.
+    /// As in Linux 7.2: a count per super block. In addition, switches are taken back.
     #[default]
     PerSb,
 }
@@ -79,7 +81,7 @@ impl UmountForm {
     }
 }
 
-/// What drains have waited for.
+/// Counters of what drains waited for.
 #[derive(Default)]
 pub(crate) struct DrainCosts {
     drains: AtomicU64,
@@ -90,7 +92,7 @@ pub(crate) struct DrainCosts {
     ns: AtomicU64,
 }
 
-/// What the unmounts of an engine have waited for so far, while they drained the switches of their volumes.
+/// What the unmounts of an engine have waited for so far while draining the switches of their volumes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct DrainStats {
@@ -98,13 +100,13 @@ pub struct DrainStats {
     pub drains: u64,
     /// Normal grace periods.
     pub grace_periods: u64,
-    /// Callback barriers: every callback of the engine has run.
+    /// Callback barriers, which wait until every callback of the engine has run.
     pub barriers: u64,
-    /// Flushes of the queue of all volumes' switches.
+    /// Flushes of the switch queue, which covers all volumes.
     pub flushes: u64,
     /// Drains that found a switch of their own volume in flight.
     pub waits: u64,
-    /// Time inside drains, all together.
+    /// Total time spent in drains.
     pub time: Duration,
 }
 
@@ -126,7 +128,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether a switch of any volume is in flight, for who has cleared ACTIVE.
+/// Whether a switch of any volume is in flight. The caller has cleared ACTIVE.
 fn is_any_in_flight(engine: &Shared) -> bool {
     smp_mb();
     engine.switches.in_flight() != 0
@@ -148,12 +150,11 @@ fn flush_queue(engine: &Shared) {
 }
 
 impl SuperBlock {
-    /// Waits until no switch has an inode of this volume, which is not active any more. Kernel:
-    /// `cgroup_writeback_umount`.
+    /// Waits until no switch has an inode of this volume, which is no longer active. Kernel: `cgroup_writeback_umount`.
     ///
     /// # Blocking
-    /// Yes; in the default form for threads alone that are about to queue or to do a switch of this volume, and for no
-    /// grace period.
+    /// Yes. In the default form it waits only for threads that are queuing or executing a switch of this volume, and
+    /// for no grace period.
     pub(crate) fn drain_switches(self: &Arc<Self>) {
         let engine = self.engine();
         let costs = &engine.switches.costs;

@@ -1,12 +1,12 @@
-//! The form in use: a count per super block, pinned before the look at ACTIVE and let go of after the inode.
+//! The default form: a count per super block, raised before the check of ACTIVE and dropped after the inode.
 //!
-//! Either the unmount sees the pin and waits, or the switch sees that ACTIVE is clear and has touched nothing: the barrier
-//! pair is that of [`slackwater_sync::InFlight`]. No grace period, no queue and no other volume is waited for; sem. 6.4,
-//! 6.5.
+//! Either the unmount sees the pin and waits, or the switch sees that ACTIVE is clear and has touched nothing. The
+//! barrier pair is that of [`slackwater_sync::InFlight`]. It waits for no grace period, no queue and no other volume;
+//! sem. 6.4, 6.5.
 //!
-//! A volume's own switches, which wait for a grace period and for a flusher, are taken back: nobody needs to know any more
-//! whose its inodes are. So the unmount waits for those alone that a thread is at, between *prepare* and *queue* or in its
-//! job; Q2 of [`super::super::pending`].
+//! Queued switches of the volume, which wait for a grace period and a flusher, are taken back: which wb owns the inodes
+//! no longer matters. So the unmount waits only for switches that a thread is working on, between *prepare* and *queue*
+//! or in their execution; Q2 of [`super::super::pending`].
 
 use slackwater_sync::shim::Arc;
 
@@ -18,7 +18,8 @@ pub(super) struct PerSb;
 
 impl Drain for PerSb {
     fn pin(&self, sb: &SuperBlock) -> bool {
-        // Once seen clear it stays clear: no need to disturb the unmount. Seen set, it proves nothing.
+        // Once clear, ACTIVE stays clear, so there is no need to disturb the unmount. If it is set, that proves nothing
+        // yet.
         if sb.alive().is_err() {
             return false;
         }

@@ -1,7 +1,8 @@
-//! The first form that is right: a switch is queued within the read section in which it looked at ACTIVE.
+//! The first correct form: a switch is queued within the read section in which it checked ACTIVE.
 //!
-//! A grace period that begins after ACTIVE was cleared ends after every switch that saw it set has queued itself. The
-//! barrier made sure, when queuing went through a callback, that the callback had run; it is kept for what it costs.
+//! A grace period that begins after ACTIVE was cleared ends only after every switch that saw it set has queued itself.
+//! The barrier dates from when queuing went through a callback, and ensured that the callback had run. It is kept to
+//! measure its cost.
 
 use slackwater_sync::rcu::{Domain, Guard};
 use slackwater_sync::shim::Arc;

@@ -1,4 +1,4 @@
-//! As [`super::race`], without the barrier: since queuing is direct, a flush of the queue covers all that was queued.
+//! Like [`super::race`], without the barrier: queuing is direct, so a flush of the queue covers all queued switches.
 
 use slackwater_sync::rcu::{Domain, Guard};
 use slackwater_sync::shim::Arc;
