@@ -1,7 +1,7 @@
 //! The prose of a file, as sentences.
 //!
 //! Documents are Markdown, and so are comments: fenced code is left out, code spans count as one word, and a heading, a list
-//! item or a cell of a table is a paragraph of its own. Strings of the product are prose if they have a few words.
+//! item or a part of a table's cell is a paragraph of its own. Strings of the product are prose if they have a few words.
 
 use crate::tidy::tree::File;
 
@@ -89,7 +89,7 @@ impl Paragraphs {
             self.finish();
         } else if line.starts_with('|') {
             self.finish();
-            self.all.extend(spans_removed(line).split('|').map(|cell| (number, cell.to_owned())));
+            self.all.extend(spans_removed(line).split(['|', ';']).map(|part| (number, part.to_owned())));
         } else if let Some(heading) = line.strip_prefix('#') {
             self.finish();
             self.all.push((number, spans_removed(heading.trim_start_matches('#'))));
@@ -132,9 +132,17 @@ fn item(line: &str) -> bool {
     ["-", "*", "+"].contains(&first) || is_label
 }
 
-/// `text` with a word in the place of each code span.
+/// `text` with a word in the place of each code span, and without the targets of links.
 fn spans_removed(text: &str) -> String {
-    text.split('`').enumerate().map(|(part, text)| if part % 2 == 0 { text } else { "CODE" }).collect()
+    let text: String =
+        text.split('`').enumerate().map(|(part, text)| if part % 2 == 0 { text } else { "CODE" }).collect();
+    let mut parts = text.split("](");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        whole.push(']');
+        whole.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    whole
 }
 
 /// `text` with a word in the place of each `{value}`.
@@ -158,16 +166,19 @@ fn split(line: usize, paragraph: &str) -> Vec<Sentence> {
             sentence.text.push(' ');
         }
         sentence.text.push_str(word);
-        let end = word.trim_end_matches([')', '"', '*', '_', '\'', ']']);
-        let is_abbreviation = ABBREVIATIONS.iter().any(|short| end.to_lowercase().ends_with(short));
-        let follows =
-            words.get(at + 1).and_then(|next| next.trim_start_matches(['(', '"', '*', '_', '[']).chars().next());
-        if end.ends_with(['.', '?', '!'])
-            && !is_abbreviation
-            && follows.is_some_and(|letter| letter.is_uppercase() || letter.is_ascii_digit())
-        {
+        if is_end(word) && words.get(at + 1).is_some_and(|next| is_start(next)) {
             sentences.push(Sentence { line, text: String::new() });
         }
     }
     sentences
+}
+
+fn is_end(word: &str) -> bool {
+    let word = word.trim_end_matches([')', '"', '*', '_', '\'', ']']).to_lowercase();
+    word.ends_with(['.', '?', '!']) && !ABBREVIATIONS.iter().any(|short| word.ends_with(short))
+}
+
+fn is_start(word: &str) -> bool {
+    let first = word.trim_start_matches(['(', '"', '*', '_', '[']).chars().next();
+    word.starts_with('[') || first.is_some_and(|letter| letter.is_uppercase() || letter.is_ascii_digit())
 }
