@@ -1,8 +1,10 @@
 //! All checks of the project in one command: `cargo xtask ci`, the same on a laptop and in CI.
 //!
-//! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs
-//! that tests run, [`licences`] and [`tidy`] are the two checks that no standard tool makes, and [`suites`] runs real programs on a mounted directory. Warnings are errors here and nowhere else.
+//! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs that tests run.
+//! [`licences`] and [`tidy`] are the checks that no standard tool makes, and [`suites`] runs real programs on a mounted
+//! directory. [`api`] lists the public API of the libraries. Warnings are errors here and nowhere else.
 
+mod api;
 mod cargo;
 mod licences;
 mod packages;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["suites", ref options @ ..] if !options.is_empty() => suites::run(options),
+        ["api"] => tidy::rewrite_api(),
         ["ci"] => steps::run(steps::STEPS.iter()),
         ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),
         [name] if steps::STEPS.iter().any(|step| step.name == name) => {

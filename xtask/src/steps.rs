@@ -42,6 +42,7 @@ pub(crate) fn help() -> String {
     for step in &STEPS {
         text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
     }
+    text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n";
     text + "\n" + &suites::help()
 }
 

@@ -4,6 +4,7 @@
 //! rules. A rule is a function from the tree to its findings, has its line in [`RULES`] and its own test
 //! on small inline sources. A rule that refuses something names what to do instead.
 
+mod api;
 mod arrows;
 mod names;
 mod promises;
@@ -16,6 +17,7 @@ mod tunables;
 
 use std::path::Path;
 
+pub(crate) use api::rewrite as rewrite_api;
 use tree::Tree;
 
 /// Where a rule is broken, and what to do about it.
@@ -34,7 +36,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 17] = [
+const RULES: [(&str, Rule); 18] = [
     ("file-length", shape::file_length),
     ("module-doc", shape::module_doc),
     ("ascii", shape::ascii),
@@ -51,6 +53,7 @@ const RULES: [(&str, Rule); 17] = [
     ("promise", promises::promises),
     ("readme", promises::readme),
     ("tunable", tunables::tunables),
+    ("api", api::listings),
     ("prose", prose::prose),
 ];
 
