@@ -1,6 +1,6 @@
 //! The programs that tests run on a mounted directory: installed from Debian's packages where that is possible.
 //!
-//! Root on a machine with apt has them installed. Elsewhere the tests that need a missing one are skipped, and say so.
+//! Root on a machine with apt installs them. Elsewhere the tests that need a missing one are skipped and listed.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("mkfs.xfs", "xfsprogs"),
 ];
 
-/// Where programs come from that every Debian has.
+/// The package manager that every Debian has.
 const ESSENTIAL: [(&str, &str); 4] =
     [("setpriv", "util-linux"), ("tar", "tar"), ("timeout", "coreutils"), ("umount", "mount")];
 
@@ -31,7 +31,7 @@ pub(crate) fn package_of(program: &str) -> Option<&'static str> {
     listed.find(|(name, _)| *name == program).map(|(_, package)| *package)
 }
 
-/// Installs what is missing, or says why not.
+/// Installs the missing programs, or says why it cannot.
 pub(crate) fn install() {
     let missing: Vec<_> =
         PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();

@@ -32,7 +32,7 @@ pub(crate) const STEPS: [Step; 11] = [
     Step { name: "licences", about: "licences of all dependencies", is_slow: false, run: licences },
 ];
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub(crate) fn help() -> String {
     let mut text = String::from(
         "cargo xtask ci           all checks, in this order; stops at the first failure\n\
@@ -107,7 +107,7 @@ fn test() -> Result<TestCount, String> {
 fn heavy() -> Result<TestCount, String> {
     let long = "test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored";
     let mut count = Cargo::new(long).run_tests()?;
-    // What goes wrong at random moments of a mount, as often as is promised.
+    // Kills at random moments of a mount, as often as the documents promise.
     count += Cargo::new("test --release -p slackwater-cli --test mounts -- kills:: crash_mix:: load::")
         .env("SLACKWATER_MOUNT_KILLS", "100")
         .env("SLACKWATER_MOUNT_RUNS", "20")
@@ -149,7 +149,7 @@ fn licences() -> Result<TestCount, String> {
 }
 
 /// Runs the test targets `<tool>_*` of every package under the tool's cfg, each tool with its own target folder.
-/// A package in `required` without such a target is an error: its checks would vanish unnoticed.
+/// A package in `required` without such a target is an error: otherwise its checks would disappear unnoticed.
 fn model_check(tool: &str, required: &[&str]) -> Result<TestCount, String> {
     let mut count = TestCount::default();
     let mut found = false;

@@ -9,7 +9,7 @@ pub(super) const SUITE: Suite = Suite { name: "fio", about: "blocks with checksu
 /// MiB that each job writes.
 const MEBIBYTES: (u32, u32) = (1024, 64);
 
-/// Name and what differs. More than the cache holds is written by all of them together.
+/// Names and options. Together the jobs write more than the cache holds.
 const JOBS: [(&str, &str); 8] = [
     ("random", "--rw=randwrite --ioengine=psync --bs=4k --verify_backlog=1024"),
     ("sequential", "--rw=write --ioengine=psync --bs=1m"),
@@ -32,7 +32,7 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
             let program = Program::new("fio").arg(format!("--name={name}")).arg("--directory").arg(folder);
             program.args(&format!("--size={mebibytes}m {options} {ALWAYS}")).seconds(effort.pick(900, 90))
         };
-        // fio leaves a file with the state of its verification where it is started.
+        // fio writes the state of its verification to the directory that it starts in.
         job(ground.path()).within(ground.beside()).run(&log)?;
     }
     Ok(format!("{} jobs of {mebibytes} MiB", JOBS.len()))

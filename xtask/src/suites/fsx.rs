@@ -1,4 +1,4 @@
-//! fsx: a random history of one file, every read compared with what was written; mapped and unmapped.
+//! fsx: a random history of one file, each read compared with the expected bytes; mapped and unmapped.
 
 use std::fs;
 
@@ -17,8 +17,8 @@ const SEEDS: [u32; 3] = [1, 42, 20_260_101];
 /// Operations of each seed.
 const OPERATIONS: (u32, u32) = (100_000, 10_000);
 
-/// Every operation that fsx knows. The file is large beside a unit of write-back, and most operations are no
-/// multiple of a page.
+/// Every operation that fsx knows. The file is large beside a unit of write-back, and most operations are not
+/// a multiple of a page.
 const CONFIGURATION: &str = "\
 flen = 2097152
 [opsize]
@@ -45,9 +45,9 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     let configuration = ground.beside().join("fsx.toml");
     fs::write(&configuration, CONFIGURATION).map_err(|error| cannot(&configuration, &error))?;
     let operations = effort.pick(OPERATIONS.0, OPERATIONS.1);
-    // All at once, each on a file of its own.
+    // All in parallel, each on its own file.
     let start = |seed: &u32| {
-        // Where fsx leaves what a file should have held.
+        // fsx saves the expected content here.
         let artifacts = ground.beside().join(format!("artifacts-{seed}"));
         make_open_directory(&artifacts)?;
         Program::new(&program)

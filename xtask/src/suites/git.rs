@@ -51,7 +51,7 @@ rm -rf 0
 git checkout -q -- .
 "#;
 
-/// Looks at what is left of it, where it ended up.
+/// Checks the repositories in the source after the unmount.
 const CHECK: &str = r#"
 for r in repository linked copied; do
     git -C $r fsck --full --strict
@@ -64,7 +64,7 @@ test "$(git -C repository rev-parse HEAD^{tree})" = "$(git -C copied rev-parse H
 
 fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     let (files, commits) = (effort.pick(FILES.0, FILES.1), effort.pick(COMMITS.0, COMMITS.1));
-    // Nobody's settings but these.
+    // No settings of the user or the system.
     let git = |script: &str| {
         let mut program = Program::shell(script).seconds(effort.pick(900, 120)).env("HOME", "/nonexistent");
         for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"] {

@@ -1,7 +1,7 @@
-//! Where a suite works: a mounted directory of its own, or a plain one.
+//! The directory that a suite works in: a mount of its own, or a plain directory.
 //!
-//! Whatever happens, nothing stays mounted and no process stays behind: a guard ends what it started, and the
-//! process that serves a mount gets SIGTERM, at which it unmounts, when this one dies.
+//! No mount and no process outlives the suite. A guard ends what it started. If this process dies, the process that serves
+//! the mount receives SIGTERM and unmounts.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use super::program::{Program, cannot, tail};
 
-/// Small beside what the suites write, so that they meet write-back, eviction and writers that wait.
+/// Less than the suites write, so that write-back, eviction and blocked writers occur.
 const CACHE: &str = "256MiB";
 const MOUNT_SECONDS: u64 = 30;
 const UMOUNT_SECONDS: u32 = 60;
-/// Time for a process whose mount was taken away.
+/// Time for a process to end after its unmount.
 const FAREWELL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The directory of a run, which everybody may enter.
+/// The directory of a run, which all users may enter.
 pub(super) struct Home {
     path: PathBuf,
     is_kept: bool,
@@ -39,7 +39,7 @@ impl Home {
         &self.path
     }
 
-    /// Lets it stay, for those who look for what went wrong.
+    /// Keeps the directory, for a look at the failure.
     pub(super) fn keep(&mut self) {
         self.is_kept = true;
     }
@@ -50,7 +50,7 @@ impl Drop for Home {
         if self.is_kept || fs::remove_dir_all(&self.path).is_ok() {
             return;
         }
-        // A stressor that was ended may leave files that nobody may change.
+        // A killed stressor may leave immutable files.
         let _ = Command::new("chattr").args(["-R", "-f", "-i", "-a"]).arg(&self.path).status();
         if let Err(error) = fs::remove_dir_all(&self.path) {
             println!("cannot remove {}: {error}", self.path.display());
@@ -58,13 +58,13 @@ impl Drop for Home {
     }
 }
 
-/// Where one suite works.
+/// The surroundings of one suite.
 pub(super) struct Ground {
-    /// The directory in question.
+    /// The directory under test.
     path: PathBuf,
-    /// Where its files are in the end.
+    /// The directory that has its files after the unmount.
     source: PathBuf,
-    /// Room beside it, on an ordinary file system.
+    /// A directory for other files, on an ordinary file system.
     beside: PathBuf,
     log: PathBuf,
     mounted: Option<Mounted>,
@@ -95,12 +95,12 @@ impl Ground {
         &self.path
     }
 
-    /// A directory on the file system below, for what is compared and for what only helps.
+    /// A directory on the file system below, for copies to compare and for tools.
     pub(super) fn beside(&self) -> &Path {
         &self.beside
     }
 
-    /// Where the output of programs goes.
+    /// The log that receives the output of programs.
     pub(super) fn log(&self) -> &Path {
         &self.log
     }
@@ -110,7 +110,7 @@ impl Ground {
         self.mounted.is_some()
     }
 
-    /// Unmounts, and answers the directory that must now hold everything. Of a plain directory it is that itself.
+    /// Unmounts, and returns the directory that must now hold all files. A plain directory returns itself.
     pub(super) fn settle(&mut self) -> Result<&Path, String> {
         if let Some(mounted) = self.mounted.take() {
             mounted.umount()?;
@@ -130,7 +130,7 @@ struct Mounted {
 
 impl Mounted {
     fn new(binary: &Path, source: &Path, mountpoint: &Path, log: &Path) -> Result<Mounted, String> {
-        // Ours to remove, should the process not be there to do it.
+        // Removed here in case the process is no longer there to do it.
         let arena = Path::new("/dev/shm").join(format!("slackwater-suites-{}.arena", std::process::id()));
         let output = File::create(log).map_err(|error| cannot(log, &error))?;
         let errors = output.try_clone().map_err(|error| cannot(log, &error))?;
@@ -154,7 +154,7 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// The ordinary way out. It fails when the unmount does, when the process does not end, or not well.
+    /// Unmounts in the ordinary way. Fails if the unmount fails, or if the process does not end with status 0.
     fn umount(mut self) -> Result<(), String> {
         Program::new(&self.binary)
             .arg("umount")
@@ -179,7 +179,7 @@ impl Drop for Mounted {
         if is_mounted(&self.mountpoint) {
             let _ = Command::new("umount").arg("--lazy").arg(&self.mountpoint).status();
         }
-        // Time to bring in what it has. Then it is killed, by its id: it is our child, nobody else can have the number.
+        // Time to write its data back. Then it is killed by its id, which is still valid: it is a child of this process.
         let start = Instant::now();
         while start.elapsed() < FAREWELL && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(PAUSE);
@@ -196,7 +196,7 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == path))
 }
 
-/// Makes a directory in which everybody may make files.
+/// Makes a directory in which all users may make files.
 pub(super) fn make_open_directory(path: &Path) -> Result<(), String> {
     fs::create_dir(path).map_err(|error| cannot(path, &error))?;
     fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(|error| cannot(path, &error))

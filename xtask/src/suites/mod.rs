@@ -1,10 +1,10 @@
 //! Real programs on a mounted directory: `cargo xtask suites [--long] [--on DIR] [--binary FILE] [SUITE...]`.
 //!
 //! Each file with a [`Suite`] is one of them. [`ground`] gives it a directory to work in: a `slackwater mount` of
-//! its own, or with `--on DIR` a plain directory there, which shows what the file system below does by itself.
-//! [`program`] runs what it starts, with a time limit and a log; [`tools`] builds what cargo builds.
+//! its own, or with `--on DIR` a plain directory there, which shows the result of the file system below alone.
+//! [`program`] runs its programs, with a time limit and a log; [`tools`] builds those that cargo builds.
 //!
-//! A suite that cannot run fails. Everything is below one directory in /tmp, which goes away when all is well.
+//! A suite that cannot run fails. Everything is below one directory in /tmp, which is removed on success.
 
 mod fio;
 mod fsx;
@@ -28,13 +28,13 @@ use crate::packages;
 
 pub(crate) use tools::{is_installed, is_root, target_directory};
 
-/// Programs that check a file system, and what says whether they were content.
+/// Programs that check a file system, and their verdict.
 struct Suite {
     name: &'static str,
     about: &'static str,
     /// System programs it needs.
     needs: &'static [&'static str],
-    /// Answers what was done, in a line.
+    /// Returns what was done, in one line.
     run: fn(&mut Ground, &Effort) -> Result<String, String>,
 }
 
@@ -55,7 +55,7 @@ impl Effort {
 const SUITES: [Suite; 7] =
     [pjdfstest::SUITE, git::SUITE, sqlite::SUITE, fio::SUITE, fsx::SUITE, trees::SUITE, stress::SUITE];
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Request {
     effort: Effort,
@@ -64,7 +64,7 @@ struct Request {
     names: Vec<String>,
 }
 
-/// What `--help` says of this command.
+/// The text of `--help`.
 pub(crate) fn help() -> String {
     let mut text = String::from(
         "cargo xtask suites [OPTIONS] [SUITE...]   real programs on a mounted directory, as root\n\
@@ -78,7 +78,7 @@ pub(crate) fn help() -> String {
     text
 }
 
-/// Runs the suites that `arguments` name, all of them by default; every one has its turn before a failure is told.
+/// Runs the suites that `arguments` name, all of them by default; and reports failures after all of them have run.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     let request = parse(arguments)?;
     let chosen = chosen(&request.names)?;
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
 fn run_one(suite: &Suite, effort: &Effort, home: &Home, logs: &Path, binary: Option<&Path>) -> Result<String, String> {
     let mut ground = Ground::new(suite.name, home, logs, binary)?;
     let outcome = (suite.run)(&mut ground, effort);
-    // What went wrong first is told first; an unmount that fails spoils a suite that passed.
+    // The first failure is reported first; an unmount that fails makes a suite fail that passed.
     let settled = ground.settle();
     let what = outcome?;
     settled.map(|_| what)
@@ -146,7 +146,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Suite>, String> {
     names.iter().map(find).collect()
 }
 
-/// Everything that would make a suite fail for a reason that is not the file system's.
+/// All reasons for a suite to fail that are not the file system's fault.
 fn check_machine(mounts: bool, chosen: &[&Suite]) -> Result<(), String> {
     let mut wrong = Vec::new();
     if !is_root() {

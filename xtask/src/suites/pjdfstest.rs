@@ -1,4 +1,4 @@
-//! pjdfstest: what POSIX says of system calls on names and attributes, as root and as two ordinary users.
+//! pjdfstest: the rules of POSIX for system calls on names and attributes, as root and as two ordinary users.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ naptime = 0.05
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// The tests that do not run, one in a line, each with where that is and the reason.
+/// The tests that do not run, one per line, each with the place and the reason.
 const SKIPPED: &str = include_str!("pjdfstest-skipped.txt");
 
 fn run(ground: &mut Ground, _effort: &Effort) -> Result<String, String> {
@@ -56,7 +56,7 @@ fn expected(is_mounted: bool) -> Vec<&'static str> {
     listed.filter(|(_, at)| ["always", place].contains(at)).map(|(name, _)| name).collect()
 }
 
-/// What became of each test, and for those that failed the line after.
+/// The result of each test, and for a failed one the next line.
 struct Outcome<'a>(BTreeMap<&'a str, (&'a str, &'a str)>);
 
 impl<'a> Outcome<'a> {
@@ -84,7 +84,7 @@ impl<'a> Outcome<'a> {
         failed.map(|(name, (_, reason))| format!("{name}: {reason}")).collect()
     }
 
-    /// Tests that were skipped and should not be, and the other way round.
+    /// Tests that were skipped and should not be, and the reverse.
     fn surprises(&self, expected: &[&str]) -> Vec<String> {
         let skipped = |name: &str| self.0.get(name).is_some_and(|(verdict, _)| *verdict == "skipped");
         let new = self.0.iter().filter(|(name, (verdict, _))| *verdict == "skipped" && !expected.contains(name));

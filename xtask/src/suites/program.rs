@@ -14,11 +14,11 @@ const LINES_SHOWN: usize = 60;
 /// The ordinary user and its group.
 pub(super) const NOBODY: u32 = 65534;
 
-/// Who runs a program.
+/// The user that runs a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
     Root,
-    /// Has no way into the checkout: runs programs of the system, in directories below /tmp.
+    /// Cannot read the checkout: runs programs of the system, in directories below /tmp.
     Nobody,
 }
 
@@ -105,7 +105,7 @@ impl Program {
         Ok(Running { child, line: self.to_string(), seconds: self.seconds, log: log.to_owned() })
     }
 
-    /// Runs to the end and answers what it wrote to standard output; the rest goes to `log`.
+    /// Runs to the end and returns its standard output; the rest goes to `log`.
     pub(super) fn output(&self, log: &Path) -> Result<String, String> {
         let (output, is_success) = self.output_of_any_end(log)?;
         if is_success { Ok(output) } else { Err(format!("{self}: failed\n{}", tail(log))) }
@@ -136,7 +136,7 @@ impl Program {
         command
     }
 
-    /// Gives it its input, all of which it must take before it writes much.
+    /// Passes its standard input, which it must read entirely before it writes much.
     fn feed(&self, mut child: Child) -> Result<Child, String> {
         if let Some(mut pipe) = child.stdin.take() {
             pipe.write_all(&self.input).map_err(|error| format!("{self}: does not read its input: {error}"))?;
@@ -155,7 +155,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// A program on its way.
+/// A running program.
 pub(super) struct Running {
     child: Child,
     line: String,
@@ -185,7 +185,7 @@ pub(super) fn tail(log: &Path) -> String {
     format!("    {}\n    (all of it: {})", shown.join("\n    "), log.display())
 }
 
-/// What could not be done with a file.
+/// The message for a file operation that failed.
 pub(super) fn cannot(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }

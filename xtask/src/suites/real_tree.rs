@@ -1,4 +1,4 @@
-//! A directory with many real files to copy, and a few of everything that a file system can hold.
+//! A directory with many real files to copy, and a few of each kind of object that a file system can hold.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::program::{NOBODY, Program, User};
 const FILES: u32 = 10_000;
 
 /// Takes FILES small files of this machine into the current directory: documentation of Rust, the system's, and what
-/// cargo unpacked. On a machine with few files they are taken again and again.
+/// cargo unpacked. On a machine with few files it copies them repeatedly.
 const TAKE: &str = r#"
 for ((n = 0; n < 100; n++)); do
     for source in "$(rustc --print sysroot)/share/doc" /usr/share /usr/include "${CARGO_HOME:-$HOME/.cargo}/registry/src"; do
@@ -26,7 +26,7 @@ echo "there are not $FILES files to be copied"
 false
 "#;
 
-/// Makes the rare things in the current directory, for any user.
+/// Makes the rare kinds in the current directory, for any user.
 const RARE: &str = r#"
 mkdir rare
 cd rare
@@ -63,7 +63,7 @@ touch -h -d '2100-01-01 00:00:00.000000001' dangling
 touch -d '2001-02-03 04:05:06.123456789' .
 "#;
 
-/// What only root may make, or own.
+/// The objects that only root may make or own.
 const RARE_OF_ROOT: &str = r#"
 cd rare
 chmod 0 random
@@ -76,7 +76,7 @@ setfattr -n trusted.mark -v seen other/file
 chmod 4711 other/file
 "#;
 
-/// Makes a directory `tree` in `folder` with real files and rare ones, all of it `user`'s.
+/// Makes a directory `tree` in `folder` with real files and rare ones, all owned by `user`.
 pub(super) fn make(folder: &Path, user: User, log: &Path) -> Result<PathBuf, String> {
     let tree = folder.join("tree");
     make_open_directory(&tree)?;

@@ -50,7 +50,7 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     Ok(format!("{} journal modes, {WRITERS} writers of {transactions} transactions each", JOURNALS.len()))
 }
 
-/// Three rows a transaction, and now and then one that is taken back.
+/// Three rows per transaction; some transactions are rolled back.
 fn script(journal: &str, writer: u32, transactions: u32) -> String {
     let mut text = format!(".timeout 60000\nPRAGMA journal_mode={journal};\nPRAGMA mmap_size=67108864;\n");
     for n in 0..transactions {

@@ -1,7 +1,7 @@
-//! stress-ng: each of its stressors of file systems for a second.
+//! stress-ng: each of its file system stressors, for one second.
 //!
-//! Some fail on any file system or in any container. Those that fail here have another turn on the file
-//! system below; what fails there too is no finding.
+//! Some fail on any file system or in any container. A stressor that fails here runs again on the file
+//! system below; if it fails there too, it is not counted.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::{Effort, Suite};
 pub(super) const SUITE: Suite =
     Suite { name: "stress", about: "every file-system stressor of stress-ng for a second", needs: &["stress-ng"], run };
 
-/// verity needs a file system with keys; lockofd fails for want of memory to lock.
+/// verity needs a file system with keys; lockofd fails because it cannot lock enough memory.
 const CLASS: &str = "--class filesystem --sequential 1 --exclude verity,lockofd";
 /// Seconds for each.
 const SECONDS: (u32, u32) = (5, 1);
@@ -26,7 +26,7 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     };
     let (output, is_success) = stress(CLASS, ground.path(), seconds * 60 + 120).output_of_any_end(&log)?;
     let failed = failed(&output);
-    // One that never ends says nothing at all.
+    // A stressor that never ends prints nothing at all.
     let is_whole = output.contains("run completed in ");
     if !is_whole || (failed.is_empty() && !is_success) {
         let last = stressors(&output).into_iter().rfind(|name| output.contains(&format!("] {name}: ")));
@@ -56,7 +56,7 @@ fn listed(names: &BTreeSet<String>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.iter().map(String::as_str).collect::<Vec<_>>().join(", ") }
 }
 
-/// Names of the stressors that found something wrong, or gave up for want of something.
+/// Names of the stressors that found a fault, or gave up because something was missing.
 fn failed(output: &str) -> BTreeSet<String> {
     output.lines().filter_map(failed_in).map(str::to_owned).collect()
 }
@@ -74,7 +74,7 @@ fn failed_in(line: &str) -> Option<&str> {
     named.split_once(')').map(|(name, _)| name)
 }
 
-/// What is said of some stressors.
+/// The verdicts on some stressors.
 fn messages(output: &str, names: &BTreeSet<String>) -> String {
     let told = output.lines().filter(|line| failed_in(line).is_some_and(|name| names.contains(name)));
     told.map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")

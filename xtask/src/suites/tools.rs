@@ -22,7 +22,7 @@ impl CargoTool {
         let program = root.join("bin").join(self.name);
         if !program.is_file() {
             let line = format!("install --quiet --locked --debug --version {} {}", self.version, self.name);
-            // What is built stays in the target directory, and the tools share what they have in common.
+            // The build stays in the target directory, and the tools share their common dependencies.
             let build = target.join("tools").join("build");
             Cargo::new(&line).args("--root").arg(&root).args("--target-dir").arg(&build).run()?;
         }

@@ -1,5 +1,5 @@
 //! Copies of a large tree by tar, rsync and cp, as root and as an ordinary user, compared with the original when
-//! everything has arrived in the source.
+//! all data is written back.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use super::{Effort, Suite, real_tree};
 
 pub(super) const SUITE: Suite = Suite {
     name: "trees",
-    about: "10,000 files copied by tar, rsync and cp, as root and as nobody",
+    about: "10,000 files copied by tar, rsync and cp, as root and as `nobody`",
     needs: &["rsync", "tar", "setfacl", "setfattr"],
     run,
 };
 
 const USERS: [(&str, User); 2] = [("root", User::Root), ("nobody", User::Nobody)];
 
-/// Each copies the directory TREE to COPY, which is made already.
+/// Each copies the directory TREE to COPY, which exists.
 const COPIES: [(&str, &str); 3] = [
     (
         "tar",
@@ -45,7 +45,7 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
             let program = Program::shell(script).env("TREE", tree).env("COPY", &copy).user(*user).seconds(limit);
             program.run(&log).map_err(|message| format!("{method} as {name}: {message}"))?;
         }
-        // Read back through what was tested, beside what is still dirty.
+        // Read back through the mount, beside data that is still dirty.
         compare(tree, &home.join("rsync"), *user, &log)?;
     }
     let source = ground.settle()?;
@@ -58,7 +58,7 @@ fn run(ground: &mut Ground, effort: &Effort) -> Result<String, String> {
     Ok(format!("{} copies, each identical in the source", trees.len() * COPIES.len()))
 }
 
-/// Fails with what differs.
+/// Fails with the differences.
 fn compare(tree: &Path, copy: &Path, user: User, log: &Path) -> Result<(), String> {
     let slashed = |path: &Path| format!("{}/", path.display());
     let rsync = Program::new("rsync").args("-aHAXin --checksum --delete").arg(slashed(tree)).arg(slashed(copy));

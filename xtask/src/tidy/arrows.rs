@@ -1,4 +1,4 @@
-//! Who may use whom: between our crates, and between the modules of the engine.
+//! Allowed dependencies, between our crates and between the modules of the engine.
 
 use super::Finding;
 use super::scan::named;
@@ -27,7 +27,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("xtask", &[]),
 ];
 
-/// What tests may use beyond [`CRATES`].
+/// The crates that tests may use beyond [`CRATES`].
 const CRATES_IN_TESTS: [(&str, &str); 2] =
     [("crates/backends", "slackwater-arena"), ("crates/fuse", "slackwater-backends")];
 

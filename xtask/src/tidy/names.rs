@@ -1,10 +1,10 @@
-//! Names and words that say nothing, and words that say "not yet".
+//! Names that say nothing, and markers of unfinished work.
 
 use super::Finding;
 use super::scan::is_identifier;
 use super::tree::Tree;
 
-/// Names for things nobody has understood yet.
+/// Names that do not say what a thing is.
 const NAMES: [&str; 7] = ["utils", "util", "helpers", "common", "misc", "manager", "data"];
 
 /// Macros that belong to a working copy, not to a commit.

@@ -1,4 +1,4 @@
-//! What the documents promise is tested, and what they tell a reader to type exists.
+//! Each documented promise has a test, and each documented command exists.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Rules on who may reach for threads, clocks, `unsafe` and fences.
+//! Rules on the use of threads, clocks, `unsafe` and fences.
 
 use super::Finding;
 use super::scan::{has_word, is_identifier, named};
@@ -56,7 +56,7 @@ pub(super) fn clock(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Names that others chose reach a terminal or a log by one way, which escapes them.
+/// Names from outside the project reach a terminal or a log only through the function that escapes them.
 pub(super) fn printable(tree: &Tree) -> Vec<Finding> {
     const PRINTS: [&str; 2] = ["crates/cli/src/", "crates/fuse/src/"];
     let mut findings = Vec::new();

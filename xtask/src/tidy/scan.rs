@@ -74,7 +74,7 @@ pub(super) fn lines(text: &str) -> Vec<Line> {
             State::Text if next == '\\' => {
                 let escaped = rest[1..].chars().next().unwrap_or_default();
                 match escaped {
-                    // The line goes on after the blanks of the next one, which must be seen as a line.
+                    // Marked for `joined`; the newline itself is read next, so that lines are still counted.
                     '\n' => string.push('\u{0}'),
                     'n' => string.push('\n'),
                     _ => string.push(escaped),
@@ -199,7 +199,7 @@ pub(super) fn named(lines: &[Line]) -> Vec<Named> {
     found
 }
 
-/// What follows `use` if the line starts with one, whatever its reach.
+/// The text after `use` if the line starts with one, with or without `pub`.
 fn use_start(code: &str) -> Option<&str> {
     let code = code.trim_start();
     let after_reach = match code.strip_prefix("pub") {

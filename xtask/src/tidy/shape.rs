@@ -16,7 +16,7 @@ pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
     .collect()
 }
 
-/// Every Rust file opens by saying what it is for.
+/// Every Rust file opens with its purpose.
 pub(super) fn module_doc(tree: &Tree) -> Vec<Finding> {
     let bare = tree.rust().filter(|file| !file.text.starts_with("//! "));
     bare.map(|file| Finding::new(&file.path, 1, "open the file with `//!` and what it is for")).collect()

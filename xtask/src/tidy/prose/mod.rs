@@ -1,7 +1,7 @@
 //! Plain English in everything that people read: documents, comments, help and messages.
 //!
-//! [`text`] finds the prose of a file and takes it apart into sentences. A sentence breaks the rule if it has more than
-//! [`WORDS_MAX`] words, or one of the [`PHRASES`] that this project's early prose was full of: people where there are threads,
+//! [`text`] finds the prose of a file and splits it into sentences. A sentence breaks the rule if it has more than
+//! [`WORDS_MAX`] words or one of the [`PHRASES`]. These were frequent in this project's early prose: persons for threads,
 //! subjects that are only a relative clause, and verbs in meanings that they do not have. There is no list of exceptions.
 
 mod text;
@@ -12,7 +12,7 @@ use super::tree::Tree;
 /// A sentence with more words than this has to be read twice.
 const WORDS_MAX: usize = 40;
 
-/// What is not to be written, and what to write instead. `|` separates alternatives, `_` separates words, and `*` stands
+/// Forbidden phrases, and replacements for them. `|` separates alternatives, `_` separates words, and `*` stands
 /// for up to four words; `^` is the start of a sentence that is no question.
 const PHRASES: [(&str, &str); 17] = [
     ("he|him|his|himself|she|her|herself", "a thread, process or tenant is `it`"),

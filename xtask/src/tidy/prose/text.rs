@@ -23,9 +23,11 @@ impl Sentence {
         self.text.ends_with('?')
     }
 
-    /// Its words in lower case, without punctuation around them.
+    /// Its words in lower case, without punctuation around them. A word in quotes of its own is a name.
     pub(super) fn words(&self) -> Vec<String> {
         let words = self.text.split(|letter: char| letter.is_whitespace() || letter == '/');
+        let is_name = |word: &&str| word.split('"').count() == 3 && !word.starts_with(char::is_alphanumeric);
+        let words = words.map(|word| if is_name(&word) { "NAME" } else { word });
         let words = words.map(|word| word.trim_matches(|letter: char| !letter.is_alphanumeric()).to_lowercase());
         words.filter(|word| !word.is_empty()).collect()
     }
@@ -103,11 +105,20 @@ impl Paragraphs {
         }
     }
 
+    /// A string. A script is not prose; an empty line, an indent and a table's columns end a paragraph.
     fn message(&mut self, number: usize, string: &str) {
-        let text = placeholders_removed(&spans_removed(string));
-        for line in text.split("\n\n").filter(|line| line.split_whitespace().count() >= STRING_WORDS_MIN) {
-            self.all.push((number, line.to_owned()));
+        if string.contains('$') || string.split_whitespace().count() < STRING_WORDS_MIN {
+            return;
         }
+        for line in placeholders_removed(string).lines() {
+            if line.trim().is_empty() || line.contains("  ") || line.starts_with('\t') {
+                self.finish();
+            }
+            let (_, text) = self.open.get_or_insert_with(|| (number, String::new()));
+            text.push_str(line);
+            text.push(' ');
+        }
+        self.finish();
     }
 
     /// Ends the paragraph.
