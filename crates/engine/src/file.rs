@@ -122,7 +122,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.account.leave(&self.inode.wb());
+        self.account.detach(&self.inode.wb());
         let sb = self.inode.super_block();
         self.note_found_and_missed(self.readahead.left_found(), 0);
         sb.open_files.fetch_sub(1, Ordering::SeqCst);

@@ -153,7 +153,7 @@ impl File {
         let engine = self.inode().super_block().engine();
         loop {
             let pause = self.balance_dirty_pages();
-            let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return };
+            let (Pause::For(time) | Pause::RetryAfter(time)) = pause else { return };
             let over = deadline.is_some_and(|deadline| deadline <= engine.clock.now());
             if over || engine.tunables.flusher_threads == 0 {
                 return; // driven by hand, nothing changes by waiting

@@ -1,13 +1,14 @@
-//! What a writer is told when it looks: all of this module, in order.
+//! The decision for a writer that polls: the steps of this module in order.
 //!
-//! Every domain that the writer's pages count in is looked at: the whole arena, and its tenant. If each has room to run
-//! free, so does the writer. Otherwise the one that is nearer to its limit decides.
+//! Checks every domain that the writer's pages count in: the whole arena, and its tenant. If all of them are below
+//! their freerun ceiling, the writer is not throttled. Otherwise the domain nearer to its limit decides.
 //!
 //! # Kernel counterpart
-//! `balance_dirty_pages`; sem. 4.2, 4.7. Differs: the flusher is also started when the tenant alone is over its
-//! background level; and the rate is adjusted for the domain that decides, not for each in turn. Writers keep to the
-//! position in one domain, so the position in the other leads to a wrong rate: while the arena has room, that of a
-//! tenant's writers rises to the whole bandwidth, however many they are, and they bounce off the tenant's limit.
+//! `balance_dirty_pages`; sem. 4.2, 4.7. Differs: the flusher is also started when only the tenant is over its
+//! background level. And the rate is adjusted for the domain that decides, not for each in turn. Writers follow the
+//! position in one domain, so the position in the other would give a wrong rate: while the arena has headroom, the rate
+//! of a tenant's writers would rise to the whole bandwidth, however many they are, and they would bounce off the
+//! tenant's limit.
 
 use super::bandwidth::Bandwidth;
 use super::pause::{Dirtier, Pause, Terms};
@@ -15,20 +16,20 @@ use super::position::position_ratio;
 use super::rate_limit::{RateLimit, RateUpdate, Wanted};
 use super::sample::{DomainKind, DomainSample, LimitMode};
 
-/// What is estimated for a wb; under one lock of the wb, since looks and completions update it.
+/// The estimates for a wb, under one lock of the wb because polls and completions update them.
 pub(crate) struct WbRates {
     pub(crate) bandwidth: Bandwidth,
     pub(super) rate_limit: RateLimit,
 }
 
 impl WbRates {
-    /// Those of a wb made at `now_ms`.
+    /// The initial rates of a wb created at `now_ms`.
     pub(crate) fn new(now_ms: u64) -> Self {
         Self { bandwidth: Bandwidth::new(now_ms), rate_limit: RateLimit::new(now_ms) }
     }
 }
 
-/// What is known when a writer looks.
+/// What is known when a writer polls.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Input {
     pub(crate) global: DomainSample,
@@ -38,35 +39,37 @@ pub(crate) struct Input {
     /// The wb's totals so far.
     pub(crate) dirtied_pages: u64,
     pub(crate) written_pages: u64,
-    /// The wb's counters may be wrong by so much (`wb_stat_error`).
+    /// Possible error of the wb's counters (`wb_stat_error`).
     pub(crate) stat_error_pages: u64,
 }
 
-/// What comes of a look.
+/// The result of a poll.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) decision: Pause,
-    /// The domain that decided; none if all have room to run free. If one did and the decision is to pause, foreign
+    /// The domain that decided; `None` if all are in freerun. If there is one and the decision is to pause, foreign
     /// flushes are due (sem. 5.8).
     pub(crate) governed_by: Option<DomainKind>,
-    /// Have the flusher write, unless it does.
+    /// Start the flusher, unless it is running.
     pub(crate) start_background: bool,
-    /// The wb is over its limits: to be handed to [`Dirtier::dirtied`] of all its writers from now on.
+    /// The wb is over its limits. Pass this to [`Dirtier::dirtied`] of all its writers from now on.
     pub(crate) dirty_exceeded: bool,
     /// The rate was adjusted.
     pub(crate) rate_update: Option<RateUpdate>,
 }
 
-/// Settles the account of a writer that is to look, and updates the rates of its wb if that is due.
+/// Settles the account of a writer that polls, and updates the rates of its wb if that is due.
 pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, now_ms: u64) -> Verdict {
     let domains = || [Some(&input.global), input.memcg.as_ref()].into_iter().flatten();
     let dirty_exceeded = domains().any(|domain| domain.is_exceeded(input.mode));
 
-    // The least room of all domains, if every one has some.
-    let room_pages =
-        domains().map(|domain| domain.free_run_room(input.mode)).reduce(|one, other| Some(one?.min(other?))).flatten();
-    if let Some(room_pages) = room_pages {
-        dirtier.run_free(room_pages, now_ms);
+    // The smallest headroom of all domains, if every one has some.
+    let headroom_pages = domains()
+        .map(|domain| domain.freerun_headroom(input.mode))
+        .reduce(|one, other| Some(one?.min(other?)))
+        .flatten();
+    if let Some(headroom_pages) = headroom_pages {
+        dirtier.settle_freerun(headroom_pages, now_ms);
         let start_background = domains().any(DomainSample::is_over_background);
         return Verdict {
             decision: Pause::None,
@@ -114,7 +117,7 @@ mod tests {
     use super::super::thresholds::Thresholds;
     use super::*;
 
-    /// A domain of 20 000 pages with one wb; it runs free up to 15 000.
+    /// A domain of 20 000 pages with one wb; its freerun ceiling is 15 000.
     fn domain(held_pages: u64) -> DomainSample {
         DomainSample {
             thresholds: Thresholds { thresh_pages: 20_000, background_pages: 10_000 },
@@ -137,22 +140,22 @@ mod tests {
         }
     }
 
-    fn look(input: &Input) -> Verdict {
+    fn poll(input: &Input) -> Verdict {
         let mut dirtier = Dirtier::new();
         dirtier.dirtied(256, false);
         balance(input, &mut WbRates::new(0), &mut dirtier, 0)
     }
 
     #[test]
-    fn a_writer_runs_free_while_every_domain_has_room() {
-        let free = |input| look(&input).governed_by.is_none();
+    fn a_writer_is_not_throttled_while_every_domain_has_headroom() {
+        let free = |input| poll(&input).governed_by.is_none();
         assert!(free(input(15_000, None)) && free(input(15_000, Some(15_000))));
         assert!(!free(input(15_001, None)) && !free(input(15_001, Some(0))) && !free(input(0, Some(15_001))));
-        assert_eq!(look(&input(15_000, Some(15_000))).decision, Pause::None);
+        assert_eq!(poll(&input(15_000, Some(15_000))).decision, Pause::None);
     }
 
     #[test]
-    fn the_domain_with_the_least_room_says_when_to_look_again() {
+    fn the_domain_with_the_least_headroom_sets_the_poll_interval() {
         let mut dirtier = Dirtier::new();
         balance(&input(0, Some(15_000)), &mut WbRates::new(0), &mut dirtier, 0);
         // The square root of 4096 rounds to 64.
@@ -161,57 +164,57 @@ mod tests {
 
     #[test]
     fn write_back_starts_above_the_background_level_of_either_domain() {
-        let starts = |input| look(&input).start_background;
+        let starts = |input| poll(&input).start_background;
         assert!(!starts(input(10_000, Some(10_000))));
         assert!(starts(input(10_001, None)) && starts(input(0, Some(10_001))) && starts(input(0, Some(19_000))));
         let mut in_flight = input(10_001, None);
         (in_flight.global.dirty_pages, in_flight.global.writeback_pages) = (10_000, 4000);
-        assert!(!starts(in_flight), "what is under write-back is being dealt with");
+        assert!(!starts(in_flight), "pages under write-back do not count");
     }
 
     #[test]
     fn the_domain_nearer_to_its_limit_decides() {
-        let by = |global, memcg| look(&input(global, memcg)).governed_by;
+        let by = |global, memcg| poll(&input(global, memcg)).governed_by;
         assert_eq!(by(17_000, None), Some(DomainKind::Global));
         assert_eq!(by(17_000, Some(18_000)), Some(DomainKind::Memcg));
         assert_eq!(by(18_000, Some(17_000)), Some(DomainKind::Global));
-        assert_eq!(by(18_000, Some(18_000)), Some(DomainKind::Global), "a tie is the arena's");
+        assert_eq!(by(18_000, Some(18_000)), Some(DomainKind::Global), "a tie goes to the arena");
         assert_eq!(by(0, Some(20_000)), Some(DomainKind::Memcg));
     }
 
     #[test]
-    fn the_nearer_to_the_limit_the_longer_the_pause() {
-        // 256 pages at 25 600/s are 10 ms at the setpoint, which lies at 17 500.
-        let pause = |held| look(&input(held, None)).decision;
+    fn pauses_grow_towards_the_limit() {
+        // 256 pages at 25 600/s are 10 ms at the setpoint, which is 17 500.
+        let pause = |held| poll(&input(held, None)).decision;
         assert_eq!(pause(17_500), Pause::For(Duration::from_millis(10)));
         assert_eq!(pause(19_000), Pause::For(Duration::from_millis(12)));
         assert_eq!(pause(19_900), Pause::For(Duration::from_millis(86)));
-        assert_eq!(pause(20_000), Pause::AskAfter(Duration::from_millis(100)));
-        assert_eq!(pause(40_000), Pause::AskAfter(Duration::from_millis(200)), "T2, T3");
+        assert_eq!(pause(20_000), Pause::RetryAfter(Duration::from_millis(100)));
+        assert_eq!(pause(40_000), Pause::RetryAfter(Duration::from_millis(200)), "T2, T3");
     }
 
     #[test]
-    fn a_wb_with_next_to_nothing_dirty_is_not_held_by_a_full_domain() {
+    fn a_full_domain_does_not_stop_a_nearly_clean_wb() {
         let mut full = input(20_000, None);
         full.global.wb_dirty_pages = 96;
-        assert_eq!(look(&full).decision, Pause::For(Duration::from_millis(1)));
+        assert_eq!(poll(&full).decision, Pause::For(Duration::from_millis(1)));
         full.global.wb_dirty_pages = 97;
-        assert_eq!(look(&full).decision, Pause::AskAfter(Duration::from_millis(1)));
+        assert_eq!(poll(&full).decision, Pause::RetryAfter(Duration::from_millis(1)));
     }
 
     #[test]
     fn a_wb_over_its_share_of_a_full_domain_is_exceeded() {
         let mut full = input(20_001, None);
-        assert!(look(&full).dirty_exceeded);
+        assert!(poll(&full).dirty_exceeded);
         full.global.wb_dirty_pages = 20_000;
-        assert!(!look(&full).dirty_exceeded);
-        let mut room = input(10_000, None);
-        room.global.share = WbShare { thresh_pages: 9000, background_pages: 4500 };
-        assert!(!look(&room).dirty_exceeded);
-        assert_eq!(look(&room).governed_by, None);
-        room.mode = LimitMode::Strict;
-        assert!(look(&room).dirty_exceeded);
-        assert!(matches!(look(&room).decision, Pause::AskAfter(_)), "its own limit binds it");
+        assert!(!poll(&full).dirty_exceeded);
+        let mut wb_over_share = input(10_000, None);
+        wb_over_share.global.share = WbShare { thresh_pages: 9000, background_pages: 4500 };
+        assert!(!poll(&wb_over_share).dirty_exceeded);
+        assert_eq!(poll(&wb_over_share).governed_by, None);
+        wb_over_share.mode = LimitMode::Strict;
+        assert!(poll(&wb_over_share).dirty_exceeded);
+        assert!(matches!(poll(&wb_over_share).decision, Pause::RetryAfter(_)), "its own limit binds it");
     }
 
     #[test]

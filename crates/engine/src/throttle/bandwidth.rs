@@ -1,11 +1,11 @@
-//! How fast a wb's device writes, in pages per second.
+//! The measured write bandwidth of a wb's device, in pages per second.
 //!
-//! `write` follows what was written, over about four seconds. `avg` follows `write` at an eighth of the distance each
-//! time, and only when `write` moves away from it already: so single fluctuations leave it alone.
+//! `write` follows the measurements over about four seconds. `avg` moves an eighth of the distance to `write` at each
+//! update, and only while `write` is moving away from it. Single fluctuations therefore leave it unchanged.
 //!
-//! An update may come from a writer that is throttled, from a flusher that has submitted, and 200 ms after the last
-//! page of an inode; too early ones do nothing. `avg` is a part of the sum for the bdi, so who updates adds the change
-//! there while the wb has dirty inodes.
+//! An update may come from a throttled writer, from a flusher that has submitted, or 200 ms after an inode's last page.
+//! Updates that come too early do nothing. The bandwidth of the bdi is the sum of its wbs' `avg`, so the updater adds
+//! the change there while the wb has dirty inodes.
 //!
 //! # Kernel counterpart
 //! `wb_update_write_bandwidth`, `wb_bandwidth_estimate_start`; sem. 4.5.
@@ -25,7 +25,7 @@ pub(crate) struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// That of a device nobody has measured, for a wb made at `now_ms`.
+    /// The initial estimate for an unmeasured device, for a wb created at `now_ms`.
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
             write_pages_per_s: INITIAL_PAGES_PER_S,
@@ -35,17 +35,17 @@ impl Bandwidth {
         }
     }
 
-    /// The rate in pages per second, over about four seconds.
+    /// The bandwidth in pages per second, over about four seconds.
     pub(crate) fn pages_per_s(&self) -> u64 {
         self.write_pages_per_s
     }
 
-    /// The smoothed rate in pages per second, at least 1.
+    /// The smoothed bandwidth in pages per second, at least 1.
     pub(crate) fn avg_pages_per_s(&self) -> u64 {
         self.avg_pages_per_s
     }
 
-    /// Write-back of the wb begins, where none was under way. If that was so for more than a second, the time is left
+    /// Records that write-back of the wb begins after none was in flight. An idle time of more than a second is left
     /// out of the estimate. `written_pages`: the wb's total so far.
     pub(crate) fn write_starts(&mut self, written_pages: u64, now_ms: u64) {
         if now_ms.saturating_sub(self.stamp_ms) > IDLE_MS {
@@ -53,7 +53,7 @@ impl Bandwidth {
         }
     }
 
-    /// Takes up what was written since the last update, unless that is less than 200 ms ago. `written_pages`: the
+    /// Accounts for the pages written since the last update, unless that was less than 200 ms ago. `written_pages`: the
     /// wb's total so far.
     pub(crate) fn update(&mut self, written_pages: u64, now_ms: u64) {
         let elapsed_ms = now_ms.saturating_sub(self.stamp_ms);
@@ -100,13 +100,13 @@ mod tests {
         bandwidth.update(1000, 199);
         assert_eq!((bandwidth.write_pages_per_s, bandwidth.stamp_ms), (25_600, 0), "too early");
         bandwidth.update(10_240, 200);
-        // (10240 * 1000 + 25600 * 3896) / 4096; the average is not above the old value, so it stays.
+        // (10240 * 1000 + 25600 * 3896) / 4096; the average is not above the old value and stays.
         assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (26_850, 25_600));
         bandwidth.update(20_480, 400);
         // (10240 * 1000 + 26850 * 3896) / 4096; the average gains (26850 - 25600) / 8.
         assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (28_038, 25_756));
         bandwidth.update(20_480, 600);
-        // Falls to 28038 * 3896 / 4096, while the average is below: it stays.
+        // Falls to 28038 * 3896 / 4096. The average is below that and stays.
         assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (26_668, 25_756));
     }
 
@@ -116,7 +116,7 @@ mod tests {
         (bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s) = (8000, 16_000);
         bandwidth.update(0, 200);
         assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (7609, 15_000));
-        // 5120 pages in 200 ms are more than the old value: it rises, and the average waits.
+        // 5120 pages in 200 ms are more than the old value: it rises, and the average stays.
         bandwidth.update(5120, 400);
         assert_eq!((bandwidth.write_pages_per_s, bandwidth.avg_pages_per_s), (8487, 15_000));
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_in_the_work_is_left_out() {
+    fn an_idle_time_is_left_out() {
         let (mut bandwidth, mut at) = (Bandwidth::new(0), (0, 0));
         run(&mut bandwidth, &mut at, 50_000, 60);
         let before = bandwidth.avg_pages_per_s();
@@ -152,7 +152,7 @@ mod tests {
 
         let stamp_ms = bandwidth.stamp_ms;
         bandwidth.write_starts(at.1, stamp_ms + 1000);
-        assert_eq!(bandwidth.stamp_ms, stamp_ms, "a second or less counts as work");
+        assert_eq!(bandwidth.stamp_ms, stamp_ms, "a second or less counts as busy");
         bandwidth.write_starts(at.1, stamp_ms + 1001);
         assert_eq!(bandwidth.stamp_ms, stamp_ms + 1001);
     }

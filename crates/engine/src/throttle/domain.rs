@@ -1,13 +1,13 @@
-//! One dirty domain: all of the arena, or one tenant. Its limits are shared out among the wbs that have pages in it.
+//! A dirty domain: the whole arena, or one tenant. Its limits are divided among the wbs that have pages in it.
 //!
-//! The limit in force follows the threshold: up at once, down a 32nd of the way every 200 ms. So when memory that was
-//! available is suddenly used, writers are slowed down more and more instead of being stopped all together.
+//! The limit in force follows the threshold: it rises at once and falls by a 32nd of the distance every 200 ms. So when
+//! available memory is suddenly used, writers are slowed down gradually instead of all being stopped.
 //!
 //! # Lock order
-//! The state is a leaf: it is locked for a few instructions, once for each unit completed and each look of a writer.
+//! The state is a leaf: it is locked for a few instructions per completed unit and per poll of a writer.
 //!
 //! # Kernel counterpart
-//! `struct wb_domain`; sem. 4.2, 4.3. Differs: the limit follows at every look, not only at those that throttle.
+//! `struct wb_domain`; sem. 4.2, 4.3. Differs: the limit is updated at every poll, not only at those that throttle.
 
 use slackwater_sync::lock::Mutex;
 
@@ -31,7 +31,7 @@ struct State {
     limit_stamp_ms: u64,
 }
 
-/// What a domain grants to one wb now.
+/// The limits that a domain currently grants to one wb.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct WbLimits {
     pub(crate) dirty_limit_pages: u64,
@@ -44,13 +44,13 @@ impl WbDomain {
         Self { state: Mutex::new(LEAVES, state) }
     }
 
-    /// `pages` of the wb with the counter `wb` ended their write-back.
+    /// Records that `pages` of the wb with the counter `wb` completed their write-back.
     pub(crate) fn completed(&self, wb: &FpropLocal, pages: u64, now_ms: u64) {
         self.state.lock().completions.event(wb, pages, now_ms);
     }
 
-    /// What the wb with the counter `wb` may have of the `thresholds`, where the domain holds `held_pages`, dirty or
-    /// under write-back. Moves the domain's limit.
+    /// The share of the `thresholds` for the wb with the counter `wb`, while the domain has `held_pages` dirty or under
+    /// write-back. Updates the domain's limit.
     pub(crate) fn wb_limits(
         &self,
         wb: &FpropLocal,
@@ -67,9 +67,8 @@ impl WbDomain {
         WbLimits { dirty_limit_pages, share: WbShare::of(thresholds, held_pages, fraction, mode) }
     }
 
-    /// Whether the wb is to write in the background: the domain has more than `background_pages` dirty, or the wb more
-    /// than its share of them. Pages under write-back do not count, neither in `dirty_pages` of the domain nor in
-    /// `wb_reclaimable_pages`.
+    /// Whether the wb must write in the background: the domain has more than `background_pages` dirty, or the wb more
+    /// than its share of them. `dirty_pages` and `wb_reclaimable_pages` exclude pages under write-back.
     pub(crate) fn is_over_background(
         &self,
         wb: &FpropLocal,
@@ -86,7 +85,7 @@ impl WbDomain {
         wb_reclaimable_pages > wb_part(thresholds.background_pages, dirty_pages, fraction, mode)
     }
 
-    /// The domain was resized: a limit that belonged to its old size no longer holds.
+    /// Discards the limit of the old size after the domain was resized.
     pub(crate) fn resized(&self) {
         self.state.lock().dirty_limit_pages = 0;
     }
@@ -168,7 +167,7 @@ mod tests {
             |dirty, wb_dirty| domain.is_over_background(&wb, levels(2000), dirty, wb_dirty, LimitMode::Shared, 0);
         assert!(over(1001, 0));
         assert!(!over(1000, 0));
-        assert!(!over(200, 100), "an idle wb may have an eighth of the room");
+        assert!(!over(200, 100), "an idle wb may have an eighth of the headroom");
         assert!(over(200, 101));
     }
 }

@@ -1,12 +1,12 @@
-//! Throttling of dirtiers: how long a writer is to wait, so that memory fills no faster than the device drains it.
+//! Dirty throttling: how long a writer must pause so that memory fills no faster than the device drains it.
 //!
-//! Only arithmetic is here. There is no clock, no thread and no counter in it: whoever wires it up samples counters,
-//! asks [`balance()`] and makes the writer wait as the [`Verdict`](balance::Verdict) says.
+//! This module is pure arithmetic, without clock, thread or counter. Its caller samples the counters, calls
+//! [`balance()`] and makes the writer pause as the [`Verdict`](balance::Verdict) says.
 //!
 //! ```text
 //!              write completed                              pages dirtied
 //!                    |                                            |
-//!        [`bandwidth`]  [`proportions`]                 [`pause`]: look now? (Dirtier)
+//!        [`bandwidth`]  [`proportions`]                 [`pause`]: poll now? (Dirtier)
 //!              |              |                                   |
 //!              |      [`share`]: the wb's part of    [`thresholds`]: background, freerun,
 //!              |              the limits <---------------  setpoint, limit; [`domain`] lets
@@ -17,22 +17,25 @@
 //!              '---->  |
 //!        [`rate_limit`]: pages/s of one writer, which tends to bandwidth / writers
 //!                      |
-//!              [`pause`]: how long, and when to look again; all of it in order in [`balance`]
+//!              [`pause`]: how long, and when to poll again; [`balance`] does it all in order
 //! ```
 //!
-//! Units: pages of 4 KiB, pages per second, milliseconds on the engine's clock ([`ms_of`]). Divisors are made odd, as in
-//! the reference, so none is zero; products are taken in 128 bits. So no limit is too small and no arena too large.
+//! Units: pages of 4 KiB, pages per second, milliseconds on the engine's clock ([`ms_of`]). To *poll* is to have the
+//! throttle check the limits and settle the writer's account. As in the reference, divisors are made odd so that none
+//! is zero. Products are computed in 128 bits, so no limit is too small and no arena too large.
 //!
 //! # Invariants
-//! T1. A writer looks at least once for every [`LOOK_PAGES_MAX`](pause::LOOK_PAGES_MAX) pages or request, whichever is larger.
-//! T2. A writer that looks while a domain is at its limit does not go on before it is below, unless its wb has no more
-//!     dirty pages than its counter may be wrong by. With T1, a domain exceeds its limit by at most that error, and a
-//!     request (or [`LOOK_PAGES_MAX`](pause::LOOK_PAGES_MAX)) of each writer (promise P8).
+//! T1. A writer polls at least once per [`POLL_PAGES_MAX`](pause::POLL_PAGES_MAX) pages or per request, whichever is
+//!     larger.
+//! T2. A writer that polls while a domain is at its limit does not continue until the domain is below it. The exception
+//!     is a writer whose wb has no more dirty pages than the error of its counter. With T1, a domain exceeds its limit
+//!     by at most that error plus one request (or [`POLL_PAGES_MAX`](pause::POLL_PAGES_MAX)) per writer (promise P8).
 //! T3. No single pause is longer than 200 ms.
 //!
 //! # Kernel counterpart
-//! `mm/page-writeback.c`; sem. 4. Left out, since nothing here has them: real-time tasks, tasks of stacked devices,
-//! `min_ratio` and `max_ratio` other than 0 and 100 %. What differs is said at the head of the file that differs.
+//! `mm/page-writeback.c`; sem. 4. Left out, because the engine has no such thing: real-time tasks, tasks of stacked
+//! devices, and `min_ratio` and `max_ratio` other than 0 and 100 %. Other differences are stated in the head of the
+//! file concerned.
 
 mod balance;
 mod bandwidth;
@@ -62,16 +65,16 @@ use crate::units::Tick;
 /// Time between two updates of a moving estimate or limit.
 const UPDATE_MS: u64 = 200;
 
-/// Longest single pause (`MAX_PAUSE`).
+/// Longest single pause. Kernel: `MAX_PAUSE`.
 const PAUSE_MS_MAX: u64 = 200;
 
-/// After so long without an update, what was counted since says nothing about a rate.
+/// After this long without an update, the counts since then do not give a meaningful rate.
 const IDLE_MS: u64 = 1000;
 
-/// What a device is taken to write before it was measured: 100 MiB/s.
+/// Assumed write bandwidth of a device before any measurement: 100 MiB/s.
 const INITIAL_PAGES_PER_S: u64 = 25_600;
 
-/// No rate is larger: 16 TiB/s. Keeps a rate times a ratio within 64 bits.
+/// Upper bound of all rates: 16 TiB/s. Keeps a rate times a ratio within 64 bits.
 const PAGES_PER_S_MAX: u64 = u32::MAX as u64;
 
 /// Milliseconds on the engine's clock, rounded down.
@@ -79,12 +82,12 @@ pub(crate) fn ms_of(now: Tick) -> u64 {
     now.0 / 1_000_000
 }
 
-/// `pages` in `ms` as pages per second.
+/// The rate of `pages` in `ms`, in pages per second.
 fn per_second(pages: u64, ms: u64) -> u64 {
     to_u64(u128::from(pages) * 1000 / u128::from(ms.max(1))).min(PAGES_PER_S_MAX)
 }
 
-/// The value, or the largest there is.
+/// The value, saturated to 64 bits.
 fn to_u64(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The position ratio: the factor on a writer's rate that brings the number of dirty pages to the setpoint.
+//! The position ratio: the factor on a writer's rate that drives the number of dirty pages to the setpoint.
 //!
 //! ```text
 //!  2.0 *
@@ -8,9 +8,9 @@
 //!  0                          *      a cubic: flat around the setpoint, steep at both ends
 //!   freerun   setpoint     limit
 //! ```
-//! In [`LimitMode::Shared`] it is then multiplied by a line that does the same for the wb's own pages, mildly: wbs
-//! may trade room while the domain has some. In [`LimitMode::Strict`] the wb has a cubic of its own, and the smaller
-//! of the two counts.
+//! In [`LimitMode::Shared`] it is multiplied by a line that does the same for the wb's own pages, but mildly: wbs may
+//! trade headroom while the domain has some. In [`LimitMode::Strict`] the wb has a cubic of its own, and the smaller of
+//! the two applies.
 //!
 //! # Kernel counterpart
 //! `wb_position_ratio`; sem. 4.4.
@@ -22,13 +22,13 @@ pub(super) const SHIFT: u32 = 10;
 /// The ratio 1.0.
 pub(super) const ONE: u64 = 1 << SHIFT;
 
-/// The largest factor by which a wb with few dirty pages is helped.
+/// The largest factor by which a wb with few dirty pages is sped up.
 const RESERVE_FACTOR_MAX: u128 = 8;
 
-/// No ratio is larger, so that a rate times a ratio fits in 64 bits.
+/// Upper bound of the ratio, so that a rate times a ratio fits in 64 bits.
 const RATIO_MAX: u128 = u32::MAX as u128;
 
-/// The ratio for writers of a wb that writes `avg_pages_per_s`; [`ONE`] is 1.0.
+/// The ratio for writers of a wb with bandwidth `avg_pages_per_s`; [`ONE`] is 1.0.
 pub(super) fn position_ratio(domain: &DomainSample, mode: LimitMode, avg_pages_per_s: u64) -> u64 {
     if domain.held_pages() >= domain.limit_pages() {
         return 0;
@@ -44,7 +44,7 @@ pub(super) fn position_ratio(domain: &DomainSample, mode: LimitMode, avg_pages_p
 fn cubic(setpoint: u64, dirty: u64, limit: u64) -> u64 {
     const UNIT: i128 = ONE as i128;
     let distance = (i128::from(setpoint) - i128::from(dirty)) << SHIFT;
-    // Beyond one unit the cube is cut off anyway.
+    // The cube is clamped beyond one unit anyway.
     let x = (distance / i128::from(limit.saturating_sub(setpoint) | 1)).clamp(-UNIT, UNIT);
     let cube = (((x * x) >> SHIFT) * x) >> SHIFT;
     u64::try_from(UNIT + cube).unwrap_or(0)
@@ -56,15 +56,15 @@ fn wb_line(domain: &DomainSample, ratio: u64, avg_pages_per_s: u64) -> u64 {
     let wb_dirty = u128::from(domain.wb_dirty_pages);
     let mut ratio = u128::from(ratio);
 
-    // The line falls to zero at `end`. The larger the part of the wb in the domain, the more it has the domain's own
-    // cubic to hold it and the nearer is `end`: eight seconds of writing, or what the others have.
+    // The line falls to zero at `end`. The larger the wb's share of the domain, the more the domain's own cubic
+    // controls it, and the nearer `end` is: eight seconds of writing, or the pages of the others.
     let part = (wb_thresh << 16) / (thresh | 1);
     let setpoint = (u128::from(domain.setpoint_pages()) * part) >> 16;
     let span = ((thresh - wb_thresh + 8 * u128::from(avg_pages_per_s)) * part) >> 16;
     let end = setpoint + span;
     ratio = if wb_dirty < end - span / 4 { ratio * (end - wb_dirty) / ((end - setpoint) | 1) } else { ratio / 4 };
 
-    // A wb that is about to run dry is fed, even if the domain is full of others' pages.
+    // A wb that is about to run dry may write more, even if pages of other wbs fill the domain.
     let reserve = wb_thresh / 2;
     if wb_dirty < reserve {
         let fed = if wb_dirty > reserve / RESERVE_FACTOR_MAX {
@@ -94,7 +94,7 @@ mod tests {
     use super::super::thresholds::Thresholds;
     use super::*;
 
-    /// One wb that has all of a domain.
+    /// A wb that has a whole domain to itself.
     fn alone(thresh_pages: u64, background_pages: u64, dirty_pages: u64) -> DomainSample {
         DomainSample {
             thresholds: Thresholds { thresh_pages, background_pages },
@@ -110,7 +110,7 @@ mod tests {
         position_ratio(domain, LimitMode::Strict, 1)
     }
 
-    /// The same in floating point, from the formulas as they stand in the text: the cubic, and what it is multiplied by.
+    /// The same in floating point, straight from the formulas in the text: the cubic, and the factor on it.
     fn reference(domain: &DomainSample, mode: LimitMode, avg: f64) -> (f64, f64) {
         let cubic = |set: f64, dirty: f64, limit: f64| (1.0 + ((set - dirty) / (limit - set)).powi(3)).clamp(0.0, 2.0);
         let thresh = domain.thresholds.thresh_pages as f64;
@@ -142,13 +142,13 @@ mod tests {
     fn the_cubic_has_its_shape() {
         let at = |dirty| cubic(174_926, dirty, 199_951);
         assert_eq!([at(174_926), at(199_951), at(0), at(u64::MAX)], [1024, 0, 2048, 0]);
-        assert!((2045..=2048).contains(&at(149_902)), "2.0 at freerun but for the rounding: {}", at(149_902));
-        // Half of the way: 1 + 0.5^3 and 1 - 0.5^3.
+        assert!((2045..=2048).contains(&at(149_902)), "2.0 at freerun, up to rounding: {}", at(149_902));
+        // Half way: 1 + 0.5^3 and 1 - 0.5^3.
         assert!(at(162_414).abs_diff(1152) <= 2 && at(187_438).abs_diff(896) <= 2);
     }
 
     #[test]
-    fn a_domain_at_its_limit_stops_everybody() {
+    fn a_domain_at_its_limit_stops_all_writers() {
         for mode in [LimitMode::Shared, LimitMode::Strict] {
             let mut domain = alone(1000, 500, 1000);
             domain.wb_dirty_pages = 1;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wb_above_its_part_is_slowed_down_and_one_below_helped() {
+    fn a_wb_above_its_share_is_slowed_down_and_one_below_sped_up() {
         let mut domain = alone(200_000, 100_000, 175_000);
         domain.share = WbShare { thresh_pages: 100_000, background_pages: 50_000 };
         let mut at = |wb_dirty_pages| {
@@ -191,7 +191,7 @@ mod tests {
         assert!(at(1000).abs_diff(2048) <= 10 && at(1750).abs_diff(896) <= 4);
         domain.share = WbShare { thresh_pages: 1, background_pages: 1 };
         domain.wb_dirty_pages = 0;
-        assert_eq!(strict(&domain), 0, "no room for a setpoint");
+        assert_eq!(strict(&domain), 0, "no headroom for a setpoint");
         domain.share = WbShare { thresh_pages: 1, background_pages: 0 };
         assert_eq!(strict(&domain), 0);
     }
@@ -227,7 +227,7 @@ mod tests {
                 let ratio = position_ratio(&domain, mode, avg) as f64 / ONE as f64;
                 let (cubic, factor) = reference(&domain, mode, avg as f64);
                 let exact = cubic * factor;
-                // A distance is cut to parts of 1024, and its cube is three times as steep at the ends.
+                // A distance is rounded down to multiples of 1/1024, and its cube is three times as steep at the ends.
                 let rounding = factor * 6.0 / ONE as f64 + exact * 0.005;
                 prop_assert!((ratio - exact).abs() < rounding, "{ratio} instead of {exact}, {mode:?}");
             }

@@ -1,18 +1,17 @@
-//! Floating proportions: the part of recent events that one of many sources had.
+//! Floating proportions: the fraction of recent events that came from one of many sources.
 //!
-//! A domain counts all its events in a [`FpropGlobal`], each source its own in a [`FpropLocal`]. Every three seconds all
-//! counts are halved, so that old events fade away. The global count is halved at once; a local one catches up when it
-//! is next touched.
+//! A domain counts all its events in a [`FpropGlobal`], each source its own in a [`FpropLocal`]. All counts are halved
+//! every three seconds, so that old events fade. The global count is halved at once, a local one when it is next used.
 //!
 //! # Invariants
-//! F1. The local counts, brought up to date, add up to at most the global one.
+//! F1. The local counts, once brought up to date, add up to at most the global one.
 //!
 //! # Memory ordering
-//! A `FpropLocal` changes only in methods that take the `&mut FpropGlobal` it belongs to, which lies under the domain's
-//! lock. Its atomics are there so that it can be shared, and are relaxed.
+//! A `FpropLocal` changes only in methods that take the `&mut FpropGlobal` it belongs to, which the domain's lock
+//! protects. Its counters are atomic only so that it can be shared, and all accesses are relaxed.
 //!
 //! # Kernel counterpart
-//! `lib/flex_proportions.c`; sem. 4.8. Differs: there is no timer; periods that have passed are found at the next use.
+//! `lib/flex_proportions.c`; sem. 4.8. Differs: there is no timer; elapsed periods are applied at the next use.
 
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,7 +20,7 @@ use super::to_u64;
 /// Length of a period.
 const PERIOD_MS: u64 = 3000;
 
-/// A part of a whole, at most 1.
+/// A fraction, at most 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fraction {
     num: u64,
@@ -36,7 +35,7 @@ impl Fraction {
         Self { num: num.min(den), den }
     }
 
-    /// This part of `pages`, rounded down.
+    /// This fraction of `pages`, rounded down.
     pub(crate) fn of(self, pages: u64) -> u64 {
         to_u64(u128::from(pages) * u128::from(self.num) / u128::from(self.den))
     }
@@ -45,7 +44,7 @@ impl Fraction {
 /// The events of one source, in one domain.
 pub(crate) struct FpropLocal {
     events: AtomicU64,
-    /// Period that `events` was brought up to.
+    /// The period up to which `events` is current.
     period: AtomicU64,
 }
 
@@ -60,7 +59,7 @@ pub(crate) struct FpropGlobal {
     /// At least 1.
     events: u64,
     period: u64,
-    /// When the current period ends; none while there is nothing left to fade.
+    /// When the current period ends; `None` while nothing is left to fade.
     period_end_ms: Option<u64>,
 }
 
@@ -69,7 +68,7 @@ impl FpropGlobal {
         Self { events: 1, period: 0, period_end_ms: None }
     }
 
-    /// `n` events of the source `local`.
+    /// Records `n` events of the source `local`.
     pub(crate) fn event(&mut self, local: &FpropLocal, n: u64, now_ms: u64) {
         let events = self.up_to_date(local, now_ms);
         self.period_end_ms.get_or_insert(now_ms.saturating_add(PERIOD_MS));
@@ -77,13 +76,13 @@ impl FpropGlobal {
         local.events.store(events.saturating_add(n), Relaxed);
     }
 
-    /// The part of recent events that `local` had.
+    /// The fraction of recent events that came from `local`.
     pub(crate) fn fraction(&mut self, local: &FpropLocal, now_ms: u64) -> Fraction {
         let num = self.up_to_date(local, now_ms);
         Fraction { num, den: self.events.max(num) }
     }
 
-    /// Ends the periods that have passed, and applies them to `local` too. Returns its events.
+    /// Applies the elapsed periods to the global count and to `local`. Returns the events of `local`.
     fn up_to_date(&mut self, local: &FpropLocal, now_ms: u64) -> u64 {
         self.advance(now_ms);
         let missed = self.period - local.period.load(Relaxed);
@@ -96,7 +95,7 @@ impl FpropGlobal {
     fn advance(&mut self, now_ms: u64) {
         let Some(late_ms) = self.period_end_ms.and_then(|end| now_ms.checked_sub(end)) else { return };
         let passed = 1 + late_ms / PERIOD_MS;
-        // A period that begins with one event does not end: there is nothing to halve until the next event.
+        // A count of one is not halved: nothing is left to fade until the next event.
         let ended = passed.min(u64::from(self.events.ilog2()));
         self.events >>= ended;
         self.period += ended;
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_share_as_their_events_do() {
+    fn fractions_match_the_event_counts() {
         let (mut all, a, b) = (FpropGlobal::new(), FpropLocal::new(), FpropLocal::new());
         assert_eq!(all.fraction(&a, 0), Fraction { num: 0, den: 1 });
         all.event(&a, 300, 0);
@@ -127,7 +126,7 @@ mod tests {
         all.event(&b, 1024, 3099);
         assert_eq!(all.fraction(&a, 3099), Fraction { num: 1023, den: 2048 });
         assert_eq!(all.fraction(&a, 3100), Fraction { num: 511, den: 1024 });
-        // Two periods late, as if it had been on time; `b` catches up with all three.
+        // Two periods late with the same result; `b` catches up with all three.
         assert_eq!(all.fraction(&b, 9100), Fraction { num: 128, den: 256 });
         assert_eq!(all.period_end_ms, Some(12_100));
     }
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_slept_for_ages_has_no_part() {
+    fn a_source_idle_for_ages_has_no_share() {
         let (mut all, a, b) = (FpropGlobal::new(), FpropLocal::new(), FpropLocal::new());
         all.event(&a, u64::MAX, 0);
         for period in 0..70 {
@@ -157,7 +156,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// F1, and agreement with counts that are halved one period at a time by a timer that is never late.
+        /// F1, and agreement with counts halved one period at a time by a timer that is never late.
         #[test]
         fn it_agrees_with_a_timer(
             steps in prop::collection::vec((0_usize..3, 0_u64..100_000, 0_u64..20_000), 1..60),

@@ -1,16 +1,16 @@
-//! The rate of one writer of a wb, in pages per second: the same for each, found without counting them.
+//! The rate of each writer of a wb, in pages per second: equal for all, found without counting the writers.
 //!
-//! If each of N writers was let write `rate * position` and together they wrote `dirty_rate`, then
-//! `rate * position * bandwidth / dirty_rate` is `bandwidth / N`. The rate goes there in small steps, and only while
-//! the number of dirty pages also asks for it: too much dirty and too fast, or too little and too slow.
+//! If each of N writers may write `rate * position` and together they wrote `dirty_rate`, then `rate * position *
+//! bandwidth / dirty_rate` is `bandwidth / N`. The rate moves there in small steps, and only while the number of dirty
+//! pages calls for the same direction: too many and too fast, or too few and too slow.
 //!
-//! The position is the mean of what all looks since the last update found, since that is what the writers were let
-//! write. At one moment it may be anything: many writers with large requests come in waves.
+//! The position is the mean over all polls since the last update, since that is what the writers were allowed to write.
+//! A momentary position may be anything: many writers with large requests come in waves.
 //!
 //! # Kernel counterpart
-//! `wb_update_dirty_ratelimit`; sem. 4.6. Differs: the reference takes the position of the moment. When that is at the
-//! limit, where writers stop, it finds that nobody writes although everybody may, and stays at its rate for ever. It
-//! also shares its stamp with the bandwidth, so that updates of that take its turn.
+//! `wb_update_dirty_ratelimit`; sem. 4.6. Differs: the reference takes the momentary position. If that is at the limit,
+//! where writers stop, it finds that nothing is written although all writers may write, and keeps its rate for ever. It
+//! also shares its time stamp with the bandwidth, whose updates therefore suppress its own.
 
 use super::position::SHIFT;
 use super::{IDLE_MS, INITIAL_PAGES_PER_S, UPDATE_MS, per_second, to_u64};
@@ -18,31 +18,31 @@ use super::{IDLE_MS, INITIAL_PAGES_PER_S, UPDATE_MS, per_second, to_u64};
 /// See the [module documentation](self).
 pub(crate) struct RateLimit {
     pages_per_s: u64,
-    /// Where the last update wanted it to be.
+    /// Target of the last update.
     balanced_pages_per_s: u64,
     /// Time of the last update, and the wb's total of pages dirtied then.
     stamp_ms: u64,
     dirtied_stamp_pages: u64,
-    /// Time of the last look.
-    look_ms: u64,
-    /// Looks since the last update, and the sum of the positions that they found.
-    looks: u64,
+    /// Time of the last poll.
+    polled_ms: u64,
+    /// Polls since the last update, and the sum of their positions.
+    polls: u64,
     positions: u64,
 }
 
-/// What an update of the rate went by and came to, in pages per second.
+/// Inputs and result of an update of the rate, in pages per second.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RateUpdate {
-    /// What all writers together dirtied since the last one.
+    /// Rate at which all writers together dirtied pages since the last update.
     pub(crate) dirty_pages_per_s: u64,
-    /// What each of them was let write.
+    /// Rate that each of them was allowed.
     pub(crate) task_pages_per_s: u64,
     pub(crate) balanced_pages_per_s: u64,
     /// The new rate.
     pub(crate) pages_per_s: u64,
 }
 
-/// Which way the number of dirty pages is to go.
+/// The direction in which the number of dirty pages should move.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     More,
@@ -50,32 +50,32 @@ pub(super) enum Wanted {
 }
 
 impl RateLimit {
-    /// That of a wb made at `now_ms`.
+    /// The initial rate of a wb created at `now_ms`.
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
             pages_per_s: INITIAL_PAGES_PER_S,
             balanced_pages_per_s: INITIAL_PAGES_PER_S,
             stamp_ms: now_ms,
             dirtied_stamp_pages: 0,
-            look_ms: now_ms,
-            looks: 0,
+            polled_ms: now_ms,
+            polls: 0,
             positions: 0,
         }
     }
 
-    /// Pages per second for each writer at the setpoint; at least 1.
+    /// Rate of each writer at the setpoint, in pages per second; at least 1.
     pub(super) fn pages_per_s(&self) -> u64 {
         self.pages_per_s
     }
 
-    /// Pages per second for each writer at the position `ratio`; 0 close to the limit.
+    /// Rate of each writer at the position `ratio`, in pages per second; 0 close to the limit.
     pub(super) fn task_pages_per_s(&self, ratio: u64) -> u64 {
         to_u64((u128::from(self.pages_per_s) * u128::from(ratio)) >> SHIFT)
     }
 
-    /// A look found the position `ratio`. Takes up what was dirtied since the last update, unless that is less than
-    /// 200 ms ago or nobody was let write since. `dirtied_pages`: the wb's total so far. A time without looks is left
-    /// out: nobody was held to the rate.
+    /// Records a poll at the position `ratio`. Accounts for the pages dirtied since the last update, unless that was
+    /// less than 200 ms ago or nothing could be written since. `dirtied_pages`: the wb's total so far. A time without
+    /// polls is left out, because no writer was held to the rate then.
     pub(super) fn update(
         &mut self,
         dirtied_pages: u64,
@@ -84,19 +84,19 @@ impl RateLimit {
         wanted: Wanted,
         now_ms: u64,
     ) -> Option<RateUpdate> {
-        let was_idle = now_ms.saturating_sub(self.look_ms) > IDLE_MS;
-        self.look_ms = now_ms;
-        self.looks += 1;
+        let was_idle = now_ms.saturating_sub(self.polled_ms) > IDLE_MS;
+        self.polled_ms = now_ms;
+        self.polls += 1;
         self.positions = self.positions.saturating_add(ratio);
         let elapsed_ms = now_ms.saturating_sub(self.stamp_ms);
         let dirtied = dirtied_pages.saturating_sub(self.dirtied_stamp_pages);
-        let nobody_wrote = self.positions == 0 || dirtied == 0;
-        if elapsed_ms < UPDATE_MS || (nobody_wrote && !was_idle) {
+        let nothing_written = self.positions == 0 || dirtied == 0;
+        if elapsed_ms < UPDATE_MS || (nothing_written && !was_idle) {
             return None;
         }
         (self.stamp_ms, self.dirtied_stamp_pages) = (now_ms, dirtied_pages);
-        let position = self.positions / self.looks;
-        (self.looks, self.positions) = (0, 0);
+        let position = self.positions / self.polls;
+        (self.polls, self.positions) = (0, 0);
         (!was_idle).then(|| self.step(per_second(dirtied, elapsed_ms), position, avg_pages_per_s, wanted))
     }
 
@@ -110,7 +110,7 @@ impl RateLimit {
             Wanted::More => self.balanced_pages_per_s.min(balanced).min(task).saturating_sub(rate),
             Wanted::Fewer => rate.saturating_sub(self.balanced_pages_per_s.max(balanced).max(task)),
         };
-        // The larger the error beside the rate, the larger the part of it that is made good, up to an eighth.
+        // The larger the error relative to the rate, the larger the part of it that is corrected, up to an eighth.
         let shift = rate / error.saturating_mul(2).saturating_add(1);
         let step = u32::try_from(shift).ok().and_then(|shift| error.checked_shr(shift)).unwrap_or(0).div_ceil(8);
         self.pages_per_s = if rate < balanced { rate.saturating_add(step) } else { rate.saturating_sub(step) }.max(1);
@@ -129,7 +129,7 @@ mod tests {
     use super::super::position::ONE;
     use super::*;
 
-    /// `writers` are held to the rate exactly, at the position `ratio`, for `seconds`.
+    /// Runs `writers` that keep exactly to the rate, at the position `ratio`, for `seconds`.
     fn run(limit: &mut RateLimit, writers: u64, bandwidth: u64, ratio: u64, wanted: Wanted, seconds: u64) {
         for _ in 0..seconds * 5 {
             limit.step(limit.task_pages_per_s(ratio) * writers, ratio, bandwidth, wanted);
@@ -141,32 +141,32 @@ mod tests {
         let mut limit = RateLimit::new(0);
         // Four writers at 25600 on a device of 25600: task = 25601, balanced = 25601 * 25600 / 102401 = 6400.
         limit.update(20_480, ONE, 25_600, Wanted::Fewer, 200);
-        // The last balanced rate was 25600, so not yet.
+        // The last balanced rate was 25600, so no step yet.
         assert_eq!((limit.pages_per_s, limit.balanced_pages_per_s), (25_600, 6400));
         limit.update(40_960, ONE * 3 / 4, 25_600, Wanted::Fewer, 400);
         // task = 19201, error = 6399, shift = 25600 / 12799 = 2, step = ceil(1599 / 8).
         assert_eq!(limit.pages_per_s, 25_400);
         limit.update(61_440, ONE * 3 / 4, 25_600, Wanted::More, 600);
-        assert_eq!(limit.pages_per_s, 25_400, "the dirty pages ask for more, the rates for less");
+        assert_eq!(limit.pages_per_s, 25_400, "the dirty pages call for more, the rates for less");
     }
 
     #[test]
     fn a_move_needs_two_balanced_rates_in_a_row() {
         use Wanted::{Fewer, More};
-        // Last balanced rate, pages dirtied per second, position, and the rate after 2000 on a device of 10 000.
+        // Last balanced rate, pages dirtied per second, position; and the rate that 2000 becomes on a device of 10 000.
         let table = [
             // The last balanced rate was not lower, though 1001 * 10000 / 20011 is.
             (2000, 20_010, ONE / 2, Fewer, 2000),
             // Both are lower by 999, half of the rate: 2000 - ceil((999 >> 1) / 8).
             (1000, 10_005, ONE / 2, Fewer, 1937),
             (1500, 20_010, ONE / 2, Fewer, 1968),
-            // The position lets them write twice the rate, so they are not too fast.
+            // The position allows twice the rate, so the writers are not too fast.
             (1000, 20_010, 2 * ONE, Fewer, 2000),
-            // The same upward.
+            // The same upwards.
             (2000, 10_005, 2 * ONE, More, 2000),
             (4000, 10_005, 2 * ONE, More, 2250),
             (4000, 10_005, ONE, More, 2000),
-            // An error of a twentieth is halved nine times over.
+            // An error of a twentieth is halved nine times.
             (2100, 10_005, 2 * ONE, More, 2000),
         ];
         for (balanced, dirty_pages_per_s, ratio, wanted, moved) in table {
@@ -178,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn it_tends_to_an_equal_part_of_the_bandwidth() {
+    fn it_converges_to_an_equal_share_of_the_bandwidth() {
         for writers in [1, 4, 64, 256] {
             let mut limit = RateLimit::new(0);
-            // Whatever the position is, on the side where it asks for the move.
+            // The position does not matter as long as it calls for the same direction.
             run(&mut limit, writers, 25_600, ONE / 3, Wanted::Fewer, 120);
             let (rate, balanced, part) = (limit.pages_per_s, limit.balanced_pages_per_s, 25_600 / writers);
             assert!(balanced.abs_diff(part) * 20 <= part, "{balanced} is balanced for {writers} writers");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_position_is_that_of_all_looks() {
+    fn the_position_is_averaged_over_all_polls() {
         let (mut one, mut many) = (RateLimit::new(0), RateLimit::new(0));
         for update in 1..100 {
             let (dirtied, now_ms) = (update * 81_920, update * 800);
@@ -213,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn a_full_stop_teaches_nothing() {
+    fn a_full_stop_does_not_change_the_rate() {
         let mut limit = RateLimit::new(0);
-        for look in 1..100 {
-            limit.update(1 << 20, 0, 25_600, Wanted::Fewer, look * 200);
+        for poll in 1..100 {
+            limit.update(1 << 20, 0, 25_600, Wanted::Fewer, poll * 200);
         }
         assert_eq!((limit.balanced_pages_per_s, limit.stamp_ms), (25_600, 0));
     }
 
     #[test]
-    fn a_time_without_looks_teaches_nothing() {
+    fn a_time_without_polls_does_not_change_the_rate() {
         let mut limit = RateLimit::new(0);
         limit.update(1 << 40, ONE / 2, 25_600, Wanted::Fewer, 1001);
         limit.update(1 << 50, ONE / 2, 25_600, Wanted::Fewer, 1200);

@@ -1,4 +1,4 @@
-//! What is known of one dirty domain at one moment, from one wb's point of view.
+//! A snapshot of one dirty domain, from the point of view of one wb.
 //!
 //! # Kernel counterpart
 //! `struct dirty_throttle_control`.
@@ -6,16 +6,16 @@
 use super::share::WbShare;
 use super::thresholds::{Thresholds, freerun};
 
-/// Whose limit counts.
+/// Which limits apply.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LimitMode {
-    /// The domain's: a wb may use more than its share while others use less.
+    /// The domain's: a wb may exceed its share while others use less.
     Shared,
-    /// Each wb's own as well, even while the domain has room (`BDI_CAP_STRICTLIMIT`).
+    /// Also each wb's own, even while the domain has headroom (`BDI_CAP_STRICTLIMIT`).
     Strict,
 }
 
-/// Which domain a number is about.
+/// The domain that a number refers to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DomainKind {
     /// The whole arena.
@@ -24,7 +24,7 @@ pub(crate) enum DomainKind {
     Memcg,
 }
 
-/// The numbers of one domain, all in pages.
+/// The counts and limits of one domain, all in pages.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct DomainSample {
     pub(crate) thresholds: Thresholds,
@@ -32,7 +32,7 @@ pub(crate) struct DomainSample {
     pub(crate) dirty_pages: u64,
     /// Pages of the domain that are under write-back, or written and not yet clean.
     pub(crate) writeback_pages: u64,
-    /// [`WbDomain::wb_limits`](super::WbDomain::wb_limits) gives this and the next.
+    /// This and the next come from [`WbDomain::wb_limits`](super::WbDomain::wb_limits).
     pub(crate) dirty_limit_pages: u64,
     pub(crate) share: WbShare,
     /// Dirty and write-back pages of the wb; exact if [`needs_exact_sum`](super::needs_exact_sum).
@@ -40,12 +40,12 @@ pub(crate) struct DomainSample {
 }
 
 impl DomainSample {
-    /// What counts against the limit: a page under write-back still takes room.
+    /// The pages that count against the limit, including those under write-back, which still use frames.
     pub(super) fn held_pages(&self) -> u64 {
         self.dirty_pages.saturating_add(self.writeback_pages)
     }
 
-    /// At this number nobody goes on; above the threshold only while the limit is falling to it.
+    /// All writers stop at this number. It is above the threshold only while the limit is falling.
     pub(super) fn limit_pages(&self) -> u64 {
         self.thresholds.thresh_pages.max(self.dirty_limit_pages)
     }
@@ -54,13 +54,13 @@ impl DomainSample {
         self.thresholds.setpoint(self.limit_pages())
     }
 
-    /// The middle of the wb's own two levels: its free-run ceiling and its setpoint in strict mode.
+    /// The middle of the wb's two levels: its freerun ceiling, and its setpoint in strict mode.
     pub(super) fn wb_middle_pages(&self) -> u64 {
         freerun(self.share.thresh_pages, self.share.background_pages)
     }
 
-    /// Pages that are left up to the threshold while nobody is slowed down; none when writers are to be.
-    pub(super) fn free_run_room(&self, mode: LimitMode) -> Option<u64> {
+    /// Pages left up to the threshold while writers are not throttled; `None` if they must be.
+    pub(super) fn freerun_headroom(&self, mode: LimitMode) -> Option<u64> {
         let (dirty, ceiling, thresh) = match mode {
             LimitMode::Shared => (self.held_pages(), self.thresholds.freerun(), self.thresholds.thresh_pages),
             LimitMode::Strict => (self.wb_dirty_pages, self.wb_middle_pages(), self.share.thresh_pages),
@@ -68,7 +68,7 @@ impl DomainSample {
         (dirty <= ceiling).then(|| thresh.saturating_sub(dirty))
     }
 
-    /// Whether there is less than there should be.
+    /// Whether fewer pages than the setpoint are dirty.
     pub(super) fn is_below_setpoint(&self, mode: LimitMode) -> bool {
         match mode {
             LimitMode::Shared => self.held_pages() < self.setpoint_pages(),
@@ -76,7 +76,8 @@ impl DomainSample {
         }
     }
 
-    /// Whether the wb is over its share of a domain that is itself over its threshold: then its writers look more often.
+    /// Whether the wb is over its share of a domain that is itself over its threshold; its writers then poll more
+    /// often.
     pub(super) fn is_exceeded(&self, mode: LimitMode) -> bool {
         let domain_is_over = match mode {
             LimitMode::Shared => self.held_pages() > self.thresholds.thresh_pages,
@@ -108,11 +109,11 @@ mod tests {
 
     #[test]
     fn each_mode_has_its_levels() {
-        let room = |held, wb_dirty, mode| sample(held, wb_dirty).free_run_room(mode);
-        assert_eq!(room(15_000, 9000, LimitMode::Shared), Some(5000));
-        assert_eq!(room(15_001, 0, LimitMode::Shared), None);
-        assert_eq!(room(30_000, 1500, LimitMode::Strict), Some(500));
-        assert_eq!(room(0, 1501, LimitMode::Strict), None);
+        let headroom = |held, wb_dirty, mode| sample(held, wb_dirty).freerun_headroom(mode);
+        assert_eq!(headroom(15_000, 9000, LimitMode::Shared), Some(5000));
+        assert_eq!(headroom(15_001, 0, LimitMode::Shared), None);
+        assert_eq!(headroom(30_000, 1500, LimitMode::Strict), Some(500));
+        assert_eq!(headroom(0, 1501, LimitMode::Strict), None);
 
         let below = |held, wb_dirty, mode| sample(held, wb_dirty).is_below_setpoint(mode);
         assert!(below(18_499, 9000, LimitMode::Shared) && !below(18_500, 0, LimitMode::Shared));

@@ -1,7 +1,7 @@
-//! The part of a domain's limits that falls to one wb: as much as it had of the recent completions.
+//! A wb's share of a domain's limits, in proportion to its share of recent completions.
 //!
-//! So a fast device may have more dirty pages than a slow one, and each drains in about the same time. A device that
-//! was idle has no part, and would never get one: it may always use a piece of what is still free.
+//! A fast device may therefore have more dirty pages than a slow one, and each drains in about the same time. An idle
+//! device has no completions and would never get a share, so it may always use a part of the headroom.
 //!
 //! # Kernel counterpart
 //! `__wb_calc_thresh`, `wb_dirty_limits`; sem. 4.3. Differs: `min_ratio` is 0 and `max_ratio` 100 % for all.
@@ -10,12 +10,12 @@ use super::proportions::Fraction;
 use super::sample::LimitMode;
 use super::to_u64;
 
-/// Part of the free room that an idle device may start with.
+/// An idle device may start with 1/`IDLE_PART` of the headroom.
 const IDLE_PART: u64 = 8;
-/// The same where the wb's own limit binds: it has no room of others to grow into.
+/// The same in strict mode, where the wb's own limit binds and it cannot grow into the headroom of others.
 const IDLE_PART_STRICT: u64 = 100;
 
-/// A wb's part of its domain's thresholds, in pages.
+/// A wb's share of its domain's thresholds, in pages.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WbShare {
     pub(crate) thresh_pages: u64,
@@ -23,7 +23,7 @@ pub(crate) struct WbShare {
 }
 
 impl WbShare {
-    /// The part of a wb with `fraction` of the completions, where `dirty_pages` of the domain are dirty.
+    /// The share of a wb with `fraction` of the completions, while `dirty_pages` of the domain are dirty.
     pub(super) fn of(thresholds: super::Thresholds, dirty_pages: u64, fraction: Fraction, mode: LimitMode) -> Self {
         let thresh_pages = wb_part(thresholds.thresh_pages, dirty_pages, fraction, mode);
         let background = u128::from(thresh_pages) * u128::from(thresholds.background_pages)
@@ -32,7 +32,7 @@ impl WbShare {
     }
 }
 
-/// The part of the level `thresh_pages`.
+/// The share of the level `thresh_pages`.
 pub(super) fn wb_part(thresh_pages: u64, dirty_pages: u64, fraction: Fraction, mode: LimitMode) -> u64 {
     let part = match mode {
         LimitMode::Shared => IDLE_PART,
@@ -42,8 +42,8 @@ pub(super) fn wb_part(thresh_pages: u64, dirty_pages: u64, fraction: Fraction, m
     fraction.of(thresh_pages).max(start)
 }
 
-/// Whether a wb's dirty pages are to be summed exactly, since the counter's error, `stat_error_pages`, is no longer
-/// small beside its share.
+/// Whether a wb's dirty pages must be summed exactly, because the counter's error, `stat_error_pages`, is no longer
+/// small compared with its share.
 pub(crate) fn needs_exact_sum(wb_thresh_pages: u64, stat_error_pages: u64) -> bool {
     wb_thresh_pages < stat_error_pages.saturating_mul(2)
 }
@@ -71,7 +71,7 @@ mod tests {
     fn an_idle_device_may_start() {
         assert_eq!(share(2000, 0, LimitMode::Shared), (1000, 500));
         assert_eq!(share(2000, 0, LimitMode::Strict), (80, 40));
-        assert_eq!(share(2000, 500, LimitMode::Shared), (5000, 2500), "one that has a part needs no start");
+        assert_eq!(share(2000, 500, LimitMode::Shared), (5000, 2500), "a wb with a share needs no starting part");
     }
 
     #[test]

@@ -1,31 +1,31 @@
-//! The levels of dirty pages in a domain at which something happens.
+//! The levels of dirty pages in a domain at which behaviour changes.
 //!
 //! ```text
 //!  0 ---- background ---- freerun ---- setpoint ---- limit
-//!              |             |             |            '- everybody waits
+//!              |             |             |            '- all writers stop
 //!              |             |             '- writers are held to the device's rate
-//!              |             '- writers are slowed down from here on
+//!              |             '- writers are slowed down above this
 //!              '- the flusher starts
 //! ```
 //!
 //! # Kernel counterpart
-//! `domain_dirty_limits`, `dirty_freerun_ceiling`; sem. 4.1, 4.2. Differs: a tenant's limit is a number of pages and not
-//! a part of what is available.
+//! `domain_dirty_limits`, `dirty_freerun_ceiling`; sem. 4.1, 4.2. Differs: a tenant's limit is a number of pages, not a
+//! fraction of the available ones.
 
 use crate::tunables::Tunables;
 
 use super::to_u64;
 
-/// A ratio is cut to parts of this, like the reference does.
+/// Ratios are rounded down to multiples of 1/`RATIO_UNITS`, as in the reference.
 const RATIO_UNITS: u128 = 4096;
 
-/// Thresholds end here, so that products of two of them fit.
+/// Thresholds are capped here, so that the product of two fits.
 const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// Parts of the available pages, in percent; above 100 counts as 100.
+/// Percentages of the available pages; values above 100 count as 100.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct DirtyRatios {
-    /// Where writers are to be stopped (`dirty_ratio`).
+    /// Where writers are stopped (`dirty_ratio`).
     pub(crate) dirty_percent: u32,
     /// Where the flusher starts (`dirty_background_ratio`).
     pub(crate) background_percent: u32,
@@ -37,17 +37,17 @@ impl DirtyRatios {
     }
 }
 
-/// Two levels of dirty pages; the others follow from them.
+/// The two basic levels of dirty pages, from which the others follow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thresholds {
-    /// Above it writers are stopped, unless the domain's limit is still falling to it.
+    /// Writers are stopped above it, unless the domain's limit is still falling towards it.
     pub(crate) thresh_pages: u64,
-    /// Above it the flusher writes without being asked. Below `thresh_pages`, or both are 0.
+    /// The flusher starts unasked above it. Less than `thresh_pages`, unless both are 0.
     pub(crate) background_pages: u64,
 }
 
 impl Thresholds {
-    /// Parts of `available_pages`: those that are free, or clean and can be dropped.
+    /// Fractions of `available_pages`, which are the free pages and the clean ones that can be dropped.
     pub(crate) fn of_available(available_pages: u64, ratios: DirtyRatios) -> Self {
         let part = |percent: u32| {
             let units = u128::from(percent.min(100)) * RATIO_UNITS / 100;
@@ -56,8 +56,8 @@ impl Thresholds {
         Self::new(part(ratios.dirty_percent), part(ratios.background_percent))
     }
 
-    /// A limit that somebody set. The background level keeps its distance: it is the part of the limit that
-    /// `background_percent` is of `dirty_percent`.
+    /// Levels for a configured limit. The background level is the same fraction of the limit as `background_percent` is
+    /// of `dirty_percent`.
     pub(crate) fn of_limit(limit_pages: u64, ratios: DirtyRatios) -> Self {
         let background = u128::from(limit_pages) * u128::from(ratios.background_percent.min(100))
             / u128::from(ratios.dirty_percent.clamp(1, 100));
@@ -70,12 +70,12 @@ impl Thresholds {
         Self { thresh_pages, background_pages }
     }
 
-    /// Up to here nobody is slowed down.
+    /// Writers are not slowed down up to this level.
     pub(crate) fn freerun(self) -> u64 {
         freerun(self.thresh_pages, self.background_pages)
     }
 
-    /// Where the number of dirty pages is to settle, under a limit of `limit_pages`.
+    /// The level at which the number of dirty pages should settle, under a limit of `limit_pages`.
     pub(crate) fn setpoint(self, limit_pages: u64) -> u64 {
         freerun(self.freerun(), limit_pages)
     }

@@ -90,7 +90,7 @@ pub(crate) struct WriterAccount {
     /// Pages dirtied since the last balance.
     nr_dirtied: AtomicU64,
     /// The last pause asked the writer to balance again before it continues.
-    asks: AtomicBool,
+    must_retry: AtomicBool,
     dirtier: Mutex<Dirtier>,
 }
 
@@ -98,7 +98,7 @@ impl WriterAccount {
     pub(crate) fn new() -> Self {
         Self {
             nr_dirtied: AtomicU64::new(0),
-            asks: AtomicBool::new(false),
+            must_retry: AtomicBool::new(false),
             dirtier: Mutex::new(F_LOCK, Dirtier::new()),
         }
     }
@@ -109,8 +109,8 @@ impl WriterAccount {
 
     /// Balances the account if it is time to. Kernel: `balance_dirty_pages_ratelimited`.
     pub(crate) fn balance(&self, sb: &Arc<SuperBlock>, memcg: &Arc<Memcg>) -> Pause {
-        let asks = self.asks.load(Ordering::Relaxed);
-        if !asks && self.nr_dirtied.load(Ordering::Relaxed) == 0 {
+        let must_retry = self.must_retry.load(Ordering::Relaxed);
+        if !must_retry && self.nr_dirtied.load(Ordering::Relaxed) == 0 {
             return Pause::None;
         }
         let Some(mut dirtier) = self.dirtier.try_lock() else { return Pause::None };
@@ -120,20 +120,20 @@ impl WriterAccount {
         if throttle.leaked_pages.load(Ordering::Relaxed) != 0 {
             pages += throttle.leaked_pages.swap(0, Ordering::Relaxed);
         }
-        let pause = if dirtier.dirtied(pages, throttle.dirty_exceeded.load(Ordering::Relaxed)) || asks {
+        let pause = if dirtier.dirtied(pages, throttle.dirty_exceeded.load(Ordering::Relaxed)) || must_retry {
             wb.balance_dirty_pages(&mut dirtier)
         } else {
             Pause::None
         };
         wb.put();
-        self.asks.store(matches!(pause, Pause::AskAfter(_)), Ordering::Relaxed);
+        self.must_retry.store(matches!(pause, Pause::RetryAfter(_)), Ordering::Relaxed);
         pause
     }
 
     /// Called when the writer ends: the pages it still owes are charged to the next writer.
-    pub(crate) fn leave(&mut self, wb: &BdiWriteback) {
+    pub(crate) fn detach(&mut self, wb: &BdiWriteback) {
         let dirtier = std::mem::replace(self.dirtier.get_mut(), Dirtier::new());
-        let left = dirtier.leave() + *self.nr_dirtied.get_mut();
+        let left = dirtier.close() + *self.nr_dirtied.get_mut();
         if left != 0 {
             wb.throttle.leaked_pages.fetch_add(left, Ordering::Relaxed);
         }
@@ -209,7 +209,7 @@ impl BdiWriteback {
             self.start_background();
         }
         let pause = verdict.decision;
-        let (Pause::For(time) | Pause::AskAfter(time)) = pause else { return pause };
+        let (Pause::For(time) | Pause::RetryAfter(time)) = pause else { return pause };
         self.want_commit_if_unstable();
         self.memcg.note_pause(time);
         self.bdi.note_pause(time);

@@ -354,7 +354,7 @@ impl Volume {
     fn answer_write(self: &Arc<Self>, header: &RequestHeader, write: Write, reply: Reply) {
         match write.pause() {
             Pause::None => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
-            pause @ (Pause::For(_) | Pause::AskAfter(_)) => {
+            pause @ (Pause::For(_) | Pause::RetryAfter(_)) => {
                 self.pause_write(self.hold_reply(header.pid, reply), write, pause)
             }
         }

@@ -83,7 +83,7 @@ impl Volume {
     pub(super) fn pause_write(self: &Arc<Self>, waiting: PendingCall, write: Write, pause: Pause) {
         let (time, rechecks) = match pause {
             Pause::For(time) => (time, false),
-            Pause::AskAfter(time) => (time, true),
+            Pause::RetryAfter(time) => (time, true),
             Pause::None => return self.finish_taken(waiting, &write),
         };
         let Some(waiting) = self.allow_early_answer(waiting, &write) else { return };

@@ -1,10 +1,10 @@
-//! One device and its writers: dirty pages settle, the device stays busy, writers get equal parts.
+//! One device and its writers: dirty pages settle, the device stays busy, and writers get equal shares.
 
-use super::super::pause::LOOK_PAGES_MAX;
+use super::super::pause::POLL_PAGES_MAX;
 use super::super::*;
 use super::simulation::{RATIOS, Simulation};
 
-/// 1 GiB that can be dirtied; the limit is a fifth of it, 52 416 pages.
+/// 1 GiB of available memory; the limit is a fifth of it, 52 416 pages.
 const AVAILABLE: u64 = 262_144;
 
 fn one_device(available: u64, pages_per_s: u64, writers: u64, request_pages: u64) -> Simulation {
@@ -17,13 +17,13 @@ fn one_device(available: u64, pages_per_s: u64, writers: u64, request_pages: u64
     sim
 }
 
-/// T2: at no time there was more than the limit and one request of each writer.
+/// T2: there was never more than the limit plus one request per writer.
 fn assert_bounded(sim: &Simulation, request_pages: u64) {
-    let most = sim.global.thresholds.thresh_pages + sim.writers.len() as u64 * request_pages.max(LOOK_PAGES_MAX);
+    let most = sim.global.thresholds.thresh_pages + sim.writers.len() as u64 * request_pages.max(POLL_PAGES_MAX);
     assert!(sim.held.max <= most, "{:?} beyond {most}", sim.held);
 }
 
-/// What was measured is a device in full use by writers with equal parts of it.
+/// Checks that the device was in full use, by writers with equal shares.
 fn assert_shared(sim: &Simulation, pages_per_s: u64) {
     let rates = sim.rates();
     let (sum, least, most) = (rates.iter().sum::<u64>(), rates.iter().min(), rates.iter().max());
@@ -31,7 +31,7 @@ fn assert_shared(sim: &Simulation, pages_per_s: u64) {
     assert!(most.unwrap() * 100 <= least.unwrap() * 110, "from {least:?} to {most:?}");
 }
 
-/// Between the levels where writers are slowed down and where they are stopped.
+/// Checks that dirty pages stayed between the freerun ceiling and the limit.
 fn assert_settled(sim: &Simulation) {
     let levels = sim.global.thresholds;
     assert!(sim.held.min >= levels.freerun() && sim.held.max <= levels.thresh_pages, "{:?}, {levels:?}", sim.held);
@@ -81,7 +81,7 @@ fn a_large_arena_settles() {
     settles(1 << 24, 256_000, 64, 256);
 }
 
-/// All requests together are four times the limit: they come in waves, but no higher than they must.
+/// All requests together are four times the limit: they come in waves, but no higher than necessary.
 #[test]
 fn requests_larger_than_the_limit_are_bounded() {
     let mut sim = one_device(20_000, 25_600, 64, 256);
@@ -102,7 +102,7 @@ fn writers_slower_than_the_device_are_never_paused() {
 }
 
 #[test]
-fn writers_that_leave_and_a_device_that_changes_are_noticed() {
+fn rates_adapt_when_writers_leave_or_the_device_changes_speed() {
     let mut sim = one_device(AVAILABLE, 25_600, 64, 32);
     sim.run(60);
     sim.remove_writers(2);
@@ -117,12 +117,12 @@ fn writers_that_leave_and_a_device_that_changes_are_noticed() {
         assert_settled(&sim);
         assert_shared(&sim, pages_per_s);
         let found = sim.wbs[0].rates.bandwidth.avg_pages_per_s();
-        assert!(found.abs_diff(pages_per_s) * 20 <= pages_per_s, "{found} is taken for {pages_per_s}");
+        assert!(found.abs_diff(pages_per_s) * 20 <= pages_per_s, "{found} instead of {pages_per_s}");
     }
 }
 
 #[test]
-fn a_stopped_device_stops_its_writers_until_it_goes_on() {
+fn a_stopped_device_stops_its_writers_until_it_resumes() {
     let mut sim = one_device(AVAILABLE, 25_600, 4, 32);
     sim.run(30);
     sim.set_speed(0, 0);
@@ -130,7 +130,7 @@ fn a_stopped_device_stops_its_writers_until_it_goes_on() {
     assert_bounded(&sim, 32);
     let stopped: Vec<u64> = sim.writers.iter().map(|writer| writer.dirtied).collect();
     sim.run(3600);
-    assert!(sim.writers.iter().map(|writer| writer.dirtied).eq(stopped), "nobody goes on at the limit");
+    assert!(sim.writers.iter().map(|writer| writer.dirtied).eq(stopped), "no writer continues at the limit");
     sim.set_speed(0, 25_600);
     sim.run(60);
     sim.measure(30);
@@ -138,9 +138,9 @@ fn a_stopped_device_stops_its_writers_until_it_goes_on() {
     assert_shared(&sim, 25_600);
 }
 
-/// Like `cp` for each of many small files: every 64 KiB comes from a writer that was not there before.
+/// Like running `cp` for each of many small files: every 64 KiB come from a new writer.
 #[test]
-fn writers_that_end_before_their_first_look_are_slowed_down_too() {
+fn writers_that_end_before_their_first_poll_are_throttled_too() {
     for writers in [1, 16] {
         let mut sim = one_device(AVAILABLE, 25_600, writers, 16);
         sim.writers.iter_mut().for_each(|writer| writer.is_short_lived = true);

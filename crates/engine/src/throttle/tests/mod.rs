@@ -1,6 +1,6 @@
-//! The module as a whole: absurd inputs, and loops closed over a simulated device.
+//! Tests of the module as a whole: extreme inputs, and loops closed over a simulated device.
 
-mod absurd;
 mod closed_loop;
+mod extremes;
 mod simulation;
 mod tenants;

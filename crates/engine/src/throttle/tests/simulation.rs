@@ -1,7 +1,7 @@
-//! A device, a flusher and writers, on a clock that steps by a millisecond. Nothing in it is random.
+//! A device, a flusher and writers, on a clock with steps of one millisecond. Fully deterministic.
 //!
-//! The device writes units of 1 MiB one after the other. Each wb has a few of them in flight while it writes in the
-//! background. Writers take turns, a request each, as fast as memory goes, and pause as they are told.
+//! The device writes units of 1 MiB one after the other. Each wb keeps a few in flight while it writes in the
+//! background. Writers take turns at memory speed, one request each, and pause as the throttle says.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,11 @@ use super::super::*;
 const UNIT_PAGES: u64 = 256;
 /// Units of one wb in flight.
 const DEPTH: u64 = 8;
-/// What all writers together can copy in a millisecond: 16 GiB/s.
+/// The most pages that all writers together can copy in a millisecond: 16 GiB/s.
 const COPIED_PAGES_PER_MS: u64 = 4096;
 const STAT_ERROR_PAGES: u64 = 96;
 
-/// Defaults of the kernel.
+/// The kernel's defaults.
 pub(super) const RATIOS: DirtyRatios = DirtyRatios { dirty_percent: 20, background_percent: 10 };
 
 /// A dirty domain and what it holds.
@@ -60,27 +60,27 @@ pub(super) struct Wb {
     written: u64,
     is_writing: bool,
     dirty_exceeded: bool,
-    /// Pages of writers that left before they settled.
-    left_over: u64,
+    /// Unsettled pages of writers that ended.
+    leaked: u64,
 }
 
 pub(super) struct Writer {
     wb: usize,
     dirtier: Dirtier,
     request_pages: u64,
-    /// What it wants to write; none for as fast as it can.
+    /// Its own rate; `None` for as fast as it can.
     pub(super) pages_per_s: Option<u64>,
-    /// Whether it is another program at each request.
+    /// Whether each request comes from a new program.
     pub(super) is_short_lived: bool,
     wake_ms: u64,
-    asks: bool,
+    must_retry: bool,
     pub(super) dirtied: u64,
     pub(super) paused_ms: u64,
 }
 
 struct Device {
     pages_per_s: u64,
-    /// Thousandths of a page that it could have written and has not yet.
+    /// Thousandths of a page of unused write capacity.
     credit: u64,
     in_flight: VecDeque<(usize, u64)>,
     written: u64,
@@ -151,7 +151,7 @@ impl Simulation {
             written: 0,
             is_writing: false,
             dirty_exceeded: false,
-            left_over: 0,
+            leaked: 0,
         });
         self.wb_held.push(Range::EMPTY);
         self.wbs.len() - 1
@@ -165,14 +165,14 @@ impl Simulation {
             pages_per_s,
             is_short_lived: false,
             wake_ms: 0,
-            asks: false,
+            must_retry: false,
             dirtied: 0,
             paused_ms: 0,
         });
         self.writers.len() - 1
     }
 
-    /// A tenant's limit becomes another.
+    /// Changes a tenant's limit.
     pub(super) fn resize(&mut self, wb: usize, thresholds: Thresholds) {
         let memcg = self.wbs[wb].memcg.as_mut().expect("a tenant");
         memcg.thresholds = thresholds;
@@ -200,7 +200,7 @@ impl Simulation {
         }
     }
 
-    /// Forgets what was measured so far, and measures for `seconds`.
+    /// Resets the measurements, then measures for `seconds`.
     pub(super) fn measure(&mut self, seconds: u64) {
         self.writers.iter_mut().for_each(|writer| (writer.dirtied, writer.paused_ms) = (0, 0));
         self.devices.iter_mut().for_each(|device| device.written = 0);
@@ -210,19 +210,19 @@ impl Simulation {
         self.run(seconds);
     }
 
-    /// Rates of the writers since `measure`, in pages per second.
+    /// Rates of the writers since `measure` began, in pages per second.
     pub(super) fn rates(&self) -> Vec<u64> {
         let ms = self.now_ms - self.since_ms;
         self.writers.iter().map(|writer| writer.dirtied * 1000 / ms).collect()
     }
 
-    /// Percent of its speed that a device was used for since `measure`.
+    /// Utilisation of a device since `measure` began, in percent.
     pub(super) fn percent_used(&self, device: usize) -> u64 {
         let device = &self.devices[device];
         device.written * 100 * 1000 / (device.pages_per_s * (self.now_ms - self.since_ms))
     }
 
-    /// The device writes for a millisecond.
+    /// Lets the device write for a millisecond.
     fn complete(&mut self, device: usize) {
         let device = &mut self.devices[device];
         device.credit += device.pages_per_s;
@@ -278,7 +278,8 @@ impl Simulation {
         }
     }
 
-    /// The writers go round, a request each, until all pause or memory is busy for this millisecond.
+    /// Writers take turns, one request each, until all are paused or the memory bandwidth of this millisecond is used
+    /// up.
     fn write(&mut self) {
         let mut copied = 0;
         let first = self.now_ms as usize;
@@ -296,12 +297,12 @@ impl Simulation {
         }
     }
 
-    /// One writer's turn; returns the pages that it copied.
+    /// One writer's turn. Returns the number of pages it copied.
     fn turn(&mut self, index: usize) -> u64 {
         let writer = &mut self.writers[index];
         let wb = &mut self.wbs[writer.wb];
         let mut pages = 0;
-        if !std::mem::take(&mut writer.asks) {
+        if !std::mem::take(&mut writer.must_retry) {
             pages = writer.request_pages;
             writer.dirtied += pages;
             wb.dirtied += pages;
@@ -313,9 +314,9 @@ impl Simulation {
                 writer.wake_ms = self.now_ms + pages * 1000 / pages_per_s;
             }
             if writer.is_short_lived {
-                wb.left_over += std::mem::replace(&mut writer.dirtier, Dirtier::new()).leave();
+                wb.leaked += std::mem::replace(&mut writer.dirtier, Dirtier::new()).close();
             }
-            if !writer.dirtier.dirtied(pages + std::mem::take(&mut wb.left_over), wb.dirty_exceeded) {
+            if !writer.dirtier.dirtied(pages + std::mem::take(&mut wb.leaked), wb.dirty_exceeded) {
                 return pages;
             }
         }
@@ -330,15 +331,15 @@ impl Simulation {
         let verdict = balance(&input, &mut wb.rates, &mut writer.dirtier, self.now_ms);
         wb.is_writing |= verdict.start_background;
         wb.dirty_exceeded = verdict.dirty_exceeded;
-        let (pause, asks) = match verdict.decision {
+        let (pause, must_retry) = match verdict.decision {
             Pause::None => return pages,
             Pause::For(pause) => (pause, false),
-            Pause::AskAfter(pause) => (pause, true),
+            Pause::RetryAfter(pause) => (pause, true),
         };
         let pause_ms = u64::try_from(pause.as_millis()).expect("at most 200 ms");
         writer.paused_ms += pause_ms;
         writer.wake_ms = writer.wake_ms.max(self.now_ms + pause_ms);
-        writer.asks = asks;
+        writer.must_retry = must_retry;
         pages
     }
 }

@@ -1,6 +1,6 @@
-//! Several domains, wbs and devices beside one another.
+//! Several domains, wbs and devices side by side.
 
-use super::super::pause::LOOK_PAGES_MAX;
+use super::super::pause::POLL_PAGES_MAX;
 use super::super::*;
 use super::simulation::{RATIOS, Simulation};
 
@@ -20,7 +20,7 @@ fn assert_within(percent: u64, found: u64, expected: u64) {
     assert!(found.abs_diff(expected) * 100 <= expected * percent, "{found} instead of {expected}");
 }
 
-/// Least and most of the rates.
+/// The lowest and the highest rate.
 fn spread(rates: &[u64]) -> (u64, u64) {
     (*rates.iter().min().unwrap(), *rates.iter().max().unwrap())
 }
@@ -37,7 +37,7 @@ fn a_tenant_at_its_limit_slows_only_itself() {
         }
         sim.measure(120);
         assert_eq!(sim.writers[writer].paused_ms, 0, "beside {hogs} hogs");
-        assert!(sim.wb_held[hog].max <= TENANT_PAGES + hogs * request_pages.max(LOOK_PAGES_MAX), "{:?}", sim.wb_held);
+        assert!(sim.wb_held[hog].max <= TENANT_PAGES + hogs * request_pages.max(POLL_PAGES_MAX), "{:?}", sim.wb_held);
         assert!(sim.held.max < sim.global.thresholds.freerun(), "{:?}", sim.held);
         sim.measure(60);
         let rates = sim.rates();
@@ -47,9 +47,9 @@ fn a_tenant_at_its_limit_slows_only_itself() {
     }
 }
 
-/// The tenant has room; the arena is filled by others.
+/// The tenant has headroom; other tenants fill the arena.
 #[test]
-fn a_light_tenant_is_hardly_held_by_a_full_arena() {
+fn a_full_arena_hardly_slows_a_light_tenant() {
     for hogs in [1, 64] {
         let mut sim = arena(LimitMode::Shared);
         let device = sim.device(PAGES_PER_S);
@@ -67,7 +67,7 @@ fn a_light_tenant_is_hardly_held_by_a_full_arena() {
 }
 
 #[test]
-fn writers_of_a_tenant_find_their_rate_while_the_arena_has_room() {
+fn writers_of_a_tenant_converge_while_the_arena_has_headroom() {
     let mut sim = arena(LimitMode::Shared);
     let device = sim.device(PAGES_PER_S);
     let wb = sim.wb(device, tenant(TENANT_PAGES));
@@ -96,18 +96,18 @@ fn a_slow_device_does_not_slow_a_fast_one() {
         sim.run(60);
         sim.measure(60);
         assert!(sim.percent_used(fast) >= 95 && sim.percent_used(slow) >= 95, "{mode:?}");
-        // A hundredth of the speed: a small part of the pages, and the device is still busy.
+        // At a hundredth of the speed it gets a small share of the pages, and the device is still busy.
         assert!(sim.wb_held[wbs.1].max * 4 < sim.wb_held[wbs.0].min, "{mode:?}: {:?}", sim.wb_held);
 
         sim.set_speed(slow, 0);
         sim.run(60);
         sim.measure(60);
-        assert!(sim.percent_used(fast) >= 95, "{mode:?}: a stuck device takes others with it");
+        assert!(sim.percent_used(fast) >= 95, "{mode:?}: a stuck device slows others");
     }
 }
 
 #[test]
-fn a_device_that_was_idle_gets_its_start() {
+fn an_idle_device_can_start() {
     for mode in [LimitMode::Shared, LimitMode::Strict] {
         let mut sim = arena(mode);
         let (busy, idle) = (sim.device(PAGES_PER_S), sim.device(PAGES_PER_S));
@@ -138,10 +138,10 @@ fn a_resized_tenant_keeps_to_its_new_limit() {
     sim.run(30);
     for limit_pages in [8192, 131_072, 1024, 0, 1, 16_384] {
         sim.resize(wb, Thresholds::of_limit(limit_pages, RATIOS));
-        // What is dirty beyond the new limit is written first.
+        // Pages beyond the new limit are written first.
         sim.run(20);
         sim.measure(30);
-        let most = limit_pages + 8 * LOOK_PAGES_MAX;
+        let most = limit_pages + 8 * POLL_PAGES_MAX;
         assert!(sim.wb_held[wb].max <= most, "{:?} in a limit of {limit_pages}", sim.wb_held[wb]);
         let (least, most_rate) = spread(&sim.rates());
         assert!(limit_pages < 1024 || sim.percent_used(device) >= 95, "{limit_pages}");
@@ -150,7 +150,7 @@ fn a_resized_tenant_keeps_to_its_new_limit() {
 }
 
 #[test]
-fn more_writers_do_not_get_a_tenant_more_of_a_device() {
+fn adding_writers_does_not_raise_a_tenants_share_of_a_device() {
     let mut sim = arena(LimitMode::Shared);
     let device = sim.device(PAGES_PER_S);
     let (few, many) = (sim.wb(device, tenant(TENANT_PAGES)), sim.wb(device, tenant(TENANT_PAGES)));

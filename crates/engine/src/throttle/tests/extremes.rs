@@ -1,10 +1,10 @@
-//! No input may panic, overflow, or make a pause too long.
+//! Extreme inputs: none may panic, overflow, or make a pause too long.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::pause::LOOK_PAGES_MAX;
+use super::super::pause::POLL_PAGES_MAX;
 use super::super::*;
 use crate::units::Tick;
 
@@ -22,7 +22,7 @@ fn mode() -> impl Strategy<Value = LimitMode> {
     prop_oneof![Just(LimitMode::Shared), Just(LimitMode::Strict)]
 }
 
-/// What the counters of one domain say, and its limit.
+/// The counters of one domain, and its limit.
 #[derive(Clone, Debug)]
 struct Counters {
     limit: u64,
@@ -66,7 +66,7 @@ fn sample(
 }
 
 #[derive(Clone, Debug)]
-struct Look {
+struct Poll {
     global: Counters,
     memcg: Option<Counters>,
     mode: LimitMode,
@@ -78,10 +78,10 @@ struct Look {
     resized: bool,
 }
 
-fn a_look() -> impl Strategy<Value = Look> {
+fn a_poll() -> impl Strategy<Value = Poll> {
     let loads = (counters(), prop::option::of(counters()), mode(), (number(), number()));
     (loads, number(), number(), number(), number(), any::<bool>()).prop_map(
-        |((global, memcg, mode, totals), stat_error, dirtied, completed, wait_ms, resized)| Look {
+        |((global, memcg, mode, totals), stat_error, dirtied, completed, wait_ms, resized)| Poll {
             global,
             memcg,
             mode,
@@ -99,47 +99,47 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_too_small_or_too_large(looks in prop::collection::vec(a_look(), 1..40)) {
+    fn no_input_panics_overflows_or_makes_a_pause_too_long(polls in prop::collection::vec(a_poll(), 1..40)) {
         let (global, memcg) = (WbDomain::new(), WbDomain::new());
         let (completions, memcg_completions) = (FpropLocal::new(), FpropLocal::new());
         let (mut rates, mut dirtier) = (WbRates::new(0), Dirtier::new());
         let mut now_ms = 0_u64;
-        for look in looks {
-            now_ms = now_ms.saturating_add(look.wait_ms);
-            global.completed(&completions, look.completed, now_ms);
-            memcg.completed(&memcg_completions, look.completed, now_ms);
-            if look.resized {
+        for poll in polls {
+            now_ms = now_ms.saturating_add(poll.wait_ms);
+            global.completed(&completions, poll.completed, now_ms);
+            memcg.completed(&memcg_completions, poll.completed, now_ms);
+            if poll.resized {
                 memcg.resized();
             }
-            rates.bandwidth.write_starts(look.totals.1, now_ms);
-            let of = Thresholds::of_available(look.global.limit, look.global.ratios);
+            rates.bandwidth.write_starts(poll.totals.1, now_ms);
+            let of = Thresholds::of_available(poll.global.limit, poll.global.ratios);
             let input = Input {
-                global: sample(&global, &completions, of, &look.global, look.mode, now_ms),
-                memcg: look.memcg.as_ref().map(|counters| {
+                global: sample(&global, &completions, of, &poll.global, poll.mode, now_ms),
+                memcg: poll.memcg.as_ref().map(|counters| {
                     let of = Thresholds::of_limit(counters.limit, counters.ratios);
-                    sample(&memcg, &memcg_completions, of, counters, look.mode, now_ms)
+                    sample(&memcg, &memcg_completions, of, counters, poll.mode, now_ms)
                 }),
-                mode: look.mode,
-                dirtied_pages: look.totals.0,
-                written_pages: look.totals.1,
-                stat_error_pages: look.stat_error,
+                mode: poll.mode,
+                dirtied_pages: poll.totals.0,
+                written_pages: poll.totals.1,
+                stat_error_pages: poll.stat_error,
             };
-            let due = dirtier.dirtied(look.dirtied, look.resized);
-            prop_assert!(due || look.dirtied < LOOK_PAGES_MAX, "T1");
+            let due = dirtier.dirtied(poll.dirtied, poll.resized);
+            prop_assert!(due || poll.dirtied < POLL_PAGES_MAX, "T1");
             let verdict = balance(&input, &mut rates, &mut dirtier, now_ms);
             let longest = Duration::from_millis(200);
             match verdict.decision {
                 Pause::None => {}
-                Pause::For(pause) | Pause::AskAfter(pause) => {
+                Pause::For(pause) | Pause::RetryAfter(pause) => {
                     prop_assert!(verdict.governed_by.is_some());
                     prop_assert!(pause > Duration::ZERO && pause <= longest, "T3: {pause:?}");
                 }
             }
             let full = input.global.dirty_pages >= u64::from(u32::MAX) && input.global.dirty_limit_pages < input.global.dirty_pages;
-            if full && look.mode == LimitMode::Shared && input.global.wb_dirty_pages > look.stat_error
+            if full && poll.mode == LimitMode::Shared && input.global.wb_dirty_pages > poll.stat_error
                 && verdict.governed_by == Some(DomainKind::Global)
             {
-                prop_assert!(matches!(verdict.decision, Pause::AskAfter(_)), "T2: {verdict:?}");
+                prop_assert!(matches!(verdict.decision, Pause::RetryAfter(_)), "T2: {verdict:?}");
             }
             prop_assert!(verdict.start_background || verdict.governed_by.is_none());
             prop_assert!(rates.bandwidth.avg_pages_per_s() >= 1);
