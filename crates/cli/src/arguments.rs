@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use slackwater_fuse::Printable as _;
 
 use crate::exit::{EXIT_STATUSES, Failure};
-use crate::mount::TenantBy;
 use crate::registry::Registry;
+use crate::volume::front_end::TenantBy;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,13 +52,13 @@ pub(crate) enum Command {
     /// Serve many volumes in one process, with one cache
     Daemon(DaemonArguments),
     /// The volumes of a daemon
-    Ls(LookArguments),
+    Ls(QueryArguments),
     /// The tenants of a daemon, over all its volumes
-    Tenants(LookArguments),
+    Tenants(QueryArguments),
     /// Have a volume of a daemon, or a tenant, be otherwise from now on
     Set(SetArguments),
     /// What happens in a daemon, as it happens
-    Events(LookArguments),
+    Events(QueryArguments),
     /// What is mounted, and how much of it is not in the source yet
     Status(StatusArguments),
     /// Watch volumes and tenants: how much is not in the source yet, how fast it gets there, who waits
@@ -154,7 +154,7 @@ pub(crate) struct DaemonArguments {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct LookArguments {
+pub(crate) struct QueryArguments {
     #[command(flatten)]
     pub(crate) at: DaemonSocket,
     /// For programs

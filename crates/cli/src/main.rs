@@ -1,49 +1,32 @@
 //! The `slackwater` command.
 //!
 //! ```text
-//! arguments, exit              the command line, and how it ends
-//! daemon/                      many volumes in one process, and the commands for it
-//! mount/                       a mount process, from two directories to a volume and back
-//! control/, registry           how the command and the mount processes find and understand each other
-//! dying                        killed processes that cannot end by themselves
-//! private_dir                  a directory of the user's own where everyone may make files
-//! client, target, progress     umount, sync, status
-//! look, top/                   how all mounts are, once or again and again
-//! metrics/, log                what other programs are told: figures for Prometheus, and events
-//! doctor, kernel, mountinfo    what the machine can do, and what is mounted
-//! shell                        words for commands that are to be copied
-//! at_once                      one job for each of several
-//! abandon                      the end of a process whose source hangs
-//! detach, sys, terminal        what needs more than one line of the system or of the standard library
+//! arguments, exit   the command line; failures and exit statuses
+//! commands/         one file or folder per command, among them the mount process and the daemon
+//! volume/           a volume as a mount process and a daemon serve it
+//! source/           the source directory and its one owner
+//! control/          the protocol between the commands and the processes that serve volumes
+//! registry          the mounts of this user, and how a command finds them
+//! metrics/, log/    figures for Prometheus, and events
+//! output/           lines on the terminal, progress, commands to copy
+//! os/               the mount table, signals, descriptors and processes
+//! parallel          the same job for many items, so that one that hangs delays few
 //! ```
 
-mod abandon;
 mod arguments;
-mod at_once;
-mod client;
+mod commands;
 mod control;
-mod daemon;
 #[cfg(test)]
-mod damaged;
-mod detach;
-mod doctor;
-mod dying;
+mod damage;
 mod exit;
-mod kernel;
 mod log;
-mod look;
 mod metrics;
-mod mount;
-mod mountinfo;
-mod pages;
-mod private_dir;
-mod progress;
+mod os;
+mod output;
+mod parallel;
 mod registry;
-mod shell;
-mod sys;
-mod target;
-mod terminal;
-mod top;
+mod source;
+mod volume;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -51,20 +34,21 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
+use crate::commands::{daemon, daemon_requests, doctor, man, mount, requests, top};
 use crate::exit::Failure;
-use crate::terminal::say;
+use crate::output::terminal::errln;
 
 fn main() -> ExitCode {
     log::start();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
-    if Path::new(&name).file_name().is_some_and(|name| name == mount::helper::NAME) {
-        return mount::helper::run(words);
+    if Path::new(&name).file_name().is_some_and(|name| name == mount::mount_helper::NAME) {
+        return mount::mount_helper::run(words);
     }
     match run(&Arguments::parse().command) {
         Ok(code) => code,
         Err(failure) => {
-            say!("slackwater: {failure}");
+            errln!("slackwater: {failure}");
             ExitCode::from(failure.reason.status())
         }
     }
@@ -72,20 +56,20 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Mount(arguments) if arguments.daemon => daemon::client::mount(arguments)?,
+        Command::Mount(arguments) if arguments.daemon => daemon_requests::mount(arguments)?,
         Command::Mount(arguments) => return mount::run(arguments),
-        Command::Umount(arguments) => client::umount(arguments)?,
-        Command::Sync(arguments) => client::sync(arguments)?,
+        Command::Umount(arguments) => requests::umount(arguments)?,
+        Command::Sync(arguments) => requests::sync(arguments)?,
         Command::Daemon(arguments) => return daemon::run(arguments),
-        Command::Ls(arguments) => daemon::client::ls(arguments)?,
-        Command::Tenants(arguments) => daemon::client::tenants(arguments)?,
-        Command::Set(arguments) => daemon::client::set(arguments)?,
-        Command::Events(arguments) => daemon::client::events(arguments)?,
-        Command::Status(arguments) => client::status(arguments)?,
+        Command::Ls(arguments) => daemon_requests::ls(arguments)?,
+        Command::Tenants(arguments) => daemon_requests::tenants(arguments)?,
+        Command::Set(arguments) => daemon_requests::set(arguments)?,
+        Command::Events(arguments) => daemon_requests::events(arguments)?,
+        Command::Status(arguments) => requests::status(arguments)?,
         Command::Top(arguments) => top::run(arguments)?,
         Command::Doctor => return Ok(doctor::run()),
-        Command::Completions { shell } => pages::print_completions(*shell),
-        Command::Man => pages::print_manual()?,
+        Command::Completions { shell } => man::print_completions(*shell),
+        Command::Man => man::print_manual()?,
     }
     Ok(ExitCode::SUCCESS)
 }

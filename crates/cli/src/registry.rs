@@ -28,10 +28,10 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use slackwater_fuse::Printable as _;
 
-use crate::dying;
 use crate::exit::Failure;
-use crate::mount::place::Place;
-use crate::private_dir;
+use crate::os::killed_process;
+use crate::os::private_dir;
+use crate::source::location::Location;
 
 /// An entry that is longer is none of ours.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
@@ -47,8 +47,8 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(crate) struct Entry {
     version: u32,
     pub(crate) pid: u32,
-    pub(crate) source: Place,
-    /// Of the source: [`Place::identity`]. Entries without it are entries all the same.
+    pub(crate) source: Location,
+    /// Of the source: [`Location::identity`]. Entries without it are entries all the same.
     #[serde(default)]
     pub(crate) identity: String,
     pub(crate) mountpoint: PathBuf,
@@ -64,7 +64,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn of_this_process(
-        source: Place,
+        source: Location,
         identity: String,
         mountpoint: PathBuf,
         arena: PathBuf,
@@ -325,9 +325,9 @@ fn help_the_dying(found: &mut [Found]) {
             continue;
         }
         let pid = of_one[0].entry.pid;
-        let within = match dying::help_to_end(pid) {
+        let within = match killed_process::help_to_end(pid) {
             true => ENDS_WITHIN,
-            false if dying::is_gone(pid) => CLOSES_WITHIN,
+            false if killed_process::is_gone(pid) => CLOSES_WITHIN,
             false => continue,
         };
         let start = Instant::now();
@@ -384,14 +384,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::damaged::{cases, damaged};
+    use crate::damage::{cases, damaged};
 
     #[test]
     fn entries_are_found_while_their_process_lives_and_known_to_be_dead_after() {
         let dir = std::env::temp_dir().join(format!("slackwater-registry-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);
-        let source = Place::open(&dir, OFlags::PATH).unwrap().0;
+        let source = Location::open(&dir, OFlags::PATH).unwrap().0;
         let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), "/dev/shm/a".into(), 1 << 20);
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
         std::fs::write(dir.join("1.json"), "{ not an entry").unwrap();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     fn entry_text() -> Vec<u8> {
-        let source = Place::open(Path::new("/"), OFlags::PATH).unwrap().0;
+        let source = Location::open(Path::new("/"), OFlags::PATH).unwrap().0;
         let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt/a".into(), "/dev/shm/a".into(), 1 << 20);
         serde_json::to_vec(&entry.of_daemon("web".into(), "/run/s.sock".into())).unwrap()
     }

@@ -55,7 +55,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::damaged::cases;
+    use crate::damage::cases;
 
     const SOON: Option<Duration> = Some(Duration::from_millis(50));
     const LATE: Option<Duration> = Some(Duration::from_secs(60));

@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::log::limit::{LeftOut, Limiter};
-use crate::terminal::say;
+use crate::output::terminal::errln;
 
 /// How a line is written.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -37,7 +37,7 @@ pub(crate) fn start() {
         "" | "text" => Format::Text,
         "json" => Format::Json,
         other => {
-            say!("slackwater: SLACKWATER_LOG_FORMAT={other:?} is unknown: text is written; json is the other form");
+            errln!("slackwater: SLACKWATER_LOG_FORMAT={other:?} is unknown: text is written; json is the other form");
             Format::Text
         }
     };

@@ -6,14 +6,14 @@
 
 mod hung_source;
 mod kills;
-#[path = "../mounts/mapping.rs"]
-#[allow(dead_code, reason = "these tests use a part of it")]
-mod mapping;
 mod nine_hung_sources;
 mod observers;
 mod process;
 mod refusals;
 #[path = "../rig/mod.rs"]
 mod rig;
+#[path = "../mounts/sys.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod sys;
 mod systemd;
 mod volumes;

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::mapping::Mapped;
 use crate::process::{Daemon, is_mounted, table};
 use crate::rig::{Process, Scratch, need_fuse, wait_until};
+use crate::sys::Mapped;
 
 const HUNG: usize = 9;
 /// So few that no write-back is under way when the source stops: the kernel does not end a thread whose request the source has read.

@@ -13,8 +13,8 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::bytes;
-use crate::mapping::Mapped;
 use crate::rig::{Mount, PATIENCE, Scratch, need_fuse};
+use crate::sys::Mapped;
 
 /// What the server may have.
 const LIMIT: usize = 1024;

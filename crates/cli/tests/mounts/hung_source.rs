@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::bytes;
-use crate::mapping::Mapped;
 use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, wait_until};
+use crate::sys::Mapped;
 
 /// `base`, mounted at `middle` by `server`, which is the source of the mount at `top`.
 pub(crate) struct Tower {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::mapping::Mapped;
 use crate::rig::{Scratch, need_fuse, run, wait_until};
+use crate::sys::Mapped;
 use crate::{bytes, runs};
 
 /// How often the unmount under load is done.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::rig::{Output, Scratch, run};
-use crate::syscalls;
+use crate::sys;
 
 const BYTES: u64 = 256 << 20;
 
@@ -34,7 +34,7 @@ impl Disk {
     /// the dead one is in the way.
     pub(crate) fn cut_power(&self) {
         let root = File::open(&self.path).unwrap();
-        syscalls::cut_off(&root).unwrap();
+        sys::cut_off(&root).unwrap();
         drop(root);
         let copy = self.image.with_extension("copy");
         shell(&["cp", "--sparse=always", text(&self.image), text(&copy)]).expect(0, &[]);

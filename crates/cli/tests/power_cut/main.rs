@@ -9,7 +9,7 @@ mod disk;
 mod model;
 #[path = "../rig/mod.rs"]
 mod rig;
-mod syscalls;
+mod sys;
 mod writer;
 
 use std::fs;

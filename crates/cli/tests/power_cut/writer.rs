@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{ReadWriteFlags, pwritev2};
 
 use crate::model::{Model, SLOT_BYTES, SLOT_FILE, SLOT_STRIDE, SLOTS, Version};
-use crate::syscalls;
+use crate::sys;
 
 /// Works until something fails. `seed` decides what it does.
 pub(crate) fn work(directory: &Path, seed: u64) -> Model {
@@ -179,7 +179,7 @@ impl Writer {
                 if file.metadata()?.len() < (at + bytes.len()) as u64 {
                     file.set_len((at + bytes.len()) as u64)?;
                 }
-                syscalls::store(&file, at, &bytes)?;
+                sys::store(&file, at, &bytes)?;
             }
             _ => file.write_all_at(&bytes, at as u64)?,
         }

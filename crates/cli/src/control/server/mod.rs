@@ -1,10 +1,10 @@
 //! Answering the command.
 //!
 //! # Invariants
-//! V1. A peer is root or the user who runs this process; any other may look at most, and only where [`Doors`] say so, else
+//! V1. A peer is root or the user who runs this process; any other may look at most, and only where [`Limits`] say so, else
 //!     it is dropped unread.
 //! V2. Each connection has a thread of its own, and a time within which its request must be here. There are at most as
-//!     many at once as [`Doors`] say, and those who may only look have a quarter of them. So no peer keeps another from
+//!     many at once as [`Limits`] say, and those who may only look have a quarter of them. So no peer keeps another from
 //!     being answered for longer than that time.
 //! V3. What a peer sends is bounded in length, and what cannot be understood is answered, never acted on.
 
@@ -30,14 +30,14 @@ pub(crate) const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Who may come in, and how many at once.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Doors {
+pub(crate) struct Limits {
     pub(crate) connections_max: usize,
     /// Whoever the socket's mode lets in may look.
     pub(crate) anybody_may_look: bool,
 }
 
 /// Of a mount process, whose socket is in a directory of its user's own.
-pub(crate) const PRIVATE: Doors = Doors { connections_max: 32, anybody_may_look: false };
+pub(crate) const PRIVATE: Limits = Limits { connections_max: 32, anybody_may_look: false };
 
 /// Who knows the answers.
 pub(crate) trait Respond: Send + Sync + 'static {
@@ -90,58 +90,58 @@ impl Drop for Asked<'_> {
 ///
 /// # Errors
 /// There is no thread.
-pub(crate) fn start(listener: UnixListener, doors: Doors, respond: Arc<dyn Respond>) -> io::Result<Arc<Unanswered>> {
+pub(crate) fn start(listener: UnixListener, limits: Limits, respond: Arc<dyn Respond>) -> io::Result<Arc<Unanswered>> {
     let unanswered = Arc::new(Unanswered::default());
     let counted = Arc::clone(&unanswered);
-    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, doors, &respond, &counted))?;
+    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, limits, &respond, &counted))?;
     Ok(unanswered)
 }
 
-fn accept(listener: &UnixListener, doors: Doors, respond: &Arc<dyn Respond>, unanswered: &Arc<Unanswered>) {
-    let (all, looking) = (Places::new(doors.connections_max), Places::new(doors.connections_max / 4));
+fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, unanswered: &Arc<Unanswered>) {
+    let (all, looking) = (Slots::new(limits.connections_max), Slots::new(limits.connections_max / 4));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             // Out of descriptors, most likely; the peer waits in the queue.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let places = match access(&stream, doors) {
+        let slots = match access(&stream, limits) {
             None => continue,
-            Some(Access::All) => all.take().map(|place| (Access::All, vec![place])),
+            Some(Access::All) => all.take().map(|slot| (Access::All, vec![slot])),
             Some(Access::Look) => looking.take().zip(all.take()).map(|(one, other)| (Access::Look, vec![one, other])),
         };
-        let Some((access, places)) = places else {
+        let Some((access, slots)) = slots else {
             let failure = Failure::busy("there are too many connections").advise("try again in some seconds");
             reply(&stream, Reply::Failed(failure));
             continue;
         };
         let (respond, unanswered) = (Arc::clone(respond), Arc::clone(unanswered));
-        // Without a thread the peer is dropped, and its places with the closure.
+        // Without a thread the peer is dropped, and its slots with the closure.
         let _ = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
-            let _places = places;
+            let _places = slots;
             serve(stream, access, &*respond, &unanswered);
         });
     }
 }
 
 /// So many at once.
-struct Places(Arc<AtomicUsize>);
+struct Slots(Arc<AtomicUsize>);
 
 /// One of them, given back however its thread ends.
-struct Place(Arc<AtomicUsize>);
+struct Slot(Arc<AtomicUsize>);
 
-impl Places {
+impl Slots {
     fn new(count: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(count)))
     }
 
-    fn take(&self) -> Option<Place> {
+    fn take(&self) -> Option<Slot> {
         let taken = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |left| left.checked_sub(1));
-        taken.is_ok().then(|| Place(Arc::clone(&self.0)))
+        taken.is_ok().then(|| Slot(Arc::clone(&self.0)))
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -155,10 +155,10 @@ enum Access {
 }
 
 /// V1.
-fn access(stream: &UnixStream, doors: Doors) -> Option<Access> {
+fn access(stream: &UnixStream, limits: Limits) -> Option<Access> {
     let peer = socket_peercred(stream).ok()?;
     let is_ours = peer.uid.is_root() || peer.uid == geteuid();
-    if is_ours { Some(Access::All) } else { doors.anybody_may_look.then_some(Access::Look) }
+    if is_ours { Some(Access::All) } else { limits.anybody_may_look.then_some(Access::Look) }
 }
 
 fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswered: &Unanswered) {

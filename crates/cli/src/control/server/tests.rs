@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::control::client;
-use crate::damaged::{cases, damaged};
+use crate::damage::{cases, damaged};
 
 struct Echo;
 

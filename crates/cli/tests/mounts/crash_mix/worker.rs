@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::log::Event;
 use super::model::{FILE_BYTES, SLOTS, saved_bytes, slot_at, slot_bytes};
 use super::{Random, mode_file, saved_file, slot_file};
-use crate::mapping::Mapped;
 use crate::rig::Process;
+use crate::sys::Mapped;
 
 /// What a worker is to do, as JSON.
 const VARIABLE: &str = "SLACKWATER_CRASH_MIX_WORKER";

@@ -1,0 +1,273 @@
+//! The configuration file of a daemon, TOML. What it does not say is as for `slackwater mount`.
+//!
+//! What is wrong in it is said with its line and key: a key that nobody knows is wrong, since it would be one that somebody
+//! relies on.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use slackwater_fuse::Printable as _;
+use slackwater_fuse::tenants::TenantConfig;
+
+use crate::arguments::{parse_duration, parse_metrics};
+use crate::control::protocol::{MountRequest, VolumeOptions};
+use crate::exit::Failure;
+use crate::volume::front_end::TenantBy;
+use crate::volume::name::VolumeName;
+
+/// What a daemon is told.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Config {
+    /// Memory for page data, of all volumes together.
+    #[serde(deserialize_with = "size")]
+    pub(crate) cache: Option<u64>,
+    /// The file on tmpfs that holds it.
+    pub(crate) arena: Option<PathBuf>,
+    /// Who may look, as the group of the socket.
+    pub(crate) socket_group: Option<String>,
+    /// Percent of the cache that may be dirty, of each volume too.
+    #[serde(deserialize_with = "percent")]
+    pub(crate) dirty_ratio: u32,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) dirty_expire: Duration,
+    #[serde(deserialize_with = "word")]
+    pub(crate) tenant_by: TenantBy,
+    /// Where metrics are served.
+    #[serde(deserialize_with = "address")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// By cgroup or `uid:1000`.
+    pub(crate) tenants: BTreeMap<PathBuf, TenantTable>,
+    pub(crate) volumes: BTreeMap<VolumeName, VolumeTable>,
+}
+
+/// What holds for one tenant.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct TenantTable {
+    /// What may be dirty for it.
+    #[serde(deserialize_with = "size")]
+    pub(crate) limit: Option<u64>,
+    pub(crate) dontcache: Option<bool>,
+}
+
+/// A volume that is mounted when the daemon starts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct VolumeTable {
+    source: PathBuf,
+    mountpoint: PathBuf,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    allow_other: bool,
+    #[serde(default)]
+    nosuid: bool,
+    #[serde(default)]
+    nodev: bool,
+    #[serde(default)]
+    noexec: bool,
+    #[serde(default)]
+    dontcache: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cache: None,
+            arena: None,
+            socket_group: None,
+            dirty_ratio: 20,
+            dirty_expire: Duration::from_secs(30),
+            tenant_by: TenantBy::Volume,
+            metrics: None,
+            tenants: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// # Errors
+    /// The file cannot be read, or something in it is wrong.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.printable())))?;
+        Self::parse(&text).map_err(|error| {
+            Failure::usage(format!("the configuration {} is wrong: {}", path.printable(), error.trim_end()))
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        for (name, volume) in &config.volumes {
+            for (key, path) in [("source", &volume.source), ("mountpoint", &volume.mountpoint)] {
+                if !path.is_absolute() {
+                    return Err(format!("volumes.{name}.{key}: {} is not absolute", path.printable()));
+                }
+            }
+        }
+        Ok(config)
+    }
+
+    /// The tenants of which something is said.
+    pub(crate) fn configured_tenants(&self) -> BTreeMap<PathBuf, TenantConfig> {
+        let tables = self.tenants.iter().map(|(tenant, table)| {
+            (tenant.clone(), TenantConfig { limit_bytes: table.limit, dontcache: table.dontcache })
+        });
+        tables.filter(|(_, config)| *config != TenantConfig::default()).collect()
+    }
+
+    /// The volumes, as they would be asked for.
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = MountRequest> {
+        self.volumes.iter().map(|(name, volume)| MountRequest {
+            name: Some(name.to_string()),
+            source: volume.source.clone(),
+            mountpoint: volume.mountpoint.clone(),
+            options: VolumeOptions {
+                read_only: volume.read_only,
+                allow_other: volume.allow_other,
+                nosuid: volume.nosuid,
+                nodev: volume.nodev,
+                noexec: volume.noexec,
+                dontcache: volume.dontcache,
+            },
+        })
+    }
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    slackwater_size::parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    parse_metrics(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let percent = u32::deserialize(deserializer)?;
+    let is_percentage = (1..=100).contains(&percent);
+    if is_percentage { Ok(percent) } else { Err(serde::de::Error::custom("not a percentage from 1 to 100")) }
+}
+
+fn word<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use crate::damage::{cases, damaged};
+
+    #[test]
+    fn everything_can_be_said() {
+        let config = Config::parse(
+            r#"
+            cache = "2GiB"
+            arena = "/dev/shm/sw"
+            socket-group = "adm"
+            dirty-ratio = 10
+            dirty-expire = "5s"
+            tenant-by = "cgroup"
+            metrics = "127.0.0.1:9810"
+
+            [tenants."/containers/a"]
+            limit = "64MiB"
+            dontcache = true
+
+            [volumes.web]
+            source = "/srv/web"
+            mountpoint = "/mnt/web"
+            noexec = true
+            "#,
+        )
+        .unwrap();
+        assert_eq!((config.cache, config.dirty_ratio, config.tenant_by), (Some(2 << 30), 10, TenantBy::Cgroup));
+        assert_eq!(config.dirty_expire, Duration::from_secs(5));
+        assert_eq!(config.tenants[Path::new("/containers/a")].limit, Some(64 << 20));
+        let mounts: Vec<_> = config.mounts().collect();
+        assert_eq!(mounts.len(), 1);
+        assert_eq!((mounts[0].name.as_deref(), mounts[0].options.noexec), (Some("web"), true));
+        assert!(!mounts[0].options.nodev && mounts[0].source == Path::new("/srv/web"));
+    }
+
+    #[test]
+    fn the_example_is_one() {
+        let example = include_str!("../../../../../dist/slackwater.toml");
+        assert_eq!(Config::parse(example).unwrap().cache, Some(1 << 30));
+        // And so it is with what it only shows.
+        let shown = example.replace("\n#", "\n");
+        assert_eq!(Config::parse(&shown).unwrap().mounts().count(), 1, "{shown}");
+    }
+
+    #[test]
+    fn nothing_need_be_said() {
+        let config = Config::parse("").unwrap();
+        assert_eq!((config.cache, config.dirty_ratio, config.volumes.len()), (None, 20, 0));
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_command_line() {
+        let command = Arguments::parse_from(["slackwater", "mount", "source", "mountpoint"]).command;
+        let Command::Mount(unsaid) = command else { panic!("{command:?}") };
+        let config = Config::default();
+        assert_eq!((config.cache, config.arena, config.metrics), (unsaid.cache, unsaid.arena, unsaid.metrics));
+        let of_cache = (config.dirty_ratio, config.dirty_expire, config.tenant_by);
+        assert_eq!(of_cache, (unsaid.dirty_ratio, unsaid.dirty_expire, unsaid.tenant_by));
+        assert!(config.tenants.is_empty() && unsaid.tenant_limit.is_empty() && unsaid.tenant_dontcache.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_key() {
+        for (text, words) in [
+            ("\ncahce = \"1GiB\"", ["line 2", "cahce"]),
+            ("cache = \"lots\"", ["line 1", "cache"]),
+            ("\n\ndirty-ratio = 101", ["line 3", "dirty-ratio"]),
+            ("dirty-expire = \"3\"", ["line 1", "dirty-expire"]),
+            ("tenant-by = \"group\"", ["line 1", "group"]),
+            ("metrics = \"here\"", ["line 1", "metrics"]),
+            ("[tenants.\"/a\"]\nlimits = \"1MiB\"", ["line 2", "limits"]),
+            ("[volumes.web]\nsource = \"/a\"", ["line 1", "mountpoint"]),
+            ("[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\nread_only = true", ["line 4", "read_only"]),
+            ("[volumes.web]\nsource = \"a\"\nmountpoint = \"/b\"", ["volumes.web.source", "not absolute"]),
+            ("[volumes.\"a/b\"]\nsource = \"/a\"\nmountpoint = \"/b\"", ["a/b", "letters"]),
+            ("cache = \"1GiB", ["line 1", "cache"]),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn a_damaged_configuration_is_read_or_its_fault_is_named(text in damaged(vec![
+            include_bytes!("../../../../../dist/slackwater.toml").to_vec(),
+            b"dirty-expire = \"5s\"\n[tenants.\"/a\"]\nlimit = \"1MiB\"\n[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\n".to_vec(),
+        ])) {
+            let text = String::from_utf8_lossy(&text);
+            match Config::parse(&text) {
+                Ok(config) => {
+                    prop_assert!(config.mounts().all(|mount| mount.source.is_absolute() && mount.mountpoint.is_absolute()));
+                    drop(config.configured_tenants());
+                }
+                Err(error) => prop_assert!(error.contains("line ") || error.contains("volumes."), "{error}"),
+            }
+        }
+    }
+}

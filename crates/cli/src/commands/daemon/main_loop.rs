@@ -1,0 +1,166 @@
+//! How a daemon ends: all volumes at the same time, each when everything is in its source.
+//!
+//! SIGTERM unmounts also what is in use, as a machine that goes down wants it, and gives a source up that takes nothing for some
+//! time; Ctrl-C leaves what is in use mounted, says who uses it, and waits. The second Ctrl-C says what giving up would mean, the
+//! third gives up: what is left stays in the arena, for the next daemon.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::commands::daemon::systemd;
+use crate::commands::daemon::volumes::Volumes;
+use crate::control::server::LAST_ANSWERS_WITHIN;
+use crate::exit::{Failure, Reason};
+use crate::os::early_exit;
+use crate::os::sys::{Signal, Signals};
+use crate::output::progress::Meter;
+use crate::output::terminal::errln;
+use crate::volume::shutdown::{End, Escalation, Step};
+
+/// Between two looks at how far it is.
+const TICK: Duration = Duration::from_millis(200);
+
+enum Event {
+    Signal(Signal),
+    /// All that could be unmounted is.
+    Tried(Outcome),
+}
+
+/// Of an attempt to unmount all.
+struct Outcome {
+    /// Volumes that are still mounted.
+    failures: usize,
+    /// Volumes that are not, and have data in the arena alone.
+    left: usize,
+}
+
+/// Passes signals on, as long as the process lives.
+pub(super) struct MainLoop {
+    events: std::sync::mpsc::Receiver<Event>,
+    sender: Sender<Event>,
+}
+
+impl MainLoop {
+    pub(super) fn begin(signals: Signals) -> Self {
+        let (sender, events) = channel();
+        let signalled = sender.clone();
+        thread::spawn(move || while signalled.send(Event::Signal(signals.wait())).is_ok() {});
+        Self { events, sender }
+    }
+
+    /// Whether somebody wants the daemon to end.
+    pub(super) fn is_asked(&self) -> bool {
+        let Ok(event) = self.events.try_recv() else { return false };
+        // For `keep`, which is there until the end.
+        let _ = self.sender.send(event);
+        true
+    }
+
+    /// Returns when the daemon was asked to end and no volume is mounted.
+    ///
+    /// # Blocking
+    /// As long as it runs.
+    pub(super) fn keep(self, volumes: &Arc<Volumes>) -> End {
+        let mut escalation = Escalation::default();
+        let (mut meter, mut seen) = (None, (0, 0));
+        loop {
+            let event = match meter {
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => self.events.recv_timeout(TICK),
+            };
+            match event {
+                // A terminal that went away is no reason to end, and there is nothing to reload: `slackwater set` changes a
+                // running daemon.
+                Ok(Event::Signal(Signal::HangUp)) => {}
+                Ok(Event::Signal(signal)) => match escalation.next(signal) {
+                    Step::Unmount => {
+                        systemd::stopping();
+                        meter = Some(Meter::new("flushing"));
+                        end(volumes, signal != Signal::Interrupt, self.sender.clone());
+                    }
+                    Step::Explain => explain(volumes),
+                    Step::GiveUp => {
+                        let front_ends = volumes.sessions().into_iter().filter_map(|(_, session)| session.served());
+                        front_ends.for_each(|(front_end, _)| front_end.abort());
+                        return End::GivenUp;
+                    }
+                    Step::Wait => {}
+                },
+                Ok(Event::Tried(Outcome { failures: 0, left })) => {
+                    // The others are being given back.
+                    volumes.wait_ended(left, LAST_ANSWERS_WITHIN);
+                    if left > 0 && !volumes.wait_ended(0, Duration::ZERO) {
+                        return End::Left;
+                    }
+                }
+                Ok(Event::Tried(_)) => {
+                    meter = None;
+                    errln!("The daemon goes on for what is still mounted, and mounts nothing more; nothing is lost.");
+                    if escalation.failed() {
+                        explain(volumes);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // The thread of signals has a sender.
+                Err(RecvTimeoutError::Disconnected) => return End::Flushed,
+            }
+            if volumes.wait_ended(0, Duration::ZERO) {
+                return End::Flushed;
+            }
+            if let Some(meter) = &mut meter {
+                let (left, written) = volumes.figures();
+                meter.update(left, written);
+                if (left, written) != seen {
+                    // Where nothing moves the service manager's patience ends.
+                    systemd::still_stopping(left);
+                    seen = (left, written);
+                }
+            }
+        }
+    }
+}
+
+/// On a thread of its own: signals are heard meanwhile.
+fn end(volumes: &Arc<Volumes>, insist: bool, tried: Sender<Event>) {
+    let volumes = Arc::clone(volumes);
+    thread::spawn(move || {
+        let (failures, left) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let failed = |failure: &Failure| {
+            let count = if failure.reason == Reason::Left { &left } else { &failures };
+            count.fetch_add(1, Ordering::Relaxed);
+            errln!("{failure}");
+        };
+        volumes.umount_all(insist, &failed);
+        // The main thread listens until the end.
+        let _ = tried.send(Event::Tried(Outcome { failures: failures.into_inner(), left: left.into_inner() }));
+    });
+}
+
+fn explain(volumes: &Volumes) {
+    errln!("Not in the sources yet: {}", size::text(volumes.figures().0));
+    for (name, session) in volumes.sessions() {
+        let bytes = session.figures().0;
+        errln!("  {:>10}  {name} ({})", size::text(bytes), session.entry.source.path.printable());
+    }
+    errln!("Giving up leaves it in {}, and the next daemon here brings it in;", volumes.shared.arena.printable());
+    errln!("it is lost if the machine restarts before. Programs with open files get errors.");
+    errln!("Ctrl-C once more gives up.");
+}
+
+/// Ends the daemon as a crash would, but without dead mounts. The entries stay and say where the data is.
+pub(super) fn end_with_data_left(volumes: &Volumes, end: End) -> ! {
+    let (what, reason) = match end {
+        End::GivenUp => ("Given up", Reason::Failed),
+        End::Left | End::Flushed => ("Ended by force", Reason::Left),
+    };
+    let (left, arena) = (size::text(volumes.figures().0), volumes.shared.arena.printable());
+    errln!("{what}: {left} are not in their sources. They are kept in {arena}: the next daemon writes them back.");
+    let sources: Vec<_> = volumes.sessions().iter().map(|(_, session)| session.entry.source.id.dev).collect();
+    early_exit::exit_now(reason, &sources)
+}

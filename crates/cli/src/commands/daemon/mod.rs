@@ -1,0 +1,213 @@
+//! `slackwater daemon`: many volumes in one process, mounted and unmounted over a socket.
+//!
+//! ```text
+//! config                the configuration file
+//! socket, responder     where requests arrive, and their answers
+//! startup, leftovers    the volumes of the start, and what a daemon that died has left
+//! volumes               the volumes, from mount to unmount
+//! events                what happens, for `slackwater events`
+//! main_loop, systemd    signals, the end, and the service manager
+//! ```
+//!
+//! # Steps
+//! 1. What must be so: the kernel, `/dev/fuse`, the configuration.
+//! 2. The socket becomes ours ([`socket`]).
+//! 3. What a dead daemon left is taken over or brought in ([`leftovers`]); else a new arena is made.
+//! 4. The engine, the threads of FUSE; requests are answered from here on.
+//! 5. The volumes of the configuration. One that cannot be mounted is said, and keeps no other.
+//! 6. Until somebody ends it ([`main_loop`]).
+
+pub(crate) mod config;
+mod events;
+mod leftovers;
+mod main_loop;
+mod responder;
+mod socket;
+mod startup;
+mod systemd;
+mod volumes;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use slackwater::{Engine, Namespace, Tunables, UmountGrace};
+use slackwater_backends::SystemClock;
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::arguments::DaemonArguments;
+use crate::commands::doctor;
+use crate::control::protocol::{Happening, MountRequest};
+use crate::control::server;
+use crate::exit::Failure;
+use crate::os::kernel;
+use crate::os::sys::Signals;
+use crate::output::terminal::{errln, outln};
+use crate::registry::{Found, Registry};
+use crate::volume::arena_file::{self, CACHE_BYTES_MIN};
+use crate::volume::process::{prepare_process, tunables};
+use crate::volume::session::Tally;
+use crate::volume::shutdown::End;
+use crate::volume::{front_end, pressure};
+use crate::{log, metrics};
+
+use self::config::Config;
+use self::leftovers::Leftovers;
+use self::main_loop::MainLoop;
+use self::responder::Responder;
+use self::socket::Socket;
+use self::volumes::{Shared, Volumes};
+
+/// Each volume has some of its own.
+const DESCRIPTORS: u64 = 256 << 10;
+/// Slots in the arena's table of volumes.
+const VOLUMES_MAX: u32 = 16 << 10;
+
+/// Serves volumes until it is asked to end.
+///
+/// # Errors
+/// What stood in the way; nothing is mounted then.
+pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
+    // Before the first thread: all of them inherit it.
+    let signals = Signals::block();
+    prepare_process(DESCRIPTORS);
+    kernel::check(kernel::Version::running())?;
+    doctor::check_fuse()?;
+    let config = config_of(arguments)?;
+    let registry = Registry::open()?;
+    let socket_path = arguments.at.path()?;
+    let name = socket::name_of(&socket_path)?;
+    let (socket, listener) = Socket::listen(&socket_path, &registry.lock_of(&name), config.socket_group.as_deref())?;
+    let main_loop = MainLoop::begin(signals);
+    let arena_path = match &config.arena {
+        Some(path) => arena_file::named(path)?,
+        None => arena_file::default_path(&name)?,
+    };
+
+    let metrics = config.metrics.map(metrics::listen).transpose()?;
+
+    let dead = leftovers::clean_up(&registry, &arena_path)?;
+    let (engine, left) = start_engine(&config, &arena_path, &dead, &main_loop)?;
+    let volumes = start_volumes(&config, &engine, registry, &socket_path, &arena_path, left);
+    // Nobody has written yet: but for what a dead daemon left the file has nothing.
+    let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &Leftovers::default(), &arena_path)))?;
+    let shrunk = engine.clone();
+    let shrink = move |priority| shrunk.shrink(priority);
+    let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
+    let told = Arc::downgrade(&volumes);
+    log::also_tell(move |line| {
+        if let Some(volumes) = told.upgrade() {
+            volumes.shared.events.tell(Happening::Warning, None, line);
+        }
+    });
+    let seen = Arc::clone(&volumes);
+    let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot(), || true)).transpose();
+    let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
+    let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
+        .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.printable())))?;
+
+    let configured: Vec<MountRequest> = config.mounts().collect();
+    let mounted = startup::mount_volumes(&volumes, &engine, &configured, dead)
+        .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
+    let watched = Arc::clone(&volumes);
+    systemd::ready(mounted, move || watched.is_answering());
+    outln!(
+        "Listening at {}: {mounted} of {} volumes mounted, cache {}.",
+        socket_path.printable(),
+        configured.len(),
+        size::text(volumes.shared.cache_bytes)
+    );
+    if let Some(metrics) = &metrics {
+        outln!("Metrics: http://{}/metrics", metrics.address());
+    }
+    outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
+
+    let end = main_loop.keep(&volumes);
+    volumes.shared.events.end();
+    unanswered.wait_for_none();
+    if end != End::Flushed {
+        main_loop::end_with_data_left(&volumes, end);
+    }
+    drop((listens, metrics));
+    if remove_if_empty(&engine, &volumes.shared.left, &arena_path)? {
+        outln!("Ended: everything is in the sources.");
+    } else {
+        errln!("Ended; what a daemon that died has left stays in {}.", arena_path.printable());
+    }
+    drop(socket);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the arena, unless something is left in it of volumes that were not mounted. Whether it did.
+fn remove_if_empty(engine: &Engine, left: &Leftovers, arena_path: &Path) -> Result<bool, Failure> {
+    // In this order: what comes back to the arena does so before it counts as done (L2 of `left`).
+    let is_empty = !left.is_being_brought_in() && engine.surviving_volumes().is_empty();
+    if is_empty {
+        arena_file::remove(arena_path)?;
+    }
+    Ok(is_empty)
+}
+
+/// No volumes yet, and all that they need.
+fn start_volumes(
+    config: &Config,
+    engine: &Engine,
+    registry: Registry,
+    socket: &Path,
+    arena: &Path,
+    left: Leftovers,
+) -> Result<Arc<Volumes>, Failure> {
+    let tenants = config.configured_tenants();
+    let shared = Shared {
+        namespace: Namespace::new(engine, UmountGrace::default()),
+        engine: engine.clone(),
+        pool: front_end::pool()?,
+        tenancy: front_end::tenancy(config.tenant_by, tenants.clone(), engine)?,
+        tenants: Mutex::new(tenants),
+        registry,
+        socket: socket.to_path_buf(),
+        arena: arena.to_path_buf(),
+        cache_bytes: u64::from(engine.arena().frames()) * slackwater_arena::FRAME_BYTES as u64,
+        tally: Tally::default(),
+        events: events::Events::default(),
+        left,
+    };
+    Volumes::new(shared).map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))
+}
+
+/// The configuration file, and what the command line says over it.
+fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
+    let mut config = match &arguments.config {
+        Some(path) => Config::read(path)?,
+        None => Config::default(),
+    };
+    config.cache = arguments.cache.or(config.cache);
+    config.arena = arguments.arena.clone().or(config.arena);
+    config.metrics = arguments.metrics.or(config.metrics);
+    if let Some(bytes) = config.cache.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
+        let what = format!("a cache of {} is too small", size::text(bytes));
+        return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
+    }
+    Ok(config)
+}
+
+/// On the arena of a dead daemon where that has data, else on a new one.
+fn start_engine(
+    config: &Config,
+    arena_path: &Path,
+    dead: &[Found],
+    main_loop: &MainLoop,
+) -> Result<(Engine, Leftovers), Failure> {
+    let tunables: Tunables = tunables(config.dirty_ratio, config.dirty_expire);
+    if let Some((arena, survivors, left)) = leftovers::take_arena(arena_path, dead)? {
+        return Ok((Engine::recover(arena, survivors, Arc::new(SystemClock), tunables), left));
+    }
+    let cache_bytes = config.cache.unwrap_or_else(|| arena_file::default_cache_bytes(arena_path));
+    let check = || match main_loop.is_asked() {
+        true => Err(Failure::failed("Interrupted before anything was mounted: nothing is lost.")),
+        false => Ok(()),
+    };
+    let arena = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
+    Ok((Engine::new(arena, Arc::new(SystemClock), tunables), Leftovers::default()))
+}

@@ -1,0 +1,66 @@
+//! What a daemon answers.
+
+use std::sync::Arc;
+
+use crate::commands::daemon::volumes::Volumes;
+use crate::control::protocol::{Reply, Request};
+use crate::control::server::{Limits, Respond};
+use crate::exit::Failure;
+use crate::volume::tenants;
+
+/// As many unmounts and listeners at once as a script may have, and room for who looks.
+const CONNECTIONS_MAX: usize = 256;
+
+/// Whoever its group lets in may look.
+pub(super) const LIMITS: Limits = Limits { connections_max: CONNECTIONS_MAX, anybody_may_look: true };
+
+pub(super) struct Responder {
+    volumes: Arc<Volumes>,
+}
+
+impl Responder {
+    pub(super) fn new(volumes: Arc<Volumes>) -> Self {
+        Self { volumes }
+    }
+
+    fn answer(
+        &self,
+        volume: Option<&str>,
+        request: Request,
+        progress: &dyn Fn(Reply) -> bool,
+    ) -> Result<Reply, Failure> {
+        let volumes = &self.volumes;
+        match (volume, request) {
+            (None, Request::Mount(request)) => {
+                let (name, front_end) = volumes.mount(&request)?;
+                Ok(Reply::Mounted { name: name.to_string(), missing_features: front_end.missing_features() })
+            }
+            (None, Request::List) => Ok(Reply::List(volumes.list())),
+            (None, Request::Tenants) => {
+                let mut tenants = tenants::of_all(&volumes.shared.engine);
+                let more_tenants = tenants::fit_reply(&mut tenants);
+                Ok(Reply::Tenants { tenants, more_tenants })
+            }
+            (None, Request::SetTenant { tenant, key, value }) => {
+                volumes.set_tenant(&tenant, &key, &value).map(|()| Reply::Done)
+            }
+            (None, Request::Events) => {
+                volumes.shared.events.follow(progress);
+                Ok(Reply::Done)
+            }
+            (None, _) => Err(Failure::usage("which volume? the request names none")),
+            (Some(name), request) => {
+                let session = volumes.find(name)?;
+                let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
+                let answer = || session.answer(request, progress);
+                if is_umount { volumes.shared.events.tell_of_umount(name, answer) } else { answer() }
+            }
+        }
+    }
+}
+
+impl Respond for Responder {
+    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
+    }
+}

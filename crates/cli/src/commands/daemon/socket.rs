@@ -1,0 +1,184 @@
+//! The socket of a daemon: one daemon listens at it, and what a dead one left there is taken away.
+//!
+//! # Invariants
+//! K1. Whoever listens at the socket holds a lock (`flock`) on a file in the runtime directory, where no other user can make or
+//!     lock one. A socket that is there while the lock can be had, and that nobody answers at, is of a dead daemon. (One with
+//!     another runtime directory has another lock.)
+//! K2. The socket is never there with a mode that lets in more than it should.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, Gid, Mode, OFlags, chownat, flock};
+use rustix::io::Errno;
+use rustix::process::{geteuid, umask};
+use slackwater_fuse::Printable as _;
+
+use crate::control::client;
+use crate::exit::Failure;
+use crate::output::shell;
+use crate::output::terminal::errln;
+
+/// A place to listen at that is ours. Removed when dropped.
+pub(crate) struct Socket {
+    path: PathBuf,
+    /// K1.
+    _lock: File,
+}
+
+impl Socket {
+    /// Takes the place with the lock `lock`, and listens; `group` may look.
+    ///
+    /// # Errors
+    /// Another daemon is there, or something that is no socket; the directory cannot be written; there is no such group.
+    pub(crate) fn listen(path: &Path, lock: &Path, group: Option<&str>) -> Result<(Self, UnixListener), Failure> {
+        let gid = group.map(gid_of).transpose()?;
+        let shown = path.printable();
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::failed(format!("cannot {what} {shown}: {error}"))
+                .advise("choose another place with --socket PATH, in a directory that you may write and others may not")
+        };
+        let lock = take(lock, path)?;
+        match fs::symlink_metadata(path) {
+            Ok(status) if status.file_type().is_socket() && status.uid() == geteuid().as_raw() => {
+                if client::is_anyone_at(path) {
+                    return Err(taken("", path));
+                }
+                errln!("The daemon that listened at {shown} has died: taking its place.");
+                fs::remove_file(path).map_err(|error| failed("remove the old socket", &error))?;
+            }
+            Ok(_) => {
+                return Err(Failure::failed(format!("{shown} is there and no socket of yours"))
+                    .advise(format!("look at what it is (ls -l {}), or choose another --socket", shell::word(path))));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("look at", &error)),
+        }
+        // K2: no other thread makes files yet.
+        let before = umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        umask(before);
+        let listener = bound.map_err(|error| failed("listen at", &error))?;
+        let socket = Self { path: path.to_path_buf(), _lock: lock };
+        if let Some(gid) = gid {
+            chownat(CWD, path, None, Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(io::Error::from)
+                .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o660)))
+                .map_err(|error| failed("open to its group", &error))?;
+        }
+        Ok((socket, listener))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Were it impossible, the next daemon would do it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// What the lock and the arena of the daemon at `socket` are called: one name for each socket, by its directory, whatever path
+/// leads there.
+///
+/// # Errors
+/// There is no such directory.
+pub(crate) fn name_of(socket: &Path) -> Result<String, Failure> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    let status = fs::metadata(dir).map_err(|error| {
+        let failure = Failure::failed(format!("cannot look at {}: {error}", dir.printable()));
+        failure.advise("make its directory first, or choose another with --socket PATH")
+    })?;
+    let name = socket.file_name().unwrap_or_default().to_string_lossy();
+    Ok(format!("daemon-{:x}-{:x}-{name}", status.dev(), status.ino()))
+}
+
+fn taken(who: &str, socket: &Path) -> Failure {
+    Failure::busy(format!("another daemon{who} listens at {}", socket.printable()))
+        .advise("use that one (slackwater ls), or start this one with another --socket PATH")
+}
+
+/// K1; who has it is written into it.
+fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
+    let failed = |error: io::Error| Failure::failed(format!("cannot lock {}: {error}", path.printable()));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            // One that has just begun has not said who it is.
+            let _ = (&file).take(32).read_to_string(&mut pid);
+            let who = pid.trim().parse().map_or_else(|_| String::new(), |pid: u32| format!(" (pid {pid})"));
+            return Err(taken(&who, socket));
+        }
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(failed)?;
+    Ok(file)
+}
+
+/// The number of a group, by `/etc/group`; or the number that it is.
+fn gid_of(group: &str) -> Result<Gid, Failure> {
+    let named = || {
+        let groups = fs::read_to_string("/etc/group").ok()?;
+        groups.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
+            [name, _, gid, _] if name == group => gid.parse().ok(),
+            _ => None,
+        })
+    };
+    let unknown = || {
+        Failure::usage(format!("there is no group called {group} in /etc/group"))
+            .advise("name one that is there, or give its number")
+    };
+    group.parse().ok().or_else(named).map(Gid::from_raw).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("slackwater-socket-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn one_daemon_listens_at_a_socket_and_the_next_takes_the_place_of_a_dead_one() {
+        let dir = dir("one");
+        let (path, lock) = (dir.join("s"), dir.join("lock"));
+        let (socket, listener) = Socket::listen(&path, &lock, None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let refused = Socket::listen(&path, &lock, None).map(drop).unwrap_err();
+        assert!(refused.what.contains(&format!("pid {}", std::process::id())), "{refused}");
+        let elsewhere = Socket::listen(&path, &dir.join("other"), None).map(drop).unwrap_err();
+        assert!(elsewhere.what.contains("another daemon listens"), "{elsewhere}");
+        // As a death: the lock goes with the descriptors, and the socket stays.
+        flock(&socket._lock, FlockOperation::Unlock).unwrap();
+        std::mem::forget(socket);
+        drop(listener);
+        let (next, _listener) = Socket::listen(&path, &lock, Some("0")).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+        drop(next);
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_socket_stays_and_a_bad_place_is_named() {
+        let dir = dir("bad");
+        fs::write(dir.join("file"), "x").unwrap();
+        let lock = dir.join("lock");
+        assert!(Socket::listen(&dir.join("file"), &lock, None).map(drop).unwrap_err().what.contains("no socket"));
+        assert_eq!(fs::read(dir.join("file")).unwrap(), b"x");
+        assert!(name_of(&dir.join("none/s")).unwrap_err().to_string().contains("directory"));
+        let group = Socket::listen(&dir.join("s"), &lock, Some("no-such-group")).map(drop).unwrap_err();
+        assert!(group.what.contains("no-such-group"), "{group}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

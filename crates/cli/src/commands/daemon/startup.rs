@@ -1,0 +1,82 @@
+//! The volumes of a daemon that has just started: those that are configured, and what a dead one has left.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater::Engine;
+
+use crate::commands::daemon::volumes::Volumes;
+use crate::control::protocol::MountRequest;
+use crate::output::terminal::errln;
+use crate::parallel::for_each_parallel;
+use crate::registry::Found;
+
+/// For so long the start waits for sources.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// A volume of the start.
+enum Volume {
+    Left(Found),
+    Configured(MountRequest),
+}
+
+/// Mounts what is configured and brings in what is left, each volume by itself; returns how many are mounted when all are done,
+/// or when those that are not have had [`BEGIN_WITHIN`]: they go on beside the others.
+///
+/// # Errors
+/// There is no thread.
+pub(super) fn mount_volumes(
+    volumes: &Arc<Volumes>,
+    engine: &Engine,
+    configured: &[MountRequest],
+    dead: Vec<Found>,
+) -> io::Result<usize> {
+    // By name alone: looking at a source may hang.
+    let named = |source: &Path| {
+        let is_it = |request: &MountRequest| std::path::absolute(&request.source).is_ok_and(|path| path == source);
+        configured.iter().any(is_it)
+    };
+    let left = volumes.shared.left.reserve(dead, named).into_iter().map(Volume::Left);
+    let all: Vec<Volume> = left.chain(configured.iter().cloned().map(Volume::Configured)).collect();
+    let (done, outcomes) = channel();
+    let (volumes, engine) = (Arc::clone(volumes), engine.clone());
+    // One that hangs keeps this thread, and no other volume.
+    thread::Builder::new().name("sw-begin".to_owned()).spawn(move || {
+        for_each_parallel(usize::MAX, all.into_iter(), |volume| {
+            let is_mounted = match volume {
+                Volume::Left(found) => {
+                    volumes.shared.left.bring_in(&engine, &found);
+                    false
+                }
+                Volume::Configured(request) => mount_configured(&volumes, &request),
+            };
+            let _ = done.send(is_mounted);
+        });
+    })?;
+    let deadline = Instant::now() + BEGIN_WITHIN;
+    let mut mounted = 0;
+    loop {
+        match outcomes.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(is_mounted) => mounted += usize::from(is_mounted),
+            Err(RecvTimeoutError::Disconnected) => return Ok(mounted),
+            Err(RecvTimeoutError::Timeout) => {
+                errln!("Some sources have not answered yet; their volumes follow when they do.");
+                return Ok(mounted);
+            }
+        }
+    }
+}
+
+fn mount_configured(volumes: &Volumes, request: &MountRequest) -> bool {
+    match volumes.mount(request) {
+        Ok(_) => true,
+        Err(failure) => {
+            errln!("{}: not mounted: {failure}", request.name.as_deref().unwrap_or_default());
+            false
+        }
+    }
+}

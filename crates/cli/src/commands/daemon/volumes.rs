@@ -1,0 +1,410 @@
+//! The volumes of a daemon: one engine, one pool of FUSE threads, and a mount of its own for each volume.
+//!
+//! # A volume's way
+//! *Reserved*: its name, its source and its mount point are nobody else's. *Mounted*: programs reach it. Its end, by whomever, is
+//! heard of on the thread `sw-ends`, which has a thread of its own wait until everything is in the source: a volume whose
+//! source hangs delays no other. Then the name is free.
+//!
+//! # Invariants
+//! D1. A name stays taken from its reservation until nothing of the volume is left: its entry in the registry, its lock on the
+//!     source, its place in the namespace. An unmount is answered after that.
+//! D2. Nobody waits for a source, or for a mount, with `state` locked.
+//! D3. Once the daemon is ending no name is reserved, and what was just being mounted is unmounted by who mounted it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
+use slackwater_fuse::Pool;
+use slackwater_fuse::Printable as _;
+use slackwater_fuse::tenants::TenantConfig;
+use slackwater_size as size;
+
+use crate::commands::daemon::events::Events;
+use crate::commands::daemon::leftovers::Leftovers;
+use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions};
+use crate::exit::{Failure, Reason};
+use crate::metrics::Snapshot;
+use crate::os::mount_table::MountTable;
+use crate::output::shell;
+use crate::parallel::for_each_parallel;
+use crate::registry::{Entry, Registry};
+use crate::source::ownership::{self, Ownership};
+use crate::volume::front_end::{FrontEnd, Tenancy};
+use crate::volume::name::VolumeName;
+use crate::volume::session::{Session, Tally};
+use crate::volume::settings;
+use crate::volume::{endpoints, node_search, rescued};
+
+/// What all volumes share.
+pub(super) struct Shared {
+    pub(super) engine: Engine,
+    pub(super) namespace: Namespace,
+    pub(super) pool: Arc<Pool>,
+    pub(super) tenancy: Option<Arc<Tenancy>>,
+    /// What is configured for tenants.
+    pub(super) tenants: Mutex<BTreeMap<PathBuf, TenantConfig>>,
+    pub(super) registry: Registry,
+    pub(super) socket: PathBuf,
+    pub(super) arena: PathBuf,
+    pub(super) cache_bytes: u64,
+    pub(super) tally: Tally,
+    pub(super) events: Events,
+    pub(super) left: Leftovers,
+}
+
+pub(crate) struct Volumes {
+    pub(super) shared: Shared,
+    state: Mutex<State>,
+    changed: Condvar,
+    ends: Sender<VolumeName>,
+}
+
+#[derive(Default)]
+struct State {
+    by_name: BTreeMap<VolumeName, Slot>,
+    /// D3.
+    is_ending: bool,
+}
+
+enum Slot {
+    Reserved(Arc<Entry>),
+    Mounted(Volume),
+}
+
+/// A volume that programs reach.
+struct Volume {
+    session: Arc<Session>,
+    /// Until it is given back, at the end.
+    ownership: Option<Ownership>,
+}
+
+/// A name that is taken, and given back when this is dropped.
+struct Reservation<'v> {
+    volumes: &'v Volumes,
+    name: VolumeName,
+    is_kept: bool,
+}
+
+impl Volumes {
+    /// None yet. The thread that hears of ends lives as long as the process.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(super) fn new(shared: Shared) -> std::io::Result<Arc<Self>> {
+        let (ends, ended) = channel();
+        let volumes = Arc::new(Self { shared, state: Mutex::default(), changed: Condvar::new(), ends });
+        let burying = Arc::clone(&volumes);
+        thread::Builder::new().name("sw-ends".into()).spawn(move || burying.bury_all(&ended))?;
+        Ok(volumes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked has changed one slot or none.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Mounts a volume, and says under which name.
+    ///
+    /// # Errors
+    /// What stood in the way; nothing is mounted then.
+    ///
+    /// # Blocking
+    /// For the source, and for what an earlier mount of it brings in.
+    pub(crate) fn mount(&self, request: &MountRequest) -> Result<(VolumeName, Arc<FrontEnd>), Failure> {
+        let name = match &request.name {
+            Some(name) => VolumeName::new(name)?,
+            None => VolumeName::of(&request.mountpoint)?,
+        };
+        let (entry, source_fd) = {
+            let others = self.shared.registry.entries_of_others()?;
+            let own = self.entries();
+            let others = others.iter().filter(|found| found.is_alive).map(|found| &found.entry);
+            let mounts: Vec<_> = others.chain(own.iter().map(Arc::as_ref)).collect();
+            let endpoints = endpoints::find(&request.source, &request.mountpoint, &mounts)?;
+            let identity = endpoints.source.identity(&[]);
+            let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
+            let Shared { arena, cache_bytes, socket, .. } = &self.shared;
+            let entry =
+                Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena.clone(), *cache_bytes);
+            (Arc::new(entry.of_daemon(name.to_string(), socket.clone())), endpoints.source_fd)
+        };
+        let reservation = self.reserve(&name, &entry)?;
+        let ownership =
+            ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|text| tracing::info!("{text}"))?;
+        let session = Session::new(entry, self.shared.tally.clone());
+        let front_end = self.open(&name, &session, request.options)?;
+        session.set_mounted(&self.shared.engine, &front_end);
+        let volume = Volume { session, ownership: Some(ownership) };
+        let session = Arc::clone(&volume.session);
+        let is_ending = reservation.fill(volume);
+        self.shared.events.tell(
+            Happening::Mounted,
+            Some(name.as_str()),
+            request.mountpoint.to_string_lossy().into_owned(),
+        );
+        let (ends, ended) = (self.ends.clone(), name.clone());
+        // The thread that hears it lives as long as the process.
+        front_end.on_unmounted(move || drop(ends.send(ended)));
+        if is_ending {
+            // Whoever unmounts all has not seen it.
+            self.umount(&name, &session, true)?;
+            return Err(ending());
+        }
+        Ok((name, front_end))
+    }
+
+    /// Opens the source and the front end.
+    fn open(&self, name: &VolumeName, session: &Session, options: VolumeOptions) -> Result<Arc<FrontEnd>, Failure> {
+        let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
+        let Entry { source, mountpoint, identity, .. } = &*session.entry;
+        let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
+        left.wait_until_brought_in(identity);
+        let backend = node_search::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
+        let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
+        let volume = mounted.super_block();
+        drop(mounted);
+        let opened = FrontEnd::open(pool, &volume, &source.path, mountpoint, options, tenancy.clone());
+        match opened {
+            Ok(front_end) => {
+                rescued::say_all(&volume.rescued(), &source.path);
+                session.show(Some(&volume));
+                Ok(front_end)
+            }
+            Err(failure) => {
+                // What an earlier mount left may be in it: that is brought in first.
+                match volume.umount(UmountOptions::default()) {
+                    Ok(()) => self.forget(name),
+                    Err(error) => tracing::error!(volume = name.as_str(), %error, "without a mount, and not ended"),
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes what has ended out of the namespace.
+    fn forget(&self, name: &VolumeName) {
+        if let Err(error) = self.shared.namespace.umount_lazily(name.path()) {
+            tracing::error!(volume = name.as_str(), %error, "it cannot be taken out of the namespace");
+        }
+    }
+
+    fn reserve(&self, name: &VolumeName, entry: &Arc<Entry>) -> Result<Reservation<'_>, Failure> {
+        let mut state = self.state();
+        if state.is_ending {
+            return Err(ending());
+        }
+        if let Some(slot) = state.by_name.get(name) {
+            let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
+            return Err(Failure::busy(format!(
+                "{name} is the name of the volume at {}, of {}",
+                other.mountpoint.printable(),
+                other.source.path.printable()
+            ))
+            .advise(format!("unmount that first (slackwater umount {word}), or use another --name")));
+        }
+        let mut others = state.by_name.values().map(Slot::entry);
+        let in_the_way =
+            others.find(|other| other.source.overlaps(&entry.source) || other.mountpoint == entry.mountpoint);
+        if let Some(other) = in_the_way {
+            return Err(ownership::taken_by(other, &entry.source));
+        }
+        state.by_name.insert(name.clone(), Slot::Reserved(Arc::clone(entry)));
+        Ok(Reservation { volumes: self, name: name.clone(), is_kept: false })
+    }
+
+    /// The entries of all, also of those that are about to be mounted.
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        self.state().by_name.values().map(|slot| Arc::clone(slot.entry())).collect()
+    }
+
+    /// The mount called `name`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Session>, Failure> {
+        match self.state().by_name.get(name) {
+            Some(Slot::Mounted(volume)) => Ok(Arc::clone(&volume.session)),
+            Some(Slot::Reserved(_)) => {
+                Err(Failure::busy(format!("{name} is just being mounted")).advise("try again when it is"))
+            }
+            None => {
+                let shown: String = name.chars().take(100).flat_map(char::escape_default).collect();
+                Err(Failure::new(Reason::NotMounted, format!("there is no volume called {shown}"))
+                    .advise("slackwater ls lists those that there are"))
+            }
+        }
+    }
+
+    /// Whether the lock that everything needs can be had: what a watchdog wants to know.
+    pub(super) fn is_answering(&self) -> bool {
+        drop(self.state());
+        true
+    }
+
+    /// Has a tenant be otherwise from now on.
+    ///
+    /// # Errors
+    /// There is no such tenant here, or nothing called so to set.
+    pub(crate) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
+        let tenancy = self.shared.tenancy.as_ref().ok_or_else(|| {
+            Failure::usage("this daemon tells no tenants apart").advise("start it with tenant-by in its configuration")
+        })?;
+        // A thread that panicked has changed one or none.
+        let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = settings::changed(tenants.get(tenant).copied().unwrap_or_default(), key, value)?;
+        let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.printable()));
+        tenancy.set_config(tenant, config).map_err(|error| refused(&error))?;
+        tenants.insert(tenant.to_path_buf(), config);
+        Ok(())
+    }
+
+    /// All mounts, by name.
+    pub(crate) fn sessions(&self) -> Vec<(VolumeName, Arc<Session>)> {
+        let mounted = |(name, slot): (&VolumeName, &Slot)| match slot {
+            Slot::Mounted(volume) => Some((name.clone(), Arc::clone(&volume.session))),
+            Slot::Reserved(_) => None,
+        };
+        self.state().by_name.iter().filter_map(mounted).collect()
+    }
+
+    /// The engine's side of all.
+    pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
+        self.shared.engine.volumes()
+    }
+
+    /// What metrics are made of.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let volumes = self.sessions().into_iter().map(|(name, session)| (name.to_string(), session.status()));
+        self.shared.tally.snapshot(Some(&self.shared.engine), volumes.collect())
+    }
+
+    pub(crate) fn list(&self) -> List {
+        let mounts = MountTable::now();
+        let volumes: Vec<Listed> =
+            self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &mounts)).collect();
+        let Shared { arena, cache_bytes, left, engine, .. } = &self.shared;
+        let left = engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect();
+        List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left }
+    }
+
+    /// D3; then unmounts all at the same time. With `insist` also those in use. `failed` hears of each that stays.
+    ///
+    /// # Blocking
+    /// For all sources.
+    pub(super) fn umount_all(&self, insist: bool, failed: &(dyn Fn(&Failure) + Sync)) {
+        self.state().is_ending = true;
+        self.changed.notify_all();
+        for_each_parallel(usize::MAX, self.sessions().into_iter(), |(name, session)| {
+            if let Err(failure) = self.umount(&name, &session, insist) {
+                failed(&failure);
+            }
+        });
+    }
+
+    fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
+        let umount = || session.umount_patiently(insist, |_| {}, &mut |_, _| {});
+        self.shared.events.tell_of_umount(name.as_str(), umount)
+    }
+
+    /// Bytes that are not in a source yet, and how many have reached one since the start.
+    pub(super) fn figures(&self) -> (u64, u64) {
+        let sum = |(left, written), volume: Arc<SuperBlock>| {
+            let status = volume.status();
+            (left + status.bytes_left(), written + status.written_bytes)
+        };
+        self.super_blocks().into_iter().fold((0, 0), sum)
+    }
+
+    /// Waits until no more than `left` volumes are there and none can come, for `time` at most. Whether it is so.
+    pub(super) fn wait_ended(&self, left: usize, time: Duration) -> bool {
+        let has_ended = |state: &State| state.is_ending && state.by_name.len() <= left;
+        let waited = self.changed.wait_timeout_while(self.state(), time, |state| !has_ended(state));
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        has_ended(&state)
+    }
+
+    fn bury_all(self: &Arc<Self>, ended: &Receiver<VolumeName>) {
+        for name in ended {
+            let volumes = Arc::clone(self);
+            let bury = {
+                let name = name.clone();
+                move || volumes.bury(&name)
+            };
+            if let Err(error) = thread::Builder::new().name("sw-end".into()).spawn(bury) {
+                tracing::warn!(%error, "no thread: other ends wait for this one");
+                self.bury(&name);
+            }
+        }
+    }
+
+    /// Waits until everything of a volume that nobody can reach any more is in the source, and gives it back (D1).
+    fn bury(&self, name: &VolumeName) {
+        let Ok(session) = self.find(name.as_str()) else { return };
+        let Some((front_end, super_block)) = session.served() else { return };
+        front_end.wait_ended();
+        let left = super_block.status().bytes_left();
+        drop(front_end);
+        session.let_go();
+        drop(super_block);
+        let text = match left {
+            0 => String::new(),
+            left => format!("{} are in {} alone", size::text(left), self.shared.arena.printable()),
+        };
+        self.forget(name);
+        let ownership = self.state().by_name.get_mut(name).and_then(Slot::take_ownership);
+        if let Some(ownership) = ownership {
+            match left {
+                0 => drop(ownership),
+                _ => ownership.registered.leave(),
+            }
+        }
+        self.state().by_name.remove(name);
+        self.changed.notify_all();
+        self.shared.events.tell(Happening::Unmounted, Some(name.as_str()), text);
+        session.set_released();
+    }
+}
+
+impl Slot {
+    fn entry(&self) -> &Arc<Entry> {
+        match self {
+            Self::Reserved(entry) => entry,
+            Self::Mounted(volume) => &volume.session.entry,
+        }
+    }
+
+    fn take_ownership(&mut self) -> Option<Ownership> {
+        match self {
+            Self::Reserved(_) => None,
+            Self::Mounted(volume) => volume.ownership.take(),
+        }
+    }
+}
+
+impl Reservation<'_> {
+    /// It is mounted. Whether the daemon is ending, with which nobody has reckoned that it would be.
+    fn fill(mut self, volume: Volume) -> bool {
+        self.is_kept = true;
+        let mut state = self.volumes.state();
+        state.by_name.insert(self.name.clone(), Slot::Mounted(volume));
+        state.is_ending
+    }
+}
+
+fn ending() -> Failure {
+    Failure::busy("the daemon is ending").advise("start it again")
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.volumes.state().by_name.remove(&self.name);
+            self.volumes.changed.notify_all();
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `slackwater doctor`: what this machine lacks, and what is lost with it.
+
+mod trial_mount;
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
+use slackwater_arena::memory_limits;
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::exit::{Failure, Reason};
+use crate::os::kernel::{self, Version};
+use crate::output::terminal::outln;
+use crate::volume::pressure;
+
+/// What one look found.
+enum Finding {
+    /// As it should be.
+    Good(String),
+    /// Something is lost without it.
+    Lost { what: String, lost: &'static str },
+    /// Nothing can be mounted without it.
+    Fatal(Failure),
+}
+
+impl Finding {
+    fn lost(what: impl Into<String>, lost: &'static str) -> Self {
+        Self::Lost { what: what.into(), lost }
+    }
+}
+
+type Survey = (&'static str, fn() -> Finding);
+
+const LOOKS: [Survey; 13] = [
+    ("kernel", look_at_kernel),
+    ("/dev/fuse", look_at_fuse),
+    ("fusermount3", look_at_helper),
+    ("/dev/shm", look_at_shm),
+    ("memory", look_at_memory),
+    ("locked memory", look_at_memlock),
+    ("I/O flusher", look_at_io_flusher),
+    ("huge pages", look_at_collapse),
+    ("openat2", look_at_openat2),
+    ("RWF_DONTCACHE", look_at_dontcache),
+    ("cgroups", look_at_cgroups),
+    ("memory pressure", look_at_pressure),
+    ("sync", look_at_sync),
+];
+
+/// Looks at everything and prints it. The status says whether a mount can work.
+pub(crate) fn run() -> ExitCode {
+    let mut can_mount = true;
+    for (name, look) in LOOKS {
+        can_mount &= show(name, look());
+    }
+    if can_mount {
+        for finding in look_at_features() {
+            can_mount &= show("FUSE", finding);
+        }
+    }
+    match can_mount {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(Reason::Failed.status()),
+    }
+}
+
+/// Prints a finding. False if nothing can be mounted.
+fn show(name: &str, finding: Finding) -> bool {
+    match finding {
+        Finding::Good(text) => outln!("ok       {name}: {text}"),
+        Finding::Lost { what, lost } => outln!("missing  {name}: {what}\n           without it: {lost}"),
+        Finding::Fatal(failure) => {
+            outln!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
+            return false;
+        }
+    }
+    true
+}
+
+/// Refuses a machine that cannot mount: no `/dev/fuse`, or nobody who may use it for us.
+pub(crate) fn check_fuse() -> Result<(), Failure> {
+    let denied = |error: &io::Error| Failure::failed(format!("cannot open /dev/fuse: {error}"));
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Failure::failed("there is no /dev/fuse")
+                .advise("load the module (modprobe fuse); a container needs --device /dev/fuse"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(denied(&error)
+                .advise("become root, or let users in: chmod 666 /dev/fuse; a container needs --device /dev/fuse"));
+        }
+        Err(error) => return Err(denied(&error).advise("load the module: modprobe fuse")),
+    }
+    if !geteuid().is_root() && helper().is_none() {
+        return Err(Failure::failed("there is no fusermount3, which mounts for those who are not root")
+            .advise("install fuse3, or become root"));
+    }
+    Ok(())
+}
+
+fn helper() -> Option<std::path::PathBuf> {
+    // mount(8) takes the variable from other users; then execvp(3) looks here.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).map(|folder| folder.join("fusermount3")).find(|path| path.is_file())
+}
+
+fn look_at_kernel() -> Finding {
+    let Some(running) = Version::running() else {
+        return Finding::lost("its version cannot be told", "whether this kernel is new enough is not checked");
+    };
+    match kernel::check(Some(running)) {
+        Err(failure) => Finding::Fatal(failure),
+        Ok(()) if running < kernel::TESTED => Finding::lost(
+            format!("Linux {running} is not what releases are tested on ({})", kernel::TESTED),
+            "each mount tries out whether cached readers could miss a write; if so, reads go around the kernel's cache: slower",
+        ),
+        Ok(()) => Finding::Good(format!("Linux {running} (needs {}, tested on {})", kernel::FLOOR, kernel::TESTED)),
+    }
+}
+
+fn look_at_fuse() -> Finding {
+    check_fuse().map_or_else(Finding::Fatal, |()| Finding::Good("it opens".into()))
+}
+
+fn look_at_helper() -> Finding {
+    match helper() {
+        Some(path) => Finding::Good(path.printable().to_string()),
+        None => Finding::lost("it is not in PATH (package fuse3)", "only root can mount"),
+    }
+}
+
+fn look_at_shm() -> Finding {
+    let lost = "the cache needs --arena FILE on another tmpfs";
+    match rustix::fs::statvfs("/dev/shm") {
+        Err(errno) => Finding::lost(format!("no /dev/shm: {}", io::Error::from(errno)), lost),
+        Ok(room) => {
+            let free = room.f_bavail.saturating_mul(room.f_frsize);
+            let text = format!("{} free", size::text(free));
+            if free < 256 << 20 { Finding::lost(text, "only a small cache fits") } else { Finding::Good(text) }
+        }
+    }
+}
+
+fn look_at_memory() -> Finding {
+    let limits = memory_limits();
+    let text = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size::text);
+    let cgroup = limits.cgroup_bytes.filter(|bytes| limits.machine_bytes.is_none_or(|machine| *bytes < machine));
+    match limits.machine_bytes {
+        None => Finding::lost("/proc/meminfo cannot be read", "a cache larger than the memory is not refused"),
+        machine => Finding::Good(match cgroup {
+            Some(_) => format!("{}, and {} for this cgroup", text(machine), text(cgroup)),
+            None => format!("{}, no smaller limit for this cgroup", text(machine)),
+        }),
+    }
+}
+
+fn look_at_memlock() -> Finding {
+    match getrlimit(Resource::Memlock).current {
+        None => Finding::Good("no limit".into()),
+        Some(bytes) => Finding::lost(
+            format!("limited to {}", size::text(bytes)),
+            "the cache may be swapped out where there is swap: slower, nothing else",
+        ),
+    }
+}
+
+/// As a mount process does.
+fn look_at_io_flusher() -> Finding {
+    match configure_io_flusher_behavior(true) {
+        Ok(()) => Finding::Good("PR_SET_IO_FLUSHER is allowed".into()),
+        Err(errno) => Finding::lost(
+            format!("PR_SET_IO_FLUSHER needs CAP_SYS_RESOURCE: {}", io::Error::from(errno)),
+            "where memory is all but used up, what the flush needs of it may have to wait for the flush",
+        ),
+    }
+}
+
+/// The cache asks for huge pages after it was filled.
+fn look_at_collapse() -> Finding {
+    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let lost = "the cache is of small pages: a few percent slower";
+    match enabled {
+        _ if Version::running().is_some_and(|running| running < Version::new(6, 1)) => {
+            Finding::lost("MADV_COLLAPSE needs Linux 6.1", lost)
+        }
+        enabled if enabled.is_empty() => Finding::lost("this kernel has none for memory files (MADV_COLLAPSE)", lost),
+        enabled if enabled.contains("[deny]") => {
+            Finding::lost("denied by /sys/kernel/mm/transparent_hugepage/shmem_enabled", lost)
+        }
+        _ => Finding::Good("MADV_COLLAPSE is there".into()),
+    }
+}
+
+fn look_at_openat2() -> Finding {
+    match openat2(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+        Ok(_) => Finding::Good("it is there".into()),
+        Err(errno) => Finding::lost(
+            io::Error::from(errno).to_string(),
+            "mount points inside a source are told by their device number only (a sandbox forbids the call?)",
+        ),
+    }
+}
+
+fn look_at_dontcache() -> Finding {
+    const RWF_DONTCACHE: u32 = 0x80;
+    let lost = "data that cannot bypass the kernel's page cache stays in it, as a second copy";
+    let file = match memfd_create("slackwater-doctor", MemfdFlags::CLOEXEC) {
+        Ok(file) => file,
+        Err(errno) => return Finding::lost(io::Error::from(errno).to_string(), lost),
+    };
+    let flags = ReadWriteFlags::from_bits_retain(RWF_DONTCACHE);
+    // A file in memory refuses it; a kernel that does not know it says so in the same way. So the version decides.
+    match rustix::io::pwritev2(file.as_fd(), &[io::IoSlice::new(b"x")], 0, flags) {
+        Ok(_) => Finding::Good("it is there".into()),
+        Err(_) if Version::running().is_some_and(|running| running >= Version::new(6, 14)) => {
+            Finding::Good("it is there, where the source's file system has it".into())
+        }
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => Finding::lost("needs Linux 6.14", lost),
+        Err(errno) => Finding::lost(io::Error::from(errno).to_string(), lost),
+    }
+}
+
+fn look_at_cgroups() -> Finding {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let layout = cgroup_layout(&mounts);
+    match layout {
+        None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known: set --cache"),
+        Some(layout) => Finding::Good(layout),
+    }
+}
+
+fn look_at_pressure() -> Finding {
+    let sources = pressure::sources();
+    match sources.is_empty() {
+        true => Finding::lost(
+            "neither PSI nor a memory cgroup tells of it (boot with psi=1)",
+            "what nobody needs of a mount process stays in memory when memory is short: some hundred bytes for each file that was looked at",
+        ),
+        false => Finding::Good(sources.join(", ")),
+    }
+}
+
+/// What only a mount finds out: one line for each feature that this kernel's FUSE has not.
+/// No kernel tells a FUSE server, but those of virtiofs.
+fn look_at_sync() -> Finding {
+    Finding::lost(
+        "Linux reports sync(1), sync(2) and syncfs(2) to no FUSE server",
+        "they return 0 and make nothing on a mount durable: run `slackwater sync`, or use fsync(2), O_SYNC or O_DSYNC",
+    )
+}
+
+fn look_at_features() -> Vec<Finding> {
+    match trial_mount::missing_features() {
+        Err(failure) => vec![Finding::Fatal(failure)],
+        Ok(missing) if missing.is_empty() => vec![Finding::Good("a trial mount found all features".into())],
+        Ok(missing) => missing.iter().map(|missing| Finding::lost(missing.feature, missing.affects)).collect(),
+    }
+}
+
+/// Which versions are mounted, and where memory is.
+fn cgroup_layout(mounts: &str) -> Option<String> {
+    let fields = |line: &str| -> Option<(String, String, String)> {
+        let mut fields = line.split(' ').skip(1).map(str::to_owned);
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    };
+    let of_kind = |wanted: &'static str| mounts.lines().filter_map(fields).filter(move |(_, kind, _)| kind == wanted);
+    let unified = of_kind("cgroup2").next().map(|(point, ..)| point);
+    let memory = of_kind("cgroup").find(|(.., options)| options.split(',').any(|option| option == "memory"));
+    match (unified, memory) {
+        (Some(unified), None) => Some(format!("version 2 at {unified}")),
+        (unified, Some((memory, ..))) => {
+            let beside = unified.map_or_else(String::new, |unified| format!(", version 2 without memory at {unified}"));
+            let there = if Path::new(&memory).exists() { "" } else { " (not visible from here)" };
+            Some(format!("memory in version 1 at {memory}{there}{beside}"))
+        }
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cgroup_layout;
+
+    #[test]
+    fn layouts_of_cgroups_are_told_apart() {
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        let v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /proc cgroup rw,memory 0 0\n";
+        assert_eq!(cgroup_layout(v2).unwrap(), "version 2 at /sys/fs/cgroup");
+        assert_eq!(cgroup_layout(v1).unwrap(), "memory in version 1 at /proc");
+        let both = format!("{v1}cgroup2 /u cgroup2 rw 0 0\n");
+        assert_eq!(cgroup_layout(&both).unwrap(), "memory in version 1 at /proc, version 2 without memory at /u");
+        assert_eq!(cgroup_layout("proc /proc proc rw 0 0\n"), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! A mount of nothing, for a moment: what it tells of this machine, nobody knows before.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackwater::backend::MemBackend;
+use slackwater::{Engine, Tunables};
+use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_backends::SystemClock;
+
+use crate::control::protocol::VolumeOptions;
+use crate::exit::Failure;
+use crate::volume::front_end::{self, FrontEnd, MissingFeature, Umount};
+
+/// The smallest that works.
+const ARENA_BYTES: u64 = 8 << 20;
+/// Nobody else can be in it, and it holds nothing.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Mounts, and returns what this kernel does not have. Nothing stays behind.
+///
+/// # Errors
+/// Nothing can be mounted here.
+pub(crate) fn missing_features() -> Result<Vec<MissingFeature>, Failure> {
+    let cannot = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot try a mount: {error}"));
+    let place = TempDir::new().map_err(|error| cannot(&error))?;
+    let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;
+    let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
+    let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
+    let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
+    let front_end = FrontEnd::open(&front_end::pool()?, &volume, &place.0, &place.0, options, None)?;
+    let missing = front_end.missing().to_vec();
+    front_end.umount(Umount { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
+    Ok(missing)
+}
+
+/// A directory of our own, removed with this.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("slackwater-trial-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}

@@ -1,0 +1,189 @@
+//! Waiting for the end of a mount, and for those who want it.
+//!
+//! One thread takes signals, one waits until the volume has ended, one until it has ended without the source having everything,
+//! and an unmount that a signal asked for runs on a fourth; the main thread hears of all of it in one queue.
+
+use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::exit::{Failure, Reason};
+use crate::os::sys::{Signal, Signals};
+use crate::output::progress::Meter;
+use crate::output::terminal::errln;
+use crate::volume::front_end::FrontEnd;
+use crate::volume::session::Session;
+use crate::volume::shutdown::{End, Escalation, Step};
+
+/// Between two looks at how far a flush is.
+const TICK: std::time::Duration = std::time::Duration::from_millis(200);
+/// Lines of a list that are worth reading.
+const LINES: usize = 20;
+
+const INTERRUPTED: &str = "Interrupted before it was mounted: nothing is lost.";
+
+enum Event {
+    Signal(Signal),
+    /// An unmount that a signal asked for has failed.
+    Failed(Failure),
+    /// Nobody can reach the volume any more, whoever asked for it.
+    Unmounted,
+    /// And everything is in the source.
+    Ended,
+    /// Nobody can reach it any more, and not everything is in the source.
+    Left,
+}
+
+/// Takes signals from its beginning on.
+pub(crate) struct MainLoop {
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    /// Nothing is made yet: a signal ends the process, which nobody gets past meanwhile.
+    is_starting: Arc<Mutex<bool>>,
+    /// A signal waits for [`MainLoop::keep`].
+    is_asked: Arc<AtomicBool>,
+}
+
+impl MainLoop {
+    pub(crate) fn begin(signals: Signals) -> Self {
+        let (sender, events) = channel();
+        let is_starting = Arc::new(Mutex::new(true));
+        let is_asked = Arc::new(AtomicBool::new(false));
+        let main_loop = Self {
+            events,
+            sender: sender.clone(),
+            is_starting: Arc::clone(&is_starting),
+            is_asked: Arc::clone(&is_asked),
+        };
+        // Lives as long as the process.
+        thread::spawn(move || {
+            loop {
+                let signal = signals.wait();
+                let is_starting = is_starting.lock().unwrap_or_else(PoisonError::into_inner);
+                if *is_starting {
+                    errln!("{INTERRUPTED}");
+                    exit(i32::from(Reason::Failed.status()));
+                }
+                drop(is_starting);
+                is_asked.store(true, Ordering::Release);
+                if sender.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        });
+        main_loop
+    }
+
+    /// From now on signals wait for [`MainLoop::keep`], or for who asks whether there is one.
+    pub(crate) fn mounting(&self) {
+        *self.is_starting.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// Fails when a signal waits.
+    ///
+    /// # Errors
+    /// With what is said then.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.is_asked.load(Ordering::Acquire) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
+    }
+
+    /// Returns when the volume has ended, and how.
+    ///
+    /// # Blocking
+    /// As long as it is mounted.
+    pub(crate) fn keep(self, session: &Arc<Session>, front_end: &Arc<FrontEnd>, is_detached: bool) -> End {
+        let (sender, ending) = (self.sender.clone(), Arc::clone(front_end));
+        thread::spawn(move || {
+            // The main thread is there until it hears of the end.
+            ending.wait_unmounted();
+            let _ = sender.send(Event::Unmounted);
+            ending.wait_ended();
+            let _ = sender.send(Event::Ended);
+        });
+        let (sender, leaving) = (self.sender.clone(), Arc::clone(session));
+        thread::spawn(move || {
+            leaving.wait_left();
+            // The main thread may have heard of another end.
+            let _ = sender.send(Event::Left);
+        });
+        let mut escalation = Escalation::default();
+        for event in &self.events {
+            match event {
+                Event::Unmounted if escalation.is_unmounting => {}
+                Event::Unmounted => follow(session),
+                Event::Ended => return End::Flushed,
+                Event::Left => return End::Left,
+                Event::Signal(Signal::HangUp) if is_detached => {}
+                Event::Signal(signal) => match escalation.next(signal) {
+                    Step::Unmount => unmount(session, signal != Signal::Interrupt, self.sender.clone()),
+                    Step::Explain => explain(session),
+                    Step::GiveUp => {
+                        front_end.abort();
+                        return End::GivenUp;
+                    }
+                    Step::Wait => {}
+                },
+                Event::Failed(failure) => {
+                    errln!("{failure}");
+                    errln!("Still mounted at {}; nothing is lost.", session.entry.mountpoint.printable());
+                    if escalation.failed() {
+                        explain(session);
+                    }
+                }
+            }
+        }
+        unreachable!("the thread of signals has a sender")
+    }
+}
+
+/// On a thread of its own; the volume's end is its success. With `insist` also while the volume is in use.
+fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
+    let session = Arc::clone(session);
+    thread::spawn(move || {
+        let mut meter = Meter::new(format!("flushing {}", session.entry.mountpoint.printable()));
+        let in_use = |failure: &Failure| {
+            errln!("{failure}");
+            errln!("Asked to end: unmounting all the same.");
+        };
+        let outcome = session.umount_patiently(insist, in_use, &mut |left, written| meter.update(left, written));
+        drop(meter);
+        if let Err(failure) = outcome
+            && failure.reason != Reason::Left
+        {
+            // The main thread is there until the volume has ended.
+            let _ = failed.send(Event::Failed(failure));
+        }
+    });
+}
+
+/// umount(2) was faster than we, and its caller does not wait: whoever looks here sees how far the flush is.
+fn follow(session: &Arc<Session>) {
+    let session = Arc::clone(session);
+    // Ends with the process, which the end of the flush ends.
+    thread::spawn(move || {
+        let mut meter = Meter::new("unmounted, flushing");
+        while let Some((left, written)) = session.figures_after(TICK) {
+            meter.update(left, written);
+        }
+    });
+}
+
+/// Names are searched for in the source, which may hang: signals are heard meanwhile.
+fn explain(session: &Arc<Session>) {
+    let session = Arc::clone(session);
+    thread::spawn(move || explain_here(&session));
+}
+
+fn explain_here(session: &Session) {
+    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
+    errln!("Not in {source} yet: {}", size::text(session.figures().0));
+    session.would_lose().lines(LINES).iter().for_each(|line| errln!("  {line}"));
+    errln!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
+    errln!("it is lost if the machine restarts before. Programs with open files get errors.");
+    errln!("Ctrl-C once more gives up.");
+}

@@ -1,0 +1,293 @@
+//! `slackwater mount`: from two directories to a volume, and back.
+//!
+//! # Steps
+//! 1. What must be so: the kernel, `/dev/fuse`, the two directories (`endpoints`).
+//! 2. The source becomes ours (`ownership`), and the command can ask how it goes (`session`).
+//! 3. What a dead predecessor left is brought into the source (`arena_file`).
+//! 4. A new arena, an engine, a volume, the mount (`front end`). Now it is announced.
+//! 5. Until somebody ends it (`main_loop`), in any way; then everything is given back.
+//!
+//! A signal before step 4 ends the process at once: it has taken nothing from anybody yet, and what it brings in stays
+//! in the old arena until it is in the source. So does one while the new arena is made, which has no name before it is
+//! whole. A later one unmounts.
+
+mod background;
+mod main_loop;
+pub(crate) mod mount_helper;
+pub(crate) mod options;
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use humantime::format_duration;
+use slackwater::{Engine, SuperBlock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::arguments::MountArguments;
+use crate::commands::doctor;
+use crate::control::server;
+use crate::exit::{Failure, Reason};
+use crate::metrics;
+use crate::os::sys::Signals;
+use crate::os::{early_exit, kernel};
+use crate::output::progress::Meter;
+use crate::output::shell;
+use crate::output::terminal::{errln, outln};
+use crate::registry::{Entry, Registry};
+use crate::source::ownership::{self, Ownership};
+use crate::volume::arena_file::{self, CACHE_BYTES_MIN};
+use crate::volume::front_end::{self, FrontEnd};
+use crate::volume::process::{prepare_process, tunables};
+use crate::volume::session::{Session, Tally};
+use crate::volume::shutdown::End;
+use crate::volume::{endpoints, pressure, rescued};
+
+use self::background::Departure;
+use self::main_loop::MainLoop;
+
+/// Descriptors for files of the source, up to three each, and for all else. While they are short, clean files are closed.
+const DESCRIPTORS: u64 = 64 << 10;
+/// Mounts, and stays until it is unmounted.
+///
+/// # Errors
+/// What stood in the way; nothing is mounted then.
+pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
+    let arguments = options::taken_in(arguments)?;
+    match arguments.background {
+        true => background::start(&arguments, true),
+        false => serve(&arguments).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn serve(arguments: &MountArguments) -> Result<(), Failure> {
+    // The variable may be there for other commands.
+    if arguments
+        .at
+        .socket
+        .as_ref()
+        .is_some_and(|path| std::env::var_os("SLACKWATER_SOCKET").as_deref() != Some(path.as_os_str()))
+    {
+        return Err(Failure::usage("--socket names a daemon, and this mount gets a process of its own")
+            .advise("add --daemon to have the daemon mount it, or leave --socket out"));
+    }
+    // Before the first thread: all of them inherit it.
+    let main_loop = MainLoop::begin(Signals::block());
+    if arguments.detached {
+        background::end_with_starter()?;
+    }
+    prepare_process(DESCRIPTORS);
+
+    kernel::check(kernel::Version::running())?;
+    doctor::check_fuse()?;
+    let registry = Registry::open()?;
+    let mounts = registry.entries()?;
+    let mounts: Vec<_> = mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
+    let endpoints = endpoints::find(&arguments.source, &arguments.mountpoint, &mounts)?;
+    let identity = endpoints
+        .source
+        .identity(&mounts)
+        .map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
+    let arena_path = match &arguments.arena {
+        Some(path) => arena_file::named(path)?,
+        None => arena_file::default_path(&identity)?,
+    };
+
+    let cache_bytes = arguments.cache;
+    if let Some(bytes) = cache_bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
+        let what = format!("a cache of {} is too small", size::text(bytes));
+        return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
+    }
+    let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
+    let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes);
+    // Before anything is anybody's: the port may be taken.
+    let metrics = arguments.metrics.map(metrics::listen).transpose()?;
+    let ownership =
+        ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &|text| errln!("{text}"))?;
+    let departure = match arguments.detached {
+        true => Some(
+            Departure::prepare(&registry.log_file(entry.pid))
+                .map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?,
+        ),
+        false => None,
+    };
+    let session = Session::new(Arc::new(entry), Tally::default());
+    let unanswered = UnixListener::bind(ownership.registered.socket())
+        .and_then(|listener| server::start(listener, server::PRIVATE, Arc::clone(&session) as _))
+        .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
+
+    let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
+
+    if let Err(failure) = bring_in_what_was_left(&session) {
+        // The entry says whose data it is that stays there.
+        if arena_file::may_hold_data(&session.entry.arena) {
+            ownership.registered.leave();
+        }
+        return Err(failure);
+    }
+    main_loop.mounting();
+    let mounted = Mounted::open(&session, arguments, cache_bytes, &main_loop)?;
+    announce(&session, &mounted, arguments, metrics.as_ref());
+    if let Some(departure) = departure {
+        departure.leave();
+    }
+    match main_loop.keep(&session, &mounted.front_end, arguments.detached) {
+        End::Flushed => {}
+        end @ (End::Left | End::GivenUp) => {
+            unanswered.wait_for_none();
+            end_with_data_left(&session, end);
+        }
+    }
+    drop(metrics); // it has the engine while somebody scrapes
+    mounted.close(&session, ownership)?;
+    session.set_released();
+    unanswered.wait_for_none();
+    if !arguments.detached {
+        outln!(
+            "Unmounted {}: everything is in {}.",
+            session.entry.mountpoint.printable(),
+            session.entry.source.path.printable()
+        );
+    }
+    Ok(())
+}
+
+/// Ends the process as a crash would, but without a dead mount. The entry stays and says where the data is.
+fn end_with_data_left(session: &Session, end: End) -> ! {
+    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
+    let (left, mountpoint) = (size::text(session.figures().0), session.entry.mountpoint.printable());
+    let (what, reason) = match end {
+        End::GivenUp => (format!("Given up: {left} are not in {source}."), Reason::Failed),
+        End::Left | End::Flushed => {
+            (format!("Unmounted {mountpoint} by force, with {left} not in {source}."), Reason::Left)
+        }
+    };
+    errln!("{what} They are kept in {arena}: mount {source} again to write them back.");
+    early_exit::exit_now(reason, &[session.entry.source.id.dev])
+}
+
+fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metrics::Server, Failure> {
+    let (session, ready) = (Arc::clone(session), Arc::clone(session));
+    metrics::serve(listener, move || session.snapshot(), move || ready.has_engine())
+        .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
+}
+
+fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
+    let entry = &session.entry;
+    let Some(left) = arena_file::open_left(&entry.arena, &entry.identity)? else { return Ok(()) };
+    let bytes = left.bytes;
+    if bytes > 0 {
+        let text = size::text(bytes);
+        errln!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.printable());
+    }
+    let mut meter = Meter::new("bringing in");
+    let rescued = session
+        .watch(|| arena_file::bring_in(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
+            meter.update(left, written)
+        })?;
+    session.show(None);
+    rescued::say_all(&rescued, &entry.source.path);
+    Ok(())
+}
+
+/// Everything that is given back at the end.
+struct Mounted {
+    /// Goes first: it has the engine shrink.
+    pressure: Option<pressure::Listener>,
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+    front_end: Arc<FrontEnd>,
+}
+
+impl Mounted {
+    fn open(
+        session: &Session,
+        arguments: &MountArguments,
+        cache: Option<u64>,
+        main_loop: &MainLoop,
+    ) -> Result<Self, Failure> {
+        let entry = &session.entry;
+        // What an earlier mount had is free only now.
+        let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
+        let backend = DirBackend::open(&entry.source.path).map_err(|error| Failure::failed(error.to_string()))?;
+        let arena = arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check())?;
+        let opened = || -> Result<Self, Failure> {
+            let engine =
+                Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
+            let mount = engine.mount(&entry.identity, Arc::new(backend));
+            let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
+            let options = options::of_volume(arguments);
+            let tenancy = front_end::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
+            let front_end =
+                FrontEnd::open(&front_end::pool()?, &volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
+            let shrunk = engine.clone();
+            let shrink = move |priority| shrunk.shrink(priority);
+            let pressure = pressure::Listener::start(session.pressure(), shrink);
+            Ok(Self { pressure, engine, volume, front_end })
+        };
+        // Nobody has written yet: the file has nothing.
+        let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena)))?;
+        session.show(Some(&mounted.volume));
+        session.set_mounted(&mounted.engine, &mounted.front_end);
+        Ok(mounted)
+    }
+
+    /// The volume has ended, with everything in the source: the arena, the lock and the entry go.
+    fn close(self, session: &Session, ownership: Ownership) -> Result<(), Failure> {
+        let left = self.volume.status().bytes_left();
+        session.let_go();
+        drop(self.pressure);
+        drop((self.front_end, self.volume, self.engine));
+        if left > 0 {
+            ownership.registered.leave();
+            let arena = session.entry.arena.printable();
+            return Err(Failure::failed(format!("{} are in {arena} alone", size::text(left)))
+                .advise("the next mount of the source brings them in"));
+        }
+        let removed = arena_file::remove(&session.entry.arena);
+        if removed.is_err() {
+            // With the log that will say why.
+            ownership.registered.leave();
+        }
+        removed
+    }
+}
+
+fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, metrics: Option<&metrics::Server>) {
+    let entry = &session.entry;
+    let frames = u64::from(mounted.engine.arena().frames());
+    let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
+    let tunables = tunables(arguments.dirty_ratio, arguments.dirty_expire);
+    let age = format_duration(tunables.dirty_expire.saturating_add(tunables.dirty_writeback));
+    let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
+    outln!(
+        "Mounted {} at {}: cache {cache}, what is written is in the source within {age}.",
+        entry.source.path.printable(),
+        entry.mountpoint.printable()
+    );
+    for missing in mounted.front_end.missing_features() {
+        outln!("Note: {missing}");
+    }
+    if let Some(metrics) = metrics {
+        outln!("Metrics: http://{}/metrics", metrics.address());
+    }
+    match arguments.detached {
+        true => outln!("Unmount with: {umount}"),
+        false => outln!("Unmount with Ctrl-C here, or with: {umount}"),
+    }
+}
+
+/// How this command is called: by its name where a shell finds it, else as it was called now.
+fn command_name() -> PathBuf {
+    let own = std::env::current_exe().ok();
+    let is_own = |folder: &Path| own.is_some() && folder.join("slackwater").canonicalize().ok() == own;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|folder| is_own(&folder)) {
+        true => "slackwater".into(),
+        false => own.unwrap_or_else(|| "slackwater".into()),
+    }
+}

@@ -1,0 +1,179 @@
+//! `mount.slackwater`, which `mount(8)` and `/etc/fstab` call: `mount.slackwater SOURCE DIR [-sfnv] [-o OPTIONS]`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
+use slackwater_fuse::Printable as _;
+
+use crate::arguments::{Arguments, Command, MountArguments};
+use crate::commands::mount::{background, options};
+use crate::exit::{Failure, Reason};
+use crate::os::mount_table::{is_slackwater, mount_at};
+use crate::output::terminal::errln;
+
+/// The name under which the command is the helper.
+pub(crate) const NAME: &str = "mount.slackwater";
+
+/// As `mount(8)` documents them for itself.
+const STATUS_USAGE: u8 = 1;
+const STATUS_MOUNT_FAILED: u8 = 32;
+
+const USAGE: &str = "usage: mount.slackwater SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]";
+
+/// What `mount(8)` asks for.
+struct Asked {
+    arguments: MountArguments,
+    /// Look and do nothing.
+    fake: bool,
+    /// Say where it is mounted. Otherwise nothing is printed unless something is wrong: what calls this has its own say.
+    verbose: bool,
+    /// Change the options that the kernel looks after; what serves the mount is left alone.
+    is_remount: bool,
+}
+
+/// `mount -o remount`: read-only or not, and what programs may do there. All other options stay as they are.
+fn remount(arguments: &MountArguments) -> Result<(), Failure> {
+    let MountArguments { mountpoint, read_only, nosuid, nodev, noexec, .. } = arguments;
+    let mut flags = MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, *read_only);
+    flags.set(MountFlags::NOSUID, *nosuid);
+    flags.set(MountFlags::NODEV, *nodev);
+    flags.set(MountFlags::NOEXEC, *noexec);
+    if !mount_at(mountpoint).is_some_and(|mount| is_slackwater(&mount)) {
+        return Err(Failure::usage(format!("{} is no mount of slackwater", mountpoint.printable())));
+    }
+    mount_remount(mountpoint, flags, c"").map_err(|errno| {
+        let busy = if errno == Errno::BUSY { "; a file is open for writing" } else { "" };
+        Failure::failed(format!("cannot remount {}: {errno}{busy}", mountpoint.printable()))
+    })
+}
+
+/// Mounts in the background.
+pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let outcome = asked(words).and_then(|asked| match (asked.fake, asked.is_remount) {
+        (true, _) => Ok(ExitCode::SUCCESS),
+        (false, true) => remount(&asked.arguments).map(|()| ExitCode::SUCCESS),
+        (false, false) => background::start(&asked.arguments, asked.verbose),
+    });
+    match outcome {
+        Ok(code) if code == ExitCode::SUCCESS => code,
+        Ok(_) => ExitCode::from(STATUS_MOUNT_FAILED),
+        Err(failure) => {
+            errln!("{NAME}: {failure}");
+            ExitCode::from(if failure.reason == Reason::Usage { STATUS_USAGE } else { STATUS_MOUNT_FAILED })
+        }
+    }
+}
+
+fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
+    let mut places = Vec::new();
+    let (mut fake, mut sloppy, mut verbose, mut option_lists) = (false, false, false, Vec::new());
+    while let Some(word) = words.next() {
+        let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
+        match word.to_str() {
+            Some("-o") => option_lists.push(words.next().ok_or_else(missing)?),
+            // A mount namespace and a type with a subtype: mount(8) has done what they ask.
+            Some("-N" | "-t") => drop(words.next().ok_or_else(missing)?),
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                for flag in flags[1..].chars() {
+                    match flag {
+                        's' => sloppy = true,
+                        'f' => fake = true,
+                        'r' => option_lists.push("ro".into()),
+                        'v' => verbose = true,
+                        'n' | 'w' => {}
+                        _ => {
+                            return Err(
+                                Failure::usage(format!("unknown option -{}", flag.escape_default())).advise(USAGE)
+                            );
+                        }
+                    }
+                }
+            }
+            _ => places.push(word),
+        }
+    }
+    let [source, mountpoint] = &places[..] else {
+        return Err(Failure::usage("two directories are needed").advise(USAGE));
+    };
+    let line =
+        ["slackwater".into(), "mount".into(), "--background".into(), "--".into(), source.clone(), mountpoint.clone()];
+    // A directory without a name, for one.
+    let parsed = Arguments::try_parse_from(line).map_err(|error| {
+        let text = error.to_string();
+        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        Failure::usage(what).advise(USAGE)
+    })?;
+    let Command::Mount(arguments) = parsed.command else { unreachable!("the line says mount") };
+    let mut arguments = *arguments;
+    let mut is_remount = false;
+    for list in option_lists {
+        let list = list.to_str().ok_or_else(|| Failure::usage("options must be UTF-8"))?;
+        let mut unknown = options::apply(&mut arguments, list)?;
+        is_remount |= unknown.iter().any(|option| option == "remount");
+        // The kernel's own list of options comes back with a remount.
+        unknown.retain(|option| option != "remount" && !is_of_the_kernel(option));
+        if let (Some(unknown), false) = (unknown.first(), sloppy) {
+            return Err(Failure::usage(format!("unknown option {}", unknown.printable()))
+                .advise("slackwater mount --help lists them; with -s unknown options are ignored"));
+        }
+    }
+    Ok(Asked { arguments, fake, verbose, is_remount })
+}
+
+/// Options that /proc/mounts shows for FUSE and that say nothing to the command.
+fn is_of_the_kernel(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or(option);
+    ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"].contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+    use crate::damage::{cases, damaged};
+
+    fn parse(line: &str) -> Result<Asked, Failure> {
+        asked(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn lines_of_mount_are_understood() {
+        let asked =
+            parse("/a /b -n -o rw,noexec,cache=1GiB,_netdev,gobbledygook -sv -t fuse.slackwater -o ro").unwrap();
+        assert!(asked.arguments.background && asked.arguments.read_only && !asked.fake && asked.verbose);
+        assert_eq!(asked.arguments.cache, Some(1 << 30));
+        assert_eq!(asked.arguments.source, std::path::Path::new("/a"));
+        assert!(parse("/a /b -f").unwrap().fake);
+    }
+
+    #[test]
+    fn lines_that_are_not_are_refused() {
+        for line in ["/a", "/a /b /c", "/a /b -x", "/a /b -o", "/a /b -o cache=much", "/a /b -o cach=1GiB"] {
+            assert_eq!(parse(line).map(drop).unwrap_err().reason, Reason::Usage, "{line}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn any_words_are_understood_or_refused(words in prop::collection::vec(prop_oneof![
+            select(vec!["", "-", "--", "-o", "-t", "-N", "-sfnv", "-r", "-x", "--help", "-V", "/a", "/b", "ro", "-oro"])
+                .prop_map(|word| word.as_bytes().to_vec()),
+            damaged(vec![b"-o".to_vec(), b"/srv/a".to_vec(), b"ro,cache=1GiB".to_vec(), b"-sv".to_vec()]),
+        ], 0..6)) {
+            if let Err(failure) = asked(words.into_iter().map(OsString::from_vec)) {
+                prop_assert_eq!(failure.reason, Reason::Usage);
+                prop_assert!(!failure.what.is_empty());
+            }
+        }
+    }
+}

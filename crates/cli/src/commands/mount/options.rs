@@ -1,0 +1,231 @@
+//! Options as in `/etc/fstab`: words between commas, some with a value.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use slackwater_fuse::Printable as _;
+use slackwater_fuse::tenants::TenantConfig;
+
+use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
+use crate::control::protocol::VolumeOptions;
+use crate::exit::Failure;
+
+/// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
+/// for them, the others say how it is anyway. Access times are not kept, whatever is asked for: every mount is `noatime`.
+const GENERIC: [&str; 20] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "nouser",
+    "silent",
+    "loud",
+    "async",
+    "nomand",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "comment",
+];
+
+/// What those know as well, and what no cache can do.
+const IMPOSSIBLE: [&str; 4] = ["sync", "dirsync", "strictatime", "mand"];
+
+/// The arguments with the lists of options taken in that they have.
+///
+/// # Errors
+/// One is unknown, or cannot be that.
+pub(crate) fn taken_in(arguments: &MountArguments) -> Result<MountArguments, Failure> {
+    let mut arguments = arguments.clone();
+    for list in std::mem::take(&mut arguments.options) {
+        if let Some(unknown) = apply(&mut arguments, &list)?.first() {
+            return Err(
+                Failure::usage(format!("unknown option {unknown}")).advise("slackwater mount --help lists them")
+            );
+        }
+    }
+    Ok(arguments)
+}
+
+/// What of them is about the volume and not about its process.
+pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
+    let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
+    VolumeOptions { read_only, allow_other, nosuid, nodev, noexec, dontcache }
+}
+
+/// What they say of tenants, the last of several words for one.
+pub(crate) fn of_tenants(arguments: &MountArguments) -> BTreeMap<PathBuf, TenantConfig> {
+    let mut tenants = BTreeMap::<_, TenantConfig>::new();
+    for (tenant, bytes) in arguments.tenant_limit.iter().cloned() {
+        tenants.entry(tenant).or_default().limit_bytes = Some(bytes);
+    }
+    for (tenant, dontcache) in arguments.tenant_dontcache.iter().cloned() {
+        tenants.entry(tenant).or_default().dontcache = Some(dontcache);
+    }
+    tenants
+}
+
+/// Applies options to what the command line says, a later one over an earlier one. Those that nobody knows come back.
+///
+/// # Errors
+/// A value that cannot be read, and what is known but not possible.
+pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec<String>, Failure> {
+    let mut unknown = Vec::new();
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let refused = |why: &dyn std::fmt::Display| Failure::usage(format!("option {}: {why}", option.printable()));
+        let needed = || value.ok_or_else(|| refused(&format!("write {name}=VALUE")));
+        match name.replace('_', "-").as_str() {
+            "ro" | "read-only" if value.is_none() => arguments.read_only = true,
+            "allow-other" if value.is_none() => arguments.allow_other = true,
+            "rw" if value.is_none() => arguments.read_only = false,
+            "nosuid" | "suid" if value.is_none() => arguments.nosuid = name == "nosuid",
+            "nodev" | "dev" if value.is_none() => arguments.nodev = name == "nodev",
+            "noexec" | "exec" if value.is_none() => arguments.noexec = name == "noexec",
+            // `mount(8)`: these imply others, and may say who has mounted.
+            "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
+            "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
+            "wait" if value.is_none() => arguments.wait = true,
+            "cache" => arguments.cache = Some(slackwater_size::parse(needed()?).map_err(|error| refused(&error))?),
+            "tenant-by" => arguments.tenant_by = needed()?.parse().map_err(|error| refused(&error))?,
+            "tenant-limit" => {
+                arguments.tenant_limit.push(parse_tenant_limit(needed()?).map_err(|error| refused(&error))?);
+            }
+            "dontcache" if value.is_none() => arguments.dontcache = true,
+            "tenant-dontcache" => {
+                arguments.tenant_dontcache.push(parse_tenant_dontcache(needed()?).map_err(|error| refused(&error))?);
+            }
+            "dirty-expire" => arguments.dirty_expire = parse_duration(needed()?).map_err(|error| refused(&error))?,
+            "dirty-ratio" => {
+                let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
+                arguments.dirty_ratio = percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?;
+            }
+            "metrics" => arguments.metrics = Some(parse_metrics(needed()?).map_err(|error| refused(&error))?),
+            "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
+            _ if IMPOSSIBLE.contains(&name) => {
+                return Err(refused(&"a mount through a cache cannot do that").advise("mount without it"));
+            }
+            _ if GENERIC.contains(&name) || name.starts_with("x-") => {}
+            _ => unknown.push(option.to_owned()),
+        }
+    }
+    Ok(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use proptest::prelude::*;
+
+    use super::apply;
+    use crate::arguments::{Arguments, Command, MountArguments};
+    use crate::damage::{cases, damaged};
+    use crate::exit::Reason;
+    use crate::volume::front_end::TenantBy;
+
+    fn arguments() -> MountArguments {
+        let Command::Mount(arguments) = Arguments::parse_from(["slackwater", "mount", "/a", "/b"]).command else {
+            panic!("the line says mount")
+        };
+        *arguments
+    }
+
+    #[test]
+    fn options_of_fstab_are_those_of_the_command_line() {
+        let mut arguments = arguments();
+        let options = "defaults,ro,cache=1GiB,dirty_ratio=7,dirty-expire=5s,arena=/dev/shm/x,x-systemd.automount,_netdev,metrics=9810";
+        assert!(apply(&mut arguments, options).unwrap().is_empty());
+        assert_eq!(arguments.metrics.unwrap().to_string(), "127.0.0.1:9810");
+        assert!(arguments.read_only && !arguments.allow_other);
+        assert_eq!((arguments.cache, arguments.dirty_ratio), (Some(1 << 30), 7));
+        assert_eq!(arguments.dirty_expire, Duration::from_secs(5));
+        assert_eq!(arguments.arena.unwrap(), std::path::Path::new("/dev/shm/x"));
+    }
+
+    #[test]
+    fn tenants_and_their_limits_are_options_too() {
+        let mut arguments = arguments();
+        let options = "tenant-by=cgroup,tenant-limit=/a=64MiB,tenant_limit=/b/c=1GiB,dontcache,tenant-dontcache=/a=off";
+        assert!(apply(&mut arguments, options).unwrap().is_empty());
+        assert_eq!(arguments.tenant_by, TenantBy::Cgroup);
+        assert_eq!(arguments.tenant_limit, [("/a".into(), 64 << 20), ("/b/c".into(), 1 << 30)]);
+        assert!(arguments.dontcache && arguments.tenant_dontcache == [("/a".into(), false)]);
+    }
+
+    #[test]
+    fn unknown_options_come_back_and_bad_values_are_refused() {
+        assert_eq!(apply(&mut arguments(), "cach=1GiB,,ro=1").unwrap(), ["cach=1GiB", "ro=1"]);
+        let tenants = ["tenant-by", "tenant-by=group", "tenant-limit", "tenant-limit=64MiB", "tenant-limit=/a=lots"];
+        let dontcache = ["tenant-dontcache", "tenant-dontcache=on", "tenant-dontcache=/a=1"];
+        let others =
+            ["metrics", "metrics=x", "cache", "cache=lots", "dirty-ratio=0", "dirty-ratio=101", "dirty-expire=3"];
+        for options in tenants.into_iter().chain(dontcache).chain(others) {
+            assert!(apply(&mut arguments(), options).unwrap_err().what.contains(options), "{options}");
+        }
+    }
+
+    #[test]
+    fn restrictions_come_with_what_implies_them_and_the_later_word_counts() {
+        for (options, expected) in [
+            ("nosuid,nodev,noexec", [true, true, true]),
+            ("defaults,noexec", [false, false, true]),
+            ("noexec,exec,nosuid,suid,nodev,dev", [false, false, false]),
+            ("user", [true, true, true]),
+            ("rw,users,exec", [true, true, false]),
+            ("user=somebody,dev", [true, false, true]),
+            ("owner", [true, true, false]),
+            ("group", [true, true, false]),
+        ] {
+            let mut arguments = arguments();
+            assert!(apply(&mut arguments, options).unwrap().is_empty(), "{options}");
+            assert_eq!([arguments.nosuid, arguments.nodev, arguments.noexec], expected, "{options}");
+        }
+        let mut arguments = arguments();
+        apply(&mut arguments, "rw,ro").unwrap();
+        assert!(arguments.read_only);
+    }
+
+    #[test]
+    fn what_no_cache_can_do_is_refused_and_what_changes_nothing_is_not() {
+        for options in ["sync", "defaults,dirsync", "strictatime", "mand"] {
+            assert!(apply(&mut arguments(), options).unwrap_err().what.contains("cannot"), "{options}");
+        }
+        let harmless =
+            "defaults,rw,auto,noauto,nofail,_netdev,async,noatime,relatime,x-systemd.automount,comment=hello";
+        let before = arguments();
+        let mut after = before.clone();
+        assert!(apply(&mut after, harmless).unwrap().is_empty());
+        assert_eq!(format!("{before:?}"), format!("{after:?}"));
+    }
+
+    proptest! {
+        #![proptest_config(cases())]
+
+        #[test]
+        fn damaged_options_are_applied_or_refused_by_name(list in damaged(vec![
+            b"ro,noexec,cache=1GiB,tenant-by=uid,tenant-limit=/a=64MiB,tenant-dontcache=/b=1,x-systemd.automount,nobody=0".to_vec(),
+            b"dirty-expire=5s,dirty_ratio=10,metrics=127.0.0.1:9810,arena=/dev/shm/a,users,dontcache,allow_other,wait".to_vec(),
+        ])) {
+            let list = String::from_utf8_lossy(&list);
+            match apply(&mut arguments(), &list) {
+                Ok(unknown) => prop_assert!(unknown.iter().all(|option| list.contains(option.as_str()))),
+                Err(failure) => {
+                    prop_assert_eq!(failure.reason, Reason::Usage);
+                    prop_assert!(failure.what.starts_with("option "), "{}", failure);
+                }
+            }
+        }
+    }
+}

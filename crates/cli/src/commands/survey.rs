@@ -1,0 +1,162 @@
+//! One look at all mount processes, or at a daemon's volumes: who is there, and how each of them is.
+//!
+//! They are asked at once, so that one that is stopped takes from the others no more than the time that it is given.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::arguments::DaemonSocket;
+use crate::commands::target::list;
+use crate::control::client::ask;
+use crate::control::protocol::{Reply, Request, Status};
+use crate::exit::Failure;
+use crate::parallel::for_each_parallel;
+use crate::registry::{Entry, Found, Registry};
+
+/// Processes that are asked at the same time.
+const ASKED_AT_ONCE: usize = 64;
+
+/// What a mount process said of itself, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) at: Instant,
+    pub(crate) status: Status,
+}
+
+/// All of them, each kind by number of process and mount point.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) answers: Vec<Answer>,
+    /// They live and do not answer.
+    pub(crate) silent: Vec<Entry>,
+    /// They died, and what they had not brought to the source is in their arenas.
+    pub(crate) dead: Vec<Entry>,
+}
+
+impl Survey {
+    /// Asks all that are mounted: those of the daemon at the socket that was given, else of this user.
+    ///
+    /// # Errors
+    /// They are not known.
+    ///
+    /// # Blocking
+    /// As [`Survey::of_processes`].
+    pub(crate) fn all(at: &DaemonSocket, within: Duration) -> Result<Self, Failure> {
+        if at.socket.is_none() {
+            return Ok(Self::of_processes(Registry::open()?.entries()?, within));
+        }
+        let socket = at.path()?;
+        let failure = match list(&socket) {
+            Ok(list) => {
+                let names = list.volumes.into_iter().map(|listed| listed.name).collect();
+                return Ok(Self::of_daemon(&socket, names, within));
+            }
+            Err(failure) => failure,
+        };
+        // Its user knows which volumes it had, if it died, or has if it is stopped.
+        let mut found = Registry::open().and_then(|registry| registry.entries()).unwrap_or_default();
+        found.retain(|found| found.socket() == socket);
+        if found.is_empty() { Err(failure) } else { Ok(Self::of_processes(found, within)) }
+    }
+
+    /// Asks the daemon at `socket` for its volumes of these names. One that is gone by then is not among the answers.
+    ///
+    /// # Blocking
+    /// As [`Survey::of_processes`].
+    pub(crate) fn of_daemon(socket: &Path, names: Vec<String>, within: Duration) -> Self {
+        Self::asking(names.into_iter(), |survey, name| {
+            if let Ok(Reply::Status(status)) = ask(socket, Some(&name), &Request::Status, within) {
+                locked(survey).answered(*status);
+            }
+        })
+    }
+
+    /// Asks those that were found.
+    ///
+    /// # Blocking
+    /// For processes that do not answer, `within` at most; longer only where there are many of them.
+    pub(crate) fn of_processes(found: Vec<Found>, within: Duration) -> Self {
+        Self::asking(found.into_iter(), |survey, found| {
+            let answer = ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, within);
+            locked(survey).add(found, answer);
+        })
+    }
+
+    fn asking<T: Send>(all: impl ExactSizeIterator<Item = T> + Send, one: impl Fn(&Mutex<Self>, T) + Sync) -> Self {
+        let survey = Mutex::new(Self::default());
+        for_each_parallel(ASKED_AT_ONCE, all, |found| one(&survey, found));
+        let mut survey = survey.into_inner().unwrap_or_else(PoisonError::into_inner);
+        survey.answers.sort_by_cached_key(|answer| (answer.status.pid, answer.status.mountpoint.clone()));
+        survey.silent.sort_by_cached_key(|entry| (entry.pid, entry.mountpoint.clone()));
+        survey.dead.sort_by_cached_key(|entry| (entry.pid, entry.mountpoint.clone()));
+        survey
+    }
+
+    fn answered(&mut self, status: Status) {
+        self.answers.push(Answer { at: Instant::now(), status });
+    }
+
+    fn add(&mut self, found: Found, answer: std::io::Result<Reply>) {
+        match answer {
+            Ok(Reply::Status(status)) => self.answered(*status),
+            // Who ends between two looks is gone, not dead.
+            _ if found.is_still_alive() => self.silent.push(found.entry),
+            _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry),
+            _ => {}
+        }
+    }
+}
+
+fn locked(survey: &Mutex<Survey>) -> MutexGuard<'_, Survey> {
+    survey.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+    use crate::control::protocol::Message;
+    use crate::source::location::Location;
+
+    /// None of them answers before all have been asked.
+    #[test]
+    fn all_are_asked_at_once_and_listed_by_number() {
+        let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let registry = Registry::in_dir(&dir);
+        let source = Location::open(&dir, OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
+        let guard = registry.lock().unwrap();
+        let register = |pid| {
+            let mut entry = entry.clone();
+            entry.pid = pid;
+            registry.register(&guard, &entry).unwrap()
+        };
+        let registered: Vec<_> = (1..=10).map(register).collect();
+        let listeners: Vec<_> = registered.iter().map(|it| UnixListener::bind(it.socket()).unwrap()).collect();
+        let found = registry.entries().unwrap();
+        let survey = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut peers: Vec<_> = listeners.iter().map(|listener| listener.accept().unwrap().0).collect();
+                for (pid, peer) in (1..11).zip(&mut peers).rev() {
+                    peer.read_exact(&mut [0; 10]).unwrap();
+                    let status = crate::commands::top::tests::status(pid, "/mnt", Vec::new());
+                    // One of them says something else.
+                    let reply = if pid == 7 { Reply::Done } else { Reply::Status(Box::new(status)) };
+                    peer.write_all(&Message::new(reply).line()).unwrap();
+                }
+            });
+            Survey::of_processes(found, Duration::from_secs(60))
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+        let answered: Vec<_> = survey.answers.iter().map(|answer| answer.status.pid).collect();
+        assert_eq!(answered, [1, 2, 3, 4, 5, 6, 8, 9, 10]);
+        assert_eq!(survey.silent.iter().map(|entry| entry.pid).collect::<Vec<_>>(), [7]);
+    }
+}

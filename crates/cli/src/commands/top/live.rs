@@ -1,0 +1,113 @@
+//! The terminal: what it says, what it shows, and that it is as it was when this ends.
+//!
+//! Three threads tell one: what is typed, which signal came, how the mounts are. Each of them waits for one thing, so that a
+//! mount that does not answer leaves the keys alone. Whoever of them panics ends the process, after the terminal is restored.
+
+use std::io;
+use std::panic;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event;
+
+use crate::arguments::DaemonSocket;
+use crate::commands::survey::Survey;
+use crate::control::client::ANSWER_WITHIN;
+use crate::exit::Failure;
+use crate::os::sys::Signals;
+
+use super::draw::{Palette, draw};
+use super::rates::Watch;
+use super::screen::{Next, Screen};
+
+/// What can happen.
+enum Happening {
+    Typed(event::Event),
+    Signal,
+    Looked(Result<Survey, Failure>),
+    /// The terminal is gone.
+    Broken(io::Error),
+}
+
+/// Shows the mounts until somebody has seen enough.
+///
+/// # Blocking
+/// Until then.
+pub(super) fn run(at: &DaemonSocket, interval: Duration, palette: Palette) -> Result<(), Failure> {
+    let signals = Signals::block();
+    let (sender, happenings) = sync_channel(8);
+    end_with_any_panic();
+    let ended = ratatui::try_init().map_err(broken).and_then(|terminal| {
+        watch_signals(signals, sender.clone());
+        watch_keys(sender.clone());
+        watch_mounts(at.clone(), interval, sender);
+        show(terminal, &happenings, palette)
+    });
+    let restored = ratatui::try_restore().map_err(broken);
+    ended.and(restored)
+}
+
+fn broken(error: io::Error) -> Failure {
+    Failure::failed(format!("cannot use the terminal: {error}")).advise("slackwater top --once prints one table")
+}
+
+/// As the main thread's would, and with its status.
+fn end_with_any_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        report(info);
+        std::process::exit(101);
+    }));
+}
+
+fn show(mut terminal: DefaultTerminal, happenings: &Receiver<Happening>, palette: Palette) -> Result<(), Failure> {
+    let (mut screen, mut watch) = (Screen::default(), Watch::default());
+    loop {
+        terminal.draw(|frame| draw(frame, &mut screen, palette)).map_err(broken)?;
+        // Nobody sends any more only when a thread has panicked, which ends the process.
+        let Ok(happening) = happenings.recv() else { return Ok(()) };
+        match happening {
+            Happening::Typed(event::Event::Key(key)) if screen.press(key) == Next::Leave => return Ok(()),
+            Happening::Signal => return Ok(()),
+            // Of another size, it is drawn anew as well.
+            Happening::Typed(_) => {}
+            Happening::Looked(look) => screen.show(watch.add(look?)),
+            Happening::Broken(error) => return Err(broken(error)),
+        }
+    }
+}
+
+fn watch_signals(signals: Signals, sender: SyncSender<Happening>) {
+    thread::spawn(move || {
+        signals.wait();
+        let _ = sender.send(Happening::Signal);
+    });
+}
+
+fn watch_keys(sender: SyncSender<Happening>) {
+    thread::spawn(move || {
+        loop {
+            let (happening, is_last) = match event::read() {
+                Ok(event) => (Happening::Typed(event), false),
+                Err(error) => (Happening::Broken(error), true),
+            };
+            if sender.send(happening).is_err() || is_last {
+                break;
+            }
+        }
+    });
+}
+
+fn watch_mounts(at: DaemonSocket, interval: Duration, sender: SyncSender<Happening>) {
+    thread::spawn(move || {
+        loop {
+            let since = Instant::now();
+            if sender.send(Happening::Looked(Survey::all(&at, interval.min(ANSWER_WITHIN)))).is_err() {
+                break;
+            }
+            thread::sleep(interval.saturating_sub(since.elapsed()));
+        }
+    });
+}

@@ -1,0 +1,76 @@
+//! One table or one JSON document of two looks, for scripts and for terminals that are none.
+
+use std::io::{self, IsTerminal, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::arguments::DaemonSocket;
+use crate::commands::survey::Survey;
+use crate::control::client::ANSWER_WITHIN;
+use crate::exit::Failure;
+
+use super::columns::Columns;
+use super::rates::{Snapshot, Watch};
+use super::screen::Screen;
+
+/// Columns where there is no terminal that says how many it has.
+const COLUMNS: usize = 160;
+
+/// What `--json` prints; `slackwater top --help` says what is in it.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    /// Between the two looks.
+    interval_ms: u64,
+    #[serde(flatten)]
+    snapshot: &'a Snapshot,
+}
+
+/// Looks twice, `interval` apart, and prints what that tells.
+///
+/// # Blocking
+/// For the interval, and for processes that do not answer, ten seconds in each look: a script shall not take one that is
+/// slow for one that is stopped.
+pub(super) fn run(at: &DaemonSocket, interval: Duration, json: bool) -> Result<(), Failure> {
+    let mut watch = Watch::default();
+    let since = Instant::now();
+    watch.add(Survey::all(at, ANSWER_WITHIN)?);
+    thread::sleep(interval.saturating_sub(since.elapsed()));
+    let apart = since.elapsed();
+    let snapshot = watch.add(Survey::all(at, ANSWER_WITHIN)?);
+    let text = if json { document(&snapshot, apart) } else { table(snapshot, columns()) };
+    // A reader that closes early has what it wanted.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn document(snapshot: &Snapshot, apart: Duration) -> String {
+    let interval_ms = u64::try_from(apart.as_millis()).unwrap_or(u64::MAX);
+    format!("{:#}\n", serde_json::json!(Document { version: 1, interval_ms, snapshot }))
+}
+
+/// Of the terminal, if there is one.
+fn columns() -> usize {
+    let size = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
+    size.map_or(COLUMNS, |(columns, _)| usize::from(columns))
+}
+
+fn table(snapshot: Snapshot, columns: usize) -> String {
+    let mut screen = Screen::default();
+    screen.set_height(usize::MAX);
+    screen.show(snapshot);
+    let table = Columns::for_width(columns);
+    let mut text = String::new();
+    let mut add = |line: &str| text += &format!("{}\n", line.trim_end());
+    let mut rows = screen.visible().peekable();
+    if rows.peek().is_none() {
+        return "Nothing is mounted.\n".to_owned();
+    }
+    add(&table.titles(screen.order()));
+    for (content, _) in rows {
+        add(&String::from_iter(table.row(content, false).into_iter().map(|(_, text)| text)));
+    }
+    text
+}

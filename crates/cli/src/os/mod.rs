@@ -1,0 +1,19 @@
+//! The operating system: what it has mounted, its processes and directories, and the calls that need more than one line.
+//!
+//! ```text
+//! kernel           the version of the kernel
+//! mount_table      what is mounted where
+//! detach           lazy unmount
+//! private_dir      a directory of this user where everyone may make files
+//! early_exit       exit of a process whose sources may hang
+//! killed_process   processes that were killed and cannot end
+//! sys              signals, descriptors, locks and the heap; the only file with `unsafe`
+//! ```
+
+pub(crate) mod detach;
+pub(crate) mod early_exit;
+pub(crate) mod kernel;
+pub(crate) mod killed_process;
+pub(crate) mod mount_table;
+pub(crate) mod private_dir;
+pub(crate) mod sys;

@@ -1,0 +1,5 @@
+//! What people see: lines on the terminal, progress, and commands to copy.
+
+pub(crate) mod progress;
+pub(crate) mod shell;
+pub(crate) mod terminal;

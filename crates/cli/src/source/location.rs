@@ -1,0 +1,233 @@
+//! Where a directory is: itself, and what it lies in.
+//!
+//! Identity is device and inode number, never the path: a bind mount, a link or `..` would hide what is the same. A
+//! directory is walked upwards through `..`, across mounts, without opening anything for reading.
+//!
+//! Two directories overlap where that walk says so, or their places in one file system do. The walk does not see what a bind
+//! mount shows from above its root, and a mount namespace may have nothing but bind mounts; the kernel's list of mounts tells
+//! what of its file system each of them shows. The place is that of the moment: a directory above that is renamed
+//! later leaves the walk alone to tell.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
+use serde::{Deserialize, Serialize};
+
+use crate::os::mount_table::{MountTable, is_slackwater};
+use crate::registry::Entry;
+
+/// Which directory.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
+pub(crate) struct DirId {
+    pub(crate) dev: u64,
+    ino: u64,
+}
+
+/// A directory and those it lies in.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Location {
+    /// Absolute, without links.
+    pub(crate) path: PathBuf,
+    pub(crate) id: DirId,
+    /// Nearest first, the root last.
+    above: Vec<DirId>,
+    /// Unless the kernel does not tell.
+    #[serde(default)]
+    in_file_system: Option<InFileSystem>,
+}
+
+/// A directory by its path from the root of its file system, whatever shows that where.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+struct InFileSystem {
+    /// Major and minor number.
+    device: String,
+    path: PathBuf,
+}
+
+impl InFileSystem {
+    /// That of a directory whose path is absolute and without links.
+    fn named(path: &Path, mounts: &MountTable) -> Option<Self> {
+        let mount = path.ancestors().find_map(|above| mounts.at(above))?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        Some(Self { device: mount.device.clone(), path: mount.root.join(below) })
+    }
+
+    fn contains(&self, other: &Self) -> bool {
+        self.device == other.device && other.path.starts_with(&self.path)
+    }
+}
+
+/// `STATX_MNT_ID_UNIQUE`, Linux 6.8.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// How the identity of a directory on a mount of ours begins. Its files have other device numbers after each mount.
+pub(crate) const ON_A_MOUNT: &str = "on-";
+/// Names of volumes in an arena are no longer.
+const IDENTITY_MAX: usize = 120;
+
+/// Deeper than any path can be.
+const LEVELS_MAX: usize = 4096;
+
+impl Location {
+    /// Finds a directory, and opens it with `access`.
+    pub(crate) fn open(path: &Path, access: OFlags) -> io::Result<(Self, OwnedFd)> {
+        let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(CWD, path, flags, Mode::empty())?;
+        let path = path.canonicalize()?;
+        let id = id_of(&fd)?;
+        let in_file_system = InFileSystem::named(&path, &MountTable::now());
+        let mut above = Vec::new();
+        let mut level = open_above(&fd)?;
+        loop {
+            let last = above.last().copied().unwrap_or(id);
+            match id_of(&level)? {
+                next if next == last => return Ok((Self { path, id, above, in_file_system }, fd)),
+                _ if above.len() == LEVELS_MAX => return Err(rustix::io::Errno::NAMETOOLONG.into()),
+                next => above.push(next),
+            }
+            level = open_above(&level)?;
+        }
+    }
+
+    /// Whether `other` is this directory or lies below it.
+    pub(crate) fn contains(&self, other: &Location) -> bool {
+        let both = self.in_file_system.as_ref().zip(other.in_file_system.as_ref());
+        let in_file_system = both.is_some_and(|(outer, inner)| outer.contains(inner));
+        self.id == other.id || other.above.contains(&self.id) || in_file_system
+    }
+
+    /// Whether one of the two lies in the other.
+    pub(crate) fn overlaps(&self, other: &Location) -> bool {
+        self.contains(other) || other.contains(self)
+    }
+
+    /// Whether the directory of an absolute path without links is this one, or one of the two lies in the other. Looks only at
+    /// the list of `mounts`.
+    pub(crate) fn overlaps_path(&self, path: &Path, mounts: &MountTable) -> bool {
+        let both = self.in_file_system.as_ref().zip(InFileSystem::named(path, mounts));
+        both.is_some_and(|(own, other)| own.contains(&other) || other.contains(own))
+    }
+
+    /// Name of the volume in an arena, and part of the name of its file: two directories never share it, and one
+    /// keeps it as long as its file system is there.
+    ///
+    /// Where a file system has neither a device nor an id (FUSE), the kernel gives its number to another when it is gone,
+    /// and the roots of all may have one inode number. So the number of the mount is part of it, which no other ever gets. A
+    /// directory on one of `mounts`, which are those of ours that live, is known by the source of that: when both have died,
+    /// it is the same directory once that is mounted again.
+    pub(crate) fn identity(&self, mounts: &[&Entry]) -> io::Result<String> {
+        let fd = open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let fsid = rustix::fs::fstatvfs(&fd)?.f_fsid;
+        if let Some(lower) = self.lower(mounts) {
+            let identity = format!("{ON_A_MOUNT}{:x}-{}", self.id.ino, lower.identity);
+            if !lower.identity.is_empty() && identity.len() <= IDENTITY_MAX {
+                return Ok(identity);
+            }
+        }
+        let mut identity = format!("{}{fsid:x}", self.identity_start());
+        // XFS, F2FS and FAT take the number of the device for an id, which the next image there has too. The nanosecond in which
+        // the directory was made is no other's.
+        if fsid == encoded(self.id.dev)
+            && let Some((sec, nsec)) = made_at(&fd)?
+        {
+            identity += &format!("-{sec:x}.{nsec:x}");
+        }
+        if fsid == 0 && rustix::fs::major(self.id.dev) == 0 {
+            let mount = statx(&fd, c"", AtFlags::EMPTY_PATH, MNT_ID_UNIQUE)?.stx_mnt_id;
+            identity += &format!("-{mount:x}");
+        }
+        Ok(identity)
+    }
+
+    /// The mount of ours that the directory lies on.
+    fn lower<'a>(&self, mounts: &[&'a Entry]) -> Option<&'a Entry> {
+        if rustix::fs::major(self.id.dev) != 0 {
+            return None; // a disk
+        }
+        let listed = MountTable::now();
+        let mount = self.path.ancestors().find_map(|above| listed.at(above))?;
+        let is_lower = |entry: &&&Entry| is_slackwater(mount) && entry.mountpoint == mount.point;
+        mounts.iter().find(is_lower).copied()
+    }
+
+    /// Whether an identity is one of this directory, whatever file system that number is of.
+    pub(crate) fn is_meant_by(&self, identity: &[u8]) -> bool {
+        identity.starts_with(self.identity_start().as_bytes())
+    }
+
+    fn identity_start(&self) -> String {
+        format!("{:x}-{:x}-", self.id.dev, self.id.ino)
+    }
+
+    /// Device and number as `/proc/locks` writes them: the device is that of the file system, which on btrfs is another than that
+    /// of its files.
+    pub(crate) fn lock_name(&self) -> String {
+        let numbers = || {
+            let (major, minor) = self.in_file_system.as_ref()?.device.split_once(':')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        };
+        let of_files = (rustix::fs::major(self.id.dev), rustix::fs::minor(self.id.dev));
+        let (major, minor): (u32, u32) = numbers().unwrap_or(of_files);
+        format!("{major:02x}:{minor:02x}:{}", self.id.ino)
+    }
+}
+
+/// A device number as the kernel puts it into an id. Kernel: `huge_encode_dev`.
+fn encoded(dev: u64) -> u64 {
+    let (major, minor) = (u64::from(rustix::fs::major(dev)), u64::from(rustix::fs::minor(dev)));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// When a directory was made, if its file system keeps that.
+fn made_at(fd: impl AsFd) -> io::Result<Option<(i64, u32)>> {
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    Ok(is_known.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec)))
+}
+
+fn open_above(fd: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(openat(fd, c"..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn id_of(fd: impl AsFd) -> io::Result<DirId> {
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+    Ok(DirId { dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::fs::OFlags;
+
+    use super::Location;
+
+    fn place(path: &Path) -> Location {
+        Location::open(path, OFlags::PATH).unwrap().0
+    }
+
+    #[test]
+    fn containment_follows_identity_and_not_the_path() {
+        let outer = std::env::temp_dir().join(format!("slackwater-place-{}", std::process::id()));
+        let inner = outer.join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::os::unix::fs::symlink(&inner, outer.join("link")).unwrap();
+        let (a, b, link) = (place(&outer.join("a")), place(&inner), place(&outer.join("link")));
+        assert_eq!(b, link);
+        assert!(a.contains(&link) && b.contains(&link) && !b.contains(&a));
+        assert!(place(Path::new("/")).contains(&b));
+        assert_ne!(a.identity(&[]).unwrap(), b.identity(&[]).unwrap());
+        assert!(
+            a.is_meant_by(a.identity(&[]).unwrap().as_bytes()) && !b.is_meant_by(a.identity(&[]).unwrap().as_bytes())
+        );
+        std::fs::remove_dir_all(&outer).unwrap();
+    }
+
+    #[test]
+    fn a_file_and_a_missing_directory_are_no_places() {
+        assert!(Location::open(Path::new("/proc/self/status"), OFlags::PATH).is_err());
+        assert!(Location::open(Path::new("/nonexistent"), OFlags::PATH).is_err());
+    }
+}

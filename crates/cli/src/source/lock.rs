@@ -1,0 +1,82 @@
+//! The lock that an owner has on its source, across users, registries and mount namespaces (ADR 0024).
+//!
+//! # Invariants
+//! O1. An owner has the source *marked* with a shared lock of its descriptor (`F_OFD_SETLK`), which it takes itself and keeps until
+//!     nothing is dirty. It also has an exclusive lock of flock(2), unless a stranger has that.
+//! O2. A stranger is a process that may not write to the source ([`super::holders`]). Its locks keep nobody from mounting. Where
+//!     it cannot be told who has a lock, an owner has it.
+//! O3. Who has marked looks for the marks of others afterwards. So of two owners that pass over a stranger's lock at the same time one
+//!     gives way, or both.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use slackwater_fuse::Printable as _;
+
+use crate::os::sys;
+use crate::source::location::Location;
+use crate::source::lock_holders::Holders;
+
+/// Who has the source; `None`, where that cannot be told.
+#[derive(Debug)]
+pub(super) struct Owner(pub(super) Option<u32>);
+
+/// Takes the lock on `source`, which is open as `fd`; answers with the owner that has it already. `say` hears of a stranger.
+///
+/// # Errors
+/// There are no locks there.
+pub(super) fn take(source: &Location, fd: &OwnedFd, say: &dyn Fn(&str)) -> io::Result<Option<Owner>> {
+    let is_locked = match flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(Errno::WOULDBLOCK) => false,
+        Err(errno) => return Err(errno.into()),
+    };
+    if !is_locked && let Err(owner) = look(source, fd)? {
+        return Ok(Some(owner));
+    }
+    // Where a file system has no such locks, flock alone counts.
+    let _ = sys::mark(fd);
+    if is_locked && !sys::is_marked_by_others(fd) {
+        return Ok(None);
+    }
+    match look(source, fd)? {
+        Err(owner) => {
+            give_back(fd);
+            return Ok(Some(owner));
+        }
+        Ok(Some(stranger)) if !is_locked => say(&format!(
+            "{} is locked by {stranger}, which may not write to it: mounting all the same",
+            source.path.printable()
+        )),
+        Ok(_) => {}
+    }
+    Ok(None)
+}
+
+/// Gives back what [`take`] has taken. Closing the descriptor does so too.
+pub(super) fn give_back(fd: &OwnedFd) {
+    // Were it impossible, the descriptor would not be open.
+    let _ = flock(fd, FlockOperation::Unlock);
+    let _ = sys::unmark(fd);
+}
+
+/// The owner that has a lock; else the stranger, as far as it can be named (O2).
+fn look(source: &Location, fd: &OwnedFd) -> io::Result<Result<Option<String>, Owner>> {
+    let holders = Holders::of(source, fd)?;
+    if holders.owner.is_some() {
+        return Ok(Err(Owner(holders.owner)));
+    }
+    let stranger =
+        holders.stranger.map(|(pid, user)| format!("pid {pid} ({}) of user {user}", command_of(pid).printable()));
+    // Beside a lock of flock(2) that a stranger has there is no owner's, and without a mark none that has passed over it.
+    let is_certain = holders.are_all_seen || stranger.is_some() && !sys::is_marked_by_others(fd);
+    Ok(if is_certain { Ok(stranger) } else { Err(Owner(None)) })
+}
+
+/// What a process is called.
+pub(super) fn command_of(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}

@@ -1,0 +1,228 @@
+//! Which processes have a lock on a directory, and whether they may write to it.
+//!
+//! A lock of flock(2) takes no more than the right to read. So a process that may not write to a source can have a lock on it, and
+//! no data for it: it is a *stranger*. Who has a lock now is in `/proc/PID/fdinfo`. `/proc/locks` names the process that took it,
+//! which may have handed it to another and be gone. An owner holds the locks that it took itself until its end, so where a
+//! process hides its descriptors from us, what `/proc/locks` names is good enough.
+//!
+//! # Kernel counterpart
+//! `show_fd_locks`, `locks_translate_pid`.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::process::{getpid, getuid};
+
+use crate::source::location::Location;
+
+/// The first of all pid namespaces, which shows every process. Kernel: `PROC_PID_INIT_INO`.
+const INITIAL_PIDS: &str = "pid:[4026531836]";
+const CAP_DAC_OVERRIDE: u32 = 1;
+
+/// Who has a lock on a directory.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    /// A process that may write to the directory.
+    pub(super) owner: Option<u32>,
+    /// One that may not, with its user.
+    pub(super) stranger: Option<(u32, u32)>,
+    /// Whether there is no process that was not looked at.
+    pub(super) are_all_seen: bool,
+}
+
+/// Whose locks are looked for.
+struct Directory {
+    /// As [`lock_on`] finds it.
+    name: String,
+    owner: u32,
+    mode: u32,
+}
+
+/// What counts of `/proc/PID/status`.
+#[derive(Debug, Eq, PartialEq)]
+struct Process {
+    /// The real one: a set-user-id program does what its caller wants with descriptors that it was given.
+    user: u32,
+    /// It may write whatever its user namespace knows.
+    overrides: bool,
+}
+
+impl Holders {
+    /// Looks at all processes, but not at what the descriptor `but` of this one has.
+    ///
+    /// # Errors
+    /// The directory cannot be looked at, or there is no /proc.
+    pub(super) fn of(source: &Location, but: &OwnedFd) -> io::Result<Self> {
+        let status = rustix::fs::fstat(but)?;
+        let directory = Directory { name: source.lock_name(), owner: status.st_uid, mode: status.st_mode };
+        let takers = takers(&fs::read_to_string("/proc/locks").unwrap_or_default(), &directory.name);
+        let own = (getpid().as_raw_nonzero().get().unsigned_abs(), but.as_raw_fd().to_string());
+        let mut holders = Self::default();
+        let (mut is_first_seen, mut are_all_seen) = (false, true);
+        for entry in fs::read_dir("/proc")? {
+            let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let process = match fs::read_to_string(format!("/proc/{pid}/status")) {
+                Ok(status) => Process::parse(&status),
+                Err(error) if is_gone(&error) => continue,
+                Err(_) => None,
+            };
+            let Some(process) = process else {
+                are_all_seen = false;
+                continue;
+            };
+            is_first_seen |= pid == 1;
+            let but = (pid == own.0).then_some(own.1.as_str());
+            if !has_lock(pid, &directory.name, but).unwrap_or_else(|| takers.contains(&pid)) {
+                continue;
+            }
+            if directory.may_be_written_by(pid, &process) {
+                return Ok(Self { owner: Some(pid), ..holders });
+            }
+            holders.stranger = Some((pid, process.user));
+        }
+        let is_initial = fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == INITIAL_PIDS);
+        holders.are_all_seen = is_initial && is_first_seen && are_all_seen;
+        Ok(holders)
+    }
+}
+
+/// Whether a user may write to a directory of `owner` with `mode`. Of a group everyone may be a member, and an access control list
+/// that lets more users in shows in the bits of the group.
+pub(super) fn may_write(user: u32, owner: u32, mode: u32) -> bool {
+    [0, owner, getuid().as_raw()].contains(&user) || mode & 0o022 != 0
+}
+
+impl Directory {
+    fn may_be_written_by(&self, pid: u32, process: &Process) -> bool {
+        may_write(process.user, self.owner, self.mode) || process.overrides && self.is_mapped_for(pid)
+    }
+
+    /// Whether the user namespace of a process knows the owner, without which its capabilities count for nothing here.
+    fn is_mapped_for(&self, pid: u32) -> bool {
+        let map = |process: &str| fs::read_to_string(format!("/proc/{process}/uid_map")).ok();
+        // That of our own namespace is told in the numbers of the one above.
+        map(&pid.to_string()).is_none_or(|theirs| Some(&theirs) == map("self").as_ref() || maps(&theirs, self.owner))
+    }
+}
+
+impl Process {
+    fn parse(status: &str) -> Option<Self> {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let mut users = field("Uid")?.split_whitespace().map(str::parse::<u32>);
+        let (user, effective) = (users.next()?.ok()?, users.next()?.ok()?);
+        let capabilities = u64::from_str_radix(field("CapEff")?.trim(), 16).ok()?;
+        // Those of a set-user-id program are not its caller's.
+        let overrides = user == effective && capabilities >> CAP_DAC_OVERRIDE & 1 == 1;
+        Some(Self { user, overrides })
+    }
+}
+
+/// Whether a process has a lock there now, in a descriptor that is not called `but`. `None`: it cannot be told. That is so too of one
+/// that is ending, whose descriptors are no longer listed while they are being closed.
+fn has_lock(pid: u32, name: &str, but: Option<&str>) -> Option<bool> {
+    let mut is_any_listed = false;
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()? {
+        let descriptor = descriptor.ok()?;
+        is_any_listed = true;
+        if but.is_some_and(|but| descriptor.file_name() == but) {
+            continue;
+        }
+        match fs::read_to_string(descriptor.path()) {
+            Ok(info) => {
+                let locks = info.lines().filter_map(|line| line.strip_prefix("lock:"));
+                if locks.filter_map(lock_on).any(|(_, on)| on == name) {
+                    return Some(true);
+                }
+            }
+            Err(error) if is_gone(&error) => {}
+            Err(_) => return None,
+        }
+    }
+    is_any_listed.then_some(false)
+}
+
+/// A process or descriptor that was there a moment ago.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// The processes that took a lock of flock(2) there.
+fn takers(locks: &str, name: &str) -> HashSet<u32> {
+    let on_it = locks.lines().filter(|line| line.contains(" FLOCK ")).filter_map(lock_on).filter(|(_, on)| *on == name);
+    on_it.filter_map(|(pid, _)| pid.parse().ok()).collect()
+}
+
+/// Process and place of a lock that is held: number, kind, `ADVISORY`, `READ` or `WRITE`, process, device and inode, range.
+/// One that is waited for has an arrow before its kind.
+fn lock_on(line: &str) -> Option<(&str, &str)> {
+    let mut fields = line.split_whitespace().skip(1).peekable();
+    fields.next_if(|kind| *kind != "->")?;
+    let mut fields = fields.skip(2);
+    Some((fields.next()?, fields.next()?))
+}
+
+/// Whether a map of a user namespace has a user: first inside, first outside, how many.
+fn maps(map: &str, user: u32) -> bool {
+    map.lines().any(|line| {
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        matches!(numbers[..], [_, first, count] if (first..first + count).contains(&u64::from(user)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_takers_of_a_lock_are_found_by_device_and_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 10 fe:00:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 11 fe:00:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 12 fe:00:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ 13 fe:00:77 0 EOF\n\
+                     nonsense\n4: ->\n5: FLOCK  ADVISORY\n";
+        assert_eq!(takers(locks, "fe:00:77"), HashSet::from([13]));
+        assert_eq!(takers(locks, "fe:00:79"), HashSet::new());
+        let ours = "\t1: OFDLCK ADVISORY  READ -1 fe:00:77 0 EOF";
+        assert_eq!(lock_on(ours), Some(("-1", "fe:00:77")));
+    }
+
+    #[test]
+    fn who_may_write_is_told_by_the_real_user_and_by_capabilities_that_count() {
+        let process = |text: &str| Process::parse(text).unwrap();
+        let nobody = process("Name:\tx\nUid:\t65534\t65534\t65534\t65534\nCapEff:\t0000000000000000\n");
+        let setuid = process("Uid:\t65534\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
+        let service = process("Uid:\t990\t990\t990\t990\nCapEff:\t0000000000000002\n");
+        let directory = |owner, mode| Directory { name: String::new(), owner, mode };
+        let own = std::process::id();
+        let may = |directory: Directory, process: &Process| directory.may_be_written_by(own, process);
+        assert!(!may(directory(0, 0o755), &nobody) && !may(directory(0, 0o755), &setuid));
+        assert!(may(directory(65534, 0o755), &nobody) && may(directory(0, 0o775), &nobody));
+        assert!(may(directory(0, 0o755), &service));
+        assert_eq!(Process::parse("Uid:\t1\n"), None);
+        assert!(maps("0 100000 65536\n70000 5 1\n", 165_535) && maps("0 100000 65536\n70000 5 1\n", 5));
+        assert!(!maps("0 65534 1\n", 0) && !maps("nonsense\n", 0));
+    }
+
+    #[test]
+    fn a_lock_is_seen_in_the_descriptor_that_has_it() {
+        let dir = std::env::temp_dir().join(format!("slackwater-holders-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let (place, own) = Location::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
+        let (_, other) = Location::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
+        assert_eq!(Holders::of(&place, &own).unwrap().owner, None);
+        for take in
+            [&|fd: &OwnedFd| rustix::fs::flock(fd, rustix::fs::FlockOperation::LockShared).unwrap(), &|fd: &OwnedFd| {
+                crate::os::sys::mark(fd).unwrap()
+            }] as [&dyn Fn(&OwnedFd); 2]
+        {
+            let (_, other) = Location::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
+            take(&other);
+            assert_eq!(Holders::of(&place, &own).unwrap().owner, Some(std::process::id()));
+            assert_eq!(Holders::of(&place, &other).unwrap().owner, None, "it is not its own obstacle");
+        }
+        drop(other);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

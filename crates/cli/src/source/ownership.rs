@@ -1,0 +1,306 @@
+//! One owner per source directory.
+//!
+//! The source is locked until nothing of it is dirty ([`source_lock`]), which keeps out other users' mounts too. A mount of a
+//! directory above or below it is found in the registry, whose entries tell where their sources are, and one of another user
+//! in the kernel's list of mounts, which tells their paths.
+//!
+//! A dead mount of a directory above or below may have left data that is older than what this mount will make durable. So it
+//! is brought in as soon as the source is ours, and before anybody can write.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
+use rustix::io::Errno;
+use slackwater_arena::MountInfo;
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::control::client;
+use crate::control::protocol::{Phase, Reply, Request};
+use crate::exit::{Failure, Reason};
+use crate::os::mount_table::MountTable;
+use crate::output::shell;
+use crate::registry::{Entry, Found, Registered, Registry};
+use crate::source::location::Location;
+use crate::source::lock::Owner;
+use crate::source::{lock, lock_holders};
+use crate::volume::{arena_file, endpoints, rescued};
+
+/// For how long an owner that answers nothing, or has just left, may hold what it is about to let go of.
+const LEAVING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A source that is ours. Dropping it gives it back: the lock first, since who waits is woken by the entry's end.
+pub(crate) struct Ownership {
+    _lock: OwnedFd,
+    pub(crate) registered: Registered,
+}
+
+/// What is in the way.
+enum Obstacle {
+    /// A mount of this user.
+    Mount(Box<Found>),
+    /// A mount that this user's registry does not know: its source, and where it is.
+    Unregistered(MountInfo),
+    /// Another owner, which has the source locked.
+    Locked(Owner),
+}
+
+/// Claims the source of `entry`, which is open as `source_fd`. Waits while the owner only flushes after an umount(2),
+/// or as long as it takes with `wait`; `say` hears for what.
+///
+/// # Errors
+/// `Busy`, with the owner and what to do; or an earlier mount left data in another arena.
+pub(crate) fn acquire(
+    registry: &Registry,
+    entry: &Entry,
+    source_fd: OwnedFd,
+    wait: bool,
+    say: &dyn Fn(&str),
+) -> Result<Ownership, Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot register the mount: {error}"));
+    // Who left may still be closing its lock: a process that is killed closes all it has in no order of ours.
+    let mut left_at: Option<Instant> = None;
+    loop {
+        let obstacle = {
+            let guard = registry.lock().map_err(failed)?;
+            let mut mounts = registry.entries_of_others()?;
+            match obstacle(registry, &mut mounts, entry, &source_fd, say).map_err(failed)? {
+                Some(obstacle) => obstacle,
+                None => {
+                    let dead = || mounts.iter().filter(|found| !found.is_alive);
+                    check_left_elsewhere(dead(), entry)?;
+                    forget(dead(), entry);
+                    let registered = registry.register(&guard, entry).map_err(failed)?;
+                    let claim = Ownership { _lock: source_fd, registered };
+                    drop(guard);
+                    let is_around = |found: &&Found| !found.is_alive && is_beside(&found.entry, entry);
+                    let alive: Vec<_> =
+                        mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
+                    mounts.iter().filter(is_around).try_for_each(|found| bring_in(found, &alive, say))?;
+                    return Ok(claim);
+                }
+            }
+        };
+        if matches!(obstacle, Obstacle::Locked(_)) && left_at.is_some_and(|at| at.elapsed() < LEAVING) {
+            thread::sleep(LOOK);
+            continue;
+        }
+        let refusal = refusal(&obstacle, &entry.source);
+        if !wait && !obstacle.is_going_away() {
+            return Err(refusal);
+        }
+        say(&format!("{}; waiting until it is free", refusal.what));
+        match &obstacle {
+            Obstacle::Mount(found) => {
+                found.wait_until_dead().map_err(failed)?;
+                left_at = Some(Instant::now());
+            }
+            // Which of the locks is given back first is not known.
+            Obstacle::Unregistered(_) | Obstacle::Locked(_) => thread::sleep(LEAVING),
+        }
+    }
+}
+
+/// What is in the way; a mount is taken out of `mounts`.
+fn obstacle(
+    registry: &Registry,
+    mounts: &mut Vec<Found>,
+    entry: &Entry,
+    source_fd: &OwnedFd,
+    say: &dyn Fn(&str),
+) -> std::io::Result<Option<Obstacle>> {
+    let is_in_the_way = |found: &Found| found.is_alive && found.entry.source.overlaps(&entry.source);
+    if let Some(owner) = mounts.iter().position(is_in_the_way) {
+        return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
+    }
+    if let Some(owner) = lock::take(&entry.source, source_fd, say)? {
+        return Ok(Some(Obstacle::Locked(owner)));
+    }
+    let others = mount_of_others(registry, mounts, &entry.source);
+    if others.is_some() {
+        lock::give_back(source_fd);
+    }
+    Ok(others.map(Obstacle::Unregistered))
+}
+
+/// A live mount that is in none of `mounts` nor of this process, and whose source overlaps `source`. Its path tells, as the list
+/// of mounts has it: nothing of it is opened, so a source that hangs keeps nobody else from mounting.
+fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Location) -> Option<MountInfo> {
+    let known: HashSet<_> = mounts.iter().map(|found| &found.entry.mountpoint).collect();
+    let listed = MountTable::now();
+    let is_in_the_way = |mount: &&MountInfo| {
+        // This process knows by itself what its own overlap, which may be thousands.
+        !(registry.is_own_mountpoint(&mount.point) || known.contains(&mount.point))
+            && mount.source.is_absolute()
+            && source.overlaps_path(&mount.source, &listed)
+            && may_have_data(mount)
+            && !endpoints::is_dead(&mount.point)
+    };
+    listed.of_slackwater().find(is_in_the_way).cloned()
+}
+
+/// Whether a mount may have data for its source. Any user may mount a file system that says it is of ours and shows what it
+/// likes, so its user must be one who may write there.
+fn may_have_data(mount: &MountInfo) -> bool {
+    let user = mount.super_options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    let Some(user) = user else { return true };
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    match statx(CWD, &mount.source, flags, StatxFlags::UID | StatxFlags::MODE) {
+        Ok(source) => lock_holders::may_write(user, source.stx_uid, source.stx_mode.into()),
+        Err(errno) => errno != Errno::NOENT,
+    }
+}
+
+/// Whether the arena of a dead mount is for a directory above or below the source of `entry`, and not for the same one.
+fn is_beside(dead: &Entry, entry: &Entry) -> bool {
+    dead.arena != entry.arena && dead.source.id != entry.source.id && dead.source.overlaps(&entry.source)
+}
+
+/// Brings in what a dead mount of a directory above or below left.
+fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), Failure> {
+    let dead = &found.entry;
+    let Some(left) = arena_file::left_in(&dead.arena)? else {
+        let what = format!(
+            "{} has data of {}, and another process has it",
+            dead.arena.printable(),
+            dead.source.path.printable()
+        );
+        return Err(Failure::busy(what).advise("wait until that has ended, or mount that source first"));
+    };
+    if !left.iter().any(|(volume, _)| dead.is_meant_by(volume)) {
+        return Ok(());
+    }
+    let path = &dead.source.path;
+    let (place, lock) = Location::open(path, OFlags::RDONLY)
+        .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.printable())))?;
+    if place.identity(alive).ok().as_ref() != Some(&dead.identity) {
+        let what = format!("{} is another directory since, or its file system was mounted anew", path.printable());
+        return Err(not_brought_in(dead, &what));
+    }
+    if lock::take(&place, &lock, say).map_or(true, |owner| owner.is_some()) {
+        return Err(not_brought_in(dead, &format!("{} is locked by another process", path.printable())));
+    }
+    say(&format!("an earlier mount of {} died with data that is not in it yet: bringing it in", path.printable()));
+    if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
+        let rescued = arena_file::bring_in(left, dead, |_| ())?;
+        rescued::say_all(&rescued, path);
+    }
+    found.remove();
+    Ok(())
+}
+
+fn not_brought_in(dead: &Entry, why: &str) -> Failure {
+    let (source, arena) = (dead.source.path.printable(), dead.arena.printable());
+    Failure::failed(format!("an earlier mount of {source} left data in {arena}, which must be brought in first: {why}"))
+        .advise(format!("mount it once: slackwater mount {} MOUNTPOINT", shell::word(&dead.source.path)))
+        .advise(format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena)))
+}
+
+/// Refuses to go on without what an earlier mount of this source left in another arena: brought in later, it would be
+/// written over what is newer.
+fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) -> Result<(), Failure> {
+    for dead in dead.map(|found| &found.entry) {
+        let is_about_this = dead.source.id == entry.source.id || dead.source.path == entry.source.path;
+        if dead.arena == entry.arena || !is_about_this {
+            continue;
+        }
+        let Some(mut left) = arena_file::left_in(&dead.arena)? else {
+            // A mount process takes no file with data of another source. The next daemon takes that of a dead one, and
+            // removes the entries of those whose data it has brought in.
+            let Some(daemon) = &dead.daemon else { continue };
+            let (source, daemon) = (dead.source.path.printable(), shell::word(daemon));
+            let what = format!("a daemon died with data of {source} that is not in it yet, and the next one has it");
+            return Err(Failure::failed(what).advise(format!(
+                "mount it there, which brings the data in: slackwater mount --daemon --socket {daemon}"
+            )));
+        };
+        if left.is_empty() && dead.daemon.is_none() {
+            arena_file::remove(&dead.arena)?; // it holds memory for nobody
+        }
+        left.retain(|(volume, _)| dead.is_meant_by(volume));
+        let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
+        if bytes > 0 {
+            // Directory and number may be the same, and the file system another.
+            let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
+            let (bytes, source, arena) = (size::text(bytes), dead.source.path.printable(), dead.arena.printable());
+            let what = format!("an earlier mount of {source} died with {bytes} not in it yet, which are in {arena}");
+            let advice = match is_same {
+                true => format!("mount it with --arena {} first, which brings the data in", shell::word(&dead.arena)),
+                false => format!("{source} is another directory since, or its file system was mounted anew"),
+            };
+            let away = format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena));
+            return Err(Failure::failed(what).advise(advice).advise(away));
+        }
+    }
+    Ok(())
+}
+
+/// Entries of the dead that say nothing any more: this source is taken over, or their arena is gone.
+fn forget<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) {
+    dead.filter(|found| found.entry.source.id == entry.source.id || !found.entry.arena.exists())
+        .for_each(Found::remove);
+}
+
+impl Obstacle {
+    /// Whether it ends by itself.
+    fn is_going_away(&self) -> bool {
+        let Self::Mount(found) = self else { return false };
+        let start = Instant::now();
+        loop {
+            match client::ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, client::ANSWER_WITHIN) {
+                // Just unmounted, and the process has not heard of it.
+                Ok(Reply::Status(status)) if status.phase == Phase::Elsewhere && start.elapsed() < LEAVING => {
+                    thread::sleep(LOOK);
+                }
+                Ok(Reply::Status(status)) => return status.phase == Phase::Flushing,
+                Ok(_) => return false,
+                Err(_) if !found.is_still_alive() => return true,
+                // It has just begun, or is about to end.
+                Err(_) if start.elapsed() < LEAVING => thread::sleep(LOOK),
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
+    match obstacle {
+        Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or wait for it: --wait"),
+        Obstacle::Unregistered(mount) => {
+            let (path, others, point) = (source.path.printable(), mount.source.printable(), mount.point.printable());
+            Failure::busy(format!("{path} overlaps {others}, which another user has mounted at {point}"))
+                .advise(format!("use {point}, or have it unmounted first; or wait for it: --wait"))
+        }
+        Obstacle::Locked(owner) => {
+            let holder = match owner.0 {
+                Some(pid) => format!("pid {pid}, {}", lock::command_of(pid).printable()),
+                None => "a process that cannot be seen from here".to_owned(),
+            };
+            Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.printable())).advise(
+                "two mounts of one directory would overwrite each other's data: end that one first, or use --wait",
+            )
+        }
+    }
+}
+
+/// What is said of a source that another mount has, in whole or in part; or whose mount point that has.
+pub(crate) fn taken_by(owner: &Entry, source: &Location) -> Failure {
+    let (path, mountpoint, pid) = (source.path.printable(), owner.mountpoint.printable(), owner.pid);
+    let others = owner.source.path.printable();
+    let what = match () {
+        () if owner.source.id == source.id => format!("{path} is mounted already, at {mountpoint} (pid {pid})"),
+        () if owner.source.contains(source) => {
+            format!("{path} lies in {others}, which is mounted at {mountpoint} (pid {pid})")
+        }
+        () if source.contains(&owner.source) => {
+            format!("{path} contains {others}, which is mounted at {mountpoint} (pid {pid})")
+        }
+        () => format!("{others} is mounted at {mountpoint} (pid {pid})"),
+    };
+    let unmount = format!("slackwater umount {}", shell::word(&owner.mountpoint));
+    Failure::new(Reason::Busy, what).advise(format!("use {mountpoint}, or unmount it first: {unmount}"))
+}

@@ -1,0 +1,336 @@
+//! The file that holds the cache, and what a dead predecessor left in it.
+//!
+//! # Invariants
+//! F1. A file is opened only if it is ours: a regular file of this user that nobody else may read, reached without a
+//!     link.
+//! F2. A file with data in it is removed after that data is durable in the source, and by nobody else than this.
+//!     One that cannot be understood is left alone, with an error.
+//! F3. Where nobody says otherwise it is in a directory that no other user gets into ([`private_dir`]): its name can be
+//!     foreseen, and in `/dev/shm` everyone may make files.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::geteuid;
+use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
+use slackwater_backends::SystemClock;
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::exit::{Failure, Reason};
+use crate::os::private_dir;
+use crate::output::progress::Meter;
+use crate::output::shell;
+use crate::registry::Entry;
+use crate::source::location::ON_A_MOUNT;
+use crate::volume::node_search;
+
+/// Memory, on every Linux.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The file that `--arena` or a configuration names.
+///
+/// # Errors
+/// It is a directory, which would be met only when the mount is registered with it.
+pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
+    let path = std::path::absolute(path).map_err(|error| Failure::usage(format!("--arena: {error}")))?;
+    if path.is_dir() {
+        let example = path.join("slackwater.arena");
+        return Err(Failure::usage(format!("--arena: {} is a directory", path.printable()))
+            .advise(format!("name a file in it, such as {}", example.printable())));
+    }
+    Ok(path)
+}
+
+/// Less leaves nothing beside the frames that requests land in.
+pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
+
+/// The file for what is called `name`, a source or a daemon (F3). One that an earlier version left directly in `/dev/shm` is taken
+/// while it is there.
+///
+/// # Errors
+/// There can be no directory for it.
+pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
+    let shared = Path::new(SHARED_MEMORY);
+    let earlier = shared.join(format!("slackwater-{}-{name}.arena", geteuid().as_raw()));
+    if fs::symlink_metadata(&earlier).is_ok_and(|status| is_ours(&status)) {
+        return Ok(earlier);
+    }
+    let folder = private_dir::within(shared).map_err(|error| {
+        Failure::failed(format!("cannot make a directory for the cache in {SHARED_MEMORY}: {error}"))
+            .advise("name a file on another tmpfs with --arena FILE")
+    })?;
+    Ok(folder.join(format!("{name}.arena")))
+}
+
+/// An eighth of the memory, at most half of what is free and of our cgroup's limit, and what the file system of `path`
+/// has room for.
+pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
+    let limits = memory_limits();
+    let room = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
+    // The tables come on top, and others need room too.
+    let room = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize) / 4 * 3);
+    let halves = [limits.available_bytes, limits.cgroup_bytes].map(|bytes| bytes.map(|bytes| bytes / 2));
+    let parts = [limits.machine_bytes.map(|bytes| bytes / 8), halves[0], halves[1], room];
+    let least = parts.into_iter().flatten().min().unwrap_or(256 << 20);
+    (least >> 20 << 20).max(CACHE_BYTES_MIN)
+}
+
+/// Who waits as long wants to know for what.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// What is in an arena of a process that died.
+pub(crate) struct Left {
+    arena: Arc<Arena>,
+    survivors: Survivors,
+    pub(crate) bytes: u64,
+}
+
+impl Left {
+    /// Numbers of the files that it has data of.
+    fn inodes(&self) -> HashSet<u64> {
+        self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()
+    }
+}
+
+/// Whether a file that could not be brought in may be an arena of ours all the same: damaged, of another version, or in use.
+/// Of all else nobody needs to know that a mount was to have it.
+pub(crate) fn may_hold_data(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(status) if is_ours(&status) && status.len() >= slackwater_arena::FRAME_BYTES as u64 => {
+            !matches!(Arena::open(path), Err(ArenaError::Foreign(_)))
+        }
+        _ => false,
+    }
+}
+
+/// F1.
+fn is_ours(status: &fs::Metadata) -> bool {
+    status.is_file() && status.uid() == geteuid().as_raw() && status.mode() & 0o077 == 0
+}
+
+/// Opens a file that is ours (F1). `None` when there is none.
+pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
+    let name = path.printable();
+    let status = match fs::symlink_metadata(path) {
+        Ok(status) => status,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::failed(format!("cannot look at the arena {name}: {error}"))),
+    };
+    if !is_ours(&status) {
+        let what = format!("the arena {name} must be a regular file of yours with mode 0600");
+        return Err(
+            Failure::failed(what).advise("remove it if you know what it is, or choose another with --arena FILE")
+        );
+    }
+    Arena::open(path).map(Some).map_err(|error| refused(path, &error))
+}
+
+/// Bytes in the volumes whose name is one of `these`.
+fn bytes_of(survivors: &Survivors, these: impl Fn(&[u8]) -> bool) -> u64 {
+    survivors.volumes.iter().filter(|volume| these(volume.record.id.as_slice())).map(bytes_in).sum()
+}
+
+/// Bytes of a volume that survived, in whole pages.
+pub(crate) fn bytes_in(volume: &SurvivingVolume) -> u64 {
+    let pages: usize = volume.inodes.iter().map(|inode| inode.pages.len()).sum();
+    (pages * slackwater_arena::FRAME_BYTES) as u64
+}
+
+/// Names of volumes, each with its bytes: none where only times are left.
+type LeftBytes = Vec<(Vec<u8>, u64)>;
+
+/// What a dead process left in a file. `None`: another process has the file.
+///
+/// # Errors
+/// The file is none of ours, or damaged.
+pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
+    let survivors = match open(path) {
+        Ok(Some((_, survivors))) => survivors,
+        Ok(None) => return Ok(Some(Vec::new())),
+        Err(failure) if failure.reason == Reason::Busy => return Ok(None),
+        Err(failure) => return Err(failure),
+    };
+    let volumes = survivors.volumes.iter().filter(|volume| !volume.inodes.is_empty());
+    Ok(Some(volumes.map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume))).collect()))
+}
+
+/// Opens what a predecessor left. `None` when there is no file.
+///
+/// # Errors
+/// The file is none of ours, in use, damaged, or has data of another source.
+pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
+    let name = path.printable();
+    let Some((arena, survivors)) = open(path)? else { return Ok(None) };
+    let of_others = bytes_of(&survivors, |id| id != identity.as_bytes());
+    if of_others > 0 {
+        let what = format!("the arena {name} holds {} of another source", size::text(of_others));
+        return Err(Failure::failed(what)
+            .advise("mount that source with this arena first, which brings the data in, or choose another --arena FILE")
+            .advise("a source whose file system was mounted anew, with another device number, counts as another")
+            .advise(format!("to go on without that data, move the arena away: {}", away(path))));
+    }
+    let bytes = bytes_of(&survivors, |id| id == identity.as_bytes());
+    Ok(Some(Left { arena, survivors, bytes }))
+}
+
+/// Brings everything to the source of `entry` and removes the file (F2). `started` hears of the volume, to follow it.
+/// Answers with what went to files of its own, since somebody else had changed or removed the file that it belonged to.
+///
+/// # Errors
+/// The data is still in the file then.
+///
+/// # Blocking
+/// Until everything is in the source.
+pub(crate) fn bring_in(
+    mut left: Left,
+    entry: &Entry,
+    started: impl FnOnce(&Arc<SuperBlock>),
+) -> Result<Vec<Rescued>, Failure> {
+    let (path, source) = (&entry.arena, &entry.source.path);
+    let kept = |what: String| {
+        Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.printable()))
+            .advise("the data is kept there; mount again when the cause is gone")
+    };
+    let inodes = left.inodes();
+    if inodes.is_empty() {
+        drop(left);
+        remove(path)?;
+        return Ok(Vec::new());
+    }
+    if entry.identity.starts_with(ON_A_MOUNT) {
+        let dev = rustix::fs::stat(source).map_err(|errno| kept(errno.to_string()))?.st_dev;
+        let volumes = left.survivors.volumes.iter_mut();
+        volumes.flat_map(|volume| &mut volume.inodes).for_each(|inode| inode.record.dev = dev);
+    }
+    let backend = node_search::open_for(source, Some(&inodes)).map_err(|error| kept(error.to_string()))?;
+    let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
+    let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
+    started(&volume);
+    let rescued = volume.rescued();
+    volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;
+    drop((volume, engine));
+    remove(path)?;
+    Ok(rescued)
+}
+
+/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several
+/// times a second whether to go on.
+///
+/// # Errors
+/// There is not enough memory, or the file cannot be there; and that of `check`.
+///
+/// # Blocking
+/// Up to some seconds per GiB.
+pub(crate) fn create(
+    path: &Path,
+    cache_bytes: u64,
+    volumes: u32,
+    check: impl Fn() -> Result<(), Failure>,
+) -> Result<Arc<Arena>, Failure> {
+    check_room(path, cache_bytes)?;
+    let (begun, mut meter) = (Instant::now(), Meter::new("making the cache"));
+    let mut stopped = None;
+    let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
+    let arena = Arena::create_watched(&config, &mut |done, of| {
+        if begun.elapsed() >= SHOWN_AFTER {
+            meter.fill(done, of);
+        }
+        stopped = check().err();
+        if stopped.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    arena.map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
+}
+
+/// Refuses a cache that its file system has no room for, before it has taken all of that. One that the machine has no memory for
+/// is refused with that reason.
+fn check_room(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
+    let Some(room) = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok()) else { return Ok(()) };
+    let is_too_much = memory_limits().machine_bytes.is_some_and(|machine| cache_bytes > machine);
+    if is_too_much || cache_bytes <= room.f_bavail.saturating_mul(room.f_frsize) {
+        return Ok(());
+    }
+    let source = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+    Err(refused(path, &ArenaError::NoSpace { needed_bytes: cache_bytes, source }))
+}
+
+/// Removes a file that has nothing any more.
+pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Failure::failed(format!("cannot remove the arena {}: {error}", path.printable())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The command that moves a file out of the way.
+pub(crate) fn away(path: &Path) -> String {
+    let mut bad = path.as_os_str().to_owned();
+    bad.push(".bad");
+    format!("mv {} {}", shell::word(path), shell::word(bad.as_ref()))
+}
+
+fn refused(path: &Path, error: &ArenaError) -> Failure {
+    let name = path.printable();
+    match error {
+        ArenaError::TooLarge { needed_bytes, limit_bytes, limit_name } => {
+            let (needed, limit) = (size::text(*needed_bytes), size::text(*limit_bytes));
+            let half = size::text(limit_bytes / 2);
+            Failure::usage(format!("this cache needs {needed} of memory, more than the {limit} of {limit_name}"))
+                .advise(format!("choose a smaller --cache, at most half of the memory is sensible ({half})"))
+        }
+        ArenaError::NoSpace { needed_bytes, .. } => {
+            let needed = size::text(*needed_bytes);
+            let folder = path.parent().unwrap_or(path).printable();
+            Failure::failed(format!("{folder} has no room for the {needed} of this cache"))
+                .advise("choose a smaller --cache, remount it larger (mount -o remount,size=...), or use --arena FILE elsewhere")
+        }
+        ArenaError::FileSystem { .. } => Failure::usage(format!("{name}: {error}"))
+            .advise("an arena is memory: choose a file below /dev/shm, or on a tmpfs of your own"),
+        ArenaError::InUse => Failure::busy(format!("the arena {name} is in use by another process"))
+            .advise("another mount has it (slackwater status); choose another --arena FILE"),
+        ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Length(_) | ArenaError::Damaged(_) => {
+            Failure::failed(format!("cannot use the arena {name}: {error}"))
+                .advise("it may hold data that is not in the source yet; nothing was changed")
+                .advise(format!("to go on without it, move it away: {}", away(path)))
+        }
+        ArenaError::Config(mismatch) => Failure::usage(format!("this cache is not possible: {mismatch}")),
+        ArenaError::Os { call, source } => Failure::failed(format!("cannot use the arena {name}: {call}: {source}"))
+            .advise("choose another with --arena FILE, in a directory of tmpfs that you may write"),
+        other @ (ArenaError::GivenUp | _) => Failure::failed(format!("cannot use the arena {name}: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_fits_the_machine() {
+        let bytes = default_cache_bytes(Path::new("/dev/shm/x"));
+        let machine = memory_limits().machine_bytes.unwrap();
+        assert!(bytes >= CACHE_BYTES_MIN && (bytes <= machine / 8 || bytes == CACHE_BYTES_MIN), "{bytes} of {machine}");
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_and_a_link_are_refused() {
+        let path = Path::new(SHARED_MEMORY).join(format!("slackwater-test-{}.arena", std::process::id()));
+        assert!(open_left(&path, "x").unwrap().is_none());
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        let link = open_left(&path, "x").map(drop).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644)).unwrap();
+        let open = open_left(&path, "x").map(drop).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        assert!(link.what.contains("regular file") && open.what.contains("0600"), "{link}; {open}");
+    }
+}

@@ -1,0 +1,169 @@
+//! The two directories of a mount, checked before anything is made or locked.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::{io, iter};
+
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
+use rustix::io::Errno;
+use slackwater_fuse::Printable as _;
+
+use crate::exit::Failure;
+use crate::os::detach;
+use crate::os::mount_table::{self, is_no_mount_point};
+use crate::output::shell;
+use crate::output::terminal::errln;
+use crate::registry::Entry;
+use crate::source::location::Location;
+
+/// Source and mount point, which may be mounted together.
+pub(crate) struct Endpoints {
+    pub(crate) source: Location,
+    /// Open for reading: what the lock is taken on.
+    pub(crate) source_fd: OwnedFd,
+    pub(crate) mountpoint: PathBuf,
+}
+
+/// Finds both. A mount point whose process died is freed first. `mounts` are all whose process lives.
+///
+/// # Errors
+/// One of them is missing, is no directory, is in use, or lies in the other.
+pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Result<Endpoints, Failure> {
+    let (source, source_fd) =
+        Location::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
+    if !is_no_mount_point(mountpoint) {
+        free_dead(mountpoint)?;
+    }
+    let (mountpoint, _) =
+        Location::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
+    let (from, to) = (source.path.printable(), mountpoint.path.printable());
+    if source.id == mountpoint.id {
+        return Err(Failure::usage(format!("{to} is the source itself")).advise("mount it at another, empty directory"));
+    }
+    // A volume at the mount point whose source we are in shows the same: its root contains the source.
+    if mountpoint.contains(&source) {
+        return Err(Failure::usage(format!("the source {from} lies inside the mount point {to}"))
+            .advise("the mount would hide it; choose a mount point elsewhere"));
+    }
+    if source.contains(&mountpoint) {
+        return Err(Failure::usage(format!("the mount point {to} lies inside the source {from}"))
+            .advise("the volume would contain itself; choose a mount point elsewhere"));
+    }
+    if let Some(behind) = behind(&source.path, mounts).find(|behind| behind.contains(&mountpoint)) {
+        let what =
+            format!("the mount point {to} lies inside {}, which the source {from} shows", behind.path.printable());
+        return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
+    }
+    if !is_no_mount_point(&mountpoint.path)
+        && let Some(mount) = mount_table::mount_at(&mountpoint.path)
+    {
+        let what =
+            format!("{to} is a mount point already, of {} ({})", mount.source.printable(), mount.kind.printable());
+        let unmount = if mount_table::is_slackwater(&mount) { "slackwater umount" } else { "umount" };
+        let unmount = format!("{unmount} {}", shell::word(&mountpoint.path));
+        return Err(Failure::busy(what).advise(format!("unmount that first ({unmount}), or choose another directory")));
+    }
+    if std::fs::read_dir(&mountpoint.path).is_ok_and(|mut entries| entries.next().is_some()) {
+        errln!("{to} is not empty: what is in it is hidden until the unmount.");
+    }
+    Ok(Endpoints { source, source_fd, mountpoint: mountpoint.path })
+}
+
+/// The sources of the mounts that `path` lies on, one behind another.
+fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Location> {
+    let mut at = path.to_path_buf();
+    let mut left = mounts.len();
+    iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let on = mounts.iter().filter(|entry| at.starts_with(&entry.mountpoint));
+        let entry = on.max_by_key(|entry| entry.mountpoint.as_os_str().len())?;
+        let below = at.strip_prefix(&entry.mountpoint).ok()?;
+        at = entry.source.path.join(below);
+        Some(&entry.source)
+    })
+}
+
+/// The name of a mount point, absolute and without links, found without asking what is mounted there: that may hang.
+pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
+    let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_path_buf() };
+    match (mountpoint.parent(), mountpoint.file_name()) {
+        (Some(folder), Some(name)) => {
+            let path = here(folder).canonicalize()?.join(name);
+            // A link in the last place is followed only where nothing is mounted under its own name.
+            if mount_table::mount_at(&path).is_some() { Ok(path) } else { path.canonicalize() }
+        }
+        _ => mountpoint.canonicalize(),
+    }
+}
+
+/// A process that was killed leaves a mount where everything fails; the next mount takes its place.
+fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
+    let Ok(name) = name_of(mountpoint) else { return Ok(()) };
+    if !mount_table::mount_at(&name).is_some_and(|mount| mount_table::is_slackwater(&mount)) {
+        return Ok(());
+    }
+    if !is_dead(&name) {
+        return Ok(());
+    }
+    detach::detach(&name).map_err(|error| {
+        Failure::failed(format!("{} is left of a mount whose process died: {error}", name.printable()))
+            .advise(format!("free it: umount -l {}", shell::word(&name)))
+    })
+}
+
+/// Whether the process of the mount at `point` has died.
+pub(crate) fn is_dead(point: &Path) -> bool {
+    // Attributes that the kernel remembers would tell nothing of the process.
+    let asked = statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
+    let (path, word) = (at.printable(), shell::word(at));
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) => {
+            Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {word}"))
+        }
+        Some(Errno::NOTDIR) => {
+            Failure::failed(format!("the {role} {path} is not a directory")).advise("only directories can be mounted")
+        }
+        Some(Errno::ACCESS | Errno::PERM) => Failure::failed(format!("no permission to open the {role} {path}"))
+            .advise("use a directory that you may read, or become its owner or root"),
+        Some(Errno::NOTCONN | Errno::CONNABORTED) => {
+            let failure = Failure::failed(format!("the {role} {path} is on a mount whose process died"));
+            match dead_mount_below(at) {
+                Some((source, point)) => {
+                    let (again, this) = (shell::word(&source), shell::word(&point));
+                    failure.advise(format!("mount that again first: slackwater mount {again} {this}"))
+                }
+                None => failure.advise(format!("free it: umount -l {word}")),
+            }
+        }
+        _ => Failure::failed(format!("cannot open the {role} {path}: {error}")),
+    }
+}
+
+/// Source and mount point of the mount of ours that a path is on, found without asking it.
+fn dead_mount_below(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let path = std::path::absolute(path).ok()?;
+    let mount = path.ancestors().find_map(mount_table::mount_at)?;
+    (mount_table::is_slackwater(&mount) && mount.source.is_absolute()).then_some((mount.source, mount.point))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+    use std::path::Path;
+
+    #[test]
+    fn a_mount_point_is_named_without_being_asked() {
+        assert_eq!(name_of(Path::new("/proc/")).unwrap(), Path::new("/proc"));
+        assert_eq!(name_of(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
+        assert_eq!(name_of(Path::new("/")).unwrap(), Path::new("/"));
+        assert!(name_of(Path::new("/nonexistent/x")).is_err());
+        let link = std::env::temp_dir().join(format!("slackwater-name-{}", std::process::id()));
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        assert_eq!(name_of(&link).unwrap(), Path::new("/proc"));
+        std::fs::remove_file(&link).unwrap();
+    }
+}

@@ -1,0 +1,258 @@
+//! The FUSE front front end: the one file of the command that knows it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use slackwater::{Engine, SuperBlock};
+use slackwater_backends::SystemClock;
+use slackwater_fuse::Printable as _;
+use slackwater_fuse::mount::{MountError, MountOptions};
+pub(crate) use slackwater_fuse::tenants::TenantBy;
+use slackwater_fuse::tenants::{TenantConfig, Tenants};
+use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
+pub(crate) use slackwater_fuse::{MissingFeature, Tenancy};
+use slackwater_size as size;
+
+use crate::control::protocol::{VolumeOptions, Writers};
+use crate::exit::{Failure, Reason};
+use crate::os::sys;
+
+/// Holders of a busy volume that a message names.
+const HOLDERS_MAX: usize = 20;
+
+/// How to unmount.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Umount {
+    /// `None` waits as long as it takes.
+    pub(crate) deadline: Option<Duration>,
+    /// Ends it as the deadline does when nothing has reached the source for this long.
+    pub(crate) stall: Option<Duration>,
+    pub(crate) force: bool,
+    pub(crate) discard: bool,
+}
+
+/// Who pays for what is written through front ends of `engine`, and who stays out of the cache. `None`: all together, without a
+/// limit, as the volume says.
+///
+/// # Errors
+/// The tenants cannot be told apart here.
+pub(crate) fn tenancy(
+    by: TenantBy,
+    config: BTreeMap<PathBuf, TenantConfig>,
+    engine: &Engine,
+) -> Result<Option<Arc<Tenancy>>, Failure> {
+    if by == TenantBy::Volume && config.is_empty() {
+        return Ok(None);
+    }
+    let tenants = Tenants::new(by, config, Arc::new(SystemClock)).map_err(|error| Failure::usage(error.to_string()))?;
+    let tenancy = Tenancy::new(tenants, engine);
+    tenancy.map(Some).map_err(|error| Failure::failed(format!("cannot start the thread that watches cgroups: {error}")))
+}
+
+/// The threads that serve front ends.
+///
+/// # Errors
+/// There are none.
+pub(crate) fn pool() -> Result<Arc<Pool>, Failure> {
+    let pool = Pool::new(PoolOptions { on_memory_freed: sys::give_memory_back, ..PoolOptions::default() });
+    pool.map(Arc::new).map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))
+}
+
+/// A volume that programs can reach.
+pub(crate) struct FrontEnd {
+    mounted: Arc<MountedVolume>,
+    /// Its threads go with the last front end.
+    _pool: Arc<Pool>,
+}
+
+impl FrontEnd {
+    /// Mounts `volume`, which has the data of `source`, at `mountpoint`.
+    pub(crate) fn open(
+        pool: &Arc<Pool>,
+        volume: &Arc<SuperBlock>,
+        source: &Path,
+        mountpoint: &Path,
+        options: VolumeOptions,
+        tenancy: Option<Arc<Tenancy>>,
+    ) -> Result<Arc<Self>, Failure> {
+        let options = MountOptions {
+            source: source.to_string_lossy().into_owned(),
+            read_only: options.read_only,
+            allow_other: options.allow_other || rustix::process::geteuid().is_root(),
+            nosuid: options.nosuid,
+            nodev: options.nodev,
+            noexec: options.noexec,
+            dontcache: options.dontcache,
+            ..MountOptions::default()
+        };
+        let mounted = MountedVolume::mount(pool, Arc::clone(volume), mountpoint, &options, tenancy);
+        let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
+        Ok(Arc::new(Self { mounted, _pool: Arc::clone(pool) }))
+    }
+
+    /// What the kernel lacks.
+    pub(crate) fn missing(&self) -> &[MissingFeature] {
+        self.mounted.missing_features()
+    }
+
+    /// What the kernel lacks, and what is lost with it.
+    pub(crate) fn missing_features(&self) -> Vec<String> {
+        let text = |missing: &MissingFeature| {
+            format!("this kernel has no {}; without it: {}", missing.feature, missing.affects)
+        };
+        self.missing().iter().map(text).collect()
+    }
+
+    /// Makes everything durable that was written, shared mappings included.
+    ///
+    /// # Blocking
+    /// For the source.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.mounted.sync().map_err(|error| self.failure(&error))
+    }
+
+    /// Unmounts.
+    ///
+    /// # Blocking
+    /// For the source, until the deadline at most.
+    pub(crate) fn umount(&self, request: Umount) -> Result<(), Failure> {
+        let Umount { deadline, stall, force, discard } = request;
+        // How far it is, is asked of the volume.
+        let outcome = self.mounted.umount(UmountRequest { deadline, stall, force, discard }, &|_| {});
+        outcome.map_err(|error| self.failure(&error))
+    }
+
+    /// Takes it away from everywhere at once, without a flush.
+    pub(crate) fn abort(&self) {
+        self.mounted.abort();
+    }
+
+    /// Calls `hook` once, when nobody can reach it any more. It hands on the news, and blocks for nothing.
+    pub(crate) fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
+        self.mounted.on_unmounted(hook);
+    }
+
+    /// Whether what goes through it stays out of the cache, from now on.
+    pub(crate) fn set_dontcache(&self, dontcache: bool) {
+        self.mounted.set_dontcache(dontcache);
+    }
+
+    /// Takes it away from its mount point; it ends when nobody uses it any more.
+    pub(crate) fn detach(&self) -> Result<(), Failure> {
+        let mountpoint = self.mounted.mountpoint();
+        crate::os::detach::detach(mountpoint)
+            .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.printable())))
+    }
+
+    /// Who waits here to write on; for how long altogether the volume knows.
+    pub(crate) fn waiting_writers(&self) -> Writers {
+        Writers {
+            paused_ms: 0,
+            paused: self.mounted.paused_writes() as u64,
+            parked: self.mounted.parked_writes() as u64,
+            parked_bytes: self.mounted.parked_bytes() as u64,
+        }
+    }
+
+    /// Whether nobody can reach it any more.
+    pub(crate) fn is_unmounted(&self) -> bool {
+        self.mounted.is_unmounted()
+    }
+
+    /// Waits until nobody can reach it any more.
+    ///
+    /// # Blocking
+    /// As it says.
+    pub(crate) fn wait_unmounted(&self) {
+        self.mounted.wait_unmounted();
+    }
+
+    /// Waits until nobody can reach it any more and everything is in the source.
+    ///
+    /// # Blocking
+    /// As it says.
+    pub(crate) fn wait_ended(&self) {
+        if let Err(error) = self.mounted.wait_ended() {
+            tracing::error!(%error, "after the unmount");
+        }
+    }
+
+    fn failure(&self, error: &MountedError) -> Failure {
+        let mountpoint = self.mounted.mountpoint().printable();
+        let holders = |failure: Failure, holders: &[Holder]| {
+            let line = |holder: &Holder| {
+                let (pid, command, path) = (holder.pid, holder.command.printable(), holder.path.printable());
+                match holder.how {
+                    Hold::Use => format!("pid {pid} ({command}): {path}"),
+                    Hold::Mount => format!("mounted at {path} where pid {pid} ({command}) is"),
+                }
+            };
+            let failure =
+                holders.iter().take(HOLDERS_MAX).fold(failure, |failure, holder| failure.advise(line(holder)));
+            match holders.len().saturating_sub(HOLDERS_MAX) {
+                0 => failure,
+                more => failure.advise(format!("and {more} more")),
+            }
+        };
+        match error {
+            MountedError::Busy { holders: found, .. } => {
+                let failure = holders(Failure::new(Reason::Busy, format!("{mountpoint} is in use by")), found);
+                failure.advise("end those, or use --force: their later requests fail, what they wrote is kept")
+            }
+            MountedError::Elsewhere { holders: found, .. } => {
+                let what = format!(
+                    "{mountpoint} is unmounted, but the volume is in use elsewhere: by open files, as a bind mount, \
+                    or in another namespace"
+                );
+                holders(Failure::busy(what), found)
+                    .advise("close and unmount it there, or use --force, which ends it there too")
+            }
+            MountedError::Deadline { dirty_bytes, cause } => {
+                let left = size::text(*dirty_bytes);
+                let why = because(*cause);
+                let what =
+                    format!("the deadline passed with {left} not in the source{why}; {mountpoint} is still mounted");
+                Failure::new(Reason::Deadline, what)
+                    .advise("nothing is lost; try again with a longer --deadline, or see what --discard would lose")
+            }
+            MountedError::Left { dirty_bytes, cause } => left_behind(&mountpoint, *dirty_bytes, *cause),
+            MountedError::InProgress => {
+                Failure::busy(format!("another unmount of {mountpoint} is running")).advise("wait for it")
+            }
+            MountedError::Unmount(error) => Failure::failed(format!("cannot unmount {mountpoint}: {error}")),
+            error @ (MountedError::Volume(_) | MountedError::File(_) | MountedError::Mapped(_)) => {
+                Failure::failed(format!("{mountpoint}: {error}")).advise("the data is kept and tried again")
+            }
+        }
+    }
+}
+
+/// It is unmounted, and the source does not have everything.
+pub(crate) fn left_behind(
+    mountpoint: &dyn std::fmt::Display,
+    bytes_left: u64,
+    cause: Option<slackwater::ErrorKind>,
+) -> Failure {
+    let why = because(cause);
+    let left = size::text(bytes_left);
+    Failure::new(Reason::Left, format!("{mountpoint} is unmounted, and {left} could not be written to the source{why}"))
+}
+
+/// Why data is not in the source, in parentheses; nothing where no write has failed.
+fn because(cause: Option<slackwater::ErrorKind>) -> String {
+    cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"))
+}
+
+fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
+    let failure = Failure::failed(format!("cannot mount at {}: {error}", mountpoint.printable()));
+    let MountVolumeError::Mount(error) = error else { return failure };
+    if matches!(error, MountError::NoPermission(_)) {
+        failure.advise("become root, or own the mount point and install fuse3 for fusermount3")
+    } else if matches!(error, MountError::Fusermount(_)) {
+        failure.advise("the mount point must be yours; --allow-other needs user_allow_other in /etc/fuse.conf")
+    } else {
+        failure
+    }
+}

@@ -1,0 +1,32 @@
+//! A volume as a mount process and a daemon serve it, from its two directories to its unmount.
+//!
+//! ```text
+//! endpoints, name        source and mount point, and the name of a daemon's volume
+//! arena_file, rescued    the cache file, and the data of an earlier mount
+//! node_search            files of an earlier mount, where the source cannot open them by handle
+//! front_end              the volume behind its FUSE mount
+//! session/               one mounted volume: its state, its status, its unmount
+//! settings               what can be changed while it is mounted
+//! tenants, shrinkers     parts of its status
+//! unwritten_files        files that are not yet written back, by name
+//! pressure/              memory pressure, and giving memory back
+//! process                limits and settings of a process that serves volumes
+//! shutdown               what a signal leads to, and how serving ends
+//! ```
+
+pub(crate) mod arena_file;
+pub(crate) mod endpoints;
+pub(crate) mod front_end;
+pub(crate) mod name;
+pub(crate) mod node_search;
+pub(crate) mod pressure;
+pub(crate) mod process;
+pub(crate) mod rescued;
+pub(crate) mod session;
+pub(crate) mod settings;
+mod shrinkers;
+pub(crate) mod shutdown;
+pub(crate) mod tenants;
+mod unwritten_files;
+
+pub(crate) use self::unwritten_files::UnwrittenFiles;

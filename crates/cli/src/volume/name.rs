@@ -1,0 +1,94 @@
+//! Names of volumes: what may stand in a path, a label, a command and a line of a log as it is.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::exit::Failure;
+
+/// Longer names break the lines of a table.
+const BYTES_MAX: usize = 64;
+
+/// The name of a volume: 1 to 64 letters, digits, dots, dashes and underscores of ASCII, a letter or digit first.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct VolumeName(String);
+
+impl VolumeName {
+    /// # Errors
+    /// It is none.
+    pub(crate) fn new(name: &str) -> Result<Self, Failure> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let begins_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if begins_well && name.len() <= BYTES_MAX && name.bytes().all(is_plain) {
+            return Ok(Self(name.to_owned()));
+        }
+        let shown: String = name.chars().take(BYTES_MAX).flat_map(char::escape_default).collect();
+        let more = if name.chars().count() > BYTES_MAX { "..." } else { "" };
+        Err(Failure::usage(format!("\"{shown}{more}\" is no name for a volume")).advise(format!(
+            "use 1 to {BYTES_MAX} letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+        )))
+    }
+
+    /// The last name of a mount point.
+    ///
+    /// # Errors
+    /// That is none for a volume.
+    pub(crate) fn of(mountpoint: &Path) -> Result<Self, Failure> {
+        let name = mountpoint.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        Self::new(&name).map_err(|failure| failure.advise("or name it with --name"))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Where it is in the daemon's namespace.
+    pub(crate) fn path(&self) -> String {
+        format!("/{self}")
+    }
+}
+
+impl fmt::Display for VolumeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl Borrow<str> for VolumeName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for VolumeName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::new(&name).map_err(|failure| serde::de::Error::custom(failure.to_string().replace("\n  ", "; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_stand_anywhere_as_it_is() {
+        for name in ["web", "a", "7", "a.b-c_D9", &"x".repeat(64)] {
+            assert_eq!(VolumeName::new(name).unwrap().as_str(), name);
+        }
+        for name in ["", ".", "..", ".x", "-x", "_x", "a/b", "a b", "a\0b", "a\nb", "\u{e9}", &"x".repeat(65)] {
+            assert!(VolumeName::new(name).unwrap_err().what.contains("is no name"), "{name}");
+        }
+        let long = VolumeName::new(&"\u{1}".repeat(300)).unwrap_err().to_string();
+        assert!(long.len() < 700 && long.is_ascii() && !long.contains('\u{1}'), "{long}");
+    }
+
+    #[test]
+    fn a_mount_point_gives_its_last_name() {
+        assert_eq!(VolumeName::of(Path::new("/mnt/web")).unwrap().path(), "/web");
+        assert!(VolumeName::of(Path::new("/mnt/my files")).unwrap_err().to_string().contains("--name"));
+        assert!(VolumeName::of(Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,205 @@
+//! Memory pressure: while the machine or our cgroup is short of memory, what nobody needs is given back.
+//!
+//! A thread waits for word of it from the kernel ([`sources`]) and costs nothing meanwhile. Each time it has the engine
+//! shrink, harder and harder while that goes on ([`shrink_priority`]). What can be given back are inodes that nobody uses: the
+//! memory for pages is of a fixed size.
+
+mod shrink_priority;
+mod sources;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use crate::control::protocol;
+
+use self::shrink_priority::ShrinkPriority;
+use self::sources::{Heard, Source};
+
+/// From one shrink to the next at least.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How often it was heard of, and with what effect.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// Where it is listened to.
+    sources: OnceLock<Vec<String>>,
+    events: AtomicU64,
+    freed: AtomicU64,
+}
+
+impl Figures {
+    /// As the command is told.
+    pub(crate) fn report(&self) -> protocol::MemoryPressure {
+        protocol::MemoryPressure {
+            sources: self.sources.get().cloned().unwrap_or_default(),
+            events: self.events.load(Ordering::Relaxed),
+            freed_objects: self.freed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Files of the kernel that tell this process of memory pressure.
+pub(crate) fn sources() -> Vec<String> {
+    names(&sources::find())
+}
+
+fn names(sources: &[Source]) -> Vec<String> {
+    sources.iter().map(|source| source.path().to_string_lossy().into_owned()).collect()
+}
+
+/// The thread that listens; it ends when this is dropped.
+pub(crate) struct Listener {
+    end: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Calls `shrink` with a priority from 12, a little, to 0, everything, whenever there is word of pressure; it says how
+    /// many objects it freed. `None` where nothing tells of it, or there is no thread.
+    pub(crate) fn start(figures: Arc<Figures>, shrink: impl Fn(u32) -> u64 + Send + 'static) -> Option<Self> {
+        Self::on(sources::find(), figures, shrink)
+    }
+
+    fn on(
+        mut sources: Vec<Source>,
+        figures: Arc<Figures>,
+        shrink: impl Fn(u32) -> u64 + Send + 'static,
+    ) -> Option<Self> {
+        if sources.is_empty() {
+            tracing::debug!("nothing tells of memory pressure here");
+            return None;
+        }
+        let start = || -> std::io::Result<Self> {
+            let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let ended = Arc::clone(&end);
+            let _ = figures.sources.set(names(&sources));
+            let listen = move || listen(&mut sources, &ended, &figures, &shrink);
+            let thread = thread::Builder::new().name("sw-pressure".to_owned()).spawn(listen)?;
+            Ok(Self { end, thread: Some(thread) })
+        };
+        start().inspect_err(|error| tracing::debug!(%error, "memory pressure is not listened to")).ok()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // It is a counter that nobody else adds to.
+        let _ = rustix::io::write(&*self.end, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(sources: &mut Vec<Source>, end: &OwnedFd, figures: &Figures, shrink: &dyn Fn(u32) -> u64) {
+    let mut shrink_priority = ShrinkPriority::default();
+    while let Some(is_pressed) = wait(sources, end) {
+        if !is_pressed {
+            continue;
+        }
+        let priority = shrink_priority.beat(Instant::now());
+        figures.events.fetch_add(1, Ordering::Relaxed);
+        let freed = shrink(priority);
+        figures.freed.fetch_add(freed, Ordering::Relaxed);
+        tracing::debug!(priority, freed, "memory is short");
+        if is_over(end, &PAUSE) {
+            return;
+        }
+    }
+}
+
+/// Waits for the next word, and drops sources that have none left. `None`: it is over.
+fn wait(sources: &mut Vec<Source>, end: &OwnedFd) -> Option<bool> {
+    let mut polled: Vec<_> =
+        sources.iter().map(|source| PollFd::from_borrowed_fd(source.fd(), source.interest())).collect();
+    polled.push(PollFd::new(end, PollFlags::IN));
+    match poll(&mut polled, None) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => {
+            tracing::debug!(%error, "memory pressure is not listened to any more");
+            return None;
+        }
+    }
+    let answers: Vec<_> = polled.iter().map(PollFd::revents).collect();
+    let (last, answers) = answers.split_last()?;
+    if !last.is_empty() {
+        return None;
+    }
+    let mut is_pressed = false;
+    let mut answers = answers.iter();
+    sources.retain_mut(|source| match source.hear(answers.next().copied().unwrap_or(PollFlags::empty())) {
+        Heard::Nothing => true,
+        Heard::Pressure => {
+            is_pressed = true;
+            true
+        }
+        Heard::Gone => false,
+    });
+    Some(is_pressed)
+}
+
+/// Whether it is over within `time`.
+fn is_over(end: &OwnedFd, time: &Timespec) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN)];
+    poll(&mut polled, Some(time)).is_ok() && !polled[0].revents().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Nothing takes as long, however loaded the machine is.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn each_word_of_pressure_shrinks_until_the_listener_is_dropped() {
+        let (source, kernel) = Source::counter();
+        let figures = Arc::new(Figures::default());
+        let (shrunk, priorities) = mpsc::channel();
+        let shrink = move |priority| shrunk.send(priority).map_or(0, |()| 7);
+        let listener = Listener::on(vec![source], Arc::clone(&figures), shrink).unwrap();
+        let press = || {
+            rustix::io::write(&kernel, &1_u64.to_ne_bytes()).unwrap();
+            priorities.recv_timeout(PATIENCE).unwrap()
+        };
+        assert_eq!(press(), 12, "a little first");
+        assert!([(); 3].iter().all(|()| press() <= 12));
+        drop(listener);
+        assert!(priorities.recv().is_err(), "the thread has ended, and with it what it shrank by");
+        let report = figures.report();
+        assert_eq!((report.events, report.freed_objects, report.sources.len()), (4, 28, 1));
+    }
+
+    #[test]
+    fn a_source_that_is_gone_is_listened_to_no_more() {
+        let (source, kernel) = Source::counter();
+        let (gone, writer) = Source::pipe();
+        let mut sources = vec![gone, source];
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        drop(writer);
+        assert_eq!(wait(&mut sources, &end), Some(false), "a pipe without a writer says end of file");
+        assert_eq!(sources.len(), 1);
+        rustix::io::write(&kernel, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(wait(&mut sources, &end), Some(true));
+        rustix::io::write(&end, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(wait(&mut sources, &end), None);
+        assert!(is_over(&end, &PAUSE));
+    }
+
+    #[test]
+    fn without_sources_there_is_no_thread() {
+        let figures = Arc::new(Figures::default());
+        assert!(Listener::on(Vec::new(), Arc::clone(&figures), |_| unreachable!("nobody calls")).is_none());
+        assert_eq!(figures.report(), protocol::MemoryPressure::default());
+    }
+}

@@ -1,0 +1,357 @@
+//! A mount as the threads of its process share it, and what is answered about it. A mount process has one, a daemon one for
+//! each of its volumes.
+//!
+//! # Invariants
+//! S1. `volume` is whose figures are shown: that of the predecessor while its data is brought in, then ours.
+//! S2. An unmount is answered as done after everything is given back: the arena, the lock on the source, the entry.
+//!     A client that reads "done" can mount the same source again at once.
+//! S3. `is_left` is set after the mount is gone from everywhere. What the source does not have then stays in the arena: a mount
+//!     process ends, and the next one brings it in; a daemon goes on flushing.
+
+mod umount;
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater::{Engine, SuperBlock};
+
+use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, Writers};
+use crate::control::server::Respond;
+use crate::exit::{Failure, Reason};
+use crate::metrics::{Snapshot, Unmounts};
+use crate::os::mount_table::MountTable;
+use crate::registry::Entry;
+use crate::volume::front_end::{FrontEnd, Umount};
+use crate::volume::settings;
+use crate::volume::{pressure, shrinkers, tenants, unwritten_files};
+
+/// Between two looks at how far something is.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What is counted for all mounts of a process together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) pressure: Arc<pressure::Figures>,
+    pub(crate) unmounts: Unmounts,
+}
+
+/// One mount.
+pub(crate) struct Session {
+    pub(crate) entry: Arc<Entry>,
+    tally: Tally,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// S1.
+    volume: Option<Arc<SuperBlock>>,
+    /// From the mount on.
+    engine: Option<Engine>,
+    front_end: Option<Arc<FrontEnd>>,
+    unmounting: u32,
+    /// It was mounted, and everything has reached the source.
+    is_over: bool,
+    /// S2.
+    released: bool,
+    /// S3.
+    is_left: bool,
+}
+
+impl Tally {
+    /// What metrics are made of, with each volume by the name that it has in them.
+    pub(crate) fn snapshot(&self, engine: Option<&Engine>, volumes: Vec<(String, Status)>) -> Snapshot {
+        Snapshot {
+            engine: engine.map(Engine::status),
+            tenants: engine.map(tenants::of_all).unwrap_or_default(),
+            shrinkers: engine.map(shrinkers::all).unwrap_or_default(),
+            memory_pressure: self.pressure.report(),
+            volumes,
+            unmounts: self.unmounts.clone(),
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn new(entry: Arc<Entry>, tally: Tally) -> Arc<Self> {
+        Arc::new(Self { entry, tally, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked changed one field at most, and none depends on another.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where memory pressure is counted.
+    pub(crate) fn pressure(&self) -> Arc<pressure::Figures> {
+        Arc::clone(&self.tally.pressure)
+    }
+
+    /// Figures are those of `volume` from now on; none between two volumes.
+    pub(crate) fn show(&self, volume: Option<&Arc<SuperBlock>>) {
+        self.state().volume = volume.cloned();
+    }
+
+    /// It is mounted.
+    pub(crate) fn set_mounted(&self, engine: &Engine, front_end: &Arc<FrontEnd>) {
+        let mut state = self.state();
+        (state.engine, state.front_end) = (Some(engine.clone()), Some(Arc::clone(front_end)));
+        self.changed.notify_all();
+    }
+
+    /// Gives up every reference to the volume and its engine.
+    pub(crate) fn let_go(&self) {
+        let mut state = self.state();
+        (state.engine, state.front_end, state.volume, state.is_over) = (None, None, None, true);
+        self.changed.notify_all();
+    }
+
+    /// S2.
+    pub(crate) fn set_released(&self) {
+        self.state().released = true;
+        self.changed.notify_all();
+    }
+
+    /// What is served, once it is mounted.
+    pub(crate) fn served(&self) -> Option<(Arc<FrontEnd>, Arc<SuperBlock>)> {
+        let state = self.state();
+        state.front_end.clone().zip(state.volume.clone())
+    }
+
+    /// Bytes left, and written since the mount.
+    pub(crate) fn figures(&self) -> (u64, u64) {
+        let volume = self.state().volume.clone();
+        volume.map_or((0, 0), |volume| (volume.status().bytes_left(), volume.status().written_bytes))
+    }
+
+    /// The same some time later; `None` when there is no volume any more.
+    pub(crate) fn figures_after(&self, time: Duration) -> Option<(u64, u64)> {
+        let gone = |state: &mut State| state.volume.is_some();
+        let waited = self.changed.wait_timeout_while(self.state(), time, gone);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let volume = self.state().volume.clone()?;
+        Some((volume.status().bytes_left(), volume.status().written_bytes))
+    }
+
+    /// What giving up now would leave in the arena alone.
+    pub(crate) fn would_lose(&self) -> unwritten_files::UnwrittenFiles {
+        let volume = self.state().volume.clone();
+        volume.map(|volume| unwritten_files::of(&volume, &self.entry.source.path)).unwrap_or_default()
+    }
+
+    /// Where it is in its life.
+    fn phase(&self, mounts: &MountTable) -> Phase {
+        let state = self.state();
+        let (front_end, is_over, unmounting) = (state.front_end.clone(), state.is_over, state.unmounting > 0);
+        drop(state);
+        match front_end {
+            None if is_over => Phase::Flushing,
+            None => Phase::Starting,
+            Some(front_end) if front_end.is_unmounted() => Phase::Flushing,
+            Some(_) if unmounting => Phase::Unmounting,
+            Some(_) if !mounts.has_slackwater_at(&self.entry.mountpoint) => Phase::Elsewhere,
+            Some(_) => Phase::Mounted,
+        }
+    }
+
+    /// What fits in a line.
+    pub(crate) fn listed(&self, name: &str, mounts: &MountTable) -> Listed {
+        let phase = self.phase(mounts);
+        let volume = self.state().volume.clone();
+        let status = volume.map(|volume| volume.status());
+        Listed {
+            name: name.to_owned(),
+            source: self.entry.source.path.clone(),
+            mountpoint: self.entry.mountpoint.clone(),
+            phase,
+            bytes_left: status.as_ref().map_or(0, slackwater::VolumeStatus::bytes_left),
+            failing: status.and_then(|status| status.failing).map(|kind| kind.to_string()),
+        }
+    }
+
+    /// All its tenants, however many there are, and without its shrinker. A mount process has them to itself; in a daemon they
+    /// are those that have something on the volume.
+    pub(crate) fn status(&self) -> Status {
+        let phase = self.phase(&MountTable::now());
+        let (volume, front_end) = {
+            let state = self.state();
+            (state.volume.clone(), state.front_end.clone())
+        };
+        let tenants = {
+            let own = self.state().engine.clone().filter(|_| self.entry.volume.is_none());
+            let of_volume = || volume.as_deref().map(tenants::of).unwrap_or_default();
+            own.as_ref().map_or_else(of_volume, tenants::of_all)
+        };
+        let figures = volume.map(|volume| volume.status());
+        let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
+        Status {
+            pid: self.entry.pid,
+            name: self.entry.volume.clone(),
+            phase,
+            source: self.entry.source.path.clone(),
+            mountpoint: self.entry.mountpoint.clone(),
+            arena: self.entry.arena.clone(),
+            cache_bytes: self.entry.cache_bytes,
+            share_bytes: figures.as_ref().map(|status| status.share_bytes),
+            dirty_bytes: figure(|status| status.dirty_bytes),
+            writeback_bytes: figure(|status| status.writeback_bytes),
+            unstable_bytes: figure(|status| status.unstable_bytes),
+            bytes_left: figure(slackwater::VolumeStatus::bytes_left),
+            written_bytes: figure(|status| status.written_bytes),
+            open_files: figure(|status| status.open_files),
+            inodes: figure(|status| status.inodes),
+            failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
+            failures: figure(|status| status.failures),
+            oldest_ms: figures.as_ref().and_then(|status| status.oldest).map(tenants::ms),
+            reads: Reads {
+                hits: figure(|status| status.read_hits),
+                misses: figure(|status| status.read_misses),
+                filled_bytes: figure(|status| status.filled_bytes),
+            },
+            dontcache: Dontcache {
+                dirty_bytes: figure(|status| status.dontcache_dirty_bytes),
+                kicks: figure(|status| status.dontcache_kicks),
+                passes: figure(|status| status.dontcache_passes),
+            },
+            writers: Writers {
+                paused_ms: figure(|status| tenants::ms(status.paused)),
+                ..front_end.as_deref().map(FrontEnd::waiting_writers).unwrap_or_default()
+            },
+            switches: Switches {
+                done: figure(|status| status.inodes_switched),
+                in_flight: figure(|status| status.switches_in_flight.into()),
+            },
+            missing_features: front_end.map(|front_end| front_end.missing_features()).unwrap_or_default(),
+            tenants,
+            more_tenants: 0,
+            shrinkers: Vec::new(),
+            memory_pressure: self.tally.pressure.report(),
+        }
+    }
+
+    /// Whether the cache is there.
+    pub(crate) fn has_engine(&self) -> bool {
+        self.state().engine.is_some()
+    }
+
+    /// What metrics are made of.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let engine = self.state().engine.clone();
+        let volumes = vec![(self.entry.mountpoint.to_string_lossy().into_owned(), self.status())];
+        self.tally.snapshot(engine.as_ref(), volumes)
+    }
+
+    /// Waits until `look` finds something in the state, and calls `tick` with bytes left and written meanwhile. `None`:
+    /// the deadline passed.
+    fn wait_for<T>(
+        &self,
+        deadline: Option<Instant>,
+        tick: &mut dyn FnMut(u64, u64),
+        look: impl Fn(&State) -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            let waited = self.changed.wait_timeout_while(self.state(), TICK, |state| look(state).is_none());
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = look(&state) {
+                return Some(found);
+            }
+            drop(state);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return None;
+            }
+            let (left, written) = self.figures();
+            tick(left, written);
+        }
+    }
+
+    /// Waits for the mount, which may first have to bring in what an earlier one left.
+    fn front_end(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<FrontEnd>, Failure> {
+        let front_end = self.wait_for(deadline, tick, |state| match &state.front_end {
+            Some(front_end) => Some(Ok(Arc::clone(front_end))),
+            None if state.is_over => Some(Err(Failure::new(Reason::NotMounted, "it has just been unmounted"))),
+            None => None,
+        });
+        front_end.unwrap_or_else(|| {
+            let what = "the deadline passed while the mount brings in what an earlier one left";
+            Err(Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process goes on with it"))
+        })
+    }
+
+    /// Does `work` on another thread, to look at the figures meanwhile.
+    pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
+        thread::scope(|scope| {
+            let (done, outcome) = channel();
+            let working = scope.spawn(move || {
+                // The receiver is there until it has this.
+                let _ = done.send(work());
+            });
+            loop {
+                match outcome.recv_timeout(TICK) {
+                    Ok(outcome) => return outcome,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let (left, written) = self.figures();
+                        tick(left, written);
+                    }
+                    Err(RecvTimeoutError::Disconnected) => match working.join() {
+                        Err(panic) => std::panic::resume_unwind(panic),
+                        Ok(()) => unreachable!("it sends before it ends"),
+                    },
+                }
+            }
+        })
+    }
+
+    /// Answers a request about the volume.
+    ///
+    /// # Errors
+    /// What went wrong; or the request is none about a volume.
+    ///
+    /// # Blocking
+    /// As long as it takes.
+    pub(crate) fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
+        let mut tick = |bytes_left, written_bytes| {
+            progress(Reply::Progress { bytes_left, written_bytes });
+        };
+        match request {
+            Request::Status => {
+                let mut status = self.status();
+                let volume = self.state().volume.clone();
+                status.shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
+                status.more_tenants = tenants::fit_reply(&mut status.tenants);
+                Ok(Reply::Status(Box::new(status)))
+            }
+            Request::WouldLose => Ok(self.would_lose().into_reply()),
+            Request::Sync => {
+                let front_end = self.front_end(None, &mut tick)?;
+                self.watch(|| front_end.sync(), &mut tick).map(|()| Reply::Done)
+            }
+            Request::Umount { deadline_ms, force, discard } => {
+                let request = Umount { deadline: None, stall: None, force, discard };
+                self.umount_for_client(Duration::from_millis(deadline_ms), request, &mut tick)?;
+                Ok(Reply::Done)
+            }
+            Request::Detach => self.front_end(None, &mut tick)?.detach().map(|()| Reply::Done),
+            Request::Set { key, value } if key == "dontcache" => {
+                let dontcache = settings::on_or_off(&value)?;
+                self.front_end(None, &mut tick)?.set_dontcache(dontcache);
+                Ok(Reply::Done)
+            }
+            Request::Set { key, .. } => Err(settings::unknown(&key, "dontcache=on|off")),
+            Request::Mount(_) | Request::List | Request::Tenants | Request::SetTenant { .. } | Request::Events => {
+                Err(Failure::usage("that is for a daemon to answer, and this is a mount"))
+            }
+        }
+    }
+}
+
+impl Respond for Session {
+    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        if volume != self.entry.volume.as_deref() {
+            return Reply::Failed(Failure::usage("this is a mount process, and no daemon with volumes"));
+        }
+        self.answer(request, progress).unwrap_or_else(Reply::Failed)
+    }
+}

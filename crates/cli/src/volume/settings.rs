@@ -1,0 +1,57 @@
+//! What can be changed of a volume or a tenant while the daemon runs.
+
+use slackwater_fuse::tenants::TenantConfig;
+
+use crate::exit::Failure;
+
+/// Reads `on` or `off`.
+///
+/// # Errors
+/// It is neither.
+pub(crate) fn on_or_off(value: &str) -> Result<bool, Failure> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(Failure::usage(format!("`{other}` is neither on nor off"))),
+    }
+}
+
+/// Refuses what cannot be set.
+pub(crate) fn unknown(key: &str, known: &str) -> Failure {
+    Failure::usage(format!("there is nothing called `{key}` to set")).advise(format!("what can be set: {known}"))
+}
+
+/// `config` with one thing changed.
+///
+/// # Errors
+/// There is nothing of that name, or it cannot be that.
+pub(crate) fn changed(config: TenantConfig, key: &str, value: &str) -> Result<TenantConfig, Failure> {
+    match (key, value) {
+        ("limit", "none") => Ok(TenantConfig { limit_bytes: None, ..config }),
+        ("limit", size) => {
+            let bytes =
+                slackwater_size::parse(size).map_err(|error| Failure::usage(format!("limit={size}: {error}")))?;
+            Ok(TenantConfig { limit_bytes: Some(bytes), ..config })
+        }
+        ("dontcache", "none") => Ok(TenantConfig { dontcache: None, ..config }),
+        ("dontcache", value) => Ok(TenantConfig { dontcache: Some(on_or_off(value)?), ..config }),
+        (key, _) => Err(unknown(key, "limit=SIZE|none, dontcache=on|off|none")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_changes_and_the_other_stays() {
+        let start = TenantConfig { limit_bytes: Some(1 << 20), dontcache: Some(true) };
+        let limit = |value| changed(start, "limit", value);
+        assert_eq!(limit("64MiB"), Ok(TenantConfig { limit_bytes: Some(64 << 20), ..start }));
+        assert_eq!(limit("none"), Ok(TenantConfig { limit_bytes: None, ..start }));
+        assert_eq!(changed(start, "dontcache", "off"), Ok(TenantConfig { dontcache: Some(false), ..start }));
+        assert_eq!(changed(start, "dontcache", "none"), Ok(TenantConfig { dontcache: None, ..start }));
+        assert!(limit("lots").unwrap_err().what.contains("lots"));
+        assert!(changed(start, "dontcache", "1").is_err() && changed(start, "x", "1").is_err());
+    }
+}

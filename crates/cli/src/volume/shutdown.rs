@@ -1,0 +1,85 @@
+//! What a signal leads to, and how serving ends: the same for a mount process and for a daemon with all of its volumes.
+
+use crate::os::sys::Signal;
+
+/// How a mount has ended, or a daemon with all of its mounts.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// Everything is in the source.
+    Flushed,
+    /// By force: what the source does not have is in the arena alone.
+    Left,
+    /// The same, as the third Ctrl-C wants it.
+    GivenUp,
+}
+
+/// What a signal leads to.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Step {
+    Unmount,
+    /// Say what giving up would mean.
+    Explain,
+    GiveUp,
+    Wait,
+}
+
+/// Ctrl-C unmounts, the second one explains, the third one gives up. One after a failed unmount tries again first.
+#[derive(Debug, Default)]
+pub(crate) struct Escalation {
+    pub(crate) is_unmounting: bool,
+    has_failed: bool,
+    has_explained: bool,
+}
+
+impl Escalation {
+    pub(crate) fn next(&mut self, signal: Signal) -> Step {
+        match signal {
+            Signal::Interrupt if self.has_explained => Step::GiveUp,
+            Signal::Interrupt if self.is_unmounting => {
+                self.has_explained = true;
+                Step::Explain
+            }
+            Signal::Terminate | Signal::HangUp if self.is_unmounting => Step::Wait,
+            Signal::Interrupt | Signal::Terminate | Signal::HangUp => {
+                self.is_unmounting = true;
+                Step::Unmount
+            }
+        }
+    }
+
+    /// An unmount failed. True if it is time to explain.
+    pub(crate) fn failed(&mut self) -> bool {
+        self.is_unmounting = false;
+        self.has_explained = self.has_failed;
+        std::mem::replace(&mut self.has_failed, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_interrupts_lead_from_unmounting_to_giving_up() {
+        let mut escalation = Escalation::default();
+        let steps = [(); 3].map(|()| escalation.next(Signal::Interrupt));
+        assert_eq!(steps, [Step::Unmount, Step::Explain, Step::GiveUp]);
+    }
+
+    #[test]
+    fn an_unmount_that_fails_is_tried_again_before_giving_up() {
+        let mut escalation = Escalation::default();
+        assert_eq!(escalation.next(Signal::Interrupt), Step::Unmount);
+        assert!(!escalation.failed());
+        assert_eq!(escalation.next(Signal::Interrupt), Step::Unmount);
+        assert!(escalation.failed());
+        assert_eq!(escalation.next(Signal::Interrupt), Step::GiveUp);
+    }
+
+    #[test]
+    fn asking_to_end_never_gives_up() {
+        let mut escalation = Escalation::default();
+        let steps = [(); 4].map(|()| escalation.next(Signal::Terminate));
+        assert_eq!(steps, [Step::Unmount, Step::Wait, Step::Wait, Step::Wait]);
+    }
+}
