@@ -1,7 +1,7 @@
-//! What a request is answered with, and what becomes of it when nobody is there to take it.
+//! Answers to requests, and undoing those that do not arrive.
 //!
-//! An answer may hand the kernel something that it gives back later: a lookup, a handle. When the caller was
-//! let go meanwhile, or the mount is gone, the kernel never will, so it is taken back here.
+//! An answer may hand the kernel a lookup or a handle, which the kernel returns later. If the caller was released
+//! meanwhile, or the mount is gone, the kernel never returns it, so it is taken back here.
 
 use crate::abi::{AttrOut, EntryOut, Kstatfs};
 use crate::reply::{Delivery, Reply};
@@ -9,12 +9,12 @@ use crate::volume::Volume;
 use crate::volume::errno::Failure;
 use crate::volume::read_buffer::ReadBuffer;
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Nothing but success.
+    /// Success, without data.
     Done,
-    /// A name, with one lookup for its node; none for node 0.
+    /// A name, with one lookup of its node; no lookup if the node is 0.
     Entry(EntryOut),
     /// Attributes.
     Attr(AttrOut),
@@ -22,26 +22,26 @@ pub(super) enum Answer {
     Opened(u64, u32),
     /// A name with its lookup, and a handle with its flags.
     Created(EntryOut, u64, u32),
-    /// Entries of a directory, each of these nodes with one lookup.
+    /// Directory entries, and the nodes that get one lookup each.
     Entries(Vec<u8>, Vec<u64>),
     /// A link's target or an attribute's value.
     Bytes(Vec<u8>),
     /// Bytes of a file.
     Data(ReadBuffer),
-    /// How long the value is that was asked for.
+    /// Length of the requested value.
     Size(u32),
-    /// How many bytes were taken.
+    /// Number of bytes taken.
     Written(u32),
-    /// A place in a file.
+    /// An offset in a file.
     Offset(u64),
     /// Space and limits.
     Statfs(Kstatfs),
-    /// What an ioctl has for its caller.
+    /// Output of an ioctl.
     Ioctl(Vec<u8>),
 }
 
 impl Volume {
-    /// Sends an answer; what it hands out comes back if it does not arrive.
+    /// Sends an answer. If it does not arrive, takes back what it hands out.
     pub(super) fn deliver(&self, reply: Reply, result: Result<Answer, Failure>) {
         let answer = match result {
             Ok(answer) => answer,
@@ -69,7 +69,7 @@ impl Volume {
         }
     }
 
-    /// Undoes what an answer would have handed out.
+    /// Takes back the lookups and handles of an answer.
     pub(super) fn take_back(&self, answer: Answer) {
         match answer {
             Answer::Entry(entry) => self.nodes.forget(entry.nodeid, 1),

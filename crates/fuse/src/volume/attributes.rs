@@ -1,4 +1,4 @@
-//! Attributes: in the kernel's form, asked for, and changed.
+//! Attributes: conversion to the kernel's form, queries and changes.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 
-/// For how long the kernel believes what it was told of a name or a node, and we what the backend told us.
+/// How long the kernel may cache names and attributes, and the engine those of the backend.
 pub(super) const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Best size of one transfer, as `st_blksize` has it.
+/// Preferred I/O size, as in `st_blksize`.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Attributes in the kernel's form. `unclean_bytes` have no space on the backend yet, or may have none.
+/// Attributes in the kernel's form. `unclean_bytes` is data that may not have space allocated on the backend yet.
 pub(super) fn to_wire(attr: &Attr, unclean_bytes: u64) -> abi::Attr {
     let (atime, atimensec) = attr.atime.to_parts();
     let (mtime, mtimensec) = attr.mtime.to_parts();
     let (ctime, ctimensec) = attr.ctime.to_parts();
-    // A file that has just been written would look like one hole to who compares blocks with the size.
+    // Otherwise a file just written would look like one hole to programs that compare blocks with the size.
     let promised = attr.size_bytes.next_multiple_of(512).min(attr.allocated_bytes + unclean_bytes);
     abi::Attr {
         ino: attr.id.ino,
@@ -53,7 +53,7 @@ fn rdev_to_wire(rdev: u64) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// The other way.
+/// The inverse.
 pub(super) fn rdev_from_wire(rdev: u32) -> u64 {
     rustix::fs::makedev((rdev & 0xf_ff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
@@ -62,8 +62,8 @@ fn attr_of(inode: &InodeRef, attr: &Attr) -> abi::Attr {
     to_wire(attr, if attr.kind == NodeKind::File { inode.unclean_bytes() } else { 0 })
 }
 
-/// For how many seconds the kernel believes what it is told of a node. A write by somebody else takes setuid and setgid away, and
-/// the kernel does not look at the mode after it.
+/// Seconds for which the kernel may cache attributes. A write by another user clears setuid and setgid, and the kernel
+/// does not re-check the mode after it, so such files are not cached.
 fn attr_valid_secs(attr: &Attr) -> u64 {
     let may_lose_a_mode = attr.kind == NodeKind::File && attr.mode & 0o6000 != 0;
     if may_lose_a_mode { 0 } else { CACHE_TIMEOUT.as_secs() }
@@ -73,25 +73,26 @@ fn attr_out(inode: &InodeRef, attr: &Attr) -> AttrOut {
     AttrOut { attr_valid: attr_valid_secs(attr), attr_valid_nsec: 0, dummy: 0, attr: attr_of(inode, attr) }
 }
 
-/// A name that leads to `node`.
+/// The entry for a name that leads to `node`.
 pub(super) fn entry_out(node: &Node) -> EntryOut {
     let (generation, attr) = (node.generation().into(), node.inode.attr());
     let attr_valid = attr_valid_secs(&attr);
     EntryOut { nodeid: node.id(), generation, attr_valid, attr: attr_of(&node.inode, &attr), ..no_entry() }
 }
 
-/// A name that leads nowhere, which the kernel may remember as well.
+/// The entry for a name that does not exist, which the kernel may cache as well.
 pub(super) fn no_entry() -> EntryOut {
     EntryOut { entry_valid: CACHE_TIMEOUT.as_secs(), attr_valid: CACHE_TIMEOUT.as_secs(), ..EntryOut::default() }
 }
 
 impl Volume {
-    /// The attributes of an inode, at most [`CACHE_TIMEOUT`] old, and whether it was changed by somebody else. Then the
-    /// kernel is told to drop what it has of it; it does not find out by itself.
+    /// The attributes of an inode, at most [`CACHE_TIMEOUT`] old, and whether it was changed from outside the mount. In
+    /// that case the kernel is notified to drop its cached pages and attributes, since it does not detect the change
+    /// itself.
     pub(super) fn revalidate(&self, inode: &InodeRef) -> Result<(Attr, bool), FileError> {
         let earlier = (inode.size_bytes(), inode.mtime());
         let attr = self.sb.revalidate(inode, CACHE_TIMEOUT)?;
-        // A write of ours beside it looks the same, and costs the kernel a few pages.
+        // A concurrent write through this mount looks the same; it costs the kernel a few cached pages.
         let is_changed = attr.kind == NodeKind::File && earlier != (attr.size_bytes, attr.mtime);
         if is_changed && let Some((notifier, node)) = self.notifier.get().zip(self.nodes.number_of(inode.id())) {
             notifier.queue(Notification::InvalInode { node, offset: 0, len: 0 });
@@ -120,12 +121,12 @@ impl Volume {
             uid: has(fattr::UID).then_some(args.uid),
             gid: has(fattr::GID).then_some(args.gid),
             size_bytes: has(fattr::SIZE).then_some(args.size),
-            // With the NOW bits the kernel sends its own time of the call beside them.
+            // With the NOW bits the kernel also sends the time of the call.
             atime: has(fattr::ATIME).then(|| Timestamp::from_parts(args.atime as i64, args.atimensec)),
             mtime: has(fattr::MTIME).then(|| Timestamp::from_parts(args.mtime as i64, args.mtimensec)),
         };
         if change == AttrChange::default() {
-            // chown(2) with neither: changes the ctime, and takes setuid and setgid away.
+            // chown(2) with neither: updates the ctime and clears setuid and setgid.
             let attr = inode.attr();
             (change.uid, change.gid) = (Some(attr.uid), Some(attr.gid));
         }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_survive_the_way_to_the_kernel_and_back() {
+    fn device_numbers_survive_conversion_to_the_kernel_and_back() {
         for (major, minor) in [(1, 3), (8, 0), (0xfff, 0xf_ffff), (253, 70_000)] {
             let rdev = rustix::fs::makedev(major, minor);
             assert_eq!(rdev_from_wire(rdev_to_wire(rdev)), rdev);

@@ -1,12 +1,12 @@
-//! Calls that may wait for the backend, and those that have to wait for a thread to do it on.
+//! Calls that may wait for the backend, and those that wait for a thread to run on.
 //!
 //! # Invariants
-//! B1. A call is in the backlog only while as many threads of the volume wait as may. Whoever of them comes
-//!     back works it off; and who has put a call there, and who has left, looks once more whether the other
-//!     is gone.
+//! B1. A call is in the backlog only while the volume has as many blocked threads as it may. A thread that unblocks
+//!     drains the backlog. A thread that queues a call and a thread that unblocks both check the backlog once more, so
+//!     that neither relies on the other in vain.
 //!
 //! # Lock order
-//! The backlog's lock is a leaf; a call is taken out of it to be made.
+//! The backlog's lock is a leaf; a call is taken out of the queue to be run.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ use crate::volume::errno::Failure;
 use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
-/// One more, until it is dropped.
+/// Counts one until it is dropped.
 pub(super) struct CountGuard(Arc<AtomicUsize>);
 
 impl CountGuard {
@@ -47,7 +47,7 @@ type Work = Box<dyn FnOnce(&Arc<Volume>) + Send>;
 /// Calls that wait for a thread.
 pub(super) struct Backlog {
     waiting: Mutex<VecDeque<Work>>,
-    /// Calls that run or wait, their callers let go or not.
+    /// Calls that run or wait, whether their callers were released or not.
     calls: Arc<AtomicUsize>,
 }
 
@@ -60,7 +60,7 @@ impl Backlog {
         self.waiting.lock().pop_front()
     }
 
-    /// Calls that run or wait.
+    /// Number of calls that run or wait.
     pub(super) fn calls(&self) -> usize {
         self.calls.load(Ordering::Acquire)
     }
@@ -71,7 +71,8 @@ impl Backlog {
 }
 
 impl Volume {
-    /// Makes a call that may wait for the backend, and answers its request. A caller that was let go before its
+    /// Runs a call that may wait for the backend, and answers its request. If the caller is released before `change`
+    /// begins, the call is not made. If it is released later, the kernel is notified of the change.
     /// `change` could begin wants none; one that was let go after that leaves it to us to tell the kernel.
     pub(super) fn serve(
         self: &Arc<Self>,
@@ -82,7 +83,7 @@ impl Volume {
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
         self.run_blocking(cx, header, reply, move |volume, waiting| {
-            // Who was killed while the call waited for a thread takes none.
+            // A caller that was killed while the call waited for a thread needs no call.
             let is_wanted = match &change {
                 Some(_) => waiting.begin_change(volume.sb.now()),
                 None => !waiting.is_gone(),
@@ -97,7 +98,7 @@ impl Volume {
         });
     }
 
-    /// Has the kernel ask again for what is not as it was told (C4).
+    /// Invalidates the names and nodes of a change of which the kernel got no reply (C4).
     fn invalidate(&self, change: Change) {
         let Some(notifier) = self.notifier.get() else { return };
         let names = change.names.into_iter().flatten();
@@ -107,7 +108,7 @@ impl Volume {
         names.chain(nodes).for_each(|notification| notifier.queue(notification));
     }
 
-    /// Lets a caller wait for `work`, on this thread or the next that may wait for the backend.
+    /// Holds the reply and runs `work`, on this thread or on the next one that may wait for the backend.
     fn run_blocking(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -131,7 +132,7 @@ impl Volume {
         self.recheck_backlog(cx);
     }
 
-    /// Writes `rest` where that may wait for the backend. Without a thread to wait on it queues with the parked.
+    /// Writes `rest` on a thread that may wait for the backend. If none may, parks the write.
     pub(super) fn serve_write(self: &Arc<Self>, cx: &Context<'_>, waiting: PendingCall, write: Write, rest: &[u8]) {
         match cx.try_block() {
             Some(_blocking) => {
@@ -149,7 +150,7 @@ impl Volume {
         }
     }
 
-    /// B1.
+    /// Drains calls that were queued meanwhile (B1).
     fn recheck_backlog(self: &Arc<Self>, cx: &Context<'_>) {
         while !self.backlog.is_empty() {
             let Some(_blocking) = cx.try_block() else { return };

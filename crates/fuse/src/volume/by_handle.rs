@@ -1,8 +1,9 @@
-//! File handles: the kernel makes one of a node's number and generation (`name_to_handle_at`, NFS), and asks for
-//! the node by `.` when it has one whose inode it has forgotten. A directory it connects to the root by `..`.
+//! File handles. The kernel makes one from a node's number and generation (`name_to_handle_at`, NFS). If it has
+//! forgotten the inode of a handle, it looks up `.` in the node; it connects a directory to the root by looking up
+//! `..`.
 //!
-//! A handle may be older than the mount, and may be made up: a number that was not given to the kernel is a question to the
-//! backend, and what that finds must have this number. Anything else is stale. See `docs/adr/0022`.
+//! A handle may be older than the mount, and may be forged. If the kernel was not given the number, the backend is
+//! asked, and the inode that it finds must have this number. Anything else is stale. See `docs/adr/0022`.
 
 use rustix::io::Errno;
 use slackwater::backend::NodeKind;
@@ -15,17 +16,17 @@ use crate::volume::attributes::entry_out;
 use crate::volume::errno::{self, Failure};
 use crate::volume::nodes::Node;
 
-/// Names with which the kernel asks for what a handle leads to.
+/// Names by which the kernel looks up the target of a handle.
 pub(super) const SELF: &[u8] = b".";
 pub(super) const PARENT: &[u8] = b"..";
 
-/// Whether a request asks for the node itself by its number.
+/// Whether a request looks up the node itself by its number.
 pub(super) fn is_of_itself(op: &Operation<'_>) -> bool {
     matches!(op, Operation::Lookup { name } if name.as_encoded_bytes() == SELF)
 }
 
 impl Volume {
-    /// LOOKUP of `.` in what we do not know, or no longer.
+    /// LOOKUP of `.` in a node that is not in the table, or no longer.
     pub(super) fn find_forgotten(&self, id: u64) -> Result<Answer, Failure> {
         let inode = self.sb.find_numbered(id).map_err(|error| stale(&error))?;
         let node = self.nodes.look_up(inode).ok_or(Errno::STALE)?;
@@ -36,7 +37,7 @@ impl Volume {
         self.fresh_entry(&node)
     }
 
-    /// LOOKUP of `.`: the kernel has forgotten the node, and we have not yet.
+    /// LOOKUP of `.` in a node that the kernel has forgotten and the table still has.
     pub(super) fn lookup_self(&self, node: &Node) -> Result<Answer, Failure> {
         if node.inode.attr().nlink == 0 {
             return Err(Errno::STALE.into());
@@ -45,7 +46,7 @@ impl Volume {
         self.fresh_entry(&node)
     }
 
-    /// LOOKUP of `..`. The kernel gives no lookups of its root back.
+    /// LOOKUP of `..`. The kernel never forgets lookups of its root.
     pub(super) fn lookup_parent(&self, dir: &Node) -> Result<Answer, Failure> {
         let parent = self.sb.parent(&dir.inode).map_err(|error| stale(&error))?;
         let parent = match self.nodes.number_of(parent.id()).and_then(|id| self.nodes.get(id)) {
@@ -63,7 +64,7 @@ impl Volume {
     }
 }
 
-/// What is not there is stale: nobody asked for a name.
+/// A missing inode is reported as stale: the request did not ask for a name.
 fn stale(error: &FileError) -> Failure {
     let kind = if error.kind() == ErrorKind::NotFound { ErrorKind::Stale } else { error.kind() };
     errno::of(kind).into()

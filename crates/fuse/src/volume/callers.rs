@@ -1,28 +1,29 @@
-//! ThreadCache that wait, and how one that is interrupted is let go.
+//! Callers that wait for a reply, and how an interrupted one is released.
 //!
-//! A caller that waits for the backend is let go when it is being killed: it gets EINTR and dies at once, the
-//! call goes on without it, and what the call hands out is taken back. One that is merely interrupted goes on
-//! waiting, since the name may be made already; but the kernel interrupts only once, so it is watched from
-//! then on. A caller whose write is parked is answered by any interrupt: with what was taken, or EINTR. What is to be durable
-//! before that (`O_SYNC`) is made so first.
+//! A caller that waits for the backend is released when it is being killed: it gets EINTR and exits at once. The call
+//! continues without it, and whatever the call hands out is taken back. A caller that is merely interrupted keeps
+//! waiting, since its change may already be made. The kernel interrupts only once, so such a caller is watched from
+//! then on. A caller whose write is parked is answered by any interrupt, with the number of bytes taken or EINTR. With
+//! `O_SYNC` those bytes are made durable first.
 //!
-//! A change that has begun keeps its caller. Who has seen a process die removes what it left, or takes over what
-//! it had locked, and no change of the dead may come after that. Only a change that takes very long ([`CHANGE_WAIT_MAX`])
-//! goes on without its caller, so that a backend that hangs makes nobody immortal.
+//! A change that has begun keeps its caller. A process that sees another one die may remove its files or take over its
+//! locks, and no change of the dead process may come after that. Only a change that takes longer than
+//! [`CHANGE_WAIT_MAX`] continues without its caller, so that a hanging backend does not make processes unkillable.
 //!
 //! # Invariants
-//! C1. A reply is with its [`HeldReply`] until an interrupt takes it, then with its [`Caller`]. Whichever of the
-//!     call's end and the interrupt comes second finds what the first has left, under the caller's lock.
-//! C2. Bytes of a parked write are taken under the caller's lock, so the count that an interrupt answers is
-//!     what was taken, and nothing is taken after it.
-//! C3. A change begins under the caller's lock, and only while the caller is there: who is let go before has
-//!     changed nothing and never will.
-//! C4. The kernel hears of every change: by its answer, or, if its caller was let go meanwhile, by notifications
-//!     when it has been made. What it was told between the two is old.
+//! C1. A reply is with its [`HeldReply`] until an interrupt takes it, then with its [`Caller`]. The end of the call and
+//!     the interrupt take the caller's lock; whichever comes second finds the state that the first left.
+//! C2. The bytes of a parked write are copied under the caller's lock. So the count that an interrupt answers is exact,
+//!     and nothing is copied after it.
+//! C3. A change begins under the caller's lock, and only while the caller is there. A call whose caller was released
+//!     earlier has changed nothing and never will.
+//! C4. The kernel learns of every change: by the reply, or, if the caller was released meanwhile, by notifications
+//!     after the change. Answers that the kernel got in between are stale.
+//!     after the change. Whatever the kernel was told in between is stale.
 //!
 //! # Lock order
-//! A caller's lock comes before those of the engine: C2. Nothing is sent under it, and what runs under it
-//! does not wait for a backend.
+//! A caller's lock comes before those of the engine (C2). Nothing is sent under it, and code that runs under it does
+//! not wait for a backend.
 
 use std::time::Duration;
 
@@ -39,56 +40,56 @@ use crate::volume::lock_order::CALLER;
 use crate::volume::writes::Write;
 use crate::volume::{Volume, processes};
 
-/// For how long a change keeps a caller that is being killed. A backend that works is faster, however busy it is.
+/// How long a change keeps a caller that is being killed. A working backend is faster than this even under load.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Who waits for a call.
+/// A process that waits for a call.
 pub(super) struct Caller {
-    /// Its thread; 0 if that is not known, and then it is never let go.
+    /// Its thread id; 0 if unknown, and then it is never released.
     pid: u32,
     state: Mutex<CallerState>,
 }
 
-/// What a caller's lock protects.
+/// State under a caller's lock.
 pub(super) struct CallerState {
     reply: ReplyState,
-    /// Bytes taken of a write that is parked, if they may be acknowledged.
+    /// Bytes of a parked write that were taken, if they may be acknowledged.
     pub(super) parked: Option<usize>,
-    /// When the change began that it waits for, if it waits for one.
+    /// When the change began that the caller waits for.
     changing_since: Option<Tick>,
 }
 
 /// Where the reply is.
 enum ReplyState {
     Held,
-    /// Here: its caller was interrupted and still waits.
+    /// Here: the caller was interrupted and still waits.
     Interrupted(Reply),
-    /// Nowhere: its caller was let go, or answered.
+    /// Sent: the caller was released or answered.
     Gone,
-    /// An interrupt has it, and is to deliver this.
+    /// With the interrupt, which is to deliver this result.
     Due(Result<Answer, Failure>),
 }
 
-/// A caller that waits, and the right to answer it.
+/// A waiting caller, and the right to answer it.
 pub(super) struct PendingCall {
     held: HeldReply,
     caller: Arc<Caller>,
 }
 
 impl PendingCall {
-    /// The caller's state, in which a parked write makes progress. `None`: it was let go.
+    /// The caller's state, under which a parked write makes progress. `None` if the caller was released.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, CallerState>> {
         let state = self.caller.state.lock();
         if matches!(state.reply, ReplyState::Gone) { None } else { Some(state) }
     }
 
-    /// Whether the caller was let go: nothing need be done for it any more.
+    /// Whether the caller was released, so that nothing needs to be done for it any more.
     pub(super) fn is_gone(&self) -> bool {
         self.lock().is_none()
     }
 
-    /// A change begins (C3). False: the caller was let go, and it must not be made.
-    #[must_use = "no change is made for who was let go"]
+    /// Begins a change (C3). Returns false if the caller was released; the change must not be made then.
+    #[must_use = "no change is made for a released caller"]
     pub(super) fn begin_change(&self, now: Tick) -> bool {
         let Some(mut state) = self.lock() else { return false };
         state.changing_since = Some(now);
@@ -97,20 +98,20 @@ impl PendingCall {
 }
 
 impl CallerState {
-    /// Whether a signal has come that was not answered.
+    /// Whether an interrupt came that was not answered.
     pub(super) fn is_interrupted(&self) -> bool {
         matches!(self.reply, ReplyState::Interrupted(_))
     }
 
-    /// Whether a change keeps the caller.
+    /// Whether a running change keeps the caller.
     fn is_changing(&self, now: Tick) -> bool {
         self.changing_since.is_some_and(|since| now.since(since) < CHANGE_WAIT_MAX)
     }
 }
 
 impl Caller {
-    /// Lets the caller go if it was interrupted before and is being killed now. True if there is nobody to
-    /// watch any more.
+    /// Releases the caller if it was interrupted before and is being killed now. Returns true if it need not be watched
+    /// any more.
     pub(super) fn release_if_killed(&self, now: Tick) -> bool {
         if !self.state.lock().is_interrupted() {
             return true;
@@ -134,7 +135,7 @@ impl Caller {
 }
 
 impl Volume {
-    /// Lets a caller wait.
+    /// Holds a reply for a caller that waits.
     pub(super) fn hold_reply(self: &Arc<Self>, pid: u32, reply: Reply) -> PendingCall {
         let state = CallerState { reply: ReplyState::Held, parked: None, changing_since: None };
         let caller = Arc::new(Caller { pid, state: Mutex::new(CALLER, state) });
@@ -143,8 +144,8 @@ impl Volume {
         PendingCall { held, caller }
     }
 
-    /// From here on an interrupt lets the caller of a write go with what [`Write::early_count`] says. `None`: nobody waits
-    /// any more, or a signal had come before, and has been answered.
+    /// From here on an interrupt answers the write with [`Write::early_count`]. Returns `None` if the caller was
+    /// released, or if an interrupt had already come and has been answered here.
     pub(super) fn allow_early_answer(&self, waiting: PendingCall, write: &Write) -> Option<PendingCall> {
         let taken = {
             let mut state = waiting.lock()?;
@@ -156,7 +157,8 @@ impl Volume {
         None
     }
 
-    /// What a caller waited for has come. False: it was let go, and the kernel does not hear of it.
+    /// Answers a caller with the result of its call. Returns false if it was released, so that the kernel does not get
+    /// the result.
     pub(super) fn finish(&self, waiting: PendingCall, result: Result<Answer, Failure>) -> bool {
         let PendingCall { held, caller } = waiting;
         let reply = match held.take() {
@@ -184,7 +186,7 @@ impl Volume {
     }
 }
 
-/// On the thread that read the INTERRUPT.
+/// Runs on the thread that read the INTERRUPT.
 fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
     let is_killed = processes::fatal_signal_pending(caller.pid);
     let mut state = caller.state.lock();
@@ -193,7 +195,7 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
         (_, Some(taken)) => early_answer(taken),
         (_, None) if is_killed && state.changing_since.is_none() => Err(Errno::INTR.into()),
         (_, None) => {
-            // A killed one too, in the middle of a change.
+            // Also a killed caller in the middle of a change.
             state.reply = ReplyState::Interrupted(reply);
             drop(state);
             if let Some(volume) = volume.upgrade() {
@@ -212,7 +214,7 @@ fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
     }
 }
 
-/// What a write is answered with that goes no further.
+/// The answer to a write that ends early.
 pub(super) fn early_answer(taken: usize) -> Result<Answer, Failure> {
     // At most one request, which is far below 4 GiB.
     if taken == 0 { Err(Errno::INTR.into()) } else { Ok(Answer::Written(taken as u32)) }

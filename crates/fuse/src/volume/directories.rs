@@ -1,12 +1,13 @@
 //! Open directories and their entries.
 //!
 //! # Invariants
-//! D1. `.` and `..` come first, at the places 1 and 2; what the backend has comes behind them, at the place that
-//!     its cookie says. So a place stays what it is when entries come and go, as telldir(3) wants it.
-//! D2. Entries that did not fit into an answer wait for the next one. A listing from the start asks afresh.
+//! D1. `.` and `..` come first, at offsets 1 and 2. Entries of the backend follow, at offsets derived from their
+//!     cookies. So an entry keeps its offset when others come and go, as telldir(3) requires.
+//! D2. Entries that did not fit into an answer are kept for the next one. A listing from the start asks the backend
+//!     again.
 //!
 //! # Lock order
-//! `DIRECTORY` is held while the backend is asked; nobody else waits for it than readers of the same handle.
+//! `DIRECTORY` is held while the backend is asked; only readers of the same handle wait for it.
 
 use std::ffi::OsStr;
 
@@ -26,9 +27,9 @@ use crate::volume::errno::Failure;
 use crate::volume::lock_order::DIRECTORY;
 use crate::volume::nodes::Node;
 
-/// Type of a directory in its parent's entry, as the kernel wants it: file type bits of the mode, shifted.
+/// Directory entry type in READDIR replies: the file type bits of the mode, shifted.
 const DT_DIR: u32 = 4;
-/// Cookies from here on are places as they are; below, two places come first. Local file systems use the
+/// Cookies from here on are offsets unchanged; below, the first two offsets are added. Local file systems use the
 /// largest offset for the end of a directory, and few others above 2^62.
 const VERBATIM_MIN: u64 = i64::MAX as u64 - 2;
 
@@ -38,20 +39,20 @@ pub(super) struct OpenDirectory {
     batch: Mutex<Batch>,
 }
 
-/// Entries that the backend has answered.
+/// Entries that the backend has returned.
 #[derive(Default)]
 struct Batch {
-    /// Cookie that they were asked with.
+    /// The cookie they were requested with.
     after: u64,
     entries: Vec<NamedInode>,
-    /// Whether they were asked for with their nodes.
+    /// Whether they were requested with their inodes.
     plus: bool,
-    /// Place in `entries` at which the next answer is expected to go on.
+    /// Index in `entries` at which the next request is expected to continue.
     next: usize,
 }
 
 impl Batch {
-    /// Where in the batch the entries behind `cookie` begin, if they are here.
+    /// Index of the first entry after `cookie`, if it is here.
     fn position(&self, cookie: u64, plus: bool) -> Option<usize> {
         if plus && !self.plus {
             return None;
@@ -89,13 +90,13 @@ impl Volume {
         let Listing { dirents, looked_up, .. } = listing;
         match listed {
             Err(failure) if dirents.is_empty() => Err(failure),
-            // What came before a failure is listed; the next request meets the failure.
+            // If entries precede a failure, they are returned; the next request gets the failure.
             Ok(()) | Err(_) => Ok(Answer::Entries(dirents.bytes().to_vec(), looked_up)),
         }
     }
 }
 
-/// An answer in the making.
+/// An answer being built.
 struct Listing<'a> {
     volume: &'a Volume,
     dir: &'a Node,
@@ -105,18 +106,18 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn list(&mut self, batch: &mut Batch, place: u64) -> Result<(), Failure> {
-        if place == 0 {
+    fn list(&mut self, batch: &mut Batch, offset: u64) -> Result<(), Failure> {
+        if offset == 0 {
             *batch = Batch::default();
         }
-        for (at, name) in [".", ".."].iter().enumerate().skip(place as usize) {
+        for (at, name) in [".", ".."].iter().enumerate().skip(offset as usize) {
             let own = self.dir.inode.id().ino;
             let ino = if at == 0 { own } else { self.dir.parent_ino.load(Ordering::Relaxed) };
             if self.push(&no_entry(), ino, at as u64 + 1, DT_DIR, OsStr::new(name)).is_err() {
                 return Ok(());
             }
         }
-        let mut cookie = cookie_of(place);
+        let mut cookie = cookie_of(offset);
         let mut is_listed = false;
         loop {
             let at = match batch.position(cookie, self.plus) {
@@ -154,7 +155,7 @@ impl Listing<'_> {
 
     fn push_named(&mut self, named: &NamedInode) -> Result<(), Full> {
         let NamedInode { entry, inode } = named;
-        let place = offset_of(entry.cookie);
+        let offset = offset_of(entry.cookie);
         let kind = match (&inode, entry.kind) {
             (Some(inode), _) => inode.attr().mode >> 12,
             (None, Some(NodeKind::File)) => 8,
@@ -166,9 +167,9 @@ impl Listing<'_> {
             .as_ref()
             .filter(|_| self.plus)
             .and_then(|inode: &InodeRef| self.volume.entry(self.dir, inode.clone()).ok());
-        // Without a node the kernel looks it up itself.
+        // Without a node the kernel looks the name up itself.
         let wire = found.unwrap_or_else(EntryOut::default);
-        let pushed = self.push(&wire, entry.ino, place, kind, &entry.name);
+        let pushed = self.push(&wire, entry.ino, offset, kind, &entry.name);
         if found.is_some() {
             match pushed {
                 Ok(()) => self.looked_up.push(wire.nodeid),
@@ -178,11 +179,11 @@ impl Listing<'_> {
         pushed
     }
 
-    fn push(&mut self, entry: &EntryOut, ino: u64, place: u64, kind: u32, name: &OsStr) -> Result<(), Full> {
+    fn push(&mut self, entry: &EntryOut, ino: u64, offset: u64, kind: u32, name: &OsStr) -> Result<(), Full> {
         if self.plus {
-            self.dirents.push_plus(entry, ino, place, kind, name)
+            self.dirents.push_plus(entry, ino, offset, kind, name)
         } else {
-            self.dirents.push(ino, place, kind, name)
+            self.dirents.push(ino, offset, kind, name)
         }
     }
 }
@@ -192,8 +193,8 @@ fn offset_of(cookie: u64) -> u64 {
     if cookie < VERBATIM_MIN { cookie + 2 } else { cookie }
 }
 
-fn cookie_of(place: u64) -> u64 {
-    if place < VERBATIM_MIN { place.saturating_sub(2) } else { place }
+fn cookie_of(offset: u64) -> u64 {
+    if offset < VERBATIM_MIN { offset.saturating_sub(2) } else { offset }
 }
 
 #[cfg(test)]
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_leads_back_to_its_cookie() {
+    fn an_offset_leads_back_to_its_cookie() {
         for cookie in [1, 2, 3, 1 << 40, VERBATIM_MIN - 3, i64::MAX as u64] {
             assert_eq!(cookie_of(offset_of(cookie)), cookie);
             assert!(offset_of(cookie) > 2 && offset_of(cookie) <= i64::MAX as u64);

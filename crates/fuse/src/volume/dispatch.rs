@@ -1,4 +1,4 @@
-//! From a request to the method that answers it.
+//! Dispatch of each request to the method that answers it.
 
 use std::ffi::OsStr;
 
@@ -94,7 +94,7 @@ impl Volume {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
                 if args.read_flags & read_in::LOCKOWNER == 0 && open.node.kernel_pages.can_be_mapped() {
-                    // For the kernel's cache: who reads by way of a handle that goes around it has a lock owner.
+                    // A read for the kernel's page cache: one through a handle that bypasses it has a lock owner.
                     if open
                         .node
                         .kernel_pages
@@ -153,7 +153,8 @@ impl Volume {
                 volume.sb.sync()?;
                 Ok(Answer::Done)
             }),
-            // The kernel does these itself where it is told that nobody else does: permissions and locks among
+            // The kernel handles these itself when it gets ENOSYS, permissions and locks among them. Without STATX it
+            // asks for attributes by GETATTR.
             // them. It asks for attributes by GETATTR where STATX is not known.
             Operation::Access(_)
             | Operation::Bmap(_)
@@ -174,8 +175,8 @@ impl Volume {
         }
     }
 
-    /// Requests about a node, most of them about a name in it.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "what is left is answered by the session")]
+    /// Requests on a node, most of them about a name in it.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the session answers the rest")]
     fn dispatch_on_node(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -279,7 +280,7 @@ impl Volume {
         }
     }
 
-    /// WRITE: at once, if the cache can take it.
+    /// WRITE: at once if the cache can take it.
     fn write(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, bytes: &[u8], reply: Reply) {
         if args.write_flags & write_in::CACHE != 0 {
             return self.write_mapped(args, bytes, reply);
@@ -302,7 +303,7 @@ impl Volume {
         }
     }
 
-    /// A large WRITE: its frames become the file's pages, if the cache can take them at once.
+    /// A large WRITE: its frames become the file's pages if the cache can take them at once.
     fn write_landed(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -332,7 +333,7 @@ impl Volume {
         Write::new(open, memcg, flags, args)
     }
 
-    /// Whose files a request opens or removes.
+    /// The tenant for which a request opens or removes files.
     fn tenant(&self, header: &RequestHeader) -> Arc<Memcg> {
         let tenant = self.tenancy.as_ref().and_then(|tenancy| tenancy.memcg(header.pid, header.uid));
         tenant.unwrap_or_else(|| Arc::clone(self.sb.root_memcg()))
@@ -342,7 +343,7 @@ impl Volume {
         Opener { memcg: self.tenant(header), dontcache: self.tenant_dontcache(header) }
     }
 
-    /// Who pays for what a request writes to `open`, or has to be brought into the cache for it.
+    /// The tenant charged for the pages that a request writes to `open` or brings into the cache.
     fn charged(&self, header: &RequestHeader, open: &OpenFile) -> Arc<Memcg> {
         match &self.tenancy {
             None => Arc::clone(open.file.memcg()),
@@ -350,7 +351,7 @@ impl Volume {
         }
     }
 
-    /// A write whose bytes were taken at once. Its reply goes out now, or when its writer may go on.
+    /// Answers a write whose bytes were taken at once: now, or when its writer may continue.
     fn answer_write(self: &Arc<Self>, header: &RequestHeader, write: Write, reply: Reply) {
         match write.pause() {
             Pause::None => self.deliver(reply, Ok(Answer::Written(write.taken as u32))),
@@ -360,7 +361,7 @@ impl Volume {
         }
     }
 
-    /// A write that has to wait, with what is left of its bytes.
+    /// Parks a write or continues it on a thread that may block, with the rest of its bytes.
     fn defer_write(
         self: &Arc<Self>,
         cx: &Context<'_>,

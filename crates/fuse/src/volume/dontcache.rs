@@ -1,12 +1,12 @@
-//! What stays out of the cache: a file says so itself, else its reader's or writer's tenant, else the volume.
+//! Which data stays out of the cache: set on the file, else for the reader's or writer's tenant, else for the volume.
 //!
-//! A file says it by the extended attribute [`NAME`], `1` or `0`, which is kept in the source like any other. The source is
-//! asked when the file is first opened; after that what is set by way of the mount counts, at once and for files that are
-//! open already. Pages that a kernel held for a mapping are ordinary ones.
+//! A file sets it by the extended attribute [`NAME`], `1` or `0`, which is stored in the source like any other. The
+//! source is asked when the file is first opened. After that, changes made through the mount apply at once, to open
+//! files as well. Pages that the kernel held for a mapping are always cached.
 //!
 //! # Invariants
-//! O1. What a node remembers was read after every change of the attribute by way of this mount has ended: a change that ends
-//!     bumps the generation, and only what was read in the present one is remembered.
+//! O1. The value cached in a node was read after every completed change of the attribute through this mount. Each
+//!     completed change bumps the generation, and a value is stored only in the generation in which its read began.
 
 use std::ffi::OsStr;
 
@@ -20,19 +20,19 @@ use crate::volume::Volume;
 use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 
-/// The attribute.
+/// The name of the attribute.
 pub(super) const NAME: &str = "user.slackwater.dontcache";
 
-/// What it can say, in the lower bits of a [`DontcacheState`].
+/// Values of the attribute, in the low bits of a [`DontcacheState`].
 const UNKNOWN: u64 = 0;
 const UNSET: u64 = 1;
 const OFF: u64 = 2;
 const ON: u64 = 3;
 const VALUE_MASK: u64 = 3;
-/// Above them is the generation.
+/// The generation is above them.
 const GENERATION: u64 = 4;
 
-/// What a file says for itself, as far as it is known.
+/// The file's own setting, as far as it is known.
 #[derive(Debug)]
 pub(super) struct DontcacheState(AtomicU64);
 
@@ -53,19 +53,19 @@ impl DontcacheState {
         self.0.load(Ordering::Acquire) & VALUE_MASK != UNKNOWN
     }
 
-    /// A change has ended: what is being read is too old.
+    /// A change has completed: values being read are stale.
     fn bump(&self) {
         self.0.fetch_add(GENERATION, Ordering::AcqRel);
     }
 
-    /// Remembers `word`, which was read after `seen`. False if a change has ended since (O1).
+    /// Stores `state`, which was read after `seen`. Returns false if a change has completed since (O1).
     fn store(&self, seen: u64, state: u64) -> bool {
         let new = seen & !VALUE_MASK | state;
         self.0.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// What a value says; nothing, if it was put into the source by somebody who did not know.
+/// Parses a value. An invalid one, which can only come from outside the mount, counts as unset.
 fn parse_value(value: &[u8]) -> u64 {
     match value {
         b"1" => ON,
@@ -74,7 +74,7 @@ fn parse_value(value: &[u8]) -> u64 {
     }
 }
 
-/// Whether the attribute may have this value.
+/// Checks a value of the attribute before it is set.
 ///
 /// # Errors
 /// EINVAL.
@@ -83,7 +83,7 @@ pub(super) fn check(name: &OsStr, value: &[u8]) -> Result<(), Failure> {
 }
 
 impl Volume {
-    /// What the tenant of a request says, if any tenant says something.
+    /// The setting of a request's tenant, if any.
     pub(super) fn tenant_dontcache(&self, header: &RequestHeader) -> Option<bool> {
         self.tenancy.as_ref()?.dontcache(header.pid, header.uid)
     }
@@ -92,44 +92,43 @@ impl Volume {
         node.dontcache.get().or_else(tenant).unwrap_or_else(|| self.dontcache.load(Ordering::Relaxed))
     }
 
-    /// Whether a file goes around the kernel's cache as well, for who opens it on behalf of `tenant`.
+    /// Whether an open file bypasses the kernel's page cache as well, for an opener with the setting `tenant`.
     pub(super) fn is_open_dontcache(&self, node: &Node, tenant: Option<bool>) -> bool {
         self.is_dontcache(node, || tenant)
     }
 
-    /// How a request reads.
+    /// Flags for a request's read.
     pub(super) fn read_flags(&self, node: &Node, header: &RequestHeader) -> ReadFlags {
         if self.is_dontcache(node, || self.tenant_dontcache(header)) { ReadFlags::DONTCACHE } else { ReadFlags::NONE }
     }
 
-    /// How a request writes.
+    /// Flags for a request's write.
     pub(super) fn write_flags(&self, node: &Node, header: &RequestHeader) -> WriteFlags {
         if self.is_dontcache(node, || self.tenant_dontcache(header)) { WriteFlags::DONTCACHE } else { WriteFlags::NONE }
     }
 
-    /// Learns what a file says that is being opened, unless that is known. What cannot be read now is asked for by the next
-    /// open.
+    /// Reads the setting of a file that is being opened, unless it is known. If that fails, the next open tries again.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub(super) fn load_dontcache(&self, node: &Node) {
         if !node.dontcache.is_known() {
             self.read_dontcache(node);
         }
     }
 
-    /// A file has just been made: it says nothing.
+    /// A file was just created: it has no setting.
     pub(super) fn mark_unset(node: &Node) {
         let seen = node.dontcache.0.load(Ordering::Acquire);
         if seen == UNKNOWN {
-            let _ = node.dontcache.store(seen, UNSET); // or somebody has set it meanwhile
+            let _ = node.dontcache.store(seen, UNSET); // or another request has set it meanwhile
         }
     }
 
-    /// The attribute `name` of `node` has been set or removed.
+    /// The attribute `name` of `node` was set or removed.
     ///
     /// # Blocking
-    /// For the backend, if it is ours.
+    /// Waits for the backend, if it is this attribute.
     pub(super) fn xattr_changed(&self, node: &Node, name: &OsStr) {
         if name == NAME {
             node.dontcache.bump();
@@ -137,7 +136,7 @@ impl Volume {
             if node.dontcache.get() == Some(true)
                 && let Some(notifier) = self.notifier.get()
             {
-                // What the kernel has of it for readers that were here before.
+                // Drops pages that the kernel caches for earlier readers.
                 notifier.queue(Notification::InvalInode { node: node.id(), offset: 0, len: 0 });
             }
         }
@@ -163,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_before_a_change_has_ended_is_not_remembered() {
+    fn a_value_read_before_a_change_has_completed_is_not_stored() {
         let state = DontcacheState::unknown();
         let seen = state.0.load(Ordering::Relaxed);
         state.bump();
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_1_and_0() {
+    fn valid_values_are_1_and_0() {
         assert!([b"1", b"0"].iter().all(|value| check(OsStr::new(NAME), *value).is_ok()));
         for value in [&b""[..], b"2", b"01", b"1\n", b"yes"] {
             assert!(check(OsStr::new(NAME), value).is_err() && check(OsStr::new("user.other"), value).is_ok());

@@ -1,4 +1,4 @@
-//! The one table from what happened to what a program is told.
+//! The one table from engine errors to errno values.
 
 use rustix::io::Errno;
 use slackwater::{ErrorKind, FileError};
@@ -36,14 +36,14 @@ pub(super) fn of(kind: ErrorKind) -> Errno {
         ErrorKind::Loop => Errno::LOOP,
         ErrorKind::NoDevice => Errno::NXIO,
         ErrorKind::Interrupted => Errno::INTR,
-        // The volume is gone or being taken away by force: whoever has a handle left gets nothing else.
+        // The volume is unmounted or is being unmounted by force: remaining handles get nothing else.
         ErrorKind::Io | ErrorKind::Lost | ErrorKind::Abandoned | ErrorKind::NotMounted => Errno::IO,
-        // The enum may grow; what it grows by is a failure until it has a line here.
+        // The enum may grow; a new kind is EIO until it has a line here.
         _ => Errno::IO,
     }
 }
 
-/// Why a request fails, as its caller is told.
+/// The errno with which a request fails.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Failure(pub(super) Errno);
 

@@ -1,20 +1,21 @@
-//! Flags of files and directories (`chattr`, `lsattr`), and what two of them mean for a cache.
+//! Inode flags (`chattr`, `lsattr`), and what append-only and immutable mean for a cache.
 //!
-//! The source has the flags, and it refuses what they forbid. The kernel has checked that the caller may change
-//! them: owner or CAP_FOWNER, and CAP_LINUX_IMMUTABLE for append-only and immutable. A flag of which the source would check
-//! more than that passes only unchanged, because the source sees our rights.
+//! The source stores the flags and enforces what they forbid. The kernel has checked that the caller may change them:
+//! owner or CAP_FOWNER, and CAP_LINUX_IMMUTABLE for append-only and immutable. The source checks further privileges for
+//! some flags, but sees the server's and not the caller's. Those flags can be passed only unchanged.
 //!
-//! Before it sets flags the kernel asks for them in the form of `FS_IOC_FSGETXATTR`. What that has beside flags, a project and
-//! sizes of extents, is not known here: it is 0, and cannot be set.
+//! Before it sets flags the kernel reads them by `FS_IOC_FSGETXATTR`. The other fields of that structure, the project
+//! id and extent sizes, are not supported: they are 0 and cannot be set.
 //!
 //! # Append-only and immutable files
-//! The source takes no page of such a file, from us neither. So nobody opens one for writing here, and a file gets such
-//! a flag only when nobody has it open for writing and all of it is durable. That somebody appends to an append-only
-//! file is not supported: we write pages, and the source takes no page that reaches before the end.
+//! The source accepts no page for such a file, not even from the server. So such a file cannot be opened for writing
+//! here. A file gets such a flag only when no handle is open for writing and all its data is durable. Appending to an
+//! append-only file is not supported: the cache writes whole pages, and the source rejects a page that begins before
+//! the end.
 //!
 //! # Invariants
-//! G1. Who opens a file for writing counts itself first and looks at the flags afterwards; who sets a flag looks at the count
-//!     afterwards. One of the two sees the other and gives way.
+//! G1. An open for writing counts itself first and checks the flags afterwards; setting a flag checks the count
+//!     afterwards. One of the two sees the other and fails.
 
 use std::time::Duration;
 
@@ -36,24 +37,24 @@ const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 
 /// Bytes of `struct fsxattr`; the flags come first.
 const FSXATTR_BYTES: usize = 28;
-/// Flags that have a bit in `fsx_xflags`, and that: append, immutable, synchronous, no access time, no dump.
+/// Flags that have a bit in `fsx_xflags`, and that bit: append, immutable, synchronous, no access time, no dump.
 const XFLAGS: [(u32, u32); 5] =
     [(file_flags::APPEND, 0x10), (file_flags::IMMUTABLE, 0x8), (0x8, 0x20), (0x80, 0x40), (0x40, 0x80)];
 
-/// A RELEASE may be on its way for a second: it is looked for so many times, with so much time between them.
+/// The RELEASE of a closed file may take up to a second to arrive: polls for it, and the time between them.
 const RELEASE_POLLS: u32 = 500;
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 const PROTECTING: u32 = file_flags::IMMUTABLE | file_flags::APPEND;
-/// Compressed or not, synchronous (of a directory too), no dump, no access time, no tail packing, top of a hierarchy, no copy
-/// on write.
+/// Compressed or not, synchronous (of a directory too), no dump, no access time, no tail packing, top of a hierarchy,
+/// no copy-on-write.
 const UNPRIVILEGED: u32 = 0x4 | 0x400 | 0x8 | 0x1_0000 | 0x40 | 0x80 | 0x8000 | 0x2_0000 | 0x80_0000;
 
-/// An ioctl that we know.
+/// A supported ioctl.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum FlagsIoctl {
     Get,
-    /// In the other form.
+    /// Get, in the form of `struct fsxattr`.
     GetXflags,
     Set(u32),
 }
@@ -108,15 +109,15 @@ fn xflags(flags: u32) -> Vec<u8> {
     fsxattr
 }
 
-/// Whether nobody has the file open for writing. The kernel sends a RELEASE for a descriptor that was just closed, but waits
-/// for none: so it may still be on its way.
+/// Whether no handle is open for writing, after waiting for RELEASEs on their way. The kernel sends a RELEASE for a
+/// descriptor that was just closed, but does not wait for it.
 fn wait_no_writers(node: &Node) -> bool {
     let has_none = || node.writers.load(Ordering::SeqCst) == 0;
     let never = Completion::new();
     has_none() || (0..RELEASE_POLLS).any(|_| never.wait_timeout(RELEASE_POLL_INTERVAL) && has_none())
 }
 
-/// Whether a file may be opened with `flags`, after its opener was counted (G1).
+/// Whether a file may be opened with `flags`; called after the open was counted (G1).
 pub(super) fn check_protection(node: &Node, flags: OFlags) -> Result<(), Errno> {
     match node.inode.attr().protection {
         Protection::None => Ok(()),

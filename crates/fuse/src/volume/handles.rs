@@ -1,9 +1,9 @@
-//! What the kernel has open: its handle numbers for open files and directories.
+//! Open files and directories, by the handle numbers that the kernel uses.
 //!
 //! # Invariants
 //! H1. A number is given to one handle at a time. Its low bits say in which shard the handle is.
-//! H2. Whoever works on a handle has a reference of his own: a RELEASE beside a running call only takes the
-//!     handle out of the table.
+//! H2. Each call that works on a handle has its own reference. A RELEASE during a running call only removes the handle
+//!     from the table.
 //!
 //! # Lock order
 //! A shard's lock is a leaf.
@@ -31,7 +31,7 @@ struct Shard {
     free: Vec<usize>,
 }
 
-/// Everything that the kernel has open.
+/// All open handles.
 pub(super) struct Handles {
     shards: [RwLock<Shard>; SHARDS],
     next: AtomicUsize,
@@ -42,12 +42,12 @@ impl Handles {
         Self { shards: std::array::from_fn(|_| RwLock::new(LEAF, Shard::default())), next: AtomicUsize::new(0) }
     }
 
-    /// Numbers an open file.
+    /// Adds an open file and returns its number.
     pub(super) fn add_file(&self, file: Arc<OpenFile>) -> u64 {
         self.add(Handle::File(file))
     }
 
-    /// Numbers an open directory.
+    /// Adds an open directory and returns its number.
     pub(super) fn add_directory(&self, directory: Arc<OpenDirectory>) -> u64 {
         self.add(Handle::Directory(directory))
     }
@@ -68,7 +68,7 @@ impl Handles {
         }
     }
 
-    /// Takes a handle out. What it holds goes once nobody works on it.
+    /// Removes a handle. It is closed when the last call that uses it returns.
     pub(super) fn remove(&self, number: u64) {
         let (number, shard) = split(number);
         let removed = {
@@ -88,7 +88,7 @@ impl Handles {
         self.shards.iter().map(|shard| shard.read().slots.iter().filter(is_file).count()).sum()
     }
 
-    /// Closes everything: the kernel is gone.
+    /// Closes everything: the connection is gone.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let removed = std::mem::take(&mut *shard.write());

@@ -1,23 +1,24 @@
-//! Bytes that were written around the kernel's cache of a file while the kernel held the page for a mapping.
+//! Pages of a file that the kernel may hold for shared mappings, and the ranges written around them since.
 //!
-//! A store to a shared mapping reaches the volume as a page that the kernel writes back whole. A `write` goes around the
-//! kernel's cache, so such a page may be older than a `write` of the same page. The bytes that were written around the
-//! page since the kernel last read it are therefore kept when the page comes, and only the others are taken.
+//! A store to a shared mapping reaches the volume as a whole page that the kernel writes back. A `write` bypasses the
+//! kernel's page cache, so such a page may be older than a `write` to it. When the page arrives, bytes that were
+//! written around it since the kernel last read it are therefore kept, and only the others are taken from the page.
 //!
 //! # Invariants
-//! W1. Every range that a mapping may have in the kernel's cache is in the record: a read for the cache puts it there
-//!     before it takes the bytes that it answers. Such a read counts while somebody has the file open for reading and
-//!     writing; a shared mapping drops what the kernel read before that.
-//! W2. A `write` and a page from a mapping exclude each other. A `write` notes its bytes before a page can come.
-//! W3. A `write` that is under way while the kernel reads the page is noted, whether the read has seen it or not. That is
-//!     right: the kernel drops the page before the `write` returns, so a later store follows another read.
-//! W4. Nothing waits for the backend with the gate held exclusively.
-//! W5. Stores may be in all leaves of a file from which a page has come, and else in leaves that are new: of which the kernel
-//!     has read something and was not asked for since. A program that has only read through its mapping keeps its pages.
+//! W1. Every range that a mapping may have in the kernel's page cache is in the record: a read for the page cache adds
+//!     it before it reads the data. Only reads while some handle is open for reading and writing count; creating a
+//!     shared mapping drops what the kernel read before that.
+//! W2. A `write` and a page from a mapping exclude each other. A `write` records its bytes before a page can arrive.
+//! W3. A `write` in progress while the kernel reads the page is recorded, whether the read saw it or not. That is
+//!     correct: the kernel drops the page before the `write` returns, so a later store follows another read.
+//! W4. Nothing waits for the backend while the gate is held exclusively.
+//! W5. Once a page has arrived from a file, all leaves of that file may contain stores. Before that, only new leaves
+//!     may: those read by the kernel and not flushed since. So a program that only reads through its mapping keeps its
+//!     pages.
 //!
 //! # Memory ordering
-//! O1. A `write` changes the file, then looks for the record. A read for the cache makes the record, then reads the file.
-//!     With a fence between the two steps of each, one of them sees the other.
+//! O1. A `write` changes the file, then checks for the record. A read for the page cache creates the record, then reads
+//!     the file. With a fence between the two steps on each side, one of them sees the other.
 //!
 //! # Lock order
 //! The gate comes before the engine's locks. The record's lock comes after the table of nodes.
@@ -35,17 +36,17 @@ use crate::volume::lock_order::{KERNEL_PAGES, WRITING};
 
 /// Bytes of a file that share a leaf of the record.
 const LEAF_BYTES: u64 = 64 << 10;
-/// Most ranges of a file that the kernel is asked for at a time. The last one takes in what is beyond.
+/// Limit of ranges per file in one flush. The last range is extended to cover the rest.
 const RANGES_MAX: usize = 64;
 
-/// What was written around the kernel's cache of one file.
+/// The record of one file.
 #[derive(Debug)]
 pub(super) struct KernelPages {
-    /// W2: `write` shares it.
+    /// Shared by `write`, exclusive for pages from mappings (W2).
     gate: RwLock<()>,
-    /// Handles through which the file can be mapped for stores.
+    /// Handles through which the file can be mapped writable.
     mappers: AtomicU32,
-    /// None until the kernel has read a page that a mapping may store to.
+    /// Set once the kernel has read a page that a mapping may write to.
     record: OnceLock<Box<Mutex<Record>>>,
 }
 
@@ -59,31 +60,31 @@ impl KernelPages {
         self.mappers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One was closed. With the last the kernel has written back every store.
+    /// One was closed. When the last closes, the kernel has written back every store.
     pub(super) fn remove_mapper(&self) {
         if self.mappers.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(record) = self.record.get()
         {
             let mut record = record.lock();
-            // One that is opened from here on reads after this.
+            // A handle opened from here on reads after this.
             if !self.can_be_mapped() {
                 *record = Record::default();
             }
         }
     }
 
-    /// Whether a mapping that can be stored to may come or be there.
+    /// Whether a writable mapping exists or may be created.
     pub(super) fn can_be_mapped(&self) -> bool {
         self.mappers.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the kernel may hold a page that was stored to.
+    /// Whether the kernel may hold a modified page.
     pub(super) fn is_mapped(&self) -> bool {
         self.record.get().is_some_and(|record| !record.lock().leaves.is_empty())
     }
 
-    /// The kernel is about to read `range` for its cache. What was written there before is in what it reads. True if it has
-    /// read nothing there before.
+    /// The kernel is about to read `range` for its page cache; the read includes everything written there before.
+    /// Returns true if the kernel has not read there before.
     pub(super) fn read_for_cache(&self, range: Range<u64>) -> bool {
         let record = self.record.get_or_init(|| Box::new(Mutex::new(KERNEL_PAGES, Record::default())));
         let is_new = record.lock().read(range);
@@ -91,12 +92,13 @@ impl KernelPages {
         is_new
     }
 
-    /// Where the kernel may hold stores (W5); it is about to be asked for them.
+    /// The ranges that may contain stores (W5), which the caller is about to flush.
     pub(super) fn take_flush_ranges(&self) -> FlushRanges {
         self.record.get().map(|record| record.lock().take_flush_ranges()).unwrap_or_default()
     }
 
-    /// Writes around the cache at `offset_bytes`; `write` returns a result with the number of bytes changed.
+    /// Writes around the page cache at `offset_bytes`; `bytes` returns the number of bytes that the result of `write`
+    /// changed.
     pub(super) fn write<T, E>(
         &self,
         offset_bytes: u64,
@@ -112,7 +114,8 @@ impl KernelPages {
         Ok(written)
     }
 
-    /// Takes from a mapping's `bytes` at `offset_bytes` what was not written around them, and returns how many bytes of
+    /// Takes `bytes` of a mapping at `offset_bytes`, except where they were written around. Returns the number of bytes
+    /// done with. `None` while a `write` to the file is in progress. `put` does not wait for the backend (W4).
     /// them are done with. None while a `write` of the file is under way. `put` does not wait for the backend (W4).
     pub(super) fn write_back<E>(
         &self,
@@ -138,32 +141,32 @@ impl KernelPages {
     }
 }
 
-/// How many bytes a write has changed.
+/// Number of bytes that a write changed.
 pub(super) fn bytes_of(written: &Written) -> u64 {
     if let Written::Bytes(bytes) = written { *bytes as u64 } else { 0 }
 }
 
-/// Where the kernel may hold stores.
+/// Ranges of a file that may contain stores.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct FlushRanges {
     pub(super) ranges: Vec<Range<u64>>,
-    /// There may be more at any time.
+    /// New stores may come at any time, so another flush is needed.
     pub(super) repeats: bool,
 }
 
-/// What the kernel has read.
+/// The ranges that the kernel has read.
 #[derive(Debug, Default)]
 struct Record {
     leaves: BTreeMap<u64, Leaf>,
-    /// A page has come from a mapping.
+    /// A page has arrived from a mapping.
     has_writeback: bool,
 }
 
 #[derive(Debug)]
 struct Leaf {
-    /// What was written since, as sorted ranges that do not touch.
+    /// Written around since the read, as sorted ranges that do not touch.
     written: Vec<Range<u64>>,
-    /// W5.
+    /// Read and not flushed since (W5).
     is_new: bool,
 }
 
@@ -183,7 +186,7 @@ impl Record {
     }
 
     fn write(&mut self, range: Range<u64>) {
-        // The kernel will read the bytes of other leaves after this.
+        // The kernel will read the bytes of other leaves after this write.
         for (number, Leaf { written, .. }) in self.leaves.range_mut(numbers(&range)) {
             let range = part_in(*number, &range);
             match overlap(written, &range, true) {
@@ -199,7 +202,7 @@ impl Record {
         }
     }
 
-    /// `range` comes from a mapping: what was written of it, in order.
+    /// A page with `range` arrives from a mapping: returns the parts that were written around, in order.
     fn write_back(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         self.has_writeback = true;
         let of_leaf = |(number, range): (u64, Range<u64>)| {
@@ -227,23 +230,23 @@ impl Record {
     }
 }
 
-/// The numbers of the leaves that a range has bytes in.
+/// Numbers of the leaves that a range overlaps.
 fn numbers(range: &Range<u64>) -> Range<u64> {
     let first = range.start / LEAF_BYTES;
     first..if range.is_empty() { first } else { (range.end - 1) / LEAF_BYTES + 1 }
 }
 
-/// What of a range is in a leaf.
+/// The part of a range that lies in a leaf.
 fn part_in(number: u64, range: &Range<u64>) -> Range<u64> {
     range.start.max(number * LEAF_BYTES)..range.end.min((number + 1).saturating_mul(LEAF_BYTES))
 }
 
-/// The leaves of a range, with what of it is in each.
+/// The leaves of a range, each with its part of the range.
 fn leaves(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     numbers(range).map(|number| (number, part_in(number, range)))
 }
 
-/// From which to which of `parts` have bytes in common with `range`; or touch it, if that counts.
+/// First and end index of the `parts` that overlap `range`, or that touch it with `touching`.
 fn overlap(parts: &[Range<u64>], range: &Range<u64>, touching: bool) -> Option<(usize, usize)> {
     let by = u64::from(touching);
     let first = parts.partition_point(|part| part.end + by <= range.start);
@@ -258,7 +261,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// What is taken of `range` when it comes from a mapping.
+    /// The parts of `range` that are taken when it arrives from a mapping.
     fn taken(pages: &KernelPages, range: Range<u64>) -> Vec<Range<u64>> {
         let mut taken = Vec::new();
         let bytes = vec![0; (range.end - range.start) as usize];
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_since_the_kernel_read_is_kept() {
+    fn bytes_written_since_the_kernel_read_are_kept() {
         let pages = KernelPages::new();
         write(&pages, 0..8);
         assert_eq!(taken(&pages, 0..PAGE), [0..PAGE], "the kernel had not read it");
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_go_over_leaves() {
+    fn ranges_may_span_leaves() {
         let pages = KernelPages::new();
         let end = 3 * LEAF_BYTES;
         pages.read_for_cache(PAGE..end);
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_taken_in_parts_goes_on_where_it_stopped() {
+    fn a_page_that_is_taken_in_parts_continues_where_it_stopped() {
         let pages = KernelPages::new();
         pages.read_for_cache(0..PAGE);
         write(&pages, 10..20);
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_ends_with_the_last_that_can_map() {
+    fn the_record_ends_with_the_last_handle_that_can_map() {
         let pages = KernelPages::new();
         pages.add_mapper();
         pages.add_mapper();
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_are_asked_for_where_the_kernel_read_first_and_everywhere_once_a_page_has_come() {
+    fn new_leaves_are_flushed_once_and_all_leaves_after_a_page_has_arrived() {
         let pages = KernelPages::new();
         let stored = |ranges: &[Range<u64>], repeats| {
             assert_eq!(pages.take_flush_ranges(), FlushRanges { ranges: ranges.to_vec(), repeats });
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_does_not_come_in_the_middle_of_a_write() {
+    fn a_page_is_refused_during_a_write() {
         let pages = KernelPages::new();
         pages.read_for_cache(0..PAGE);
         let during = || {

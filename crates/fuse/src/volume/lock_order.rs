@@ -1,16 +1,16 @@
-//! Ranks of the locks in front of the engine. They are taken before any lock of the engine, or after all.
+//! Ranks of the front end's locks. Each is taken either before all locks of the engine or after all of them.
 //!
 //! | Rank | Class | Edge that fixes it |
 //! |---|---|---|
 //! | 4 | `UMOUNT` | one unmount or sync of a mount at a time, across all its steps |
-//! | 5 | `CONFIGURING` | one change of what is configured for tenants at a time; files of cgroups are read under it |
-//! | 6 | `DIRECTORY` | an open directory's entries, held while the backend is asked for more |
-//! | 8 | `CALLER` | a caller that waits; a parked write takes its bytes under it |
-//! | 10 | `WRITING` | a `write` beside pages of mappings; bytes are taken under it, of parked writes too |
-//! | 76 | `TENANCY` | who pays; a tenant is made in the engine under it |
-//! | 78 | `WORKER` | the queue of parked writes; when the first held reply is due is looked at under it |
-//! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them, but for the next |
-//! | 82 | `KERNEL_PAGES` | what was written around the kernel's cache of a file; asked for under the table of nodes |
+//! | 5 | `CONFIGURING` | one change of the tenant configuration at a time; cgroup files are read under it |
+//! | 6 | `DIRECTORY` | the entries of an open directory, held while the backend is asked for more |
+//! | 8 | `CALLER` | a waiting caller; a parked write copies its bytes to the cache under it |
+//! | 10 | `WRITING` | a `write` beside mapped pages; bytes are copied to the cache under it, those of parked writes too |
+//! | 76 | `TENANCY` | the table of tenants; a tenant is created in the engine under it |
+//! | 78 | `WORKER` | the queue of parked writes; the due time of the first held reply is read under it |
+//! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them except the next |
+//! | 82 | `KERNEL_PAGES` | the record of one file's pages in the kernel; read under the table of nodes |
 
 use slackwater_sync::lock::Rank;
 

@@ -1,12 +1,12 @@
-//! Stores to shared mappings, fetched from the kernel before they are old.
+//! Periodic flushing of stores to shared mappings from the kernel's page cache.
 //!
-//! A store is in the kernel's cache alone until the kernel writes the page back, which it does by its own clock. The volume
-//! asks for the pages where stores may be ([`super::kernel_pages`], W5) when half of the age limit has passed, by invalidating
-//! them: the kernel writes dirty pages back first, and programs that go on find them in the cache of the volume.
+//! A store is only in the kernel's page cache until the kernel writes the page back on its own schedule. When half of
+//! the age limit has passed, the volume invalidates the ranges that may have been stored to ([`super::kernel_pages`],
+//! W5). The kernel writes dirty pages back first, and programs that continue find them in the volume's cache.
 //!
 //! # Invariants
-//! D1. While stores may be somewhere, a time to ask for them is planned, or about to be: what makes it so plans after
-//!     it has noted it, and what takes the plan looks at the notes after that.
+//! D1. While some range may have been stored to, a flush is scheduled or about to be. A store is recorded before the
+//!     flush is scheduled, and the records are read after the schedule is taken.
 //!
 //! # Lock order
 //! The lock is a leaf.
@@ -22,7 +22,7 @@ use crate::notifier::Notification;
 use crate::volume::Volume;
 use crate::volume::lock_order::LEAF;
 
-/// When the kernel is to be asked next, if it is.
+/// When the next flush is due, if one is scheduled.
 pub(super) struct MappedFlush(Mutex<Option<Tick>>);
 
 impl MappedFlush {
@@ -30,12 +30,12 @@ impl MappedFlush {
         Self(Mutex::new(LEAF, None))
     }
 
-    /// When that is.
+    /// The scheduled time.
     pub(super) fn due(&self) -> Option<Tick> {
         *self.0.lock()
     }
 
-    /// True if nothing was planned.
+    /// Schedules a flush unless one is scheduled. Returns true if none was.
     fn plan(&self, due: Tick) -> bool {
         let mut planned = self.0.lock();
         let is_first = planned.is_none();
@@ -49,7 +49,7 @@ impl MappedFlush {
 }
 
 impl Volume {
-    /// Stores may be where there were none before.
+    /// Schedules a flush: pages may be stored to where none were before.
     pub(super) fn schedule_mapped_flush(self: &Arc<Self>) {
         let Some(age) = self.sb.dirty_expire() else { return };
         if self.worker.mapped_flush.plan(self.sb.now() + age / 2) {
@@ -57,14 +57,15 @@ impl Volume {
         }
     }
 
-    /// Asks the kernel for stores, if it is time. Another thread waits for it.
+    /// Asks the kernel to write back stored pages, if a flush is due. Another thread waits for the kernel.
     pub(super) fn flush_mapped_if_due(self: &Arc<Self>) {
         if !self.worker.mapped_flush.take_due(self.sb.now()) {
             return;
         }
         let Some(notifier) = self.notifier.get() else { return };
         if notifier.is_sending() {
-            return self.schedule_mapped_flush(); // the kernel is at it still, as long as the backend hangs
+            // The kernel is still busy with the last flush, perhaps because the backend hangs.
+            return self.schedule_mapped_flush();
         }
         let mut repeats = false;
         for node in self.nodes.mapped() {

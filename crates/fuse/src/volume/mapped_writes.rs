@@ -1,18 +1,18 @@
-//! MappedWrite from mappings that could not be taken at once, with their replies.
+//! Pages from shared mappings that could not be taken at once, kept with their replies.
 //!
-//! Nobody waits for such a page who could be told of a failure, and the kernel has no other copy once it is answered. So
-//! it is answered when the cache has it and not before, and waits here with its bytes and without a thread. That
-//! slows the programs which store to mappings of this volume: the kernel bounds what a FUSE mount may have dirty and under
-//! write-back (`max_bytes` and `strict_limit` of its `/sys/class/bdi`), and lets programs wait in their next store.
+//! No program waits for such a page and could get an error, and once it is answered the kernel has no other copy. So it
+//! is answered only when it is in the cache. Until then it waits here with its bytes, without a thread. This throttles
+//! the programs that store to mappings of this volume: the kernel limits a FUSE mount's dirty pages and pages under
+//! write-back (`max_bytes` and `strict_limit` of its `/sys/class/bdi`), and blocks a program in its next store.
 //!
 //! # Invariants
-//! Q1. What waits is bounded by the kernel's limit of the mount and counted in [`Volume::parked_bytes`].
-//! Q2. No frame beyond the share of the volume and the limit of its tenant is taken for a page from a mapping.
-//! Q3. A page that waits is tried by the worker, which never waits for the backend; what has to be read first
-//!     is read on one of the few threads that parked writes have.
+//! Q1. The waiting pages are bounded by the kernel's limit for the mount, and counted in [`Volume::parked_bytes`].
+//! Q2. A page from a mapping takes no frame beyond the volume's share and its tenant's limit.
+//! Q3. Waiting pages are retried by the worker, which never waits for the backend. Data that must be read first is read
+//!     on one of the few threads that parked writes have.
 //!
 //! # Lock order
-//! The lock is a leaf: a page is taken out to be tried.
+//! The lock is a leaf: a page is taken out of the queue to be tried.
 //!
 //! # Kernel counterpart
 //! `fuse_writepages`, whose pages are under write-back until they are answered.
@@ -34,38 +34,38 @@ use crate::volume::errno::{self, Failure};
 use crate::volume::lock_order::LEAF;
 use crate::volume::open_files::OpenFile;
 
-/// When a page is tried for the second time that something else of its file was in the way of.
+/// First retry delay of a page that another operation on its file blocked.
 const RETRY_MIN: Duration = Duration::from_millis(1);
-/// How often that time doubles.
+/// How often that delay doubles.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// A write-back of pages from a mapping, but for its bytes.
+/// A write of pages from a mapping, without their bytes.
 struct MappedWrite {
     open: Arc<OpenFile>,
     offset_bytes: u64,
     /// Bytes that are done with.
     done: usize,
-    /// The count to answer.
+    /// The count to return.
     size: u32,
 }
 
-/// What became of an attempt to take them.
+/// Result of an attempt to take the pages.
 enum Attempt {
     Done,
-    /// No frame is free for them.
+    /// No frame is free.
     NoRoom,
-    /// Something else has the file, or changes wait.
+    /// Another operation has the file, or changes are frozen.
     Later,
-    /// The backend has to be asked first.
+    /// The backend must be asked first.
     WouldBlock,
     Failed(Failure),
 }
 
 impl MappedWrite {
-    /// Takes what is left of `bytes`.
+    /// Takes the rest of `bytes`.
     fn attempt(&mut self, volume: &Volume, bytes: &[u8]) -> Attempt {
         let OpenFile { node, file, .. } = &*self.open;
-        // The rest of the last page is not part of the file.
+        // The last page may extend beyond the end of the file.
         let inside = node.inode.size_bytes().saturating_sub(self.offset_bytes).min(bytes.len() as u64) as usize;
         let Some(rest) = bytes.get(self.done..inside) else { return Attempt::Done };
         let at = self.offset_bytes + self.done as u64;
@@ -83,20 +83,20 @@ impl MappedWrite {
     }
 }
 
-/// MappedWrite that wait.
+/// A waiting write with its bytes and reply.
 struct QueuedWrite {
     pages: MappedWrite,
     bytes: Vec<u8>,
     reply: Reply,
-    /// How often something was in the way.
+    /// Number of attempts that were blocked.
     tries: u32,
-    /// What it needs of the backend was brought since it was tried.
+    /// The data it needs from the backend was read since the last attempt.
     is_prepared: bool,
-    /// Somebody else has removed the file in the backend, and it cannot be opened again.
+    /// The file was removed from the backend from outside, and cannot be opened again.
     is_gone: bool,
 }
 
-/// The pages that wait on a volume.
+/// The mapped writes that wait on a volume.
 pub(super) struct MappedWrites {
     queue: Mutex<VecDeque<QueuedWrite>>,
     bytes: AtomicUsize,
@@ -111,12 +111,12 @@ impl MappedWrites {
         self.queue.lock().is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes waiting.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Fails what waits: the volume ends, and the kernel that would hear of it is gone.
+    /// Fails the waiting writes: the volume ends, and the kernel that would get the error is gone.
     pub(super) fn fail(&self) {
         let failed = std::mem::take(&mut *self.queue.lock());
         for waiting in failed {
@@ -135,7 +135,7 @@ impl Volume {
         };
         let mut pages = MappedWrite { open, offset_bytes: args.offset, done: 0, size: args.size };
         let mapped_writes = &self.worker.mapped_writes;
-        // What comes later does not overtake what waits for room.
+        // Later pages do not overtake those that wait for a frame.
         let attempt = if mapped_writes.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoRoom };
         self.schedule_mapped_flush();
         match attempt {
@@ -157,7 +157,7 @@ impl Volume {
         }
     }
 
-    /// Tries all pages that wait. Returns when to try the rest again, at the latest.
+    /// Retries all waiting writes. Returns the delay until the next retry, at most `longest`; `None` if nothing waits.
     pub(super) fn retry_mapped_writes(self: &Arc<Self>, longest: Duration) -> Option<Duration> {
         let waiting = std::mem::take(&mut *self.worker.mapped_writes.queue.lock());
         let (mut short, mut left, mut pause) = (BTreeSet::new(), VecDeque::new(), None);
@@ -212,7 +212,7 @@ impl Volume {
         self.deliver(reply, failure.map_or(Ok(Answer::Written(pages.size)), Err));
     }
 
-    /// Q3. Gives it back where no thread is left.
+    /// Reads what a write needs on a thread that may wait for the backend (Q3). Returns the write if no thread is left.
     fn prepare_on_thread(self: &Arc<Self>, waiting: QueuedWrite) -> Option<QueuedWrite> {
         let Some(one) = self.worker.reserve_thread() else { return Some(waiting) };
         let place = Arc::new(Mutex::new(LEAF, Some(waiting)));
@@ -220,7 +220,7 @@ impl Volume {
         let prepare = move || {
             let Some(mut waiting) = own.lock().take() else { return };
             let MappedWrite { open, offset_bytes, done, .. } = &waiting.pages;
-            // Another failure may pass: it is tried again.
+            // Other failures may be transient: the write is retried.
             let prepared = open.file.prepare_write_from_mapping(offset_bytes + *done as u64);
             waiting.is_gone = prepared.is_err_and(|error| error.kind() == ErrorKind::Stale);
             waiting.is_prepared = true;

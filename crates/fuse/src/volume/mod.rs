@@ -1,17 +1,19 @@
-//! A volume of the engine as a file system: what each request of the kernel means.
+//! An engine volume served as a FUSE file system: what each kernel request does.
 //!
-//! # A request's way
-//! 1. [`dispatch`] looks up what it is about. What the cache can answer is answered on the reading thread.
-//! 2. What may have to wait for the backend runs on a thread that the pool has replaced ([`blocking`]), with its
-//!    reply where an interrupt finds it ([`callers`]). Where as many threads wait as may, it queues.
-//! 3. A write without room is parked ([`worker`]), and so are pages of mappings ([`mapped_writes`]); a reply whose writer is to
-//!    slow down is held until its time ([`paused`]). Nobody waits on a thread for any of them.
-//! 4. What is written beside a mapping is kept when the kernel hands over older pages ([`kernel_pages`]).
+//! # Path of a request
+//! 1. [`dispatch`] finds the node or handle that the request names. If the cache can answer, the reading thread
+//!    answers.
+//! 2. A call that may wait for the backend runs on a thread that the pool has replaced ([`blocking`]). Its reply is
+//!    held where an interrupt finds it ([`callers`]). If the volume may not block another thread, the call is queued.
+//! 3. A write for which no frame is free is parked ([`worker`]), and so are pages from mappings ([`mapped_writes`]).
+//!    The reply to a throttled writer is held until it is due ([`paused`]). None of these occupies a thread.
+//! 4. If the kernel writes back a page of a mapping, bytes that a newer `write` put there are kept ([`kernel_pages`]).
 //!
 //! # Invariants
-//! V1. FLUSH (but for a file that was emptied), RELEASE and FORGET never wait for the backend.
-//! V2. What an answer hands out is taken back if it does not arrive ([`answer`]).
-//! V3. While the volume is frozen, changes wait; once it is taken away by force, everything gets EIO.
+//! V1. FLUSH, RELEASE and FORGET never wait for the backend. The exception is a FLUSH of a file that was truncated to
+//!     zero.
+//! V2. If an answer does not arrive, the lookups and handles that it hands out are taken back ([`answer`]).
+//! V3. While the volume is frozen, changes wait. Once it is unmounted by force, every request gets EIO.
 
 mod answer;
 mod attributes;
@@ -55,7 +57,7 @@ use worker::Worker;
 
 pub(crate) use dispatch::Served;
 
-/// How often who waits for a thaw looks whether the volume is taken away instead.
+/// How often a thread that waits for a thaw checks whether the volume is being unmounted by force instead.
 const THAW_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A volume that is served.
@@ -64,24 +66,25 @@ pub(crate) struct Volume {
     nodes: Nodes,
     handles: Handles,
     worker: Worker,
-    /// Who pays for what; `None`: whoever, all of them together.
+    /// Finds the tenant that pays for a write; `None` charges everything to the engine's root tenant.
     tenancy: Option<Arc<Tenancy>>,
-    /// Whether what nobody else says anything of is to stay out of the cache.
+    /// Whether data stays out of the cache unless the file or the tenant says otherwise.
     dontcache: AtomicBool,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
-    /// The same, of a kernel that can be asked for nodes.
+    /// The same notifier, if the kernel supports prune notifications.
     pruner: OnceLock<Notifier>,
     is_refusing: AtomicBool,
-    /// Whether the kernel's cache was seen to follow every write around it.
+    /// Whether the kernel's page cache was seen to follow writes that go around it.
     is_coherent: AtomicBool,
 }
 
 impl Volume {
-    /// Serves a volume; nobody asks yet. `dontcache`: what goes through it stays out of the cache.
+    /// Prepares a volume to be served; no request arrives yet. With `dontcache`, data read and written through it stays
+    /// out of the cache.
     ///
     /// # Errors
-    /// The volume is gone.
+    /// The volume is unmounted.
     pub(crate) fn new(
         sb: &Arc<SuperBlock>,
         tenancy: Option<Arc<Tenancy>>,
@@ -102,7 +105,7 @@ impl Volume {
         }))
     }
 
-    /// Makes a change, after the thaw if the volume is frozen.
+    /// Runs a change. If the volume is frozen, waits for the thaw first.
     fn unfrozen<T>(&self, change: impl Fn() -> Result<T, FileError>) -> Result<T, FileError> {
         loop {
             match change() {
@@ -112,7 +115,7 @@ impl Volume {
         }
     }
 
-    /// Waits for the end of a freeze. False when the volume is gone instead, or being taken away by force.
+    /// Waits for the end of a freeze. Returns false if the volume was unmounted or is being unmounted by force.
     fn wait_until_thawed(&self) -> bool {
         while !self.is_refusing() {
             if self.sb.wait_while_frozen(Some(self.sb.now() + THAW_POLL_INTERVAL)) {
@@ -125,57 +128,57 @@ impl Volume {
         false
     }
 
-    /// Whether everything is refused.
+    /// Whether every request is refused.
     fn is_refusing(&self) -> bool {
         self.is_refusing.load(Ordering::Acquire)
     }
 
-    /// Refuses everything from now on, or no longer.
+    /// Starts or stops refusing every request.
     pub(crate) fn set_refusing(&self, refuse: bool) {
         self.is_refusing.store(refuse, Ordering::Release);
     }
 
-    /// What goes through it stays out of the cache from the next request on, or no longer.
+    /// Sets whether data stays out of the cache by default, from the next request on.
     pub(crate) fn set_dontcache(&self, dontcache: bool) {
         self.dontcache.store(dontcache, Ordering::Relaxed);
     }
 
-    /// From now on readers may use the kernel's cache.
+    /// Lets readers use the kernel's page cache from now on.
     pub(crate) fn trust_kernel_cache(&self) {
         self.is_coherent.store(true, Ordering::Release);
     }
 
-    /// How many files are open.
+    /// Number of open files.
     pub(crate) fn open_files(&self) -> usize {
         self.handles.open_files()
     }
 
-    /// Calls that wait for the backend, perhaps with nobody to wait for them.
+    /// Number of calls that wait for the backend, including those whose callers are gone.
     pub(crate) fn calls(&self) -> usize {
         self.backlog.calls()
     }
 
-    /// Bytes of writes that wait for room.
+    /// Bytes of parked writes.
     pub(crate) fn parked_bytes(&self) -> usize {
         self.worker.parked_bytes()
     }
 
-    /// Writes that wait for room.
+    /// Number of parked writes.
     pub(crate) fn parked_writes(&self) -> usize {
         self.worker.parked()
     }
 
-    /// Writes that are done and whose writers pause.
+    /// Number of completed writes whose replies are held because their writers are throttled.
     pub(crate) fn paused_writes(&self) -> usize {
         self.worker.paused.len()
     }
 
-    /// The kernel's numbers of the nodes that somebody may have written to by way of a mapping.
+    /// Node numbers of files that may have been modified through a mapping.
     pub(crate) fn mapped_nodes(&self) -> Vec<u64> {
         self.nodes.mapped().iter().map(|node| node.id()).collect()
     }
 
-    /// The kernel is gone: nothing is known and open any more, and nobody waits.
+    /// The connection is gone: drops all nodes and handles, and ends the worker.
     pub(crate) fn tear_down(&self) {
         self.worker.stop();
         self.handles.clear();

@@ -1,4 +1,4 @@
-//! Names: found, made, moved and removed.
+//! Directory entries: lookup, creation, rename and removal.
 
 use std::ffi::OsStr;
 
@@ -23,22 +23,22 @@ const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
 
-/// On whose behalf a request makes something.
+/// Owner and umask of what a request creates.
 pub(super) fn creator(header: &RequestHeader, umask: u32) -> Creator {
     Creator { uid: header.uid, gid: header.gid, umask }
 }
 
 impl Volume {
-    /// The node of an inode that was found or made in `dir`: one lookup of it.
+    /// The node of an inode that was found or created in `dir`, with one lookup.
     fn node_in(&self, dir: &Node, inode: InodeRef) -> Result<Arc<Node>, Failure> {
-        // A root that is found in a directory is a loop in the backend.
+        // A directory that contains the root is a loop in the backend.
         let node = self.nodes.look_up(inode).ok_or(Errno::LOOP)?;
         node.parent_ino.store(dir.inode.id().ino, Ordering::Relaxed);
         Ok(node)
     }
 
-    /// The entry of an inode that was found in `dir`. Its attributes are as fresh as the kernel will take
-    /// them for: a file that was changed by somebody else is noticed here.
+    /// The entry of an inode that was found in `dir`. Since the kernel will cache the attributes from now, a file is
+    /// revalidated first, and changes from outside are detected here.
     pub(super) fn entry(&self, dir: &Node, inode: InodeRef) -> Result<EntryOut, Failure> {
         if inode.kind() == NodeKind::File {
             self.revalidate(&inode)?;
@@ -68,7 +68,7 @@ impl Volume {
         Ok(Answer::Entry(entry_out(&*self.node_in(dir, inode)?)))
     }
 
-    /// What MKNOD makes.
+    /// The kind of node that MKNOD creates.
     pub(super) fn new_node(args: &MknodIn) -> NewNode {
         if FileType::from_raw_mode(args.mode) == FileType::RegularFile {
             return NewNode::File;
@@ -76,7 +76,7 @@ impl Volume {
         NewNode::Special { type_bits: args.mode & 0o170_000, rdev: rdev_from_wire(args.rdev) }
     }
 
-    /// CREATE: makes a file and opens it.
+    /// CREATE: creates a file and opens it.
     pub(super) fn create(
         &self,
         dir: &Node,
@@ -85,13 +85,13 @@ impl Volume {
         creator: Creator,
         opener: &Opener,
     ) -> Result<Answer, Failure> {
-        // No file is left behind by who may not open it.
+        // If the open would be refused, do not leave a file behind.
         self.sb.check_may_open_new(&opener.memcg)?;
         let make = || self.sb.make_as(&dir.inode, name, NewNode::File, args.mode & 0o7777, creator);
         let inode = match self.unfrozen(make) {
             Ok(inode) => inode,
-            // Somebody else was faster. The kernel takes what CREATE opens for new and checks no permission, so
-            // it must look the name up again.
+            // Another request was faster. For the kernel, CREATE always opens a new file and needs no permission check,
+            // so the kernel must look the name up again.
             Err(error) if error.kind() == ErrorKind::Exists && !is_exclusive(args.flags) => {
                 return Err(Errno::STALE.into());
             }
@@ -100,7 +100,7 @@ impl Volume {
         self.open_new(dir, inode, args.flags, opener)
     }
 
-    /// TMPFILE: makes a file without a name and opens it.
+    /// TMPFILE: creates a file without a name and opens it.
     pub(super) fn tmpfile(
         &self,
         dir: &Node,
@@ -162,12 +162,12 @@ impl Volume {
         Ok(Answer::Done)
     }
 
-    /// Fetches what only the kernel has of a file, stored through mappings.
+    /// Flushes stores through mappings that only the kernel has.
     fn flush_mapped_pages(&self, inode: &InodeRef) {
         let node = self.nodes.number_of(inode.id()).and_then(|number| self.nodes.get(number));
         let Some(node) = node.filter(|node| node.kernel_pages.is_mapped()) else { return };
         if let Some(Err(errno)) = self.notifier.get().map(|notifier| notifier.flush_pages(node.id())) {
-            tracing::warn!(%errno, "the kernel kept stores to a file that takes another's place");
+            tracing::warn!(%errno, "cannot flush the mappings of a file that replaces another: its stores follow later");
         }
     }
 

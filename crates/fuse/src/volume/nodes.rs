@@ -1,19 +1,20 @@
-//! The nodes that the kernel knows: its numbers for inodes, and how often it has been told of each.
+//! The nodes that the kernel knows: node numbers for inodes, and lookup counts.
 //!
 //! # Numbers
-//! Where the backend's handle of an inode is a number ([`FileHandle::number`](slackwater::backend::FileHandle::number)),
-//! the kernel gets that one. It stays the same for as long as the inode exists, so the kernel may ask for it when it and
-//! we have forgotten the inode, and after another mount: a file handle that a program or an NFS client kept is such a
-//! number. Other inodes are counted, and their numbers lead nowhere once they are forgotten.
+//! If the backend's handle of an inode is a number ([`FileHandle::number`](slackwater::backend::FileHandle::number)),
+//! the kernel gets that number as the node number. It is the same for as long as the inode exists. The kernel may
+//! therefore ask for it after both sides have forgotten the inode, or after another mount: a file handle kept by a
+//! program or an NFS client contains this number. Other inodes are numbered by a counter, and such a number is stale
+//! once it is forgotten.
 //!
 //! # Invariants
-//! K1. One inode has one number while the kernel knows it, whichever name it was found by. A pair of number and
-//!     generation is never given to another inode: `generation` is 0 where the number is the backend's, and of this mount
-//!     alone where it was counted.
-//! K2. `lookups` is what the kernel will give back by FORGET; it changes under the shard's lock only. At 0
-//!     the node leaves the table, and its reference to the inode is dropped outside the lock.
-//! K3. A number says in which shard its node is, as does the inode's number in the backend, and both maps of a shard
-//!     change together. Numbers below [`SHARDS`] are the root's and the [probe](crate::coherence)'s.
+//! K1. An inode has one number while the kernel knows it, whichever name it was found by. A pair of number and
+//!     generation is never given to another inode. `generation` is 0 where the number is the backend's, and specific to
+//!     this mount where it was counted.
+//! K2. `lookups` is the count that the kernel will return by FORGET; it changes only under the shard's lock. At 0 the
+//!     node leaves the table, and its reference to the inode is dropped outside the lock.
+//! K3. The node number and the inode's number in the backend both determine the shard, and the two maps of a shard
+//!     change together. Numbers below [`SHARDS`] belong to the root and the [probe](crate::coherence).
 //!
 //! # Lock order
 //! A shard's lock is a leaf.
@@ -32,12 +33,12 @@ use crate::volume::dontcache::DontcacheState;
 use crate::volume::kernel_pages::KernelPages;
 use crate::volume::lock_order::LEAF;
 
-/// Shards of the table: enough that two threads seldom meet.
+/// Shards of the table: enough that threads rarely contend.
 const SHARDS: u64 = 32;
 
-/// Nodes that are gone are some MiB of memory from this number on.
+/// A drop by this many nodes frees some MiB of memory.
 const SHRINK_MIN: usize = 4096;
-/// A shard that never had more nodes keeps its memory.
+/// A shard's maps below this capacity are not shrunk.
 const CAPACITY_MIN: usize = 64;
 
 /// Generation of a node whose number is the backend's.
@@ -50,17 +51,17 @@ pub(super) struct Node {
     generation: u32,
     pub(super) inode: InodeRef,
     lookups: AtomicU64,
-    /// Handles that may write, mapped pages included: what a sync mapped_flush out.
+    /// Handles open for writing; while there are any, a flag that forbids writing cannot be set.
     pub(super) writers: AtomicU32,
-    /// What is written beside mappings of it.
+    /// Its pages in the kernel's page cache, and the ranges written around them.
     pub(super) kernel_pages: KernelPages,
-    /// Writes that are parked; later ones queue behind them.
+    /// Number of parked writes; later ones queue behind them.
     pub(super) parked: AtomicU32,
-    /// Cut to nothing, and not written back since: what is written next replaces what was there.
+    /// Truncated to zero and not yet written back: the next data replaces what the backend has.
     pub(super) emptied: AtomicBool,
-    /// Whether it is to stay out of the cache, as it says itself.
+    /// Whether it stays out of the cache, as set on the file itself.
     pub(super) dontcache: DontcacheState,
-    /// Number of the directory in which it was found last, for `..`.
+    /// Inode number of the directory in which it was last found, for `..`.
     pub(super) parent_ino: AtomicU64,
 }
 
@@ -81,7 +82,7 @@ impl Node {
         })
     }
 
-    /// The kernel's number.
+    /// The kernel's number for it.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
@@ -90,13 +91,13 @@ impl Node {
         self.id == ROOT_ID
     }
 
-    /// What tells it from other nodes of its number.
+    /// Distinguishes it from other nodes with the same number.
     pub(super) fn generation(&self) -> u32 {
         self.generation
     }
 }
 
-/// Where an inode's node is.
+/// Where an inode's node is in the table.
 #[derive(Copy, Clone)]
 struct Hash {
     shard: u64,
@@ -106,19 +107,19 @@ struct Hash {
 #[derive(Default)]
 struct Shard {
     by_id: HashMap<u64, Arc<Node>>,
-    /// By [`Nodes::hash`]; a node knows its inode.
+    /// Hashed by [`Nodes::hash`]; a node knows its inode.
     by_inode: HashTable<Arc<Node>>,
 }
 
-/// Every node that the kernel knows.
+/// All nodes that the kernel knows.
 pub(super) struct Nodes {
     root: NodeId,
     shards: Vec<RwLock<Shard>>,
     next: AtomicU64,
     count: AtomicUsize,
-    /// Most that there have been since they have last [fallen](Self::has_shrunk).
+    /// Highest count since the last [drop](Self::has_shrunk).
     peak: AtomicUsize,
-    /// Of nodes that are counted.
+    /// Generation of counted nodes.
     generation: u32,
     hasher: RandomState,
 }
@@ -157,8 +158,8 @@ impl Nodes {
         Hash { shard: inode.ino % SHARDS, within: self.hasher.hash_one(inode) }
     }
 
-    /// The node of `inode`, with one lookup more. It is new if the kernel did not know the inode. The root has
-    /// no names, so it is not found here.
+    /// The node of `inode`, with its lookup count raised by one; created if the kernel did not know the inode. `None`
+    /// for the root, which is not found under a name.
     pub(super) fn look_up(&self, inode: InodeRef) -> Option<Arc<Node>> {
         if inode.id() == self.root {
             return None;
@@ -168,7 +169,7 @@ impl Nodes {
         if let Some(node) = shard.find(hash, inode.id()) {
             let node = Arc::clone(node);
             node.lookups.fetch_add(1, Ordering::Relaxed);
-            drop(shard); // `inode` is dropped after it
+            drop(shard); // `inode` is dropped after the lock
             return Some(node);
         }
         let node = Node::new(self.number_for(&shard, &inode), inode);
@@ -183,7 +184,7 @@ impl Nodes {
         Some(node)
     }
 
-    /// Number and generation of a node that the kernel did not know.
+    /// Number and generation for a node that the kernel did not know.
     fn number_for(&self, shard: &Shard, inode: &InodeRef) -> (u64, u32) {
         let of_shard = inode.id().ino % SHARDS;
         let is_free = |id: &u64| !shard.by_id.contains_key(id);
@@ -193,7 +194,7 @@ impl Nodes {
         number.map_or_else(|| (counted(), self.generation), |number| (number, BACKEND_GENERATION))
     }
 
-    /// The kernel gives lookups back.
+    /// FORGET: the kernel returns lookups.
     pub(super) fn forget(&self, id: u64, lookups: u64) {
         if id == ROOT_ID {
             return;
@@ -212,17 +213,17 @@ impl Nodes {
             shard.shrink(|node| self.hash(node.inode.id()).within);
             removed
         };
-        drop(forgotten); // may be the last user of the inode, which drops pages
+        drop(forgotten); // may be the last reference to the inode, which drops pages
     }
 
-    /// Whether there are far fewer than there have been. True once for each such fall.
+    /// Whether the count has dropped far below its peak. Returns true once for each such drop.
     pub(super) fn has_shrunk(&self) -> bool {
         let (count, peak) = (self.count.load(Ordering::Relaxed), self.peak.load(Ordering::Relaxed));
         let has_shrunk = count <= peak / 2 && peak - count >= SHRINK_MIN;
         has_shrunk && self.peak.compare_exchange(peak, count, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Nodes of which the kernel may hold pages that were stored to.
+    /// Nodes of which the kernel may hold modified pages.
     pub(super) fn mapped(&self) -> Vec<Arc<Node>> {
         let is_mapped = |node: &&Arc<Node>| node.kernel_pages.is_mapped();
         self.shards
@@ -231,7 +232,7 @@ impl Nodes {
             .collect()
     }
 
-    /// Forgets every node, the root too: the kernel is gone.
+    /// Drops all nodes, including the root: the connection is gone.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let forgotten = std::mem::take(&mut *shard.write());
@@ -256,7 +257,7 @@ impl Shard {
         Some((node, same))
     }
 
-    /// Gives room back that is no longer needed; seldom enough that a removal costs what it did.
+    /// Releases unused capacity, rarely enough that the amortised cost of a removal stays the same.
     fn shrink(&mut self, hash_of: impl Fn(&Arc<Node>) -> u64) {
         let len = self.by_id.len();
         if self.by_id.capacity() > CAPACITY_MIN && len < self.by_id.capacity() / 8 {

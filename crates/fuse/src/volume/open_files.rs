@@ -1,4 +1,4 @@
-//! Open files: opened, closed, made durable.
+//! Open files: open, close and fsync.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -14,14 +14,14 @@ use crate::volume::errno::{self, Failure};
 use crate::volume::flags::check_protection;
 use crate::volume::nodes::Node;
 
-/// Bit of FSYNC and FSYNCDIR: the data only.
+/// Flag of FSYNC and FSYNCDIR: data only.
 const FSYNC_DATA: u32 = 1;
 
-/// Who opens a file.
+/// The process that opens a file.
 pub(super) struct Opener {
-    /// For whom it is open.
+    /// The tenant that the open file is charged to.
     pub(super) memcg: Arc<Memcg>,
-    /// Whether the tenant says that what it reads and writes is to stay out of the cache.
+    /// Whether the tenant's reads and writes stay out of the cache, if the tenant says so.
     pub(super) dontcache: Option<bool>,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct OpenFile {
     pub(super) node: Arc<Node>,
     pub(super) file: File,
     is_writable: bool,
-    /// Whether a mapping of it can be stored to.
+    /// Whether a shared mapping of it can be written to.
     can_map: bool,
-    /// Somebody has read through it.
+    /// Whether something was read through it.
     has_reader: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl OpenFile {
         Self { node: Arc::clone(node), file, is_writable, can_map, has_reader: AtomicBool::new(false) }
     }
 
-    /// Names the tenant that reads through it when that begins; `tenant` is asked then.
+    /// Sets the tenant that reads through it, on the first read; `tenant` is called only then.
     pub(super) fn begin_reading(&self, tenant: impl FnOnce() -> Option<Arc<Memcg>>) {
         if !self.has_reader.load(Ordering::Relaxed)
             && !self.has_reader.swap(true, Ordering::Relaxed)
@@ -59,8 +59,8 @@ impl OpenFile {
         }
     }
 
-    /// Whether closing it has to wait for the backend: the file was emptied and written anew, and who does
-    /// that expects either the old or the new bytes after a crash. Kernel: `auto_da_alloc`.
+    /// Whether closing it must wait for the backend: the file was truncated and rewritten, and a program that does so
+    /// expects either the old or the new data after a crash. Kernel: `auto_da_alloc`.
     pub(super) fn flushes_on_close(&self) -> bool {
         self.is_writable && self.node.emptied.load(Ordering::Acquire)
     }
@@ -85,7 +85,7 @@ impl Drop for OpenFile {
 }
 
 impl Volume {
-    /// OPEN. The kernel has checked permissions, and asks for the truncation with the same request.
+    /// OPEN. The kernel has checked permissions, and requests truncation in the same request.
     pub(super) fn open(&self, node: &Arc<Node>, args: &OpenIn, opener: &Opener) -> Result<Answer, Failure> {
         self.load_dontcache(node);
         let (handle, open_flags) = self.open_handle(node, args.flags, opener)?;
@@ -112,15 +112,15 @@ impl Volume {
         Ok(())
     }
 
-    /// A new handle for a node, and what the kernel may do with it.
+    /// A new handle for a node, and the kernel's flags for it.
     ///
-    /// Who writes goes around the kernel's pages, several at a time, so that each write is seen with its
-    /// writer. Who only reads uses them, as long as the file is as the kernel knows it, and the kernel drops what
-    /// is written around them ([`coherence`](crate::coherence)); there is nothing to say when he closes it. Of a file that is
-    /// to stay out of the cache only what is mapped is among them.
+    /// Writers bypass the kernel's page cache, in parallel, so that each write arrives with its writer's identity.
+    /// Readers use the page cache if the file is as the kernel knows it and the kernel drops pages that are written
+    /// around ([`coherence`](crate::coherence)). Closing such a file needs no request. For a file that stays out of the
+    /// cache, only mapped pages are cached by the kernel.
     pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32, opener: &Opener) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
-        // Close-to-open: who opens a file sees what was there a moment ago.
+        // Close-to-open consistency: an open sees the current state of the file.
         let (_, is_changed) = self.revalidate(&node.inode)?;
         let file = self.unfrozen(|| File::open_for(&node.inode, &opener.memcg))?;
         let open = OpenFile::new(node, file, flags);
@@ -142,11 +142,11 @@ impl Volume {
         Ok((self.handles.add_file(Arc::new(open)), open_flags))
     }
 
-    /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports what went wrong since the last
-    /// fsync and does not take it as heard, as NFS does: nobody sees the result at an exit.
+    /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports errors since the last fsync
+    /// without consuming them, as NFS does: at an exit the result is ignored.
     pub(super) fn flush(&self, open: &OpenFile) -> Result<Answer, Failure> {
         if open.flushes_on_close() && open.node.emptied.swap(false, Ordering::AcqRel) {
-            // Its failure is an event like any other; the data is kept.
+            // A failure is latched like any other; the data is kept.
             let _ = open.file.write_back();
         }
         open.check_errors()?;
@@ -159,7 +159,7 @@ impl Volume {
         Ok(Answer::Done)
     }
 
-    /// Makes an open file durable.
+    /// Makes an open file's data durable.
     pub(super) fn sync_file(&self, open: &OpenFile, scope: SyncScope) -> Result<(), Failure> {
         match scope {
             SyncScope::Data => open.file.fdatasync()?,

@@ -1,11 +1,11 @@
-//! Replies that are held until their writer may go on. The bytes are taken: an interrupt, a forced unmount and the end of
-//! the volume send the reply at once, with their number.
+//! Replies held back until their throttled writers may continue. The bytes are already taken: an interrupt, a forced
+//! unmount and the end of the volume send the reply at once, with the full count.
 //!
 //! # Invariants
-//! U1. A held reply has no payload. So thousands of throttled writers cost their replies, and no thread.
+//! U1. A held reply has no payload. So thousands of throttled writers cost one reply each, and no thread.
 //!
 //! # Lock order
-//! The lock is a leaf: a reply is taken out to be sent.
+//! The lock is a leaf: a reply is removed from the table before it is sent.
 //!
 //! # Kernel counterpart
 //! `balance_dirty_pages`, which sleeps.
@@ -23,7 +23,7 @@ use crate::volume::lock_order::LEAF;
 use crate::volume::writes::Write;
 
 struct Paused {
-    /// It is to be asked again before the reply is sent.
+    /// The pause is computed again before the reply is sent.
     rechecks: bool,
     waiting: PendingCall,
     write: Write,
@@ -31,9 +31,9 @@ struct Paused {
 
 #[derive(Default)]
 struct Replies {
-    /// By when they are due, then by arrival.
+    /// Ordered by due time, then by arrival.
     paused: BTreeMap<(Tick, u64), Paused>,
-    /// How many there have been.
+    /// Number of replies held so far.
     count: u64,
 }
 
@@ -51,17 +51,17 @@ impl PausedReplies {
         Self(Mutex::new(LEAF, Replies::default()))
     }
 
-    /// How many there are.
+    /// Number of held replies.
     pub(super) fn len(&self) -> usize {
         self.0.lock().paused.len()
     }
 
-    /// When the next is due.
+    /// When the next one is due.
     pub(super) fn first(&self) -> Option<Tick> {
         self.0.lock().first()
     }
 
-    /// Adds one; true if it is the first that is due.
+    /// Adds one. Returns true if it is now the first one due.
     fn push(&self, due: Tick, paused: Paused) -> bool {
         let mut replies = self.0.lock();
         let is_first = replies.first().is_none_or(|first| due < first);
@@ -92,7 +92,7 @@ impl Volume {
         }
     }
 
-    /// The bytes of a write are taken that may have waited for it: its reply, when its writer may go on.
+    /// Completes a write whose bytes are taken: replies when its writer may continue.
     pub(super) fn finish_write(self: &Arc<Self>, waiting: PendingCall, write: Write) {
         let pause = write.pause();
         self.pause_write(waiting, write, pause);
@@ -102,7 +102,7 @@ impl Volume {
         self.finish(waiting, Ok(Answer::Written(write.taken as u32)));
     }
 
-    /// Sends what is due; or everything, once the volume refuses or ends.
+    /// Sends the replies that are due; with `all`, every one, since the volume refuses requests or ends.
     pub(super) fn send_paused(self: &Arc<Self>, all: bool) {
         let now = if all { Tick::MAX } else { self.sb.now() };
         while let Some(Paused { rechecks, waiting, write }) = self.worker.paused.take_due(now) {

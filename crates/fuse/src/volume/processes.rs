@@ -1,9 +1,9 @@
-//! What `/proc` says of processes: who is being killed.
+//! Whether a process is being killed, from `/proc`.
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// Whether thread `pid` will die as soon as it is let go: SIGKILL is pending for it or its process. The kernel
-/// makes that so for every signal that ends the process, unless it dumps core. 0 is nobody.
+/// Whether thread `pid` has SIGKILL pending, for itself or its process. The kernel turns every fatal signal into
+/// SIGKILL, unless it dumps core. False for thread 0.
 pub(super) fn fatal_signal_pending(pid: u32) -> bool {
     pid != 0 && status(pid).is_some_and(|status| has_sigkill(&status))
 }
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_not_being_killed_and_nobody_is_nobody() {
+    fn no_fatal_signal_is_pending_for_this_process_nor_for_pid_0() {
         assert!(!fatal_signal_pending(rustix::process::getpid().as_raw_nonzero().get() as u32));
         assert!(!fatal_signal_pending(0));
     }

@@ -1,11 +1,16 @@
-//! Memory is short: the kernel is asked to give up nodes that nobody uses.
+//! Asking the kernel to drop unused nodes when memory is short.
 //!
-//! An inode is here for as long as the kernel has a number for it, and the kernel lets go of a name that nobody uses only
-//! when it is short of memory itself. Who looked at a million files once keeps a million inodes here, where they are not
-//! the kernel's memory and no reason for it to hurry. So it is asked, and what it gives up comes back by FORGET, as ever.
+//! An inode stays in memory for as long as the kernel has a number for it, and the kernel drops an unused name only
+//! when it is itself short of memory. A program that has looked at a million files leaves a million inodes here. They
+//! An inode stays in memory for as long as the kernel has a number for it, and the kernel drops an unused name only
+//! when it is itself short of memory. A program that has looked at a million files leaves a million inodes here. They
+//! are not kernel memory, so the kernel feels no pressure to drop them. The volume therefore asks for it. The kernel
+//! sends FORGETs for the nodes that it drops, as usual.
+//! kernel drops comes back by FORGET, as usual.
 //!
-//! It is asked by PRUNE alone, which takes only what nobody uses. What older kernels have takes names whether they are in
-//! use or not, and with a name whatever is mounted on it, in any namespace. There the kernel's own need has to do.
+//! Only PRUNE is used, since it affects unused nodes alone. The notifications of older kernels also drop names that are
+//! in use, together with everything mounted on them, in any namespace. On those kernels nodes are dropped only under
+//! the kernel's own memory pressure.
 //!
 //! # Kernel counterpart
 //! `fuse_notify_prune`, `d_prune_aliases`.
@@ -20,13 +25,13 @@ use crate::volume::Volume;
 /// Linux 6.18.
 const PRUNE_SINCE_MINOR: u32 = 45;
 
-/// Whether the kernel has the notification.
+/// Whether the kernel supports the notification.
 pub(super) const fn has_prune(negotiated: &Negotiated) -> bool {
     negotiated.minor >= PRUNE_SINCE_MINOR
 }
 
 impl Volume {
-    /// Has the engine ask here for inodes when memory is short, if the kernel can be asked.
+    /// Lets the engine ask for inodes when memory is short, if the kernel supports it.
     pub(crate) fn register_prune_hook(self: &Arc<Self>) {
         if self.pruner.get().is_some() {
             let volume = Arc::downgrade(self);
@@ -35,11 +40,11 @@ impl Volume {
         }
     }
 
-    /// Asks the kernel to give up what it knows of `inodes`. Returns of how many it was asked, of which it keeps those that
-    /// are in use; the others are forgotten a little later.
+    /// Asks the kernel to drop what it knows of `inodes`. Returns the number of inodes it was asked for. The kernel
+    /// keeps those that are in use; FORGETs for the others come a little later.
     ///
     /// # Blocking
-    /// Never: another thread asks.
+    /// Never: another thread sends the notification.
     fn prune(&self, inodes: &[NodeId]) -> usize {
         let Some(notifier) = self.pruner.get() else { return 0 };
         let known = inodes.iter().filter_map(|inode| self.nodes.number_of(*inode));

@@ -1,7 +1,7 @@
-//! Memory for what is read by way of the backend: one buffer per thread, kept between requests.
+//! Buffers for reads through the backend: one per thread, kept between requests.
 //!
-//! It is as long as the longest read of its thread, 1 MiB at most, and goes with the thread. What an earlier read has
-//! left in it is overwritten or cut off before the buffer is sent.
+//! A buffer is as long as the longest read of its thread, at most 1 MiB, and is freed when the thread ends. Data left
+//! from an earlier read is overwritten or cut off before the buffer is sent.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ thread_local! {
     static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The first `len` bytes of a thread's buffer. Wherever it is dropped, that thread keeps it.
+/// The first `len` bytes of a thread's buffer. The thread that drops it keeps it.
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
@@ -20,7 +20,7 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// `len` bytes of any content.
+    /// Takes `len` bytes of arbitrary content.
     pub(super) fn take(len: usize) -> Self {
         let mut bytes = KEPT.take();
         if bytes.len() < len {
@@ -29,7 +29,7 @@ impl ReadBuffer {
         Self { bytes, len }
     }
 
-    /// Cuts off what is behind `len`.
+    /// Limits the buffer to `len` bytes.
     pub(super) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -51,7 +51,7 @@ impl DerefMut for ReadBuffer {
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        // The thread may be at its end.
+        // The thread may be ending.
         let _ = KEPT.try_with(|kept| kept.set(std::mem::take(&mut self.bytes)));
     }
 }

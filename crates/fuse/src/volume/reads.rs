@@ -1,4 +1,4 @@
-//! Reading, and what else is asked of an open file's bytes: holes, space, copies.
+//! Reads, and other operations on the data of an open file: holes, allocation, copies.
 
 use std::io::IoSlice;
 
@@ -18,21 +18,21 @@ use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
 use crate::volume::read_buffer::ReadBuffer;
 
-/// Pages of 1 MiB that need not begin at one.
+/// Slices of a 1 MiB read that does not begin on a page.
 const SLICES_MAX: usize = 257;
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
-/// Of lseek(2); the others are the kernel's.
+/// lseek(2) with data and holes; the kernel handles the other modes.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl Volume {
-    /// READ out of the cache, straight from its frames. Gives the reply back if something is not there.
+    /// READ from the cache, straight from its frames. Returns the reply if some page is not cached.
     pub(super) fn read_cached(open: &OpenFile, flags: ReadFlags, args: &ReadIn, reply: Reply) -> Option<Reply> {
         let mut reply = Some(reply);
         open.file.peek_with(flags, args.offset, args.size as usize, |slices| {
@@ -45,7 +45,7 @@ impl Volume {
         reply
     }
 
-    /// READ by way of the backend.
+    /// READ through the backend.
     pub(super) fn read(
         &self,
         open: &OpenFile,
@@ -95,8 +95,8 @@ impl Volume {
         Ok(Answer::Done)
     }
 
-    /// Takes setuid and setgid away from a file that somebody but root changes. Of these requests the kernel does not say
-    /// whether the caller may keep them.
+    /// Clears setuid and setgid on a file that a user other than root changes. For these requests the kernel does not
+    /// report whether the caller may keep them.
     fn kill_suidgid_for(&self, node: &Node, header: &RequestHeader) -> Result<(), Failure> {
         if header.uid != 0 {
             self.unfrozen(|| self.sb.kill_suidgid(&node.inode))?;
@@ -104,9 +104,11 @@ impl Volume {
         Ok(())
     }
 
-    /// COPY_FILE_RANGE within the volume, through the cache. Where there is no room for a single byte the kernel
-    /// is told to copy by itself: its writes can be parked, this cannot. So it is for a file that is mapped: after a copy
-    /// the kernel drops its pages with all that was stored to them.
+    /// COPY_FILE_RANGE within the volume, through the cache. If there is no frame for a single byte, the request is
+    /// refused, and the kernel copies by reads and writes instead: its writes can be parked, this request cannot. The
+    /// same applies to a mapped destination: after a copy the kernel drops its pages with all stores to them.
+    /// to copy by reads and writes instead: its writes can be parked, this request cannot. The same applies to a mapped
+    /// destination: after a copy the kernel drops its pages with all stores to them.
     pub(super) fn copy_file_range(
         &self,
         args: &CopyFileRangeIn,
@@ -120,7 +122,7 @@ impl Volume {
         let (reads, writes) = (self.read_flags(&from.node, header), self.write_flags(&to.node, header));
         let charged = charged.unwrap_or_else(|| to.file.memcg());
         self.kill_suidgid_for(&to.node, header)?;
-        // A count has 32 bits, and is to be that of whole pieces.
+        // The count has 32 bits, and should be a whole number of chunks.
         let len = args.len.min(u64::from(u32::MAX) & !(COPY_CHUNK_BYTES - 1));
         let mut piece = vec![0; len.min(COPY_CHUNK_BYTES) as usize];
         let mut done = 0;

@@ -1,23 +1,26 @@
-//! One thread per volume for all who wait: writes that are parked until there is room, pages of mappings that are
-//! ([`super::mapped_writes`]), stores that only the kernel has ([`super::mapped_flush`]), replies that are held until their time
-//! ([`super::paused`]), and callers that were interrupted and may be killed later. It is started for the first who
-//! waits, and leaves after ten seconds in which nobody did: there may be thousands of volumes, most of them idle.
+//! One worker thread per volume for everything that waits. It retries parked writes when frames become free, and pages
+//! from mappings ([`super::mapped_writes`]). It flushes stores that only the kernel has ([`super::mapped_flush`]) and
+//! sends held replies when they are due ([`super::paused`]). It also watches interrupted callers, which may be killed
+//! later. It is started on demand and exits after ten idle seconds, since there may be thousands of volumes, most of
+//! them idle.
 //!
 //! # Invariants
-//! A1. Parked writes of a tenant are tried in the order in which they came: who came later could only take the room
-//!     from who waits. Tenants take turns, since one may be at its limit while there is room for the others. The
-//!     worker never waits for a backend: a write that needs it goes to a thread of its own.
-//! A2. `Node::parked` counts a node's writes from when they are parked until they are answered, so that a
-//!     later write queues behind them.
-//! A3. The bytes of parked payload are at most [`TENANT_BYTES`] for a tenant, [`VOLUME_BYTES`] for a volume and
-//!     [`TOTAL_BYTES`] for the process, but for [`KEPT_BYTES`] of each write. What is not kept is not taken: the count is short.
-//! A4. While a write is parked or a reply is held there is a thread, or one is being started: it decides to leave under the
-//!     lock, and with nobody waiting. Where none can be started nobody waits: a write is answered as if a signal had come,
-//!     with what was taken of it or EINTR, so that its program tries again; and a held reply goes out. Only callers that
-//!     are watched, and pages of mappings, wait for the next thread.
+//! A1. Parked writes of a tenant are tried in order of arrival, so that a later write does not take a frame from an
+//!     earlier one. Tenants take turns, since one may be at its limit while there are frames for the others. The worker
+//!     never waits for a backend: a write that needs it goes to a thread of its own.
+//! A2. `Node::parked` counts a node's writes from when they are parked until they are answered, so that a later write
+//!     queues behind them.
+//! A3. Parked payload is limited to [`TENANT_BYTES`] per tenant, [`VOLUME_BYTES`] per volume and [`TOTAL_BYTES`] for
+//!     the process, except for [`KEPT_BYTES`] of each write. Payload that is not kept is not written: the count
+//!     returned is short.
+//! A4. While a write is parked or a reply is held, the worker runs or is being started. It decides to exit under the
+//!     lock, and only when nothing waits. If no thread can be started, each parked write is answered as if a signal had
+//!     come, with the count taken so far or EINTR, so that the program retries. Held replies are sent. Only watched
+//!     callers and pages from mappings wait for the next worker.
 //!
 //! # Lock order
-//! The queue's lock is above those of the held replies and of the pages alone: a write is taken out of the queue to be tried.
+//! The queue's lock comes before those of the held replies and of the mapped writes, and before no other. A write is
+//! taken out of the queue to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -37,24 +40,24 @@ use crate::volume::nodes::Node;
 use crate::volume::paused::PausedReplies;
 use crate::volume::writes::{Attempt, Write};
 
-/// Parked payload of one tenant on one volume; of the root tenant, as much as of the volume.
+/// Limit of one tenant's parked payload on one volume. The root tenant's limit is that of the volume.
 const TENANT_BYTES: usize = 16 << 20;
-/// Parked payload of one volume.
+/// Limit of one volume's parked payload.
 const VOLUME_BYTES: usize = 64 << 20;
-/// Parked payload of the process.
+/// Limit of the process's parked payload.
 const TOTAL_BYTES: usize = 256 << 20;
-/// What is kept of a write above these.
+/// Payload kept of each write beyond these limits.
 const KEPT_BYTES: usize = 64 << 10;
-/// Most threads of one volume for parked writes that have to wait for the backend.
+/// Limit of one volume's threads for parked writes that must wait for the backend.
 const THREADS_MAX: usize = 16;
-/// How often callers are looked after, and the longest that a missed wake-up can last.
+/// How often watched callers are checked; also the longest effect of a missed wake-up.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the thread waits for somebody before it leaves.
+/// How long the worker stays idle before it exits.
 const IDLE: Duration = Duration::from_secs(10);
 
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
-/// A write that waits for room.
+/// A write that waits for a free frame.
 struct ParkedWrite {
     waiting: PendingCall,
     write: Write,
@@ -62,7 +65,7 @@ struct ParkedWrite {
     _turn: NodeTurn,
 }
 
-/// A write's place behind others of its node (A2).
+/// A write's place behind earlier writes to its node (A2).
 struct NodeTurn(Arc<Node>);
 
 impl NodeTurn {
@@ -78,11 +81,11 @@ impl Drop for NodeTurn {
     }
 }
 
-/// Bytes of a parked write, counted in both budgets.
+/// Payload of a parked write, counted against all three limits.
 struct ParkedPayload {
-    /// Emptied when it is let go of before its write.
+    /// Emptied when the payload is discarded before its write.
     bytes: Vec<u8>,
-    /// What the write had taken before the first of them.
+    /// Bytes that the write had taken before these.
     base: usize,
     tenant: Arc<AtomicUsize>,
     volume: Arc<AtomicUsize>,
@@ -101,12 +104,12 @@ impl ParkedPayload {
         Self { bytes: kept.to_vec(), base: write.taken, tenant, volume: Arc::clone(volume) }
     }
 
-    /// What is left of it for `write`.
+    /// The part that `write` has not taken yet.
     fn left(&self, write: &Write) -> &[u8] {
         &self.bytes[write.taken - self.base..]
     }
 
-    /// Nothing is left for `write`.
+    /// Discards the payload; nothing is left for `write`.
     fn discard(&mut self, write: &Write) {
         self.uncount();
         (self.bytes, self.base) = (Vec::new(), write.taken);
@@ -125,7 +128,7 @@ impl Drop for ParkedPayload {
     }
 }
 
-/// Who waits on a volume.
+/// The worker of a volume, and what waits for it.
 pub(super) struct Worker {
     pub(super) paused: PausedReplies,
     pub(super) mapped_writes: MappedWrites,
@@ -133,11 +136,11 @@ pub(super) struct Worker {
     queue: Mutex<Queue>,
     changed: Condvar,
     parked_bytes: Arc<AtomicUsize>,
-    /// Threads of writes that wait for the backend.
+    /// Threads for parked writes that wait for the backend.
     blocking_threads: Arc<AtomicUsize>,
 }
 
-/// The parked writes of a tenant.
+/// The parked writes of one tenant.
 #[derive(Default)]
 struct TenantQueue {
     writes: VecDeque<ParkedWrite>,
@@ -146,12 +149,12 @@ struct TenantQueue {
 
 #[derive(Default)]
 struct Queue {
-    /// None of them empty.
+    /// No tenant's queue is empty.
     parked: BTreeMap<MemcgId, TenantQueue>,
     watched: Vec<Weak<Caller>>,
-    /// Somebody in the queue was let go.
+    /// A caller whose write may be parked was released.
     has_released: bool,
-    /// A4.
+    /// A worker runs or is being started (A4).
     has_thread: bool,
     stopping: bool,
 }
@@ -169,34 +172,34 @@ impl Worker {
         }
     }
 
-    /// Bytes of writes that are parked, and of pages from mappings.
+    /// Bytes of parked writes and of pages from mappings.
     pub(super) fn parked_bytes(&self) -> usize {
         self.parked_bytes.load(Ordering::Relaxed) + self.mapped_writes.bytes()
     }
 
-    /// One more thread for what has to wait for the backend, until the count is dropped.
+    /// Reserves a thread that may wait for the backend, until the guard is dropped. `None` at the limit.
     pub(super) fn reserve_thread(&self) -> Option<CountGuard> {
         (self.blocking_threads.load(Ordering::Relaxed) < THREADS_MAX).then(|| CountGuard::new(&self.blocking_threads))
     }
 
-    /// Writes that are parked; those that are being tried at this moment are not.
+    /// Number of parked writes, without those being tried at this moment.
     pub(super) fn parked(&self) -> usize {
         self.queue.lock().parked.values().map(|of| of.writes.len()).sum()
     }
 
-    /// Counts the payload that is parked for the tenant of `write`.
+    /// The counter of parked payload for the tenant of `write`.
     fn tenant_bytes(&self, write: &Write) -> Arc<AtomicUsize> {
         let queue = self.queue.lock();
         queue.parked.get(&write.memcg.id()).map(|of| Arc::clone(&of.bytes)).unwrap_or_default()
     }
 
-    /// Somebody was let go whose write may be parked.
+    /// A caller whose write may be parked was released.
     pub(super) fn caller_released(&self) {
         self.queue.lock().has_released = true;
         self.changed.notify_one();
     }
 
-    /// Ends the thread. Writes that are parked get EIO.
+    /// Ends the worker. Parked writes get EIO.
     pub(super) fn stop(&self) {
         self.queue.lock().stopping = true;
         self.changed.notify_one();
@@ -206,8 +209,8 @@ impl Worker {
         self.queue.lock().stopping
     }
 
-    /// Waits until somebody waits, and then until a held reply is due, if that is all. False when the thread is to leave:
-    /// nobody has come for a while, or this is the end.
+    /// Waits for work; if only held replies and flushes are pending, until the first is due. Returns false when the
+    /// worker must exit, after the idle time or because the volume ends.
     fn wait_for_work(&self, now: impl Fn() -> Tick) -> bool {
         let mut queue = self.queue.lock();
         loop {
@@ -216,7 +219,7 @@ impl Worker {
             if !queue.stopping && (is_parked || due == Some(Duration::ZERO)) {
                 return true;
             }
-            // ThreadCache to watch, and nothing that would wake the thread for them.
+            // Watched callers, with nothing else to wake the worker for them.
             let watched = (!queue.watched.is_empty()).then_some(RETRY_INTERVAL);
             let time = due.into_iter().chain(watched).min();
             let is_late = !queue.stopping && self.changed.wait_timeout(&mut queue, time.unwrap_or(IDLE));
@@ -231,7 +234,7 @@ impl Worker {
         }
     }
 
-    /// The tenants that have writes parked. Drops the writes whose callers were let go, for the memory they hold.
+    /// The tenants that have parked writes. Drops the writes of released callers, to free their payload.
     fn parked_tenants(&self) -> Vec<MemcgId> {
         let mut queue = self.queue.lock();
         if std::mem::take(&mut queue.has_released) {
@@ -252,7 +255,7 @@ impl Worker {
         queue.parked.keys().copied().collect()
     }
 
-    /// The write of `tenant` to be tried next.
+    /// The next write of `tenant` to try.
     fn next_write(&self, tenant: MemcgId) -> Option<ParkedWrite> {
         let mut queue = self.queue.lock();
         let of = queue.parked.get_mut(&tenant)?;
@@ -263,19 +266,19 @@ impl Worker {
         next
     }
 
-    /// There was no room for it: it is the first of its tenant again.
+    /// Puts a write that found no frame back at the head of its tenant's queue.
     fn put_back(&self, parked: ParkedWrite) {
         self.queue.lock().queue_of(&parked).writes.push_front(parked);
     }
 
-    /// The thread could not be started. The writes that have relied on it.
+    /// The worker could not be started: takes the parked writes that relied on it.
     fn take_stranded(&self) -> BTreeMap<MemcgId, TenantQueue> {
         let mut queue = self.queue.lock();
         queue.has_thread = false;
         std::mem::take(&mut queue.parked)
     }
 
-    /// Fails the writes that are parked: what holds their replies answers EIO when it is dropped.
+    /// Drops the parked writes; each held reply answers EIO when dropped.
     fn fail_parked(&self) {
         let failed = std::mem::take(&mut self.queue.lock().parked);
         drop(failed);
@@ -287,7 +290,8 @@ impl Queue {
         self.parked.is_empty() && self.watched.is_empty()
     }
 
-    /// Where `parked` belongs. What is counted for its tenant stays one count, also when the last write was out to be tried.
+    /// The queue that `parked` belongs to. The tenant keeps its byte counter even while its last write is out to be
+    /// tried.
     fn queue_of(&mut self, parked: &ParkedWrite) -> &mut TenantQueue {
         let bytes = &parked.payload.tenant;
         let of = || TenantQueue { bytes: Arc::clone(bytes), ..TenantQueue::default() };
@@ -296,7 +300,7 @@ impl Queue {
 }
 
 impl Volume {
-    /// Lets a write wait for room, with the bytes that are left of it.
+    /// Parks a write with the rest of its payload until a frame is free.
     pub(super) fn park(self: &Arc<Self>, waiting: PendingCall, write: Write, rest: &[u8]) {
         let tenant = self.worker.tenant_bytes(&write);
         let payload = ParkedPayload::keep(rest, &write, tenant, &self.worker.parked_bytes);
@@ -311,15 +315,15 @@ impl Volume {
         self.wake_worker_with(|queue| queue.watched.push(caller));
     }
 
-    /// A reply is due earlier than any before, a page of a mapping waits, or stores are to be asked for.
+    /// Wakes the worker: a reply is due earlier than any before, a page from a mapping waits, or a flush is scheduled.
     pub(super) fn wake_worker(self: &Arc<Self>) {
         self.wake_worker_with(|_| {});
     }
 
-    /// Somebody waits, whom `add` adds to the queue. A thread hears of it (A4).
+    /// Adds work to the queue by `add` and wakes the worker, or starts it (A4).
     fn wake_worker_with(self: &Arc<Self>, add: impl FnOnce(&mut Queue)) {
         let has_thread = {
-            // The others too: who is about to sleep for longer looks when the first is due under this lock.
+            // Also for replies and flushes: the worker reads the first due time under this lock before it sleeps.
             let mut queue = self.worker.queue.lock();
             add(&mut queue);
             std::mem::replace(&mut queue.has_thread, true)
@@ -330,7 +334,7 @@ impl Volume {
         }
         let volume = Arc::clone(self);
         if let Err(error) = thread::Builder::new().name("sw-worker".to_owned()).spawn(move || volume.run_worker()) {
-            tracing::warn!(%error, "no thread for writes that have to wait: their programs are to try again");
+            tracing::warn!(%error, "cannot start the worker thread: parked writes end early and their programs retry");
             for parked in self.worker.take_stranded().into_values().flat_map(|of| of.writes) {
                 let ParkedWrite { waiting, write, payload, _turn } = parked;
                 drop((payload, _turn));
@@ -340,7 +344,7 @@ impl Volume {
         }
     }
 
-    /// The thread, from when it is started until nobody waits or the volume ends.
+    /// The worker thread, from its start until it is idle or the volume ends.
     fn run_worker(self: &Arc<Self>) {
         while self.worker.wait_for_work(|| self.sb.now()) {
             self.send_paused(self.is_refusing());
@@ -369,14 +373,15 @@ impl Volume {
         }
     }
 
-    /// Tries a parked write. False when there is no room, and it is the first of the queue again.
+    /// Tries a parked write. Returns false if no frame was free; the write is then at the head of the queue again.
     fn retry(self: &Arc<Self>, mut parked: ParkedWrite) -> bool {
         let attempt = {
             let Some(mut state) = parked.waiting.lock() else { return true };
             let attempt = parked.write.attempt(parked.payload.left(&parked.write), false);
             state.parked = parked.write.early_count();
             if state.is_interrupted() {
-                parked.payload.discard(&parked.write); // it ends with what was taken, which is made durable first
+                // The write ends with the bytes taken so far, which are made durable first.
+                parked.payload.discard(&parked.write);
                 Attempt::Done
             } else {
                 attempt
@@ -404,11 +409,11 @@ impl Volume {
         true
     }
 
-    /// A1: what may wait for the backend leaves this thread. False when there is no other, and it is the first of the queue
-    /// again.
+    /// Continues a parked write on a thread that may wait for the backend (A1). Returns false if none can be started;
+    /// the write is then at the head of the queue again.
     fn retry_on_thread(self: &Arc<Self>, parked: ParkedWrite) -> bool {
         let (volume, one) = (Arc::clone(self), CountGuard::new(&self.worker.blocking_threads));
-        // What cannot be started takes everything with it that it was given, but for what is in here.
+        // If the thread cannot be started, its closure is dropped with all it owns; the write in here survives.
         let place = Arc::new(Mutex::new(LEAF, Some(parked)));
         let slowly = {
             let place = Arc::clone(&place);
@@ -423,7 +428,7 @@ impl Volume {
             }
         };
         let Err(error) = thread::Builder::new().name("sw-parked".to_owned()).spawn(slowly) else { return true };
-        tracing::warn!(%error, "no thread for a write that must wait for the backend: it is tried again");
+        tracing::warn!(%error, "cannot start a thread for a parked write that waits for the backend: it is retried");
         let parked = place.lock().take();
         parked.into_iter().for_each(|parked| self.worker.put_back(parked));
         false

@@ -1,5 +1,4 @@
-//! Writing: at once where that is possible, on a blocking thread where the backend must be asked, parked where
-//! there is no room.
+//! Writes: at once if possible, on a blocking thread if the backend must be asked, parked if no frame is free.
 
 use rustix::io::Errno;
 use slackwater::backend::SyncScope;
@@ -16,39 +15,39 @@ use crate::volume::errno::Failure;
 use crate::volume::kernel_pages::bytes_of;
 use crate::volume::open_files::OpenFile;
 
-/// A write, but for its bytes.
+/// A write without its payload.
 #[derive(Clone)]
 pub(super) struct Write {
     pub(super) open: Arc<OpenFile>,
-    /// Who pays for it.
+    /// The tenant it is charged to.
     pub(super) memcg: Arc<Memcg>,
     flags: WriteFlags,
-    /// Where the next byte goes.
+    /// Offset of the next byte.
     offset_bytes: u64,
     /// Bytes taken so far.
     pub(super) taken: usize,
     kills_suidgid: bool,
-    /// What is to be durable before the reply.
+    /// The scope that must be durable before the reply.
     sync: Option<SyncScope>,
 }
 
 /// How far a write got.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Attempt {
-    /// To its end, or to where it failed.
+    /// To its end, or to a failure after some bytes.
     Done,
-    /// No room.
+    /// No frame is free.
     NoRoom,
     /// The backend may be full.
     NoSpace,
-    /// The backend has to be asked first.
+    /// The backend must be asked first.
     WouldBlock,
-    /// Not at all.
+    /// Failed before the first byte.
     Failed(Failure),
 }
 
 impl Write {
-    /// The write that a request asks for.
+    /// The write that a request describes.
     pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, flags: WriteFlags, args: &WriteIn) -> Self {
         // The kernel adds RWF_SYNC and RWF_DSYNC of this write to the flags of the open file.
         let sync = match args.flags & open::SYNC {
@@ -60,27 +59,28 @@ impl Write {
         Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
     }
 
-    /// Whether nothing is left to do once its bytes are taken.
+    /// Whether the write is complete once its bytes are taken.
     pub(super) fn is_async(&self) -> bool {
         self.sync.is_none()
     }
 
-    /// How much of it may be acknowledged as it is, to end it early. `None`: what was taken is to be durable first.
+    /// The count that may be acknowledged now to end the write early. `None` if the bytes taken must be made durable
+    /// first.
     pub(super) fn early_count(&self) -> Option<usize> {
         (self.is_async() || self.taken == 0).then_some(self.taken)
     }
 
-    /// What its writer is to do before it writes on. What is to be durable before the reply has waited for that.
+    /// How long its writer must pause. A synchronous write has already waited for the backend.
     pub(super) fn pause(&self) -> Pause {
         if self.is_async() { self.open.file.balance_dirty_pages_for(&self.memcg) } else { Pause::None }
     }
 
-    /// Whether others of the file wait before it.
+    /// Whether earlier writes to the file are parked.
     pub(super) fn must_queue(&self) -> bool {
         self.open.node.parked.load(Ordering::Acquire) != 0
     }
 
-    /// Takes what can be taken of `rest`, the bytes that are left.
+    /// Takes as much of `rest`, the remaining bytes, as possible.
     pub(super) fn attempt(&mut self, rest: &[u8], may_block: bool) -> Attempt {
         let begun = self.taken;
         self.attempt_with(begun + rest.len(), may_block, |write| {
@@ -93,7 +93,7 @@ impl Write {
         })
     }
 
-    /// Takes what can be taken at once of what has landed.
+    /// Takes as much of a landed payload as possible without blocking.
     pub(super) fn attempt_landed(&mut self, landed: &mut Landed<'_>) -> Attempt {
         let len = landed.len();
         self.attempt_with(len, false, |write| {
@@ -124,7 +124,7 @@ impl Write {
                     self.offset_bytes += bytes as u64;
                 }
                 Ok(Written::NoSpace) => return Attempt::NoSpace,
-                // What the engine may answer in time is a reason to wait.
+                // Any answer that the engine may add is a reason to wait.
                 Ok(_) => return Attempt::NoRoom,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Attempt::WouldBlock,
                 Err(error) => return self.failed(error),
@@ -135,7 +135,7 @@ impl Write {
 
     fn failed(&self, error: FileError) -> Attempt {
         if matches!(error, FileError::NotMounted) {
-            Attempt::WouldBlock // frozen, as a rule; whoever may wait finds out
+            Attempt::WouldBlock // usually frozen; a thread that may wait finds out
         } else if self.taken > 0 {
             Attempt::Done
         } else {
@@ -163,12 +163,12 @@ impl Volume {
                 }
                 Attempt::NoSpace if is_confirmed => break Some(Failure(Errno::NOSPC)),
                 Attempt::NoSpace => {
-                    // What is dirty is taken to need space of its own, though it may go over bytes that have
-                    // some. Once it is written it is known; a failure to write it is somebody else's to hear.
+                    // Dirty pages are assumed to need new space, though they may overwrite allocated space. After
+                    // write-back the free space is known. If write-back fails, the files concerned report it.
                     let _ = self.sb.sync();
                     is_confirmed = true;
                 }
-                // Only a freeze is in the way of who may wait.
+                // For a thread that may wait, only a freeze is in the way.
                 Attempt::WouldBlock if self.wait_until_thawed() => {}
                 Attempt::WouldBlock => break Some(Failure(Errno::IO)),
                 Attempt::Failed(failure) => break Some(failure),
@@ -185,7 +185,7 @@ impl Volume {
         }
     }
 
-    /// The bytes are taken: what is answered, once they are as durable as asked.
+    /// The answer to a write whose bytes are taken, after making them as durable as requested.
     pub(super) fn complete(&self, write: &Write) -> Result<Answer, Failure> {
         if let Some(scope) = write.sync {
             self.sync_file(&write.open, scope)?;

@@ -1,14 +1,15 @@
-//! Extended attributes: passed to the backend as they are. One of them is ours as well ([`dontcache`]).
+//! Extended attributes: passed to the backend unchanged. One of them also controls caching ([`dontcache`]).
 //!
 //! # ACLs
-//! The kernel reads them here, keeps them as long as it keeps attributes, and checks permissions by them. The backend
-//! keeps mode and ACL in step: a new ACL changes the mode, a new mode the ACL's mask. Umask and default ACL are the
-//! backend's as well. What the kernel leaves to us is setgid, which a caller outside the file's group loses.
+//! The kernel reads ACLs through GETXATTR, caches them as long as attributes, and checks permissions with them. The
+//! backend keeps mode and ACL consistent: a new ACL changes the mode, a new mode the ACL's mask. It also applies the
+//! umask and default ACLs. The kernel leaves one thing to the server: clearing setgid when the caller is not in the
+//! file's group.
 //!
 //! # Other attributes of `system.`
-//! The kernel checks nobody's rights to them: it leaves that to the file system. A source sees our rights and not the
-//! caller's, so any user could change the ACLs of NFSv4, CIFS or NTFS. Only the two names above pass; every other name
-//! is unsupported, and is not listed.
+//! The kernel does not check permissions for these; it leaves that to the file system. The source sees the server's
+//! rights and not the caller's, so any user could change the ACLs of NFSv4, CIFS or NTFS. Only the two names above are
+//! passed on; every other name is unsupported and not listed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -34,11 +35,11 @@ const SYSTEM: &[u8] = b"system.";
 const ISGID: u32 = 0o2000;
 
 impl Volume {
-    /// GETXATTR: `size` 0 asks how long the value is.
+    /// GETXATTR: `size` 0 asks for the length of the value.
     pub(super) fn getxattr(&self, node: &Node, name: &OsStr, size: u32) -> Result<Answer, Failure> {
         check_passes(name)?;
         let value = self.sb.getxattr(&node.inode, name);
-        // A file system without ACLs. The kernel would refuse access for any error but this one.
+        // The source has no ACLs. For any other error than this one the kernel would refuse access.
         if is_acl(name) && value.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
             return Err(Errno::NODATA.into());
         }
@@ -74,7 +75,7 @@ impl Volume {
         self.unfrozen(|| self.sb.setxattr(inode, name, value, mode))?;
         self.xattr_changed(node, name);
         let mode = inode.attr().mode & 0o7777;
-        // The kernel sets the flag for default ACLs as well, which take nothing away from the directory itself.
+        // The kernel sets the flag for default ACLs as well, which do not affect access to the directory itself.
         let kills = args.setxattr_flags & setxattr::ACL_KILL_SGID != 0 && name == ACL_ACCESS;
         if kills && mode & ISGID != 0 {
             let change = AttrChange { mode: Some(mode & !ISGID), ..AttrChange::default() };
@@ -96,7 +97,7 @@ fn is_acl(name: &OsStr) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
-/// Whether the source is asked for attributes of this name.
+/// Whether attributes of this name are passed to the source.
 fn passes(name: &OsStr) -> bool {
     is_acl(name) || !name.as_bytes().starts_with(SYSTEM)
 }
