@@ -111,7 +111,7 @@ fn allocate(inode: &Arc<Inode>, mode: FallocateMode, bytes: Range<u64>) -> Resul
     }
     let clean = inode.is_clean(&inode.state.lock());
     inode.set_mtime(if clean { attr.mtime } else { sb.engine().clock.wall() });
-    sb.space.outdate();
+    sb.space.mark_stale();
     sb.note_progress();
     Ok(())
 }

@@ -34,7 +34,7 @@ impl SuperBlock {
     /// For the backend, if it is asked.
     pub fn revalidate(&self, inode: &InodeRef, max_age: Duration) -> Result<Attr, FileError> {
         self.alive()?;
-        if !inode.was_told_within(max_age) {
+        if !inode.is_fresh_within(max_age) {
             self.ask_again(inode)?;
         }
         Ok(inode.attr())
@@ -59,7 +59,7 @@ impl SuperBlock {
             inode.refresh_if_newer(&attr);
             return Ok(());
         };
-        if inode.kind() != NodeKind::File || !inode.is_foreign(&attr) {
+        if inode.kind() != NodeKind::File || !inode.shows_foreign_change(&attr) {
             inode.refresh(&attr, Some(quiet));
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl SuperBlock {
         if !inode.changes.is_still(quiet) {
             return Ok(()); // the next look asks again
         }
-        let is_foreign = inode.is_foreign(&attr); // V3
+        let is_foreign = inode.shows_foreign_change(&attr); // V3
         inode.refresh(&attr, Some(quiet));
         if !is_foreign {
             return Ok(());
@@ -79,7 +79,7 @@ impl SuperBlock {
             return Ok(());
         }
         tracing::debug!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(), "changed by somebody else");
-        inode.take_size(attr.size_bytes);
+        inode.adopt_size(attr.size_bytes);
         inode.set_mtime(attr.mtime);
         drop_pages(inode, PageIndex(0)..PageIndex(u64::MAX));
         Ok(())

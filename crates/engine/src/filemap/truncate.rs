@@ -64,7 +64,7 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
         turn = SetattrTurn::wait(inode);
         turn.send(node, change)?;
         cut.made();
-        sb.space.outdate();
+        sb.space.mark_stale();
     } else {
         turn = SetattrTurn::wait(inode);
         turn.send(node, change)?;

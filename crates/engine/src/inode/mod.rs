@@ -1,21 +1,20 @@
-//! A file, directory or link of a mounted volume, and what the cache knows of it.
+//! A file, directory or symbolic link of a mounted volume, and its cached state.
 //!
 //! # Invariants
-//! N1. `dirtied_when` is set exactly while the inode is dirty and no flusher has taken it since; that is
-//!     its age for the lists of its wb.
-//! N2. A dirty inode holds an open backend node and a record in the arena: both are taken before its first
-//!     page is dirtied, and given back when nothing of it is dirty or unstable and nobody has it open.
-//! N3. `meta` bits are set under the inode lock, and cleared when a call that carries their values has been
-//!     submitted; a failed call sets them again.
-//! N4. `size_bytes` changes only with `rwsem` held for writing; everybody may read it.
+//! N1. `dirtied_when` is set exactly while the inode is dirty and no flusher has taken it since. It is the inode's age
+//!     on the lists of its wb.
+//! N2. A dirty inode holds an open backend node and a record in the arena. Both are taken before its first page is
+//!     dirtied, and released when no page is dirty or unstable and the file is not open.
+//! N3. `meta` bits are set under the inode lock and cleared when a call that carries their values has been submitted. A
+//!     failed call sets them again.
+//! N4. `size_bytes` changes only with `rwsem` held for writing, and may be read without it.
 //!
 //! # Lock order
 //! `rwsem` (`I_RWSEM`), then the wb's `LIST_LOCK`, then `state` (`I_LOCK`), then the mapping.
 //!
 //! # Lifetime
-//! Counted references keep the memory: the inode hash, its wb's list and every I/O in flight have one.
-//! `users` counts those who use it as a file: [`InodeRef`]s. An inode without users stays cached while it
-//! has pages.
+//! Counted references keep the memory: from the inode hash, its wb's list and every I/O in flight. `users` counts the
+//! [`InodeRef`]s, which use it as a file. An inode without users stays cached while it has pages.
 //!
 //! # Kernel counterpart
 //! `struct inode`; sem. 1.2.
@@ -23,11 +22,11 @@
 mod openers;
 mod owner;
 mod record;
-mod told;
+mod reported;
 
 pub(crate) use openers::{Openers, too_many};
 pub(crate) use record::{DOOMED, NAMELESS};
-pub(crate) use told::{Change, Changes};
+pub(crate) use reported::{Change, Changes};
 
 use std::fmt;
 use std::ops::Deref;
@@ -47,18 +46,18 @@ use crate::super_block::{LruPlace, SuperBlock};
 use crate::units::{NodeId, PageIndex, Tick, Timestamp};
 use crate::writeback::Foreign;
 use owner::Owner;
-use told::Told;
+use reported::Reported;
 
-/// Metadata that a flush still has to carry to the backend.
+/// Dirty metadata bits, which a flush must still send to the backend.
 pub(crate) mod meta {
-    /// Times: fdatasync need not write them. Kernel: `I_DIRTY_SYNC`.
+    /// Times, which fdatasync need not write. Kernel: `I_DIRTY_SYNC`.
     pub(crate) const DIRTY_SYNC: u8 = 1;
     /// Needed to read the data back. Kernel: `I_DIRTY_DATASYNC`.
     pub(crate) const DIRTY_DATASYNC: u8 = 2;
 }
 
 const NO_SLOT: u32 = u32::MAX;
-/// Value of `Inode::cut_from` while nothing is being cut.
+/// Value of `Inode::cut_from` while no truncation is in progress.
 pub(crate) const NO_CUT: u64 = u64::MAX;
 
 /// A file, directory or link of a mounted volume. Kernel: `struct inode`.
@@ -68,91 +67,92 @@ pub struct Inode {
     handle: FileHandle,
     sb: Arc<SuperBlock>,
     owner: Owner,
-    /// Held for writing by whatever changes the size, for reading by overwrites.
+    /// Held for writing by every change of the size, for reading by overwrites.
     pub(crate) rwsem: RwLock<()>,
     pub(crate) mapping: AddressSpace,
     pub(crate) errseq: ErrSeq,
-    /// Failed write-back attempts; a sync that sees it move has failed.
+    /// Failed write-back attempts. A sync during which this changes has failed.
     pub(crate) write_failures: AtomicU32,
-    /// Commits of this inode alone that failed.
+    /// Failed commits of this inode alone.
     pub(crate) commit_failures: AtomicU64,
     /// Background units in flight.
     pub(crate) units: AtomicU32,
-    /// Calls of ours that change the file on the backend.
+    /// Our calls that change the file on the backend.
     pub(crate) changes: Changes,
     /// Open descriptions.
     pub(crate) openers: AtomicU32,
-    /// On the super block's list of idle nodes, and used since that list was last looked at.
+    /// Whether the inode is on the super block's list of idle nodes, and whether it was used since it was last examined
+    /// there.
     pub(crate) idle_listed: AtomicBool,
     pub(crate) idle_used: AtomicBool,
-    /// Among the inodes that nobody may need.
+    /// Place among the possibly unneeded inodes.
     pub(crate) lru: LruPlace,
     pub(crate) state: Mutex<InodeState>,
     size_bytes: AtomicU64,
-    /// Size of the backing file: pages at or beyond it that are not cached are zeroes.
+    /// Size of the backing file. Uncached pages at or beyond it are zeroes.
     pub(crate) backing_bytes: AtomicU64,
-    /// End of what the backend's file has ever had space for: a page that becomes dirty behind it needs some.
+    /// End of the space ever allocated to the backend's file. A page that becomes dirty beyond it needs space.
     pub(crate) allocated_to: AtomicU64,
-    /// The backend has cut the file to nothing, and what was written since may not be durable.
+    /// The backend has truncated the file to nothing, and data written since may not be durable.
     pub(crate) emptied: AtomicBool,
-    /// Pages from this index on are being cut off and are not written back; [`NO_CUT`] otherwise.
+    /// Pages from this index on are being truncated and are not written back; [`NO_CUT`] otherwise.
     pub(crate) cut_from: AtomicU64,
     mtime_ns: AtomicI64,
     users: AtomicU32,
     slot: AtomicU32,
-    /// Place in the wb's lists; belongs to its `LIST_LOCK`.
+    /// Slot in the wb's lists; protected by its `LIST_LOCK`.
     list_slot: AtomicU32,
 }
 
-/// What `Inode::state` protects.
+/// The part of an inode that `Inode::state` protects.
 pub(crate) struct InodeState {
-    /// Attributes as of the last answer of the backend; size and mtime live in the inode.
+    /// Attributes from the backend's last answer; size and mtime are in the inode.
     pub(crate) attr: Attr,
-    pub(crate) told: Told,
-    /// The ctime that our last flush of times has left on the backend, where nobody else changed anything beside it.
+    pub(crate) reported: Reported,
+    /// The ctime left on the backend by our last metadata flush, if no other program changed anything at the same time.
     pub(crate) flush_ctime: Option<Timestamp>,
-    /// The mtime that a program has set, which says nothing about when.
+    /// An mtime that a program has set explicitly, which says nothing about the time of a write.
     pub(crate) chosen_mtime: Option<Timestamp>,
-    /// Open while the inode is not clean; otherwise it may have been let go (`super_block::idle_nodes`).
+    /// Open while the inode is not clean; otherwise it may have been released (`super_block::idle_nodes`).
     pub(crate) node: Option<Node>,
     pub(crate) dirtied_when: Option<Tick>,
     /// Bits of [`meta`].
     pub(crate) meta: u8,
-    /// Somebody has the turn to change attributes; see `writeback::setattr_turn`.
+    /// The turn to change attributes is taken; see `writeback::setattr_turn`.
     pub(crate) meta_in_flight: bool,
-    /// Calls that carried metadata and were answered.
+    /// Number of answered calls that carried metadata.
     pub(crate) meta_answered: u64,
-    /// A commit of this inode is running: alone, or with the volume's.
+    /// A commit of this inode is running, alone or with the volume's.
     pub(crate) committing: bool,
     /// On the super block's list of inodes with unstable pages.
     pub(crate) unstable_listed: bool,
     /// A write-back attempt failed since the inode was last settled.
     pub(crate) failed: bool,
-    /// Failed attempts in a row, and when the next is due.
+    /// Consecutive failed attempts, and when the next is due.
     pub(crate) failures: u32,
     pub(crate) retry_at: Option<Tick>,
-    /// No name and no user is left: pages are dropped, not written.
+    /// No name and no user is left: pages are dropped instead of written.
     pub(crate) doomed: bool,
-    /// This volume made it without a name or removed its last one.
+    /// This volume created it without a name, or removed its last name.
     pub(crate) nameless: bool,
     pub(crate) openers: Openers,
-    /// Who has been writing it, as far as that is not the tenant of its wb.
+    /// Tenants other than its wb's that have been writing it.
     pub(crate) foreign: Foreign,
 }
 
-/// What became of an attempt to give up a node.
-pub(crate) enum Idle {
-    /// It was given up; its last clone closes it.
-    LetGo(Option<Node>),
-    /// Something of the inode has to reach the backend, or may soon. It is looked at again when it is clean.
+/// Result of an attempt to release an idle node.
+pub(crate) enum IdleNode {
+    /// It was released. Dropping the last clone closes it.
+    Released(Option<Node>),
+    /// The inode is not clean, or may become dirty soon. It is examined again when it is clean.
     InUse,
-    /// Nobody could find it again.
+    /// It could not be found again.
     Kept,
 }
 
 impl Inode {
     pub(crate) fn new(sb: Arc<SuperBlock>, attr: Attr, handle: FileHandle, node: Option<Node>) -> Arc<Self> {
-        let told = Told::new(&attr, sb.engine().clock.now());
+        let reported = Reported::new(&attr, sb.engine().clock.now());
         Arc::new(Self {
             id: attr.id,
             kind: attr.kind,
@@ -183,7 +183,7 @@ impl Inode {
                 I_LOCK,
                 InodeState {
                     attr,
-                    told,
+                    reported,
                     flush_ctime: None,
                     chosen_mtime: None,
                     node,
@@ -205,22 +205,22 @@ impl Inode {
         })
     }
 
-    /// Which file this is.
+    /// The identity of the file.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// File, directory, link.
+    /// File, directory or symbolic link.
     pub fn kind(&self) -> NodeKind {
         self.kind
     }
 
-    /// The handle by which the backend finds it again.
+    /// The handle by which the backend can reopen it.
     pub fn handle(&self) -> &FileHandle {
         &self.handle
     }
 
-    /// The volume it belongs to.
+    /// The volume of the inode.
     pub fn super_block(&self) -> &Arc<SuperBlock> {
         &self.sb
     }
@@ -245,8 +245,8 @@ impl Inode {
         self.record_size(size_bytes);
     }
 
-    /// The size that the backend's file has now, and no page here disagrees.
-    pub(crate) fn take_size(&self, size_bytes: u64) {
+    /// Sets the size to that of the backend's file, with which all cached pages agree.
+    pub(crate) fn adopt_size(&self, size_bytes: u64) {
         self.set_size(size_bytes);
         self.backing_bytes.store(size_bytes, Ordering::Release);
         self.allocated_to.store(size_bytes, Ordering::Release);
@@ -257,7 +257,7 @@ impl Inode {
         index >= PageIndex::end_of(self.allocated_to.load(Ordering::Acquire))
     }
 
-    /// Whether a cut is under way: its pages wait for the end of it.
+    /// Whether a truncation is in progress; its pages are unavailable until it ends.
     pub(crate) fn is_being_cut(&self) -> bool {
         self.cut_from.load(Ordering::Acquire) != NO_CUT
     }
@@ -278,7 +278,7 @@ impl Inode {
         if self.kind == NodeKind::File {
             attr.size_bytes = self.size_bytes();
             attr.mtime = self.mtime();
-            // What has not got there yet will take as much: a file of bytes must not look like one of holes.
+            // Data not yet written will take this much: a file with data must not look sparse.
             attr.allocated_bytes = attr.allocated_bytes.max(self.unclean_bytes());
             if chosen_mtime != Some(attr.mtime) {
                 attr.ctime = attr.ctime.max(attr.mtime);
@@ -287,13 +287,13 @@ impl Inode {
         attr
     }
 
-    /// The open backend node, opened again if it was let go.
+    /// The open backend node, reopened if it was released.
     ///
     /// # Errors
-    /// `Stale` when the file is gone, or what the backend answers.
+    /// `Stale` if the file no longer exists, or the backend's error.
     ///
     /// # Blocking
-    /// For the backend, if it has to be opened.
+    /// Waits for the backend if the node has to be reopened.
     pub(crate) fn node(&self) -> Result<Node, BackendError> {
         self.lru.mark_used();
         if let Some(node) = self.open_node() {
@@ -305,7 +305,7 @@ impl Inode {
         let (handle, id) = (self.handle.clone(), Some(self.id));
         match self.sb.call(None, |done| Call::Reopen { handle, id, done }) {
             Ok(found) => Ok(self.adopt_node(found.node)),
-            // A removal of ours may have taken its last name: then that brings the node (A1 of `names`).
+            // A removal of ours may have taken its last name, and then brings the node (A1 of `names`).
             Err(error) if error.kind() == ErrorKind::Stale => {
                 gate::pass("node.stale");
                 self.sb.wait_for_removals();
@@ -324,13 +324,14 @@ impl Inode {
         Some(node)
     }
 
-    /// Whether it has no name by our doing, and its node was let go: nobody else can change it, and nobody can ask.
+    /// Whether we removed its last name and its node was released: no other program can change it, and the backend
+    /// cannot be asked about it.
     pub(crate) fn is_out_of_reach(&self) -> bool {
         let state = self.state.lock();
         state.nameless && state.node.is_none()
     }
 
-    /// Keeps `node` open, unless the inode has one; returns the one it has.
+    /// Stores `node`, unless the inode has one. Returns the inode's node.
     pub(crate) fn adopt_node(&self, node: Node) -> Node {
         let mut state = self.state.lock();
         if let Some(kept) = state.node.clone() {
@@ -343,21 +344,21 @@ impl Inode {
         node
     }
 
-    /// Gives up the node of an inode that is clean and can be found again. One that nothing leads to is given up only while
-    /// nodes are `short`, and not if somebody holds it (O1 of `openers`).
-    pub(crate) fn take_idle_node(&self, short: bool) -> Idle {
+    /// Releases the node of an inode that is clean and can be found again. A node that nothing else leads to is
+    /// released only while nodes are `short`, and never while it is held (O1 of `openers`).
+    pub(crate) fn take_idle_node(&self, short: bool) -> IdleNode {
         let mut state = self.state.lock();
-        // With a record it may be dirtied at any moment.
+        // With a record, it may be dirtied at any moment.
         if self.slot().is_some() || !self.is_clean(&state) {
-            return Idle::InUse;
+            return IdleNode::InUse;
         }
         let stays_open = !self.sb.bdi().limits().reopens && self.openers.load(Ordering::SeqCst) != 0;
         let is_held = state.nameless && state.openers.keep_node();
         let has_name = state.attr.nlink != 0 && !state.nameless;
         if stays_open || is_held || !(has_name || short) {
-            return Idle::Kept;
+            return IdleNode::Kept;
         }
-        Idle::LetGo(state.node.take())
+        IdleNode::Released(state.node.take())
     }
 
     pub(crate) fn list_slot(&self) -> Option<u32> {
@@ -371,12 +372,12 @@ impl Inode {
         self.list_slot.store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);
     }
 
-    /// Whether nothing of it has to reach the backend any more, and nothing is on its way.
+    /// Whether the inode is clean: nothing of it is dirty, unstable or in flight.
     pub(crate) fn is_clean(&self, state: &InodeState) -> bool {
         self.has_clean_data() && state.meta == 0 && !state.meta_in_flight && !state.committing
     }
 
-    /// Whether its data need not reach the backend any more; its times and mode may.
+    /// Whether its data is clean; its times and mode may be dirty.
     pub(crate) fn has_clean_data(&self) -> bool {
         self.mapping.count_unclean() == 0
     }
@@ -386,18 +387,19 @@ impl Inode {
         self.mapping.count(Mark::Writeback) != 0 || state.meta_in_flight
     }
 
-    /// Gives back what a dirty inode holds (N2), if it is clean and nobody is writing or has it open.
+    /// Releases the node and record of an inode (N2), if it is clean and is neither being written nor open.
     pub(crate) fn release_if_clean(&self) {
         let idle = self.take_if_clean();
-        // Closing a descriptor may enter the kernel: under no lock.
+        // Closing a descriptor may enter the kernel, so no lock is held.
         drop(idle);
         self.sb.note_idle(self);
         self.sb.note_unused(self);
     }
 
     fn take_if_clean(&self) -> Option<Node> {
-        // One at a time, or two who end the last two things at once could both find the other in the way. A
-        // writer in the way is a user, and the last user comes here again. A freeze is none, and is one of those.
+        // Serialised: two threads that end the last two activities at once could otherwise each see the other and give
+        // up. A writer that gets in the way is a user, and the last user calls this again. A freeze is not a user, but
+        // it holds this lock.
         let _one = self.sb.releasing.lock();
         let _exclusive = self.rwsem.try_write()?;
         let mut state = self.state.lock();
@@ -409,13 +411,14 @@ impl Inode {
             self.sb.engine().arena.free_inode(slot);
             self.sb.bdi().node_unpinned();
         }
-        // Nobody writes it any more: as long as the backend has it open for writing, no program can be run from there.
+        // No longer written: while the backend has it open for writing, the file cannot be executed from the source
+        // directory.
         let is_open = self.openers.load(Ordering::SeqCst) != 0 || state.attr.nlink == 0;
         if self.users() == 0 || !is_open { state.node.take() } else { None }
     }
 
-    /// Waits until nobody copies to or from the page's frame: a fraction of a microsecond. The frame itself is not
-    /// waited for, since it may be another page's by now, and be filled by a backend that hangs.
+    /// Waits until no thread copies to or from the page's frame, which takes a fraction of a microsecond. It does not
+    /// wait for the frame itself, which may belong to another page by now and be filled by a hung backend.
     pub(crate) fn wait_for_copy(&self, index: PageIndex, frame: FrameId) {
         let arena = &self.sb.engine().arena;
         let copying = |leaf: &mut LeafState, slot: usize| {
@@ -437,7 +440,7 @@ impl Inode {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One user less; true if it was the last.
+    /// Drops a user. True if it was the last.
     pub(crate) fn drop_user(&self) -> bool {
         self.users.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -449,12 +452,12 @@ impl fmt::Debug for Inode {
     }
 }
 
-/// A user's reference to an inode. While one exists the volume is busy, and the inode stays what it is even
-/// when its last name is removed. Kernel: `i_count` with `iget` and `iput`.
+/// A user's reference to an inode. While one exists, the volume is busy and the inode keeps its identity, even if its
+/// last name is removed. Kernel: `i_count` with `iget` and `iput`.
 pub struct InodeRef(Arc<Inode>);
 
 impl InodeRef {
-    /// Takes a reference of its own. The caller's makes sure that the inode is alive.
+    /// Adds a reference. The caller's own reference keeps the inode alive.
     pub(crate) fn new(inode: &Arc<Inode>) -> Self {
         inode.add_user();
         Self(Arc::clone(inode))
@@ -481,7 +484,7 @@ impl Deref for InodeRef {
 impl Drop for InodeRef {
     fn drop(&mut self) {
         if self.0.drop_user() {
-            self.0.sb.last_user_gone(&self.0);
+            self.0.sb.iput_final(&self.0);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Who has a file open, and which of them its node counts against while nothing else leads to it.
+//! Open descriptions of a file by tenant, and the tenant that holds its node while no name leads to it.
 //!
 //! # Invariants
-//! O1. A file that is open has a hold if it has no name by our doing, or if its backend does not reopen nodes, unless no tenant could
-//!     take it when its last name went. Without one its node is let go when nodes are short.
-//! O2. The hold is that of a tenant that has the file open, as far as one of them may have more; else of the one that removed
-//!     the name.
+//! O1. An open file has a hold if we removed its last name (or created it without one), or if its backend does not
+//!     reopen nodes. The exception is a file that no tenant could hold when its last name was removed. Without a hold,
+//!     its node is released when nodes are short.
+//! O2. The hold belongs to a tenant that has the file open, if one of them may hold more nodes; otherwise to the tenant
+//!     that removed the name.
 
 use slackwater_sync::shim::Arc;
 
@@ -19,12 +20,12 @@ pub(crate) struct Openers {
     /// The open descriptions of each tenant.
     tenants: Vec<(Arc<Memcg>, u32)>,
     hold: Option<Hold>,
-    /// It was made without a name, for somebody who has not opened it yet.
+    /// It was created without a name, and its creator has not opened it yet.
     is_expected: bool,
 }
 
 impl Openers {
-    /// Whether the node of a file without a name has to stay open.
+    /// Whether the node of a file without a name must stay open.
     pub(super) fn keep_node(&self) -> bool {
         self.hold.is_some() || self.is_expected
     }
@@ -35,10 +36,10 @@ impl Openers {
 }
 
 impl Inode {
-    /// A description is opened for `memcg`. It counts in any case.
+    /// Counts a description opened for `memcg`, even if it fails.
     ///
     /// # Errors
-    /// `TooManyOpen`: the node would have to stay open for a tenant that has too many (O1).
+    /// `TooManyOpen`: the node would have to stay open for a tenant that holds too many (O1).
     pub(crate) fn opened(&self, memcg: &Arc<Memcg>) -> Result<(), BackendError> {
         let mut state = self.state.lock();
         state.openers.is_expected = false;
@@ -55,12 +56,12 @@ impl Inode {
         Ok(())
     }
 
-    /// It has just been made without a name, and is going to be opened.
+    /// Records that the file was just created without a name and is about to be opened.
     pub(crate) fn expect_opener(&self) {
         self.state.lock().openers.is_expected = true;
     }
 
-    /// A description of `memcg` is closed.
+    /// Counts off a description of `memcg` that was closed.
     pub(crate) fn closed(&self, memcg: &Arc<Memcg>) {
         let mut state = self.state.lock();
         let tenants = &mut state.openers.tenants;
@@ -73,15 +74,15 @@ impl Inode {
         let (left, had) = (&state.openers.tenants, state.openers.hold.as_ref());
         let moves = had.is_some_and(|hold| hold.is_of(self.sb.held_by(memcg)));
         let next = if moves { left.iter().find_map(|(tenant, _)| self.sb.try_hold(tenant)) } else { None };
-        let let_go =
+        let released =
             if left.is_empty() || next.is_some() { std::mem::replace(&mut state.openers.hold, next) } else { None };
         drop(state);
-        drop((let_go, gone));
+        drop((released, gone));
     }
 
-    /// Whether `remover` may take the file's name: not if it has the file open itself, nobody who has may hold it, and the name is
-    /// the last.
-    pub(crate) fn may_lose_name(&self, remover: &Arc<Memcg>) -> bool {
+    /// Whether `remover` may remove one of the file's names. It may not if the name is the last, `remover` has the file
+    /// open itself, and no tenant that has it open may hold its node.
+    pub(crate) fn may_unlink(&self, remover: &Arc<Memcg>) -> bool {
         let state = self.state.lock();
         let Openers { tenants, hold, is_expected: _ } = &state.openers;
         let is_its_own = tenants.iter().any(|(tenant, _)| Arc::ptr_eq(tenant, remover));
@@ -89,7 +90,7 @@ impl Inode {
         hold.is_some() || !is_its_own || !is_last || tenants.iter().any(|(tenant, _)| self.sb.may_hold(tenant))
     }
 
-    /// `remover` has taken a name: if that was the last of an open file, somebody holds its node (O2).
+    /// Called when `remover` has removed a name. If it was the last of an open file, a tenant now holds its node (O2).
     pub(crate) fn hold_nameless(&self, remover: &Arc<Memcg>) {
         let mut state = self.state.lock();
         if state.nameless && !state.openers.tenants.is_empty() && !state.openers.has_hold() {
@@ -99,8 +100,8 @@ impl Inode {
         }
     }
 
-    /// A name was given to it: something leads to its node again.
-    pub(super) fn give_hold_back(&self, state: &mut InodeState) -> Option<Hold> {
+    /// Returns the hold when the file has been given a name, which leads to its node again.
+    pub(super) fn release_hold(&self, state: &mut InodeState) -> Option<Hold> {
         if self.needs_hold(state) { None } else { state.openers.hold.take() }
     }
 
@@ -112,6 +113,6 @@ impl Inode {
 pub(crate) fn too_many() -> BackendError {
     BackendError::new(
         ErrorKind::TooManyOpen,
-        "the tenant has too many files open that have no name, or on a source without handles",
+        "the tenant has too many open files without a name, or on a source without file handles",
     )
 }

@@ -1,26 +1,27 @@
-//! Which wb an inode belongs to, and what it has in the counts of that wb.
+//! The wb that an inode belongs to, and its share of that wb's counts.
 //!
-//! An inode is given a wb when it first becomes dirty, that of its writer, and keeps it when it is clean. A *switch*
-//! (`writeback::cgwb`) may give it another one at any time, with its counts.
+//! An inode gets the wb of its writer when it first becomes dirty, and keeps it when it is clean. A *switch*
+//! (`writeback::cgwb`) may move it to another wb at any time, with its counts.
 //!
 //! # Invariants
-//! W1. Every change of a wb's counts is a change of `counted` of one of its inodes too, in one [`Inode::account`]. So a
-//!     switch moves exactly what the inode has, and the counts of a wb are the sums of those of its inodes.
-//! W2. `is_switching` is set and cleared with `Inode::state` held, and at most one switch has it. Once a grace period
-//!     has passed, every `account` that had not seen it is over, and the others take the state's lock.
-//! W3. The wb changes with both wbs' `LIST_LOCK`s and the state's lock held, and with `is_switching` set; the first time
-//!     without, while the inode is on no list.
-//! W4. An inode that was given a cgroup wb has one of its references.
-//! W5. It is on a list of that wb as long as it has it, dirty or not: whoever empties a killed wb finds all its inodes.
+//! W1. Every change of a wb's counts also changes `counted` of one of its inodes, in one [`Inode::account`]. So a
+//!     switch moves exactly the inode's contribution, and the counts of a wb are the sums over its inodes.
+//! W2. `is_switching` is set and cleared with `Inode::state` held, by at most one switch at a time. Once a grace period
+//!     has passed, every `account` that had not seen it has ended, and later ones take the state's lock.
+//! W3. The wb changes with both wbs' `LIST_LOCK`s and the state's lock held, and with `is_switching` set. The first
+//!     assignment does without that flag, while the inode is on no list.
+//! W4. An inode with a cgroup wb holds one of its references.
+//! W5. It is on a list of that wb, dirty or clean, for as long as it belongs to it. So all inodes of a killed wb can be
+//!     found.
 //!
 //! # Memory ordering
-//! O1. `is_switching` is cleared with Release after the wb was replaced, and read with Acquire before the wb: who finds it
-//!     clear finds the new wb. That who found it clear before the switch is not counting still is the grace period's
-//!     doing, W2.
+//! O1. `is_switching` is cleared with Release after the wb was replaced, and read with Acquire before the wb. A reader
+//!     that finds it clear therefore finds the new wb. The grace period ensures that no reader that found it clear
+//!     before the switch is still counting (W2).
 //!
 //! # Kernel counterpart
-//! `inode_attach_wb`, `unlocked_inode_to_wb_begin`; sem. 5.4. Differs: the switch moves what the inode has counted
-//! instead of walking its pages, since our counts change in batches, outside the lock of the page tree.
+//! `inode_attach_wb`, `unlocked_inode_to_wb_begin`; sem. 5.4. Differs: the switch moves the inode's counts instead of
+//! walking its pages, since our counts change in batches, outside the lock of the page tree.
 
 use slackwater_sync::lock::lock_two;
 use slackwater_sync::rcu::{Domain, RcuArc};
@@ -35,7 +36,7 @@ use crate::writeback::{BdiWriteback, ListName, Pages};
 /// See the [module documentation](self).
 pub(crate) struct Owner {
     wb: RcuArc<BdiWriteback>,
-    /// It was given its wb; before, it stands for the root wb.
+    /// It has been assigned a wb. Until then, `wb` is the root wb.
     is_attached: AtomicBool,
     is_switching: AtomicBool,
     reclaimable: AtomicI64,
@@ -82,7 +83,7 @@ impl Owner {
 }
 
 impl Inode {
-    /// What it has in the counts of its wb.
+    /// Its share of the counts of its wb.
     pub(crate) fn counted(&self) -> Pages {
         self.owner.counted()
     }
@@ -91,22 +92,23 @@ impl Inode {
         &self.super_block().engine().pool.rcu
     }
 
-    /// The wb that writes this inode back, now.
+    /// The wb that currently writes this inode back.
     pub(crate) fn wb(&self) -> Arc<BdiWriteback> {
         self.owner.wb.load(self.domain())
     }
 
-    /// The tenant whose flusher writes this inode back: the one that dirtied it first, until others write most of it.
+    /// The tenant whose flusher writes this inode back: the one that dirtied it first, until other tenants write most
+    /// of it.
     pub fn memcg(&self) -> Arc<Memcg> {
         Arc::clone(&self.wb().memcg)
     }
 
-    /// Whether its wb is `wb`. Stays so while that one's lists are locked.
+    /// Whether its wb is `wb`. The answer stays valid while the lists of `wb` are locked.
     pub(crate) fn belongs_to(&self, wb: &Arc<BdiWriteback>) -> bool {
         self.owner.wb.holds(wb)
     }
 
-    /// Changes the counts of its wb, whichever that is (W1).
+    /// Changes the counts of its current wb (W1).
     pub(crate) fn account(&self, pages: Pages) {
         if pages.is_zero() {
             return;
@@ -124,14 +126,14 @@ impl Inode {
         });
     }
 
-    /// Runs `f` with its wb, which it keeps until `f` returns (W2). Kernel: `unlocked_inode_to_wb_begin`.
+    /// Runs `f` with its wb, which does not change until `f` returns (W2). Kernel: `unlocked_inode_to_wb_begin`.
     pub(crate) fn with_owner<R>(&self, f: impl FnOnce(&BdiWriteback) -> R) -> R {
         let section = self.domain().read_lock();
         let _moving = self.owner.is_switching.load(Ordering::Acquire).then(|| self.state.lock());
         f(self.owner.wb.read(&section))
     }
 
-    /// Gives the inode the wb of `memcg`, unless it has one. Kernel: `inode_attach_wb`.
+    /// Assigns the wb of `memcg` to the inode, unless it has one. Kernel: `inode_attach_wb`.
     pub(crate) fn attach_wb(self: &Arc<Self>, memcg: &Arc<Memcg>) {
         if self.owner.is_attached.load(Ordering::Acquire) {
             return;
@@ -140,11 +142,11 @@ impl Inode {
         if !self.attach_to(&wb) {
             wb.put();
         } else if wb.is_dying() {
-            wb.wake(); // killed before the inode was on its list: it moves away at once, unless it becomes dirty
+            wb.wake(); // killed before the inode was on its list: the inode moves away at once, unless it becomes dirty
         }
     }
 
-    /// W3, W5. True if the inode has the caller's reference to `wb` from here on.
+    /// W3, W5. True if the inode has taken over the caller's reference to `wb`.
     fn attach_to(self: &Arc<Self>, wb: &Arc<BdiWriteback>) -> bool {
         let root = self.super_block().root_wb();
         let (from, to) = if wb.is_root() {
@@ -157,8 +159,9 @@ impl Inode {
         if self.owner.is_attached.load(Ordering::Relaxed) || self.is_switching() {
             return false;
         }
-        // It is left to the root wb until it is clean if it waits on a list there, for its times say; or if somebody is
-        // dirtying it who found it so: he has its record (N2), may have counted, and lists it later.
+        // It stays with the root wb until it is clean if it is on a list there, for example because of its times. The
+        // same holds if another thread that found it on the root wb is dirtying it: that thread holds its record (N2),
+        // may have counted, and lists it later.
         if from.list_of(self).is_some() || self.slot().is_some() {
             return false;
         }
@@ -171,7 +174,7 @@ impl Inode {
         true
     }
 
-    /// Whether a switch has it. Stays so while its state is locked.
+    /// Whether a switch of it is in progress. The answer stays valid while its state is locked.
     pub(crate) fn is_switching(&self) -> bool {
         self.owner.is_switching.load(Ordering::Relaxed)
     }
@@ -181,8 +184,8 @@ impl Inode {
         self.owner.is_switching.store(switching, Ordering::Release); // O1
     }
 
-    /// Makes `new` its wb, with all that it has counted (W3). `new` has a reference for it already, and that of the old
-    /// wb is the caller's.
+    /// Makes `new` its wb and moves its counts there (W3). `new` already has a reference for it, and the caller takes
+    /// over the reference of the old wb.
     pub(crate) fn move_to(&self, old: &BdiWriteback, new: &Arc<BdiWriteback>) {
         let pages = self.owner.counted();
         old.stat.add(pages.negated());
@@ -193,7 +196,7 @@ impl Inode {
 }
 
 impl Drop for Inode {
-    /// Leaves its wb: the list of clean inodes does not keep it, and W4.
+    /// Leaves its wb: the list of clean inodes holds no reference, and W4.
     fn drop(&mut self) {
         let slot = self.list_slot();
         let wb = self.owner.wb.get_mut();
@@ -218,14 +221,14 @@ mod tests {
     use crate::units::Timestamp;
 
     #[test]
-    fn an_inode_that_somebody_is_dirtying_keeps_its_wb() {
+    fn an_inode_that_is_being_dirtied_keeps_its_wb() {
         let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
         let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
         let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
         let sb = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
         let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
         let memcg = engine.memcg_create("a", None, None);
-        // Between its page and its place on a list, where another writer may meet it.
+        // The first writer is between its page and its place on a list, where another may meet it.
         assert_eq!(inode.ensure_slot(&inode.node().unwrap()), Some(true));
         let page = Pages { reclaimable: 1, ..Pages::default() };
         inode.account(page);

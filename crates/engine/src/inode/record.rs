@@ -1,45 +1,46 @@
-//! The inode's record in the arena: what a killed process leaves to the next one.
+//! The inode's record in the arena, from which a later process recovers after this one is killed.
 //!
 //! # Invariants
-//! S1. The record's stamp says what the backend's file durably was at a moment at which no call of ours ran, or that one
-//!     may have changed it since. It is cleared of that with the inode lock held and no call begun since (K2); a call
-//!     takes the lock after it was counted. So of the two the call is last.
-//! S2. A record is marked nameless by the volume that removed the last name, and only then: a file that is gone from the
-//!     backend without it was removed by somebody else.
+//! S1. The record's stamp describes the durable state of the backend's file at a moment when none of our calls was in
+//!     progress, or says that a call may have changed it since. The latter is cleared only with the inode lock held and
+//!     if no call has begun since (K2). A call takes the lock after it was counted, so if both happen, the call comes
+//!     last.
+//! S2. A record is marked nameless only by the volume that removed the last name. So a file that is missing on the
+//!     backend without that mark was removed by another program.
 
 use slackwater_arena::{InodeRecord, InodeSlot, ShortBytes, SourceStamp};
 use slackwater_sync::shim::atomic::Ordering;
 
-use super::told::Change;
+use super::reported::Change;
 use super::{Inode, InodeState, NO_SLOT};
 use crate::backend::Node;
 use crate::page_cache::Mark;
 use crate::units::Timestamp;
 
-/// Flag of a record in the arena: its data was discarded by an unmount.
+/// Flag of a record in the arena: an unmount discarded its data.
 pub(crate) const DOOMED: u32 = 1;
-/// Flag of a record in the arena: its file has no name, by our own doing (S2).
+/// Flag of a record in the arena: its file has no name, because we removed it or created the file without one (S2).
 pub(crate) const NAMELESS: u32 = 2;
 
-/// Since the beginning of time: what was there before is not known.
+/// "Since for ever": nothing is known about earlier changes.
 const EVER_NS: i64 = 1;
 
 impl Inode {
-    /// The size with which a killed process is recovered.
+    /// Records the size with which the file is recovered after a crash.
     pub(crate) fn record_size(&self, size_bytes: u64) {
         if let Some(slot) = self.slot() {
             self.sb.engine().arena.set_size(slot, size_bytes);
         }
     }
 
-    /// Marks the record as one whose data was thrown away on purpose: nobody is to recover it.
+    /// Marks the record's data as deliberately discarded, so that it is not recovered.
     pub(crate) fn record_doom(&self) {
         if let Some(slot) = self.slot() {
             self.sb.engine().arena.set_flags(slot, DOOMED);
         }
     }
 
-    /// Notes whether its file has a name, after a call of ours that gave or took one.
+    /// Records whether the file still has a name, after one of our calls added or removed one.
     pub(crate) fn record_names(&self, nlink: u32) {
         let mut state = self.state.lock();
         state.nameless = nlink == 0;
@@ -48,12 +49,12 @@ impl Inode {
             let others = arena.inode(slot).flags & !NAMELESS;
             arena.set_flags(slot, others | if state.nameless { NAMELESS } else { 0 });
         }
-        let hold = self.give_hold_back(&mut state);
+        let hold = self.release_hold(&mut state);
         drop(state);
         drop(hold);
     }
 
-    /// Counts a call of ours that may change data or times of the file, before it is submitted (S1).
+    /// Counts one of our calls that may change data or times of the file, before it is submitted (S1).
     pub(crate) fn begin_change(&self) -> Change {
         let change = self.changes.begin();
         if let Some(slot) = self.slot() {
@@ -64,19 +65,19 @@ impl Inode {
         change
     }
 
-    /// Records what the backend has told, if that has every call of ours in it (S1) and all of it is durable: a backend
-    /// that crashes may go back to what it was before.
-    pub(crate) fn record_told(&self, state: &InodeState) {
-        let told = state.told.settled().filter(|told| self.changes.is_still(told.2));
+    /// Records the backend's answer, if it includes every call of ours (S1) and all of it is durable. A backend that
+    /// crashes may revert to the earlier state.
+    pub(crate) fn record_reported(&self, state: &InodeState) {
+        let reported = state.reported.settled().filter(|reported| self.changes.is_still(reported.2));
         let is_durable = self.mapping.count(Mark::Writeback) + self.mapping.count(Mark::Unstable) == 0;
-        if let (Some((size_bytes, mtime, _)), Some(slot), true) = (told, self.slot(), is_durable) {
+        if let (Some((size_bytes, mtime, _)), Some(slot), true) = (reported, self.slot(), is_durable) {
             self.sb.engine().arena.set_source(slot, size_bytes, mtime.0);
         }
     }
 
     fn stamp(&self, state: &InodeState) -> SourceStamp {
         let now = self.sb.engine().clock.wall();
-        match state.told.settled() {
+        match state.reported.settled() {
             Some((size_bytes, Timestamp(mtime_ns), quiet)) if self.changes.is_still(quiet) => {
                 SourceStamp { size_bytes, mtime_ns, ..SourceStamp::default() }
             }
@@ -96,16 +97,15 @@ impl Inode {
         }
     }
 
-    /// The record's copy of the handle.
+    /// A copy of the handle for the record.
     fn short_handle(&self) -> ShortBytes {
         ShortBytes::new(self.handle.as_bytes()).unwrap_or_else(|| unreachable!("both are at most 128 bytes"))
     }
 
-    /// Takes a record in the arena if there is none yet. `Some(true)`: it is new; `None`: the table is full.
+    /// Takes a record in the arena unless the inode has one. `Some(true)`: it is new; `None`: the table is full.
     ///
-    /// `node` is the inode's: from here on it stays open. It may have been let go since the caller had it opened.
-    /// The caller holds `rwsem`: [`Inode::release_if_clean`] gives the record back only with it held for
-    /// writing.
+    /// `node` is the inode's and stays open from here on. It may have been released since the caller opened it. The
+    /// caller holds `rwsem`: [`Inode::release_if_clean`] frees the record only with it held for writing.
     pub(crate) fn ensure_slot(&self, node: &Node) -> Option<bool> {
         let mut state = self.state.lock();
         if self.slot.load(Ordering::Acquire) != NO_SLOT {
@@ -131,11 +131,11 @@ impl Inode {
         Some(true)
     }
 
-    /// Adopts the record of an inode that survived in the arena. `node` stays open from here on.
+    /// Adopts the record of an inode that was recovered from the arena. `node` stays open from here on.
     pub(crate) fn adopt_slot(&self, slot: InodeSlot, node: &Node) {
         let mut state = self.state.lock();
         self.slot.store(slot.as_u32(), Ordering::Release);
         state.node.get_or_insert_with(|| node.clone());
-        self.record_told(&state);
+        self.record_reported(&state);
     }
 }

@@ -142,7 +142,7 @@ impl SuperBlock {
         self.writable()?;
         let node = dir.node()?;
         let creator = Some(creator);
-        let asked = self.departures();
+        let asked = self.evictions();
         let make = || self.call(None, |done| Call::Tmpfile { dir: node, mode, creator, done });
         let found: Found = self.claim_space(NAME_PAGES, make)?;
         let node = found.node.clone();
@@ -193,13 +193,13 @@ impl SuperBlock {
         removal: Removal,
     ) -> Result<(), FileError> {
         self.writable()?;
-        if removal == Removal::File && !self.may_hold(memcg) && !self.lookup(dir, name)?.may_lose_name(memcg) {
+        if removal == Removal::File && !self.may_hold(memcg) && !self.lookup(dir, name)?.may_unlink(memcg) {
             return Err(too_many().into());
         }
         let (dir_node, name) = (dir.node()?, name.to_os_string());
         // Which file it changes is known when it is answered: until then nobody judges any.
         let change = self.removals.begin();
-        let asked = self.departures();
+        let asked = self.evictions();
         let victim = dir.change_names(|| self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done }));
         gate::pass("removal.answered");
         let victim = victim.map(|victim: Found| {
@@ -213,7 +213,7 @@ impl SuperBlock {
         });
         self.end_removal(change);
         drop(victim?);
-        self.space.outdate();
+        self.space.mark_stale();
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl SuperBlock {
         if replaces
             && let Some((_, other)) = &other
             && !self.may_hold(memcg)
-            && !other.may_lose_name(memcg)
+            && !other.may_unlink(memcg)
         {
             return Err(too_many().into());
         }
@@ -281,7 +281,7 @@ impl SuperBlock {
             let renamed = from_dir.change_names(|| to_dir.change_names(rename));
             gate::pass("removal.answered");
             source.end_change(changes.0, None);
-            source.outdate();
+            source.mark_stale();
             if let Some(((node, other), change)) = other.zip(changes.1) {
                 let asked = node.clone();
                 let attr = match renamed {
@@ -300,7 +300,7 @@ impl SuperBlock {
                 other.end_change(change, attr.as_ref().ok().and_then(Option::as_ref));
                 renamed?;
                 attr?;
-                self.space.outdate();
+                self.space.mark_stale();
                 return Ok(());
             }
             renamed?;
@@ -325,7 +325,7 @@ impl SuperBlock {
     pub fn readdir_plus(self: &Arc<Self>, dir: &InodeRef, cookie: u64) -> Result<Vec<NamedInode>, FileError> {
         self.alive()?;
         let node = dir.node()?;
-        let asked = self.departures();
+        let asked = self.evictions();
         let entries = self.call(None, |done| Call::ReaddirPlus { node, cookie, done })?;
         let named = |DirEntryPlus { entry, found }| {
             let inode = found.map(|found| self.iget(found, asked)).transpose()?;

@@ -1,4 +1,4 @@
-//! Refusing changes for a while, and how who is refused waits for the end of it.
+//! Freezing: refusing changes for a while, and waiting for the thaw.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::super_block::{FROZEN, MOUNTED, SuperBlock};
 use crate::units::Tick;
 
 impl SuperBlock {
-    /// Refuses changes from now on, and waits for those that are running: each holds its inode's `rwsem`,
-    /// under which it looked at the state. False if one still runs at `deadline`; the caller thaws.
+    /// Refuses changes from now on and waits for those in progress, each of which holds its inode's `rwsem` and checked
+    /// the state under it. False if one is still in progress at `deadline`; the caller thaws.
     ///
     /// # Blocking
-    /// For changes that wait for the backend, until `deadline` at most.
+    /// Waits for changes that wait for the backend, until `deadline` at most.
     pub(crate) fn freeze(&self, deadline: Option<Tick>) -> bool {
         self.state.store(FROZEN, Ordering::SeqCst);
         for inode in self.all_inodes() {
@@ -28,15 +28,16 @@ impl SuperBlock {
     }
 
     fn is_being_changed(&self, inode: &Inode) -> bool {
-        // This is no user, and does not come back: who would let go of the inode's record meanwhile waits.
+        // A probe is no user and does not come back. A thread that would release the inode's record meanwhile has to
+        // wait for it.
         let _one = self.releasing.lock();
         let exclusive = inode.rwsem.try_write();
         gate::pass("freeze.looking");
         exclusive.is_none()
     }
 
-    /// Waits a moment, or until something of this volume ends, for who polls what has no wake-up of its own.
-    /// False at the deadline, and in an engine that is driven by hand, where nothing would change.
+    /// Waits a moment, or until something of this volume ends: for polling conditions that have no wake-up of their
+    /// own. False at the deadline, and in an engine that is stepped by hand, where nothing would change.
     pub(crate) fn pause(&self, deadline: Option<Tick>) -> bool {
         const MOMENT: Duration = Duration::from_millis(5);
         let now = self.engine.clock.now();
@@ -47,37 +48,37 @@ impl SuperBlock {
         true
     }
 
-    /// Times that room was given so far: frames came free, or may be evicted. Read it before the attempt whose
-    /// failure is to be waited for.
+    /// A counter of events that freed frames or made them evictable. Read it before an attempt whose failure you want
+    /// to wait out with [`SuperBlock::wait_for_room`].
     pub fn room_given(&self) -> u64 {
         self.engine.room.given()
     }
 
-    /// Waits until room was given after `seen` was read; false when `deadline` came first.
+    /// Waits until the counter has moved on from `seen`; false if `deadline` came first.
     ///
     /// # Blocking
-    /// Until write-back gets on, or `deadline`.
+    /// Until write-back progresses, or `deadline`.
     pub fn wait_for_room(&self, seen: u64, deadline: Option<Tick>) -> bool {
         self.engine.room.wait(seen, &*self.engine.clock, deadline)
     }
 
-    /// Takes changes again after [`SuperBlock::freeze_writes`]. A volume that is gone stays so.
+    /// Accepts changes again after [`SuperBlock::freeze_writes`]. An unmounted volume stays unmounted.
     pub fn thaw(&self) {
         if self.state.compare_exchange(FROZEN, MOUNTED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.engine.room.give();
         }
     }
 
-    /// Whether changes are refused for a while.
+    /// Whether changes are refused for the time being.
     pub fn is_frozen(&self) -> bool {
         self.state.load(Ordering::Acquire) == FROZEN
     }
 
-    /// Waits for the end of a freeze: for whoever was refused with `NotMounted` and would rather wait. True if
-    /// changes are taken now; false if the volume is gone, or still frozen at `deadline`.
+    /// Waits for the end of a freeze, for callers that were refused with `NotMounted` and want to wait. True if changes
+    /// are accepted now; false if the volume is unmounted, or still frozen at `deadline`.
     ///
     /// # Blocking
-    /// Until [`SuperBlock::thaw`], the end of the volume, or `deadline`.
+    /// Until [`SuperBlock::thaw`], the unmount, or `deadline`.
     pub fn wait_while_frozen(&self, deadline: Option<Tick>) -> bool {
         loop {
             let seen = self.engine.room.given();

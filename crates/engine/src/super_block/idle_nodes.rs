@@ -1,22 +1,24 @@
-//! Backend nodes that nobody is using: at most a number of them stays open, and fewer while the backend is short of room.
+//! Idle backend nodes: a limited number stays open, and fewer while the backend is short of node space.
 //!
-//! Whoever serves names to a kernel holds a reference to each inode that the kernel knows, which may be all of
-//! a volume, and a program may have any number of files open; each open node costs descriptors. So the nodes of clean inodes are let
-//! go, longest unused first, by second chance, and opened again by handle when they are needed. That the file is open is no
-//! reason to keep its node, unless the backend does not [reopen](crate::backend::Limits::reopens) nodes.
+//! A front end that serves names to a kernel holds a reference to each inode that the kernel knows, possibly all of a
+//! volume, and a program may have any number of files open. Each open node costs descriptors. So the nodes of clean
+//! inodes are released, least recently used first with a second chance, and reopened by handle when needed. Even an
+//! open file's node may be released, unless the backend does not [reopen](crate::backend::Limits::reopens) nodes.
 //!
 //! # Invariants
-//! I1. An inode with an open node and with nothing dirty is on the list, once, but for an open file of a backend that does not
-//!     reopen nodes. Others may be, and leave it when they come up: closing or cleaning them lists them again.
-//! I2. The node of the root is never let go, nor that of a file without a name that somebody holds open (O1 of
-//!     [`openers`](crate::inode)): nothing would find it again. Other nodes of files without a name go while nodes are short.
-//! I3. Nor is that of an inode that has a record in the arena: from before it is dirtied until it is clean. Whoever takes the
-//!     record gives the inode its node under the same lock.
-//! I4. A node of another volume is let go as a flusher works there: an unmount waits until it is closed (Q1 of
-//!     [`quiesce`](super::quiesce)).
+//! I1. A clean inode with an open node is on the list once, except an open file on a backend that does not reopen
+//!     nodes. Other inodes may be on it and are dropped when they reach its head; closing or cleaning them lists them
+//!     again.
+//! I2. The root's node is never released. Nor is that of a file without a name that is held open (O1 of
+//!     [`openers`](crate::inode)), because it could not be found again. Other nodes of files without a name are
+//!     released while nodes are short.
+//! I3. A node is not released while its inode has a record in the arena: from before it is dirtied until it is clean. A
+//!     caller that takes the record sets the inode's node under the same lock.
+//! I4. The thread that releases a node of another volume counts as a flusher there, so an unmount waits until the node
+//!     is closed (Q1 of [`quiesce`](super::quiesce)).
 //!
 //! # Lock order
-//! The list is a leaf: nothing is looked at under it.
+//! The list is a leaf: no inode is examined under it.
 //!
 //! # Kernel counterpart
 //! The dentry LRU with `d_lru`, shrunk by `shrink_dentry_list`.
@@ -29,22 +31,22 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeRoom;
 use crate::engine::Shared;
-use crate::inode::{Idle, Inode};
+use crate::inode::{IdleNode, Inode};
 use crate::lock_order::LEAVES;
 use crate::super_block::SuperBlock;
 use crate::units::NodeId;
 
-/// Inodes looked at for each one that is listed: the list shrinks faster than it grows.
-const LOOKS: usize = 8;
-/// A volume keeps so many however short of room its backend is: what is opened now is not let go at once.
+/// Inodes examined for each one listed, so that the list shrinks faster than it grows.
+const SCANNED_PER_LISTED: usize = 8;
+/// Nodes that a volume keeps however short its backend is, so that a node just opened is not released at once.
 const KEPT_MIN: usize = 16;
 
-/// What a volume has left to let go.
+/// How many releasable nodes a volume has left.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Left {
-    /// Its backend is short of room, and only those are left that it keeps.
+    /// Its backend is short of node space, and only the nodes that the volume may keep are left.
     Few,
-    /// More, or the backend has room.
+    /// More are left, or the backend is not short.
     Enough,
 }
 
@@ -63,7 +65,7 @@ impl IdleNodes {
 }
 
 impl SuperBlock {
-    /// `inode` has an open node, and may be idle (I1).
+    /// Lists `inode`, which has an open node and may be idle (I1).
     pub(crate) fn note_idle(&self, inode: &Inode) {
         let stays_open = !self.bdi.limits().reopens && inode.openers.load(Ordering::SeqCst) != 0;
         if stays_open || inode.users() == 0 || inode.id() == self.root_id() {
@@ -75,20 +77,20 @@ impl SuperBlock {
         self.bound_idle_nodes();
     }
 
-    /// Lets nodes go if there are more than there may be. It is called wherever one gets open, or gets more descriptors.
+    /// Releases nodes above the limit. Called wherever a node is opened or gets more descriptors.
     pub(crate) fn bound_idle_nodes(&self) {
-        if self.let_idle_nodes_go() == Left::Few {
-            self.engine.let_idle_nodes_go_beside(self);
+        if self.release_idle_nodes() == Left::Few {
+            self.engine.release_idle_nodes_of_others(self);
         }
     }
 
-    fn let_idle_nodes_go(&self) -> Left {
+    fn release_idle_nodes(&self) -> Left {
         let max = self.engine.tunables.idle_nodes as usize;
-        for _ in 0..LOOKS {
+        for _ in 0..SCANNED_PER_LISTED {
             let room = self.bdi.backend.node_room();
             let is_short = room != NodeRoom::Enough;
             match self.idle_nodes.pop_over(if is_short { KEPT_MIN.min(max) } else { max }) {
-                Some(id) => self.let_go(id, room),
+                Some(id) => self.release_node(id, room),
                 None if is_short => return Left::Few,
                 None => return Left::Enough,
             }
@@ -96,30 +98,31 @@ impl SuperBlock {
         Left::Enough
     }
 
-    fn let_go(&self, id: NodeId, room: NodeRoom) {
+    fn release_node(&self, id: NodeId, room: NodeRoom) {
         let Some(inode) = self.find(id) else { return };
-        // A second chance, while there is time for one.
+        // A second chance, unless node space is nearly exhausted.
         if inode.idle_used.swap(false, Ordering::Relaxed) && room != NodeRoom::Scarce {
             self.idle_nodes.0.lock().push_back(id);
             return;
         }
-        // Before the look at it: who makes it idle meanwhile lists it again.
+        // Before it is examined: a thread that makes it idle meanwhile lists it again.
         inode.idle_listed.store(false, Ordering::Release);
         match inode.take_idle_node(room != NodeRoom::Enough) {
-            Idle::LetGo(node) => drop(node), // closing a descriptor may enter the kernel: under no lock
-            Idle::InUse => {}
-            Idle::Kept if inode.idle_listed.swap(true, Ordering::AcqRel) => {}
-            Idle::Kept => self.idle_nodes.0.lock().push_back(id),
+            IdleNode::Released(node) => drop(node), // closing a descriptor may enter the kernel, so no lock is held
+            IdleNode::InUse => {}
+            IdleNode::Kept if inode.idle_listed.swap(true, Ordering::AcqRel) => {}
+            IdleNode::Kept => self.idle_nodes.0.lock().push_back(id),
         }
     }
 }
 
 impl Shared {
-    /// The backend of `short` is short of room, and it has done what it can: other volumes let nodes go (I4).
-    fn let_idle_nodes_go_beside(&self, short: &SuperBlock) {
+    /// The backend of `short` is short of node space, and its own volume has no more to release: other volumes release
+    /// nodes (I4).
+    fn release_idle_nodes_of_others(&self, short: &SuperBlock) {
         for sb in self.super_blocks().iter().filter(|sb| !std::ptr::eq(Arc::as_ptr(sb), short)) {
-            let Some(_at_work) = sb.begin_work() else { continue };
-            if sb.let_idle_nodes_go() == Left::Enough {
+            let Some(_at_work) = sb.enter_flusher() else { continue };
+            if sb.release_idle_nodes() == Left::Enough {
                 return;
             }
         }

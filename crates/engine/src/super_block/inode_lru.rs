@@ -1,25 +1,27 @@
-//! Inodes that nobody may need: those in memory only because a front door has a reference, longest unused first.
+//! Possibly unneeded inodes: those in memory only because a front end holds a reference, least recently used first.
 //!
-//! A kernel that was told of a node has it asked for until it forgets it, which may be never. So the front door is asked
-//! to have such inodes forgotten when memory is short ([`SuperBlock::on_inode_pressure`]), and the shrinker finds here
-//! which. Without a front door there is nothing to ask for: an inode goes with its last user, or with its last page.
+//! A kernel keeps a node that it has looked up until it forgets it, perhaps for ever. So when memory is short, the
+//! front end is asked to have such inodes forgotten ([`SuperBlock::on_inode_pressure`]), and the shrinker finds them
+//! here. Without a front end there is nothing to ask: an inode is freed with its last user or its last page.
 //!
-//! The list has a bound too (`Tunables::inodes_max`): whoever brings an inode into memory above it has some asked for.
+//! The list is also bounded (`Tunables::inodes_max`): bringing an inode into memory above the bound requests the
+//! release of some.
 //!
-//! An inode with pages is not looked for, however clean they are. Its pages have a second chance of their own in
-//! [`crate::reclaim`], which knows which of them are used; to drop them because the inode looks idle would take away what
-//! fits in memory. The inode follows the last of them. There is at most one such inode for each frame.
+//! An inode with pages is never a candidate, even if they are clean. Its pages get their second chance in
+//! [`crate::reclaim`], which knows which of them are used. Dropping them because the inode looks idle would discard
+//! data that fits in memory. The inode follows when its last page is evicted. There is at most one such inode per
+//! frame.
 //!
 //! # Invariants
-//! L1. An inode that a front door may know, without pages and openers and with nothing dirty, is on the list, once, unless
-//!     the front door was asked for it since its last use: its [`LruPlace`] says where. A directory is listed again when it
-//!     is asked for, because its peer keeps it for as long as it knows a name in it. Others may be on the list, and leave it
-//!     when they come up.
-//! L2. A place changes with the list locked. Who takes an inode off looks at it afterwards, and who makes one idle looks at
-//!     its place afterwards: whichever comes second sees the other.
+//! L1. An inode that a front end may know, without pages or openers and clean, is on the list once, unless the front
+//!     end has been asked for it since its last use. Its [`LruPlace`] records where. A directory is listed again when
+//!     it is asked for, because the kernel keeps it for as long as it knows a name in it. Other inodes may be on the
+//!     list, and are dropped when they reach its head.
+//! L2. A place changes with the list locked. A thread that takes an inode off the list examines it afterwards, and a
+//!     thread that makes one idle checks its place afterwards. The later of the two sees the other.
 //!
 //! # Lock order
-//! Both locks here are leaves: nothing is looked at under the one of the list, and nobody is called under the other.
+//! Both locks here are leaves: no inode is examined under the list's lock, and nothing is called under the other.
 //!
 //! # Kernel counterpart
 //! `s_inode_lru` with `I_REFERENCED`, and `s_dentry_lru`; sem. 10.6.
@@ -38,11 +40,11 @@ use crate::units::NodeId;
 /// The place of an inode that is not on the list.
 const UNLISTED: u64 = 0;
 
-/// What an inode has of it. Kernel: `i_lru`, `I_REFERENCED`.
+/// The inode's part of the list. Kernel: `i_lru`, `I_REFERENCED`.
 pub(crate) struct LruPlace {
     /// Changes with the list locked (L2).
     at: AtomicU64,
-    /// Since the list was last looked at.
+    /// Used since the list was last scanned.
     is_used: AtomicBool,
 }
 
@@ -52,15 +54,15 @@ pub(super) type OnInodePressure = dyn Fn(&[NodeId]) -> usize + Send + Sync;
 /// See the [module documentation](self).
 pub(crate) struct InodeLru {
     list: Mutex<List>,
-    /// Length of the list, for who may take no lock.
+    /// Length of the list, readable without the lock.
     length: AtomicU64,
-    /// There is a front door. Changes with the list locked.
+    /// A front end is registered. Changes with the list locked.
     is_kept: AtomicBool,
     on_pressure: Mutex<Option<Arc<OnInodePressure>>>,
 }
 
 struct List {
-    /// By the order in which they were listed.
+    /// By place, which is the order in which they were listed.
     ids: BTreeMap<u64, NodeId>,
     last: u64,
 }
@@ -70,14 +72,14 @@ impl LruPlace {
         Self { at: AtomicU64::new(UNLISTED), is_used: AtomicBool::new(false) }
     }
 
-    /// Somebody used the inode: it is needed for a while.
+    /// Records a use: the inode is needed for a while.
     pub(crate) fn mark_used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether somebody did, since this was last asked.
+    /// Whether it was used since the last call.
     pub(super) fn take_used(&self) -> bool {
         self.is_used.swap(false, Ordering::Relaxed)
     }
@@ -101,7 +103,7 @@ impl InodeLru {
         }
     }
 
-    /// How many inodes are listed, without a lock.
+    /// The number of listed inodes, read without a lock.
     pub(super) fn len(&self) -> u64 {
         self.length.load(Ordering::Relaxed)
     }
@@ -110,7 +112,7 @@ impl InodeLru {
         self.on_pressure.lock().clone()
     }
 
-    /// Lists `inode` as used just now, unless it is listed.
+    /// Lists `inode` as just used, unless it is listed.
     pub(super) fn add(&self, inode: &Inode) {
         let mut list = self.list.lock();
         if self.is_kept.load(Ordering::Relaxed) && inode.lru.at.load(Ordering::Relaxed) == UNLISTED {
@@ -122,7 +124,7 @@ impl InodeLru {
         }
     }
 
-    /// Takes `inode` off the list. False if it was not there.
+    /// Takes `inode` off the list. False if it was not on it.
     pub(super) fn remove(&self, inode: &Inode) -> bool {
         let mut list = self.list.lock();
         let at = inode.lru.at.swap(UNLISTED, Ordering::Relaxed);
@@ -131,17 +133,17 @@ impl InodeLru {
         was_listed
     }
 
-    /// The inode that was listed first at or after `from`, and its place.
+    /// The first listed inode at or after the place `from`, and its place.
     pub(super) fn first(&self, from: u64) -> Option<(u64, NodeId)> {
         self.list.lock().ids.range(from..).next().map(|(at, id)| (*at, *id))
     }
 
-    /// The place that will be given next: what is listed from here on comes after it.
+    /// The next place to be assigned; inodes listed from now on come after it.
     pub(super) fn end(&self) -> u64 {
         self.list.lock().last + 1
     }
 
-    /// Takes the place `at` off the list, whose inode is gone.
+    /// Takes the place `at`, whose inode has been freed, off the list.
     pub(super) fn remove_place(&self, at: u64) {
         let mut list = self.list.lock();
         list.ids.remove(&at);
@@ -154,18 +156,18 @@ impl InodeLru {
 }
 
 impl SuperBlock {
-    /// A front door says that it keeps references to inodes for somebody who may be asked to forget them, a kernel with
-    /// its cache of names. From then on the engine calls `ask` when memory is short, with inodes that are not open, not
-    /// dirty, without pages and not used lately; the root is never among them.
+    /// Registers a front end that holds references to inodes for a peer that can be asked to forget them, such as a
+    /// kernel with its cache of names. When memory is short, the engine then calls `ask` with inodes that are closed,
+    /// clean, without pages and not recently used. The root is never among them.
     ///
-    /// `ask` begins to let go of those that only its peer's cache keeps, and returns how many; their references may go
-    /// later. It is called without any lock, from whichever thread gives memory back, by several at once. It must not
-    /// wait, neither for its peer nor for the volume: an unmount may be waiting for it. It may look inodes up and drop
-    /// references, but from inside it nothing is mounted or unmounted. It must not own the volume, which owns it until
-    /// it is unmounted. A later call replaces it.
+    /// `ask` starts releasing those that only its peer's cache keeps, and returns how many; their references may be
+    /// dropped later. It is called without any lock, from any thread that frees memory, possibly from several at once.
+    /// It must not wait for its peer or for the volume, because an unmount may be waiting for it. It may look up inodes
+    /// and drop references, but must not mount or unmount anything. It must not own the volume, which owns it until it
+    /// is unmounted. A later call replaces it.
     pub fn on_inode_pressure(&self, ask: impl Fn(&[NodeId]) -> usize + Send + Sync + 'static) {
         let replaced = self.inode_lru.on_pressure.lock().replace(Arc::new(ask));
-        drop(replaced); // under no lock
+        drop(replaced); // without a lock
         {
             let _list = self.inode_lru.list.lock();
             self.inode_lru.is_kept.store(true, Ordering::Relaxed);
@@ -177,7 +179,7 @@ impl SuperBlock {
         self.all_inodes().iter().for_each(|inode| self.note_unused(inode));
     }
 
-    /// `inode` may be one that nobody needs, after something of it has ended (L2).
+    /// Lists `inode` if it may be unneeded, after one of its uses has ended (L2).
     pub(crate) fn note_unused(&self, inode: &Inode) {
         if !self.inode_lru.is_kept.load(Ordering::Relaxed) {
             return;
@@ -188,10 +190,10 @@ impl SuperBlock {
         }
     }
 
-    /// No inode is listed any more, and the front door is not asked.
+    /// Stops listing inodes and asking the front end.
     pub(crate) fn close_inode_lru(&self) {
         let asked = self.inode_lru.on_pressure.lock().take();
-        drop(asked); // under no lock
+        drop(asked); // without a lock
         let mut list = self.inode_lru.list.lock();
         self.inode_lru.is_kept.store(false, Ordering::Relaxed);
         list.ids.clear();

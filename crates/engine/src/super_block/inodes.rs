@@ -1,9 +1,9 @@
-//! The inodes of a volume in memory: finding them, and letting go of those that nobody needs.
+//! The inode cache of a volume: lookup, and eviction of unused inodes.
 //!
 //! # Invariants
-//! D1. What the backend told of a node makes a new inode only if it is not older than a change of ours. While an inode is in
-//!     memory it knows better; once it has left, `departures` has moved, under the lock of its shard: who had asked before asks
-//!     again.
+//! D1. An answer of the backend creates an inode only if no change of ours is newer than it. While an inode is in
+//!     memory, it is newer than any answer. When a changed inode is evicted, `evictions` is increased under the lock of
+//!     its shard, and a caller whose answer is older asks the backend again.
 //!
 //! # Kernel counterpart
 //! `iget_locked`, `iput`, `inode_hashtable`.
@@ -21,45 +21,45 @@ use crate::inode::{Inode, InodeRef};
 use crate::super_block::{INODE_SHARDS, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex};
 
-/// A shard that never had more inodes keeps its memory.
+/// Shards up to this capacity are not shrunk.
 const ROOM_MIN: usize = 64;
 
-/// How many inodes had left memory of which we had changed something (D1).
+/// How many inodes that we had changed have been evicted (D1).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) struct Departures(u64);
+pub(crate) struct Evictions(u64);
 
 impl SuperBlock {
     /// To be read before the backend is asked for a node.
-    pub(crate) fn departures(&self) -> Departures {
-        Departures(self.departures.load(Ordering::Acquire))
+    pub(crate) fn evictions(&self) -> Evictions {
+        Evictions(self.evictions.load(Ordering::Acquire))
     }
 
     fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Arc<Inode>>> {
         &self.inodes[id.ino as usize % INODE_SHARDS]
     }
 
-    /// Asks the backend for a node. Its inode, as [`SuperBlock::iget`].
+    /// Asks the backend for a node and returns its inode, as [`SuperBlock::iget`] does.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's errors.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub(crate) fn find_node(self: &Arc<Self>, ask: impl FnOnce(Done<Found>) -> Call) -> Result<InodeRef, BackendError> {
-        let asked = self.departures();
+        let asked = self.evictions();
         let found = self.call(None, ask)?;
         self.iget(found, asked)
     }
 
-    /// The inode of a node that the backend found when it was `asked`, with a reference for the caller. An inode that is
-    /// cached keeps its own size and times: those of the backend may be older.
+    /// The inode of a node that the backend has found, with a reference for the caller. `asked` was read before the
+    /// question. A cached inode keeps its own size and times, because the backend's may be older.
     ///
     /// # Errors
-    /// The backend's, if it has to be asked again (D1).
+    /// The backend's, if it must be asked again (D1).
     ///
     /// # Blocking
-    /// For the backend, then.
-    pub(crate) fn iget(self: &Arc<Self>, found: Found, asked: Departures) -> Result<InodeRef, BackendError> {
+    /// Waits for the backend in that case.
+    pub(crate) fn iget(self: &Arc<Self>, found: Found, asked: Evictions) -> Result<InodeRef, BackendError> {
         gate::pass("iget");
         let (mut found, mut asked) = (found, asked);
         loop {
@@ -67,26 +67,26 @@ impl SuperBlock {
                 Ok(inode) => return Ok(inode),
                 Err(may_be_old) => may_be_old,
             };
-            asked = self.departures();
+            asked = self.evictions();
             let node = found.node.clone();
             found.attr = self.call(None, |done| Call::Getattr { node, done })?;
         }
     }
 
-    /// The same while the volume is being mounted: a node that is not in memory has been changed by nobody.
+    /// The same during a mount, when no node has been changed yet.
     pub(crate) fn iget_at_mount(self: &Arc<Self>, found: Found) -> InodeRef {
         let mut found = found;
         loop {
-            found = match self.try_iget(found, self.departures()) {
+            found = match self.try_iget(found, self.evictions()) {
                 Ok(inode) => return inode,
                 Err(found) => found,
             }
         }
     }
 
-    /// Gives `found` back if it may be old (D1).
-    #[expect(clippy::result_large_err, reason = "no error: it is the argument")]
-    fn try_iget(self: &Arc<Self>, found: Found, asked: Departures) -> Result<InodeRef, Found> {
+    /// Returns `found` if it may be outdated (D1).
+    #[expect(clippy::result_large_err, reason = "not an error: the argument is returned")]
+    fn try_iget(self: &Arc<Self>, found: Found, asked: Evictions) -> Result<InodeRef, Found> {
         let id = found.attr.id;
         let mut shard = self.shard(id).lock();
         if let Some(inode) = shard.get(&id) {
@@ -98,11 +98,11 @@ impl SuperBlock {
             inode.adopt_node(found.node);
             return Ok(inode);
         }
-        if self.departures() != asked {
+        if self.evictions() != asked {
             return Err(found);
         }
         let Found { node, handle, attr } = found;
-        // The node is kept for what can be open; a file drops it when it is neither open nor dirty.
+        // A node that can be opened keeps the answer's open node; a file drops it when it is neither open nor dirty.
         let inode = Inode::new(Arc::clone(self), attr, handle, Some(node));
         let result = InodeRef::new(&inode);
         shard.insert(id, inode);
@@ -118,7 +118,7 @@ impl SuperBlock {
         self.shard(id).lock().get(&id).cloned()
     }
 
-    /// The same without waiting; `None` if that cannot be said.
+    /// The same without waiting; `None` if the shard is locked.
     pub(super) fn try_find(&self, id: NodeId) -> Option<Option<Arc<Inode>>> {
         Some(self.shard(id).try_lock()?.get(&id).cloned())
     }
@@ -131,16 +131,16 @@ impl SuperBlock {
         self.root.lock().clone().ok_or(FileError::NotMounted)
     }
 
-    /// The last user of an inode is gone. It stays cached while it has pages; without a name left its pages
-    /// are dropped.
-    pub(crate) fn last_user_gone(&self, inode: &Arc<Inode>) {
+    /// Called when the last user of an inode has dropped it. An inode stays cached while it has pages, but the pages of
+    /// a file without a name are dropped. Kernel: `iput_final`.
+    pub(crate) fn iput_final(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.id()).lock();
         if inode.users() != 0 {
-            return; // somebody found it again meanwhile
+            return; // looked up again meanwhile
         }
         let unlinked = {
             let mut state = inode.state.lock();
-            // One that somebody else removed is written back, and rescued then (`removed`).
+            // A file that another program removed is written back, and rescued later (`removed`).
             let unlinked = state.attr.nlink == 0 && state.nameless && inode.kind() == NodeKind::File;
             if unlinked {
                 state.doomed = true;
@@ -163,11 +163,11 @@ impl SuperBlock {
         }
         inode.release_if_clean();
         if unlinked {
-            self.note_progress(); // its frames may be what a writer waits for
+            self.note_progress(); // a writer may be waiting for its frames
         }
     }
 
-    /// Takes an inode without users and pages out of the hash. One with users is noted as one that may not be needed.
+    /// Evicts an inode without users and pages. One with users is listed as possibly unneeded.
     pub(crate) fn forget_if_unused(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.id()).lock();
         let clean = inode.is_clean(&inode.state.lock());
@@ -178,7 +178,7 @@ impl SuperBlock {
         self.note_unused(inode);
     }
 
-    /// Takes `inode` out of its shard, unless another inode is there under its id by now.
+    /// Removes `inode` from its shard, unless another inode has taken its id meanwhile.
     fn remove_same(&self, shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
         if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
             shard.remove(&inode.id());
@@ -186,7 +186,7 @@ impl SuperBlock {
                 shard.shrink_to(2 * shard.len());
             }
             if inode.changes.has_begun() {
-                self.departures.fetch_add(1, Ordering::Release); // D1
+                self.evictions.fetch_add(1, Ordering::Release); // D1
             }
         }
         if inode.lru.is_listed() {
@@ -194,8 +194,8 @@ impl SuperBlock {
         }
     }
 
-    /// Drops every page that no unit holds, whatever its marks. The inode is doomed, or nothing of it is
-    /// dirty. Returns how many leaves of them there were.
+    /// Drops every page that is in no unit, whatever its marks. The inode is doomed or clean. Returns the number of
+    /// leaves emptied.
     pub(crate) fn drop_pages(&self, inode: &Inode) -> usize {
         crate::writeback::cancel_pages(inode, PageIndex(0)..PageIndex(u64::MAX))
     }
@@ -205,7 +205,7 @@ impl SuperBlock {
         self.inodes_that(|_| true)
     }
 
-    /// The inodes of which something has still to reach the backend.
+    /// The inodes that are not clean.
     pub(crate) fn unclean_inodes(&self) -> Vec<Arc<Inode>> {
         self.inodes_that(|inode| !inode.is_clean(&inode.state.lock()))
     }
@@ -218,23 +218,23 @@ impl SuperBlock {
         inodes
     }
 
-    /// How many inodes somebody uses besides the volume, which has its root.
+    /// The number of inodes in use, not counting the volume's own reference to its root.
     pub(crate) fn count_used_inodes(&self) -> u64 {
         let is_used = |inode: &&Arc<Inode>| inode.users() > u32::from(inode.id() == self.root_id());
         self.inodes.iter().map(|shard| shard.lock().values().filter(is_used).count() as u64).sum()
     }
 
-    /// Whether anything has still to reach the backend.
+    /// Whether all inodes are clean.
     pub(crate) fn is_clean(&self) -> bool {
         self.inodes.iter().all(|shard| shard.lock().values().all(|inode| inode.is_clean(&inode.state.lock())))
     }
 
-    /// Bytes that are not durably in the backend.
+    /// Bytes that are not yet durable on the backend.
     pub(crate) fn unclean_bytes(&self) -> u64 {
         self.all_inodes().iter().map(|inode| inode.mapping.count_unclean() * PAGE_BYTES).sum()
     }
 
-    /// Empties the inode hash; the references go with the result.
+    /// Empties the inode hash and returns the references.
     pub(crate) fn take_inodes(&self) -> Vec<Arc<Inode>> {
         let mut inodes = Vec::new();
         for shard in &self.inodes {

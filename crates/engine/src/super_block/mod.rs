@@ -1,20 +1,20 @@
-//! A mounted volume: its inodes, its write-back, and the state it is in.
+//! A mounted volume: its inodes, its write-back and its state.
 //!
 //! # States
-//! | state | what holds | who leaves it |
+//! | state | meaning | left by |
 //! |---|---|---|
-//! | `Mounted` | everything works | umount freezes |
-//! | `Frozen` | reads and syncs work, changes are refused | umount: thaws at its deadline, or goes on |
-//! | `Dead` | 0 dirty, 0 in flight, no new references; never left | - |
+//! | `Mounted` | everything works | umount or freeze: becomes `Frozen` |
+//! | `Frozen` | reads and syncs work, changes are refused | umount: thaws at its deadline, or becomes `Dead` |
+//! | `Dead` | nothing dirty, nothing in flight, no new references | never |
 //!
 //! # Invariants
-//! S1. `Dead` is final. It is set by umount when nothing is dirty and nothing is in flight. Whatever could pin
-//!     later has a user's reference, is counted in `syncs`, or is a flusher: the first two were seen to be gone after the
-//!     freeze, and the last is kept away ([`quiesce`]).
-//! S2. Every inode with users, pages or dirty metadata is in `inodes`, once.
+//! S1. `Dead` is final. Umount sets it when nothing is dirty and nothing is in flight. Only a user's reference, a
+//!     running sync (`syncs`) or a flusher could pin the volume later. Umount has checked after the freeze that the
+//!     first two are gone, and keeps flushers away ([`quiesce`]).
+//! S2. Every inode with users, pages or dirty metadata is in `inodes` exactly once.
 //!
 //! # Lock order
-//! `inodes` before any inode's locks.
+//! `inodes`, then any lock of an inode.
 //!
 //! # Kernel counterpart
 //! `struct super_block`; sem. 1.1.
@@ -69,7 +69,7 @@ const MOUNTED: u8 = 0;
 const FROZEN: u8 = 1;
 const DEAD: u8 = 2;
 
-/// Shards of the inode hash: enough that two threads seldom meet.
+/// Shards of the inode hash: enough to make contention rare.
 const INODE_SHARDS: usize = 16;
 
 /// A mounted volume. Kernel: `struct super_block`.
@@ -83,26 +83,26 @@ pub struct SuperBlock {
     pub(crate) root: Mutex<Option<InodeRef>>,
     state: AtomicU8,
     in_flight: InFlight,
-    /// Flushers at work. Q1 of [`quiesce`].
+    /// Flushers working on the volume; Q1 of [`quiesce`].
     flushers: InFlight,
-    /// An unmount has flushed everything: flushers begin nothing. Q2 of [`quiesce`].
+    /// An unmount has flushed everything, and flushers start no more work; Q2 of [`quiesce`].
     is_quiescing: AtomicBool,
-    /// Switches of inodes of this volume to another wb. Kernel: `s_isw_nr_in_flight`.
+    /// Switches in flight of this volume's inodes to another wb. Kernel: `s_isw_nr_in_flight`.
     switches_in_flight: InFlight,
     pub(crate) cgroup_wbs: CgroupWbs,
-    /// Umount has taken every inode out of memory: nobody may come any more.
+    /// Umount has evicted every inode; new ones are refused.
     is_evicted: AtomicBool,
-    /// Unmounted, and its record in the arena not given back yet.
-    gone: Mutex<bool>,
+    /// Unmounted, but its record in the arena is not yet freed.
+    release_pending: Mutex<bool>,
     errseq: ErrSeq,
     write_failures: AtomicU64,
     progress_at_ns: AtomicU64,
     pub(crate) open_files: AtomicU32,
-    /// Nodes that stay open for those of no tenant.
+    /// Nodes held open for no particular tenant.
     held: HeldCount,
-    /// Calls of [`SuperBlock::sync`] that are running.
+    /// Running calls of [`SuperBlock::sync`].
     syncs: AtomicU32,
-    /// Somebody unmounts or freezes it.
+    /// An unmount or freeze is in progress.
     pub(crate) is_umounting: AtomicBool,
     pub(crate) flush_backoff: Backoff,
     /// See [`Inode::release_if_clean`].
@@ -110,19 +110,19 @@ pub struct SuperBlock {
     commits: Commits,
     inodes: [Mutex<HashMap<NodeId, Arc<Inode>>>; INODE_SHARDS],
     /// D1 of [`inodes`].
-    departures: AtomicU64,
+    evictions: AtomicU64,
     idle_nodes: IdleNodes,
     inode_lru: InodeLru,
-    /// Until umount has taken it away.
+    /// `None` once umount has unregistered it.
     shrinker: Mutex<Option<ShrinkerRegistration>>,
-    /// What the backend has room for.
+    /// Accounting of the backend's free space.
     pub(crate) space: Space,
-    /// Removals of names under way, of files that are not known before the answer.
+    /// Removals of names in progress whose file is not known before the answer.
     pub(crate) removals: Changes,
-    /// Times that somebody else changed a file that was dirty here.
+    /// Times that another program changed a file in the backend while it was dirty here.
     pub(crate) changed_underneath: AtomicU64,
     pub(crate) reads: ReadCounts,
-    /// What recovery found no file for.
+    /// Dirty data saved in files of its own.
     pub(crate) rescued: Mutex<Vec<Rescued>>,
     pub(crate) removed: Mutex<Vec<removed::RemovedFile>>,
 }
@@ -163,7 +163,7 @@ impl SuperBlock {
             switches_in_flight: InFlight::new(),
             cgroup_wbs: CgroupWbs::new(&engine.pool.rcu),
             is_evicted: AtomicBool::new(false),
-            gone: Mutex::new(LEAVES, false),
+            release_pending: Mutex::new(LEAVES, false),
             errseq: ErrSeq::new(),
             write_failures: AtomicU64::new(0),
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
@@ -175,7 +175,7 @@ impl SuperBlock {
             releasing: Mutex::new(RELEASING, ()),
             commits: Commits::new(),
             inodes: std::array::from_fn(|_| Mutex::new(INODE_HASH, HashMap::new())),
-            departures: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
             idle_nodes: IdleNodes::new(),
             inode_lru: InodeLru::new(),
             shrinker: Mutex::new(LEAVES, None),
@@ -204,31 +204,32 @@ impl SuperBlock {
         Ok(sb)
     }
 
-    /// The name it was mounted under.
+    /// The name under which the volume was mounted.
     pub fn name(&self) -> &str {
         self.bdi.name()
     }
 
-    /// What write-back knows of the device.
+    /// Write-back state of the device.
     pub fn bdi(&self) -> &Arc<BackingDevInfo> {
         &self.bdi
     }
 
-    /// Age at which dirty data is written back; none where nothing is by itself.
+    /// Age at which dirty data is written back; `None` if there is no periodic write-back.
     pub fn dirty_expire(&self) -> Option<Duration> {
         let tunables = &self.engine.tunables;
         (!tunables.dirty_writeback.is_zero()).then_some(tunables.dirty_expire)
     }
 
-    /// Makes everything durable that was written before the call.
+    /// Makes all data written before the call durable.
     ///
     /// # Errors
-    /// The first failure; what failed stays dirty and is retried.
+    /// The first failure; the data concerned stays dirty and is retried.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn sync(self: &Arc<Self>) -> Result<(), FileError> {
-        // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
+        // Counted before the state is checked, whereas umount freezes first and then counts. So one of the two sees the
+        // other.
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let result = match self.writable() {
             Ok(()) => crate::writeback::sync::sync_volume(self, None)
@@ -245,12 +246,12 @@ impl SuperBlock {
         &self.engine
     }
 
-    /// The tenant of what no other is asked to pay for.
+    /// The tenant charged for whatever no other tenant is charged for.
     pub fn root_memcg(&self) -> &Arc<Memcg> {
         self.engine.owners.root()
     }
 
-    /// What `memcg` holds; the volume stands for the root.
+    /// The nodes held for `memcg`; those of the root are counted by the volume.
     pub(crate) fn held_by<'a>(&'a self, memcg: &'a Memcg) -> &'a HeldCount {
         if memcg.is_root() { &self.held } else { &memcg.held }
     }
@@ -260,10 +261,10 @@ impl SuperBlock {
         self.engine.held.has_room(self.held_by(memcg))
     }
 
-    /// Whether a file that does not exist yet could be opened for `memcg` once it is made.
+    /// Checks whether a file that does not exist yet could be opened for `memcg` once created.
     ///
     /// # Errors
-    /// `TooManyOpen`, as [`File::open_for`](crate::File::open_for) of the file would answer.
+    /// `TooManyOpen`, as [`File::open_for`](crate::File::open_for) would return for the file.
     pub fn check_may_open_new(&self, memcg: &Memcg) -> Result<(), FileError> {
         if self.bdi.limits().reopens || self.may_hold(memcg) { Ok(()) } else { Err(too_many().into()) }
     }
@@ -296,44 +297,44 @@ impl SuperBlock {
         self.is_evicted.store(true, Ordering::Release);
     }
 
-    /// Failed attempts so far; a sync that sees it move has failed.
+    /// Failed attempts so far. A sync during which this changes has failed.
     pub(crate) fn write_failures(&self) -> u64 {
         self.write_failures.load(Ordering::Acquire)
     }
 
-    /// Something of this volume is in flight: it may hold inodes until it is unpinned.
+    /// Pins the volume for an operation in flight, which may hold inodes until it unpins.
     pub(crate) fn pin(&self) {
         self.in_flight.pin();
     }
 
-    /// What was in flight has let go of its inodes.
+    /// Drops the pin of an operation in flight, which has dropped its inodes.
     pub(crate) fn unpin(&self) {
         self.in_flight.unpin();
         self.release_volume();
         self.wake_umount();
     }
 
-    /// Something has ended that an unmount may wait for.
+    /// Called when something has ended that an unmount may be waiting for.
     fn wake_umount(&self) {
         if !self.is_mounted() {
             self.engine.room.give();
         }
     }
 
-    /// Gives the volume's record in the arena back, once the volume is gone and nothing of it is in flight:
-    /// after a discarding unmount units may still be. Whoever comes second, the last unpin or the unmount,
-    /// finds both under the lock.
+    /// Frees the volume's record in the arena once the volume is unmounted and nothing of it is in flight. After a
+    /// discarding unmount, units may still be. Of the last unpin and the unmount, the later one sees both conditions
+    /// under the lock.
     fn release_volume(&self) {
-        let mut gone = self.gone.lock();
-        if *gone && self.in_flight.count() == 0 {
-            *gone = false;
+        let mut release_pending = self.release_pending.lock();
+        if *release_pending && self.in_flight.count() == 0 {
+            *release_pending = false;
             self.engine.arena.free_volume(self.volume_slot);
         }
     }
 
-    /// Every inode has been evicted: the last who lets go gives the record back.
-    pub(crate) fn set_gone(&self) {
-        *self.gone.lock() = true;
+    /// Called when every inode has been evicted. The record is freed as soon as nothing is in flight.
+    pub(crate) fn release_volume_when_idle(&self) {
+        *self.release_pending.lock() = true;
         self.release_volume();
     }
 
@@ -345,13 +346,13 @@ impl SuperBlock {
         &self.errseq
     }
 
-    /// Latches a failed write-back attempt for the volume.
+    /// Latches the error of a failed write-back attempt on the volume.
     pub(crate) fn note_failure(&self, kind: ErrorKind) {
         self.errseq.set(kind);
         self.write_failures.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Something of this volume moved: waiters for room look again.
+    /// Records progress of this volume and wakes writers that wait for frames.
     pub(crate) fn note_progress(&self) {
         self.progress_at_ns.store(self.engine.clock.now().0, Ordering::Relaxed);
         self.engine.room.give();
@@ -367,22 +368,22 @@ impl SuperBlock {
         pages
     }
 
-    /// Whether nothing is dirty, in flight or unstable: there is no room to be made here.
+    /// Whether nothing is dirty, in flight or unstable, so that write-back here can free no frames.
     pub(crate) fn is_idle(&self) -> bool {
         self.pages().is_zero()
     }
 
-    /// Refuses when the volume is gone.
+    /// Fails if the volume is unmounted.
     pub(crate) fn alive(&self) -> Result<(), FileError> {
         if self.state.load(Ordering::Acquire) == DEAD { Err(FileError::NotMounted) } else { Ok(()) }
     }
 
-    /// Refuses changes when the volume is frozen or gone.
+    /// Fails if the volume is frozen or unmounted.
     pub(crate) fn writable(&self) -> Result<(), FileError> {
         if self.state.load(Ordering::SeqCst) == MOUNTED { Ok(()) } else { Err(FileError::NotMounted) }
     }
 
-    /// S1: no way back.
+    /// S1: irreversible.
     pub(crate) fn clear_active(&self) {
         self.state.store(DEAD, Ordering::SeqCst);
     }
@@ -391,7 +392,7 @@ impl SuperBlock {
         self.state.load(Ordering::Acquire) == MOUNTED
     }
 
-    /// Makes a call to this volume's backend and waits for the answer.
+    /// Makes a call to the volume's backend and waits for the answer.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         deadline: Option<Tick>,
@@ -400,14 +401,14 @@ impl SuperBlock {
         self.engine.call(&*self.bdi.backend, deadline, make)
     }
 
-    /// Forgets what waits for write-back and commit.
+    /// Drops the lists of inodes that wait for write-back and commit.
     pub(crate) fn forget_dirty(&self) {
         drop(self.commits.take());
         self.close_wbs();
     }
 
-    /// The engine goes away with this volume mounted: breaks the references between volume and inodes and
-    /// leaves frames and records in the arena as they are.
+    /// Called when the engine is dropped with this volume mounted: breaks the reference cycles between volume and
+    /// inodes, and leaves frames and records in the arena as they are.
     pub(crate) fn abandon(&self) {
         self.state.store(DEAD, Ordering::Release);
         let root = self.root.lock().take();

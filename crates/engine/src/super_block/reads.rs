@@ -1,11 +1,12 @@
-//! What reads found in the cache: those of a volume, and those of a tenant.
+//! Cache hits and misses of reads, per volume and per tenant.
 //!
-//! A read that finds everything takes a tenth of a microsecond, so a description counts its hits for itself and hands them in
-//! by the batch ([`HIT_BATCH_PAGES`]), the rest when it is closed. What goes to the backend is counted at once.
+//! A read that hits entirely takes a tenth of a microsecond, so each open description counts its hits itself. It
+//! reports them in batches ([`HIT_BATCH_PAGES`]) and the rest when it is closed. Reads from the backend are counted at
+//! once.
 
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
-/// Hits that a description hands in together.
+/// Hits that a description reports together.
 pub(crate) const HIT_BATCH_PAGES: u64 = 64;
 
 /// In pages; see the [module documentation](self).
@@ -25,7 +26,7 @@ impl ReadCounts {
         self.misses.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// The backend has filled `pages`.
+    /// Records that the backend has filled `pages`.
     pub(crate) fn note_filled(&self, pages: u64) {
         self.filled.fetch_add(pages, Ordering::Relaxed);
     }

@@ -1,14 +1,14 @@
-//! Files that somebody else removes or replaces in the backend while they have data here.
+//! Files that another program removes or replaces in the backend while they have dirty data here.
 //!
-//! Write-back goes to the open node, and succeeds: but no name leads to what it wrote. The answer to the flush of times that
-//! follows tells so. The event is reported as a failed write-back is (P2), and what the file holds is copied to a file of its own
-//! by the next sync of the volume, or its unmount.
+//! Write-back through the open node succeeds, but no name leads to the data. The answer to the metadata flush that
+//! follows shows this. It is reported like a failed write-back (P2). The next sync of the volume, or its unmount,
+//! copies the file's content to a rescue file.
 //!
 //! # Invariants
-//! G1. A file is noted with its node open, before its flush of times counts as answered: what it holds can be read until it
-//!     was copied.
-//! G2. It is judged while no removal and no rename of ours runs: those that have ended have marked the files that they
-//!     took the last name of (`InodeState::nameless`).
+//! G1. A file is recorded with its node open, before its metadata flush counts as answered. So its content can be read
+//!     until it is copied.
+//! G2. It is judged only while none of our removals and renames is in progress. Those that have ended have marked the
+//!     files whose last name they took (`InodeState::nameless`).
 
 use slackwater_arena::{FrameId, Pool, Scatter};
 use slackwater_sync::shim::Arc;
@@ -20,14 +20,14 @@ use crate::inode::{Change, Inode};
 use crate::super_block::{RescueFile, Rescued, RescuedFrom, SuperBlock};
 use crate::units::{PAGE_BYTES, PageIndex};
 
-/// A file that has no name, and whose data nobody else has.
+/// A file without a name whose data exists nowhere else.
 pub(crate) struct RemovedFile {
     inode: Arc<Inode>,
     node: Node,
 }
 
 impl SuperBlock {
-    /// The backend has told that `inode`, which has just been written, has no name (G1).
+    /// Records that the backend reported `inode`, which was just written, to have no name (G1).
     pub(crate) fn note_nameless(&self, inode: &Arc<Inode>) {
         let node = {
             let state = inode.state.lock();
@@ -46,34 +46,34 @@ impl SuperBlock {
         }
     }
 
-    /// G2. False also while that cannot be said.
+    /// G2. False also while this cannot be decided.
     fn is_removed_by_others(&self, inode: &Inode) -> bool {
         self.removals.quiet().is_some() && !inode.state.lock().nameless
     }
 
-    /// A removal of ours is over: its file is marked, and has its node.
+    /// Ends one of our removals: its file is marked and has its node.
     pub(crate) fn end_removal(&self, removal: Change) {
         self.removals.end(removal);
         self.engine().waits.wake(self.root_id());
     }
 
-    /// Waits until no removal of ours runs.
+    /// Waits until none of our removals is in progress.
     ///
     /// # Blocking
-    /// For the backend, if one runs.
+    /// Waits for the backend, if one is in progress.
     pub(crate) fn wait_for_removals(&self) {
         let engine = self.engine();
         let quiet = || self.removals.quiet();
         let _ = engine.waits.wait(self.root_id(), &*engine.clock, None, quiet);
     }
 
-    /// Copies what files hold that somebody else removed, each to a file of its own, durably.
+    /// Copies the content of each file that another program removed to a rescue file, durably.
     ///
     /// # Errors
-    /// The backend's. What is left is tried again by the next call.
+    /// The backend's. The files left are tried again by the next call.
     ///
     /// # Blocking
-    /// For the backend, where there is such a file.
+    /// Waits for the backend, if there is such a file.
     pub(crate) fn rescue_removed(&self) -> Result<(), BackendError> {
         let mut removed = std::mem::take(&mut *self.removed.lock());
         let mut result = Ok(());
@@ -108,7 +108,7 @@ impl SuperBlock {
         let arena = &self.engine().arena;
         let end = PageIndex::end_of(size_bytes);
         let mut frames = Vec::new();
-        // The volume has just been flushed: few are needed, and they are given back at once.
+        // The volume has just been flushed, so few frames are needed, and they are freed at once.
         if arena.alloc_many(Pool::Reserve, self.pages_of_unit().min(end.0 as usize), &mut frames) == 0 && end.0 > 0 {
             return Err(BackendError::new(ErrorKind::NoSpace, "no page is free to copy a removed file with"));
         }
@@ -130,15 +130,15 @@ impl SuperBlock {
         copied?;
         let name = copy.finish(size_bytes, attr.uid, attr.gid)?;
         tracing::warn!(target: "slackwater::writeback", volume = self.name(), id = %inode.id(), size_bytes, file = ?name,
-            "somebody else removed a file that had data here: what it held is in a file of its own");
+            "another program removed a file that had dirty data here; its content was copied to a rescue file");
         Ok(Rescued { id: inode.id(), from: RescuedFrom::Removed, name, bytes: size_bytes })
     }
 
-    /// Reads consecutive pages into frames of our own, zeroes behind what the backend has.
+    /// Reads consecutive pages into `frames`, zero-filled beyond the end of the backend's file.
     fn read_pages(&self, node: &Node, first: PageIndex, frames: &[FrameId]) -> Result<(), BackendError> {
         let arena = &self.engine().arena;
         let mut scatter = Scatter::new(Arc::clone(arena), frames.len());
-        assert!(frames.iter().all(|frame| scatter.push(*frame)), "they were just taken");
+        assert!(frames.iter().all(|frame| scatter.push(*frame)), "they were just allocated");
         let len_bytes = frames.len() * PAGE_BYTES as usize;
         scatter.slices_mut(len_bytes).for_each(|slice| slice.fill(0));
         let node = node.clone();

@@ -1,11 +1,11 @@
-//! The shrinker of a volume: inodes that only a front door keeps in memory.
+//! The shrinker of a volume: frees inodes that only a front end keeps in memory.
 //!
-//! It takes no lock that anybody holds for long: it tries, and leaves what it cannot have for the next scan. An unmount waits
-//! for it by its registration alone, and it stops as soon as the volume is dead.
+//! It only tries locks and leaves what it cannot lock for the next scan. An unmount waits for it through its
+//! registration alone, and a scan stops as soon as the volume is dead.
 //!
 //! # Kernel counterpart
-//! `super_cache_count`, `super_cache_scan`; sem. 10.6. Differs: what a kernel keeps is asked for, and counts as given back
-//! when the asking has begun.
+//! `super_cache_count`, `super_cache_scan`; sem. 10.6. Differs: the front end is asked to release what its kernel
+//! caches, and an inode counts as freed when the request has been issued.
 
 use slackwater_sync::shim::atomic::Ordering;
 use slackwater_sync::shim::{Arc, Weak};
@@ -17,9 +17,9 @@ use crate::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerRegistratio
 use crate::super_block::SuperBlock;
 use crate::units::NodeId;
 
-/// Inodes looked at in one scan. Kernel: `s_shrink->batch`.
+/// Inodes examined in one scan. Kernel: `s_shrink->batch`.
 const BATCH: u64 = 1024;
-/// Inodes above the bound that are borne, so that not each new one begins a scan.
+/// Inodes tolerated above the bound, so that not every new one starts a scan.
 const SLACK: u64 = 64;
 
 /// See the [module documentation](self).
@@ -52,13 +52,13 @@ impl Shrinker for SuperBlockShrinker {
 }
 
 impl SuperBlock {
-    /// What the volume's shrinker could give back; `None` once an unmount has taken it away. All those of an engine:
-    /// [`Engine::shrinkers`](crate::Engine::shrinkers).
+    /// The state of the volume's shrinker; `None` once an unmount has unregistered it.
+    /// [`Engine::shrinkers`](crate::Engine::shrinkers) lists all those of an engine.
     pub fn shrinker(&self) -> Option<ShrinkerStatus> {
         self.shrinker.lock().as_ref().map(ShrinkerRegistration::status)
     }
 
-    /// # Errors
+    /// [`InsideScan`] if called from inside a scan.
     /// From inside a scan.
     pub(super) fn register_shrinker(self: &Arc<Self>) -> Result<(), InsideScan> {
         let shrinker = SuperBlockShrinker { sb: Arc::downgrade(self) };
@@ -66,10 +66,11 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Nobody scans this volume from here on. The caller is not inside a scan.
+    /// Unregisters the shrinker: no scan of this volume begins or runs afterwards. The caller must not be inside a
+    /// scan.
     ///
     /// # Blocking
-    /// For scans of this volume, which end at once when it is dead.
+    /// Waits for scans of this volume, which end at once when it is dead.
     pub(crate) fn unregister_shrinker(&self) {
         let registration = self.shrinker.lock().take();
         if let Some(registration) = registration {
@@ -78,8 +79,8 @@ impl SuperBlock {
         }
     }
 
-    /// An inode came into memory. If there are too many that nobody needs, some are asked for: more than can have come since
-    /// this was last so.
+    /// Called when an inode has come into memory. If there are too many unneeded inodes, requests the release of more
+    /// than can have been added since the last time.
     pub(super) fn bound_inodes(&self) {
         let most = self.engine.tunables.inodes_max.saturating_add(SLACK);
         if self.inode_lru.len() >= most {
@@ -92,7 +93,7 @@ impl SuperBlock {
         let (end, mut from, mut looked_at) = (self.inode_lru.end(), 0, 0);
         let mut unneeded = Vec::new();
         while looked_at < control.nr_to_scan && self.alive().is_ok() {
-            // What is listed meanwhile was used just now.
+            // Inodes listed during the scan were used just now.
             let Some((at, id)) = self.inode_lru.first(from).filter(|(at, _)| *at < end) else { break };
             from = at + 1;
             looked_at += 1;
@@ -107,11 +108,11 @@ impl SuperBlock {
         if looked_at == 0 { Scanned::Stop } else { Scanned::Freed(self.ask_for(&unneeded)) }
     }
 
-    /// Takes `inode` off the list if it is one that nobody needs, and off it too if it will come back by itself (L1 of
-    /// [`super::inode_lru`]). True if it is one.
+    /// Takes `inode` off the list if it is unneeded, or if it will be listed again anyway (L1 of [`super::inode_lru`]).
+    /// True if it is unneeded.
     fn take_unneeded(&self, inode: &Inode) -> bool {
         if !self.inode_lru.remove(inode) {
-            return false; // somebody else is at it
+            return false; // another thread is handling it
         }
         if inode.lru.take_used() {
             self.inode_lru.add(inode); // its second chance
@@ -129,7 +130,7 @@ impl SuperBlock {
         is_clean && inode.openers.load(Ordering::SeqCst) == 0 && inode.users() != 0 && inode.mapping.is_empty()
     }
 
-    /// Asks the front door for `inodes`; returns how many it lets go of.
+    /// Asks the front end to release `inodes`. Returns how many it releases.
     fn ask_for(&self, inodes: &[Arc<Inode>]) -> u64 {
         let Some(ask) = self.inode_lru.on_pressure().filter(|_| !inodes.is_empty()) else { return 0 };
         let ids: Vec<NodeId> = inodes.iter().map(|inode| inode.id()).collect();

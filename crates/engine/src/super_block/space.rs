@@ -1,30 +1,29 @@
-//! Space on the backend that dirty pages are going to need, so that a write is refused when it is made and not at
-//! a flush that nobody waits for.
+//! Accounts for the backend space that dirty pages will need, so that a lack of space fails the write itself rather
+//! than a later flush that no caller waits for.
 //!
-//! A page that becomes dirty where the backend's file has nothing yet is *delayed*: its bytes are reserved here
-//! until a unit has brought it there. What is left is `limit - delayed`.
+//! A page that becomes dirty where the backend's file has no space allocated is *delayed*: its bytes are reserved here
+//! until a unit has written it. The space left is `limit - delayed`.
 //!
-//! A backend is asked by the flusher when its answer is old, by a write that finds nothing left, and by `statfs`;
-//! never by a completion.
+//! The backend is queried by the flusher when its last answer is stale, by a write that finds no space left, and by
+//! `statfs`; never by a completion.
 //!
 //! # Invariants
-//! P1. `delayed` counts the pages with the `DELAYED` mark, from before they have it until after they lose it;
-//!     `in_flight` those of them that are in units.
-//! P2. `limit` is what the backend said was free, less what units have allocated since. The end of a unit moves
-//!     its bytes from the one to the other: limit and delayed sink by as much, and what is left stays.
-//! P3. Of a unit that was in flight between question and answer nobody knows whether the answer includes it. It
-//!     is counted as not included, so it may count twice but never not at all, and `unsure` says by how much.
-//!     A write is refused for good only if it would not fit without that.
+//! P1. `delayed` counts the pages with the `DELAYED` mark, from before they get it until after they lose it.
+//!     `in_flight` counts those of them that are in units.
+//! P2. `limit` is the free space that the backend reported, less what units have allocated since. The end of a unit
+//!     lowers limit and delayed by the same number of bytes, so the space left does not change.
+//! P3. If a unit was in flight between query and answer, it is unknown whether the answer includes it. It is counted as
+//!     not included: it may be counted twice, but never not at all, and `unsure` is the amount in question. A write is
+//!     refused for good only if it would not fit even without that amount.
 //!
 //! A change that takes space at once is counted like a unit of delayed pages ([`super::claims`]).
 //!
-//! Where a file ends and what lies in its holes are not told apart: a page before the end of what was ever
-//! allocated of the file counts as having its space. A write into an old hole of a full volume is accepted, and
-//! fails at its flush (P2 of SEMANTICS).
+//! Holes are not distinguished: a page before the end of what was ever allocated of the file counts as having its
+//! space. A write into an old hole of a full volume is accepted and fails at its flush (P2 of SEMANTICS).
 //!
 //! # Memory ordering
-//! Writers look at `limit` and `delayed` alone, and may see the one without the other: then they ask. All other
-//! changes are made under `state`.
+//! Writers read only `limit` and `delayed`, and may see one updated without the other; then they query the backend. All
+//! other fields change under `state`.
 //!
 //! # Kernel counterpart
 //! Delayed allocation: `ext4_nonda_switch`, `BH_Delay`, `percpu_counter` of free clusters.
@@ -42,48 +41,48 @@ use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, Tick};
 
 const PAGE: i64 = PAGE_BYTES as i64;
-/// An answer is old after this time, if something was written meanwhile.
+/// An answer is stale after this time if something was written meanwhile.
 const STALE_AFTER: Duration = Duration::from_secs(1);
-/// Questions of a write that finds nothing left; more than one only if units ended meanwhile.
-const QUESTIONS_MAX: u32 = 3;
+/// Queries by a write that finds no space left; more than one only if units ended meanwhile.
+const QUERIES_MAX: u32 = 3;
 
 /// See the [module documentation](self).
 pub(crate) struct Space {
     delayed: AtomicI64,
     /// `i64::MAX` until the backend has answered.
     limit: AtomicI64,
-    /// Somebody gave space back, or the backend said that there is none.
-    outdated: AtomicBool,
+    /// Space was freed, or the backend has reported that there is none.
+    is_stale: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     in_flight: i64,
-    /// Bytes of delayed pages that were ever sent in units, and that units ever allocated.
+    /// Total bytes of delayed pages sent in units, and allocated by units.
     sent: u64,
     allocated: u64,
     /// P3.
     unsure: i64,
-    /// When the backend was asked last, and what had been sent by then.
-    asked_at: Option<Tick>,
-    asked_sent: u64,
-    /// The flusher's question is under way.
-    asking: bool,
+    /// When the backend was last queried, and `sent` at that time.
+    queried_at: Option<Tick>,
+    queried_sent: u64,
+    /// The flusher's query is in flight.
+    is_querying: bool,
 }
 
-/// What was going on when the backend was asked.
-struct Question {
+/// State of the counters when the backend was queried.
+struct Query {
     quiet: bool,
     sent: u64,
     allocated: u64,
 }
 
-/// What is left.
+/// Result of checking the space left.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Left {
     Enough,
-    /// Perhaps enough: known when the units that are in flight have ended.
+    /// Perhaps enough; known once the units in flight have ended.
     Unsure,
     Nothing,
 }
@@ -93,12 +92,12 @@ impl Space {
         Self {
             delayed: AtomicI64::new(0),
             limit: AtomicI64::new(i64::MAX),
-            outdated: AtomicBool::new(false),
+            is_stale: AtomicBool::new(false),
             state: Mutex::new(LEAVES, State::default()),
         }
     }
 
-    /// Reserves a page, if it is left.
+    /// Reserves a page if there is space for it.
     pub(crate) fn try_reserve(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let mut delayed = self.delayed.load(Ordering::Relaxed);
@@ -111,26 +110,26 @@ impl Space {
         false
     }
 
-    /// Reserves pages that are dirty whether there is space or not.
+    /// Reserves pages that are dirty already, whether or not there is space.
     pub(crate) fn reserve(&self, pages: u64) {
         self.delayed.fetch_add(pages as i64 * PAGE, Ordering::Relaxed);
     }
 
-    /// Whether `pages` more are left, or nothing is delayed that they could be taken from. Approximate.
-    pub(crate) fn has_beside_delayed(&self, pages: u64) -> bool {
+    /// Whether there is space for `pages` more, or no delayed page could lose its space to them. Approximate.
+    pub(crate) fn has_beyond_delayed(&self, pages: u64) -> bool {
         let delayed = self.delayed.load(Ordering::Relaxed);
         delayed == 0 || self.limit.load(Ordering::Relaxed).saturating_sub(delayed) >= pages as i64 * PAGE
     }
 
-    /// The same, with what may have been counted twice (P3).
-    pub(crate) fn may_have_beside_delayed(&self, pages: u64) -> bool {
+    /// The same, including space that may have been counted twice (P3).
+    pub(crate) fn may_have_beyond_delayed(&self, pages: u64) -> bool {
         let state = self.state.lock();
         let delayed = self.delayed.load(Ordering::Relaxed);
         let left = self.limit.load(Ordering::Relaxed).saturating_sub(delayed).saturating_add(state.unsure);
         delayed == 0 || left >= pages as i64 * PAGE
     }
 
-    /// Delayed pages are gone, or have their space from elsewhere.
+    /// Releases reservations of delayed pages that were dropped or have their space from elsewhere.
     pub(crate) fn release(&self, pages: u64) {
         if pages != 0 {
             let before = self.delayed.fetch_sub(pages as i64 * PAGE, Ordering::Relaxed);
@@ -138,12 +137,12 @@ impl Space {
         }
     }
 
-    /// What the backend said is old: space was given back, or is used up.
-    pub(crate) fn outdate(&self) {
-        self.outdated.store(true, Ordering::Release);
+    /// Marks the backend's last answer as stale: space was freed, or is used up.
+    pub(crate) fn mark_stale(&self) {
+        self.is_stale.store(true, Ordering::Release);
     }
 
-    /// A unit takes delayed pages along.
+    /// Records that a unit with delayed pages was submitted.
     pub(crate) fn unit_sent(&self, pages: u64) {
         if pages != 0 {
             let mut state = self.state.lock();
@@ -152,7 +151,7 @@ impl Space {
         }
     }
 
-    /// The unit was answered: so many of the delayed pages it had are on the backend (P2).
+    /// Records that the unit was answered and how many of its delayed pages are now allocated (P2).
     pub(crate) fn unit_ended(&self, pages: u64, allocated_pages: u64) {
         if pages == 0 {
             return;
@@ -168,21 +167,21 @@ impl Space {
         self.release(allocated_pages);
     }
 
-    fn ask(&self, now: Tick) -> Question {
-        // Before the question: what is given back from here on is another's reason to ask.
-        self.outdated.store(false, Ordering::Release);
+    fn begin_query(&self, now: Tick) -> Query {
+        // Before the query: space freed from now on is a reason for another query.
+        self.is_stale.store(false, Ordering::Release);
         let mut state = self.state.lock();
-        state.asked_at = Some(now);
-        state.asked_sent = state.sent;
-        Question { quiet: state.in_flight == 0, sent: state.sent, allocated: state.allocated }
+        state.queried_at = Some(now);
+        state.queried_sent = state.sent;
+        Query { quiet: state.in_flight == 0, sent: state.sent, allocated: state.allocated }
     }
 
-    /// Takes the answer (P3), and returns how many bytes are left.
-    fn answered(&self, question: &Question, statfs: &Statfs) -> i64 {
+    /// Applies the answer (P3) and returns the bytes left.
+    fn finish_query(&self, query: &Query, statfs: &Statfs) -> i64 {
         let free_bytes = statfs.blocks_available.saturating_mul(statfs.fragment_bytes).min(i64::MAX as u64 / 2) as i64;
         let mut state = self.state.lock();
-        let allocated_since = (state.allocated - question.allocated) as i64;
-        let exact = question.quiet && state.sent == question.sent;
+        let allocated_since = (state.allocated - query.allocated) as i64;
+        let exact = query.quiet && state.sent == query.sent;
         state.unsure = if exact { 0 } else { allocated_since + state.in_flight };
         let limit = free_bytes - allocated_since;
         self.limit.store(limit, Ordering::Relaxed);
@@ -200,30 +199,31 @@ impl Space {
         (left, state.in_flight == 0)
     }
 
-    /// Whether the flusher should ask; it does so if this says yes.
-    fn wants_question(&self, now: Tick) -> bool {
+    /// Whether the flusher should query; if so, it must.
+    fn wants_query(&self, now: Tick) -> bool {
         let mut state = self.state.lock();
-        let used = state.sent != state.asked_sent || self.delayed.load(Ordering::Relaxed) != 0;
-        let old = state.asked_at.is_none_or(|at| now.since(at) >= STALE_AFTER);
-        let ask = !state.asking && (self.outdated.load(Ordering::Acquire) || (used && old) || state.asked_at.is_none());
-        state.asking |= ask;
+        let used = state.sent != state.queried_sent || self.delayed.load(Ordering::Relaxed) != 0;
+        let old = state.queried_at.is_none_or(|at| now.since(at) >= STALE_AFTER);
+        let ask = !state.is_querying
+            && (self.is_stale.load(Ordering::Acquire) || (used && old) || state.queried_at.is_none());
+        state.is_querying |= ask;
         ask
     }
 }
 
 impl SuperBlock {
-    /// Space on the backend, less what dirty pages are going to take of it.
+    /// Free space on the backend, less what dirty pages will take.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's errors.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn statfs(&self) -> Result<Statfs, FileError> {
         self.alive()?;
-        let question = self.space.ask(self.now());
+        let query = self.space.begin_query(self.now());
         let mut statfs = self.call(None, |done| Call::Statfs { done })?;
-        let left_bytes = self.space.answered(&question, &statfs).max(0) as u64;
+        let left_bytes = self.space.finish_query(&query, &statfs).max(0) as u64;
         let available = left_bytes / statfs.fragment_bytes.max(1);
         let taken = statfs.blocks_available.saturating_sub(available);
         statfs.blocks_available -= taken;
@@ -231,45 +231,45 @@ impl SuperBlock {
         Ok(statfs)
     }
 
-    /// Asks the backend, and takes its answer.
+    /// Queries the backend and applies the answer.
     ///
     /// # Blocking
-    /// For the backend.
-    pub(crate) fn ask_for_space(&self) -> Result<(), BackendError> {
-        let question = self.space.ask(self.now());
+    /// Waits for the backend.
+    pub(crate) fn query_space(&self) -> Result<(), BackendError> {
+        let query = self.space.begin_query(self.now());
         let statfs = self.call(None, |done| Call::Statfs { done })?;
-        let _ = self.space.answered(&question, &statfs);
+        let _ = self.space.finish_query(&query, &statfs);
         Ok(())
     }
 
-    /// Asks the backend, for a write that found nothing left.
+    /// Queries the backend for a write that found no space left.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub(crate) fn confirm_space(&self) -> Result<Left, BackendError> {
-        for _ in 0..QUESTIONS_MAX {
-            self.ask_for_space()?;
+        for _ in 0..QUERIES_MAX {
+            self.query_space()?;
             match self.space.left() {
-                (Left::Unsure, true) => {} // its units have ended: another answer has them for certain
+                (Left::Unsure, true) => {} // its units have ended, so another answer includes them for certain
                 (left, _) => return Ok(left),
             }
         }
         Ok(Left::Unsure)
     }
 
-    /// Asks the backend if its last answer is old, without waiting for the next.
+    /// Queries the backend if its last answer is stale, without waiting for the new one.
     pub(crate) fn refresh_space(self: &Arc<Self>, now: Tick) {
-        if !self.space.wants_question(now) {
+        if !self.space.wants_query(now) {
             return;
         }
-        let question = self.space.ask(now);
+        let query = self.space.begin_query(now);
         self.pin();
         let owner = Arc::clone(self);
         let done = Done::new(move |answer: Result<Statfs, BackendError>| {
             if let Ok(statfs) = answer {
-                let _ = owner.space.answered(&question, &statfs);
+                let _ = owner.space.finish_query(&query, &statfs);
             }
-            owner.space.state.lock().asking = false;
+            owner.space.state.lock().is_querying = false;
             owner.unpin();
         });
         self.bdi.backend.submit(Call::Statfs { done });
@@ -282,7 +282,7 @@ mod tests {
 
     const PAGES_FREE: u64 = 100;
 
-    fn told(free_pages: u64) -> Statfs {
+    fn statfs_of(free_pages: u64) -> Statfs {
         Statfs {
             block_bytes: PAGE_BYTES,
             fragment_bytes: PAGE_BYTES,
@@ -295,11 +295,11 @@ mod tests {
         }
     }
 
-    /// Ten pages in flight, sixteen more dirty, of a hundred.
+    /// Of a hundred pages, ten are in flight and sixteen more are dirty.
     fn busy() -> Space {
         let space = Space::new();
-        let question = space.ask(Tick(0));
-        assert_eq!(space.answered(&question, &told(PAGES_FREE)), PAGES_FREE as i64 * PAGE);
+        let query = space.begin_query(Tick(0));
+        assert_eq!(space.finish_query(&query, &statfs_of(PAGES_FREE)), PAGES_FREE as i64 * PAGE);
         (0..26).for_each(|_| assert!(space.try_reserve()));
         space.unit_sent(10);
         space
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_unit_changes_nothing() {
+    fn the_end_of_a_unit_does_not_change_the_space_left() {
         let space = busy();
         assert_eq!(left_pages(&space), 74);
         space.unit_ended(10, 7);
@@ -320,28 +320,28 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_ends_between_question_and_answer_is_counted_once_or_said_to_be_unsure() {
-        // The backend took it before it counted, or after: the answer is another, and both are told apart later.
+    fn a_unit_that_ends_between_query_and_answer_is_counted_once_or_reported_unsure() {
+        // The backend wrote it before it counted, or after. The answers differ, and the next query tells them apart.
         for free_pages in [PAGES_FREE, PAGES_FREE - 10] {
             let space = busy();
-            let question = space.ask(Tick(1));
+            let query = space.begin_query(Tick(1));
             space.unit_ended(10, 10);
-            space.answered(&question, &told(free_pages));
+            space.finish_query(&query, &statfs_of(free_pages));
             let twice = (PAGES_FREE - free_pages) as i64;
             assert_eq!(left_pages(&space), 74 - twice, "never more than there is");
             assert_eq!(space.state.lock().unsure / PAGE, 10);
-            let question = space.ask(Tick(2));
-            space.answered(&question, &told(PAGES_FREE - 10));
+            let query = space.begin_query(Tick(2));
+            space.finish_query(&query, &statfs_of(PAGES_FREE - 10));
             assert_eq!((left_pages(&space), space.state.lock().unsure), (74, 0), "exact when nothing was in flight");
         }
     }
 
     #[test]
-    fn a_unit_that_ends_after_the_answer_is_counted_once_or_said_to_be_unsure() {
+    fn a_unit_that_ends_after_the_answer_is_counted_once_or_reported_unsure() {
         for free_pages in [PAGES_FREE, PAGES_FREE - 10] {
             let space = busy();
-            let question = space.ask(Tick(1));
-            space.answered(&question, &told(free_pages));
+            let query = space.begin_query(Tick(1));
+            space.finish_query(&query, &statfs_of(free_pages));
             space.unit_ended(10, 10);
             assert_eq!(left_pages(&space), 74 - (PAGES_FREE - free_pages) as i64);
             assert_eq!(space.state.lock().unsure / PAGE, 10);
@@ -349,16 +349,16 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_counted_twice_refuses_nobody_for_good() {
+    fn space_that_may_be_counted_twice_refuses_no_write_for_good() {
         let space = busy();
         (0..69).for_each(|_| assert!(space.try_reserve()));
-        let question = space.ask(Tick(1));
-        space.answered(&question, &told(PAGES_FREE - 10)); // it has the ten that are in flight
+        let query = space.begin_query(Tick(1));
+        space.finish_query(&query, &statfs_of(PAGES_FREE - 10)); // it has the ten that are in flight
         assert_eq!(space.left(), (Left::Unsure, false));
         space.unit_ended(10, 10);
         assert_eq!(space.left(), (Left::Unsure, true));
-        let question = space.ask(Tick(2));
-        space.answered(&question, &told(PAGES_FREE - 10));
+        let query = space.begin_query(Tick(2));
+        space.finish_query(&query, &statfs_of(PAGES_FREE - 10));
         assert_eq!((space.left().0, left_pages(&space)), (Left::Enough, 5));
         while space.try_reserve() {}
         assert_eq!(space.left().0, Left::Nothing);

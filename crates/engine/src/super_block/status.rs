@@ -1,4 +1,4 @@
-//! How far a volume's data has got.
+//! Write-back status of a volume.
 
 use std::time::Duration;
 
@@ -9,69 +9,71 @@ use crate::errseq::ErrCursor;
 use crate::super_block::SuperBlock;
 use crate::units::PAGE_BYTES;
 
-/// How much of a volume is not in the backend yet, how fast it gets there, and what the cache is worth. What happened
-/// "so far" is counted since the mount and only grows; the rate is the difference of two looks.
+/// How much of a volume is not yet durable on the backend, how fast it gets there, and how well the cache works. Values
+/// "so far" count from the mount and only grow; a rate is the difference of two samples.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct VolumeStatus {
     /// Bytes in dirty pages.
     pub dirty_bytes: u64,
-    /// Those of them in pages that leave the cache once they are durable: what DONTCACHE writes brought.
+    /// Bytes of them in pages that leave the cache once they are durable, after DONTCACHE writes.
     pub dontcache_dirty_bytes: u64,
-    /// DONTCACHE writes that woke a flusher, so far. The others found it asked already.
+    /// DONTCACHE writes that woke a flusher so far. The others found a wake-up pending.
     pub dontcache_kicks: u64,
-    /// Passes of flushers that DONTCACHE writes asked for, so far. Many writes share one.
+    /// Flusher passes for DONTCACHE writes so far. One pass serves many writes.
     pub dontcache_passes: u64,
     /// Bytes under write-back.
     pub writeback_bytes: u64,
-    /// Bytes written and not yet known to be durable.
+    /// Bytes written but not yet known to be durable.
     pub unstable_bytes: u64,
-    /// Most bytes that the volume may have in such pages: its share of the arena, less while its write-back fails.
+    /// The most bytes that the volume may have in such pages: its share of the arena, or less while its write-back
+    /// fails.
     pub share_bytes: u64,
-    /// Age of the oldest of its files that are dirty and that no flusher has taken yet. One whose write-back has failed
-    /// waits apart, and [`VolumeStatus::failing`] tells.
+    /// Age of the oldest dirty file that no flusher has yet visited. Files whose write-back has failed are not
+    /// included; see [`VolumeStatus::failing`].
     pub oldest: Option<Duration>,
     /// Bytes written back so far.
     pub written_bytes: u64,
-    /// Attempts to write back or to make durable that failed, so far.
+    /// Failed attempts to write back or to commit, so far.
     pub failures: u64,
-    /// How long writers, all together, were told to pause so that memory fills no faster than the backend takes it, so far.
-    /// Without the time for which they were refused at a limit.
+    /// Total time for which writers were paused so far, so that memory fills no faster than the backend drains it.
+    /// Excludes the time for which they were refused at a limit.
     pub paused: Duration,
-    /// Pages that reads found in the cache or on their way into it, so far, but for up to 63 of each open description. Threads
-    /// that read through one at the same moment may spoil some of each other's count. What lies beyond the end of the backing
-    /// file is found: there is nothing to bring.
+    /// Pages that reads found in the cache, or already being filled, so far; except up to 63 per open description.
+    /// Threads that read through one description at the same time may lose some of each other's counts. Pages beyond
+    /// the end of the backing file count as hits, because nothing has to be fetched.
     pub read_hits: u64,
-    /// Pages that reads had to have brought from the backend, so far. What was read ahead of them in time is a hit.
+    /// Pages that reads had to fetch from the backend so far. Pages read ahead in time are hits.
     pub read_misses: u64,
-    /// Bytes that came from the backend into the cache, so far: for reads, ahead of them, and for what writes leave of a page.
+    /// Bytes filled from the backend so far: for reads, for readahead, and for the parts of pages that writes do not cover.
     pub filled_bytes: u64,
-    /// Inodes that were given another tenant's wb, so far.
+    /// Inodes switched to another tenant's wb so far.
     pub inodes_switched: u64,
-    /// Inodes that are on their way to another.
+    /// Inodes being switched to another wb.
     pub switches_in_flight: u32,
     /// Open file descriptions.
     pub open_files: u64,
     /// Inodes in memory.
     pub inodes: u64,
-    /// Times that somebody else changed a file in the backend while it was dirty here, and lost to us.
+    /// Times that another program changed a file in the backend while it was dirty here, and our data replaced the
+    /// change.
     pub changed_underneath: u64,
-    /// Files of a killed process that somebody else had changed or removed by the time of the mount: what they had dirty is
-    /// in files of its own, which [`SuperBlock::rescued`] names.
+    /// Files of a killed process that another program had changed or removed before the mount. Their dirty data is in
+    /// rescue files, which [`SuperBlock::rescued`] lists.
     pub rescued_files: u64,
     /// The last write-back error, if the last attempt failed.
     pub failing: Option<ErrorKind>,
 }
 
 impl VolumeStatus {
-    /// Bytes that an unmount still has to bring to the backend.
+    /// Bytes that an unmount still has to write back and commit.
     pub fn bytes_left(&self) -> u64 {
         self.dirty_bytes + self.writeback_bytes + self.unstable_bytes
     }
 }
 
 impl SuperBlock {
-    /// How much is not in the backend yet. Counts are approximate while writers run.
+    /// The volume's status. Counts are approximate while writers run.
     pub fn status(&self) -> VolumeStatus {
         let pages = self.pages();
         let bytes = |pages: i64| pages as u64 * PAGE_BYTES;

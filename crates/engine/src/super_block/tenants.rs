@@ -1,4 +1,4 @@
-//! How far each tenant's data has got: on a volume, and on all of an engine.
+//! Write-back status per tenant, on one volume and for a whole engine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,52 +11,52 @@ use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::{BdiWriteback, Pages};
 
-/// What a tenant may have in the cache, and how much of a volume, or of all of an engine, waits in it to be brought to the
-/// backend. The limit is about what the tenant has dirtied itself, wherever; its flusher writes the files that are mostly its
-/// own.
+/// A tenant's limits and its pages in the cache, on one volume or on all volumes of an engine. The limit covers the
+/// pages that the tenant itself has dirtied, on any file. Its flusher writes the files that are mostly its own.
 #[derive(Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct TenantStatus {
     /// Its number.
     pub id: MemcgId,
-    /// The name it was made with.
+    /// The name it was created with.
     pub name: String,
-    /// Where it is in its life.
+    /// The state of its life cycle.
     pub state: MemcgState,
-    /// Most bytes that may be charged to it; `None`: as many as the volume may have.
+    /// The most bytes that may be charged to it; `None` if only the volumes' shares limit it.
     pub limit_bytes: Option<u64>,
-    /// Bytes on all volumes that it or a tenant below it dirtied and that are not durable in a backend. None for the root.
+    /// Bytes on all volumes that it or its descendants dirtied and that are not yet durable on a backend. Zero for the
+    /// root.
     pub charged_bytes: u64,
-    /// Bytes in dirty pages of its files there.
+    /// Bytes in dirty pages of its files.
     pub dirty_bytes: u64,
-    /// Bytes of them under write-back.
+    /// Bytes of its files under write-back.
     pub writeback_bytes: u64,
-    /// Bytes of them written and not yet known to be durable.
+    /// Bytes of its files written but not yet known to be durable.
     pub unstable_bytes: u64,
-    /// Bytes of clean pages on all volumes that were cached for it. Some may be dirty again, or gone.
+    /// Bytes of clean pages on all volumes that were cached for it. Some may be dirty again or evicted.
     pub cached_bytes: u64,
-    /// Pages that its reads found in the cache, so far and on all volumes, as [`VolumeStatus::read_hits`] counts them. A description reads for
-    /// one tenant at a time.
+    /// Pages that its reads found in the cache so far, on all volumes, counted as in [`VolumeStatus::read_hits`]. An
+    /// open description reads for one tenant at a time.
     ///
     /// [`VolumeStatus::read_hits`]: crate::VolumeStatus::read_hits
     pub read_hits: u64,
-    /// Pages that its reads had to have brought from a backend, so far and on all volumes.
+    /// Pages that its reads had to fetch from a backend so far, on all volumes.
     pub read_misses: u64,
-    /// Bytes that its flusher has written back there so far, without volumes that are unmounted.
+    /// Bytes that its flusher has written back so far, except on volumes since unmounted.
     pub written_bytes: u64,
-    /// Age of the oldest of its files there that are dirty and that its flusher has not taken yet.
+    /// Age of the oldest dirty file of the tenant that its flusher has not yet visited.
     pub oldest: Option<Duration>,
-    /// How long its writers, all together and on all volumes, were told to pause so that memory fills no faster than the
-    /// backends take it. Without the time for which they were refused at a limit.
+    /// Total time for which its writers on all volumes were paused, so that memory fills no faster than the backends
+    /// drain it. Excludes the time for which they were refused at a limit.
     pub paused: Duration,
-    /// It is at its limit: a writer of it found no room, and not much has been written back since.
+    /// It is at its limit: one of its writers was refused frames, and little has been written back since.
     pub wants_room: bool,
 }
 
 impl SuperBlock {
-    /// The tenants that have a wb on this volume, since files there are mostly their own or they have written enough to be
-    /// slowed down; the root first. And what they have on it. Counts are approximate while writers run. All that an engine has:
-    /// [`Engine::tenants`].
+    /// The tenants that have a wb on this volume, the root first, and their status there. A tenant has one if it mostly
+    /// owns files there, or has written enough to be throttled. Counts are approximate while writers run.
+    /// [`Engine::tenants`] covers all volumes.
     pub fn tenants(&self) -> Vec<TenantStatus> {
         let now = self.engine().clock.now();
         by_tenant(self.wbs()).values().map(|wbs| status_of(&wbs[0].memcg, wbs, now)).collect()
@@ -64,8 +64,8 @@ impl SuperBlock {
 }
 
 impl Engine {
-    /// The tenants of which something is left, the root first, and what each has on all volumes together. Counts are
-    /// approximate while writers run.
+    /// The tenants that still exist, the root first, and their status on all volumes together. Counts are approximate
+    /// while writers run.
     pub fn tenants(&self) -> Vec<TenantStatus> {
         let now = self.shared().clock.now();
         let wbs = by_tenant(self.volumes().iter().flat_map(|volume| volume.wbs()));
@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-/// One that was killed may be left beside another of the same tenant and volume.
+/// A killed wb may remain beside a live one of the same tenant and volume.
 fn by_tenant(all: impl IntoIterator<Item = Arc<BdiWriteback>>) -> BTreeMap<MemcgId, Vec<Arc<BdiWriteback>>> {
     let mut wbs = BTreeMap::<_, Vec<_>>::new();
     for wb in all {

@@ -6,9 +6,8 @@
 //! # Kernel counterpart
 //! `balance_dirty_pages`; sem. 4.2, 4.7. Differs: the flusher is also started when only the tenant is over its
 //! background level. And the rate is adjusted for the domain that decides, not for each in turn. Writers follow the
-//! position in one domain, so the position in the other would give a wrong rate: while the arena has headroom, the rate
-//! of a tenant's writers would rise to the whole bandwidth, however many they are, and they would bounce off the
-//! tenant's limit.
+//! position in one domain, so the position in the other would give a wrong rate. While the arena has headroom, a
+//! tenant's writers would rise to the whole bandwidth, however many they are, and bounce off the tenant's limit.
 
 use super::bandwidth::Bandwidth;
 use super::pause::{Dirtier, Pause, Terms};
@@ -29,7 +28,7 @@ impl WbRates {
     }
 }
 
-/// What is known when a writer polls.
+/// The counters and limits at the time of a poll.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Input {
     pub(crate) global: DomainSample,

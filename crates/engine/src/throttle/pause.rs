@@ -32,7 +32,7 @@ const TARGET_MS: u64 = 10;
 /// Most credit that is carried over.
 const CREDIT_MS_MAX: u64 = 1000;
 
-/// What a writer must do before it continues. The pages it has written stay accepted.
+/// The action required of a writer before it continues. The pages it has written stay accepted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// Nothing.

@@ -110,7 +110,7 @@ impl PreparedUmount {
         sb.unregister_shrinker();
         gate::pass("umount.evicted");
         sb.forget_dirty();
-        sb.set_gone();
+        sb.release_volume_when_idle();
         sb.engine().landing.free_kept();
         sb.note_progress();
         if busy != 0 {
@@ -126,7 +126,7 @@ impl Drop for PreparedUmount {
         if self.is_over {
             return;
         }
-        self.only.0.resume_work();
+        self.only.0.resume_flushers();
         if !self.was_frozen {
             self.only.0.thaw();
         }

@@ -323,7 +323,7 @@ fn end(inode: &Arc<Inode>, result: Result<(), ErrorKind>) {
     };
     let mut state = inode.state.lock();
     state.committing = false;
-    inode.record_told(&state);
+    inode.record_reported(&state);
     drop(state);
     if redirtied {
         let _ = inode.settle(sb.engine().clock.now(), false);

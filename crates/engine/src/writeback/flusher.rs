@@ -114,7 +114,7 @@ impl BdiWriteback {
         if self.is_dying() {
             self.cleanup_offline(&sb);
         }
-        let Some(_at_work) = sb.begin_work() else { return Next::Idle };
+        let Some(_at_work) = sb.enter_flusher() else { return Next::Idle };
         let mut pass = self.pass.lock();
         if self.blocked.swap(false, Ordering::AcqRel) {
             self.bdi.slots.note_running(self);
@@ -240,7 +240,7 @@ impl BdiWriteback {
         if over && lists.has_untried() {
             return Some(Plan { reason: WbReason::Background, cutoff: Tick::MAX });
         }
-        // What a pass has chosen and left in `Io`, and retries that are due.
+        // Inodes that a pass has chosen and left in `Io`, and retries that are due.
         (lists.len(ListName::Io) != 0).then_some(Plan { reason: WbReason::Retry, cutoff: Tick(0) })
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct DeviceGate {
     recent: AtomicU32,
 }
 
-/// What a flusher may do now.
+/// Whether a flusher may start background units now.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Pass {
     /// Start units of up to this many bytes.

@@ -1,12 +1,13 @@
 //! Serialises changes of an inode's attributes: one in flight at a time.
 //!
 //! The backend may run two calls in either order, so the last one to run would decide the times. A truncate, a change
-//! of attributes and a flush of metadata therefore each take the turn. What they send is read while they hold it.
+//! of attributes and a flush of metadata therefore each take the turn, and read the values they send while they hold
+//! it.
 //!
 //! # Invariants
 //! T1. `InodeState::meta_in_flight` is set exactly while the turn is held: by a call of `submit_meta` from its
 //!     submission to its answer, by all other callers through a [`SetattrTurn`].
-//! T2. What a change promises is in the inode before its turn ends, so the next one sends that or newer values.
+//! T2. A change stores its promised attributes in the inode before its turn ends, so the next one sends these or newer.
 //!
 //! # Lock order
 //! `rwsem` may be held while waiting for the turn and while holding it. No lock of rank 45 or above may.

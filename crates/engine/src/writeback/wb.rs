@@ -151,7 +151,7 @@ pub(crate) struct BdiWriteback {
     sb: Mutex<Weak<SuperBlock>>,
 }
 
-/// What an inode needs after its I/O has ended or a flusher has returned it.
+/// The next step for an inode whose I/O has ended or that a flusher has returned.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Settled {
     /// Nothing: it is on a list, or its I/O is in flight.

@@ -52,7 +52,7 @@ pub(crate) enum Stop {
     Share,
 }
 
-/// What one call submitted.
+/// The result of one call.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Wrote {
     pub(crate) pages: u64,
@@ -288,7 +288,7 @@ fn end_writeback(
             "write-back failed; the data is kept and will be retried");
         note_failure(inode, error.kind());
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
-            sb.space.outdate();
+            sb.space.mark_stale();
         }
     }
     if ended.unstable != 0 {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! S1. A context holds references to its inodes and one to the target wb until it has been executed.
-//! S2. `Inode::is_switching` is set from *prepare* to the end of the execution. What pins the volume meanwhile depends
-//!     on the form ([`Drain`]). The pin is taken before ACTIVE is checked and dropped after the inode.
+//! S2. `Inode::is_switching` is set from *prepare* to the end of the execution. The form ([`Drain`]) decides how the
+//!     volume is pinned meanwhile. The pin is taken before ACTIVE is checked and dropped after the inode.
 //! S3. A batch is taken off `pending` before its grace period begins, so the inodes of every context in it were marked
 //!     before that (W2 of `inode::owner`).
 //! S4. A switch may be dropped at any step before it is executed: correctness never depends on one. Dropping it needs

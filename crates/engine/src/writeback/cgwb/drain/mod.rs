@@ -92,7 +92,7 @@ pub(crate) struct DrainCosts {
     ns: AtomicU64,
 }
 
-/// What the unmounts of an engine have waited for so far while draining the switches of their volumes.
+/// Totals of the waits for switches by all unmounts of an engine so far.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct DrainStats {
