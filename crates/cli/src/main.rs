@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-use crate::commands::{daemon, daemon_requests, doctor, man, mount, requests, top};
+use crate::commands::{completions, daemon, doctor, events, ls, man, mount, set, status, sync, tenants, top, umount};
 use crate::exit::Failure;
 use crate::output::terminal::errln;
 
@@ -56,20 +56,20 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Mount(arguments) if arguments.daemon => daemon_requests::mount(arguments)?,
+        Command::Mount(arguments) if arguments.daemon => mount::in_daemon::run(arguments)?,
         Command::Mount(arguments) => return mount::run(arguments),
-        Command::Umount(arguments) => requests::umount(arguments)?,
-        Command::Sync(arguments) => requests::sync(arguments)?,
+        Command::Umount(arguments) => umount::run(arguments)?,
+        Command::Sync(arguments) => sync::run(arguments)?,
         Command::Daemon(arguments) => return daemon::run(arguments),
-        Command::Ls(arguments) => daemon_requests::ls(arguments)?,
-        Command::Tenants(arguments) => daemon_requests::tenants(arguments)?,
-        Command::Set(arguments) => daemon_requests::set(arguments)?,
-        Command::Events(arguments) => daemon_requests::events(arguments)?,
-        Command::Status(arguments) => requests::status(arguments)?,
+        Command::Ls(arguments) => ls::run(arguments)?,
+        Command::Tenants(arguments) => tenants::run(arguments)?,
+        Command::Set(arguments) => set::run(arguments)?,
+        Command::Events(arguments) => events::run(arguments)?,
+        Command::Status(arguments) => status::run(arguments)?,
         Command::Top(arguments) => top::run(arguments)?,
         Command::Doctor => return Ok(doctor::run()),
-        Command::Completions { shell } => man::print_completions(*shell),
-        Command::Man => man::print_manual()?,
+        Command::Completions { shell } => completions::run(*shell),
+        Command::Man => man::run()?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! The manual page and the completion scripts, made from the definition of the command line.
+//! `slackwater man`: the manual page, made from the definition of the command line.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 use crate::exit::Failure;
 
 /// Prints the page, with a section per command.
-pub(crate) fn print_manual() -> Result<(), Failure> {
+pub(crate) fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot write the manual: {error}"));
     io::stdout().write_all(&manual().map_err(failed)?).map_err(failed)
 }
@@ -31,11 +31,6 @@ fn manual() -> io::Result<Vec<u8>> {
     }
     page.render_extra_section(&mut text)?;
     Ok(text)
-}
-
-/// Prints the script for `shell`.
-pub(crate) fn print_completions(shell: clap_complete::Shell) {
-    clap_complete::generate(shell, &mut Arguments::command(), "slackwater", &mut io::stdout());
 }
 
 #[cfg(test)]

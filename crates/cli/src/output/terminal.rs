@@ -1,6 +1,10 @@
 //! Printing that survives its reader. The standard macros panic when a pipe is closed, and a mount must not end because
 //! nobody listens any more.
 
+use serde::Serialize;
+
+use crate::exit::Failure;
+
 /// A line on standard output.
 macro_rules! outln {
     ($($text:tt)*) => {{
@@ -18,3 +22,14 @@ macro_rules! errln {
 }
 
 pub(crate) use {errln, outln};
+
+/// Prints a document as JSON.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|error| Failure::failed(format!("the answer cannot be written: {error}")))?;
+    outln!("{text}");
+    Ok(())
+}

@@ -12,6 +12,7 @@
 //! whole. A later one unmounts.
 
 mod background;
+pub(crate) mod in_daemon;
 mod main_loop;
 pub(crate) mod mount_helper;
 pub(crate) mod options;

@@ -1,0 +1,151 @@
+//! Requests about volumes whose answers take their time, sent to one process or to several at the same time.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use slackwater_fuse::Printable as _;
+
+use crate::arguments::DaemonSocket;
+use crate::commands::target::{SILENCE, Target, no_daemon};
+use crate::control::protocol::{Reply, Request};
+use crate::exit::Failure;
+use crate::output::progress::Meter;
+use crate::output::terminal::errln;
+use crate::parallel::for_each_parallel;
+use crate::registry::Found;
+
+/// Requests that are in flight at the same time.
+const CONCURRENT_MAX: usize = 16;
+
+pub(super) fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result<Vec<Target>, Failure> {
+    if all { Target::all(at) } else { words.iter().map(|word| Target::find(word, at)).collect() }
+}
+
+/// Does `work` for each, some at the same time, so that one that hangs delays few; it hears whether it is the only one. Of
+/// several failures the last one is the result, and the others are said.
+pub(super) fn each(
+    targets: &[Target],
+    work: impl Fn(&Target, bool) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    if let [target] = targets {
+        return work(target, true);
+    }
+    let failures = Mutex::new(Vec::new());
+    for_each_parallel(CONCURRENT_MAX, targets.iter(), |target| {
+        if let Err(failure) = work(target, false) {
+            let failure = Failure { what: format!("{}: {}", target.name().printable(), failure.what), ..failure };
+            // A thread that panicked here has said so.
+            failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+        }
+    });
+    let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let last = failures.pop();
+    failures.iter().for_each(|failure| errln!("slackwater: {failure}"));
+    last.map_or(Ok(()), Err)
+}
+
+/// Sends a request whose answer takes its time, and shows how it goes if it is the only one. A process that ends in order
+/// instead of answering has done what was asked for: everything is in the source, and it is unmounted.
+pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only: bool) -> Result<(), Failure> {
+    let answered = hear(target, request, is_only.then_some(action));
+    answered.unwrap_or_else(|error| match &target.found {
+        None => Err(no_daemon(&target.socket, &error)),
+        Some(found) if found.is_still_alive() && error.kind() == io::ErrorKind::TimedOut => {
+            Err(Failure::failed(format!("pid {} does not answer", found.entry.pid))
+                .advise("is it stopped? kill -CONT lets it go on"))
+        }
+        Some(found) if found.is_still_alive() => {
+            Err(Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid)))
+        }
+        Some(found) if found.has_ended_in_order() => Ok(()),
+        Some(_) => Err(died(target)),
+    })
+}
+
+/// What the process answers in the end; the outer error is that it does not.
+fn hear(target: &Target, request: &Request, action: Option<&str>) -> io::Result<Result<(), Failure>> {
+    let mut conversation = target.open(request)?;
+    let mut meter = action.map(Meter::new);
+    loop {
+        let reply = conversation.next(Some(SILENCE))?;
+        let Reply::Progress { bytes_left, written_bytes } = reply else { return Ok(reply.done()) };
+        if let Some(meter) = &mut meter {
+            meter.update(bytes_left, written_bytes);
+        }
+    }
+}
+
+pub(super) fn died(target: &Target) -> Failure {
+    match &target.found {
+        Some(found) => process_died(found),
+        None => Failure::failed(format!("the daemon of {} has ended", target.name().printable())),
+    }
+}
+
+pub(super) fn process_died(found: &Found) -> Failure {
+    let (source, arena) = (found.entry.source.path.printable(), found.entry.arena.printable());
+    let failure = Failure::failed(format!("the process of this mount (pid {}) died", found.entry.pid));
+    match found.entry.arena.exists() {
+        true => failure.advise(format!("what it had not brought in is in {arena}: mount {source} again")),
+        false => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use rustix::fs::OFlags;
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::registry::{Entry, Registered, Registry};
+    use crate::source::location::Location;
+
+    /// What `umount` says to a mount that takes its request, does `last`, and closes without an answer.
+    fn unanswered(name: &str, last: impl FnOnce(Registered, &Path) + Send) -> Result<(), Failure> {
+        let dir = std::env::temp_dir().join(format!("slackwater-client-{name}-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let registry = Registry::in_dir(&dir);
+        let source = Location::open(&dir, OFlags::PATH).unwrap().0;
+        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
+        let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
+        let found = registry.entries().unwrap().remove(0);
+        let listener = UnixListener::bind(found.socket()).unwrap();
+        let request = Request::Umount { deadline_ms: 60_000, force: false, discard: false };
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut peer, _) = listener.accept().unwrap();
+                peer.read_exact(&mut [0; 10]).unwrap();
+                last(registered, &dir);
+            });
+            converse(&Target::from(found), &request, "flushing", true)
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+        outcome
+    }
+
+    #[test]
+    fn a_mount_that_ends_in_order_without_an_answer_is_unmounted() {
+        // The next mount of the source may have its arena there already.
+        let outcome = unanswered("order", |registered, dir| {
+            drop(registered);
+            std::fs::write(dir.join("arena"), "").unwrap();
+        });
+        assert_eq!(outcome, Ok(()));
+    }
+
+    #[test]
+    fn a_mount_that_dies_without_an_answer_has_died() {
+        let outcome = unanswered("death", |registered, dir| {
+            std::fs::write(dir.join("arena"), "").unwrap();
+            registered.die();
+        });
+        let failure = outcome.unwrap_err();
+        assert!(failure.what.contains("died") && failure.advice[0].contains("not brought in"), "{failure}");
+    }
+}

@@ -1,0 +1,52 @@
+//! `slackwater ls`.
+
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::arguments::QueryArguments;
+use crate::commands::target::list;
+use crate::control::protocol::{Listed, Phase};
+use crate::exit::Failure;
+use crate::output::terminal::{outln, print_json};
+
+/// Prints the volumes.
+pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
+    let list = list(&arguments.at.path()?)?;
+    if arguments.json {
+        return print_json(&list);
+    }
+    if list.volumes.is_empty() {
+        outln!("No volumes (pid {}, cache {}).", list.pid, size::text(list.cache_bytes));
+    }
+    let width = |of: fn(&Listed) -> String, least: usize| {
+        list.volumes.iter().map(|listed| of(listed).chars().count()).max().unwrap_or(0).max(least)
+    };
+    let (name, left) = (width(|listed| listed.name.printable().to_string(), 4), 12);
+    let point = width(|listed| listed.mountpoint.printable().to_string(), 10);
+    if !list.volumes.is_empty() {
+        outln!("{:name$}  {:>left$}  {:10}  {:point$}  SOURCE", "NAME", "NOT IN YET", "STATE", "MOUNTED AT");
+    }
+    for listed in &list.volumes {
+        let state = match listed.phase {
+            Phase::Starting => "starting",
+            Phase::Mounted if listed.failing.is_some() => "FAILING",
+            Phase::Mounted => "mounted",
+            Phase::Unmounting => "unmounting",
+            Phase::Elsewhere => "elsewhere",
+            Phase::Flushing => "flushing",
+        };
+        let (bytes, at) = (size::text(listed.bytes_left), listed.mountpoint.printable());
+        outln!(
+            "{:name$}  {bytes:>left$}  {state:10}  {at:point$}  {}",
+            listed.name.printable(),
+            listed.source.printable()
+        );
+    }
+    for source in &list.left {
+        outln!(
+            "{}: what a daemon that died has left of it is in the cache; mount it again to bring it in.",
+            source.printable()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! `slackwater mount --daemon`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use slackwater_fuse::Printable as _;
+
+use crate::arguments::MountArguments;
+use crate::commands::daemon::config::Config;
+use crate::commands::mount::options;
+use crate::commands::target::no_daemon;
+use crate::control::client::{ANSWER_WITHIN, Conversation};
+use crate::control::protocol::{MountRequest, Reply, Request};
+use crate::exit::Failure;
+use crate::output::terminal::outln;
+
+/// A source may have to be looked at, and what an earlier mount left be brought in.
+const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
+
+/// Has the daemon mount.
+///
+/// # Errors
+/// As the daemon says.
+pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
+    let arguments = options::taken_in(arguments)?;
+    check_options(&arguments)?;
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.printable())))
+    };
+    let request = Request::Mount(MountRequest {
+        name: arguments.name.clone(),
+        source: absolute(&arguments.source)?,
+        mountpoint: absolute(&arguments.mountpoint)?,
+        options: options::of_volume(&arguments),
+    });
+    let socket = arguments.at.path()?;
+    let answer = Conversation::open(&socket, None, &request, ANSWER_WITHIN)
+        .and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)));
+    let reply = answer.map_err(|error| no_daemon(&socket, &error))?;
+    let Reply::Mounted { name, missing_features } = reply else { return Err(reply.refusal()) };
+    outln!("Mounted {} at {} as {name}.", arguments.source.printable(), arguments.mountpoint.printable());
+    missing_features.iter().for_each(|missing| outln!("Note: {missing}"));
+    outln!("Unmount with: slackwater umount {name}");
+    Ok(())
+}
+
+/// Refuses options that the daemon alone has, which its volumes have in common. As words of their own the command line refuses
+/// them.
+fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
+    let unsaid = Config::default();
+    let of_daemon = [
+        ("cache", arguments.cache.is_some()),
+        ("arena", arguments.arena.is_some()),
+        ("metrics", arguments.metrics.is_some()),
+        ("dirty-ratio", arguments.dirty_ratio != unsaid.dirty_ratio),
+        ("dirty-expire", arguments.dirty_expire != unsaid.dirty_expire),
+        ("tenant-by", arguments.tenant_by != unsaid.tenant_by),
+        ("tenant-limit", !arguments.tenant_limit.is_empty()),
+        ("tenant-dontcache", !arguments.tenant_dontcache.is_empty()),
+        ("wait", arguments.wait),
+    ];
+    match of_daemon.into_iter().find(|(_, is_said)| *is_said) {
+        Some((name, _)) => Err(Failure::usage(format!("option {name} is the daemon's, for all its volumes"))
+            .advise("say it in the daemon's configuration, or mount without --daemon")),
+        None => Ok(()),
+    }
+}

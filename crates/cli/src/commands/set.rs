@@ -1,0 +1,38 @@
+//! `slackwater set`.
+
+use std::path::Path;
+
+use crate::arguments::SetArguments;
+use crate::commands::target::{Target, no_daemon};
+use crate::control::client::{ANSWER_WITHIN, ask};
+use crate::control::protocol::Request;
+use crate::exit::Failure;
+
+/// Changes a volume or a tenant.
+pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
+    let (name, words) = match (&arguments.tenant, &arguments.words[..]) {
+        (Some(_), words) => (None, words),
+        (None, [name, words @ ..]) if !name.contains('=') || name.starts_with('/') => (Some(name), words),
+        (None, _) => return Err(Failure::usage("which volume? write for example: slackwater set web dontcache=on")),
+    };
+    if words.is_empty() {
+        return Err(Failure::usage("set what? slackwater set --help says what there is"));
+    }
+    let pair = |word: &String| match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Failure::usage(format!("{word} sets nothing; write for example dontcache=on"))),
+    };
+    let pairs = words.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+    let (socket, volume) = match name {
+        Some(name) => Target::find(Path::new(name), &arguments.at).map(|target| (target.socket, target.volume))?,
+        None => (arguments.at.path()?, None),
+    };
+    for (key, value) in pairs {
+        let request = match arguments.tenant.clone() {
+            Some(tenant) => Request::SetTenant { tenant, key, value },
+            None => Request::Set { key, value },
+        };
+        ask(&socket, volume.as_deref(), &request, ANSWER_WITHIN).map_err(|error| no_daemon(&socket, &error))?.done()?;
+    }
+    Ok(())
+}

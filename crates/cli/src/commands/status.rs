@@ -1,0 +1,143 @@
+//! `slackwater status`.
+
+use std::io::{self, Write};
+
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::arguments::StatusArguments;
+use crate::commands::survey::Survey;
+use crate::commands::target::Target;
+use crate::control::client::ANSWER_WITHIN;
+use crate::control::protocol::{Phase, Status};
+use crate::exit::Failure;
+use crate::output::terminal::errln;
+use crate::volume::tenants;
+
+/// Prints how the mounts are, or one of them.
+pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
+    let (at, json) = (&arguments.at, arguments.json);
+    let survey = match arguments.volume.as_deref().map(|word| Target::find(word, at)).transpose()? {
+        None => Survey::all(at, ANSWER_WITHIN)?,
+        Some(Target { found: Some(found), .. }) => Survey::of_processes(vec![found], ANSWER_WITHIN),
+        Some(target) => Survey::of_daemon(&target.socket, Vec::from_iter(target.volume), ANSWER_WITHIN),
+    };
+    survey.silent.iter().for_each(|entry| errln!("pid {} does not answer", entry.pid));
+    let (mounts, dead): (Vec<_>, _) = (survey.answers.iter().map(|answer| &answer.status).collect(), &survey.dead);
+    let mut out = String::new();
+    if json {
+        let dead: Vec<_> = dead
+            .iter()
+            .map(|entry| serde_json::json!({ "pid": entry.pid, "source": entry.source.path, "mountpoint": entry.mountpoint, "arena": entry.arena }))
+            .collect();
+        out = format!("{:#}\n", serde_json::json!({ "version": 1, "mounts": mounts, "dead": dead }));
+    } else {
+        if mounts.is_empty() && dead.is_empty() {
+            out += "Nothing is mounted.\n";
+        }
+        mounts.iter().for_each(|status| out += &describe(status));
+        for entry in dead {
+            let (source, arena) = (entry.source.path.printable(), entry.arena.printable());
+            out += &format!(
+                "{source} was mounted at {} by pid {}, which died.\n",
+                entry.mountpoint.printable(),
+                entry.pid
+            );
+            out += &format!("  What it had not brought in is in {arena}: mount {source} again.\n");
+        }
+    }
+    // A reader that closes early has what it wanted.
+    let _ = io::stdout().write_all(out.as_bytes());
+    Ok(())
+}
+
+fn describe(status: &Status) -> String {
+    let phase = match status.phase {
+        Phase::Starting => "starting",
+        Phase::Mounted => "mounted",
+        Phase::Unmounting => "unmounting",
+        Phase::Elsewhere => "unmounted here, in use elsewhere",
+        Phase::Flushing => "unmounted, flushing",
+    };
+    let bytes = size::text;
+    let mut text = format!("{} at {}\n", status.source.printable(), status.mountpoint.printable());
+    text += &format!(
+        "  {phase}, pid {}, cache {} in {}\n",
+        status.pid,
+        bytes(status.cache_bytes),
+        status.arena.printable()
+    );
+    let oldest = status.oldest_ms.map(|ms| format!(", for {}", tenants::time(ms))).unwrap_or_default();
+    text += &format!(
+        "  not in the source yet: {} (dirty {}, being written {}, not yet durable {}){oldest}\n",
+        bytes(status.bytes_left),
+        bytes(status.dirty_bytes),
+        bytes(status.writeback_bytes),
+        bytes(status.unstable_bytes)
+    );
+    text += &format!(
+        "  written back since the mount: {}; {} open files, {} inodes\n",
+        bytes(status.written_bytes),
+        status.open_files,
+        status.inodes
+    );
+    let reads = &status.reads;
+    if let Some(percent) = (100 * reads.hits).checked_div(reads.hits + reads.misses) {
+        text += &format!(
+            "  read: {} pages, {percent} % of them found in the cache; {} brought from the source\n",
+            reads.hits + reads.misses,
+            bytes(reads.filled_bytes)
+        );
+    }
+    let writers = &status.writers;
+    let waiting = writers.paused + writers.parked;
+    if waiting > 0 || writers.paused_ms > 0 {
+        text +=
+            &format!("  writers: paused {} since the mount, {waiting} wait now\n", tenants::time(writers.paused_ms));
+    }
+    let pressure = &status.memory_pressure;
+    if pressure.events > 0 {
+        text += &format!("  short of memory {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
+    }
+    if let Some(error) = &status.failing {
+        // An older mount process does not count.
+        let times = Some(status.failures).filter(|failures| *failures > 0);
+        let times = times.map(|failures| format!(", {failures} times so far")).unwrap_or_default();
+        text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and tried again\n");
+    } else if status.failures > 0 {
+        text += &format!("  write-back failed {} times, and succeeded then\n", status.failures);
+    }
+    tenants::lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
+    status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::{Reads, Writers};
+
+    #[test]
+    fn a_status_tells_in_words_what_is_worth_a_look_and_nothing_else() {
+        let quiet = describe(&Status::sample());
+        assert_eq!(quiet.lines().count(), 4, "{quiet}");
+        let told = Status {
+            oldest_ms: Some(12_345),
+            failures: 3,
+            reads: Reads { hits: 198, misses: 2, filled_bytes: 1 << 20 },
+            writers: Writers { paused_ms: 1500, paused: 4, parked: 3, parked_bytes: 0 },
+            ..Status::sample()
+        };
+        let text = describe(&told);
+        for line in [
+            "not yet durable 0 B), for 12s\n",
+            "  read: 200 pages, 99 % of them found in the cache; 1.0 MiB brought from the source\n",
+            "  writers: paused 1s 500ms since the mount, 7 wait now\n",
+            "  write-back failed 3 times, and succeeded then\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let failing = describe(&Status { failing: Some("no space".to_owned()), ..told });
+        assert!(failing.contains("WRITE-BACK FAILS: no space, 3 times so far;"), "{failing}");
+    }
+}

@@ -1,0 +1,17 @@
+//! `slackwater sync`.
+
+use crate::arguments::SyncArguments;
+use crate::commands::long_requests::{converse, died, each, targets};
+use crate::control::protocol::Request;
+use crate::exit::Failure;
+
+/// Makes everything durable that was written so far.
+pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
+    let targets = targets(&arguments.volumes, arguments.all, &arguments.at)?;
+    each(&targets, |target, is_only| {
+        if !target.is_alive() && !target.has_ended_in_order() {
+            return Err(died(target));
+        }
+        converse(target, &Request::Sync, "syncing", is_only)
+    })
+}

@@ -1,0 +1,97 @@
+//! `slackwater umount`.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use slackwater_fuse::Printable as _;
+use slackwater_size as size;
+
+use crate::arguments::UmountArguments;
+use crate::commands::long_requests::{converse, each, process_died, targets};
+use crate::commands::target::{SILENCE, Target};
+use crate::control::protocol::{Reply, Request};
+use crate::exit::{Failure, Reason};
+use crate::os::detach::detach;
+use crate::os::mount_table;
+use crate::output::terminal::outln;
+use crate::registry::Found;
+use crate::volume::UnwrittenFiles;
+
+/// Files that are listed on a terminal.
+const LINES: usize = 50;
+
+/// Unmounts; returns when everything is in the sources, or with the reason why not.
+pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
+    let targets = targets(&arguments.volumes, arguments.all, &arguments.at)?;
+    each(&targets, |target, is_only| umount_one(target, arguments, is_only))
+}
+
+fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Result<(), Failure> {
+    if let Some(found) = target.found.as_ref().filter(|found| !found.is_alive) {
+        return if found.has_ended_in_order() { Ok(()) } else { Err(bury(found)) };
+    }
+    if arguments.lazy {
+        return converse(target, &Request::Detach, "detaching", is_only);
+    }
+    if arguments.discard && !may_discard(target, arguments.yes)? {
+        return Err(Failure::failed("nothing was thrown away; still mounted"));
+    }
+    let deadline_ms = u64::try_from(arguments.deadline.as_millis()).unwrap_or(u64::MAX);
+    let request = Request::Umount { deadline_ms, force: arguments.force, discard: arguments.discard };
+    converse(target, &request, "flushing", is_only)
+}
+
+/// Frees the mount point of a process that died. That is no unmount that could say "everything is in the source".
+fn bury(found: &Found) -> Failure {
+    let mountpoint = &found.entry.mountpoint;
+    match mount_table::mount_at(mountpoint) {
+        Some(mount) if mount_table::is_slackwater(&mount) => match detach(mountpoint) {
+            Ok(()) => process_died(found).advise(format!("{} is free again", mountpoint.printable())),
+            Err(error) => process_died(found).advise(format!("{} could not be freed: {error}", mountpoint.printable())),
+        },
+        _ => Failure { reason: Reason::NotMounted, ..process_died(found) },
+    }
+}
+
+/// Names what would be lost, and asks.
+fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
+    let unclear = || Failure::failed("cannot tell what would be lost; nothing was thrown away");
+    // Names are searched for: that takes longer than a plain question.
+    let mut conversation = target.open(&Request::WouldLose).map_err(|_| unclear())?;
+    let reply = conversation.next(Some(SILENCE)).map_err(|_| unclear())?;
+    let Reply::WouldLose { files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
+    let loss = UnwrittenFiles { files, more_files, more_bytes };
+    if loss.is_empty() {
+        outln!("Everything is in {}: nothing would be lost.", target.source.printable());
+        return Ok(true);
+    }
+    outln!("These bytes are not in {} and would be LOST:", target.source.printable());
+    loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| outln!("{line}"));
+    if yes {
+        return Ok(true);
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage("nobody is here to ask").advise("say --yes to throw this away"));
+    }
+    let mut answer = String::new();
+    let question = format!("Throw away {}? [y/N] ", size::text(loss.bytes()));
+    let asked = io::stdout()
+        .write_all(question.as_bytes())
+        .and_then(|()| io::stdout().flush())
+        .and_then(|()| io::stdin().lock().read_line(&mut answer));
+    Ok(asked.is_ok() && is_yes(&answer))
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_yes;
+
+    #[test]
+    fn yes_may_be_short_and_everything_else_is_no() {
+        assert!(["y", "yes\n", "Y\n", " Yes "].iter().all(|answer| is_yes(answer)));
+        assert!(!["", "\n", "n", "no", "yess", "ye", "y y"].iter().any(|answer| is_yes(answer)));
+    }
+}
