@@ -10,7 +10,7 @@ mod rig;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slackwater::backend::{Removal, RenameMode};
-use slackwater::{File, SuperBlock, Tunables, WriteFlags};
+use slackwater::{File, SuperBlock, Tunables, WriteFlags, WriteRequest};
 use slackwater_sync::gate;
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, pattern, read_all, spawn};
@@ -28,7 +28,7 @@ fn restless() -> Rig {
 /// An open file that is clean and not cached, and whose node was let go.
 fn let_go(rig: &Rig, name: &str, bytes: &[u8]) -> File {
     let file = rig.create(name);
-    file.write_at_with(WriteFlags::DONTCACHE, 0, bytes).unwrap();
+    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), bytes).unwrap();
     rig.volume.sync().unwrap();
     file
 }

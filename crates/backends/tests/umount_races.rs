@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, NewNode};
-use slackwater::{File, UmountError, UmountOptions, WriteFlags};
+use slackwater::{File, UmountError, UmountOptions, WriteFlags, WriteRequest};
 use slackwater_backends::Rule;
 use slackwater_sync::gate;
 
@@ -57,7 +57,7 @@ fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
     let rig = Rig::by_hand();
     // A freeze comes to the inodes in the order of their hash: to this one before the root.
     let file = (0..64).map(|nth| rig.create(&nth.to_string())).find(|file| file.inode().id().ino % 16 == 0).unwrap();
-    file.write_at_with(WriteFlags::DONTCACHE, 0, &pattern(1, PAGE)).unwrap();
+    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap();
     drop(file);
     rig.disk.faults.add(Rule::hold().on("sync_volume"));
     while rig.disk.faults.held().is_empty() {

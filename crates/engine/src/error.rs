@@ -241,9 +241,6 @@ pub enum FileError {
     /// It would have to wait for the backend, and was told not to.
     #[error("it would have to wait for the backend")]
     WouldBlock,
-    /// The wait for room outlasted the caller's patience.
-    #[error("no frame came free within the deadline")]
-    NoRoom,
 }
 
 impl FileError {
@@ -256,7 +253,6 @@ impl FileError {
             Self::NotAFile(_) => ErrorKind::Invalid,
             Self::Writeback(kind) => *kind,
             Self::WouldBlock => ErrorKind::WouldBlock,
-            Self::NoRoom => ErrorKind::TimedOut,
         }
     }
 }

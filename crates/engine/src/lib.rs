@@ -8,7 +8,7 @@
 //! 1. [`Engine`] owns the arena, the clock and the flusher threads, and mounts volumes.
 //! 2. [`SuperBlock`] is a mounted volume: names, sync, status, unmount.
 //! 3. [`Inode`] and [`File`]: what is cached of a file, and an open description of it.
-//! 4. `filemap`: what read, write, truncate and fsync do. [`File::try_write_at`] never waits for room.
+//! 4. `filemap`: what read, write, truncate and fsync do. [`File::write_at`] and [`File::read_at`] are the simple forms.
 //! 5. `page_cache`: the radix tree of 4 KiB frames with its marks; `leaf.rs` has the states of a page.
 //! 6. `writeback`: from the dirty mark to durable: lists, flusher, units, commit, sync. `cgroup` and `writeback::cgwb`:
 //!    whose data it is, and a wb for each [`Memcg`].
@@ -72,7 +72,7 @@ pub use engine::{Engine, EngineStatus};
 pub use error::{BackendError, ErrorKind, FileError, InsideScan, MountError, NamespaceError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;
-pub use filemap::{LandingFrames, ReadFlags, WriteFlags, Written};
+pub use filemap::{LandingFrames, ReadFlags, ReadRequest, WaitFor, WriteFlags, WriteRequest, Written};
 pub use inode::{Inode, InodeRef};
 pub use names::NamedInode;
 pub use namespace::{MountRef, Namespace, PathFile, UmountGrace};

@@ -7,9 +7,16 @@ use std::time::Duration;
 
 use slackwater::backend::{AttrChange, MemBackend, NewNode, Removal};
 use slackwater::{
-    Engine, File, FileError, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions, Written,
+    Engine, File, FileError, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions, WaitFor,
+    WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
+
+/// Writes without waiting for write-back.
+#[track_caller]
+fn try_write(file: &File, at: u64, bytes: &[u8]) -> Written {
+    file.write(WriteRequest::at(at).wait(WaitFor::Backend), bytes).unwrap()
+}
 
 struct Rig {
     engine: Engine,
@@ -200,15 +207,15 @@ fn a_full_arena_says_no_room_and_goes_on_after_write_back() {
     let share = rig.volume.bdi().share_frames();
     let mut written = 0;
     loop {
-        match file.try_write_at(written, &[3; 4096]).unwrap() {
+        match try_write(&file, written, &[3; 4096]) {
             Written::Bytes(bytes) => written += bytes as u64,
-            Written::NoRoom => break,
+            Written::NoFrames => break,
             Written::NoSpace | _ => unreachable!(),
         }
     }
     assert_eq!(written / 4096, share);
     rig.engine.step();
-    assert!(matches!(file.try_write_at(written, &[3; 4096]).unwrap(), Written::Bytes(4096)));
+    assert!(matches!(try_write(&file, written, &[3; 4096]), Written::Bytes(4096)));
     file.fsync().unwrap();
     assert_eq!(rig.stored(&file).len() as u64, written + 4096);
 }

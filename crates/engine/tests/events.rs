@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
-    Engine, ErrorKind, File, InodeRef, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, Written,
+    Engine, ErrorKind, File, InodeRef, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
+    WaitFor, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 use tracing::field::{Field, Visit};
@@ -268,8 +269,11 @@ fn a_writer_that_is_slowed_down_and_a_flusher_that_waits_say_why() {
     let chunk = vec![1; 32 * PAGE];
     for n in 0..56 {
         let at = n * chunk.len() as u64;
-        assert_eq!(file.try_write_at(at, &chunk).unwrap(), Written::Bytes(chunk.len()));
-        let _ = file.balance_dirty_pages();
+        assert_eq!(
+            file.write(WriteRequest::at(at).wait(WaitFor::Backend), &chunk).unwrap(),
+            Written::Bytes(chunk.len())
+        );
+        let _ = file.balance_dirty_pages(file.memcg());
         if n >= 48 {
             rig.clock.advance(Duration::from_millis(100));
         }

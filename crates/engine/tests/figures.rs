@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::MemBackend;
-use slackwater::{ErrorKind, File, PAGE_BYTES, Tunables, UmountOptions, VolumeStatus};
+use slackwater::{ErrorKind, File, PAGE_BYTES, ReadRequest, Tunables, UmountOptions, VolumeStatus};
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, stored, write};
 
@@ -35,9 +35,9 @@ fn a_page_is_missed_by_the_read_that_has_it_brought_and_found_by_those_after() {
     assert_eq!(reads(&rig), (0, 10, 10));
     read(&reader(&file), 15, 10);
     assert_eq!(reads(&rig), (5, 15, 15));
-    assert_eq!(reader(&file).peek(11 * PAGE_BYTES, 2 * PAGE, |slices| slices.len()), Some(2));
+    assert_eq!(reader(&file).peek(ReadRequest::at(11 * PAGE_BYTES), 2 * PAGE, |slices| slices.len()), Some(2));
     assert_eq!(reads(&rig), (7, 15, 15));
-    assert!(reader(&file).peek(24 * PAGE_BYTES, 2 * PAGE, |_| ()).is_none());
+    assert!(reader(&file).peek(ReadRequest::at(24 * PAGE_BYTES), 2 * PAGE, |_| ()).is_none());
     assert_eq!(reads(&rig), (7, 15, 15), "it is read then, and counted there");
     reader(&file).read_at(10 * PAGE_BYTES + 5, &mut [0; 3]).unwrap();
     assert_eq!(reads(&rig), (8, 15, 15), "a part of a page is a page");

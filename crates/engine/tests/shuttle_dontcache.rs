@@ -15,8 +15,8 @@ use elsewhere::{Elsewhere, Refused};
 use schedules::check;
 use slackwater::backend::{Limits, MemBackend, NewNode};
 use slackwater::{
-    Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, SuperBlock, Timestamp, Tunables,
-    UmountOptions, WriteFlags,
+    Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, ReadRequest, SuperBlock, Timestamp,
+    Tunables, UmountOptions, WriteFlags, WriteRequest,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
@@ -104,7 +104,7 @@ impl Rig {
 /// Writes page `index` for `memcg`.
 fn write(inode: &InodeRef, memcg: &Arc<Memcg>, flags: WriteFlags, index: u64, byte: u8) -> File {
     let file = File::open_for(inode, memcg).unwrap();
-    file.write_at_with(flags, index * PAGE_BYTES, &[byte; PAGE_BYTES as usize]).unwrap();
+    file.write(WriteRequest::at(index * PAGE_BYTES).flags(flags), &[byte; PAGE_BYTES as usize]).unwrap();
     file
 }
 
@@ -225,7 +225,8 @@ fn nothing_is_left_of_what_only_dontcache_readers_have_read() {
             thread::spawn(move || {
                 let file = File::open(&inode).unwrap();
                 let mut bytes = vec![0; 2 * PAGE_BYTES as usize];
-                let read = file.read_at_with(ReadFlags::DONTCACHE, first * PAGE_BYTES, &mut bytes).unwrap();
+                let read =
+                    file.read(ReadRequest::at(first * PAGE_BYTES).flags(ReadFlags::DONTCACHE), &mut bytes).unwrap();
                 assert!(read == bytes.len() && bytes.iter().all(|byte| *byte == 1));
             })
         });

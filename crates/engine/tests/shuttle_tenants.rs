@@ -17,7 +17,7 @@ use schedules::{check, check_fair};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, MemcgId, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
-    UmountError, UmountForm, UmountOptions, Written,
+    UmountError, UmountForm, UmountOptions, WaitFor, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::lock::{Mutex, Rank};
@@ -409,7 +409,10 @@ fn a_writer_that_waits_gets_the_room_of_a_page_that_another_tenant_takes_over() 
         let rig = Rig::on(stuck.clone(), None, UmountForm::PerSb, 95);
         let full = rig.engine.memcg_create("full", None, Some(2 * PAGE_BYTES));
         let held = [rig.create("p"), rig.create("q")].map(|inode| write(&inode, &full, 0));
-        assert_eq!(held[0].try_write_at(PAGE_BYTES, b"x").unwrap(), Written::NoRoom);
+        assert_eq!(
+            held[0].write(WriteRequest::at(PAGE_BYTES).wait(WaitFor::Backend), b"x").unwrap(),
+            Written::NoFrames
+        );
         rig.eventually("their units", || stuck.units() == 2);
         let (a, b) = (rig.engine.memcg_create("a", None, Some(PAGE_BYTES)), rig.tenant("b"));
         let (taken, other) = (rig.create("x"), rig.create("y"));

@@ -8,12 +8,18 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{MemBackend, NewNode, Removal};
 use slackwater::{
-    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, SuperBlock, TenantStatus, Tick,
-    Timestamp, Tunables, UmountOptions, Written,
+    Engine, File, InodeRef, ManualClock, Memcg, MemcgId, MemcgState, PAGE_BYTES, ReadRequest, SuperBlock, TenantStatus,
+    Tick, Timestamp, Tunables, UmountOptions, WaitFor, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 
 const PAGE: usize = PAGE_BYTES as usize;
+
+/// Writes without waiting for write-back.
+#[track_caller]
+fn try_write(file: &File, at: u64, bytes: &[u8]) -> Written {
+    file.write(WriteRequest::at(at).wait(WaitFor::Backend), bytes).unwrap()
+}
 
 struct Rig {
     engine: Engine,
@@ -118,10 +124,10 @@ fn a_tenant_gets_room_from_what_another_has_written_for_it() {
     File::open_for(&rig.create("own"), &b).unwrap().write_at(0, &[1; 3 * PAGE]).unwrap();
     let _ = rig.engine.step();
     assert_eq!((rig.volume.status().dirty_bytes, a.charged_bytes()), (0, 4 * PAGE_BYTES), "written, and not durable");
-    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom);
+    assert_eq!(try_write(&file, 5 * PAGE_BYTES, &[1; PAGE]), Written::NoFrames);
     let _ = rig.engine.step();
     assert_eq!(a.charged_bytes(), 0);
-    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
+    assert_eq!(try_write(&file, 5 * PAGE_BYTES, &[1; PAGE]), Written::Bytes(PAGE));
     drop((file, theirs));
     rig.umount();
 }
@@ -134,13 +140,13 @@ fn a_tenant_gets_room_from_anothers_file_however_old_its_pages_are_there() {
         let inode = rig.create("theirs");
         write_round(&inode, owner, 0);
         let file = File::open_for(&inode, &memcg).unwrap();
-        assert_eq!(file.try_write_at(0, &[1; 2 * PAGE]).unwrap(), Written::Bytes(2 * PAGE));
+        assert_eq!(try_write(&file, 0, &[1; 2 * PAGE]), Written::Bytes(2 * PAGE));
         rig.clock.advance(Duration::from_secs(40));
-        assert_eq!(file.try_write_at(2 * PAGE_BYTES, b"x").unwrap(), Written::NoRoom);
+        assert_eq!(try_write(&file, 2 * PAGE_BYTES, b"x"), Written::NoFrames);
         let _ = rig.engine.step();
         rig.clock.advance(Duration::from_secs(6));
         let _ = rig.engine.step();
-        assert_eq!(file.try_write_at(2 * PAGE_BYTES, b"x").unwrap(), Written::Bytes(1), "{dirty_writeback:?}");
+        assert_eq!(try_write(&file, 2 * PAGE_BYTES, b"x"), Written::Bytes(1), "{dirty_writeback:?}");
         drop((file, inode));
         rig.umount();
     }
@@ -223,10 +229,10 @@ fn an_inode_leaves_a_tenant_that_is_gone_though_its_only_write_was_refused() {
     let rig = Rig::with(Tunables { pinned_nodes: 2, ..Tunables::default() });
     let memcg = rig.engine.memcg_create("a", None, None);
     let others: Vec<_> = ["x", "y"].iter().map(|name| File::open(&rig.create(name)).unwrap()).collect();
-    others.iter().for_each(|file| assert_eq!(file.try_write_at(0, b"dirty").unwrap(), Written::Bytes(5)));
+    others.iter().for_each(|file| assert_eq!(try_write(file, 0, b"dirty"), Written::Bytes(5)));
     let inode = rig.create("z");
     let file = File::open_for(&inode, &memcg).unwrap();
-    assert_eq!(file.try_write_at(0, b"no node is left to pin").unwrap(), Written::NoRoom);
+    assert_eq!(try_write(&file, 0, b"no node is left to pin"), Written::NoFrames);
     assert_eq!(inode.memcg().id(), memcg.id());
     assert!(rig.engine.memcg_offline(&memcg));
     rig.step_until("the clean-up", || inode.memcg().id() == MemcgId::ROOT);
@@ -287,7 +293,7 @@ fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit
     file.write_at(0, &[1; 2 * PAGE]).unwrap();
     let refused = || {
         let seen = rig.volume.room_given();
-        assert_eq!(waits.try_write_at(0, b"x").unwrap(), Written::NoRoom);
+        assert_eq!(try_write(&waits, 0, b"x"), Written::NoFrames);
         assert!(!rig.volume.wait_for_room(seen, Some(Tick(0))));
         seen
     };
@@ -298,7 +304,7 @@ fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit
     waits.write_at(PAGE_BYTES, b"in its place").unwrap();
     let seen = refused();
     let mut landed = rig.volume.landing_frames(PAGE).unwrap();
-    theirs.write_landed(PAGE_BYTES, &mut landed, 0..PAGE).unwrap();
+    theirs.write_landed(WriteRequest::at(PAGE_BYTES), &mut landed, 0..PAGE).unwrap();
     assert!(hears(seen));
     waits.write_at(2 * PAGE_BYTES, b"in its place").unwrap();
     let seen = refused();
@@ -320,18 +326,14 @@ fn a_limit_holds_for_a_tenant_and_those_below_it_on_every_volume_and_for_nobody_
     let inode = rig.create("x");
     let elsewhere = second.make(&second.root().unwrap(), "y", NewNode::File, 0o644).unwrap();
     let (file, on_second) = (File::open_for(&inode, &child).unwrap(), File::open_for(&elsewhere, &parent).unwrap());
-    assert_eq!(file.try_write_at(0, &[1; 5 * PAGE]).unwrap(), Written::Bytes(5 * PAGE));
-    assert_eq!(file.try_write_at(5 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
-    assert_eq!(file.try_write_at(6 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom, "its own");
-    assert_eq!(on_second.try_write_at(0, &[1; 3 * PAGE]).unwrap(), Written::Bytes(3 * PAGE), "by one request at most");
+    assert_eq!(try_write(&file, 0, &[1; 5 * PAGE]), Written::Bytes(5 * PAGE));
+    assert_eq!(try_write(&file, 5 * PAGE_BYTES, &[1; PAGE]), Written::Bytes(PAGE));
+    assert_eq!(try_write(&file, 6 * PAGE_BYTES, &[1; PAGE]), Written::NoFrames, "its own");
+    assert_eq!(try_write(&on_second, 0, &[1; 3 * PAGE]), Written::Bytes(3 * PAGE), "by one request at most");
     assert_eq!(parent.charged_bytes(), 9 * PAGE_BYTES);
-    assert_eq!(
-        on_second.try_write_at(3 * PAGE_BYTES, b"x").unwrap(),
-        Written::NoRoom,
-        "the child's are the parent's too"
-    );
+    assert_eq!(try_write(&on_second, 3 * PAGE_BYTES, b"x"), Written::NoFrames, "the child's are the parent's too");
     let theirs = File::open_for(&inode, &other).unwrap();
-    assert_eq!(theirs.try_write_at(9 * PAGE_BYTES, b"x").unwrap(), Written::Bytes(1));
+    assert_eq!(try_write(&theirs, 9 * PAGE_BYTES, b"x"), Written::Bytes(1));
     // Their wbs have been woken; room comes without anybody asking for a sync.
     file.write_at(6 * PAGE_BYTES, &[1; 20 * PAGE]).unwrap();
     on_second.write_at(3 * PAGE_BYTES, &[1; 20 * PAGE]).unwrap();
@@ -431,10 +433,10 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
 
     let chunk = vec![1; 32 * PAGE];
     for nth in 0..16 {
-        assert_eq!(file.try_write_at(nth * chunk.len() as u64, &chunk).unwrap(), Written::Bytes(chunk.len()));
-        let _ = file.balance_dirty_pages();
+        assert_eq!(try_write(&file, nth * chunk.len() as u64, &chunk), Written::Bytes(chunk.len()));
+        let _ = file.balance_dirty_pages(file.memcg());
     }
-    assert_eq!(file.try_write_at(512 * PAGE_BYTES, &[1; PAGE]).unwrap(), Written::NoRoom);
+    assert_eq!(try_write(&file, 512 * PAGE_BYTES, &[1; PAGE]), Written::NoFrames);
     let full = of(&rig.volume, a.id());
     assert!(full.wants_room && full.paused > Duration::ZERO, "{full:?}");
     assert_eq!(of(&rig.volume, b.id()).paused, Duration::ZERO);
@@ -449,7 +451,7 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     assert_eq!((full.read_hits, full.read_misses), (0, 0));
     let reader = File::open(file.inode()).unwrap();
     reader.set_reader(&a);
-    assert_eq!(reader.peek(0, 3 * PAGE, |slices| slices.len()), Some(3));
+    assert_eq!(reader.peek(ReadRequest::at(0), 3 * PAGE, |slices| slices.len()), Some(3));
     drop(reader);
     let found = of(&rig.volume, a.id());
     assert_eq!((found.read_hits, found.read_misses), (3, 0));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, RenameMode, XattrMode};
-use slackwater::{Engine, File, ManualClock, SuperBlock, Timestamp, WriteFlags};
+use slackwater::{Engine, File, ManualClock, ReadRequest, SuperBlock, Timestamp, WriteFlags, WriteRequest};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Random, Rule};
 
@@ -96,7 +96,7 @@ fn p12_nothing_that_we_do_ourselves_looks_like_somebody_else() {
     let file = settled(&rig, "a", &pattern(1, 4 * PAGE));
     let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
     let inode = file.inode();
-    let cached = || file.peek(0, 1 << 20, |slices| slices.len()).is_some();
+    let cached = || file.peek(ReadRequest::at(0), 1 << 20, |slices| slices.len()).is_some();
     let look = |what: &str| {
         volume.revalidate(inode, Duration::ZERO).unwrap();
         assert!(cached(), "{what} dropped the pages");
@@ -146,7 +146,7 @@ fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
     file.fsync().unwrap();
     rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
     assert_eq!(rig.volume.status().changed_underneath, 0);
-    assert!(file.peek(0, PAGE, |_| ()).is_some(), "still cached");
+    assert!(file.peek(ReadRequest::at(0), PAGE, |_| ()).is_some(), "still cached");
     Other::of(&rig).write("a", 0, b"them");
     rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
     assert_eq!(&read_all(&file)[..4], b"them");
@@ -157,7 +157,7 @@ fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
 fn a_write_between_its_time_and_its_page_is_not_taken_for_somebody_else() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
-    file.write_at_with(WriteFlags::DONTCACHE, 0, &pattern(1, PAGE)).unwrap();
+    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap();
     // Of two calls at the same time nobody can say which has left what.
     rig.disk.faults.add(Rule::hold().on("setxattr").next(1));
     let other = {
@@ -168,7 +168,7 @@ fn a_write_between_its_time_and_its_page_is_not_taken_for_somebody_else() {
     file.fsync().unwrap();
     rig.disk.faults.release_all();
     other.wait();
-    eventually("the page is gone", || file.peek(0, PAGE, |_| ()).is_none());
+    eventually("the page is gone", || file.peek(ReadRequest::at(0), PAGE, |_| ()).is_none());
     rig.clock.advance(SECOND);
     rig.disk.faults.add(Rule::hold().on("read").next(1));
     rig.disk.faults.add(Rule::hold().on("getattr").next(1));

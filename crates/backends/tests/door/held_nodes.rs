@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Creator, Limits, MemBackend, NewNode, NodeRoom, Removal, RenameMode};
-use slackwater::{ErrorKind, File, InodeRef, Memcg, Tunables, WriteFlags};
+use slackwater::{ErrorKind, File, InodeRef, Memcg, Tunables, WriteFlags, WriteRequest, Written};
 use slackwater_backends::{Fault, Rule};
 
-use crate::rig::{Disk, Rig, by_hand, limits, read_all};
+use crate::rig::{Disk, Rig, by_hand, limits, read_all, try_write};
 
 /// All that may be held; one tenant alone may hold a half.
 const HELD: u32 = 8;
@@ -53,7 +53,7 @@ fn make(rig: &Rig, name: &str) -> InodeRef {
 /// A file with a text that is durable and not cached, open for `tenant`.
 fn open_for(rig: &Rig, tenant: &Arc<Memcg>, name: &str) -> File {
     let file = File::open_for(&make(rig, name), tenant).unwrap();
-    file.write_at_with(WriteFlags::DONTCACHE, 0, name.as_bytes()).unwrap();
+    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), name.as_bytes()).unwrap();
     rig.volume.sync().unwrap();
     file
 }
@@ -210,9 +210,7 @@ fn p14_no_volume_keeps_others_from_having_files_dirty() {
     let tunables = Tunables { pinned_nodes_of_all: 20, ..by_hand() };
     let rig = Rig::with(Disk::new(), tunables);
     let (_disk, beside) = rig.mount("beside");
-    let dirtied = |files: &[File]| {
-        files.iter().filter(|file| file.try_write_at(0, b"x").unwrap() == slackwater::Written::Bytes(1)).count()
-    };
+    let dirtied = |files: &[File]| files.iter().filter(|file| try_write(file, 0, b"x") == Written::Bytes(1)).count();
     let create = |volume| (0..40).map(|nth| crate::rig::create(volume, &format!("f{nth}"))).collect::<Vec<_>>();
     let (own, others) = (create(&rig.volume), create(&beside));
     assert_eq!((dirtied(&own), dirtied(&others)), (20, 16));
@@ -235,9 +233,7 @@ fn p14_few_files_are_dirty_while_nodes_are_scarce() {
     let files: Vec<_> = (0..40).map(|nth| rig.create(&format!("f{nth}"))).collect();
     *room.lock().unwrap() = NodeRoom::Scarce;
     let text = |nth: usize| format!("this is {nth}").into_bytes();
-    let is_taken = |(nth, file): (usize, &File)| {
-        file.try_write_at(0, &text(nth)).unwrap() == slackwater::Written::Bytes(text(nth).len())
-    };
+    let is_taken = |(nth, file): (usize, &File)| try_write(file, 0, &text(nth)) == Written::Bytes(text(nth).len());
     assert_eq!(files.iter().enumerate().filter(|file| is_taken(*file)).count(), 16);
     for (nth, file) in files.iter().enumerate() {
         file.write_at(0, &text(nth)).unwrap();

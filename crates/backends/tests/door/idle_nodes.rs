@@ -1,7 +1,7 @@
 //! A front door knows many inodes; the engine keeps few of them open on the backend.
 
 use slackwater::backend::{Call, Limits, NewNode, Removal};
-use slackwater::{ErrorKind, File, Tunables, WriteFlags};
+use slackwater::{ErrorKind, File, Tunables, WriteFlags, WriteRequest};
 use slackwater_backends::Rule;
 
 use crate::rig::{Disk, Rig, by_hand, limits};
@@ -62,7 +62,7 @@ fn p14_of_many_open_files_few_nodes_stay_open_and_all_work() {
     let text = |nth: usize, round: usize| format!("{nth} in round {round}").into_bytes();
     for round in 0..3 {
         for (nth, file) in files.iter().enumerate() {
-            file.write_at_with(WriteFlags::DONTCACHE, 0, &text(nth, round)).unwrap();
+            file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &text(nth, round)).unwrap();
         }
         rig.volume.sync().unwrap();
         let hold = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("reopen"));
@@ -96,7 +96,7 @@ fn what_cannot_be_opened_again_stays_open_while_it_is_in_use() {
     let disk = Disk::with_limits(Limits { reopens: false, ..limits() });
     let rig = Rig::with(disk, Tunables { idle_nodes: 0, ..by_hand() });
     let file = rig.create("a");
-    file.write_at_with(WriteFlags::DONTCACHE, 0, b"still here").unwrap();
+    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), b"still here").unwrap();
     rig.volume.sync().unwrap();
     let reopened = rig.disk.faults.add(Rule::fail(ErrorKind::Stale).on("reopen"));
     assert_eq!(crate::rig::read_all(&file), b"still here");

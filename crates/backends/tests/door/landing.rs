@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use slackwater::backend::Call;
-use slackwater::{File, FileError, LandingFrames, SuperBlock, Written};
+use slackwater::{File, FileError, LandingFrames, ReadRequest, SuperBlock, WriteRequest, Written};
 use slackwater_backends::{Random, Rule};
 
 use crate::rig::{PAGE, Rig, assert_same, create, fill, open, pattern, read_all, recover, remount, snapshot, spawn};
@@ -27,7 +27,7 @@ fn land(frames: &mut LandingFrames, bytes: &[u8]) {
 
 fn write(file: &File, frames: &mut LandingFrames, offset: usize, bytes: &[u8]) -> Result<Written, FileError> {
     land(frames, bytes);
-    file.write_landed(offset as u64, frames, 0..bytes.len())
+    file.write_landed(WriteRequest::at(offset as u64), frames, 0..bytes.len())
 }
 
 /// What is in flight comes back.
@@ -56,7 +56,7 @@ fn landed_bytes_are_the_files_in_whatever_state_its_pages_were() {
             match write(&file, &mut frames, offset, &bytes) {
                 Ok(Written::Bytes(taken)) => break assert_eq!(taken, bytes.len()),
                 Err(FileError::WouldBlock) => break file.write_at(offset as u64, &bytes).unwrap(),
-                Ok(Written::NoRoom) => {
+                Ok(Written::NoFrames) => {
                     let_go(&rig);
                     rig.volume.sync().unwrap();
                 }
@@ -171,7 +171,7 @@ fn who_reads_a_page_goes_on_reading_what_it_was() {
     file.write_at(0, &vec![1; LEN]).unwrap();
     let mut frames = frames(&rig.volume);
     let own = Arc::clone(&file);
-    let writer = file.peek(10 * PAGE as u64, 2 * PAGE, |slices| {
+    let writer = file.peek(ReadRequest::at(10 * PAGE as u64), 2 * PAGE, |slices| {
         let writer = spawn("a landed write", move || write(&own, &mut frames, 0, &vec![2; LEN]).unwrap());
         assert!(writer.is_running_after(std::time::Duration::from_millis(50)), "page 10 is being read");
         assert!(slices.concat().iter().all(|byte| *byte == 1));
@@ -190,7 +190,7 @@ fn what_finds_no_room_is_still_where_it_landed() {
     let mut frames = frames(&rig.volume);
     let file = rig.create("a");
     let bytes = pattern(3, LEN);
-    assert_eq!(write(&file, &mut frames, 0, &bytes).unwrap(), Written::NoRoom);
+    assert_eq!(write(&file, &mut frames, 0, &bytes).unwrap(), Written::NoFrames);
     let mut rest = vec![0; LEN];
     frames.copy_to(0, &mut rest);
     assert_same(&rest, &bytes, "nothing was taken");
@@ -201,7 +201,7 @@ fn what_finds_no_room_is_still_where_it_landed() {
     frames.copy_to(100 * PAGE, &mut rest);
     assert_same(&rest, &bytes[100 * PAGE..], "what was not taken");
     rig.volume.sync().unwrap();
-    let written = full.write_landed(room, &mut frames, 100 * PAGE..LEN).unwrap();
+    let written = full.write_landed(WriteRequest::at(room), &mut frames, 100 * PAGE..LEN).unwrap();
     assert_eq!(written, Written::Bytes(156 * PAGE));
     let mut found = vec![0; LEN];
     full.read_at(offset as u64, &mut found).unwrap();
@@ -236,13 +236,13 @@ fn a_payload_that_is_not_at_a_page_or_not_there_is_refused() {
     let mut frames = frames(&rig.volume);
     #[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     for (offset, range) in [(1, 0..PAGE), (0, 1..PAGE), (0, 0..LEN + 1), (0, 2 * PAGE..PAGE)] {
-        let refused = file.write_landed(offset, &mut frames, range).unwrap_err();
+        let refused = file.write_landed(WriteRequest::at(offset), &mut frames, range).unwrap_err();
         assert_eq!(refused.kind(), slackwater::ErrorKind::Invalid);
     }
     let stranger = Rig::by_hand();
     let mut theirs = self::frames(&stranger.volume);
-    let refused = file.write_landed(0, &mut theirs, 0..PAGE).unwrap_err();
+    let refused = file.write_landed(WriteRequest::at(0), &mut theirs, 0..PAGE).unwrap_err();
     assert_eq!(refused.kind(), slackwater::ErrorKind::Invalid, "frames of another engine");
-    assert_eq!(file.write_landed(0, &mut frames, 0..0).unwrap(), Written::Bytes(0));
+    assert_eq!(file.write_landed(WriteRequest::at(0), &mut frames, 0..0).unwrap(), Written::Bytes(0));
     assert_eq!(file.inode().size_bytes(), 0);
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use slackwater::{File, FileError, Written};
+use slackwater::{File, FileError, ReadRequest, WaitFor, WriteRequest, Written};
 use slackwater_arena::Pool;
 use slackwater_backends::Rule;
 
-use crate::rig::{PAGE, Rig, assert_same, fill, pattern, spawn};
+use crate::rig::{PAGE, Rig, assert_same, fill, pattern, spawn, try_write};
 
 fn lent(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
-    file.peek(offset, len, |slices| slices.concat())
+    file.peek(ReadRequest::at(offset), len, |slices| slices.concat())
 }
 
 #[test]
@@ -34,32 +34,36 @@ fn cached_pages_are_lent_and_others_are_not() {
     assert_eq!(lent(&sparse, 5 * PAGE as u64, 1).unwrap(), b"x");
 }
 
+fn write_nowait(file: &File, at: u64, bytes: &[u8]) -> Result<Written, FileError> {
+    file.write(WriteRequest::at(at).wait(WaitFor::Nothing), bytes)
+}
+
 #[test]
 fn a_write_that_must_not_wait_says_so_instead() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
     let blocked = |result: Result<Written, FileError>| matches!(result, Err(FileError::WouldBlock));
-    assert_eq!(file.write_nowait(0, &[1; 3 * PAGE]).unwrap(), Written::Bytes(3 * PAGE));
+    assert_eq!(write_nowait(&file, 0, &[1; 3 * PAGE]).unwrap(), Written::Bytes(3 * PAGE));
     file.fsync().unwrap();
     drop(file);
     rig.volume.umount(slackwater::UmountOptions::default()).unwrap();
     let volume = rig.engine.mount("again", rig.disk.backend.clone()).unwrap();
     let file = Arc::new(crate::rig::open(&volume, "a"));
-    assert!(blocked(file.write_nowait(5, b"part of a page that is not here")));
-    assert_eq!(file.write_nowait(PAGE as u64, &[2; PAGE]).unwrap(), Written::Bytes(PAGE), "all of one");
+    assert!(blocked(write_nowait(&file, 5, b"part of a page that is not here")));
+    assert_eq!(write_nowait(&file, PAGE as u64, &[2; PAGE]).unwrap(), Written::Bytes(PAGE), "all of one");
 
     // A cut that waits for the backend has the file.
     rig.disk.faults.add(Rule::hold().on("setattr").next(1));
     let own = file.clone();
     let cut = spawn("a cut", move || own.set_len(2 * PAGE as u64));
     assert_eq!(rig.disk.faults.wait_held(1, crate::rig::PATIENCE).len(), 1);
-    assert!(blocked(file.write_nowait(PAGE as u64, b"x")));
+    assert!(blocked(write_nowait(&file, PAGE as u64, b"x")));
     rig.disk.faults.release_all();
     cut.wait().unwrap();
-    assert_eq!(file.write_nowait(PAGE as u64, b"x").unwrap(), Written::Bytes(1));
+    assert_eq!(write_nowait(&file, PAGE as u64, b"x").unwrap(), Written::Bytes(1));
 
     let taken = fill(&file, 2 * PAGE as u64);
-    assert_eq!(file.write_nowait(2 * PAGE as u64 + taken, b"x").unwrap(), Written::NoRoom);
+    assert_eq!(write_nowait(&file, 2 * PAGE as u64 + taken, b"x").unwrap(), Written::NoFrames);
 }
 
 #[test]
@@ -69,11 +73,19 @@ fn pages_of_a_mapping_find_frames_when_others_do_not_and_stay_within_the_share()
     let arena = rig.engine.arena();
     let mut others = Vec::new();
     arena.alloc_many(Pool::Normal, arena.frames() as usize, &mut others);
-    assert_eq!(file.try_write_at(0, &[1; PAGE]).unwrap(), Written::NoRoom, "all frames are used");
-    assert_eq!(file.write_from_mapping(0, &[9; 8 * PAGE]).unwrap(), Written::Bytes(8 * PAGE), "from the reserve");
+    assert_eq!(try_write(&file, 0, &[1; PAGE]), Written::NoFrames, "all frames are used");
+    assert_eq!(
+        file.write(WriteRequest::from_mapping(0), &[9; 8 * PAGE]).unwrap(),
+        Written::Bytes(8 * PAGE),
+        "from the reserve"
+    );
     others.into_iter().for_each(|frame| arena.free(frame));
     let taken = 8 * PAGE as u64 + fill(&file, 8 * PAGE as u64);
-    assert_eq!(file.write_from_mapping(taken, &[9; PAGE]).unwrap(), Written::NoRoom, "the share is used up");
+    assert_eq!(
+        file.write(WriteRequest::from_mapping(taken), &[9; PAGE]).unwrap(),
+        Written::NoFrames,
+        "the share is used up"
+    );
     file.fsync().unwrap();
     assert_eq!(rig.durable("a").unwrap()[..8 * PAGE], [9; 8 * PAGE]);
     drop(file);

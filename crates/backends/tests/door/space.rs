@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use slackwater::backend::{FallocateMode, MemBackend, NewNode, RenameMode};
-use slackwater::{ErrorKind, File, FileError, Tunables, UmountOptions, Written};
+use slackwater::{ErrorKind, File, FileError, Tunables, UmountOptions, WaitFor, WriteRequest, Written};
 use slackwater_backends::Rule;
 
 use crate::rig::{
-    Disk, PAGE, Rig, busy, by_hand, create, eventually, limits, pattern, recover, remount, snapshot, spawn,
+    Disk, PAGE, Rig, busy, by_hand, create, eventually, limits, pattern, recover, remount, snapshot, spawn, try_write,
 };
 
 /// Pages that files can have; the root directory takes one more.
@@ -64,9 +64,9 @@ fn p11_a_full_volume_takes_overwrites_removals_and_cuts() {
     gone.write_at(0, &[1; 100 * PAGE]).unwrap();
     let (taken, _) = append_all(&kept);
     assert_eq!(taken, (PAGES - 100) * PAGE as u64);
-    assert_eq!(kept.try_write_at(5, b"dirty already").unwrap(), Written::Bytes(13));
+    assert_eq!(try_write(&kept, 5, b"dirty already"), Written::Bytes(13));
     rig.volume.sync().unwrap();
-    assert_eq!(kept.try_write_at(PAGE as u64, &[2; PAGE]).unwrap(), Written::Bytes(PAGE));
+    assert_eq!(try_write(&kept, PAGE as u64, &[2; PAGE]), Written::Bytes(PAGE));
     kept.fsync().unwrap();
 
     drop(gone);
@@ -110,10 +110,10 @@ fn p11_writers_and_flushers_together_use_all_of_it_and_no_more() {
         spawn("a writer", move || {
             let (chunk, mut at) = (pattern(5, 3 * PAGE), 0);
             loop {
-                match file.write_at_until(at, &chunk, None) {
-                    Ok(taken) => at += taken as u64,
-                    Err(FileError::Backend(_)) => return at,
-                    Err(error) => panic!("{error}"),
+                match file.write(WriteRequest::at(at), &chunk).unwrap() {
+                    Written::Bytes(taken) => at += taken as u64,
+                    Written::NoSpace => return at,
+                    Written::NoFrames | _ => panic!("it waits for frames"),
                 }
             }
         })
@@ -131,8 +131,11 @@ fn who_must_not_wait_is_not_told_that_it_is_full_before_the_backend_was_asked() 
     let rig = rig();
     let file = rig.create("a");
     let _ = append_all(&file);
-    assert!(matches!(file.write_nowait(file.inode().size_bytes(), b"x"), Err(FileError::WouldBlock)));
-    assert_eq!(file.write_nowait(0, b"x").unwrap(), Written::Bytes(1));
+    assert!(matches!(
+        file.write(WriteRequest::at(file.inode().size_bytes()).wait(WaitFor::Nothing), b"x"),
+        Err(FileError::WouldBlock)
+    ));
+    assert_eq!(file.write(WriteRequest::at(0).wait(WaitFor::Nothing), b"x").unwrap(), Written::Bytes(1));
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn pages_of_a_mapping_are_taken_whatever_is_left() {
     let file = rig.create("a");
     let _ = append_all(&file);
     let end = file.inode().size_bytes();
-    assert_eq!(file.write_from_mapping(end, &[7; PAGE]).unwrap(), Written::Bytes(PAGE));
+    assert_eq!(file.write(WriteRequest::from_mapping(end), &[7; PAGE]).unwrap(), Written::Bytes(PAGE));
     assert_eq!(file.fsync().unwrap_err().kind(), slackwater::ErrorKind::NoSpace, "and kept until there is space");
     file.set_len(end).unwrap();
     file.fsync().unwrap();
@@ -171,18 +174,14 @@ fn bytes_in_the_hole_of_an_extended_file_need_space() {
     let mut buffer = [0; PAGE];
     file.read_at(0, &mut buffer).unwrap(); // cached as zeroes
     let mut at = 0;
-    while let Written::Bytes(taken) = file.try_write_at(at, &[1; PAGE]).unwrap() {
+    while let Written::Bytes(taken) = try_write(&file, at, &[1; PAGE]) {
         at += taken as u64;
     }
     assert_eq!(at, PAGES * PAGE as u64);
     file.fsync().unwrap();
     file.fallocate(FallocateMode::PunchHole, 0, 3 * PAGE as u64).unwrap();
     file.fallocate(FallocateMode::Allocate, 1200 * PAGE as u64, 3 * PAGE as u64).unwrap();
-    assert_eq!(
-        file.try_write_at(1200 * PAGE as u64, &[1; 3 * PAGE]).unwrap(),
-        Written::Bytes(3 * PAGE),
-        "it has space"
-    );
+    assert_eq!(try_write(&file, 1200 * PAGE as u64, &[1; 3 * PAGE]), Written::Bytes(3 * PAGE), "it has space");
     file.fsync().unwrap();
 }
 

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::mount::{MountFlags, mount_bind, mount_remount};
-use slackwater::{Engine, ErrorKind, File, FileError, SuperBlock, Tunables, UmountError, UmountOptions, Written};
+use slackwater::{
+    Engine, ErrorKind, File, FileError, SuperBlock, Tunables, UmountError, UmountOptions, WaitFor, WriteRequest,
+    Written,
+};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Rule, SystemClock};
 
 use crate::mounted::{mount_tmpfs, mounted};
 use crate::rig::{
     ARENA_BYTES, Disk, PAGE, Rig, TempDir, assert_idle, assert_same, busy, by_hand, create, eventually, fill, open,
-    pattern, read_all, within,
+    pattern, read_all, try_write, within,
 };
 
 fn engine(tunables: Tunables) -> Engine {
@@ -183,13 +186,14 @@ fn a_full_arena_of_a_hanging_volume_has_typed_answers_for_everything() {
     rig.disk.faults.add(Rule::hold().on("write"));
     let taken = fill(&file, 0);
     rig.advance(Duration::from_secs(40));
-    assert_eq!(file.try_write_at(taken, b"x").unwrap(), Written::NoRoom);
-    assert_eq!(file.try_append(b"x").unwrap(), (taken, Written::NoRoom));
+    assert_eq!(try_write(&file, taken, b"x"), Written::NoFrames);
+    assert_eq!(file.try_append(b"x").unwrap(), (taken, Written::NoFrames));
     let now = slackwater::Clock::now(&*rig.clock);
-    assert!(matches!(file.write_at_until(taken, b"x", Some(now)), Err(FileError::NoRoom)));
+    let patient = WriteRequest::at(taken).wait(WaitFor::WritebackUntil(now));
+    assert_eq!(file.write(patient, b"x").unwrap(), Written::NoFrames);
     assert_eq!(file.inode().size_bytes(), taken);
     // A page under write-back needs a fresh frame; one that is dirty does not.
-    assert_eq!(file.try_write_at(0, b"x").unwrap(), Written::NoRoom);
+    assert_eq!(try_write(&file, 0, b"x"), Written::NoFrames);
     let deadline = UmountOptions { deadline: Some(Duration::ZERO), ..UmountOptions::default() };
     assert!(matches!(rig.volume.umount(deadline), Err(UmountError::Busy { .. })));
     rig.disk.faults.clear();

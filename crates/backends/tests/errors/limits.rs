@@ -1,7 +1,7 @@
 //! Offsets and sizes that no backend can hold are refused before anything is cached.
 
 use slackwater::backend::Limits;
-use slackwater::{ErrorKind, FileError, Written};
+use slackwater::{ErrorKind, FileError, WaitFor, WriteRequest, Written};
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, pattern, read_all};
 
@@ -20,7 +20,10 @@ fn writes_beyond_the_largest_file_are_refused_whole() {
         let error = file.write_at(at, &bytes).unwrap_err();
         let FileError::TooLarge { offset_bytes, len_bytes, max_file_bytes } = error else { panic!("{error}") };
         assert_eq!((offset_bytes, len_bytes, max_file_bytes), (at, len, MAX));
-        assert_eq!(file.try_write_at(at, &bytes).unwrap_err().kind(), ErrorKind::TooLarge);
+        assert_eq!(
+            file.write(WriteRequest::at(at).wait(WaitFor::Backend), &bytes).unwrap_err().kind(),
+            ErrorKind::TooLarge
+        );
     }
     assert_eq!(file.inode().size_bytes(), 0);
     assert_eq!(rig.volume.status().bytes_left(), 0);
@@ -88,7 +91,7 @@ fn a_sparse_file_of_the_largest_size_costs_what_is_in_it() {
     let max = rig.volume.bdi().limits().max_file_bytes;
     let file = rig.create("a");
     for at in [0, 1 << 30, 1 << 40, max - 3] {
-        assert_eq!(file.try_write_at(at, b"abc").unwrap(), Written::Bytes(3));
+        assert_eq!(file.write(WriteRequest::at(at).wait(WaitFor::Backend), b"abc").unwrap(), Written::Bytes(3));
     }
     assert_eq!(rig.volume.bdi().pinned_frames(), 4);
     file.fsync().unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use slackwater::backend::{Limits, Removal, RenameMode};
-use slackwater::{ErrorKind, File, SuperBlock, Tunables, UmountOptions, WriteFlags};
+use slackwater::{ErrorKind, File, SuperBlock, Tunables, UmountOptions, WriteFlags, WriteRequest, Written};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, Random, Rule, SystemClock};
 
@@ -156,7 +156,8 @@ impl Worker {
 
     /// A file that has just lost its name is still there for who has it open, whatever of it is cached.
     fn check_nameless(file: &File, mut bytes: Vec<u8>) {
-        if file.write_at_with(WriteFlags::DONTCACHE, 0, &[7; PAGE]).is_err() || file.fsync().is_err() {
+        let written = file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &[7; PAGE]);
+        if !matches!(written, Ok(Written::Bytes(PAGE))) || file.fsync().is_err() {
             return;
         }
         bytes.resize(bytes.len().max(PAGE), 0);

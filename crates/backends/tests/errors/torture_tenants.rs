@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use slackwater::backend::{AttrChange, Limits, Removal};
-use slackwater::{Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions, WriteFlags};
+use slackwater::{
+    Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions, WriteFlags, WriteRequest,
+};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Random, Rule, SystemClock};
 
@@ -149,7 +151,7 @@ impl Worker {
             _ => {
                 let page = self.random.below(PAGES);
                 let bytes = word(nth, page, self.random.next()).repeat(PAGE / 8);
-                drop(file.write_from_mapping(page * PAGE as u64, &bytes));
+                drop(file.write(WriteRequest::from_mapping(page * PAGE as u64), &bytes));
             }
         }
     }
@@ -159,7 +161,7 @@ impl Worker {
         let flags = [WriteFlags::NONE, WriteFlags::DONTCACHE][self.random.below(2) as usize];
         for page in first..PAGES.min(first + 1 + self.random.below(20)) {
             let bytes = word(nth, page, self.random.next()).repeat(PAGE / 8);
-            file.write_at_with(flags, page * PAGE as u64, &bytes).unwrap();
+            file.write(WriteRequest::at(page * PAGE as u64).flags(flags), &bytes).unwrap();
         }
     }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Limits, MemBackend, NewNode, Removal};
-use slackwater::{ErrorKind, File, NamespaceError, SuperBlock, UmountError, UmountOptions, WriteFlags, Written};
+use slackwater::{
+    ErrorKind, File, NamespaceError, SuperBlock, UmountError, UmountOptions, WaitFor, WriteFlags, WriteRequest, Written,
+};
 use slackwater_backends::{Delay, Fault, FaultControl, Random, Rule};
 
 use crate::World;
@@ -172,7 +174,8 @@ impl Volume {
         for page in first..PAGES.min(first + 1 + random.below(10)) {
             let word = nth << 56 | page << 32 | random.next() & 0xffff_ffff | 1;
             let bytes = word.to_le_bytes().repeat(PAGE / 8);
-            match file.try_write_for(&memcg, flags, page * PAGE as u64, &bytes) {
+            let request = WriteRequest::at(page * PAGE as u64).memcg(&memcg).flags(flags).wait(WaitFor::Backend);
+            match file.write(request, &bytes) {
                 Ok(Written::Bytes(PAGE)) => self.note(nth, page, word),
                 Ok(Written::Bytes(bytes)) => panic!("{bytes} bytes of a page were taken"),
                 Ok(_) | Err(_) => return,

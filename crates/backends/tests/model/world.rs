@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use slackwater::backend::{FallocateMode, MemBackend, NewNode, Removal, SeekWhence};
 use slackwater::{
-    Engine, ErrorKind, File, FileError, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
-    WriteFlags, Written,
+    Engine, ErrorKind, File, FileError, ManualClock, PAGE_BYTES, ReadRequest, SuperBlock, Timestamp, Tunables,
+    UmountOptions, WaitFor, WriteFlags, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Fault, FaultControl, Rule, RuleId};
@@ -152,7 +152,7 @@ impl World {
                     model[from..to].copy_from_slice(&bytes[done..done + taken]);
                     done += taken;
                 }
-                Written::NoRoom => self.make_room(attempt),
+                Written::NoFrames => self.make_room(attempt),
                 Written::NoSpace | _ => unreachable!("an outcome of its own"),
             }
             self.models[nth].changed();
@@ -177,13 +177,13 @@ impl World {
                 rest = later;
             }
             let file = self.file(nth);
-            match file.write_landed_for(file.memcg(), flags, at, &mut frames, 0..bytes.len()) {
+            match file.write_landed(WriteRequest::at(at).flags(flags), &mut frames, 0..bytes.len()) {
                 Err(FileError::WouldBlock) => {}
                 written => return written.unwrap(),
             }
         }
         let file = self.file(nth);
-        file.try_write_for(file.memcg(), flags, at, bytes).unwrap()
+        file.write(WriteRequest::at(at).flags(flags).wait(WaitFor::Backend), bytes).unwrap()
     }
 
     pub(crate) fn append(&mut self, nth: usize, bytes: &[u8]) {
@@ -196,7 +196,7 @@ impl World {
                     self.models[nth].changed();
                     return;
                 }
-                (_, Written::NoRoom) => self.make_room(attempt),
+                (_, Written::NoFrames) => self.make_room(attempt),
                 (_, Written::NoSpace | _) => unreachable!("an outcome of its own"),
             }
         }
@@ -257,7 +257,7 @@ impl World {
         let from = (offset as usize).min(bytes.len());
         let want = &bytes[from..(from + len as usize).min(bytes.len())];
         expect_equal(&got[..read], want, "read");
-        if let Some(lent) = self.file(nth).peek(offset, len as usize, |slices| slices.concat()) {
+        if let Some(lent) = self.file(nth).peek(ReadRequest::at(offset), len as usize, |slices| slices.concat()) {
             expect_equal(&lent, want, "lent");
         }
     }
@@ -395,7 +395,7 @@ impl World {
         let mut got = vec![0; self.models[nth].bytes.len()];
         assert_eq!(file.read_at(0, &mut got).unwrap(), got.len());
         expect_equal(&got, &self.models[nth].bytes, "read of an unlinked file");
-        let _ = file.try_write_at(0, b"gone with the last handle").unwrap();
+        let _ = file.write(WriteRequest::at(0).wait(WaitFor::Backend), b"gone with the last handle").unwrap();
         let fresh = File::open(&running.volume.make(&root, &name, NewNode::File, 0o644).unwrap()).unwrap();
         running.files[nth] = fresh;
         // The old name is durable until the directory is: after a crash it may be either file.

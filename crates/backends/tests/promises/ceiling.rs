@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slackwater::{ErrorKind, FileError, Tunables, UmountOptions, Written};
+use slackwater::{ErrorKind, Tunables, UmountOptions, WaitFor, WriteRequest, Written};
 use slackwater_backends::{Random, Rule};
 
 use crate::rig::{
-    Disk, PAGE, Rig, assert_same, busy, by_hand, create, eventually, fill, open, pattern, read_all, spawn, within,
+    Disk, PAGE, Rig, assert_same, busy, by_hand, create, eventually, fill, open, pattern, read_all, spawn, try_write,
+    within,
 };
 
 #[test]
@@ -79,17 +80,18 @@ fn p06_a_full_share_says_no_room_and_goes_on_with_what_is_freed() {
     assert_eq!(taken / PAGE as u64, share);
     assert_eq!(rig.volume.bdi().pinned_frames(), share);
     // Pages that are dirty already need no room.
-    assert_eq!(file.try_write_at(5, b"rewritten").unwrap(), Written::Bytes(9));
-    assert_eq!(file.try_write_at(taken, b"more").unwrap(), Written::NoRoom);
+    assert_eq!(try_write(&file, 5, b"rewritten"), Written::Bytes(9));
+    assert_eq!(try_write(&file, taken, b"more"), Written::NoFrames);
     let deadline = slackwater::Clock::now(&*rig.clock) + Duration::from_millis(1);
     rig.disk.faults.add(Rule::hold().on("write"));
     rig.clock.advance(Duration::from_millis(2));
-    assert!(matches!(file.write_at_until(taken, b"more", Some(deadline)), Err(FileError::NoRoom)));
+    let patient = WriteRequest::at(taken).wait(WaitFor::WritebackUntil(deadline));
+    assert_eq!(file.write(patient, b"more").unwrap(), Written::NoFrames);
     // A write that finds room for its beginning says how far it got.
     rig.disk.faults.clear();
     rig.disk.faults.release_all();
     rig.engine.step();
-    assert_eq!(file.try_write_at(taken, b"more").unwrap(), Written::Bytes(4));
+    assert_eq!(try_write(&file, taken, b"more"), Written::Bytes(4));
     file.fsync().unwrap();
     drop(file);
     rig.unmount_and_find_nothing_left();
@@ -146,7 +148,7 @@ fn p06_a_read_ends_with_few_frames_to_go_round() {
         u64::from(rig.engine.arena().frames() - rig.engine.arena().reserve_frames()) - pinned
     };
     while evictable(&rig) > 64 {
-        assert_eq!(other.try_write_at(at, &[1; PAGE]).unwrap(), Written::Bytes(PAGE));
+        assert_eq!(try_write(&other, at, &[1; PAGE]), Written::Bytes(PAGE));
         at += PAGE as u64;
     }
     let found = within("a read", move || {
@@ -198,9 +200,9 @@ fn p06_a_failing_volume_that_is_over_its_smaller_share_pins_nothing_more() {
     file.fsync().unwrap_err();
     let pinned = rig.volume.bdi().pinned_frames();
     assert_eq!(pinned, taken / PAGE as u64);
-    assert_eq!(file.try_write_at(taken, &[1; 100]).unwrap(), Written::NoRoom);
-    assert_eq!(rig.create("b").try_write_at(0, &[1; 100]).unwrap(), Written::NoRoom);
-    assert_eq!(file.try_write_at(0, &[1; 100]).unwrap(), Written::Bytes(100), "it is dirty already");
+    assert_eq!(try_write(&file, taken, &[1; 100]), Written::NoFrames);
+    assert_eq!(try_write(&rig.create("b"), 0, &[1; 100]), Written::NoFrames);
+    assert_eq!(try_write(&file, 0, &[1; 100]), Written::Bytes(100), "it is dirty already");
     assert_eq!(rig.volume.bdi().pinned_frames(), pinned);
 }
 

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use slackwater::backend::{Limits, MAX_UNIT_BYTES, MemBackend, NewNode, Removal};
 use slackwater::{
-    Clock, Engine, File, ManualClock, MountError, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, Written,
+    Clock, Engine, File, ManualClock, MountError, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions, WaitFor,
+    WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_backends::{Fault, FaultControl, Random, SystemClock};
@@ -248,11 +249,17 @@ pub(crate) fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
     panic!("{what}: first difference at {first:?}, lengths {lengths:?}");
 }
 
+/// Writes without waiting for write-back.
+#[track_caller]
+pub(crate) fn try_write(file: &File, at: u64, bytes: &[u8]) -> Written {
+    file.write(WriteRequest::at(at).wait(WaitFor::Backend), bytes).unwrap()
+}
+
 /// Fills the volume's share of the arena with pages of `file`, and returns how many bytes went in.
 pub(crate) fn fill(file: &File, from: u64) -> u64 {
     let chunk = pattern(7, 16 * PAGE);
     let mut at = from;
-    while let Written::Bytes(taken) = file.try_write_at(at, &chunk).unwrap() {
+    while let Written::Bytes(taken) = try_write(file, at, &chunk) {
         at += taken as u64;
     }
     at - from

@@ -22,12 +22,11 @@ use std::ops::Range;
 use slackwater_arena::{FRAME_BYTES, FrameId, Pool, Scatter};
 use slackwater_sync::shim::Arc;
 
-use crate::cgroup::Memcg;
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
+use crate::filemap::request::{WaitFor, WriteRequest};
 use crate::filemap::write::{Source, Written};
-use crate::filemap::write_flags::WriteFlags;
 use crate::filemap::write_page::{Outcome, Span, mark_written, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
@@ -135,45 +134,28 @@ impl SuperBlock {
 }
 
 impl File {
-    /// As [`File::write_nowait`], of the bytes `range` of what has landed. Whole pages are taken with their frames, so
-    /// that what is in `landed` in their place is arbitrary afterwards; what was not taken is still there.
+    /// Writes the bytes `range` of what has landed, as `request` says. Whole pages are taken with their frames: what `landed`
+    /// holds in their place afterwards is arbitrary. Bytes that were not taken are still there. Waits for nothing, whatever
+    /// the request allows.
     ///
     /// # Errors
-    /// As [`File::write_nowait`], and `Invalid` if `offset_bytes` or the start of `range` is not at a page, `range` is
-    /// not within `landed`, or that is of another engine.
+    /// As a [`File::write`] that may wait for nothing. `Invalid` if `offset_bytes` or the start of `range` is not at a page,
+    /// `range` is not within `landed`, or `landed` belongs to another engine.
     ///
     /// # Blocking
-    /// As [`File::write_nowait`].
+    /// As [`WaitFor::Nothing`] says.
     pub fn write_landed(
         &self,
-        offset_bytes: u64,
+        request: WriteRequest<'_>,
         landed: &mut LandingFrames,
         range: Range<usize>,
     ) -> Result<Written, FileError> {
-        self.write_landed_for(self.memcg(), WriteFlags::NONE, offset_bytes, landed, range)
-    }
-
-    /// As [`File::write_landed`], for `memcg`, as `flags` say.
-    ///
-    /// # Errors
-    /// As [`File::write_landed`].
-    ///
-    /// # Blocking
-    /// As [`File::write_landed`].
-    pub fn write_landed_for(
-        &self,
-        memcg: &Arc<Memcg>,
-        flags: WriteFlags,
-        offset_bytes: u64,
-        landed: &mut LandingFrames,
-        range: Range<usize>,
-    ) -> Result<Written, FileError> {
-        let is_at_page = (offset_bytes | range.start as u64).is_multiple_of(PAGE_BYTES);
+        let is_at_page = (request.offset_bytes | range.start as u64).is_multiple_of(PAGE_BYTES);
         let is_ours = Arc::ptr_eq(&landed.engine, self.inode().super_block().engine());
         if !is_ours || !is_at_page || range.start > range.end || range.end > landed.len_bytes() {
             return Err(BackendError::from(ErrorKind::Invalid).into());
         }
-        let written = self.write_at_once(offset_bytes, Landed { landed, range }, memcg, flags);
+        let written = self.write_once(request.wait(WaitFor::Nothing), Landed { landed, range });
         landed.give_back_fresh();
         written
     }
@@ -231,12 +213,12 @@ impl Landed<'_> {
                 (0, _, Some(Stop::Fresh(missing))) => {
                     reclaim::alloc_frames(&self.landed.engine, terms.pool(), missing, &mut self.landed.fresh);
                     if self.landed.fresh.is_empty() {
-                        return Some(Outcome::NoRoom);
+                        return Some(Outcome::NoFrames);
                     }
                     // They are taken from the end.
                     self.landed.fresh.reverse();
                 }
-                (0, _, Some(Stop::NoRoom)) => return Some(Outcome::NoRoom),
+                (0, _, Some(Stop::NoFrames)) => return Some(Outcome::NoFrames),
                 (0, _, Some(Stop::NoSpace)) => return Some(Outcome::NoSpace),
                 (0, _, Some(Stop::Busy) | None) => return None,
             }
@@ -251,7 +233,7 @@ enum Stop {
     /// Somebody has the page's frame.
     Busy,
     /// The share is used up.
-    NoRoom,
+    NoFrames,
     /// The backend's space is.
     NoSpace,
 }
@@ -346,8 +328,8 @@ impl Exchange<'_> {
 
     fn charge(&self, frame: bool, space: bool) -> Result<(), Stop> {
         let sb = self.inode.super_block();
-        if frame && !self.terms.pin(sb.bdi()) {
-            return Err(Stop::NoRoom);
+        if frame && !sb.bdi().try_pin() {
+            return Err(Stop::NoFrames);
         }
         if space && !self.terms.reserve(&sb.space) {
             sb.bdi().unpin(u64::from(frame));

@@ -7,23 +7,21 @@ mod fsync;
 mod landed;
 mod peek;
 mod read;
-mod read_flags;
 mod readahead;
+mod request;
 mod revalidate;
 mod truncate;
 mod write;
-mod write_flags;
 mod write_page;
 mod write_terms;
 
 pub(crate) use fsync::write_back;
 
 pub use landed::LandingFrames;
-pub use read_flags::ReadFlags;
 pub(crate) use readahead::Readahead;
+pub use request::{ReadFlags, ReadRequest, WaitFor, WriteFlags, WriteRequest};
 pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;
-pub use write_flags::WriteFlags;
 
 use crate::error::FileError;
 use crate::inode::Inode;

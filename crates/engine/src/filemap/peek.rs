@@ -12,7 +12,7 @@ use slackwater_sync::shim::atomic::Ordering;
 use crate::file::File;
 use crate::filemap::drop_read::{done_with, drop_read};
 use crate::filemap::read::{Access, Look, Usage, look};
-use crate::filemap::read_flags::ReadFlags;
+use crate::filemap::request::{ReadFlags, ReadRequest};
 use crate::units::{PAGE_BYTES, PageIndex};
 
 /// Most bytes that are lent at once.
@@ -23,29 +23,16 @@ const PAGES_MAX: usize = LEND_MAX / FRAME_BYTES + 1;
 static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
 
 impl File {
-    /// Lends the bytes from `offset_bytes` on, as many as a read of `len` would return, to `f`, in slices of a
-    /// page or less. `None`, and `f` was not called, if a page is not cached or somebody writes into it, if
-    /// nothing is there to read or it is more than 1 MiB, or if the volume is gone: read it then.
+    /// Lends the bytes that a read of `len` by `request` would return to `f`, in slices of at most a page. Returns `None`
+    /// without calling `f` if a page is not cached or is being written to, if there is nothing to read or more than 1 MiB, or
+    /// if the volume is unmounted: [`File::read`] it then.
     ///
     /// Writers of these pages wait until `f` returns.
     ///
     /// # Blocking
-    /// Never, but for `f`.
-    pub fn peek<R>(&self, offset_bytes: u64, len: usize, f: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
-        self.peek_with(ReadFlags::NONE, offset_bytes, len, f)
-    }
-
-    /// As [`File::peek`], as `flags` say.
-    ///
-    /// # Blocking
-    /// As [`File::peek`].
-    pub fn peek_with<R>(
-        &self,
-        flags: ReadFlags,
-        offset_bytes: u64,
-        len: usize,
-        f: impl FnOnce(&[&[u8]]) -> R,
-    ) -> Option<R> {
+    /// Never, except in `f`.
+    pub fn peek<R>(&self, request: ReadRequest<'_>, len: usize, f: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        let ReadRequest { offset_bytes, flags, .. } = request;
         let inode = self.inode().arc();
         inode.super_block().alive().ok()?;
         let size_bytes = inode.size_bytes();

@@ -23,7 +23,7 @@ use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::busy_frames::wait_for_frame;
 use crate::filemap::drop_read::{done_with, drop_read};
-use crate::filemap::read_flags::ReadFlags;
+use crate::filemap::request::{ReadFlags, ReadRequest};
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
@@ -38,44 +38,30 @@ pub(super) enum Look<'a> {
 }
 
 impl File {
-    /// Reads into `buffer` from `offset_bytes`; fewer bytes than asked only at the end of the file.
+    /// Reads into `buffer` from `offset_bytes` on. Returns how many bytes it read: fewer than asked only at the end of the
+    /// file.
     ///
     /// # Errors
-    /// The volume is gone, or the backend could not be read; the bytes before the failing page are lost to
-    /// the caller, a later read gets them.
+    /// As [`File::read`].
+    ///
+    /// # Blocking
+    /// As [`File::read`].
+    #[inline]
+    pub fn read_at(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        self.read(ReadRequest::at(offset_bytes), buffer)
+    }
+
+    /// Reads into `buffer` as `request` says. Returns how many bytes it read: fewer than asked only at the end of the file.
+    ///
+    /// # Errors
+    /// The volume is unmounted, or the backend could not be read. The bytes before the failing page are lost to the caller; a
+    /// later read gets them.
     ///
     /// # Blocking
     /// For the backend, if a page is not cached, and then for a frame to put it in.
-    pub fn read_at(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-        self.read_at_with(ReadFlags::NONE, offset_bytes, buffer)
-    }
-
-    /// As [`File::read_at`], as `flags` say.
-    ///
-    /// # Errors
-    /// As [`File::read_at`].
-    ///
-    /// # Blocking
-    /// As [`File::read_at`].
-    pub fn read_at_with(&self, flags: ReadFlags, offset_bytes: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-        self.read_at_for(self.memcg(), flags, offset_bytes, buffer)
-    }
-
-    /// As [`File::read_at_with`], for `payer` instead of the tenant that opened the file: what has to be brought into the cache
-    /// for it is a part of that tenant's share.
-    ///
-    /// # Errors
-    /// As [`File::read_at`].
-    ///
-    /// # Blocking
-    /// As [`File::read_at`].
-    pub fn read_at_for(
-        &self,
-        payer: &Arc<Memcg>,
-        flags: ReadFlags,
-        offset_bytes: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, FileError> {
+    pub fn read(&self, request: ReadRequest<'_>, buffer: &mut [u8]) -> Result<usize, FileError> {
+        let ReadRequest { offset_bytes, memcg, flags } = request;
+        let payer = memcg.unwrap_or_else(|| self.memcg());
         let inode = self.inode.arc();
         inode.super_block().alive()?;
         let size_bytes = inode.size_bytes();

@@ -24,7 +24,7 @@ use crate::cgroup::Memcg;
 use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::check_range;
-use crate::filemap::write_flags::WriteFlags;
+use crate::filemap::request::{ReadRequest, WaitFor, WriteRequest};
 use crate::filemap::write_page::{Outcome, Span, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::{Inode, meta};
@@ -37,12 +37,12 @@ use crate::writeback::Pages;
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Written {
-    /// This many bytes were taken; fewer than given when room ran out on the way.
+    /// This many bytes were taken: fewer than given if frames or space ran out on the way.
     Bytes(usize),
-    /// Nothing was taken: no frame is free, or the volume has used up its share. Write-back has been
-    /// started; try again when it got on, or let [`File::write_at`] wait.
-    NoRoom,
-    /// Nothing was taken: what the backend has free is used up by what is dirty already.
+    /// Nothing was taken: no frame is free, or the volume has used up its share, or the tenant is at its limit. Write-back has
+    /// been started; try again later, or let the write wait for it ([`WaitFor::Writeback`]).
+    NoFrames,
+    /// Nothing was taken: dirty data has used up the backend's free space.
     NoSpace,
 }
 
@@ -79,80 +79,156 @@ impl Source for &[u8] {
 }
 
 impl File {
-    /// Writes `bytes` at `offset_bytes` without ever waiting for room.
+    /// Writes all of `bytes` at `offset_bytes`. Waits as long as it takes, so that memory fills no faster than the backend
+    /// takes data.
     ///
     /// # Errors
-    /// The range is beyond what the backend can hold, or the volume is frozen or gone; nothing was written.
-    /// A backend error when a page that is covered in part could not be read.
+    /// As [`File::write`], or `NoSpace` if the backend is full; the bytes before the error were written.
     ///
     /// # Blocking
-    /// For the backend, if a page outside the cache is covered in part; for other writers and truncates of
-    /// this file. Never for write-back.
-    pub fn try_write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<Written, FileError> {
-        self.try_write_for(self.memcg(), WriteFlags::NONE, offset_bytes, bytes)
+    /// For the backend and for write-back, which is for ever if the backend is dead.
+    pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.write(WriteRequest::at(offset_bytes + done as u64), &bytes[done..])? {
+                Written::Bytes(taken) => done += taken,
+                Written::NoFrames => {} // not without a deadline
+                Written::NoSpace => return Err(BackendError::from(ErrorKind::NoSpace).into()),
+            }
+        }
+        Ok(())
     }
 
-    /// As [`File::try_write_at`], for `memcg` instead of the tenant that opened the file, as `flags` say.
+    /// Writes `bytes` as `request` says.
     ///
     /// # Errors
-    /// As [`File::try_write_at`].
+    /// The range is beyond what the backend can hold, or the volume is frozen or unmounted: nothing was written.
+    /// [`FileError::WouldBlock`] if the request does not allow the wait that it takes. A backend error if a page that is covered
+    /// in part could not be read.
     ///
     /// # Blocking
-    /// As [`File::try_write_at`].
-    pub fn try_write_for(
+    /// As the request allows: see [`WaitFor`].
+    pub fn write(&self, request: WriteRequest<'_>, bytes: &[u8]) -> Result<Written, FileError> {
+        match request.wait {
+            WaitFor::Nothing | WaitFor::Backend => self.write_once(request, bytes),
+            WaitFor::Writeback => self.write_waiting(request, bytes, None),
+            WaitFor::WritebackUntil(deadline) => self.write_waiting(request, bytes, Some(deadline)),
+        }
+    }
+
+    /// Writes until all of `bytes` are taken, the backend is full or `deadline` has come.
+    fn write_waiting(
         &self,
-        memcg: &Arc<Memcg>,
-        flags: WriteFlags,
-        offset_bytes: u64,
+        request: WriteRequest<'_>,
         bytes: &[u8],
+        deadline: Option<Tick>,
     ) -> Result<Written, FileError> {
-        self.write_on(offset_bytes, bytes, Terms::patient(self, memcg, flags))
+        let engine = self.inode.super_block().engine();
+        let mut done = 0;
+        // The count of freed frames before the attempt that is waited for. It is read only after an attempt got no frame: it
+        // takes a lock that all volumes share.
+        let mut seen = None;
+        while done < bytes.len() {
+            match (self.write_once(request.after(done), &bytes[done..])?, seen.take()) {
+                (Written::Bytes(taken), _) => {
+                    done += taken;
+                    self.wait_for_balance(request.memcg.unwrap_or_else(|| self.memcg()), deadline);
+                }
+                (Written::NoSpace, _) if done == 0 => return Ok(Written::NoSpace),
+                (Written::NoSpace, _) => break,
+                (Written::NoFrames, None) => seen = Some(engine.room.given()),
+                (Written::NoFrames, Some(given)) => {
+                    engine.run_by_hand();
+                    if !engine.room.wait(given, &*engine.clock, deadline) {
+                        return Ok(if done == 0 { Written::NoFrames } else { Written::Bytes(done) });
+                    }
+                }
+            }
+        }
+        Ok(Written::Bytes(done))
     }
 
-    pub(super) fn write_on(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
-        let written = self.lock_and_write(offset_bytes, bytes, terms)?;
-        terms.start_dontcache(self.inode.arc(), offset_bytes, written);
+    /// Writes what can be taken without waiting for frames.
+    pub(super) fn write_once(&self, request: WriteRequest<'_>, source: impl Source) -> Result<Written, FileError> {
+        let of_inode;
+        let memcg = match request.memcg {
+            Some(memcg) => memcg,
+            None if request.from_mapping => {
+                of_inode = self.inode.memcg();
+                &of_inode
+            }
+            None => self.memcg(),
+        };
+        let terms = Terms::new(self, memcg, &request);
+        let written = self.lock_and_write(request.offset_bytes, source, terms)?;
+        terms.start_dontcache(self.inode.arc(), request.offset_bytes, written);
         Ok(written)
     }
 
-    fn lock_and_write(&self, offset_bytes: u64, bytes: &[u8], terms: Terms<'_>) -> Result<Written, FileError> {
+    fn lock_and_write(&self, offset_bytes: u64, source: impl Source, terms: Terms<'_>) -> Result<Written, FileError> {
         let inode = self.inode.arc();
-        let end = check_range(inode, offset_bytes, bytes.len() as u64)?;
-        if bytes.is_empty() {
+        let end = check_range(inode, offset_bytes, source.len() as u64)?;
+        if source.len() == 0 {
             return Ok(Written::Bytes(0));
         }
+        let rwsem = &inode.rwsem;
         {
-            let _shared = inode.rwsem.read();
+            let _shared =
+                if terms.may_wait { Some(rwsem.read()) } else { rwsem.try_read() }.ok_or(FileError::WouldBlock)?;
             if end <= inode.size_bytes() {
-                return write_locked(inode, offset_bytes, bytes, terms);
+                return write_locked(inode, offset_bytes, source, terms);
             }
         }
+        let _exclusive =
+            if terms.may_wait { Some(rwsem.write()) } else { rwsem.try_write() }.ok_or(FileError::WouldBlock)?;
+        write_locked(inode, offset_bytes, source, terms)
+    }
+
+    /// Writes `bytes` at the end of the file, without waiting for write-back. Returns the offset it wrote at.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    ///
+    /// # Blocking
+    /// As [`WaitFor::Backend`] says.
+    pub fn try_append(&self, bytes: &[u8]) -> Result<(u64, Written), FileError> {
+        let inode = self.inode.arc();
         let _exclusive = inode.rwsem.write();
-        write_locked(inode, offset_bytes, bytes, terms)
+        let offset_bytes = inode.size_bytes();
+        check_range(inode, offset_bytes, bytes.len() as u64)?;
+        let request = WriteRequest::at(offset_bytes).wait(WaitFor::Backend);
+        let terms = Terms::new(self, self.memcg(), &request);
+        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, terms)?))
     }
 
-    /// What the writer is to do before it writes on, so that memory fills no faster than the backend takes it: to be
-    /// asked after each write that was taken. [`File::write_at`] does, and waits. Costs nothing when nothing was dirtied.
+    /// Reads from the backend what a [`WriteRequest::from_mapping`] needs of the page at `offset_bytes`.
+    ///
+    /// # Errors
+    /// The backend's.
+    ///
+    /// # Blocking
+    /// For the backend, and for a frame.
+    pub fn prepare_write_from_mapping(&self, offset_bytes: u64) -> Result<(), FileError> {
+        self.inode.node()?;
+        self.read(ReadRequest::at(offset_bytes).memcg(&self.inode.memcg()), &mut [0])?;
+        Ok(())
+    }
+
+    /// How long a writer that wrote for `memcg` is to pause before its next write, so that memory fills no faster than the
+    /// backend takes data. Call it after each write that was taken, unless the write waited for write-back: that has paused
+    /// already. Costs nothing when nothing was dirtied.
     ///
     /// # Blocking
     /// Never.
-    pub fn balance_dirty_pages(&self) -> Pause {
-        self.balance_dirty_pages_for(self.memcg())
-    }
-
-    /// As [`File::balance_dirty_pages`], for a write that was made for `memcg`.
-    ///
-    /// # Blocking
-    /// Never.
-    pub fn balance_dirty_pages_for(&self, memcg: &Arc<Memcg>) -> Pause {
+    pub fn balance_dirty_pages(&self, memcg: &Arc<Memcg>) -> Pause {
         self.account.balance(self.inode().super_block(), memcg)
     }
 
-    /// Waits as [`File::balance_dirty_pages`] says, until `deadline`.
-    fn wait_for_balance(&self, deadline: Option<Tick>) {
+    /// Pauses as [`File::balance_dirty_pages`] says, until `deadline` at most.
+    fn wait_for_balance(&self, memcg: &Arc<Memcg>, deadline: Option<Tick>) {
         let engine = self.inode().super_block().engine();
         loop {
-            let pause = self.balance_dirty_pages();
+            let pause = self.balance_dirty_pages(memcg);
             let (Pause::For(time) | Pause::RetryAfter(time)) = pause else { return };
             let over = deadline.is_some_and(|deadline| deadline <= engine.clock.now());
             if over || engine.tunables.flusher_threads == 0 {
@@ -163,93 +239,6 @@ impl File {
                 return;
             }
         }
-    }
-
-    /// Writes all of `bytes` at the end of the file, without ever waiting for room. Returns where they went.
-    ///
-    /// # Errors
-    /// As [`File::try_write_at`].
-    ///
-    /// # Blocking
-    /// As [`File::try_write_at`].
-    pub fn try_append(&self, bytes: &[u8]) -> Result<(u64, Written), FileError> {
-        let inode = self.inode.arc();
-        let _exclusive = inode.rwsem.write();
-        let offset_bytes = inode.size_bytes();
-        check_range(inode, offset_bytes, bytes.len() as u64)?;
-        let terms = Terms::patient(self, self.memcg(), WriteFlags::NONE);
-        Ok((offset_bytes, write_locked(inode, offset_bytes, bytes, terms)?))
-    }
-
-    /// Writes all of `bytes` at `offset_bytes`, waiting for room as long as it takes.
-    ///
-    /// # Errors
-    /// As [`File::try_write_at`], or `NoSpace`; what came before the error was written.
-    ///
-    /// # Blocking
-    /// Until write-back has made room, which is for ever on a dead backend.
-    pub fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
-        self.write_at_with(WriteFlags::NONE, offset_bytes, bytes)
-    }
-
-    /// As [`File::write_at`], as `flags` say.
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
-    ///
-    /// # Blocking
-    /// As [`File::write_at`].
-    pub fn write_at_with(&self, flags: WriteFlags, offset_bytes: u64, bytes: &[u8]) -> Result<(), FileError> {
-        let mut done = 0;
-        while done < bytes.len() {
-            done += self.write_until(flags, offset_bytes + done as u64, &bytes[done..], None)?;
-        }
-        Ok(())
-    }
-
-    /// Writes `bytes` at `offset_bytes`, waiting for room until `deadline`. Returns how many were written.
-    ///
-    /// # Errors
-    /// As [`File::try_write_at`]; [`FileError::NoRoom`] when nothing was written by the deadline, and `NoSpace`
-    /// when nothing was because the backend is full.
-    ///
-    /// # Blocking
-    /// Until write-back has made room, or `deadline`.
-    pub fn write_at_until(&self, offset_bytes: u64, bytes: &[u8], deadline: Option<Tick>) -> Result<usize, FileError> {
-        self.write_until(WriteFlags::NONE, offset_bytes, bytes, deadline)
-    }
-
-    fn write_until(
-        &self,
-        flags: WriteFlags,
-        offset_bytes: u64,
-        bytes: &[u8],
-        deadline: Option<Tick>,
-    ) -> Result<usize, FileError> {
-        let engine = self.inode.super_block().engine();
-        let mut done = 0;
-        // What had been given before the attempt that is waited for. Read only once there was no room: it takes
-        // a lock that all volumes share.
-        let mut seen = None;
-        while done < bytes.len() {
-            let written = self.try_write_for(self.memcg(), flags, offset_bytes + done as u64, &bytes[done..])?;
-            match (written, seen.take()) {
-                (Written::Bytes(taken), _) => {
-                    done += taken;
-                    self.wait_for_balance(deadline);
-                }
-                (Written::NoSpace, _) if done == 0 => return Err(BackendError::from(ErrorKind::NoSpace).into()),
-                (Written::NoSpace, _) => return Ok(done),
-                (Written::NoRoom, None) => seen = Some(engine.room.given()),
-                (Written::NoRoom, Some(given)) => {
-                    engine.run_by_hand();
-                    if !engine.room.wait(given, &*engine.clock, deadline) {
-                        return if done == 0 { Err(FileError::NoRoom) } else { Ok(done) };
-                    }
-                }
-            }
-        }
-        Ok(done)
     }
 }
 
@@ -266,12 +255,12 @@ pub(super) fn write_locked(
         if written != Written::NoSpace {
             return Ok(written);
         }
-        if terms.must_not_wait() {
+        if !terms.may_wait {
             return Err(FileError::WouldBlock);
         }
         match inode.super_block().confirm_space()? {
             Left::Enough => {}
-            Left::Unsure => return Ok(Written::NoRoom),
+            Left::Unsure => return Ok(Written::NoFrames),
             Left::Nothing => return Ok(Written::NoSpace),
         }
     }
@@ -289,10 +278,10 @@ fn write_pages(
         let engine = sb.engine();
         terms.memcg.flush_foreign(engine.clock.now(), &engine.tunables);
         terms.memcg.ask_for_room(&engine.super_blocks());
-        return Ok(Written::NoRoom);
+        return Ok(Written::NoFrames);
     }
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {
-        return Ok(Written::NoRoom);
+        return Ok(Written::NoFrames);
     }
     inode.set_mtime(sb.engine().clock.wall()); // R3
     let size_before = inode.size_bytes();
@@ -306,7 +295,7 @@ fn write_pages(
                 done += bytes;
                 dirtied = dirtied.plus(newly);
             }
-            Ok(Outcome::NoRoom) => break,
+            Ok(Outcome::NoFrames) => break,
             Ok(Outcome::NoSpace) => {
                 space = false;
                 break;
@@ -326,7 +315,7 @@ fn write_pages(
         None if done == 0 && !space => Ok(Written::NoSpace),
         None if done == 0 => {
             sb.make_room();
-            Ok(Written::NoRoom)
+            Ok(Written::NoFrames)
         }
         Some(_) | None => Ok(Written::Bytes(done)),
     }
@@ -336,7 +325,7 @@ fn write_pages(
 fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileError> {
     let node = match inode.open_node() {
         Some(node) => node,
-        None if terms.must_not_wait() => return Err(FileError::WouldBlock),
+        None if !terms.may_wait => return Err(FileError::WouldBlock),
         None => inode.node()?,
     };
     inode.attach_wb(terms.memcg);

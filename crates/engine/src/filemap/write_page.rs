@@ -30,7 +30,7 @@ enum Grip<'a> {
     /// Being filled, or somebody copies: look again when that is over.
     Wait(FrameId),
     /// The share is used up.
-    NoRoom,
+    NoFrames,
     /// The backend's space is.
     NoSpace,
 }
@@ -42,7 +42,7 @@ pub(super) enum Outcome {
         /// What is dirty now and was not before.
         newly: Pages,
     },
-    NoRoom,
+    NoFrames,
     NoSpace,
 }
 
@@ -93,16 +93,16 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                 span.grow(inode);
                 return Ok(Outcome::Taken { bytes: bytes.len(), newly });
             }
-            Grip::NoRoom => return Ok(Outcome::NoRoom),
+            Grip::NoFrames => return Ok(Outcome::NoFrames),
             Grip::NoSpace => return Ok(Outcome::NoSpace),
             Grip::Wait(frame) => {
-                if terms.must_not_wait() && is_being_filled(inode, span.index, frame) {
+                if !terms.may_wait && is_being_filled(inode, span.index, frame) {
                     return Err(FileError::WouldBlock);
                 }
                 wait_for_frame(inode, span.index, frame);
             }
             Grip::Rewrite(old, earlier) => {
-                let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoRoom) };
+                let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoFrames) };
                 fill_frame(inode, fresh, span, bytes, Some(&earlier));
                 if let Some(newly) = install(inode, span, fresh, Some(old), false, terms) {
                     return Ok(Outcome::Taken { bytes: bytes.len(), newly });
@@ -110,13 +110,13 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
             }
             Grip::Absent => {
                 if needs_read(inode, span) {
-                    if terms.must_not_wait() {
+                    if !terms.may_wait {
                         return Err(FileError::WouldBlock);
                     }
                     match super::read::read_page(inode, span.index, terms.memcg)? {
                         Fetched::Read(_) => brought = true,
                         Fetched::Changed => {}
-                        Fetched::NoFrame => return Ok(Outcome::NoRoom),
+                        Fetched::NoFrame => return Ok(Outcome::NoFrames),
                     }
                     continue;
                 }
@@ -127,7 +127,7 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                 }
                 let Some(fresh) = take_frame(inode, terms) else {
                     space.release(u64::from(delayed));
-                    return Ok(Outcome::NoRoom);
+                    return Ok(Outcome::NoFrames);
                 };
                 fill_frame(inode, fresh, span, bytes, None);
                 if let Some(newly) = install(inode, span, fresh, None, delayed, terms) {
@@ -164,8 +164,8 @@ fn grip<'a>(
     if unclean {
         owners.take_over(frame, frame, terms.memcg);
     } else {
-        if !terms.pin(sb.bdi()) {
-            return Grip::NoRoom;
+        if !sb.bdi().try_pin() {
+            return Grip::NoFrames;
         }
         if inode.needs_space(index) {
             if !terms.reserve(&sb.space) {
@@ -221,7 +221,7 @@ fn needs_read(inode: &Inode, span: Span) -> bool {
 /// A frame for a page that becomes dirty: pinned, evicting clean pages for it if need be.
 fn take_frame(inode: &Inode, terms: Terms<'_>) -> Option<FrameId> {
     let sb = inode.super_block();
-    if !terms.pin(sb.bdi()) {
+    if !sb.bdi().try_pin() {
         return None;
     }
     let frame = reclaim::alloc_frame(sb.engine(), terms.pool());

@@ -10,7 +10,7 @@ use crate::cgroup::Memcg;
 use crate::clock::ManualClock;
 use crate::engine::{Engine, Shared};
 use crate::file::File;
-use crate::filemap::{ReadFlags, WriteFlags, Written};
+use crate::filemap::{ReadRequest, WaitFor, WriteRequest, Written};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Timestamp};
@@ -74,7 +74,7 @@ fn create(sb: &Arc<SuperBlock>, name: &str) -> File {
 fn read(file: &File, payer: &Arc<Memcg>, pages: std::ops::Range<u64>) {
     let mut page = [0; PAGE];
     for index in pages {
-        assert_eq!(file.read_at_for(payer, ReadFlags::NONE, index * PAGE_BYTES, &mut page).unwrap(), PAGE);
+        assert_eq!(file.read(ReadRequest::at(index * PAGE_BYTES).memcg(payer), &mut page).unwrap(), PAGE);
     }
 }
 
@@ -274,7 +274,7 @@ fn units_of_streams_stay_in_one_piece() {
         for at in (0..FILE).step_by(PART) {
             for (file, memcg) in &streams {
                 let mut landed = sb.landing_frames(PART).unwrap();
-                let written = file.write_landed_for(memcg, WriteFlags::NONE, at, &mut landed, 0..PART).unwrap();
+                let written = file.write_landed(WriteRequest::at(at).memcg(memcg), &mut landed, 0..PART).unwrap();
                 assert_eq!(written, Written::Bytes(PART));
             }
             small.write_at(at / PART as u64 * PAGE_BYTES, b"small").unwrap();
@@ -309,7 +309,7 @@ fn nobody_looks_for_frames_that_are_not_there() {
         [rig.create("x"), File::open(&other.make(&other.root().unwrap(), "y", NewNode::File, 0o644).unwrap()).unwrap()];
     for file in &files {
         let mut at = 0;
-        while file.try_write_at(at, &[1; PAGE]).unwrap() == Written::Bytes(PAGE) {
+        while file.write(WriteRequest::at(at).wait(WaitFor::Backend), &[1; PAGE]).unwrap() == Written::Bytes(PAGE) {
             at += PAGE_BYTES;
         }
     }

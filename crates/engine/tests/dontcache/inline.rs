@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::backend::Backend;
-use slackwater::{DontcacheForm, PAGE_BYTES, WriteFlags, Written};
+use slackwater::{DontcacheForm, PAGE_BYTES, WaitFor, WriteFlags, WriteRequest, Written};
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
@@ -22,7 +22,7 @@ fn a_writer_writes_back_what_it_wrote_and_nothing_else() {
     write(&other, 0, 10, 1);
     write(&file, 100, 10, 1);
     pass_through(&file, 0, 5, 2);
-    file.write_at_with(WriteFlags::DONTCACHE, 7 * PAGE_BYTES + 5, b"a part").unwrap();
+    file.write(WriteRequest::at(7 * PAGE_BYTES + 5).flags(WriteFlags::DONTCACHE), b"a part").unwrap();
     let status = rig.volume.status();
     assert_eq!((status.dirty_bytes / PAGE_BYTES, status.unstable_bytes / PAGE_BYTES), (20, 6));
     assert_eq!((status.dontcache_passes, rig.dontcache_dirty()), (0, 0));
@@ -67,11 +67,11 @@ fn a_writer_waits_where_every_slot_is_taken() {
 fn who_may_not_wait_leaves_it_to_the_flusher() {
     let rig = inline();
     let slots = rig.backend.limits().units_in_flight as u64;
-    let (file, memcg) = (rig.create("x"), rig.engine.root_memcg());
+    let file = rig.create("x");
     rig.backend.hold_units();
     for unit in 0..=slots {
-        let written = file.write_nowait_for(memcg, WriteFlags::DONTCACHE, unit << 20, &pages(256, 1)).unwrap();
-        assert_eq!(written, Written::Bytes(256 * PAGE));
+        let request = WriteRequest::at(unit << 20).flags(WriteFlags::DONTCACHE).wait(WaitFor::Nothing);
+        assert_eq!(file.write(request, &pages(256, 1)).unwrap(), Written::Bytes(256 * PAGE));
     }
     assert_eq!((rig.backend.held() as u64, rig.volume.status().dirty_bytes), (slots, 1 << 20));
     rig.backend.let_go();

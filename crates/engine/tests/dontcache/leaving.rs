@@ -1,6 +1,6 @@
 //! Which pages leave the cache once they are durable, and which stay.
 
-use slackwater::{PAGE_BYTES, WriteFlags, Written};
+use slackwater::{PAGE_BYTES, ReadRequest, WaitFor, WriteFlags, WriteRequest, Written};
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
@@ -9,7 +9,7 @@ fn p10_a_dontcache_write_leaves_no_trace_once_it_is_clean() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 300, 1);
-    file.write_at_with(WriteFlags::DONTCACHE, 300 * PAGE_BYTES, b"a tail").unwrap();
+    file.write(WriteRequest::at(300 * PAGE_BYTES).flags(WriteFlags::DONTCACHE), b"a tail").unwrap();
     assert_eq!((rig.cached(), rig.dontcache_dirty()), (301, 301));
     rig.engine.step();
     assert_eq!((rig.volume.status().dirty_bytes, rig.cached()), (0, 301), "written, and kept until it is durable");
@@ -25,28 +25,26 @@ fn p10_a_dontcache_write_leaves_no_trace_once_it_is_clean() {
 #[test]
 fn p10_nothing_is_left_of_any_kind_of_write() {
     let rig = Rig::small();
-    let (file, memcg) = (rig.create("x"), rig.engine.root_memcg());
+    let file = rig.create("x");
+    let dontcache = |at| WriteRequest::at(at).flags(WriteFlags::DONTCACHE);
     file.write_at(0, &pages(3, 9)).unwrap();
     file.fsync().unwrap();
     file.set_len(0).unwrap();
-    assert_eq!(
-        file.write_nowait_for(memcg, WriteFlags::DONTCACHE, 0, &pages(64, 1)).unwrap(),
-        Written::Bytes(64 * PAGE)
-    );
+    assert_eq!(file.write(dontcache(0).wait(WaitFor::Nothing), &pages(64, 1)).unwrap(), Written::Bytes(64 * PAGE));
     let mut landed = rig.volume.landing_frames(1 << 20).unwrap();
     landed.slices_mut().for_each(|slice| slice.fill(2));
-    let written = file.write_landed_for(memcg, WriteFlags::DONTCACHE, 64 * PAGE_BYTES, &mut landed, 0..1 << 20);
+    let written = file.write_landed(dontcache(64 * PAGE_BYTES), &mut landed, 0..1 << 20);
     assert_eq!(written.unwrap(), Written::Bytes(1 << 20));
     // Again: in place, and by exchange of dirty pages.
-    assert_eq!(file.try_write_for(memcg, WriteFlags::DONTCACHE, 0, b"one").unwrap(), Written::Bytes(3));
-    let written = file.write_landed_for(memcg, WriteFlags::DONTCACHE, 0, &mut landed, 0..1 << 20);
+    assert_eq!(file.write(dontcache(0).wait(WaitFor::Backend), b"one").unwrap(), Written::Bytes(3));
+    let written = file.write_landed(dontcache(0), &mut landed, 0..1 << 20);
     assert_eq!(written.unwrap(), Written::Bytes(1 << 20));
     drop(landed);
     assert_eq!(rig.dontcache_dirty(), 64 + 256);
     let lent = 256;
     rig.volume.sync().unwrap();
     assert_eq!(rig.cached(), lent);
-    file.write_at_with(WriteFlags::DONTCACHE, 10, b"a part of a page that is not here").unwrap();
+    file.write(dontcache(10), b"a part of a page that is not here").unwrap();
     assert_eq!((rig.cached(), rig.dontcache_dirty()), (lent + 1, 1));
     file.fsync().unwrap();
     assert_eq!(rig.cached(), lent);
@@ -85,10 +83,13 @@ fn what_a_kernel_held_for_a_mapping_keeps_the_page_and_so_does_an_exchange() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 300, 1);
-    file.write_from_mapping(2 * PAGE_BYTES, &pages(1, 2)).unwrap();
+    file.write(WriteRequest::from_mapping(2 * PAGE_BYTES), &pages(1, 2)).unwrap();
     let mut landed = rig.volume.landing_frames(1 << 20).unwrap();
     landed.slices_mut().for_each(|slice| slice.fill(3));
-    assert_eq!(file.write_landed(44 * PAGE_BYTES, &mut landed, 0..1 << 20).unwrap(), Written::Bytes(1 << 20));
+    assert_eq!(
+        file.write_landed(WriteRequest::at(44 * PAGE_BYTES), &mut landed, 0..1 << 20).unwrap(),
+        Written::Bytes(1 << 20)
+    );
     drop(landed);
     assert_eq!(rig.dontcache_dirty(), 43);
     rig.volume.sync().unwrap();
@@ -139,7 +140,7 @@ fn a_page_that_is_being_read_when_it_becomes_clean_is_an_ordinary_one_from_then_
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 4, 1);
-    let seen = file.peek(PAGE_BYTES, PAGE, |slices| {
+    let seen = file.peek(ReadRequest::at(PAGE_BYTES), PAGE, |slices| {
         rig.volume.sync().unwrap();
         slices.concat()
     });

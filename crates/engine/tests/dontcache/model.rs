@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use slackwater::{File, PAGE_BYTES, ReadFlags, WriteFlags};
+use slackwater::{File, PAGE_BYTES, ReadFlags, ReadRequest, WriteFlags, WriteRequest};
 
 use crate::rig::{PAGE, Rig};
 
@@ -98,13 +98,13 @@ fn run(rig: &Rig, file: &File, model: &mut Model, nth: usize, step: Step, holds:
         Step::Write { at, len, dontcache } => {
             let bytes: Vec<u8> = (0..len).map(|byte| (byte + 7 * nth) as u8).collect();
             let flags = if dontcache { WriteFlags::DONTCACHE } else { WriteFlags::NONE };
-            file.write_at_with(flags, at, &bytes).unwrap();
+            file.write(WriteRequest::at(at).flags(flags), &bytes).unwrap();
             model.write(at, &bytes, dontcache);
         }
         Step::Read { at, len, dontcache } => {
             let mut bytes = vec![0xee; len];
             let flags = if dontcache { ReadFlags::DONTCACHE } else { ReadFlags::NONE };
-            let read = file.read_at_with(flags, at, &mut bytes).unwrap();
+            let read = file.read(ReadRequest::at(at).flags(flags), &mut bytes).unwrap();
             assert!(bytes[..read] == *model.read(at, len, dontcache), "{len} bytes at {at}");
         }
         Step::Cut { to } if !*holds => {

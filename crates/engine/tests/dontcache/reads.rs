@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::thread;
 
-use slackwater::{File, PAGE_BYTES, ReadFlags, Tunables};
+use slackwater::{File, PAGE_BYTES, ReadFlags, ReadRequest, Tunables};
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, stored, write};
 
 /// Reads with DONTCACHE.
 fn read_once(file: &File, offset_bytes: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
-    let read = file.read_at_with(ReadFlags::DONTCACHE, offset_bytes, &mut bytes).unwrap();
+    let read = file.read(ReadRequest::at(offset_bytes).flags(ReadFlags::DONTCACHE), &mut bytes).unwrap();
     bytes.truncate(read);
     bytes
 }
@@ -51,7 +51,8 @@ fn a_page_that_was_here_stays() {
     assert!(read_once(&file, 0, 10 * PAGE) == [pages(7, 1), pages(1, 2), pages(2, 1)].concat());
     assert_eq!(rig.cached(), 4);
     assert!(
-        file.peek_with(ReadFlags::DONTCACHE, 2 * PAGE_BYTES, 3 * PAGE, |slices| slices.concat()) == Some(pages(3, 1))
+        file.peek(ReadRequest::at(2 * PAGE_BYTES).flags(ReadFlags::DONTCACHE), 3 * PAGE, |slices| slices.concat())
+            == Some(pages(3, 1))
     );
     assert_eq!(rig.cached(), 4);
     drop(file);
@@ -81,7 +82,8 @@ fn a_plain_read_neither_drops_what_was_read_ahead_nor_keeps_it() {
     assert!(read(&file, 1, 15) == pages(15, 1));
     assert_eq!(rig.cached(), 15);
     assert!(
-        file.peek_with(ReadFlags::DONTCACHE, PAGE_BYTES, 15 * PAGE, |slices| slices.concat()) == Some(pages(15, 1))
+        file.peek(ReadRequest::at(PAGE_BYTES).flags(ReadFlags::DONTCACHE), 15 * PAGE, |slices| slices.concat())
+            == Some(pages(15, 1))
     );
     assert_eq!(rig.cached(), 0);
     drop(file);
@@ -111,7 +113,8 @@ fn a_page_that_somebody_else_reads_stays_for_the_next_of_the_kind() {
     let file = stored(&rig, "x", 4);
     assert!(read_once(&file, 0, PAGE) == pages(1, 1));
     let other = File::open(file.inode()).unwrap();
-    file.peek(PAGE_BYTES, PAGE, |_| assert!(read_once(&other, PAGE_BYTES, 3 * PAGE) == pages(3, 1))).unwrap();
+    file.peek(ReadRequest::at(PAGE_BYTES), PAGE, |_| assert!(read_once(&other, PAGE_BYTES, 3 * PAGE) == pages(3, 1)))
+        .unwrap();
     assert_eq!(rig.cached(), 1);
     assert!(read_once(&other, PAGE_BYTES, PAGE) == pages(1, 1));
     assert_eq!(rig.cached(), 0);
@@ -124,7 +127,7 @@ fn nothing_is_left_of_a_read_that_fails() {
     let rig = Rig::small();
     let file = stored(&rig, "x", 300);
     rig.backend.fail_reads_from(256 * PAGE_BYTES);
-    let failed = file.read_at_with(ReadFlags::DONTCACHE, 0, &mut pages(300, 0));
+    let failed = file.read(ReadRequest::at(0).flags(ReadFlags::DONTCACHE), &mut pages(300, 0));
     assert!(failed.is_err());
     assert_eq!(rig.cached(), 0);
     rig.backend.fail_reads_from(u64::MAX);

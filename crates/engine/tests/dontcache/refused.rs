@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::backend::Removal;
-use slackwater::{File, PAGE_BYTES, ReadFlags, Tunables, WriteFlags, Written};
+use slackwater::{File, PAGE_BYTES, ReadFlags, ReadRequest, Tunables, WaitFor, WriteFlags, WriteRequest, Written};
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
@@ -20,10 +20,11 @@ fn greedy(arena_bytes: u64) -> Rig {
 fn without_room_nothing_is_taken_and_with_room_it_goes_on() {
     let rig = greedy(16 << 20);
     let frames = u64::from(rig.engine.arena().frames());
-    let (file, memcg) = (rig.create("x"), rig.engine.root_memcg());
+    let file = rig.create("x");
     rig.backend.hold_units();
     let mut taken = 0;
-    while let Written::Bytes(bytes) = file.try_write_for(memcg, WriteFlags::DONTCACHE, taken, &pages(64, 1)).unwrap() {
+    let request = |at| WriteRequest::at(at).flags(WriteFlags::DONTCACHE).wait(WaitFor::Backend);
+    while let Written::Bytes(bytes) = file.write(request(taken), &pages(64, 1)).unwrap() {
         taken += bytes as u64;
         rig.engine.step();
         assert!(taken <= frames * PAGE_BYTES);
@@ -48,14 +49,14 @@ fn a_reader_for_whom_there_is_no_frame_waits_for_one() {
     rig.volume.sync().unwrap();
     let full = rig.create("y");
     rig.backend.hold_units();
-    let memcg = rig.engine.root_memcg();
     let mut taken = 0;
-    while let Written::Bytes(bytes) = full.try_write_for(memcg, WriteFlags::NONE, taken, &pages(1, 2)).unwrap() {
+    while let Written::Bytes(bytes) = full.write(WriteRequest::at(taken).wait(WaitFor::Backend), &pages(1, 2)).unwrap()
+    {
         taken += bytes as u64;
     }
     let reader = thread::spawn(move || {
         let mut bytes = pages(8, 0);
-        assert_eq!(file.read_at_with(ReadFlags::DONTCACHE, 0, &mut bytes).unwrap(), 8 * PAGE);
+        assert_eq!(file.read(ReadRequest::at(0).flags(ReadFlags::DONTCACHE), &mut bytes).unwrap(), 8 * PAGE);
         assert!(bytes == pages(8, 1));
         file
     });
@@ -82,9 +83,11 @@ fn a_reader_for_whom_there_is_no_frame_waits_for_one() {
 #[test]
 fn a_full_backend_refuses_it_like_any_write() {
     let rig = Rig::of_space(16 << 20, 10 * PAGE_BYTES);
-    let (file, memcg) = (rig.create("x"), rig.engine.root_memcg());
-    let write_at =
-        |index: u64| file.try_write_for(memcg, WriteFlags::DONTCACHE, index * PAGE_BYTES, &pages(1, 1)).unwrap();
+    let file = rig.create("x");
+    let write_at = |index: u64| {
+        let request = WriteRequest::at(index * PAGE_BYTES).flags(WriteFlags::DONTCACHE);
+        file.write(request.wait(WaitFor::Backend), &pages(1, 1)).unwrap()
+    };
     let taken = (0..=10).take_while(|index| write_at(*index) == Written::Bytes(PAGE)).count() as u64;
     assert!((1..=10).contains(&taken), "{taken} pages");
     assert_eq!(write_at(taken), Written::NoSpace);
@@ -103,7 +106,9 @@ fn a_cut_takes_along_what_was_read_ahead() {
     let file = rig.create("x");
     pass_through(&file, 0, 32, 1);
     rig.volume.sync().unwrap();
-    let read_page = |index: u64| file.read_at_with(ReadFlags::DONTCACHE, index * PAGE_BYTES, &mut pages(1, 0)).unwrap();
+    let read_page = |index: u64| {
+        file.read(ReadRequest::at(index * PAGE_BYTES).flags(ReadFlags::DONTCACHE), &mut pages(1, 0)).unwrap()
+    };
     assert_eq!((read_page(0), rig.cached()), (PAGE, 15));
     file.set_len(4 * PAGE_BYTES).unwrap();
     assert_eq!(rig.cached(), 3);
@@ -125,7 +130,8 @@ fn readers_beside_cuts_and_writers_read_what_was_there() {
         let file = File::open(&inode).unwrap();
         for round in 0..400_u64 {
             let mut bytes = pages(4, 0xee);
-            let len = file.read_at_with(ReadFlags::DONTCACHE, round % 16 * PAGE_BYTES, &mut bytes).unwrap();
+            let len =
+                file.read(ReadRequest::at(round % 16 * PAGE_BYTES).flags(ReadFlags::DONTCACHE), &mut bytes).unwrap();
             assert!(bytes[..len].iter().all(|byte| matches!(byte, 0..=2)), "round {round}");
         }
     });
@@ -151,7 +157,7 @@ fn a_switched_file_leaves_nothing_either() {
     pass_through(&of(&a), 0, 16, 1);
     rig.volume.sync().unwrap();
     let reader = of(&a);
-    reader.read_at_with(ReadFlags::DONTCACHE, 0, &mut pages(1, 0)).unwrap();
+    reader.read(ReadRequest::at(0).flags(ReadFlags::DONTCACHE), &mut pages(1, 0)).unwrap();
     pass_through(&of(&a), 0, 2, 2);
     assert!(rig.engine.memcg_offline(&a));
     pass_through(&of(&b), 1, 2, 3);
@@ -163,7 +169,7 @@ fn a_switched_file_leaves_nothing_either() {
         thread::yield_now();
     }
     let mut bytes = pages(16, 0);
-    reader.read_at_with(ReadFlags::DONTCACHE, 0, &mut bytes).unwrap();
+    reader.read(ReadRequest::at(0).flags(ReadFlags::DONTCACHE), &mut bytes).unwrap();
     assert!(bytes == [pages(1, 2), pages(2, 3), pages(13, 1)].concat());
     assert_eq!((rig.cached(), rig.dontcache_dirty()), (0, 0));
     drop((reader, inode));

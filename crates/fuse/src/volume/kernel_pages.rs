@@ -325,12 +325,12 @@ mod tests {
         let stop_at = |most: u64| {
             move |at: u64, bytes: &[u8]| {
                 let left = most.saturating_sub(at).min(bytes.len() as u64);
-                Ok::<_, ()>(if left == 0 { Written::NoRoom } else { Written::Bytes(left as usize) })
+                Ok::<_, ()>(if left == 0 { Written::NoFrames } else { Written::Bytes(left as usize) })
             }
         };
         let bytes = [0; PAGE as usize];
-        assert_eq!(pages.write_back(0, &bytes, stop_at(5)), Some((5, Some(Ok(Written::NoRoom)))));
-        assert_eq!(pages.write_back(5, &bytes[5..], stop_at(10)), Some((15, Some(Ok(Written::NoRoom)))));
+        assert_eq!(pages.write_back(0, &bytes, stop_at(5)), Some((5, Some(Ok(Written::NoFrames)))));
+        assert_eq!(pages.write_back(5, &bytes[5..], stop_at(10)), Some((15, Some(Ok(Written::NoFrames)))));
         assert_eq!(pages.write_back(20, &bytes[20..], stop_at(PAGE)), Some((4076, None)));
     }
 
@@ -369,7 +369,7 @@ mod tests {
         let pages = KernelPages::new();
         pages.read_for_cache(0..PAGE);
         let during = || {
-            let put = |_, _: &[u8]| Ok::<_, ()>(Written::NoRoom);
+            let put = |_, _: &[u8]| Ok::<_, ()>(Written::NoFrames);
             assert_eq!(pages.write_back(0, &[0; 8], put), None);
             Ok::<_, ()>(8)
         };

@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use slackwater::{ErrorKind, FileError};
+use slackwater::{ErrorKind, FileError, WriteRequest};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, thread};
@@ -69,7 +69,8 @@ impl MappedWrite {
         let inside = node.inode.size_bytes().saturating_sub(self.offset_bytes).min(bytes.len() as u64) as usize;
         let Some(rest) = bytes.get(self.done..inside) else { return Attempt::Done };
         let at = self.offset_bytes + self.done as u64;
-        let taken = node.kernel_pages.write_back(at, rest, |at, bytes| file.write_from_mapping(at, bytes));
+        let taken =
+            node.kernel_pages.write_back(at, rest, |at, bytes| file.write(WriteRequest::from_mapping(at), bytes));
         let Some((bytes, stopped)) = taken else { return Attempt::Later };
         self.done += bytes;
         match stopped {

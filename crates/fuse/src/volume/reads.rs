@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use rustix::io::Errno;
 use slackwater::backend::{FallocateMode, SeekWhence};
-use slackwater::{Memcg, ReadFlags, Written};
+use slackwater::{Memcg, ReadFlags, ReadRequest, WaitFor, WriteRequest, Written};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
@@ -35,7 +35,7 @@ impl Volume {
     /// READ from the cache, straight from its frames. Returns the reply if some page is not cached.
     pub(super) fn read_cached(open: &OpenFile, flags: ReadFlags, args: &ReadIn, reply: Reply) -> Option<Reply> {
         let mut reply = Some(reply);
-        open.file.peek_with(flags, args.offset, args.size as usize, |slices| {
+        open.file.peek(ReadRequest::at(args.offset).flags(flags), args.size as usize, |slices| {
             let mut parts = [IoSlice::new(&[]); SLICES_MAX];
             for (part, slice) in parts.iter_mut().zip(slices) {
                 *part = IoSlice::new(slice);
@@ -56,7 +56,7 @@ impl Volume {
         let size_bytes = open.node.inode.size_bytes();
         let len = u64::from(args.size).min(size_bytes.saturating_sub(args.offset)) as usize;
         let mut buffer = ReadBuffer::take(len);
-        let len = open.file.read_at_for(charged, flags, args.offset, &mut buffer)?;
+        let len = open.file.read(ReadRequest::at(args.offset).memcg(charged).flags(flags), &mut buffer)?;
         buffer.truncate(len);
         Ok(Answer::Data(buffer))
     }
@@ -128,13 +128,15 @@ impl Volume {
         let mut done = 0;
         while done < len {
             let wanted = (len - done).min(COPY_CHUNK_BYTES) as usize;
-            let read = match from.file.read_at_for(charged, reads, args.off_in + done, &mut piece[..wanted]) {
+            let request = ReadRequest::at(args.off_in + done).memcg(charged).flags(reads);
+            let read = match from.file.read(request, &mut piece[..wanted]) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            let write = || to.file.try_write_for(charged, writes, args.off_out + done, &piece[..read]);
+            let request = WriteRequest::at(args.off_out + done).memcg(charged).flags(writes).wait(WaitFor::Backend);
+            let write = || to.file.write(request, &piece[..read]);
             match to.node.kernel_pages.write(args.off_out + done, || self.unfrozen(write), bytes_of) {
                 Ok(Written::Bytes(bytes)) => {
                     done += bytes as u64;

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use slackwater::backend::SyncScope;
-use slackwater::{ErrorKind, FileError, Memcg, Pause, WriteFlags, Written};
+use slackwater::{ErrorKind, FileError, Memcg, Pause, WaitFor, WriteFlags, WriteRequest, Written};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -72,7 +72,7 @@ impl Write {
 
     /// How long its writer must pause. A synchronous write has already waited for the backend.
     pub(super) fn pause(&self) -> Pause {
-        if self.is_async() { self.open.file.balance_dirty_pages_for(&self.memcg) } else { Pause::None }
+        if self.is_async() { self.open.file.balance_dirty_pages(&self.memcg) } else { Pause::None }
     }
 
     /// Whether earlier writes to the file are parked.
@@ -83,13 +83,9 @@ impl Write {
     /// Takes as much of `rest`, the remaining bytes, as possible.
     pub(super) fn attempt(&mut self, rest: &[u8], may_block: bool) -> Attempt {
         let begun = self.taken;
+        let wait = if may_block { WaitFor::Backend } else { WaitFor::Nothing };
         self.attempt_with(begun + rest.len(), may_block, |write| {
-            let (file, rest) = (&write.open.file, &rest[write.taken - begun..]);
-            if may_block {
-                file.try_write_for(&write.memcg, write.flags, write.offset_bytes, rest)
-            } else {
-                file.write_nowait_for(&write.memcg, write.flags, write.offset_bytes, rest)
-            }
+            write.open.file.write(write.request().wait(wait), &rest[write.taken - begun..])
         })
     }
 
@@ -97,9 +93,13 @@ impl Write {
     pub(super) fn attempt_landed(&mut self, landed: &mut Landed<'_>) -> Attempt {
         let len = landed.len();
         self.attempt_with(len, false, |write| {
-            let (memcg, at) = (&write.memcg, write.offset_bytes);
-            write.open.file.write_landed_for(memcg, write.flags, at, landed.frames(), write.taken..len)
+            write.open.file.write_landed(write.request(), landed.frames(), write.taken..len)
         })
+    }
+
+    /// What the engine is asked for the bytes that are left.
+    fn request(&self) -> WriteRequest<'_> {
+        WriteRequest::at(self.offset_bytes).memcg(&self.memcg).flags(self.flags)
     }
 
     fn attempt_with(

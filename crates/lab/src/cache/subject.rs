@@ -169,7 +169,10 @@ impl<const ASKS: bool> Lane for CachedLane<'_, ASKS> {
                 Operation::Write => {
                     self.file.write_at(at, black_box(&page.0))?;
                     if ASKS {
-                        ensure!(self.file.balance_dirty_pages() == Pause::None, "the limit was reached");
+                        ensure!(
+                            self.file.balance_dirty_pages(self.file.memcg()) == Pause::None,
+                            "the limit was reached"
+                        );
                     }
                 }
                 Operation::Read => ensure!(self.file.read_at(at, &mut page.0)? == PAGE, "a short read"),

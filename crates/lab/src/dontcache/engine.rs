@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use slackwater::backend::Backend;
-use slackwater::{DontcacheForm, Engine, File, Forms, PAGE_BYTES, SuperBlock, Tunables, WriteFlags};
+use slackwater::{
+    DontcacheForm, Engine, File, Forms, PAGE_BYTES, SuperBlock, Tunables, WriteFlags, WriteRequest, Written,
+};
 use slackwater_backends::{DirBackend, Rate};
 
 use super::site::{Place, Site};
@@ -49,7 +51,9 @@ impl EngineSite {
 impl Site for EngineSite {
     fn write(&self, file: usize, dontcache: bool, offset_bytes: u64, block: &[u8]) -> Result<()> {
         let flags = if dontcache { WriteFlags::DONTCACHE } else { WriteFlags::NONE };
-        Ok(self.files[file].write_at_with(flags, offset_bytes, block)?)
+        let written = self.files[file].write(WriteRequest::at(offset_bytes).flags(flags), block)?;
+        ensure!(written == Written::Bytes(block.len()), "a block was not written whole: {written:?}");
+        Ok(())
     }
 
     fn dirty_bytes(&self) -> Result<u64> {

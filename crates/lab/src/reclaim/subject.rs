@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use slackwater::backend::MemBackend;
-use slackwater::{Engine, File, Memcg, PAGE_BYTES, ReadFlags, SuperBlock, Tunables};
+use slackwater::{Engine, File, Memcg, PAGE_BYTES, ReadRequest, SuperBlock, Tunables};
 use slackwater_arena::Pool;
 
 use crate::rig;
@@ -41,10 +41,10 @@ impl Subject {
     /// Reads a page for `payer`; whether it was cached.
     pub(super) fn access(&mut self, payer: &Arc<Memcg>, page: u64) -> Result<bool> {
         let offset_bytes = page * PAGE_BYTES;
-        if self.file.peek(offset_bytes, self.page.len(), |_| ()).is_some() {
+        if self.file.peek(ReadRequest::at(offset_bytes), self.page.len(), |_| ()).is_some() {
             return Ok(true);
         }
-        let read = self.file.read_at_for(payer, ReadFlags::NONE, offset_bytes, &mut self.page)?;
+        let read = self.file.read(ReadRequest::at(offset_bytes).memcg(payer), &mut self.page)?;
         ensure!(read == self.page.len(), "a short read of page {page}");
         Ok(false)
     }

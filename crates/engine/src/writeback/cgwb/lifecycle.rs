@@ -193,6 +193,7 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::engine::Engine;
     use crate::file::File;
+    use crate::filemap::{WaitFor, WriteRequest};
     use crate::tunables::Tunables;
     use crate::units::Timestamp;
     use crate::writeback::commit;
@@ -212,9 +213,9 @@ mod tests {
         let memcg = engine.memcg_create("a", None, None);
         let inode = sb.make(&sb.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
         let file = File::open_for(&inode, &memcg).unwrap();
-        let _ = file.try_write_at(0, b"dirty").unwrap();
+        let _ = file.write(WriteRequest::at(0).wait(WaitFor::Backend), b"dirty").unwrap();
         let locked = sb.cgroup_wbs.made.lock();
-        let pause = file.balance_dirty_pages();
+        let pause = file.balance_dirty_pages(file.memcg());
         drop(locked);
         assert_eq!(pause, crate::throttle::Pause::None);
     }
