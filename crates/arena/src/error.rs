@@ -45,7 +45,7 @@ pub enum ArenaError {
         limit_name: String,
     },
     /// The file system has no room for the whole file.
-    #[error("the file system of the arena has no room for {needed_bytes} bytes")]
+    #[error("the file system of the arena does not have {needed_bytes} bytes free")]
     NoSpace {
         /// Size of the whole file.
         needed_bytes: u64,
@@ -53,13 +53,13 @@ pub enum ArenaError {
         source: io::Error,
     },
     /// The file is on a file system that writes to a disk or a network.
-    #[error("an arena cannot live on {found}, expected tmpfs or hugetlbfs")]
+    #[error("an arena cannot be on {found}; expected tmpfs or hugetlbfs")]
     FileSystem {
         /// Name or magic number of the file system.
         found: String,
     },
     /// Whoever watched the making of the arena did not want it to go on. Nothing is left of it.
-    #[error("the making of the arena was given up")]
+    #[error("the creation of the arena was cancelled")]
     GivenUp,
     /// Another open arena holds this file.
     #[error("the arena is in use by another process")]

@@ -1,22 +1,24 @@
-//! How the command ends: with what status, and with which words.
+//! How the command ends: exit statuses and error messages.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What `--help` and the man page say of exit statuses.
+/// The exit statuses, as `--help` and the man page list them.
 pub(crate) const EXIT_STATUSES: &str = "\
 Exit status:
-  0  done
-  1  failed; the message says what and what to do
+  0  success
+  1  failure; the message gives the cause and what to do
   2  wrong arguments
   3  busy: something is in use; nothing was changed
-  4  the deadline passed; the volume is still mounted and nothing is lost
+  4  the deadline passed; the volume stays mounted, nothing is lost
   5  not mounted
-  6  unmounted, but files with unwritten data had been removed from the source: that data is in files of its own
-  7  unmounted by force at the deadline; data that the source does not have is kept for the next mount";
+  6  unmounted; data of files that were removed from the source
+     directory is in slackwater-conflict-* files there
+  7  unmounted by force at the deadline; unwritten data is kept for
+     the next mount";
 
-/// Why the command ends with another status than 0.
+/// Why the command ends with a status other than 0.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reason {
@@ -44,7 +46,7 @@ impl Reason {
     }
 }
 
-/// A failure as the user meets it: what happened, and what to do about it.
+/// An error message: what failed and why, and what to do next.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     pub(crate) reason: Reason,
@@ -70,7 +72,7 @@ impl Failure {
         Self::new(Reason::Busy, what)
     }
 
-    /// With one more line of what to do.
+    /// Adds a line that says what to do.
     pub(crate) fn advise(mut self, line: impl Into<String>) -> Self {
         self.advice.push(line.into());
         self

@@ -1,7 +1,8 @@
 //! The `slackwater` command.
 //!
 //! ```text
-//! arguments, exit   the command line; failures and exit statuses
+//! arguments         the command line; help_texts has the notes of its help
+//! exit              failures and exit statuses
 //! commands/         one file or folder per command, among them the mount process and the daemon
 //! volume/           a volume as a mount process and a daemon serve it
 //! source/           the source directory and its one owner
@@ -19,6 +20,7 @@ mod control;
 #[cfg(test)]
 mod damage;
 mod exit;
+mod help_texts;
 mod log;
 mod metrics;
 mod os;

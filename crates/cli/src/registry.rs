@@ -374,7 +374,7 @@ fn runtime_dir() -> Result<PathBuf, Failure> {
         return Ok(Path::new(&dir).join("slackwater"));
     }
     private_dir::within(Path::new("/tmp")).map_err(|error| {
-        Failure::failed(format!("cannot make a runtime directory in /tmp: {error}"))
+        Failure::failed(format!("cannot create a runtime directory in /tmp: {error}"))
             .advise("set SLACKWATER_RUNTIME_DIR to a directory of your own")
     })
 }

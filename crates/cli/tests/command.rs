@@ -42,11 +42,11 @@ fn bad_quantities_are_refused_with_an_example() {
         scratch.run(["mount", "/a", "/b", &format!("--dirty-ratio={ratio}")]).expect(2, &["--dirty-ratio"]);
     }
     for (option, words) in [
-        ("--tenant-by=group", "none of cgroup, uid and volume"),
+        ("--tenant-by=group", "not one of cgroup, uid and volume"),
         ("--tenant-limit=64MiB", "/containers/a=64MiB"),
-        ("--tenant-limit==64MiB", "whose limit?"),
+        ("--tenant-limit==64MiB", "no tenant before the limit"),
         ("--tenant-limit=/a=lots", "256MiB"),
-        ("-otenant-by=group", "none of cgroup, uid and volume"),
+        ("-otenant-by=group", "not one of cgroup, uid and volume"),
         ("-otenant-limit=/a", "tenant-limit=/a: not a limit"),
     ] {
         scratch.run(["mount", "/a", "/b", option]).expect(2, &[words]);
@@ -83,7 +83,7 @@ fn what_is_not_mounted_is_said_to_be_so() {
 #[test]
 fn top_without_a_terminal_says_what_to_do() {
     let scratch = Scratch::new();
-    scratch.run(["top"]).expect(2, &["standard output is none", "top --once"]);
+    scratch.run(["top"]).expect(2, &["standard output is not one", "top --once"]);
     scratch.run(["top", "--json"]).expect(2, &["--once"]);
     scratch.run(["top", "--once", "--interval", "0s"]).expect(2, &["between 100ms and 1h"]);
     scratch.run(["top", "--once", "--interval", "100ms"]).expect(0, &["Nothing is mounted"]);
@@ -181,14 +181,14 @@ fn source_and_mount_point_must_be_directories_apart() {
 
     let inside = format!("{source}/inside");
     fs::create_dir(&inside).unwrap();
-    scratch.run(["mount", source, &inside]).expect(2, &["lies inside the source", "elsewhere"]);
+    scratch.run(["mount", source, &inside]).expect(2, &["is inside the source", "elsewhere"]);
     let above = text(&scratch.path);
-    scratch.run(["mount", source, above]).expect(2, &["lies inside the mount point", "hide it"]);
+    scratch.run(["mount", source, above]).expect(2, &["is inside the mount point", "hide it"]);
     // Also where the path does not show it.
     let link = scratch.path.join("link");
     std::os::unix::fs::symlink(&inside, &link).unwrap();
-    scratch.run(["mount", source, text(&link)]).expect(2, &["lies inside the source"]);
-    scratch.run(["mount", source, "/proc"]).expect(3, &["is a mount point already", "proc"]);
+    scratch.run(["mount", source, text(&link)]).expect(2, &["is inside the source"]);
+    scratch.run(["mount", source, "/proc"]).expect(3, &["is already a mount point", "proc"]);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn without_the_device_nothing_is_mounted() {
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs none /dev && exec \"$0\" mount \"$1\" \"$2\"";
     command.args(["-m", "--propagation", "private", "sh", "-c", script, binary, text(&source), text(&mountpoint)]);
-    run(command).expect(1, &["there is no /dev/fuse", "modprobe fuse"]);
+    run(command).expect(1, &["/dev/fuse does not exist", "modprobe fuse"]);
 }
 
 #[test]

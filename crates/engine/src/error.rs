@@ -143,7 +143,7 @@ impl fmt::Display for ErrorKind {
             Self::Quota => "quota exceeded",
             Self::ReadOnly => "the backend is read-only",
             Self::NotFound => "no such file or directory",
-            Self::Exists => "the name exists already",
+            Self::Exists => "the name already exists",
             Self::NotDirectory => "not a directory",
             Self::IsDirectory => "is a directory",
             Self::NotEmpty => "directory not empty",
@@ -239,7 +239,7 @@ pub enum FileError {
     #[error("an earlier write-back failed: {0}; the data is kept and will be retried")]
     Writeback(ErrorKind),
     /// It would have to wait for the backend, and was told not to.
-    #[error("it would have to wait for the backend")]
+    #[error("the operation would have to wait for the backend")]
     WouldBlock,
 }
 
@@ -259,7 +259,7 @@ impl FileError {
 
 /// A scan of a shrinker asked for what would wait for scans, perhaps for itself.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Error)]
-#[error("not from inside the scan of a shrinker")]
+#[error("cannot be called from inside the scan of a shrinker")]
 pub struct InsideScan;
 
 /// Failure of [`crate::Engine::mount`].
@@ -270,7 +270,7 @@ pub enum MountError {
     #[error("cannot open the root of the backend: {0}")]
     Root(#[source] BackendError),
     /// A volume of this name is mounted in this engine.
-    #[error("a volume named {0:?} is mounted already")]
+    #[error("a volume named {0:?} is already mounted")]
     NameTaken(String),
     /// The name is empty or longer than the arena's volume table takes.
     #[error("volume name {0:?} must have 1 to 128 bytes")]
@@ -282,7 +282,9 @@ pub enum MountError {
     #[error(transparent)]
     InsideScan(#[from] InsideScan),
     /// A surviving inode could not be opened again; its data stays in the arena.
-    #[error("cannot reopen {id} with {dirty_bytes} bytes that survived: {source}; they are kept in the arena")]
+    #[error(
+        "cannot reopen {id}, which has {dirty_bytes} bytes of recovered data: {source}; they are kept in the arena"
+    )]
     Survivor {
         /// The file.
         id: NodeId,
@@ -306,7 +308,7 @@ pub enum UmountError {
         open_inodes: u64,
     },
     /// Data could not be written back in time. Nothing is lost.
-    #[error("deadline passed with {dirty_bytes} bytes not in the backend; the volume stays mounted")]
+    #[error("the deadline passed with {dirty_bytes} bytes not written back; the volume stays mounted")]
     Deadline {
         /// Bytes still dirty, under write-back or not durable.
         dirty_bytes: u64,
@@ -335,19 +337,19 @@ pub enum NamespaceError {
     #[error("{0:?} is not an absolute path without `..`")]
     BadPath(PathBuf),
     /// No volume is on the way of the path.
-    #[error("no volume is mounted on the way of {0:?}")]
+    #[error("no volume is mounted on the path to {0:?}")]
     NotFound(PathBuf),
     /// Nothing is mounted exactly there.
     #[error("nothing is mounted at {0:?}")]
     NotAMount(PathBuf),
     /// Something is mounted there.
-    #[error("something is mounted at {0:?} already")]
+    #[error("something is already mounted at {0:?}")]
     Taken(PathBuf),
     /// A volume can be mounted on a directory of another, and this is something else.
     #[error("{0:?} is not a directory")]
     NotADirectory(PathBuf),
     /// The volume around the path was unmounted meanwhile.
-    #[error("the volume around {0:?} was unmounted meanwhile")]
+    #[error("the volume that contains {0:?} was unmounted meanwhile")]
     Gone(PathBuf),
     /// Something is mounted on it, or somebody uses it.
     #[error("{path:?} is busy: {mounts} volumes are mounted on it, and there are {references} references")]

@@ -25,7 +25,7 @@ const REQUIRED: [Feature; 3] = [
     feature(init::SETXATTR_EXT, "SETXATTR_EXT", "the form of SETXATTR that is parsed"),
 ];
 
-/// What is asked for by default, and what is affects without.
+/// What is asked for by default, and what each of them affects.
 const WANTED: [Feature; 14] = [
     feature(init::ASYNC_READ, "ASYNC_READ", "several reads of one file at a time"),
     feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one step"),
@@ -114,7 +114,7 @@ impl Negotiated {
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NegotiateError {
     /// The kernel is too old, or of another age.
-    #[error("the kernel speaks FUSE {major}.{minor}; 7.{MINOR_MIN} (Linux 6.9) is the least")]
+    #[error("the kernel supports FUSE {major}.{minor}; at least 7.{MINOR_MIN} (Linux 6.9) is required")]
     Version {
         /// Its version.
         major: u32,

@@ -177,7 +177,7 @@ impl Notifier {
         }
         let shared = self.shared.clone();
         if let Err(error) = thread::Builder::new().name("sw-fuse-notify".to_owned()).spawn(move || shared.send_all()) {
-            tracing::error!(%error, "no thread for notifications; they wait for the next one");
+            tracing::error!(%error, "cannot start the notification thread; notifications wait for the next attempt");
             self.shared.queue.lock().is_sending = false;
         }
     }

@@ -61,13 +61,13 @@ pub enum SessionError {
     #[error("the connection is in use: its first request is not INIT but number {0}")]
     InUse(u32),
     /// The first request was none.
-    #[error("the first request: {0}")]
+    #[error("invalid first request: {0}")]
     Parse(#[from] ParseError),
     /// Kernel and session do not come together.
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
     /// More than the pool's threads can take.
-    #[error("max_write is {wanted}, and the pool reads at most {most}")]
+    #[error("max_write is {wanted}, but the pool reads at most {most}")]
     MaxWrite {
         /// Of the session.
         wanted: u32,
@@ -75,7 +75,7 @@ pub enum SessionError {
         most: u32,
     },
     /// The device.
-    #[error("the FUSE device: {0}")]
+    #[error("error of the FUSE device: {0}")]
     Device(#[from] Errno),
     /// The pool.
     #[error(transparent)]
@@ -318,7 +318,7 @@ impl Shared {
     fn call_hook(&self, hook: Hook) {
         let how = self.how();
         if catch_unwind(AssertUnwindSafe(|| hook(how))).is_err() {
-            tracing::error!("who was told of the end of a session panicked");
+            tracing::error!("the callback for the end of a session panicked");
         }
     }
 

@@ -63,7 +63,7 @@ impl Tenancy {
         let tenancy = Arc::new(Self { tenants, engine: engine.clone(), charged, changes, configuring });
         if let Some(watcher) = watcher {
             if let Some(reason) = watcher.polling_reason() {
-                tracing::warn!(reason, "removed cgroups are looked for once a second");
+                tracing::warn!(reason, "looking for removed cgroups once per second");
             }
             let weak = Arc::downgrade(&tenancy);
             thread::Builder::new().name("sw-tenants".to_owned()).spawn(move || watch(&weak, watcher))?;

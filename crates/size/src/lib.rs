@@ -30,7 +30,7 @@ pub enum SizeError {
     #[error("not a size; write for example 256MiB, 1.5GiB or 64k")]
     Malformed,
     /// 16 EiB or more.
-    #[error("more than 64 bits can count")]
+    #[error("does not fit in 64 bits")]
     TooLarge,
 }
 

@@ -42,7 +42,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The directory's file system could not be asked for its limits.
-    #[error("cannot tell the limits of the file system of {path:?}: {source}")]
+    #[error("cannot determine the limits of the file system of {path:?}: {source}")]
     Limits {
         /// The directory asked for.
         path: PathBuf,

@@ -53,10 +53,10 @@ pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only
         None => Err(no_daemon(&target.socket, &error)),
         Some(found) if found.is_still_alive() && error.kind() == io::ErrorKind::TimedOut => {
             Err(Failure::failed(format!("pid {} does not answer", found.entry.pid))
-                .advise("is it stopped? kill -CONT lets it go on"))
+                .advise("it may be stopped; kill -CONT continues it"))
         }
         Some(found) if found.is_still_alive() => {
-            Err(Failure::failed(format!("pid {} does not answer as it should: {error}", found.entry.pid)))
+            Err(Failure::failed(format!("cannot communicate with pid {}: {error}", found.entry.pid)))
         }
         Some(found) if found.has_ended_in_order() => Ok(()),
         Some(_) => Err(died(target)),
@@ -87,7 +87,7 @@ pub(super) fn process_died(found: &Found) -> Failure {
     let (source, arena) = (found.entry.source.path.printable(), found.entry.arena.printable());
     let failure = Failure::failed(format!("the process of this mount (pid {}) died", found.entry.pid));
     match found.entry.arena.exists() {
-        true => failure.advise(format!("what it had not brought in is in {arena}: mount {source} again")),
+        true => failure.advise(format!("its unwritten data is in {arena}: mount {source} again to write it back")),
         false => failure,
     }
 }
@@ -146,6 +146,6 @@ mod tests {
             registered.die();
         });
         let failure = outcome.unwrap_err();
-        assert!(failure.what.contains("died") && failure.advice[0].contains("not brought in"), "{failure}");
+        assert!(failure.what.contains("died") && failure.advice[0].contains("its unwritten data is in"), "{failure}");
     }
 }

@@ -22,9 +22,9 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
         list.volumes.iter().map(|listed| of(listed).chars().count()).max().unwrap_or(0).max(least)
     };
     let (name, left) = (width(|listed| listed.name.printable().to_string(), 4), 12);
-    let point = width(|listed| listed.mountpoint.printable().to_string(), 10);
+    let point = width(|listed| listed.mountpoint.printable().to_string(), 11);
     if !list.volumes.is_empty() {
-        outln!("{:name$}  {:>left$}  {:10}  {:point$}  SOURCE", "NAME", "NOT IN YET", "STATE", "MOUNTED AT");
+        outln!("{:name$}  {:>left$}  {:10}  {:point$}  SOURCE", "NAME", "UNWRITTEN", "STATE", "MOUNT POINT");
     }
     for listed in &list.volumes {
         let state = match listed.phase {
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     }
     for source in &list.left {
         outln!(
-            "{}: what a daemon that died has left of it is in the cache; mount it again to bring it in.",
+            "{}: a daemon that died left unwritten data in the cache; mount it again to write it back.",
             source.printable()
         );
     }

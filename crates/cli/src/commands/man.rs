@@ -1,13 +1,14 @@
-//! `slackwater man`: the manual page, made from the definition of the command line.
+//! `slackwater man`: the manual page, generated from the definition of the command line.
 
 use std::io::{self, Write};
 
 use clap::CommandFactory;
 
 use crate::arguments::Arguments;
-use crate::exit::Failure;
+use crate::exit::{EXIT_STATUSES, Failure};
+use crate::help_texts::EXAMPLES;
 
-/// Prints the page, with a section per command.
+/// Prints the manual page, with a section for each command.
 pub(crate) fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot write the manual: {error}"));
     io::stdout().write_all(&manual().map_err(failed)?).map_err(failed)
@@ -28,9 +29,23 @@ fn manual() -> io::Result<Vec<u8>> {
         page.render_synopsis_section(&mut text)?;
         page.render_description_section(&mut text)?;
         page.render_options_section(&mut text)?;
+        let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        write_as_is(&mut text, "NOTES", notes.trim_end_matches(EXIT_STATUSES))?;
     }
-    page.render_extra_section(&mut text)?;
+    write_as_is(&mut text, "EXAMPLES", EXAMPLES.trim_start_matches("Examples:\n"))?;
+    write_as_is(&mut text, "EXIT STATUS", EXIT_STATUSES.trim_start_matches("Exit status:\n"))?;
     Ok(text)
+}
+
+/// Writes a section whose lines are not refilled.
+fn write_as_is(page: &mut Vec<u8>, title: &str, text: &str) -> io::Result<()> {
+    writeln!(page, ".SH {title:?}\n.nf")?;
+    for line in text.trim().lines() {
+        // A dot or an apostrophe would begin a request.
+        let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+        writeln!(page, "{guard}{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
+    }
+    writeln!(page, ".fi")
 }
 
 #[cfg(test)]
@@ -39,7 +54,7 @@ mod tests {
     fn the_manual_has_every_command_and_the_exit_statuses() {
         let text = String::from_utf8(super::manual().unwrap()).unwrap();
         for part in
-            ["SLACKWATER MOUNT", "SLACKWATER UMOUNT", "SLACKWATER DOCTOR", "dirty\\-expire", "not mounted", "Examples"]
+            ["SLACKWATER MOUNT", "SLACKWATER UMOUNT", "SLACKWATER DOCTOR", "dirty\\-expire", "not mounted", "EXAMPLES"]
         {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }

@@ -13,14 +13,14 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
     let (name, words) = match (&arguments.tenant, &arguments.words[..]) {
         (Some(_), words) => (None, words),
         (None, [name, words @ ..]) if !name.contains('=') || name.starts_with('/') => (Some(name), words),
-        (None, _) => return Err(Failure::usage("which volume? write for example: slackwater set web dontcache=on")),
+        (None, _) => return Err(Failure::usage("no volume given; write for example: slackwater set web dontcache=on")),
     };
     if words.is_empty() {
-        return Err(Failure::usage("set what? slackwater set --help says what there is"));
+        return Err(Failure::usage("no setting given; slackwater set --help lists them"));
     }
     let pair = |word: &String| match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err(Failure::usage(format!("{word} sets nothing; write for example dontcache=on"))),
+        None => Err(Failure::usage(format!("{word} is not a setting; write for example dontcache=on"))),
     };
     let pairs = words.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
     let (socket, volume) = match name {

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
                 entry.mountpoint.printable(),
                 entry.pid
             );
-            out += &format!("  What it had not brought in is in {arena}: mount {source} again.\n");
+            out += &format!("  Its unwritten data is in {arena}: mount {source} again to write it back.\n");
         }
     }
     // A reader that closes early has what it wanted.
@@ -67,9 +67,9 @@ fn describe(status: &Status) -> String {
         bytes(status.cache_bytes),
         status.arena.printable()
     );
-    let oldest = status.oldest_ms.map(|ms| format!(", for {}", tenants::time(ms))).unwrap_or_default();
+    let oldest = status.oldest_ms.map(|ms| format!(", oldest {}", tenants::time(ms))).unwrap_or_default();
     text += &format!(
-        "  not in the source yet: {} (dirty {}, being written {}, not yet durable {}){oldest}\n",
+        "  unwritten: {} (dirty {}, being written {}, not yet durable {}){oldest}\n",
         bytes(status.bytes_left),
         bytes(status.dirty_bytes),
         bytes(status.writeback_bytes),
@@ -84,7 +84,7 @@ fn describe(status: &Status) -> String {
     let reads = &status.reads;
     if let Some(percent) = (100 * reads.hits).checked_div(reads.hits + reads.misses) {
         text += &format!(
-            "  read: {} pages, {percent} % of them found in the cache; {} brought from the source\n",
+            "  read: {} pages, {percent} % found in the cache; {} read from the source\n",
             reads.hits + reads.misses,
             bytes(reads.filled_bytes)
         );
@@ -93,19 +93,19 @@ fn describe(status: &Status) -> String {
     let waiting = writers.paused + writers.parked;
     if waiting > 0 || writers.paused_ms > 0 {
         text +=
-            &format!("  writers: paused {} since the mount, {waiting} wait now\n", tenants::time(writers.paused_ms));
+            &format!("  writers: paused {} since the mount, {waiting} waiting now\n", tenants::time(writers.paused_ms));
     }
     let pressure = &status.memory_pressure;
     if pressure.events > 0 {
-        text += &format!("  short of memory {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
+        text += &format!("  memory was short {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
     }
     if let Some(error) = &status.failing {
         // An older mount process does not count.
         let times = Some(status.failures).filter(|failures| *failures > 0);
         let times = times.map(|failures| format!(", {failures} times so far")).unwrap_or_default();
-        text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and tried again\n");
+        text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and retried\n");
     } else if status.failures > 0 {
-        text += &format!("  write-back failed {} times, and succeeded then\n", status.failures);
+        text += &format!("  write-back failed {} times and has succeeded since\n", status.failures);
     }
     tenants::lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
@@ -130,10 +130,10 @@ mod tests {
         };
         let text = describe(&told);
         for line in [
-            "not yet durable 0 B), for 12s\n",
-            "  read: 200 pages, 99 % of them found in the cache; 1.0 MiB brought from the source\n",
-            "  writers: paused 1s 500ms since the mount, 7 wait now\n",
-            "  write-back failed 3 times, and succeeded then\n",
+            "not yet durable 0 B), oldest 12s\n",
+            "  read: 200 pages, 99 % found in the cache; 1.0 MiB read from the source\n",
+            "  writers: paused 1s 500ms since the mount, 7 waiting now\n",
+            "  write-back failed 3 times and has succeeded since\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

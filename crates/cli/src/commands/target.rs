@@ -147,15 +147,15 @@ pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
     let kind = error.kind();
     if matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
         Failure::new(Reason::NotMounted, format!("no daemon listens at {shown}"))
-            .advise("start one: slackwater daemon; or say where it is: --socket PATH")
+            .advise("start one (slackwater daemon), or name its socket with --socket PATH")
     } else if kind == io::ErrorKind::PermissionDenied {
-        Failure::failed(format!("no permission to ask the daemon at {shown}"))
-            .advise("ask as its user or as root; its option socket-group lets a group look")
+        Failure::failed(format!("no permission to connect to the daemon at {shown}"))
+            .advise("run the command as the daemon's user or as root; socket-group in its configuration gives a group read access")
     } else if kind == io::ErrorKind::TimedOut {
         Failure::failed(format!("the daemon at {shown} does not answer"))
-            .advise("is it stopped? kill -CONT lets it go on")
+            .advise("it may be stopped; kill -CONT continues it")
     } else {
-        Failure::failed(format!("the daemon at {shown} does not answer as it should: {error}"))
+        Failure::failed(format!("cannot communicate with the daemon at {shown}: {error}"))
     }
 }
 
@@ -179,18 +179,20 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
             .advise("slackwater status lists the mount points; names are those of a running daemon (slackwater ls)")
     })?;
     Err(match mount_table::mount_at(&name) {
-        Some(mount) if mount_table::is_slackwater(&mount) => {
-            not_mounted(format!("{} is a slackwater mount of another user or of a process that died", name.printable()))
-                .advise("run the command as that user, with the same SLACKWATER_RUNTIME_DIR")
-                .advise(format!(
-                    "or detach it: umount -l {} (nothing is lost: the process flushes)",
-                    shell::word(&name)
-                ))
-        }
+        Some(mount) if mount_table::is_slackwater(&mount) => not_mounted(format!(
+            "{} is a slackwater mount of another user, or of a process that died",
+            name.printable()
+        ))
+        .advise("run the command as that user, with the same SLACKWATER_RUNTIME_DIR")
+        .advise(format!(
+            "or detach it: umount -l {} (nothing is lost: the process writes everything back)",
+            shell::word(&name)
+        )),
         Some(mount) => {
             not_mounted(format!("{} is not a slackwater mount ({})", name.printable(), mount.kind.printable()))
                 .advise(format!("use umount {}", shell::word(&name)))
         }
-        None => not_mounted(format!("{} is not mounted", name.printable())).advise("slackwater status lists what is"),
+        None => not_mounted(format!("{} is not mounted", name.printable()))
+            .advise("slackwater status lists the mount points"),
     })
 }

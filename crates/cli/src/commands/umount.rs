@@ -33,7 +33,7 @@ fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Re
         return converse(target, &Request::Detach, "detaching", is_only);
     }
     if arguments.discard && !may_discard(target, arguments.yes)? {
-        return Err(Failure::failed("nothing was thrown away; still mounted"));
+        return Err(Failure::failed("nothing was discarded; the volume is still mounted"));
     }
     let deadline_ms = u64::try_from(arguments.deadline.as_millis()).unwrap_or(u64::MAX);
     let request = Request::Umount { deadline_ms, force: arguments.force, discard: arguments.discard };
@@ -45,8 +45,10 @@ fn bury(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
     match mount_table::mount_at(mountpoint) {
         Some(mount) if mount_table::is_slackwater(&mount) => match detach(mountpoint) {
-            Ok(()) => process_died(found).advise(format!("{} is free again", mountpoint.printable())),
-            Err(error) => process_died(found).advise(format!("{} could not be freed: {error}", mountpoint.printable())),
+            Ok(()) => process_died(found).advise(format!("the mount point {} is free again", mountpoint.printable())),
+            Err(error) => {
+                process_died(found).advise(format!("cannot free the mount point {}: {error}", mountpoint.printable()))
+            }
         },
         _ => Failure { reason: Reason::NotMounted, ..process_died(found) },
     }
@@ -54,26 +56,27 @@ fn bury(found: &Found) -> Failure {
 
 /// Names what would be lost, and asks.
 fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
-    let unclear = || Failure::failed("cannot tell what would be lost; nothing was thrown away");
+    let unclear = || Failure::failed("cannot determine what would be lost; nothing was discarded");
     // Names are searched for: that takes longer than a plain question.
     let mut conversation = target.open(&Request::WouldLose).map_err(|_| unclear())?;
     let reply = conversation.next(Some(SILENCE)).map_err(|_| unclear())?;
     let Reply::WouldLose { files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
     let loss = UnwrittenFiles { files, more_files, more_bytes };
     if loss.is_empty() {
-        outln!("Everything is in {}: nothing would be lost.", target.source.printable());
+        outln!("Everything is written back to {}: nothing would be lost.", target.source.printable());
         return Ok(true);
     }
-    outln!("These bytes are not in {} and would be LOST:", target.source.printable());
+    outln!("This data is not written back to {} and would be LOST:", target.source.printable());
     loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| outln!("{line}"));
     if yes {
         return Ok(true);
     }
     if !io::stdin().is_terminal() {
-        return Err(Failure::usage("nobody is here to ask").advise("say --yes to throw this away"));
+        return Err(Failure::usage("cannot ask: standard input is not a terminal")
+            .advise("pass --yes to discard the data without asking"));
     }
     let mut answer = String::new();
-    let question = format!("Throw away {}? [y/N] ", size::text(loss.bytes()));
+    let question = format!("Discard {}? [y/N] ", size::text(loss.bytes()));
     let asked = io::stdout()
         .write_all(question.as_bytes())
         .and_then(|()| io::stdout().flush())

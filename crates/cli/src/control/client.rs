@@ -56,9 +56,9 @@ impl Conversation {
         let message: Message<Reply> = serde_json::from_slice(&line)?;
         match message.version {
             VERSION => Ok(message.body),
-            other => {
-                Err(io::Error::other(format!("it speaks version {other} of the protocol, this command {VERSION}")))
-            }
+            other => Err(io::Error::other(format!(
+                "it uses version {other} of the protocol, this command version {VERSION}"
+            ))),
         }
     }
 }

@@ -48,7 +48,7 @@ impl<T: Serialize> Message<T> {
     /// As sent, newline included.
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_else(|error| {
-            let failure = Failure::failed(format!("this answer cannot be written: {error}"));
+            let failure = Failure::failed(format!("cannot encode the answer: {error}"));
             serde_json::to_vec(&Message::new(Reply::Failed(failure))).unwrap_or_default()
         });
         line.push(b'\n');
@@ -177,7 +177,7 @@ impl Reply {
             | Self::List(_)
             | Self::Tenants { .. }
             | Self::Event(_)
-            | Self::Done => Failure::failed("the process answers something else than it was asked"),
+            | Self::Done => Failure::failed("the answer does not match the request"),
         }
     }
 }

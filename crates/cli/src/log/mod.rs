@@ -37,7 +37,7 @@ pub(crate) fn start() {
         "" | "text" => Format::Text,
         "json" => Format::Json,
         other => {
-            errln!("slackwater: SLACKWATER_LOG_FORMAT={other:?} is unknown: text is written; json is the other form");
+            errln!("slackwater: SLACKWATER_LOG_FORMAT={other:?} is unknown; using text (the other format is json)");
             Format::Text
         }
     };

@@ -33,11 +33,11 @@ pub(crate) use unmounts::Unmounts;
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).map_err(|error| {
         if error.kind() == io::ErrorKind::AddrInUse {
-            Failure::busy(format!("--metrics: {address} is taken by another program"))
+            Failure::busy(format!("--metrics: {address} is in use by another program"))
                 .advise("choose another port; nothing was mounted")
         } else if error.kind() == io::ErrorKind::AddrNotAvailable {
-            Failure::usage(format!("--metrics: {} is no address of this machine", address.ip()))
-                .advise("127.0.0.1 is for this machine alone, 0.0.0.0 for all who reach it")
+            Failure::usage(format!("--metrics: {} is not an address of this machine", address.ip()))
+                .advise("use 127.0.0.1 for this machine only, or 0.0.0.0 for every interface")
         } else {
             Failure::failed(format!("--metrics: cannot listen at {address}: {error}"))
         }

@@ -104,7 +104,7 @@ async fn accept(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::debug!(%error, "a metrics client was not let in");
+                tracing::debug!(%error, "cannot accept a metrics client");
                 sleep(PAUSE).await;
                 continue;
             }
@@ -136,7 +136,7 @@ async fn talk(stream: TcpStream, pages: Rc<Pages>) {
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "a metrics client was not served");
+        tracing::debug!(%error, "cannot serve a metrics client");
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn check(running: Option<Version>) -> Result<(), Failure> {
         Some(running) if running < FLOOR => {
             let what = format!("Linux {running} is too old: mounting needs {FLOOR} (tested: {TESTED})");
             Err(Failure::failed(what)
-                .advise("below it, a file that is written and read at once could show old bytes")
+                .advise("on older kernels, concurrent reads and writes of a file could return stale data")
                 .advise("the engine as a library runs here; the mount command does not"))
         }
         _ => Ok(()),

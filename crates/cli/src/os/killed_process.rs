@@ -26,7 +26,7 @@ pub(crate) fn help_to_end(pid: u32) -> bool {
     let connections: BTreeSet<u32> = descriptors(pid).filter_map(|path| connection_of(&path)).collect();
     for connection in &connections {
         if let Err(error) = abort_connection(*connection) {
-            tracing::info!(%error, connection, "the connection of a killed process cannot be cut");
+            tracing::info!(%error, connection, "cannot abort the FUSE connection of a killed process");
         }
     }
     !connections.is_empty()

@@ -29,7 +29,7 @@ pub(crate) use {errln, outln};
 /// It cannot be written as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|error| Failure::failed(format!("the answer cannot be written: {error}")))?;
+    let text = text.map_err(|error| Failure::failed(format!("cannot encode the answer: {error}")))?;
     outln!("{text}");
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(super) fn take(source: &Location, fd: &OwnedFd, say: &dyn Fn(&str)) -> io::R
             return Ok(Some(owner));
         }
         Ok(Some(stranger)) if !is_locked => say(&format!(
-            "{} is locked by {stranger}, which may not write to it: mounting all the same",
+            "{} is locked by {stranger}, which has no write permission: mounting anyway",
             source.path.printable()
         )),
         Ok(_) => {}

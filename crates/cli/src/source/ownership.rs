@@ -165,11 +165,11 @@ fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), F
     let dead = &found.entry;
     let Some(left) = arena_file::left_in(&dead.arena)? else {
         let what = format!(
-            "{} has data of {}, and another process has it",
+            "{} has data of {}, and another process uses it",
             dead.arena.printable(),
             dead.source.path.printable()
         );
-        return Err(Failure::busy(what).advise("wait until that has ended, or mount that source first"));
+        return Err(Failure::busy(what).advise("wait until that process ends, or mount that source first"));
     };
     if !left.iter().any(|(volume, _)| dead.is_meant_by(volume)) {
         return Ok(());
@@ -178,13 +178,13 @@ fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), F
     let (place, lock) = Location::open(path, OFlags::RDONLY)
         .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.printable())))?;
     if place.identity(alive).ok().as_ref() != Some(&dead.identity) {
-        let what = format!("{} is another directory since, or its file system was mounted anew", path.printable());
+        let what = format!("{} is a different directory now, or its file system was remounted", path.printable());
         return Err(not_brought_in(dead, &what));
     }
     if lock::take(&place, &lock, say).map_or(true, |owner| owner.is_some()) {
         return Err(not_brought_in(dead, &format!("{} is locked by another process", path.printable())));
     }
-    say(&format!("an earlier mount of {} died with data that is not in it yet: bringing it in", path.printable()));
+    say(&format!("an earlier mount of {} died with unwritten data: writing it back", path.printable()));
     if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
         let rescued = arena_file::bring_in(left, dead, |_| ())?;
         rescued::say_all(&rescued, path);
@@ -195,9 +195,11 @@ fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), F
 
 fn not_brought_in(dead: &Entry, why: &str) -> Failure {
     let (source, arena) = (dead.source.path.printable(), dead.arena.printable());
-    Failure::failed(format!("an earlier mount of {source} left data in {arena}, which must be brought in first: {why}"))
-        .advise(format!("mount it once: slackwater mount {} MOUNTPOINT", shell::word(&dead.source.path)))
-        .advise(format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena)))
+    Failure::failed(format!(
+        "an earlier mount of {source} left data in {arena}, which must be written back first: {why}"
+    ))
+    .advise(format!("mount it once: slackwater mount {} MOUNTPOINT", shell::word(&dead.source.path)))
+    .advise(format!("to abandon that data, move the arena away: {}", arena_file::away(&dead.arena)))
 }
 
 /// Refuses to go on without what an earlier mount of this source left in another arena: brought in later, it would be
@@ -213,9 +215,9 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             // removes the entries of those whose data it has brought in.
             let Some(daemon) = &dead.daemon else { continue };
             let (source, daemon) = (dead.source.path.printable(), shell::word(daemon));
-            let what = format!("a daemon died with data of {source} that is not in it yet, and the next one has it");
+            let what = format!("a daemon died with unwritten data of {source}, and the next daemon has taken it over");
             return Err(Failure::failed(what).advise(format!(
-                "mount it there, which brings the data in: slackwater mount --daemon --socket {daemon}"
+                "mount it there to write the data back: slackwater mount --daemon --socket {daemon}"
             )));
         };
         if left.is_empty() && dead.daemon.is_none() {
@@ -227,12 +229,12 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             // Directory and number may be the same, and the file system another.
             let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
             let (bytes, source, arena) = (size::text(bytes), dead.source.path.printable(), dead.arena.printable());
-            let what = format!("an earlier mount of {source} died with {bytes} not in it yet, which are in {arena}");
+            let what = format!("an earlier mount of {source} died with {bytes} unwritten, which are in {arena}");
             let advice = match is_same {
-                true => format!("mount it with --arena {} first, which brings the data in", shell::word(&dead.arena)),
-                false => format!("{source} is another directory since, or its file system was mounted anew"),
+                true => format!("mount it with --arena {} first to write the data back", shell::word(&dead.arena)),
+                false => format!("{source} is a different directory now, or its file system was remounted"),
             };
-            let away = format!("to go on without that data, move the arena away: {}", arena_file::away(&dead.arena));
+            let away = format!("to abandon that data, move the arena away: {}", arena_file::away(&dead.arena));
             return Err(Failure::failed(what).advise(advice).advise(away));
         }
     }
@@ -272,7 +274,7 @@ fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
         Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or wait for it: --wait"),
         Obstacle::Unregistered(mount) => {
             let (path, others, point) = (source.path.printable(), mount.source.printable(), mount.point.printable());
-            Failure::busy(format!("{path} overlaps {others}, which another user has mounted at {point}"))
+            Failure::busy(format!("{path} overlaps {others}, which another user mounted at {point}"))
                 .advise(format!("use {point}, or have it unmounted first; or wait for it: --wait"))
         }
         Obstacle::Locked(owner) => {
@@ -281,7 +283,7 @@ fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
                 None => "a process that cannot be seen from here".to_owned(),
             };
             Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.printable())).advise(
-                "two mounts of one directory would overwrite each other's data: end that one first, or use --wait",
+                "two mounts of one directory would overwrite each other's data: end that process first, or use --wait",
             )
         }
     }
@@ -292,9 +294,9 @@ pub(crate) fn taken_by(owner: &Entry, source: &Location) -> Failure {
     let (path, mountpoint, pid) = (source.path.printable(), owner.mountpoint.printable(), owner.pid);
     let others = owner.source.path.printable();
     let what = match () {
-        () if owner.source.id == source.id => format!("{path} is mounted already, at {mountpoint} (pid {pid})"),
+        () if owner.source.id == source.id => format!("{path} is already mounted at {mountpoint} (pid {pid})"),
         () if owner.source.contains(source) => {
-            format!("{path} lies in {others}, which is mounted at {mountpoint} (pid {pid})")
+            format!("{path} is inside {others}, which is mounted at {mountpoint} (pid {pid})")
         }
         () if source.contains(&owner.source) => {
             format!("{path} contains {others}, which is mounted at {mountpoint} (pid {pid})")

@@ -64,7 +64,7 @@ pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
         return Ok(earlier);
     }
     let folder = private_dir::within(shared).map_err(|error| {
-        Failure::failed(format!("cannot make a directory for the cache in {SHARED_MEMORY}: {error}"))
+        Failure::failed(format!("cannot create a directory for the cache in {SHARED_MEMORY}: {error}"))
             .advise("name a file on another tmpfs with --arena FILE")
     })?;
     Ok(folder.join(format!("{name}.arena")))
@@ -122,7 +122,7 @@ pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failu
     let status = match fs::symlink_metadata(path) {
         Ok(status) => status,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::failed(format!("cannot look at the arena {name}: {error}"))),
+        Err(error) => return Err(Failure::failed(format!("cannot access the arena {name}: {error}"))),
     };
     if !is_ours(&status) {
         let what = format!("the arena {name} must be a regular file of yours with mode 0600");
@@ -173,9 +173,9 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
     if of_others > 0 {
         let what = format!("the arena {name} holds {} of another source", size::text(of_others));
         return Err(Failure::failed(what)
-            .advise("mount that source with this arena first, which brings the data in, or choose another --arena FILE")
-            .advise("a source whose file system was mounted anew, with another device number, counts as another")
-            .advise(format!("to go on without that data, move the arena away: {}", away(path))));
+            .advise("mount that source with this arena first to write the data back, or choose another --arena FILE")
+            .advise("a source counts as another one if its file system was remounted with another device number")
+            .advise(format!("to abandon that data, move the arena away: {}", away(path))));
     }
     let bytes = bytes_of(&survivors, |id| id == identity.as_bytes());
     Ok(Some(Left { arena, survivors, bytes }))
@@ -196,8 +196,8 @@ pub(crate) fn bring_in(
 ) -> Result<Vec<Rescued>, Failure> {
     let (path, source) = (&entry.arena, &entry.source.path);
     let kept = |what: String| {
-        Failure::failed(format!("cannot bring in what an earlier mount left in {}: {what}", path.printable()))
-            .advise("the data is kept there; mount again when the cause is gone")
+        Failure::failed(format!("cannot write back what an earlier mount left in {}: {what}", path.printable()))
+            .advise("the data is kept there; mount the source again when the cause is gone")
     };
     let inodes = left.inodes();
     if inodes.is_empty() {
@@ -236,7 +236,7 @@ pub(crate) fn create(
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<Arc<Arena>, Failure> {
     check_room(path, cache_bytes)?;
-    let (begun, mut meter) = (Instant::now(), Meter::new("making the cache"));
+    let (begun, mut meter) = (Instant::now(), Meter::new("allocating the cache"));
     let mut stopped = None;
     let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
     let arena = Arena::create_watched(&config, &mut |done, of| {
@@ -285,12 +285,12 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
             let (needed, limit) = (size::text(*needed_bytes), size::text(*limit_bytes));
             let half = size::text(limit_bytes / 2);
             Failure::usage(format!("this cache needs {needed} of memory, more than the {limit} of {limit_name}"))
-                .advise(format!("choose a smaller --cache, at most half of the memory is sensible ({half})"))
+                .advise(format!("choose a smaller --cache; at most half of the memory is sensible ({half})"))
         }
         ArenaError::NoSpace { needed_bytes, .. } => {
             let needed = size::text(*needed_bytes);
             let folder = path.parent().unwrap_or(path).printable();
-            Failure::failed(format!("{folder} has no room for the {needed} of this cache"))
+            Failure::failed(format!("{folder} does not have the {needed} that this cache needs"))
                 .advise("choose a smaller --cache, remount it larger (mount -o remount,size=...), or use --arena FILE elsewhere")
         }
         ArenaError::FileSystem { .. } => Failure::usage(format!("{name}: {error}"))
@@ -299,12 +299,12 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
             .advise("another mount has it (slackwater status); choose another --arena FILE"),
         ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Length(_) | ArenaError::Damaged(_) => {
             Failure::failed(format!("cannot use the arena {name}: {error}"))
-                .advise("it may hold data that is not in the source yet; nothing was changed")
-                .advise(format!("to go on without it, move it away: {}", away(path)))
+                .advise("it may hold unwritten data; nothing was changed")
+                .advise(format!("to abandon that data, move the arena away: {}", away(path)))
         }
-        ArenaError::Config(mismatch) => Failure::usage(format!("this cache is not possible: {mismatch}")),
+        ArenaError::Config(mismatch) => Failure::usage(format!("invalid cache size: {mismatch}")),
         ArenaError::Os { call, source } => Failure::failed(format!("cannot use the arena {name}: {call}: {source}"))
-            .advise("choose another with --arena FILE, in a directory of tmpfs that you may write"),
+            .advise("choose another --arena FILE, in a tmpfs directory that you can write to"),
         other @ (ArenaError::GivenUp | _) => Failure::failed(format!("cannot use the arena {name}: {other}")),
     }
 }

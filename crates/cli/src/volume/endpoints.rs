@@ -38,33 +38,33 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
         Location::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
     let (from, to) = (source.path.printable(), mountpoint.path.printable());
     if source.id == mountpoint.id {
-        return Err(Failure::usage(format!("{to} is the source itself")).advise("mount it at another, empty directory"));
+        return Err(Failure::usage(format!("the mount point {to} is the source itself"))
+            .advise("mount it at another, empty directory"));
     }
     // A volume at the mount point whose source we are in shows the same: its root contains the source.
     if mountpoint.contains(&source) {
-        return Err(Failure::usage(format!("the source {from} lies inside the mount point {to}"))
+        return Err(Failure::usage(format!("the source {from} is inside the mount point {to}"))
             .advise("the mount would hide it; choose a mount point elsewhere"));
     }
     if source.contains(&mountpoint) {
-        return Err(Failure::usage(format!("the mount point {to} lies inside the source {from}"))
+        return Err(Failure::usage(format!("the mount point {to} is inside the source {from}"))
             .advise("the volume would contain itself; choose a mount point elsewhere"));
     }
     if let Some(behind) = behind(&source.path, mounts).find(|behind| behind.contains(&mountpoint)) {
-        let what =
-            format!("the mount point {to} lies inside {}, which the source {from} shows", behind.path.printable());
+        let what = format!("the mount point {to} is inside {}, which the source {from} shows", behind.path.printable());
         return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
     }
     if !is_no_mount_point(&mountpoint.path)
         && let Some(mount) = mount_table::mount_at(&mountpoint.path)
     {
         let what =
-            format!("{to} is a mount point already, of {} ({})", mount.source.printable(), mount.kind.printable());
+            format!("{to} is already a mount point, of {} ({})", mount.source.printable(), mount.kind.printable());
         let unmount = if mount_table::is_slackwater(&mount) { "slackwater umount" } else { "umount" };
         let unmount = format!("{unmount} {}", shell::word(&mountpoint.path));
-        return Err(Failure::busy(what).advise(format!("unmount that first ({unmount}), or choose another directory")));
+        return Err(Failure::busy(what).advise(format!("unmount it first ({unmount}), or choose another directory")));
     }
     if std::fs::read_dir(&mountpoint.path).is_ok_and(|mut entries| entries.next().is_some()) {
-        errln!("{to} is not empty: what is in it is hidden until the unmount.");
+        errln!("{to} is not empty: its contents are hidden until the unmount.");
     }
     Ok(Endpoints { source, source_fd, mountpoint: mountpoint.path })
 }
@@ -106,7 +106,7 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     detach::detach(&name).map_err(|error| {
-        Failure::failed(format!("{} is left of a mount whose process died: {error}", name.printable()))
+        Failure::failed(format!("{} is the mount point of a process that died: {error}", name.printable()))
             .advise(format!("free it: umount -l {}", shell::word(&name)))
     })
 }
@@ -122,13 +122,13 @@ fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
     let (path, word) = (at.printable(), shell::word(at));
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => {
-            Failure::failed(format!("the {role} {path} does not exist")).advise(format!("make it: mkdir -p {word}"))
+            Failure::failed(format!("the {role} {path} does not exist")).advise(format!("create it: mkdir -p {word}"))
         }
         Some(Errno::NOTDIR) => {
             Failure::failed(format!("the {role} {path} is not a directory")).advise("only directories can be mounted")
         }
         Some(Errno::ACCESS | Errno::PERM) => Failure::failed(format!("no permission to open the {role} {path}"))
-            .advise("use a directory that you may read, or become its owner or root"),
+            .advise("use a directory that you can read, or become its owner or root"),
         Some(Errno::NOTCONN | Errno::CONNABORTED) => {
             let failure = Failure::failed(format!("the {role} {path} is on a mount whose process died"));
             match dead_mount_below(at) {

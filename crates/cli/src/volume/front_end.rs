@@ -100,7 +100,7 @@ impl FrontEnd {
     /// What the kernel lacks, and what is lost with it.
     pub(crate) fn missing_features(&self) -> Vec<String> {
         let text = |missing: &MissingFeature| {
-            format!("this kernel has no {}; without it: {}", missing.feature, missing.affects)
+            format!("this kernel lacks {}, which affects {}", missing.feature, missing.affects)
         };
         self.missing().iter().map(text).collect()
     }
@@ -175,7 +175,7 @@ impl FrontEnd {
     /// As it says.
     pub(crate) fn wait_ended(&self) {
         if let Err(error) = self.mounted.wait_ended() {
-            tracing::error!(%error, "after the unmount");
+            tracing::error!(%error, "the volume did not end cleanly");
         }
     }
 
@@ -199,7 +199,7 @@ impl FrontEnd {
         match error {
             MountedError::Busy { holders: found, .. } => {
                 let failure = holders(Failure::new(Reason::Busy, format!("{mountpoint} is in use by")), found);
-                failure.advise("end those, or use --force: their later requests fail, what they wrote is kept")
+                failure.advise("end them, or use --force: their later requests fail, and what they wrote is kept")
             }
             MountedError::Elsewhere { holders: found, .. } => {
                 let what = format!(
@@ -207,15 +207,15 @@ impl FrontEnd {
                     or in another namespace"
                 );
                 holders(Failure::busy(what), found)
-                    .advise("close and unmount it there, or use --force, which ends it there too")
+                    .advise("close the files and unmount it there, or use --force, which ends it there too")
             }
             MountedError::Deadline { dirty_bytes, cause } => {
                 let left = size::text(*dirty_bytes);
                 let why = because(*cause);
-                let what =
-                    format!("the deadline passed with {left} not in the source{why}; {mountpoint} is still mounted");
-                Failure::new(Reason::Deadline, what)
-                    .advise("nothing is lost; try again with a longer --deadline, or see what --discard would lose")
+                let what = format!("the deadline passed with {left} unwritten{why}; {mountpoint} is still mounted");
+                Failure::new(Reason::Deadline, what).advise(
+                    "nothing is lost; try again with a longer --deadline, or use --discard to see what it would lose",
+                )
             }
             MountedError::Left { dirty_bytes, cause } => left_behind(&mountpoint, *dirty_bytes, *cause),
             MountedError::InProgress => {
@@ -223,7 +223,7 @@ impl FrontEnd {
             }
             MountedError::Unmount(error) => Failure::failed(format!("cannot unmount {mountpoint}: {error}")),
             error @ (MountedError::Volume(_) | MountedError::File(_) | MountedError::Mapped(_)) => {
-                Failure::failed(format!("{mountpoint}: {error}")).advise("the data is kept and tried again")
+                Failure::failed(format!("{mountpoint}: {error}")).advise("the data is kept and retried")
             }
         }
     }
@@ -237,7 +237,7 @@ pub(crate) fn left_behind(
 ) -> Failure {
     let why = because(cause);
     let left = size::text(bytes_left);
-    Failure::new(Reason::Left, format!("{mountpoint} is unmounted, and {left} could not be written to the source{why}"))
+    Failure::new(Reason::Left, format!("{mountpoint} is unmounted, but {left} could not be written back{why}"))
 }
 
 /// Why data is not in the source, in parentheses; nothing where no write has failed.
@@ -251,7 +251,7 @@ fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
     if matches!(error, MountError::NoPermission(_)) {
         failure.advise("become root, or own the mount point and install fuse3 for fusermount3")
     } else if matches!(error, MountError::Fusermount(_)) {
-        failure.advise("the mount point must be yours; --allow-other needs user_allow_other in /etc/fuse.conf")
+        failure.advise("you must own the mount point; --allow-other needs user_allow_other in /etc/fuse.conf")
     } else {
         failure
     }

@@ -26,7 +26,7 @@ impl VolumeName {
         }
         let shown: String = name.chars().take(BYTES_MAX).flat_map(char::escape_default).collect();
         let more = if name.chars().count() > BYTES_MAX { "..." } else { "" };
-        Err(Failure::usage(format!("\"{shown}{more}\" is no name for a volume")).advise(format!(
+        Err(Failure::usage(format!("\"{shown}{more}\" is not a valid volume name")).advise(format!(
             "use 1 to {BYTES_MAX} letters, digits, dots, dashes and underscores, beginning with a letter or digit"
         )))
     }
@@ -37,7 +37,7 @@ impl VolumeName {
     /// That is none for a volume.
     pub(crate) fn of(mountpoint: &Path) -> Result<Self, Failure> {
         let name = mountpoint.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        Self::new(&name).map_err(|failure| failure.advise("or name it with --name"))
+        Self::new(&name).map_err(|failure| failure.advise("or choose a name with --name"))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(VolumeName::new(name).unwrap().as_str(), name);
         }
         for name in ["", ".", "..", ".x", "-x", "_x", "a/b", "a b", "a\0b", "a\nb", "\u{e9}", &"x".repeat(65)] {
-            assert!(VolumeName::new(name).unwrap_err().what.contains("is no name"), "{name}");
+            assert!(VolumeName::new(name).unwrap_err().what.contains("is not a valid volume name"), "{name}");
         }
         let long = VolumeName::new(&"\u{1}".repeat(300)).unwrap_err().to_string();
         assert!(long.len() < 700 && long.is_ascii() && !long.contains('\u{1}'), "{long}");

@@ -39,8 +39,8 @@ fn line(rescued: &Rescued, source: &Path) -> String {
     let (bytes, number) = (size::text(rescued.bytes), rescued.id.ino);
     let file = source.join(&rescued.name);
     let what = match rescued.from {
-        RescuedFrom::Removed => "which somebody removed or replaced",
-        RescuedFrom::Changed | _ => "which somebody changed",
+        RescuedFrom::Removed => "which was removed or replaced in the source",
+        RescuedFrom::Changed | _ => "which was changed in the source",
     };
     format!(
         "{bytes} belonged to inode {number} of {}, {what}: the source stays as it is, the data is in {}.",

@@ -18,7 +18,7 @@ pub(crate) fn on_or_off(value: &str) -> Result<bool, Failure> {
 
 /// Refuses what cannot be set.
 pub(crate) fn unknown(key: &str, known: &str) -> Failure {
-    Failure::usage(format!("there is nothing called `{key}` to set")).advise(format!("what can be set: {known}"))
+    Failure::usage(format!("unknown setting `{key}`")).advise(format!("known settings: {known}"))
 }
 
 /// `config` with one thing changed.

@@ -99,14 +99,14 @@ impl Tenant {
             bytes(self.unstable_bytes)
         );
         if let Some(ms) = self.oldest_ms {
-            line += &format!(", for {}", time(ms));
+            line += &format!(", oldest {}", time(ms));
         }
         line += &format!("; written back {}", bytes(self.written_bytes));
         if self.paused_ms > 0 {
             line += &format!("; writers paused {}", time(self.paused_ms));
         }
         if self.wants_room {
-            line += "; AT ITS LIMIT: its writers wait";
+            line += "; AT ITS LIMIT: its writers are blocked";
         }
         match self.state {
             TenantState::Online => {}
@@ -128,7 +128,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     let more_count = more.len() as u64 + status.more_tenants;
     if more_count > 0 {
         let most = more.first().map(|tenant| format!(", {} each at most", size::text(tenant.held_bytes())));
-        lines.push(format!("  and {more_count} more{}; --json has them", most.unwrap_or_default()));
+        lines.push(format!("  and {more_count} more{}; --json lists them all", most.unwrap_or_default()));
     }
     lines
 }
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(lines.len(), 12, "{lines:?}");
         assert_eq!(lines[0], "tenants: 3008");
         assert!(lines[1].starts_with("  /c/1: 3.9 MiB of 4.0 MiB (dirty "), "{}", lines[1]);
-        assert!(lines[1].ends_with("for 12s; written back 1.0 MiB; writers paused 1s 500ms"), "{}", lines[1]);
+        assert!(lines[1].ends_with("oldest 12s; written back 1.0 MiB; writers paused 1s 500ms"), "{}", lines[1]);
         assert!(lines[10].starts_with("  /c/10: "), "{}", lines[10]);
         assert!(lines[11].contains("2998 more, 3.9 MiB each at most"), "{}", lines[11]);
     }
@@ -183,7 +183,7 @@ mod tests {
         (odd.oldest_ms, odd.paused_ms) = (None, 0);
         let line = odd.line();
         assert!(line.starts_with("/a: 4.0 MiB (dirty 2.0 MiB"), "{line}");
-        assert!(line.ends_with("written back 1.0 MiB; AT ITS LIMIT: its writers wait; removed"), "{line}");
+        assert!(line.ends_with("written back 1.0 MiB; AT ITS LIMIT: its writers are blocked; removed"), "{line}");
     }
 
     #[test]

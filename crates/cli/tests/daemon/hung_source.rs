@@ -69,7 +69,7 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     wait_until("the daemon answers still", || daemon.states().iter().all(|(name, _)| name == "hung"));
     let (late, late_mount) = scratch.pair("late");
     let refused = ["mount", "--daemon", late.to_str().unwrap(), late_mount.to_str().unwrap()];
-    daemon.run(refused).expect(3, &["the daemon is ending"]);
+    daemon.run(refused).expect(3, &["the daemon is shutting down"]);
     server.process.signal(Signal::CONT);
     daemon.ended();
     assert_eq!(fs::read(middle.join("file")).unwrap(), vec![7; BYTES]);
@@ -100,7 +100,7 @@ fn with_a_source_that_hangs(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) 
         }
         None => {
             let daemon = Daemon::start(&scratch, "");
-            wait_until("the next daemon is done with it", || daemon.all_said().contains("Brought in 3.0 MiB"));
+            wait_until("the next daemon is done with it", || daemon.all_said().contains("Wrote back 3.0 MiB"));
             daemon
         }
     };
@@ -117,7 +117,7 @@ fn p03_force_frees_the_mount_point_of_a_volume_whose_source_hangs_and_the_daemon
     with_a_source_that_hangs(|daemon, top, mountpoint| {
         let mut file = File::options().write(true).open(top.join("file")).unwrap();
         let force = ["umount", "hung", "--force", "--deadline", "1s"];
-        daemon.run(force).expect(7, &["3.0 MiB could not be written", "the daemon goes on writing it back"]);
+        daemon.run(force).expect(7, &["3.0 MiB could not be written back", "the daemon continues writing it back"]);
         assert!(fs::read_dir(top).unwrap().next().is_none(), "the mount point is free");
         file.write_all(b"late").unwrap_err();
         let states = daemon.states();
@@ -134,7 +134,7 @@ fn p03_terminate_ends_a_daemon_one_of_whose_sources_hangs() {
         daemon.process.signal(Signal::TERM);
         wait_until("the other volume is unmounted", || !is_mounted(mountpoint));
         assert_eq!(daemon.process.wait().code(), Some(7));
-        assert_eq!(daemon.said("3.0 MiB are not in their sources"), 1, "{}", daemon.all_said());
+        assert_eq!(daemon.said("3.0 MiB not written back"), 1, "{}", daemon.all_said());
         assert!(fs::read_dir(top).unwrap().next().is_none(), "the mount point is free");
         None
     });
@@ -162,7 +162,7 @@ fn p04_a_daemon_starts_beside_a_dead_ones_source_that_hangs() {
     assert_eq!(daemon.states(), [("configured".to_owned(), "mounted".to_owned())]);
     assert_eq!(fs::read(configured.1.join("file")).unwrap(), vec![5; BYTES]);
     assert_eq!(fs::read(left.0.join("file")).unwrap(), vec![5; BYTES]);
-    assert_eq!(daemon.said("Some sources have not answered yet"), 1, "{}", daemon.all_said());
+    assert_eq!(daemon.said("Some source directories do not answer yet"), 1, "{}", daemon.all_said());
     // An end that does not wait for it keeps what it has.
     daemon.end();
     assert!(scratch.arena("daemon").exists());

@@ -35,11 +35,11 @@ fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
     fs::rename(&gone.0, &away).unwrap();
 
     let daemon = Daemon::start(&scratch, &config);
-    for words in ["has died: taking its place", "Brought in", "in the arena alone"] {
+    for words in ["died: taking over its socket", "Wrote back", "Cannot write back"] {
         // What it says on standard error comes by another pipe than its announcement.
         wait_until(words, || daemon.said(words) == 1);
     }
-    assert_eq!(daemon.said("freed."), 3, "{}", daemon.all_said());
+    assert_eq!(daemon.said("Freed "), 3, "{}", daemon.all_said());
     assert_eq!(read(&configured.1), "one", "its volume is there again, with what was written");
     assert_eq!(read(&other.0), "two");
     assert!(!is_mounted(&other.1) && !is_mounted(&gone.1));
@@ -47,7 +47,7 @@ fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
     // Another process must not write what is older over it.
     fs::rename(&away, &gone.0).unwrap();
     let mount = ["mount", gone.0.to_str().unwrap(), gone.1.to_str().unwrap(), "--cache", "16MiB"];
-    scratch.run(mount).expect(1, &["not in it yet", "mount --daemon"]);
+    scratch.run(mount).expect(1, &["unwritten data", "mount --daemon"]);
     daemon.mount(&gone.0, &gone.1, "gone");
     assert_eq!(read(&gone.1), "three");
     daemon.end();

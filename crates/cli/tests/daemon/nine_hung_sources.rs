@@ -101,7 +101,7 @@ fn p04_nine_volumes_that_hang_harm_no_tenth_and_no_restart() {
     assert_eq!(daemon.states(), [("healthy".to_owned(), "mounted".to_owned())]);
     (10..20).for_each(|round| work(&healthy.1, round));
     server.process.signal(Signal::CONT);
-    wait_until("all is brought in", || daemon.said("Brought in") == HUNG);
+    wait_until("all is brought in", || daemon.said("Wrote back") == HUNG);
     daemon.end();
     for nth in 0..HUNG {
         assert_eq!(fs::read(middle.join(nth.to_string()).join("data")).unwrap(), [3; BYTES]);

@@ -33,7 +33,7 @@ fn a_configuration_that_is_wrong_starts_nothing() {
     run(missing).expect(2, &["none.toml"]);
     let mut nowhere = command(&scratch, "");
     nowhere.args(["--socket", scratch.path.join("none/socket").to_str().unwrap()]);
-    run(nowhere).expect(1, &["make its directory first"]);
+    run(nowhere).expect(1, &["create the directory first"]);
     assert!(!scratch.arena("daemon").exists());
 }
 
@@ -60,15 +60,17 @@ fn names_that_cannot_be_and_that_are_taken_are_refused() {
     let long = "x".repeat(300);
     for name in ["", ".", "..", "a/b", "-a", "a\u{1}b", &long] {
         let name = format!("--name={name}");
-        daemon.run(["mount", "--daemon", &text(&one.0), &text(&one.1), &name]).expect(2, &["is no name"]);
+        daemon
+            .run(["mount", "--daemon", &text(&one.0), &text(&one.1), &name])
+            .expect(2, &["is not a valid volume name"]);
     }
     daemon.mount(&one.0, &one.1, "one");
     let taken = daemon.run(["mount", "--daemon", &text(&other.0), &text(&other.1), "--name", "one"]);
-    taken.expect(3, &["one is the name of", &text(&one.1)]);
+    taken.expect(3, &["the name one is taken", &text(&one.1)]);
     let conflict = daemon.run(["mount", "--daemon", &text(&other.0), &text(&other.1), "--cache", "1GiB"]);
     conflict.expect(2, &["--cache"]);
     let option = daemon.run(["mount", "--daemon", &text(&other.0), &text(&other.1), "-o", "noexec,cache=1GiB"]);
-    option.expect(2, &["option cache is the daemon's"]);
+    option.expect(2, &["option cache applies to the whole daemon"]);
     daemon.end();
 }
 

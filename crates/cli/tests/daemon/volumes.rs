@@ -153,7 +153,7 @@ fn what_is_set_holds_from_then_on() {
 
     daemon.run(["set", "a", "dontcache=1"]).expect(2, &["neither on nor off"]);
     daemon.run(["set", "a", "colour=blue"]).expect(2, &["colour"]);
-    daemon.run(["set", "a"]).expect(2, &["set what"]);
+    daemon.run(["set", "a"]).expect(2, &["no setting given"]);
     daemon.run(["set", "none", "dontcache=on"]).expect(5, &["none"]);
     daemon.run(["set", "--tenant", "/cgroup", "limit=1MiB"]).expect(2, &["/cgroup"]);
     daemon.run(["set", "--tenant", "uid:1234", "limit=lots"]).expect(2, &["lots"]);
@@ -175,12 +175,12 @@ fn a_source_may_be_reached_by_any_path_and_is_mounted_once() {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let try_mount =
         |from: &Path, at: &Path, name: &str| daemon.run(["mount", "--daemon", &text(from), &text(at), "--name", name]);
-    try_mount(&source, &other, "b").expect(3, &["mounted already"]);
-    try_mount(&source.join("inner"), &other, "b").expect(3, &["lies in"]);
+    try_mount(&source, &other, "b").expect(3, &["already mounted"]);
+    try_mount(&source.join("inner"), &other, "b").expect(3, &["is inside"]);
     try_mount(&scratch.path, &other, "b").expect(2, &["inside the source"]);
-    try_mount(&other, &mountpoint, "b").expect(3, &["a mount point already"]);
+    try_mount(&other, &mountpoint, "b").expect(3, &["already a mount point"]);
     // Another process's mount of it is kept out as well.
-    scratch.run(["mount", &text(&source), &text(&other), "--cache", "16MiB"]).expect(3, &["mounted already"]);
+    scratch.run(["mount", &text(&source), &text(&other), "--cache", "16MiB"]).expect(3, &["already mounted"]);
     assert_eq!(daemon.states().len(), 1);
     daemon.end();
 }

@@ -23,8 +23,7 @@ fn a_source_is_the_same_through_a_bind_mount() {
         ./slackwater umount mount
         ended
     "#;
-    let words =
-        ["is mounted already, at", "lies in", "lies inside the source", "2.9 MiB not in it yet: bringing it in"];
+    let words = ["is already mounted at", "is inside", "is inside the source", "2.9 MiB unwritten: writing it back"];
     Sandbox::new().run_as_root(script).expect(0, &words);
 }
 
@@ -55,7 +54,7 @@ fn a_volume_that_is_mounted_elsewhere_too_works_on_until_it_is_not() {
         ended
         echo $(cat source/file)
     "#;
-    let words = ["in use elsewhere: by open files", "bound where pid", "is mounted already, at", "one two three"];
+    let words = ["in use elsewhere: by open files", "bound where pid", "is already mounted at", "one two three"];
     let output = Sandbox::new().run_as_root(&format!("{ELSEWHERE}{script}"));
     output.expect(0, &words);
     assert!(!output.text.contains("deadline"), "{}", output.text);

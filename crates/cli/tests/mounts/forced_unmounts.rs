@@ -51,7 +51,7 @@ fn p03_force_frees_the_mount_point_at_the_deadline_and_ends_the_process() {
     with_a_source_that_hangs(|scratch, tower| {
         let start = Instant::now();
         let output = scratch.run(["umount", tower.top.to_str().unwrap(), "--force", "--deadline", "1s"]);
-        output.expect(7, &["1.0 MiB could not be written", "is kept in", "mount"]);
+        output.expect(7, &["1.0 MiB could not be written back", "is kept in", "mount"]);
         ended_soon(tower, start).expect(7, &["by force", "1.0 MiB not in", "to write them back"]);
     });
 }
@@ -67,7 +67,7 @@ fn the_third_interrupt_ends_the_process_though_the_source_hangs() {
         wait_until("it explains", || tower.upper.said("Not in") == 1);
         let start = Instant::now();
         tower.upper.process.signal(Signal::INT);
-        ended_soon(tower, start).expect(1, &["Given up: 1.0 MiB are not in"]);
+        ended_soon(tower, start).expect(1, &["Given up: 1.0 MiB not written back"]);
     });
 }
 

@@ -107,7 +107,7 @@ fn another_source_at_the_same_place_gets_nothing_of_the_first() {
 
     let server = scratch.mount(&second, &middle, &[]);
     let refused = scratch.run(["mount", middle.to_str().unwrap(), top.to_str().unwrap(), "--cache", "32MiB"]);
-    refused.expect(1, &["not in it yet", "mounted anew", "mv "]);
+    refused.expect(1, &["unwritten", "remounted", "mv "]);
     scratch.umount(&middle);
     drop(server);
     assert_eq!(fs::read(second.join("file")).unwrap(), b"as it was");

@@ -139,7 +139,7 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
     assert_eq!(after["mounts"][0]["written_bytes"].as_u64(), Some(1 << 20), "{after}");
     assert!(after["mounts"][0]["oldest_ms"].is_null(), "{after}");
     let text = scratch.run(["status", mountpoint.to_str().unwrap()]);
-    text.expect(0, &["not in the source yet: 0 B", "written back since the mount: 1.0 MiB"]);
+    text.expect(0, &["unwritten: 0 B", "written back since the mount: 1.0 MiB"]);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_mount_in_the_background_outlives_its_command_and_its_terminal() {
     // A second one of the same finds out at once, with the status that says so.
     let other = scratch.dir("other", 0o755);
     let again = ["mount", "--background", source.to_str().unwrap(), other.to_str().unwrap()];
-    scratch.run(again).expect(3, &["is mounted already, at"]);
+    scratch.run(again).expect(3, &["is already mounted at"]);
     scratch.umount(&mountpoint);
     assert_eq!(fs::read(source.join("file")).unwrap(), b"still here");
     wait_until("the process has ended", || !Path::new(&format!("/proc/{pid}")).exists());
@@ -206,7 +206,7 @@ fn umount2_by_anybody_loses_nothing() {
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h", "--dirty-ratio", "50"]);
     fs::write(mountpoint.join("file"), bytes(5, 12 << 20)).unwrap();
     wait_until("nobody is in it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
-    mount.wait().expect(0, &["everything is in"]);
+    mount.wait().expect(0, &["everything is written back"]);
     assert!(fs::read(source.join("file")).unwrap() == bytes(5, 12 << 20));
     assert!(!scratch.arena("a-mount").exists());
 }

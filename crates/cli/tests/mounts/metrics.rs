@@ -120,7 +120,7 @@ fn a_port_that_is_taken_is_said_before_anything_is_mounted() {
     let port = taken.local_addr().unwrap().port().to_string();
     let (source, mountpoint) = scratch.pair("a");
     let (source, mountpoint) = (source.to_str().unwrap(), mountpoint.to_str().unwrap());
-    let words = ["--metrics: 127.0.0.1", port.as_str(), "taken", "nothing was mounted"];
+    let words = ["--metrics: 127.0.0.1", port.as_str(), "in use", "nothing was mounted"];
     scratch.run(["mount", source, mountpoint, "--metrics", &port]).expect(3, &words);
     scratch.run(["mount", source, mountpoint, "--background", "-o", &format!("metrics={port}")]).expect(3, &words);
     scratch.run(["mount", source, mountpoint, "--metrics", "nowhere"]).expect(2, &["127.0.0.1:9810"]);

@@ -88,7 +88,7 @@ fn mount_says_nothing_unless_it_is_asked_to_and_remounts() {
         cat source/file
         fails 1 mount.slackwater source mount -o remount,ro
     "#;
-    run(&Sandbox::new(), script, &["Mounted", "three", "is no mount of slackwater"]);
+    run(&Sandbox::new(), script, &["Mounted", "three", "is not a slackwater mount"]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_mount_that_fails_leaves_the_status_and_the_words() {
         umount mount
         ended
     "#;
-    run(&Sandbox::new(), script, &["does not exist", "cache=much", "is mounted already, at"]);
+    run(&Sandbox::new(), script, &["does not exist", "cache=much", "is already mounted at"]);
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn an_arena_at_the_place_of_an_earlier_version_is_brought_in() {
         ended
     "#;
     let output = Sandbox::new().run_as_root(script);
-    output.expect(0, &["died with 4.0 KiB not in it yet", "by itself", "taking its cache over", "by the daemon"]);
+    output.expect(0, &["died with 4.0 KiB unwritten", "by itself", "taking over its cache", "by the daemon"]);
 }
 
 /// A user without a runtime directory has one in /tmp, where everyone may make files too.

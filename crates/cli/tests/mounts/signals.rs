@@ -17,7 +17,7 @@ fn interrupt_and_terminate_unmount_with_everything_in_the_source() {
         let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
         fs::write(mountpoint.join("file"), bytes(3, 5 << 20)).unwrap();
         mount.process.signal(signal);
-        mount.wait().expect(0, &["everything is in"]);
+        mount.wait().expect(0, &["everything is written back"]);
         assert!(fs::read(source.join("file")).unwrap() == bytes(3, 5 << 20));
         assert!(!scratch.arena("a-mount").exists());
     }
@@ -36,12 +36,22 @@ fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
         wait_until("the unmount has failed", || mount.said("Still mounted") == times);
         file.write_all(b"still mounted").unwrap();
     }
-    wait_until("it has explained", || mount.said("Ctrl-C once more gives up") == 1);
+    wait_until("it has explained", || mount.said("Press Ctrl-C again to give up") == 1);
     mount.process.signal(Signal::INT);
     let output = mount.wait();
     let own = format!("pid {}", std::process::id());
-    output
-        .expect(1, &["is in use by", &own, "Still mounted", "Not in", "file", "Ctrl-C once more gives up", "Given up"]);
+    output.expect(
+        1,
+        &[
+            "is in use by",
+            &own,
+            "Still mounted",
+            "Not yet written back",
+            "file",
+            "Press Ctrl-C again to give up",
+            "Given up",
+        ],
+    );
     // No dead mount stays behind, and the next mount has everything.
     drop(file);
     assert!(fs::read_dir(&mountpoint).unwrap().next().is_none());
@@ -62,7 +72,7 @@ fn terminate_unmounts_a_busy_volume_too() {
     let mut file = fs::File::create(mountpoint.join("file")).unwrap();
     file.write_all(b"kept").unwrap();
     mount.process.signal(Signal::TERM);
-    mount.wait().expect(0, &["is in use by", "unmounting all the same"]);
+    mount.wait().expect(0, &["is in use by", "unmounting anyway"]);
     file.write_all(b"late").unwrap_err();
     assert_eq!(fs::read(source.join("file")).unwrap(), b"kept");
 }

@@ -32,14 +32,14 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
     let other = other.to_str().unwrap();
     let mount = scratch.mount(&source, &mountpoint, &[]);
     let pid = format!("pid {}", mount.process.0.id());
-    for (path, words) in [(&source, "is mounted already, at"), (&child, "lies in"), (&parent, "contains")] {
+    for (path, words) in [(&source, "is already mounted at"), (&child, "is inside"), (&parent, "contains")] {
         let refused = scratch.run(["mount", path.to_str().unwrap(), other]);
         refused.expect(3, &[words, &pid, mountpoint.to_str().unwrap(), "slackwater umount"]);
     }
     // The place is taken too.
     let apart = scratch.dir("apart", 0o755);
     let taken = ["mount", apart.to_str().unwrap(), mountpoint.to_str().unwrap()];
-    scratch.run(taken).expect(3, &["is a mount point already", "fuse.slackwater"]);
+    scratch.run(taken).expect(3, &["is already a mount point", "fuse.slackwater"]);
     // On the mount itself the source would be hidden.
     let on_itself = mountpoint.join("child");
     scratch
@@ -77,7 +77,7 @@ fn a_bind_mount_of_a_part_of_a_source_is_refused() {
     let paths = [bound.clone(), bound.join("part")];
     let first = scratch.mount(&source, &mountpoint, &[]);
     for path in &paths {
-        scratch.run([Path::new("mount"), path, &other]).expect(3, &["lies in", mountpoint.to_str().unwrap()]);
+        scratch.run([Path::new("mount"), path, &other]).expect(3, &["is inside", mountpoint.to_str().unwrap()]);
     }
     scratch.umount(&mountpoint);
     drop(first);
@@ -107,7 +107,7 @@ fn what_a_dead_mount_left_comes_in_before_a_parent_or_child_of_its_source_is_mou
         dying.kill();
         drop(dying);
         let mut next = scratch.mount(&second, &second_point, &["--dirty-expire", "1h"]);
-        assert_eq!(next.said("died with data that is not in it yet: bringing it in"), 1);
+        assert_eq!(next.said("died with unwritten data: writing it back"), 1);
         assert!(fs::read(second_point.join(name)).unwrap() == old, "it was brought in first");
         let file = fs::File::create(second_point.join(name)).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
@@ -160,7 +160,7 @@ fn another_file_system_on_the_same_device_is_another_source() {
             let words =
                 ["mount", path, mountpoint.to_str().unwrap(), "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
             scratch.run(words).expect(1, &["of another source"]);
-            scratch.run(&words[..5]).expect(1, &["not in it yet", "is another directory since"]);
+            scratch.run(&words[..5]).expect(1, &["unwritten", "is a different directory now"]);
             assert_eq!(fs::read(source.join("file")).unwrap(), b"as it was");
         } else {
             needs::skip("another test has taken the loop device meanwhile");
@@ -230,14 +230,14 @@ fn an_arena_of_a_source_that_was_mounted_anew_is_refused_with_what_to_do() {
     let arena = arena.to_str().unwrap();
     let words = ["mount", "--arena", arena, source.to_str().unwrap(), mountpoint.to_str().unwrap()];
     let away = format!("mv {arena} {arena}.bad");
-    scratch.run(words).expect(1, &["of another source", "mounted anew", &away]);
+    scratch.run(words).expect(1, &["of another source", "remounted", &away]);
     let elsewhere = scratch.arena("elsewhere");
     let mut words = words;
     words[2] = elsewhere.to_str().unwrap();
-    scratch.run(words).expect(1, &["296 KiB not in it yet", "mounted anew", &away]);
+    scratch.run(words).expect(1, &["296 KiB unwritten", "remounted", &away]);
     // Nothing is lost: where the right one is back, it gets its data.
     wait_until("nobody is in it", || unmount(&source, UnmountFlags::empty()).is_ok());
-    scratch.run(words).expect(1, &["not in it yet", &format!("--arena {arena} first"), &away]);
+    scratch.run(words).expect(1, &["unwritten", &format!("--arena {arena} first"), &away]);
     let second = scratch.mount(&source, &mountpoint, &[]);
     assert!(fs::read(source.join("file")).unwrap() == bytes(7, 300_000));
     scratch.umount(&mountpoint);
@@ -303,9 +303,9 @@ fn a_mount_waits_for_the_flush_after_an_umount2_of_the_one_before() {
     let mut line = String::new();
     // Closed after one line: what it says later is nobody's, and stops nothing.
     BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("waiting until it is free") && line.contains("is mounted already"), "{line}");
+    assert!(line.contains("waiting until it is free") && line.contains("is already mounted"), "{line}");
     held.release();
-    first.wait().expect(0, &["everything is in"]);
+    first.wait().expect(0, &["everything is written back"]);
     wait_until("the second is mounted", || fs::read(other.join("file")).is_ok_and(|found| found == bytes(1, 1 << 20)));
     scratch.umount(&other);
     assert_eq!(second.wait().code(), Some(0));

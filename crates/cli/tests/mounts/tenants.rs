@@ -199,7 +199,7 @@ fn p04_the_data_of_a_removed_cgroup_arrives_and_delays_no_unmount() {
         // Who comes later writes to the same file.
         File::options().write(true).open(mountpoint.join("a")).unwrap().write_all_at(&bytes(1, 100_000), 0).unwrap();
         scratch.umount(&mountpoint);
-        mount.wait().expect(0, &["everything is in"]);
+        mount.wait().expect(0, &["everything is written back"]);
         let found = fs::read(source.join("a")).unwrap();
         assert_eq!(found.len(), 2 << 20);
         assert!(found[..100_000] == bytes(1, 100_000) && found[100_000..].iter().all(|byte| *byte == 0));
@@ -248,7 +248,7 @@ fn status_has_the_figures_of_each_tenant_and_prints_any_name() {
     scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
     wait_until("nothing of it is left", || status_of(&scratch, &mountpoint, &cgroup.path).is_none());
     scratch.umount(&mountpoint);
-    mount.wait().expect(0, &["everything is in"]);
+    mount.wait().expect(0, &["everything is written back"]);
     assert_eq!(fs::metadata(source.join("a")).unwrap().len(), 2 << 20);
 }
 
@@ -261,18 +261,18 @@ fn a_limit_may_name_the_directory_of_a_cgroup_or_one_to_come_and_none_that_canno
         let (source, mountpoint) = scratch.pair("a");
         let words = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--tenant-by", "cgroup"];
         let nobody = scratch.run([&words[..], &["--tenant-limit", "/a/../b=1MiB"]].concat());
-        nobody.expect(2, &["nobody can be in the cgroup \"/a/../b\"", "without `..`"]);
+        nobody.expect(2, &["is not a usable cgroup", "without `..`"]);
 
         let limits = [format!("{}=16MiB", cgroup.directory.display()), format!("{}-to-come=1MiB", cgroup.path)];
         let more = ["--tenant-by", "cgroup", "--tenant-limit", &limits[0], "--tenant-limit", &limits[1]];
         let mut mount = scratch.mount(&source, &mountpoint, &more);
-        wait_until("it warns", || mount.said("there is no such cgroup now") == 1 && mount.said("-to-come") == 1);
+        wait_until("it warns", || mount.said("this cgroup does not exist yet") == 1 && mount.said("-to-come") == 1);
         let mut dd = cgroup.command("dd", &["if=/dev/zero", "bs=64K", "count=1"]);
         assert!(Process::spawn(dd.arg(format!("of={}", mountpoint.join("a").display()))).wait().success());
         let tenant = status_of(&scratch, &mountpoint, &cgroup.path).unwrap();
         assert_eq!(tenant["limit_bytes"], 16 << 20, "{tenant}");
         scratch.umount(&mountpoint);
-        mount.wait().expect(0, &["everything is in"]);
+        mount.wait().expect(0, &["everything is written back"]);
     }
 }
 
@@ -331,7 +331,7 @@ fn what_stays_out_of_the_cache_is_brought_to_the_source_at_once() {
         fs::write(mountpoint.join("a"), bytes(3, 100_000)).unwrap();
         wait_until("it is in the source", || fs::read(source.join("a")).is_ok_and(|read| read == bytes(3, 100_000)));
         scratch.umount(&mountpoint);
-        mount.wait().expect(0, &["everything is in"]);
+        mount.wait().expect(0, &["everything is written back"]);
     }
 }
 

@@ -100,7 +100,7 @@ fn top_has_the_figures_of_tenants_and_their_rates() {
         looked.unwrap();
     });
     scratch.umount(&mountpoint);
-    mount.wait().expect(0, &["everything is in"]);
+    mount.wait().expect(0, &["everything is written back"]);
     assert_eq!(fs::metadata(source.join("a")).unwrap().len(), 2 << 20);
 }
 

@@ -74,7 +74,7 @@ fn without_fusermount3_a_user_is_told_and_loses_nothing() {
         ended
         echo $(cat source/file)
     "#;
-    let words = ["there is no fusermount3", "install fuse3, or become root", "fusermount3 is missing", "one two"];
+    let words = ["cannot find fusermount3", "install fuse3, or become root", "fusermount3 is missing", "one two"];
     sandbox.run_as_nobody(script).expect(0, &words);
 }
 
@@ -97,7 +97,7 @@ fn what_a_user_may_not_mount_is_refused_with_the_reason_and_nothing_is_left() {
     "#;
     let words = [
         "user_allow_other",
-        "the mount point must be yours",
+        "you must own the mount point",
         "no permission to open the source closed",
         "no permission to open the mount point closed/mount",
         "Nothing is mounted",

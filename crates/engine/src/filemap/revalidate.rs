@@ -75,10 +75,10 @@ impl SuperBlock {
         if !inode.has_clean_data() {
             self.changed_underneath.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(),
-                "changed by somebody else while dirty here: what is here goes over it");
+                "changed in the backend while dirty here: the dirty data is written over the change");
             return Ok(());
         }
-        tracing::debug!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(), "changed by somebody else");
+        tracing::debug!(target: "slackwater::revalidate", volume = self.name(), id = %inode.id(), "changed in the backend");
         inode.adopt_size(attr.size_bytes);
         inode.set_mtime(attr.mtime);
         drop_pages(inode, PageIndex(0)..PageIndex(u64::MAX));

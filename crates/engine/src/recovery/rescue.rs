@@ -44,7 +44,7 @@ impl SuperBlock {
         let name = file.finish(record.size_bytes, record.uid, record.gid)?;
         let bytes = pages.len() as u64 * PAGE_BYTES;
         tracing::warn!(target: "slackwater::recovery", volume = self.name(), %id, bytes, ?from, file = ?name,
-            "somebody else changed or removed a file that had data here: the data is in a file of its own");
+            "a file with unwritten data was changed or removed in the backend: its data is in a file of its own");
         Ok(Some(Rescued { id, from, name, bytes }))
     }
 }

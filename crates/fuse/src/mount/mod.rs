@@ -82,7 +82,7 @@ pub enum MountError {
         errno: Errno,
     },
     /// An option has a character that the kernel would take for the end of it.
-    #[error("`{0}` has a comma or a NUL")]
+    #[error("`{0}` contains a comma or a NUL")]
     BadOption(String),
     /// Other users than root need the program.
     #[error("fusermount3 is missing: install fuse3, or mount as root")]

@@ -20,7 +20,7 @@ pub enum MountVolumeError {
     #[error(transparent)]
     Mount(#[from] mount::MountError),
     /// The device.
-    #[error("the FUSE device: {0}")]
+    #[error("error of the FUSE device: {0}")]
     Device(Errno),
     /// The kernel.
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub enum MountedError {
         holders: Vec<Holder>,
     },
     /// Data could not be written back in time. Nothing is lost.
-    #[error("deadline passed with {dirty_bytes} bytes not in the backend; the volume stays mounted")]
+    #[error("the deadline passed with {dirty_bytes} bytes not written back; the volume stays mounted")]
     Deadline {
         /// Bytes that are not in the backend.
         dirty_bytes: u64,
@@ -56,7 +56,7 @@ pub enum MountedError {
         cause: Option<ErrorKind>,
     },
     /// Gone by force, and not all data could be written back before. Nothing is lost: the engine has the rest.
-    #[error("unmounted by force with {dirty_bytes} bytes not in the backend")]
+    #[error("unmounted by force with {dirty_bytes} bytes not written back")]
     Left {
         /// Bytes that are not in the backend.
         dirty_bytes: u64,
@@ -76,7 +76,7 @@ pub enum MountedError {
     #[error(transparent)]
     File(#[from] FileError),
     /// Pages of shared mappings.
-    #[error("pages of shared mappings: {0}")]
+    #[error("cannot write back pages of shared mappings: {0}")]
     Mapped(Errno),
 }
 

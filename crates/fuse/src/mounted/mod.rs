@@ -220,7 +220,7 @@ impl MountedVolume {
             match self.flush_and_detach(request, deadline, progress) {
                 Err(error) if request.force => {
                     let mountpoint = self.mountpoint.printable();
-                    tracing::warn!(%mountpoint, %error, "unmounting without the rest of the flush");
+                    tracing::warn!(%mountpoint, %error, "unmounting before the flush is complete");
                     self.abort();
                 }
                 detached => detached?,
@@ -252,7 +252,7 @@ impl MountedVolume {
     pub fn abort(&self) {
         self.volume.set_refusing(true);
         if let Err(error) = self.detach(true) {
-            tracing::warn!(%error, "the mount cannot be detached");
+            tracing::warn!(%error, "cannot detach the mount");
         }
     }
 
@@ -386,7 +386,7 @@ impl MountedVolume {
                         && !self.is_aborted()
                         && let Err(error) = abort_connection(minor(self.dev))
                     {
-                        tracing::warn!(%error, "the connection cannot be aborted");
+                        tracing::warn!(%error, "cannot abort the connection");
                     }
                     return Ok(());
                 }

@@ -70,7 +70,7 @@ fn is_coherent(probe: &ProbeFile, session: &Session, mountpoint: &Path) -> bool 
     let name = probe.name().to_owned();
     session.notifier().queue(Notification::InvalEntry { parent: ROOT_ID, name });
     outcome.unwrap_or_else(|error| {
-        tracing::warn!(%error, "how the kernel's cache works cannot be tried out: readers go around it");
+        tracing::warn!(%error, "cannot test how the kernel's cache behaves: readers bypass it");
         false
     })
 }

@@ -74,16 +74,16 @@ impl Default for PoolOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The epoll set.
-    #[error("the epoll set: {0}")]
+    #[error("cannot use the epoll set: {0}")]
     Epoll(Errno),
     /// Memory for requests.
-    #[error("memory for requests: {0}")]
+    #[error("cannot allocate memory for requests: {0}")]
     Memory(Errno),
     /// A thread.
-    #[error("no thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// As many threads as allowed.
-    #[error("the pool has all the threads that it may have")]
+    #[error("the pool has reached its maximum number of threads")]
     Full,
 }
 
@@ -218,7 +218,7 @@ impl Core {
         match self.start_thread(is_reserved) {
             Ok(()) => true,
             Err(error) if others > 0 => {
-                tracing::warn!(%error, others, "a thread blocks and no other takes its place");
+                tracing::warn!(%error, others, "cannot start a thread to replace a blocked one");
                 true
             }
             Err(_) => {

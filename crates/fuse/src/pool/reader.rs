@@ -57,7 +57,7 @@ impl Reader {
     /// Serves until the pool closes, or this thread is one too many. Not even a panic of our own ends it.
     pub(super) fn run(mut self) {
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
-            tracing::error!("a reading thread panicked outside of any handler, and goes on");
+            tracing::error!("a reader thread panicked outside any handler; it continues");
         }
         self.core.threads.fetch_sub(1, Ordering::Relaxed);
     }
@@ -120,7 +120,7 @@ impl Reader {
                 }
                 Err(Errno::CONNABORTED) => Ended::Aborted,
                 Err(errno) => {
-                    tracing::error!(%errno, "the FUSE device cannot be read");
+                    tracing::error!(%errno, "cannot read the FUSE device");
                     Ended::Failed(errno)
                 }
             };

@@ -19,7 +19,7 @@ const CUSTOMARY: &str = "/sys/fs/cgroup";
 pub enum CgroupNameError {
     /// It is in a hierarchy of v1 that has another controller than memory.
     #[error(
-        "{mountpoint} is a hierarchy that tells no tenants apart; write the cgroup as /proc/PID/cgroup has it, in the line \
+        "{mountpoint} is a hierarchy without the memory controller; write the cgroup as in /proc/PID/cgroup, on the line \
          that begins with 0:: or has `memory`"
     )]
     OtherHierarchy {
@@ -27,13 +27,13 @@ pub enum CgroupNameError {
         mountpoint: PathBuf,
     },
     /// There are two cgroups of which it is a name.
-    #[error("that is a cgroup and the directory of another one; for the second write {meant:?}")]
+    #[error("it names a cgroup and is also the directory of another one; for the second, write {meant:?}")]
     Ambiguous {
         /// The one whose directory it is.
         meant: PathBuf,
     },
     /// It is a directory beside the mounts.
-    #[error("no cgroup hierarchy is mounted there; write the cgroup as /proc/PID/cgroup has it, such as /containers/a")]
+    #[error("no cgroup hierarchy is mounted there; write the cgroup as in /proc/PID/cgroup, such as /containers/a")]
     BesideMounts,
     /// It is not below what is mounted here, or not written plainly.
     #[error("only cgroups below {shown} can be seen from here; write the path of one of them, without `..`")]
@@ -76,7 +76,7 @@ pub(super) fn path_of(
 
 pub(super) fn warn_if_absent(path: &Path, layout: &Layout) {
     if !layout.has(path) {
-        tracing::warn!(cgroup = ?path, "there is no such cgroup now: what is configured for it holds once there is");
+        tracing::warn!(cgroup = ?path, "this cgroup does not exist yet: its settings apply once it does");
     }
 }
 

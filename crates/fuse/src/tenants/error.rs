@@ -38,7 +38,7 @@ pub enum TenantsError {
     )]
     NoCgroups,
     /// What is configured would be for nobody.
-    #[error("{tenant} is no tenant; with --tenant-by {by} a tenant is written {example}", example = by.example())]
+    #[error("{tenant} is not a tenant; with --tenant-by {by}, a tenant is written as {example}", example = by.example())]
     NoSuchTenant {
         /// What makes a tenant.
         by: TenantBy,
@@ -46,7 +46,7 @@ pub enum TenantsError {
         tenant: PathBuf,
     },
     /// A cgroup in which nobody can be.
-    #[error("nobody can be in the cgroup {name:?}: {source}")]
+    #[error("{name:?} is not a usable cgroup: {source}")]
     NoSuchCgroup {
         /// As it was written.
         name: PathBuf,
@@ -62,9 +62,9 @@ pub(super) enum LookupError {
     #[error("the thread is gone")]
     Gone,
     /// The directory that `/proc` names is another than that of the thread's cgroup, or is removed by now.
-    #[error("it moves from cgroup to cgroup, or something is mounted over the hierarchy")]
+    #[error("it is moving between cgroups, or something is mounted over the hierarchy")]
     Moved,
-    #[error("no descriptor for the thread: {0}")]
+    #[error("cannot open a descriptor for the thread: {0}")]
     Descriptor(Errno),
     #[error("/proc/{tid}/cgroup: {source}")]
     Proc { tid: u32, source: io::Error },
@@ -72,7 +72,7 @@ pub(super) enum LookupError {
     Outside { path: PathBuf, mountpoint: PathBuf },
     #[error("cgroup directory {directory}: {source}")]
     Directory { directory: PathBuf, source: Errno },
-    #[error("it has no cgroup in a hierarchy that is mounted")]
+    #[error("it has no cgroup in a mounted hierarchy")]
     Nowhere,
 }
 

@@ -64,7 +64,7 @@ impl Limits {
             Err(error) => error.to_string(),
         };
         if !self.has_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{}: {problem}; taken as no limit, here and wherever it happens again", file.printable());
+            tracing::warn!("{}: {problem}; treated as no limit, here and in later cases", file.printable());
         }
         Some(None)
     }

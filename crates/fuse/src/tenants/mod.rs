@@ -118,7 +118,7 @@ impl fmt::Display for TenantBy {
 
 /// A word that names no [`TenantBy`].
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`{0}` is none of cgroup, uid and volume")]
+#[error("`{0}` is not one of cgroup, uid and volume")]
 pub struct ParseTenantByError(String);
 
 impl FromStr for TenantBy {

@@ -35,7 +35,7 @@ fn a_word_names_what_makes_a_tenant() {
         assert_eq!(by.to_string().parse(), Ok(by));
     }
     let refusal = "Uid".parse::<TenantBy>().unwrap_err().to_string();
-    assert_eq!(refusal, "`Uid` is none of cgroup, uid and volume");
+    assert_eq!(refusal, "`Uid` is not one of cgroup, uid and volume");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
         assert!(refusal.contains(tenant) && refusal.contains("uid:1000"), "{refusal}");
     }
     for tenant in ["/a", "uid:1", "Volume"] {
-        assert!(refusal(TenantBy::Volume, tenant).unwrap().contains("is written volume"));
+        assert!(refusal(TenantBy::Volume, tenant).unwrap().contains("is written as volume"));
     }
     for tenant in ["a/b", "uid:1000", "volume"] {
         // Whether cgroups are there is not asked before.

@@ -98,7 +98,7 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.printable())))?;
         Self::parse(&text).map_err(|error| {
-            Failure::usage(format!("the configuration {} is wrong: {}", path.printable(), error.trim_end()))
+            Failure::usage(format!("invalid configuration {}: {}", path.printable(), error.trim_end()))
         })
     }
 
@@ -107,7 +107,7 @@ impl Config {
         for (name, volume) in &config.volumes {
             for (key, path) in [("source", &volume.source), ("mountpoint", &volume.mountpoint)] {
                 if !path.is_absolute() {
-                    return Err(format!("volumes.{name}.{key}: {} is not absolute", path.printable()));
+                    return Err(format!("volumes.{name}.{key}: {} is not an absolute path", path.printable()));
                 }
             }
         }
@@ -243,7 +243,7 @@ mod tests {
             ("[tenants.\"/a\"]\nlimits = \"1MiB\"", ["line 2", "limits"]),
             ("[volumes.web]\nsource = \"/a\"", ["line 1", "mountpoint"]),
             ("[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\nread_only = true", ["line 4", "read_only"]),
-            ("[volumes.web]\nsource = \"a\"\nmountpoint = \"/b\"", ["volumes.web.source", "not absolute"]),
+            ("[volumes.web]\nsource = \"a\"\nmountpoint = \"/b\"", ["volumes.web.source", "not an absolute path"]),
             ("[volumes.\"a/b\"]\nsource = \"/a\"\nmountpoint = \"/b\"", ["a/b", "letters"]),
             ("cache = \"1GiB", ["line 1", "cache"]),
         ] {

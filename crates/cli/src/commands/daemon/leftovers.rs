@@ -122,12 +122,12 @@ impl Leftovers {
         };
         match brought() {
             Ok(()) => {
-                errln!("Brought in {} of {}.", size::text(left.bytes), source.printable());
+                errln!("Wrote back {} of {}.", size::text(left.bytes), source.printable());
                 found.remove();
             }
             Err(error) => {
-                errln!("{} of {} are in the arena alone: {error}", size::text(left.bytes), source.printable());
-                errln!("  They are kept there; mount it again when the cause is gone.");
+                errln!("Cannot write back {} of {}: {error}", size::text(left.bytes), source.printable());
+                errln!("  The data is kept in the arena; mount the source again when the cause is gone.");
             }
         }
         self.bringing_in().remove(&entry.identity);
@@ -150,10 +150,14 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
         }
         match detach(mountpoint) {
             Ok(()) => {
-                errln!("{} was mounted by a daemon that died (pid {}): freed.", mountpoint.printable(), found.entry.pid)
+                errln!(
+                    "Freed {}, the mount point of a daemon that died (pid {}).",
+                    mountpoint.printable(),
+                    found.entry.pid
+                )
             }
             Err(error) => {
-                errln!("{} was mounted by a daemon that died, and cannot be freed: {error}", mountpoint.printable())
+                errln!("Cannot free {}, the mount point of a daemon that died: {error}", mountpoint.printable())
             }
         }
     }
@@ -174,6 +178,6 @@ pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Aren
         return Ok(None);
     }
     let (bytes, volumes) = (size::text(left.bytes()), left.volumes.len());
-    errln!("A daemon died with {bytes} of {volumes} volumes not in their sources yet: taking its cache over as it is.");
+    errln!("A daemon died with {bytes} of {volumes} volumes unwritten: taking over its cache.");
     Ok(Some((arena, survivors, left)))
 }

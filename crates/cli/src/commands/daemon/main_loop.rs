@@ -101,7 +101,9 @@ impl MainLoop {
                 }
                 Ok(Event::Tried(_)) => {
                     meter = None;
-                    errln!("The daemon goes on for what is still mounted, and mounts nothing more; nothing is lost.");
+                    errln!(
+                        "The daemon keeps serving the volumes that are still mounted, and mounts no others; nothing is lost."
+                    );
                     if escalation.failed() {
                         explain(volumes);
                     }
@@ -143,14 +145,14 @@ fn end(volumes: &Arc<Volumes>, insist: bool, tried: Sender<Event>) {
 }
 
 fn explain(volumes: &Volumes) {
-    errln!("Not in the sources yet: {}", size::text(volumes.figures().0));
+    errln!("Unwritten: {}", size::text(volumes.figures().0));
     for (name, session) in volumes.sessions() {
         let bytes = session.figures().0;
         errln!("  {:>10}  {name} ({})", size::text(bytes), session.entry.source.path.printable());
     }
-    errln!("Giving up leaves it in {}, and the next daemon here brings it in;", volumes.shared.arena.printable());
-    errln!("it is lost if the machine restarts before. Programs with open files get errors.");
-    errln!("Ctrl-C once more gives up.");
+    errln!("Giving up leaves it in {}; the next daemon here writes it back.", volumes.shared.arena.printable());
+    errln!("It is lost if the machine restarts before that. Programs with open files get errors.");
+    errln!("Press Ctrl-C again to give up.");
 }
 
 /// Ends the daemon as a crash would, but without dead mounts. The entries stay and say where the data is.
@@ -160,7 +162,7 @@ pub(super) fn end_with_data_left(volumes: &Volumes, end: End) -> ! {
         End::Left | End::Flushed => ("Ended by force", Reason::Left),
     };
     let (left, arena) = (size::text(volumes.figures().0), volumes.shared.arena.printable());
-    errln!("{what}: {left} are not in their sources. They are kept in {arena}: the next daemon writes them back.");
+    errln!("{what}: {left} not written back. The data is kept in {arena}; the next daemon writes it back.");
     let sources: Vec<_> = volumes.sessions().iter().map(|(_, session)| session.entry.source.id.dev).collect();
     early_exit::exit_now(reason, &sources)
 }

@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot(), || true)).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
-        .map_err(|error| Failure::failed(format!("cannot answer at {}: {error}", socket_path.printable())))?;
+        .map_err(|error| Failure::failed(format!("cannot listen at {}: {error}", socket_path.printable())))?;
 
     let configured: Vec<MountRequest> = config.mounts().collect();
     let mounted = startup::mount_volumes(&volumes, &engine, &configured, dead)
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     if let Some(metrics) = &metrics {
         outln!("Metrics: http://{}/metrics", metrics.address());
     }
-    outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
+    outln!("Stop it with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
 
     let end = main_loop.keep(&volumes);
     volumes.shared.events.end();
@@ -131,9 +131,9 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     }
     drop((listens, metrics));
     if remove_if_empty(&engine, &volumes.shared.left, &arena_path)? {
-        outln!("Ended: everything is in the sources.");
+        outln!("Ended: everything is written back.");
     } else {
-        errln!("Ended; what a daemon that died has left stays in {}.", arena_path.printable());
+        errln!("Ended; data that an earlier daemon left stays in {}.", arena_path.printable());
     }
     drop(socket);
     Ok(ExitCode::SUCCESS)
@@ -187,7 +187,7 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
     config.metrics = arguments.metrics.or(config.metrics);
     if let Some(bytes) = config.cache.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
         let what = format!("a cache of {} is too small", size::text(bytes));
-        return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
+        return Err(Failure::usage(what).advise(format!("use at least {}", size::text(CACHE_BYTES_MIN))));
     }
     Ok(config)
 }

@@ -48,7 +48,7 @@ impl Responder {
                 volumes.shared.events.follow(progress);
                 Ok(Reply::Done)
             }
-            (None, _) => Err(Failure::usage("which volume? the request names none")),
+            (None, _) => Err(Failure::usage("the request names no volume")),
             (Some(name), request) => {
                 let session = volumes.find(name)?;
                 let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);

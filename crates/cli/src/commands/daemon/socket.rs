@@ -39,7 +39,7 @@ impl Socket {
         let shown = path.printable();
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::failed(format!("cannot {what} {shown}: {error}"))
-                .advise("choose another place with --socket PATH, in a directory that you may write and others may not")
+                .advise("choose another --socket PATH, in a directory that only you can write to")
         };
         let lock = take(lock, path)?;
         match fs::symlink_metadata(path) {
@@ -47,15 +47,15 @@ impl Socket {
                 if client::is_anyone_at(path) {
                     return Err(taken("", path));
                 }
-                errln!("The daemon that listened at {shown} has died: taking its place.");
+                errln!("The daemon that listened at {shown} died: taking over its socket.");
                 fs::remove_file(path).map_err(|error| failed("remove the old socket", &error))?;
             }
             Ok(_) => {
-                return Err(Failure::failed(format!("{shown} is there and no socket of yours"))
-                    .advise(format!("look at what it is (ls -l {}), or choose another --socket", shell::word(path))));
+                return Err(Failure::failed(format!("{shown} exists and is not a socket of yours"))
+                    .advise(format!("check what it is (ls -l {}), or choose another --socket", shell::word(path))));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("look at", &error)),
+            Err(error) => return Err(failed("access", &error)),
         }
         // K2: no other thread makes files yet.
         let before = umask(Mode::from_raw_mode(0o177));
@@ -88,8 +88,8 @@ impl Drop for Socket {
 pub(crate) fn name_of(socket: &Path) -> Result<String, Failure> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     let status = fs::metadata(dir).map_err(|error| {
-        let failure = Failure::failed(format!("cannot look at {}: {error}", dir.printable()));
-        failure.advise("make its directory first, or choose another with --socket PATH")
+        let failure = Failure::failed(format!("cannot access {}: {error}", dir.printable()));
+        failure.advise("create the directory first, or choose another --socket PATH")
     })?;
     let name = socket.file_name().unwrap_or_default().to_string_lossy();
     Ok(format!("daemon-{:x}-{:x}-{name}", status.dev(), status.ino()))
@@ -132,8 +132,8 @@ fn gid_of(group: &str) -> Result<Gid, Failure> {
         })
     };
     let unknown = || {
-        Failure::usage(format!("there is no group called {group} in /etc/group"))
-            .advise("name one that is there, or give its number")
+        Failure::usage(format!("no group named {group} in /etc/group"))
+            .advise("name an existing group, or give its number")
     };
     group.parse().ok().or_else(named).map(Gid::from_raw).ok_or_else(unknown)
 }
@@ -174,7 +174,7 @@ mod tests {
         let dir = dir("bad");
         fs::write(dir.join("file"), "x").unwrap();
         let lock = dir.join("lock");
-        assert!(Socket::listen(&dir.join("file"), &lock, None).map(drop).unwrap_err().what.contains("no socket"));
+        assert!(Socket::listen(&dir.join("file"), &lock, None).map(drop).unwrap_err().what.contains("not a socket"));
         assert_eq!(fs::read(dir.join("file")).unwrap(), b"x");
         assert!(name_of(&dir.join("none/s")).unwrap_err().to_string().contains("directory"));
         let group = Socket::listen(&dir.join("s"), &lock, Some("no-such-group")).map(drop).unwrap_err();

@@ -64,7 +64,7 @@ pub(super) fn mount_volumes(
             Ok(is_mounted) => mounted += usize::from(is_mounted),
             Err(RecvTimeoutError::Disconnected) => return Ok(mounted),
             Err(RecvTimeoutError::Timeout) => {
-                errln!("Some sources have not answered yet; their volumes follow when they do.");
+                errln!("Some source directories do not answer yet; their volumes are mounted when they do.");
                 return Ok(mounted);
             }
         }

@@ -11,7 +11,7 @@ const LONGER: Duration = Duration::from_secs(30);
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
@@ -26,7 +26,7 @@ pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
         }
     });
     if let Err(error) = watched {
-        tracing::warn!(%error, "no thread to answer the watchdog");
+        tracing::warn!(%error, "cannot start the thread that answers the watchdog");
     }
 }
 

@@ -179,7 +179,9 @@ impl Volumes {
                 // What an earlier mount left may be in it: that is brought in first.
                 match volume.umount(UmountOptions::default()) {
                     Ok(()) => self.forget(name),
-                    Err(error) => tracing::error!(volume = name.as_str(), %error, "without a mount, and not ended"),
+                    Err(error) => {
+                        tracing::error!(volume = name.as_str(), %error, "the mount failed, and the volume cannot be ended")
+                    }
                 }
                 Err(failure)
             }
@@ -189,7 +191,7 @@ impl Volumes {
     /// Takes what has ended out of the namespace.
     fn forget(&self, name: &VolumeName) {
         if let Err(error) = self.shared.namespace.umount_lazily(name.path()) {
-            tracing::error!(volume = name.as_str(), %error, "it cannot be taken out of the namespace");
+            tracing::error!(volume = name.as_str(), %error, "cannot remove the volume from the namespace");
         }
     }
 
@@ -201,11 +203,11 @@ impl Volumes {
         if let Some(slot) = state.by_name.get(name) {
             let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
             return Err(Failure::busy(format!(
-                "{name} is the name of the volume at {}, of {}",
+                "the name {name} is taken by the volume at {}, of {}",
                 other.mountpoint.printable(),
                 other.source.path.printable()
             ))
-            .advise(format!("unmount that first (slackwater umount {word}), or use another --name")));
+            .advise(format!("unmount it first (slackwater umount {word}), or choose another --name")));
         }
         let mut others = state.by_name.values().map(Slot::entry);
         let in_the_way =
@@ -230,12 +232,12 @@ impl Volumes {
         match self.state().by_name.get(name) {
             Some(Slot::Mounted(volume)) => Ok(Arc::clone(&volume.session)),
             Some(Slot::Reserved(_)) => {
-                Err(Failure::busy(format!("{name} is just being mounted")).advise("try again when it is"))
+                Err(Failure::busy(format!("{name} is being mounted")).advise("try again once it is mounted"))
             }
             None => {
                 let shown: String = name.chars().take(100).flat_map(char::escape_default).collect();
-                Err(Failure::new(Reason::NotMounted, format!("there is no volume called {shown}"))
-                    .advise("slackwater ls lists those that there are"))
+                Err(Failure::new(Reason::NotMounted, format!("no volume is named {shown}"))
+                    .advise("slackwater ls lists the volumes"))
             }
         }
     }
@@ -252,7 +254,7 @@ impl Volumes {
     /// There is no such tenant here, or nothing called so to set.
     pub(crate) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
         let tenancy = self.shared.tenancy.as_ref().ok_or_else(|| {
-            Failure::usage("this daemon tells no tenants apart").advise("start it with tenant-by in its configuration")
+            Failure::usage("this daemon has no tenants").advise("set tenant-by in its configuration and restart it")
         })?;
         // A thread that panicked has changed one or none.
         let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +338,7 @@ impl Volumes {
                 move || volumes.bury(&name)
             };
             if let Err(error) = thread::Builder::new().name("sw-end".into()).spawn(bury) {
-                tracing::warn!(%error, "no thread: other ends wait for this one");
+                tracing::warn!(%error, "cannot start a thread: other volumes that end wait for this one");
                 self.bury(&name);
             }
         }
@@ -353,7 +355,7 @@ impl Volumes {
         drop(super_block);
         let text = match left {
             0 => String::new(),
-            left => format!("{} are in {} alone", size::text(left), self.shared.arena.printable()),
+            left => format!("{} unwritten, kept in {}", size::text(left), self.shared.arena.printable()),
         };
         self.forget(name);
         let ownership = self.state().by_name.get_mut(name).and_then(Slot::take_ownership);
@@ -397,7 +399,7 @@ impl Reservation<'_> {
 }
 
 fn ending() -> Failure {
-    Failure::busy("the daemon is ending").advise("start it again")
+    Failure::busy("the daemon is shutting down").advise("start it again")
 }
 
 impl Drop for Reservation<'_> {

@@ -38,6 +38,9 @@ impl Finding {
 
 type Survey = (&'static str, fn() -> Finding);
 
+/// The name of what a trial mount finds.
+const FUSE: &str = "FUSE";
+
 const LOOKS: [Survey; 13] = [
     ("kernel", look_at_kernel),
     ("/dev/fuse", look_at_fuse),
@@ -62,7 +65,7 @@ pub(crate) fn run() -> ExitCode {
     }
     if can_mount {
         for finding in look_at_features() {
-            can_mount &= show("FUSE", finding);
+            can_mount &= show(FUSE, finding);
         }
     }
     match can_mount {
@@ -75,9 +78,13 @@ pub(crate) fn run() -> ExitCode {
 fn show(name: &str, finding: Finding) -> bool {
     match finding {
         Finding::Good(text) => outln!("ok       {name}: {text}"),
-        Finding::Lost { what, lost } => outln!("missing  {name}: {what}\n           without it: {lost}"),
+        Finding::Lost { what, lost } => {
+            // What the kernel's FUSE lacks comes with the name of what that affects, other findings with a sentence.
+            let label = if name == FUSE { "affects" } else { "effect" };
+            outln!("missing  {name}: {what}\n           {label}: {lost}");
+        }
         Finding::Fatal(failure) => {
-            outln!("FATAL    {name}: {failure}\n           without it: nothing can be mounted");
+            outln!("FATAL    {name}: {failure}\n           effect: nothing can be mounted");
             return false;
         }
     }
@@ -90,17 +97,18 @@ pub(crate) fn check_fuse() -> Result<(), Failure> {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Failure::failed("there is no /dev/fuse")
+            return Err(Failure::failed("/dev/fuse does not exist")
                 .advise("load the module (modprobe fuse); a container needs --device /dev/fuse"));
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Err(denied(&error)
-                .advise("become root, or let users in: chmod 666 /dev/fuse; a container needs --device /dev/fuse"));
+            return Err(denied(&error).advise(
+                "become root, or give users access (chmod 666 /dev/fuse); a container needs --device /dev/fuse",
+            ));
         }
         Err(error) => return Err(denied(&error).advise("load the module: modprobe fuse")),
     }
     if !geteuid().is_root() && helper().is_none() {
-        return Err(Failure::failed("there is no fusermount3, which mounts for those who are not root")
+        return Err(Failure::failed("cannot find fusermount3, which users other than root need to mount")
             .advise("install fuse3, or become root"));
     }
     Ok(())
@@ -114,31 +122,34 @@ fn helper() -> Option<std::path::PathBuf> {
 
 fn look_at_kernel() -> Finding {
     let Some(running) = Version::running() else {
-        return Finding::lost("its version cannot be told", "whether this kernel is new enough is not checked");
+        return Finding::lost(
+            "cannot determine its version",
+            "Slackwater does not check whether this kernel is new enough",
+        );
     };
     match kernel::check(Some(running)) {
         Err(failure) => Finding::Fatal(failure),
         Ok(()) if running < kernel::TESTED => Finding::lost(
-            format!("Linux {running} is not what releases are tested on ({})", kernel::TESTED),
-            "each mount tries out whether cached readers could miss a write; if so, reads go around the kernel's cache: slower",
+            format!("Linux {running} is older than the version that releases are tested on ({})", kernel::TESTED),
+            "each mount tests whether cached readers could miss a write; if so, reads bypass the kernel's cache and are slower",
         ),
         Ok(()) => Finding::Good(format!("Linux {running} (needs {}, tested on {})", kernel::FLOOR, kernel::TESTED)),
     }
 }
 
 fn look_at_fuse() -> Finding {
-    check_fuse().map_or_else(Finding::Fatal, |()| Finding::Good("it opens".into()))
+    check_fuse().map_or_else(Finding::Fatal, |()| Finding::Good("can be opened".into()))
 }
 
 fn look_at_helper() -> Finding {
     match helper() {
         Some(path) => Finding::Good(path.printable().to_string()),
-        None => Finding::lost("it is not in PATH (package fuse3)", "only root can mount"),
+        None => Finding::lost("not in PATH (package fuse3)", "only root can mount"),
     }
 }
 
 fn look_at_shm() -> Finding {
-    let lost = "the cache needs --arena FILE on another tmpfs";
+    let lost = "a mount needs --arena FILE on another tmpfs";
     match rustix::fs::statvfs("/dev/shm") {
         Err(errno) => Finding::lost(format!("no /dev/shm: {}", io::Error::from(errno)), lost),
         Ok(room) => {
@@ -154,7 +165,7 @@ fn look_at_memory() -> Finding {
     let text = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size::text);
     let cgroup = limits.cgroup_bytes.filter(|bytes| limits.machine_bytes.is_none_or(|machine| *bytes < machine));
     match limits.machine_bytes {
-        None => Finding::lost("/proc/meminfo cannot be read", "a cache larger than the memory is not refused"),
+        None => Finding::lost("cannot read /proc/meminfo", "a cache larger than the memory is not refused"),
         machine => Finding::Good(match cgroup {
             Some(_) => format!("{}, and {} for this cgroup", text(machine), text(cgroup)),
             None => format!("{}, no smaller limit for this cgroup", text(machine)),
@@ -167,7 +178,7 @@ fn look_at_memlock() -> Finding {
         None => Finding::Good("no limit".into()),
         Some(bytes) => Finding::lost(
             format!("limited to {}", size::text(bytes)),
-            "the cache may be swapped out where there is swap: slower, nothing else",
+            "with swap space, the cache may be swapped out, which makes it slower",
         ),
     }
 }
@@ -178,7 +189,7 @@ fn look_at_io_flusher() -> Finding {
         Ok(()) => Finding::Good("PR_SET_IO_FLUSHER is allowed".into()),
         Err(errno) => Finding::lost(
             format!("PR_SET_IO_FLUSHER needs CAP_SYS_RESOURCE: {}", io::Error::from(errno)),
-            "where memory is all but used up, what the flush needs of it may have to wait for the flush",
+            "when memory is nearly exhausted, a flush may have to wait for memory that only it can free",
         ),
     }
 }
@@ -186,32 +197,34 @@ fn look_at_io_flusher() -> Finding {
 /// The cache asks for huge pages after it was filled.
 fn look_at_collapse() -> Finding {
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
-    let lost = "the cache is of small pages: a few percent slower";
+    let lost = "the cache uses small pages and is a few percent slower";
     match enabled {
         _ if Version::running().is_some_and(|running| running < Version::new(6, 1)) => {
             Finding::lost("MADV_COLLAPSE needs Linux 6.1", lost)
         }
-        enabled if enabled.is_empty() => Finding::lost("this kernel has none for memory files (MADV_COLLAPSE)", lost),
+        enabled if enabled.is_empty() => {
+            Finding::lost("this kernel does not support them for memory files (MADV_COLLAPSE)", lost)
+        }
         enabled if enabled.contains("[deny]") => {
             Finding::lost("denied by /sys/kernel/mm/transparent_hugepage/shmem_enabled", lost)
         }
-        _ => Finding::Good("MADV_COLLAPSE is there".into()),
+        _ => Finding::Good("MADV_COLLAPSE is available".into()),
     }
 }
 
 fn look_at_openat2() -> Finding {
     match openat2(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
-        Ok(_) => Finding::Good("it is there".into()),
+        Ok(_) => Finding::Good("available".into()),
         Err(errno) => Finding::lost(
             io::Error::from(errno).to_string(),
-            "mount points inside a source are told by their device number only (a sandbox forbids the call?)",
+            "mount points inside a source directory are recognised by their device number only; a sandbox may forbid the call",
         ),
     }
 }
 
 fn look_at_dontcache() -> Finding {
     const RWF_DONTCACHE: u32 = 0x80;
-    let lost = "data that cannot bypass the kernel's page cache stays in it, as a second copy";
+    let lost = "data that cannot bypass the kernel's page cache stays there as a second copy";
     let file = match memfd_create("slackwater-doctor", MemfdFlags::CLOEXEC) {
         Ok(file) => file,
         Err(errno) => return Finding::lost(io::Error::from(errno).to_string(), lost),
@@ -219,9 +232,9 @@ fn look_at_dontcache() -> Finding {
     let flags = ReadWriteFlags::from_bits_retain(RWF_DONTCACHE);
     // A file in memory refuses it; a kernel that does not know it says so in the same way. So the version decides.
     match rustix::io::pwritev2(file.as_fd(), &[io::IoSlice::new(b"x")], 0, flags) {
-        Ok(_) => Finding::Good("it is there".into()),
+        Ok(_) => Finding::Good("available".into()),
         Err(_) if Version::running().is_some_and(|running| running >= Version::new(6, 14)) => {
-            Finding::Good("it is there, where the source's file system has it".into())
+            Finding::Good("available if the source's file system supports it".into())
         }
         Err(Errno::OPNOTSUPP | Errno::INVAL) => Finding::lost("needs Linux 6.14", lost),
         Err(errno) => Finding::lost(io::Error::from(errno).to_string(), lost),
@@ -232,7 +245,7 @@ fn look_at_cgroups() -> Finding {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let layout = cgroup_layout(&mounts);
     match layout {
-        None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known: set --cache"),
+        None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known; set --cache"),
         Some(layout) => Finding::Good(layout),
     }
 }
@@ -241,8 +254,8 @@ fn look_at_pressure() -> Finding {
     let sources = pressure::sources();
     match sources.is_empty() {
         true => Finding::lost(
-            "neither PSI nor a memory cgroup tells of it (boot with psi=1)",
-            "what nobody needs of a mount process stays in memory when memory is short: some hundred bytes for each file that was looked at",
+            "neither PSI nor a memory cgroup reports it (boot with psi=1)",
+            "a mount process keeps unneeded memory when memory is short: a few hundred bytes for each file that was looked up",
         ),
         false => Finding::Good(sources.join(", ")),
     }
@@ -252,8 +265,8 @@ fn look_at_pressure() -> Finding {
 /// No kernel tells a FUSE server, but those of virtiofs.
 fn look_at_sync() -> Finding {
     Finding::lost(
-        "Linux reports sync(1), sync(2) and syncfs(2) to no FUSE server",
-        "they return 0 and make nothing on a mount durable: run `slackwater sync`, or use fsync(2), O_SYNC or O_DSYNC",
+        "Linux does not report sync(1), sync(2) and syncfs(2) to FUSE servers",
+        "they return 0 but make nothing on a mount durable; use `slackwater sync`, fsync(2), O_SYNC or O_DSYNC",
     )
 }
 

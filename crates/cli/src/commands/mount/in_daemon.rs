@@ -60,8 +60,8 @@ fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
         ("wait", arguments.wait),
     ];
     match of_daemon.into_iter().find(|(_, is_said)| *is_said) {
-        Some((name, _)) => Err(Failure::usage(format!("option {name} is the daemon's, for all its volumes"))
-            .advise("say it in the daemon's configuration, or mount without --daemon")),
+        Some((name, _)) => Err(Failure::usage(format!("option {name} applies to the whole daemon"))
+            .advise("set it in the daemon's configuration, or mount without --daemon")),
         None => Ok(()),
     }
 }

@@ -148,7 +148,7 @@ fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
         let mut meter = Meter::new(format!("flushing {}", session.entry.mountpoint.printable()));
         let in_use = |failure: &Failure| {
             errln!("{failure}");
-            errln!("Asked to end: unmounting all the same.");
+            errln!("Asked to end: unmounting anyway.");
         };
         let outcome = session.umount_patiently(insist, in_use, &mut |left, written| meter.update(left, written));
         drop(meter);
@@ -181,9 +181,9 @@ fn explain(session: &Arc<Session>) {
 
 fn explain_here(session: &Session) {
     let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
-    errln!("Not in {source} yet: {}", size::text(session.figures().0));
+    errln!("Not yet written back to {source}: {}", size::text(session.figures().0));
     session.would_lose().lines(LINES).iter().for_each(|line| errln!("  {line}"));
-    errln!("Giving up leaves it in {arena}, and the next mount of {source} brings it in;");
-    errln!("it is lost if the machine restarts before. Programs with open files get errors.");
-    errln!("Ctrl-C once more gives up.");
+    errln!("Giving up leaves it in {arena}; the next mount of {source} writes it back.");
+    errln!("It is lost if the machine restarts before that. Programs with open files get errors.");
+    errln!("Press Ctrl-C again to give up.");
 }

@@ -101,7 +101,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let cache_bytes = arguments.cache;
     if let Some(bytes) = cache_bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
         let what = format!("a cache of {} is too small", size::text(bytes));
-        return Err(Failure::usage(what).advise(format!("give it {} at least", size::text(CACHE_BYTES_MIN))));
+        return Err(Failure::usage(what).advise(format!("use at least {}", size::text(CACHE_BYTES_MIN))));
     }
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes);
@@ -112,7 +112,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let departure = match arguments.detached {
         true => Some(
             Departure::prepare(&registry.log_file(entry.pid))
-                .map_err(|error| Failure::failed(format!("cannot leave the terminal: {error}")))?,
+                .map_err(|error| Failure::failed(format!("cannot detach from the terminal: {error}")))?,
         ),
         false => None,
     };
@@ -149,7 +149,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     unanswered.wait_for_none();
     if !arguments.detached {
         outln!(
-            "Unmounted {}: everything is in {}.",
+            "Unmounted {}: everything is written back to {}.",
             session.entry.mountpoint.printable(),
             session.entry.source.path.printable()
         );
@@ -162,12 +162,12 @@ fn end_with_data_left(session: &Session, end: End) -> ! {
     let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
     let (left, mountpoint) = (size::text(session.figures().0), session.entry.mountpoint.printable());
     let (what, reason) = match end {
-        End::GivenUp => (format!("Given up: {left} are not in {source}."), Reason::Failed),
+        End::GivenUp => (format!("Given up: {left} not written back to {source}."), Reason::Failed),
         End::Left | End::Flushed => {
-            (format!("Unmounted {mountpoint} by force, with {left} not in {source}."), Reason::Left)
+            (format!("Unmounted {mountpoint} by force: {left} not written back to {source}."), Reason::Left)
         }
     };
-    errln!("{what} They are kept in {arena}: mount {source} again to write them back.");
+    errln!("{what} The data is kept in {arena}: mount {source} again to write it back.");
     early_exit::exit_now(reason, &[session.entry.source.id.dev])
 }
 
@@ -183,9 +183,9 @@ fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
     let bytes = left.bytes;
     if bytes > 0 {
         let text = size::text(bytes);
-        errln!("An earlier mount of {} died with {text} not in it yet: bringing it in.", entry.source.path.printable());
+        errln!("An earlier mount of {} died with {text} unwritten: writing it back.", entry.source.path.printable());
     }
-    let mut meter = Meter::new("bringing in");
+    let mut meter = Meter::new("writing back");
     let rescued = session
         .watch(|| arena_file::bring_in(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
             meter.update(left, written)
@@ -246,8 +246,8 @@ impl Mounted {
         if left > 0 {
             ownership.registered.leave();
             let arena = session.entry.arena.printable();
-            return Err(Failure::failed(format!("{} are in {arena} alone", size::text(left)))
-                .advise("the next mount of the source brings them in"));
+            return Err(Failure::failed(format!("{} not written back, kept in {arena}", size::text(left)))
+                .advise("the next mount of the source writes the data back"));
         }
         let removed = arena_file::remove(&session.entry.arena);
         if removed.is_err() {
@@ -266,7 +266,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let age = format_duration(tunables.dirty_expire.saturating_add(tunables.dirty_writeback));
     let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
     outln!(
-        "Mounted {} at {}: cache {cache}, what is written is in the source within {age}.",
+        "Mounted {} at {}: cache {cache}, dirty data is written back within {age}.",
         entry.source.path.printable(),
         entry.mountpoint.printable()
     );

@@ -43,7 +43,7 @@ fn remount(arguments: &MountArguments) -> Result<(), Failure> {
     flags.set(MountFlags::NODEV, *nodev);
     flags.set(MountFlags::NOEXEC, *noexec);
     if !mount_at(mountpoint).is_some_and(|mount| is_slackwater(&mount)) {
-        return Err(Failure::usage(format!("{} is no mount of slackwater", mountpoint.printable())));
+        return Err(Failure::usage(format!("{} is not a slackwater mount", mountpoint.printable())));
     }
     mount_remount(mountpoint, flags, c"").map_err(|errno| {
         let busy = if errno == Errno::BUSY { "; a file is open for writing" } else { "" };

@@ -84,7 +84,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             None => (option, None),
         };
         let refused = |why: &dyn std::fmt::Display| Failure::usage(format!("option {}: {why}", option.printable()));
-        let needed = || value.ok_or_else(|| refused(&format!("write {name}=VALUE")));
+        let needed = || value.ok_or_else(|| refused(&format!("it needs a value, as {name}=VALUE")));
         match name.replace('_', "-").as_str() {
             "ro" | "read-only" if value.is_none() => arguments.read_only = true,
             "allow-other" if value.is_none() => arguments.allow_other = true,
@@ -113,7 +113,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "metrics" => arguments.metrics = Some(parse_metrics(needed()?).map_err(|error| refused(&error))?),
             "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
             _ if IMPOSSIBLE.contains(&name) => {
-                return Err(refused(&"a mount through a cache cannot do that").advise("mount without it"));
+                return Err(refused(&"a mount through a cache cannot support it").advise("mount without it"));
             }
             _ if GENERIC.contains(&name) || name.starts_with("x-") => {}
             _ => unknown.push(option.to_owned()),

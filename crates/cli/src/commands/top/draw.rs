@@ -14,24 +14,24 @@ use super::screen::Screen;
 
 const HELP: &str = "\
 d w p a n   sort by dirty, rate, paused, age, name
-r           the other way round
-v Tab       volumes and tenants, volumes, tenants
-f Enter     close or open a group, as Space does; F all
+r           reverse the order
+v Tab       volumes and tenants, volumes only, tenants only
+f Enter     fold or unfold a group, as Space does; F all
 j k arrows PageUp PageDown g G Home End   move
-q Ctrl-C    leave
+q Ctrl-C    quit
 
-OF LIMIT    of what may be in the cache and not in the source:
+OF LIMIT    unwritten data as a part of the limit:
             # dirty, = being written, - not yet durable,
-            + dirtied elsewhere; full when writers wait
-DIRTY       written by programs, not on its way to the source
-RATE/s      brought to the source in each second
-PAUSED      how long writers were slowed down in each second,
-            all together, on all volumes of the process
-HITS        pages that reads found in the cache, in percent; the
-            kernel's own cache answers before it
-AGE         of the oldest file that waits to be written back
-!           look here: failing, at its limit, no answer, died
-K M G T     count 1024 each";
+            + dirtied in others' files; full: writers block
+DIRTY       written by programs, write-back not yet started
+RATE/s      written back per second
+PAUSED      time per second that writers were slowed down,
+            summed over all volumes of the process
+HITS        percentage of read pages found in the cache,
+            without reads that the kernel answers itself
+AGE         age of the oldest file waiting for write-back
+!           needs attention: failing, at limit, no answer, died
+K M G T     powers of 1024";
 
 const KEYS: &str = "[d]irty [w]rate [p]aused [a]ge [n]ame [r]everse [v]iew [f]old [?]help [q]uit";
 
@@ -96,7 +96,11 @@ fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
     } else {
         lines.extend(screen.visible().map(|(content, is_at)| table.row(content, is_at)));
         if lines.len() == above {
-            lines.push(plain(if screen.has_looked() { "Nothing is mounted." } else { "Asking the mounts." }));
+            lines.push(plain(if screen.has_looked() {
+                "Nothing is mounted."
+            } else {
+                "Waiting for the mounts to answer."
+            }));
         }
     }
     lines.resize(above + layout.table, plain(""));

@@ -119,12 +119,12 @@ fn of_volume(volume: &Volume, has_members: bool) -> Group {
     }
     if let Some(error) = &volume.failing {
         notes.push(format!(
-            "! WRITE-BACK FAILS: {}; the data is kept and tried again",
+            "! WRITE-BACK FAILS: {}; the data is kept and retried",
             error.replace(char::is_control, " ")
         ));
     }
     if has_members && volume.more_tenants > 0 {
-        notes.push(format!("{} with less than those here", counted(volume.more_tenants, "more tenant")));
+        notes.push(format!("{} with less unwritten data", counted(volume.more_tenants, "more tenant")));
     }
     let here = || volume.tenants.iter().filter(|tenant| tenant.is_here);
     // The root alone says no more than the volume.
@@ -206,11 +206,11 @@ fn lost(process: &Process, state: &'static str, note: &str) -> Group {
 
 fn dead(process: &Process) -> Group {
     let [arena, source] = [&process.arena, &process.source].map(|path| path.printable().to_string());
-    lost(process, "died", &format!("what it had not brought in is in {arena}: mount {source} again"))
+    lost(process, "died", &format!("unwritten data is in {arena}: mount {source} again"))
 }
 
 fn silent(process: &Process) -> Group {
-    lost(process, "no answer", "is it stopped? kill -CONT lets it go on")
+    lost(process, "no answer", "it may be stopped; kill -CONT continues it")
 }
 
 /// Tenants of one name, on whatever volumes.

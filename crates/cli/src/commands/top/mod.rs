@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
         return once::run(&arguments.at, arguments.interval, arguments.json);
     }
     if !stdout().is_terminal() {
-        return Err(Failure::usage("top draws on a terminal, and standard output is none")
-            .advise("slackwater top --once prints one table, and with --json a document"));
+        return Err(Failure::usage("top needs a terminal, and standard output is not one")
+            .advise("slackwater top --once prints one table, or with --json one JSON object"));
     }
     let has = |name, is_so: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| is_so(&value));
     let is_plain =

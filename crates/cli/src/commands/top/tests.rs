@@ -208,7 +208,7 @@ fn ten_thousand_tenants_are_a_screenful() {
 #[test]
 fn where_nothing_is_mounted_it_says_so_and_help_is_there() {
     let mut screen = Screen::default();
-    assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("\nAsking the mounts.\n"));
+    assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("\nWaiting for the mounts to answer.\n"));
     screen.show(Snapshot::default());
     assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("\nNothing is mounted.\n"));
     press(&mut screen, "jGkf?");

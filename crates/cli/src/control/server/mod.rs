@@ -111,7 +111,7 @@ fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, u
             Some(Access::Look) => looking.take().zip(all.take()).map(|(one, other)| (Access::Look, vec![one, other])),
         };
         let Some((access, slots)) = slots else {
-            let failure = Failure::busy("there are too many connections").advise("try again in some seconds");
+            let failure = Failure::busy("too many connections").advise("try again in a few seconds");
             reply(&stream, Reply::Failed(failure));
             continue;
         };
@@ -167,7 +167,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
         Ok(None) => return,
         Err(error) => {
             let why = if error.kind() == io::ErrorKind::TimedOut {
-                "no whole request came within 5 s".to_owned()
+                "no complete request arrived within 5 s".to_owned()
             } else if error.kind() == io::ErrorKind::InvalidData {
                 format!("the request is longer than {REQUEST_BYTES_MAX} bytes")
             } else {
@@ -179,7 +179,8 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
     };
     match understood(&line) {
         Ok(message) if access == Access::Look && !message.body.only_looks() => {
-            let failure = Failure::failed("you may look, and change nothing").advise("ask as root, or as its user");
+            let failure = Failure::failed("no permission to change anything")
+                .advise("run the command as root or as the user of the process");
             reply(&stream, Reply::Failed(failure));
         }
         Ok(message) => {
@@ -197,11 +198,11 @@ fn understood(line: &[u8]) -> Result<Message<Request>, Failure> {
         version: u32,
     }
     // The version first: of another one not even the form of a request is known.
-    let nonsense = |error| Failure::usage(format!("not a request: {error}"));
+    let nonsense = |error| Failure::usage(format!("invalid request: {error}"));
     let Version { version } = serde_json::from_slice(line).map_err(nonsense)?;
     if version != VERSION {
-        let what = format!("the request is of version {version}, this process speaks {VERSION}");
-        return Err(Failure::usage(what).advise("use the slackwater that it was started with"));
+        let what = format!("the request has version {version}, this process uses version {VERSION}");
+        return Err(Failure::usage(what).advise("use the version of slackwater that started it"));
     }
     serde_json::from_slice(line).map_err(nonsense)
 }

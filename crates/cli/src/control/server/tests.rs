@@ -67,13 +67,13 @@ fn progress_comes_before_the_answer() {
 #[test]
 fn nonsense_is_answered_and_a_half_message_is_dropped() {
     let socket = Socket::listening("nonsense");
-    assert!(socket.send(b"GET / HTTP/1.1\r\n\r\n").contains("not a request"));
-    assert!(socket.send(b"\xff\xfe\x00\n").contains("not a request"));
+    assert!(socket.send(b"GET / HTTP/1.1\r\n\r\n").contains("invalid request"));
+    assert!(socket.send(b"\xff\xfe\x00\n").contains("invalid request"));
     assert!(socket.send(b"{\"version\":1,\"request\":\"explode\"}\n").contains("explode"));
     assert!(socket.send(b"{\"version\":1,\"request\":\"umount\",\"deadline_ms\":-1}\n").contains("usage"));
     assert!(socket.send(b"{\"version\":7,\"request\":\"status\"}\n").contains("version 7"));
     let deep = [b'['; 60_000];
-    assert!(socket.send(&[&deep[..], b"\n"].concat()).contains("not a request"));
+    assert!(socket.send(&[&deep[..], b"\n"].concat()).contains("invalid request"));
     assert_eq!(socket.send(b"{\"version\":1,\"requ"), "");
     assert_eq!(socket.send(b""), "");
     // The refusal may be lost when it meets what the peer still sends; what counts is that the server goes on.
@@ -124,7 +124,7 @@ proptest! {
             }
             Err(failure) => {
                 prop_assert_eq!(failure.reason, crate::exit::Reason::Usage);
-                let words = ["not a request: ", "the request is of version "];
+                let words = ["invalid request: ", "the request has version "];
                 prop_assert!(words.iter().any(|words| failure.what.starts_with(words)), "{}", failure);
             }
         }

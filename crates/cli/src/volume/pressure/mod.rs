@@ -72,7 +72,7 @@ impl Listener {
         shrink: impl Fn(u32) -> u64 + Send + 'static,
     ) -> Option<Self> {
         if sources.is_empty() {
-            tracing::debug!("nothing tells of memory pressure here");
+            tracing::debug!("no source of memory pressure is available");
             return None;
         }
         let start = || -> std::io::Result<Self> {
@@ -83,7 +83,7 @@ impl Listener {
             let thread = thread::Builder::new().name("sw-pressure".to_owned()).spawn(listen)?;
             Ok(Self { end, thread: Some(thread) })
         };
-        start().inspect_err(|error| tracing::debug!(%error, "memory pressure is not listened to")).ok()
+        start().inspect_err(|error| tracing::debug!(%error, "cannot watch memory pressure")).ok()
     }
 }
 
@@ -123,7 +123,7 @@ fn wait(sources: &mut Vec<Source>, end: &OwnedFd) -> Option<bool> {
     match poll(&mut polled, None) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => {
-            tracing::debug!(%error, "memory pressure is not listened to any more");
+            tracing::debug!(%error, "memory pressure is no longer watched");
             return None;
         }
     }

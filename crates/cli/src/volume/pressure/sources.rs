@@ -68,7 +68,7 @@ impl Source {
         match open(&path) {
             Ok(kind) => Some(Self { path, kind }),
             Err(error) => {
-                tracing::debug!(path = %path.printable(), %error, "no word of memory pressure from here");
+                tracing::debug!(path = %path.printable(), %error, "this source of memory pressure is not available");
                 None
             }
         }

@@ -271,12 +271,12 @@ impl Session {
     fn front_end(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<FrontEnd>, Failure> {
         let front_end = self.wait_for(deadline, tick, |state| match &state.front_end {
             Some(front_end) => Some(Ok(Arc::clone(front_end))),
-            None if state.is_over => Some(Err(Failure::new(Reason::NotMounted, "it has just been unmounted"))),
+            None if state.is_over => Some(Err(Failure::new(Reason::NotMounted, "the volume has just been unmounted"))),
             None => None,
         });
         front_end.unwrap_or_else(|| {
-            let what = "the deadline passed while the mount brings in what an earlier one left";
-            Err(Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process goes on with it"))
+            let what = "the deadline passed while the mount writes back what an earlier one left";
+            Err(Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process continues"))
         })
     }
 
@@ -341,7 +341,7 @@ impl Session {
             }
             Request::Set { key, .. } => Err(settings::unknown(&key, "dontcache=on|off")),
             Request::Mount(_) | Request::List | Request::Tenants | Request::SetTenant { .. } | Request::Events => {
-                Err(Failure::usage("that is for a daemon to answer, and this is a mount"))
+                Err(Failure::usage("only a daemon answers this request, and this is a mount process"))
             }
         }
     }
@@ -350,7 +350,7 @@ impl Session {
 impl Respond for Session {
     fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
         if volume != self.entry.volume.as_deref() {
-            return Reply::Failed(Failure::usage("this is a mount process, and no daemon with volumes"));
+            return Reply::Failed(Failure::usage("this is a mount process, which has no named volumes"));
         }
         self.answer(request, progress).unwrap_or_else(Reply::Failed)
     }

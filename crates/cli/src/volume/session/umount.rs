@@ -55,11 +55,11 @@ impl Session {
         if failure.reason != Reason::Left {
             failure
         } else if self.entry.volume.is_some() {
-            failure.advise(format!("the daemon goes on writing it back, and has {source} until then"))
+            failure.advise(format!("the daemon continues writing it back, and keeps {source} until then"))
         } else {
             failure
                 .advise(format!("it is kept in {arena}: mount {source} again to write it back"))
-                .advise("it is lost if the machine restarts before")
+                .advise("it is lost if the machine restarts before that")
         }
     }
 
@@ -165,10 +165,10 @@ impl Session {
         released.ok_or_else(|| {
             let left = slackwater_size::text(self.figures().0);
             let next = match discards {
-                false => "nothing is lost: the mount process goes on with it",
-                true => "it is thrown away as soon as the source answers what it was asked before",
+                false => "nothing is lost: the mount process continues",
+                true => "it is discarded as soon as the source answers earlier requests",
             };
-            let what = format!("the deadline passed with {left} not in the source yet");
+            let what = format!("the deadline passed with {left} unwritten");
             Failure::new(Reason::Deadline, what).advise(next)
         })
     }

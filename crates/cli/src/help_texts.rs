@@ -1,0 +1,205 @@
+//! The notes and examples that follow the options in `--help` and in the manual page.
+//!
+//! Lines have at most 72 columns. A terminal of 80 columns then shows them unbroken, in the manual page too, which
+//! indents them by 7.
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  # Mount a directory and stay in the foreground; Ctrl-C unmounts it
+  slackwater mount ~/data /mnt/data
+
+  # The same in the background, with metrics for Prometheus on port 9810
+  slackwater mount ~/data /mnt/data --background --metrics 9810
+
+  # Set the size of the cache, and write data back after 5 seconds
+  slackwater mount /srv/db /mnt/db --cache 2GiB --dirty-expire 5s
+
+  # Write everything back and unmount, even with files open
+  slackwater umount /mnt/data --force --deadline 2m
+
+  # Serve many volumes in one process, and add one to it
+  slackwater daemon --config /etc/slackwater.toml
+  slackwater mount --daemon /srv/web /mnt/web
+
+  # Look at what is mounted: once, as a live view, as JSON for a script
+  slackwater status
+  slackwater top
+  slackwater top --once --json --interval 5s
+
+To mount from /etc/fstab, link this program as /sbin/mount.slackwater:
+  /srv/db  /mnt/db  slackwater  cache=2GiB,dirty-expire=5s,nofail  0 0
+";
+
+pub(crate) const LS_NOTES: &str = "\
+UNWRITTEN is the data that is dirty, being written or not yet durable.
+
+Examples:
+  slackwater ls
+  slackwater ls --json";
+
+pub(crate) const TENANTS_NOTES: &str = "\
+Examples:
+  slackwater tenants
+  slackwater tenants --json";
+
+pub(crate) const EVENTS_NOTES: &str = "\
+Prints mounts, unmounts, failures and warnings until it is interrupted.
+
+Examples:
+  slackwater events
+  slackwater events --json";
+
+pub(crate) const DOCTOR_NOTES: &str = "\
+Each line begins with `ok`, `missing` or `FATAL`. Only FATAL keeps
+slackwater from mounting; a missing feature costs what its line says.
+
+Example:
+  slackwater doctor";
+
+pub(crate) const COMPLETIONS_NOTES: &str = "\
+Example:
+  slackwater completions bash > /etc/bash_completion.d/slackwater";
+
+pub(crate) const MAN_NOTES: &str = "\
+Examples:
+  slackwater man | man -l -
+  slackwater man > /usr/local/share/man/man1/slackwater.1";
+
+pub(crate) const DAEMON_NOTES: &str = "\
+SIGTERM or Ctrl-C writes everything back, unmounts all volumes and ends
+the daemon. Ctrl-C leaves volumes that are in use mounted; SIGTERM
+unmounts them too. After SIGTERM, a volume whose source directory
+accepts nothing for 30 s is given up: its unwritten data stays in the
+cache, and the next daemon writes it back.
+
+The configuration file is TOML:
+
+  cache = \"2GiB\"           # for all volumes together
+  dirty-expire = \"30s\"
+  tenant-by = \"cgroup\"
+  socket-group = \"adm\"     # may use ls, status, tenants, events, top
+
+  [tenants.\"/containers/a\"]
+  limit = \"64MiB\"
+
+  [volumes.web]
+  source = \"/srv/web\"
+  mountpoint = \"/mnt/web\"
+  noexec = true
+
+Examples:
+  slackwater daemon --config /etc/slackwater.toml
+  slackwater daemon --socket /run/slackwater/daemon.sock --cache 2GiB
+  slackwater mount --daemon /srv/db /mnt/db --name db
+  slackwater umount db
+  slackwater set --tenant /containers/a limit=128MiB";
+
+pub(crate) const STATUS_NOTES: &str = "\
+Shows all volumes of this user, whether served by a mount process or a
+daemon. With --socket or SLACKWATER_SOCKET, shows the volumes of that
+daemon; members of its socket-group may ask too.
+
+Examples:
+  slackwater status /mnt/data
+  slackwater status --json
+  slackwater status web --socket /run/slackwater/daemon.sock";
+
+pub(crate) const SET_NOTES: &str = "\
+Settings of a volume:
+  dontcache=on|off         as --dontcache of mount
+
+Settings of a tenant:
+  limit=SIZE|none          as --tenant-limit of mount
+  dontcache=on|off|none    as --tenant-dontcache of mount
+
+A change lasts until the daemon ends.
+
+Examples:
+  slackwater set web dontcache=on
+  slackwater set --tenant /containers/a limit=64MiB dontcache=none";
+
+pub(crate) const SYNC_NOTES: &str = "\
+On a Slackwater mount, sync(1), sync(2) and syncfs(2) return 0 but make
+nothing durable, because Linux does not report them to FUSE servers. Use
+this command instead. fsync(2), O_SYNC and O_DSYNC work as usual.
+
+Examples:
+  slackwater sync /mnt/data
+  slackwater sync --all";
+
+pub(crate) const MOUNT_NOTES: &str = "\
+Unmounting: Ctrl-C or SIGTERM writes everything back and unmounts. After
+SIGTERM the process also ends, with status 7, if the source directory
+accepts nothing for 30 s; the next mount writes the rest back. umount(8)
+and fusermount3 -u lose nothing either: the process ends once everything
+is written back.
+
+Crashes: written data survives the death of this process; the next mount
+of SOURCE writes it back. A crash of the machine loses data that was not
+synced and is younger than --dirty-expire plus a few seconds.
+
+Examples:
+  slackwater mount ~/data /mnt/data
+  slackwater mount /srv/db /mnt/db --cache 2GiB --background
+  slackwater mount /srv/db /mnt/db --tenant-by cgroup \\
+      --tenant-limit /system.slice/backup.service=64MiB
+  slackwater mount --daemon /srv/web /mnt/web --name web";
+
+pub(crate) const UMOUNT_NOTES: &str = "\
+Without --force, a volume in use stays mounted, and the message names
+the processes that use it. Ctrl-C only stops watching: the unmount goes
+on until its deadline.
+
+With --force, the mount point is free at the deadline even if the source
+directory hangs or another mount namespace holds the volume. Data not
+written back by then stays in the cache: the status is 7, and the next
+mount of the source directory writes it back.
+
+Examples:
+  slackwater umount /mnt/data
+  slackwater umount web --lazy
+  slackwater umount --all --force --deadline 2m";
+
+pub(crate) const TOP_NOTES: &str = "\
+Keys: d w p a n sort, r reverses, v switches between volumes and
+tenants, f folds, ? explains the columns, q quits.
+
+--once --json prints one object. Values that are not known are null.
+  version       1
+  interval_ms   time between the two samples
+  volumes       pid, name (in a daemon), source, mountpoint, phase,
+                failing (why write-back fails), cache_bytes, open_files,
+                eta_ms (until an unmount in progress ends), figures,
+                tenants, more_tenants (those that did not fit)
+  tenants       of a volume: id, name, state, wants_room (it is at its
+                limit), figures
+  figures       held_bytes (unwritten), limit_bytes, dirty_bytes,
+                writeback_bytes, unstable_bytes, written_bytes_per_s,
+                paused_ms_per_s, oldest_ms, hit_percent (pages that
+                reads found in the cache; the kernel answers some reads
+                itself, and these are not counted)
+  silent, dead  processes that do not answer, and processes that died
+                and left an arena: pid, source, mountpoint, arena
+
+Examples:
+  slackwater top
+  slackwater top --once
+  slackwater top --once --json --interval 5s";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use crate::arguments::Arguments;
+
+    #[test]
+    fn notes_of_every_command_fit_72_columns() {
+        let command = Arguments::command();
+        for command in command.get_subcommands().chain([&command]) {
+            let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let long = notes.lines().find(|line| line.chars().count() > 72);
+            assert_eq!(long, None, "{}", command.get_name());
+            assert!(notes.contains("Example"), "{} has no example", command.get_name());
+        }
+    }
+}
