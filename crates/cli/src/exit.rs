@@ -27,6 +27,8 @@ pub(crate) enum Reason {
     Busy,
     Deadline,
     NotMounted,
+    /// No daemon listens where one was asked; a daemon never sends this.
+    NoDaemon,
     Rescued,
     Left,
 }
@@ -39,7 +41,7 @@ impl Reason {
             Self::Usage => 2,
             Self::Busy => 3,
             Self::Deadline => 4,
-            Self::NotMounted => 5,
+            Self::NotMounted | Self::NoDaemon => 5,
             Self::Rescued => 6,
             Self::Left => 7,
         }

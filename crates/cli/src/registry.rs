@@ -28,6 +28,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use slackwater_fuse::Printable as _;
 
+use crate::control::protocol::VolumeRef;
 use crate::exit::Failure;
 use crate::os::killed_process;
 use crate::os::private_dir;
@@ -82,6 +83,11 @@ impl Entry {
     /// The same, of a volume of the daemon that listens at `daemon`.
     pub(crate) fn of_daemon(self, volume: String, daemon: PathBuf) -> Self {
         Self { volume: Some(volume), daemon: Some(daemon), ..self }
+    }
+
+    /// The volume in a request to the process.
+    pub(crate) fn volume_ref(&self) -> VolumeRef {
+        VolumeRef::named(self.volume.as_deref())
     }
 
     fn file_name(&self) -> String {

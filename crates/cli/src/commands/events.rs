@@ -8,14 +8,15 @@ use humantime::format_rfc3339_seconds;
 use crate::arguments::QueryArguments;
 use crate::commands::target::{SILENCE, no_daemon};
 use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{Event, Happening, Reply, Request};
+use crate::control::protocol::{Event, Happening, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 
 /// Prints what happens, until it is interrupted or the daemon ends.
 pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     let socket = arguments.at.path()?;
     let failed = |error: io::Error| no_daemon(&socket, &error);
-    let mut daemon = Conversation::open(&socket, None, &Request::Events, ANSWER_WITHIN).map_err(failed)?;
+    let mut daemon =
+        Conversation::open(&socket, &VolumeRef::default(), &Request::Events, ANSWER_WITHIN).map_err(failed)?;
     loop {
         let reply = daemon.next(Some(SILENCE)).map_err(failed)?;
         let Reply::Event(event) = reply else { return reply.done() };

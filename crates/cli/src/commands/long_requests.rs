@@ -29,12 +29,12 @@ pub(super) fn each(
     work: impl Fn(&Target, bool) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
     if let [target] = targets {
-        return work(target, true);
+        return target.attempt(|target| work(target, true));
     }
     let failures = Mutex::new(Vec::new());
     for_each_parallel(CONCURRENT_MAX, targets.iter(), |target| {
-        if let Err(failure) = work(target, false) {
-            let failure = Failure { what: format!("{}: {}", target.name().printable(), failure.what), ..failure };
+        if let Err(failure) = target.attempt(|target| work(target, false)) {
+            let failure = Failure { what: format!("{}: {}", target.name.printable(), failure.what), ..failure };
             // A thread that panicked here has said so.
             failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
         }
@@ -79,7 +79,7 @@ fn hear(target: &Target, request: &Request, action: Option<&str>) -> io::Result<
 pub(super) fn died(target: &Target) -> Failure {
     match &target.found {
         Some(found) => process_died(found),
-        None => Failure::failed(format!("the daemon of {} has ended", target.name().printable())),
+        None => Failure::failed(format!("the daemon of {} has ended", target.name.printable())),
     }
 }
 

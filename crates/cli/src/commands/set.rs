@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::arguments::SetArguments;
 use crate::commands::target::{Target, no_daemon};
 use crate::control::client::{ANSWER_WITHIN, ask};
-use crate::control::protocol::Request;
+use crate::control::protocol::{Request, VolumeRef};
 use crate::exit::Failure;
 
 /// Changes a volume or a tenant.
@@ -23,16 +23,20 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         None => Err(Failure::usage(format!("{word} is not a setting; write for example dontcache=on"))),
     };
     let pairs = words.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
-    let (socket, volume) = match name {
-        Some(name) => Target::find(Path::new(name), &arguments.at).map(|target| (target.socket, target.volume))?,
-        None => (arguments.at.path()?, None),
+    let set_all = |socket: &Path, volume: &VolumeRef| -> Result<(), Failure> {
+        for (key, value) in pairs.clone() {
+            let request = match arguments.tenant.clone() {
+                Some(tenant) => Request::SetTenant { tenant, key, value },
+                None => Request::Set { key, value },
+            };
+            ask(socket, volume, &request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))?.done()?;
+        }
+        Ok(())
     };
-    for (key, value) in pairs {
-        let request = match arguments.tenant.clone() {
-            Some(tenant) => Request::SetTenant { tenant, key, value },
-            None => Request::Set { key, value },
-        };
-        ask(&socket, volume.as_deref(), &request, ANSWER_WITHIN).map_err(|error| no_daemon(&socket, &error))?.done()?;
+    match name {
+        Some(name) => {
+            Target::find(Path::new(name), &arguments.at)?.attempt(|target| set_all(&target.socket, &target.volume))
+        }
+        None => set_all(&arguments.at.path()?, &VolumeRef::default()),
     }
-    Ok(())
 }

@@ -17,10 +17,9 @@ use crate::volume::tenants;
 /// Prints how the mounts are, or one of them.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     let (at, json) = (&arguments.at, arguments.json);
-    let survey = match arguments.volume.as_deref().map(|word| Target::find(word, at)).transpose()? {
+    let survey = match &arguments.volume {
         None => Survey::all(at, ANSWER_WITHIN)?,
-        Some(Target { found: Some(found), .. }) => Survey::of_processes(vec![found], ANSWER_WITHIN),
-        Some(target) => Survey::of_daemon(&target.socket, Vec::from_iter(target.volume), ANSWER_WITHIN),
+        Some(word) => Target::find(word, at)?.attempt(|target| Survey::of_target(target, ANSWER_WITHIN))?,
     };
     survey.silent.iter().for_each(|entry| errln!("pid {} does not answer", entry.pid));
     let (mounts, dead): (Vec<_>, _) = (survey.answers.iter().map(|answer| &answer.status).collect(), &survey.dead);

@@ -3,13 +3,14 @@
 //! They are asked at once, so that one that is stopped takes from the others no more than the time that it is given.
 
 use std::path::Path;
+use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::arguments::DaemonSocket;
-use crate::commands::target::list;
+use crate::commands::target::{Target, list, no_daemon};
 use crate::control::client::ask;
-use crate::control::protocol::{Reply, Request, Status};
+use crate::control::protocol::{Reply, Request, Status, VolumeRef};
 use crate::exit::Failure;
 use crate::parallel::for_each_parallel;
 use crate::registry::{Entry, Found, Registry};
@@ -44,7 +45,7 @@ impl Survey {
     /// As [`Survey::of_processes`].
     pub(crate) fn all(at: &DaemonSocket, within: Duration) -> Result<Self, Failure> {
         if at.socket.is_none() {
-            return Ok(Self::of_processes(Registry::open()?.entries()?, within));
+            return Ok(Self::of_processes(&Registry::open()?.entries()?, within));
         }
         let socket = at.path()?;
         let failure = match list(&socket) {
@@ -57,7 +58,7 @@ impl Survey {
         // Its user knows which volumes it had, if it died, or has if it is stopped.
         let mut found = Registry::open().and_then(|registry| registry.entries()).unwrap_or_default();
         found.retain(|found| found.socket() == socket);
-        if found.is_empty() { Err(failure) } else { Ok(Self::of_processes(found, within)) }
+        if found.is_empty() { Err(failure) } else { Ok(Self::of_processes(&found, within)) }
     }
 
     /// Asks the daemon at `socket` for its volumes of these names. One that is gone by then is not among the answers.
@@ -66,19 +67,39 @@ impl Survey {
     /// As [`Survey::of_processes`].
     pub(crate) fn of_daemon(socket: &Path, names: Vec<String>, within: Duration) -> Self {
         Self::asking(names.into_iter(), |survey, name| {
-            if let Ok(Reply::Status(status)) = ask(socket, Some(&name), &Request::Status, within) {
+            let volume = VolumeRef::named(Some(&name));
+            if let Ok(Reply::Status(status)) = ask(socket, &volume, &Request::Status, within) {
                 locked(survey).answered(*status);
             }
         })
+    }
+
+    /// Asks for one volume, or one process.
+    ///
+    /// # Errors
+    /// A daemon does not answer, or does not have it.
+    ///
+    /// # Blocking
+    /// As [`Survey::of_processes`].
+    pub(crate) fn of_target(target: &Target, within: Duration) -> Result<Self, Failure> {
+        if let Some(found) = &target.found {
+            return Ok(Self::of_processes(slice::from_ref(found), within));
+        }
+        let reply = ask(&target.socket, &target.volume, &Request::Status, within);
+        let reply = reply.map_err(|error| no_daemon(&target.socket, &error))?;
+        let Reply::Status(status) = reply else { return Err(reply.refusal()) };
+        let mut survey = Self::default();
+        survey.answered(*status);
+        Ok(survey)
     }
 
     /// Asks those that were found.
     ///
     /// # Blocking
     /// For processes that do not answer, `within` at most; longer only where there are many of them.
-    pub(crate) fn of_processes(found: Vec<Found>, within: Duration) -> Self {
-        Self::asking(found.into_iter(), |survey, found| {
-            let answer = ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, within);
+    pub(crate) fn of_processes(found: &[Found], within: Duration) -> Self {
+        Self::asking(found.iter(), |survey, found| {
+            let answer = ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, within);
             locked(survey).add(found, answer);
         })
     }
@@ -97,12 +118,12 @@ impl Survey {
         self.answers.push(Answer { at: Instant::now(), status });
     }
 
-    fn add(&mut self, found: Found, answer: std::io::Result<Reply>) {
+    fn add(&mut self, found: &Found, answer: std::io::Result<Reply>) {
         match answer {
             Ok(Reply::Status(status)) => self.answered(*status),
             // Who ends between two looks is gone, not dead.
-            _ if found.is_still_alive() => self.silent.push(found.entry),
-            _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry),
+            _ if found.is_still_alive() => self.silent.push(found.entry.clone()),
+            _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry.clone()),
             _ => {}
         }
     }
@@ -152,7 +173,7 @@ mod tests {
                     peer.write_all(&Message::new(reply).line()).unwrap();
                 }
             });
-            Survey::of_processes(found, Duration::from_secs(60))
+            Survey::of_processes(&found, Duration::from_secs(60))
         });
         std::fs::remove_dir_all(&dir).unwrap();
         let answered: Vec<_> = survey.answers.iter().map(|answer| answer.status.pid).collect();

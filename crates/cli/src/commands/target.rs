@@ -9,7 +9,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::arguments::DaemonSocket;
 use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
-use crate::control::protocol::{List, Reply, Request};
+use crate::control::protocol::{List, Listed, Reply, Request, VolumeRef};
 use crate::exit::{Failure, Reason};
 use crate::os::mount_table;
 use crate::output::shell;
@@ -27,12 +27,14 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) socket: PathBuf,
-    /// Its name, where a daemon has it.
-    pub(crate) volume: Option<String>,
-    pub(crate) mountpoint: PathBuf,
-    pub(crate) source: PathBuf,
-    /// As the registry has it; none where a daemon alone was asked.
+    /// The volume in a request to a daemon.
+    pub(crate) volume: VolumeRef,
+    /// For people.
+    pub(crate) name: String,
+    /// Its entry in the registry; `None` where a daemon alone is asked.
     pub(crate) found: Option<Found>,
+    /// The word on the command line that only the daemon can resolve.
+    unresolved: Option<PathBuf>,
 }
 
 impl From<Found> for Target {
@@ -40,33 +42,44 @@ impl From<Found> for Target {
         let entry = &found.entry;
         Self {
             socket: found.socket(),
-            volume: entry.volume.clone(),
-            mountpoint: entry.mountpoint.clone(),
-            source: entry.source.path.clone(),
+            volume: entry.volume_ref(),
+            name: entry.volume.clone().unwrap_or_else(|| entry.mountpoint.to_string_lossy().into_owned()),
             found: Some(found),
+            unresolved: None,
         }
     }
 }
 
 impl Target {
-    /// The mount that `word` means: of the daemon at the socket that was given, if one was, and it has it; else of this user.
+    /// The mount that `word` names. With `--socket` that is one of the daemon's, which resolves the word when the request
+    /// arrives ([`Target::attempt`]); else one of this user.
     ///
     /// # Errors
-    /// `NotMounted`.
+    /// `NotMounted`, where the registry alone is asked.
     pub(crate) fn find(word: &Path, at: &DaemonSocket) -> Result<Self, Failure> {
-        if at.socket.is_some() {
-            let socket = at.path()?;
-            let name = name_of(word).ok();
-            let volumes = list(&socket)?.volumes;
-            let meant = |name_there: &str, mountpoint: &Path| {
-                Path::new(name_there) == word || name.as_deref() == Some(mountpoint)
-            };
-            if let Some(listed) = volumes.into_iter().find(|listed| meant(&listed.name, &listed.mountpoint)) {
-                let (mountpoint, source) = (listed.mountpoint, listed.source);
-                return Ok(Self { socket, volume: Some(listed.name), mountpoint, source, found: None });
-            }
+        let mountpoint = || name_of(word).ok().filter(|path| path.to_str().is_some());
+        match word.to_str() {
+            Some(name) if at.socket.is_some() => Ok(Self {
+                socket: at.path()?,
+                volume: VolumeRef { name: Some(name.to_owned()), mountpoint: mountpoint() },
+                name: name.to_owned(),
+                found: None,
+                unresolved: Some(word.to_path_buf()),
+            }),
+            // Messages are JSON, so no daemon has a volume of such a name.
+            _ => find_in_registry(word).map(Self::from),
         }
-        find_in_registry(word).map(Self::from)
+    }
+
+    /// Does `work` for the target; if the daemon does not have the volume, for the mount of this user with that name.
+    ///
+    /// # Errors
+    /// The failure of `work`; `NotMounted`, if neither knows the volume.
+    pub(crate) fn attempt<T>(&self, work: impl Fn(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        match (work(self), &self.unresolved) {
+            (Err(failure), Some(word)) if failure.reason == Reason::NotMounted => work(&find_in_registry(word)?.into()),
+            (outcome, _) => outcome,
+        }
     }
 
     /// All that are mounted: of the daemon at the socket that was given, else of this user.
@@ -76,23 +89,17 @@ impl Target {
     pub(crate) fn all(at: &DaemonSocket) -> Result<Vec<Self>, Failure> {
         if at.socket.is_some() {
             let socket = at.path()?;
-            let volumes = list(&socket)?.volumes.into_iter();
-            let target = |listed: crate::control::protocol::Listed| Self {
+            let target = |listed: Listed| Self {
                 socket: socket.clone(),
-                volume: Some(listed.name),
-                mountpoint: listed.mountpoint,
-                source: listed.source,
+                volume: VolumeRef::named(Some(&listed.name)),
+                name: listed.name,
                 found: None,
+                unresolved: None,
             };
-            return Ok(volumes.map(target).collect());
+            return Ok(list(&socket)?.volumes.into_iter().map(target).collect());
         }
         let found = Registry::open()?.entries()?;
         Ok(found.into_iter().filter(|found| found.is_alive).map(Self::from).collect())
-    }
-
-    /// How people call it.
-    pub(crate) fn name(&self) -> String {
-        self.volume.clone().unwrap_or_else(|| self.mountpoint.to_string_lossy().into_owned())
     }
 
     /// Whether its process lives, as far as one can tell.
@@ -109,7 +116,7 @@ impl Target {
     pub(crate) fn open(&self, request: &Request) -> io::Result<Conversation> {
         let since = Instant::now();
         loop {
-            match Conversation::open(&self.socket, self.volume.as_deref(), request, SILENCE) {
+            match Conversation::open(&self.socket, &self.volume, request, SILENCE) {
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
                         && since.elapsed() < LISTENS_WITHIN
@@ -138,7 +145,7 @@ pub(crate) fn list(socket: &Path) -> Result<List, Failure> {
 /// # Errors
 /// None is there, or it does not answer.
 pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Failure> {
-    ask(socket, None, request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))
+    ask(socket, &VolumeRef::default(), request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))
 }
 
 /// Why a daemon cannot be asked.
@@ -146,7 +153,7 @@ pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
     let shown = socket.printable();
     let kind = error.kind();
     if matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
-        Failure::new(Reason::NotMounted, format!("no daemon listens at {shown}"))
+        Failure::new(Reason::NoDaemon, format!("no daemon listens at {shown}"))
             .advise("start one (slackwater daemon), or name its socket with --socket PATH")
     } else if kind == io::ErrorKind::PermissionDenied {
         Failure::failed(format!("no permission to connect to the daemon at {shown}"))
@@ -195,4 +202,52 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
         None => not_mounted(format!("{} is not mounted", name.printable()))
             .advise("slackwater status lists the mount points"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::control::protocol::Message;
+
+    /// The requests that a daemon receives while `work` is done, each of which it answers with `reply`.
+    fn received(name: &str, reply: &Reply, work: impl FnOnce(&DaemonSocket)) -> Vec<Message<Request>> {
+        let socket = std::env::temp_dir().join(format!("slackwater-target-{name}-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let requests = thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let mut requests = Vec::new();
+                loop {
+                    let (mut peer, _) = listener.accept().unwrap();
+                    let mut line = String::new();
+                    BufReader::new(&peer).read_line(&mut line).unwrap();
+                    if line.is_empty() {
+                        return requests;
+                    }
+                    requests.push(serde_json::from_str(&line).unwrap());
+                    peer.write_all(&Message::new(reply.clone()).line()).unwrap();
+                }
+            });
+            work(&DaemonSocket { socket: Some(socket.clone()) });
+            drop(std::os::unix::net::UnixStream::connect(&socket).unwrap());
+            serving.join().unwrap()
+        });
+        std::fs::remove_file(&socket).unwrap();
+        requests
+    }
+
+    #[test]
+    fn a_request_about_a_daemons_volume_costs_one_message() {
+        let requests = received("one", &Reply::Done, |at| {
+            let target = Target::find(Path::new("/proc/../proc"), at).unwrap();
+            let done = |target: &Target| target.open(&Request::Sync).unwrap().next(Some(SILENCE)).unwrap().done();
+            target.attempt(done).unwrap();
+        });
+        let [request] = &requests[..] else { panic!("{requests:?}") };
+        assert_eq!(request.body, Request::Sync);
+        assert_eq!(request.volume.name.as_deref(), Some("/proc/../proc"));
+        assert_eq!(request.volume.mountpoint.as_deref(), Some(Path::new("/proc")));
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
 
 fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Result<(), Failure> {
     if let Some(found) = target.found.as_ref().filter(|found| !found.is_alive) {
-        return if found.has_ended_in_order() { Ok(()) } else { Err(bury(found)) };
+        return if found.has_ended_in_order() { Ok(()) } else { Err(free_mountpoint(found)) };
     }
     if arguments.lazy {
         return converse(target, &Request::Detach, "detaching", is_only);
@@ -41,7 +41,7 @@ fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Re
 }
 
 /// Frees the mount point of a process that died. That is no unmount that could say "everything is in the source".
-fn bury(found: &Found) -> Failure {
+fn free_mountpoint(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
     match mount_table::mount_at(mountpoint) {
         Some(mount) if mount_table::is_slackwater(&mount) => match detach(mountpoint) {
@@ -60,13 +60,14 @@ fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
     // Names are searched for: that takes longer than a plain question.
     let mut conversation = target.open(&Request::WouldLose).map_err(|_| unclear())?;
     let reply = conversation.next(Some(SILENCE)).map_err(|_| unclear())?;
-    let Reply::WouldLose { files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
+    let Reply::WouldLose { source, files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
+    let source = target.found.as_ref().map_or(&source, |found| &found.entry.source.path);
     let loss = UnwrittenFiles { files, more_files, more_bytes };
     if loss.is_empty() {
-        outln!("Everything is written back to {}: nothing would be lost.", target.source.printable());
+        outln!("Everything is written back to {}: nothing would be lost.", source.printable());
         return Ok(true);
     }
-    outln!("This data is not written back to {} and would be LOST:", target.source.printable());
+    outln!("This data is not written back to {} and would be LOST:", source.printable());
     loss.lines(if io::stdout().is_terminal() { LINES } else { usize::MAX }).iter().for_each(|line| outln!("{line}"));
     if yes {
         return Ok(true);

@@ -10,7 +10,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::control::line;
-use crate::control::protocol::{Message, REPLY_BYTES_MAX, Reply, Request, VERSION};
+use crate::control::protocol::{Message, REPLY_BYTES_MAX, Reply, Request, VERSION, VolumeRef};
 
 /// A process that lives answers a question about itself within this time.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const LISTENS_WITHIN: Duration = Duration::from_millis(100);
 ///
 /// # Blocking
 /// For the process, `within` at most.
-pub(crate) fn ask(socket: &Path, volume: Option<&str>, request: &Request, within: Duration) -> io::Result<Reply> {
+pub(crate) fn ask(socket: &Path, volume: &VolumeRef, request: &Request, within: Duration) -> io::Result<Reply> {
     let since = Instant::now();
     Conversation::open(socket, volume, request, within)?.next(Some(within.saturating_sub(since.elapsed())))
 }
@@ -40,9 +40,9 @@ impl Conversation {
     ///
     /// # Blocking
     /// For a process that is stopped and whose queue is full, `within` at most.
-    pub(crate) fn open(socket: &Path, volume: Option<&str>, request: &Request, within: Duration) -> io::Result<Self> {
+    pub(crate) fn open(socket: &Path, volume: &VolumeRef, request: &Request, within: Duration) -> io::Result<Self> {
         let mut stream = connected(socket, within)?;
-        stream.write_all(&Message::new(request).about(volume.map(str::to_owned)).line())?;
+        stream.write_all(&Message::new(request).about(volume.clone()).line())?;
         Ok(Self { stream, buffer: Vec::new() })
     }
 
@@ -97,7 +97,7 @@ mod tests {
         let _listener = UnixListener::bind(&socket).unwrap();
         let mut queued = Vec::new();
         let error = loop {
-            match Conversation::open(&socket, None, &Request::Status, Duration::from_millis(50)) {
+            match Conversation::open(&socket, &VolumeRef::default(), &Request::Status, Duration::from_millis(50)) {
                 Ok(conversation) => queued.push(conversation),
                 Err(error) => break error,
             }

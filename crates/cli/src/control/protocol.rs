@@ -26,20 +26,42 @@ pub(crate) const FILES_MAX: usize = 10_000;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Message<T> {
     pub(crate) version: u32,
-    /// The name of a daemon's volume that it is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) volume: Option<String>,
+    #[serde(flatten)]
+    pub(crate) volume: VolumeRef,
     #[serde(flatten)]
     pub(crate) body: T,
 }
 
+/// The volume that a message is about, for the daemon to find. Empty in a message to a mount process, or about the daemon itself.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct VolumeRef {
+    /// Its name.
+    #[serde(rename = "volume", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Its mount point, absolute and without links. A volume that is mounted there takes precedence over one of that name.
+    #[serde(rename = "at", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mountpoint: Option<PathBuf>,
+}
+
+impl VolumeRef {
+    /// The volume of this name, if there is a name.
+    pub(crate) fn named(name: Option<&str>) -> Self {
+        Self { name: name.map(str::to_owned), mountpoint: None }
+    }
+
+    /// Whether it refers to no volume.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.name.is_none() && self.mountpoint.is_none()
+    }
+}
+
 impl<T> Message<T> {
     pub(crate) fn new(body: T) -> Self {
-        Self { version: VERSION, volume: None, body }
+        Self { version: VERSION, volume: VolumeRef::default(), body }
     }
 
     /// The same, about one of a daemon's volumes.
-    pub(crate) fn about(self, volume: Option<String>) -> Self {
+    pub(crate) fn about(self, volume: VolumeRef) -> Self {
         Self { volume, ..self }
     }
 }
@@ -141,6 +163,9 @@ pub(crate) enum Reply {
         written_bytes: u64,
     },
     WouldLose {
+        /// The source directory of the volume; processes of earlier versions leave it out.
+        #[serde(default)]
+        source: PathBuf,
         files: Vec<LostFile>,
         more_files: u64,
         more_bytes: u64,
@@ -276,8 +301,12 @@ mod tests {
         assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
         assert_eq!(serde_json::from_slice::<Message<Request>>(&line).unwrap().body, request);
 
-        let line = Message::new(Request::Status).about(Some("web".into())).line();
+        let line = Message::new(Request::Status).about(VolumeRef::named(Some("web"))).line();
         assert_eq!(line, b"{\"version\":1,\"volume\":\"web\",\"request\":\"status\"}\n");
+        let volume = VolumeRef { name: Some("web".into()), mountpoint: Some("/mnt/web".into()) };
+        let line = Message::new(Request::Status).about(volume.clone()).line();
+        assert_eq!(line, b"{\"version\":1,\"volume\":\"web\",\"at\":\"/mnt/web\",\"request\":\"status\"}\n");
+        assert_eq!(serde_json::from_slice::<Message<Request>>(&line).unwrap().volume, volume);
 
         let failure = Failure::busy("in use").advise("close it");
         let line = Message::new(Reply::Failed(failure.clone())).line();

@@ -253,7 +253,7 @@ impl Obstacle {
         let Self::Mount(found) = self else { return false };
         let start = Instant::now();
         loop {
-            match client::ask(&found.socket(), found.entry.volume.as_deref(), &Request::Status, client::ANSWER_WITHIN) {
+            match client::ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, client::ANSWER_WITHIN) {
                 // Just unmounted, and the process has not heard of it.
                 Ok(Reply::Status(status)) if status.phase == Phase::Elsewhere && start.elapsed() < LEAVING => {
                     thread::sleep(LOOK);

@@ -28,8 +28,8 @@ pub(crate) struct UnwrittenFiles {
 }
 
 impl UnwrittenFiles {
-    pub(crate) fn into_reply(self) -> Reply {
-        Reply::WouldLose { files: self.files, more_files: self.more_files, more_bytes: self.more_bytes }
+    pub(crate) fn into_reply(self, source: PathBuf) -> Reply {
+        Reply::WouldLose { source, files: self.files, more_files: self.more_files, more_bytes: self.more_bytes }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -139,11 +139,12 @@ fn peers_that_flood_or_hang_keep_nobody_from_being_answered() {
     let mut answer = String::new();
     let _ = hanging[1].read_to_string(&mut answer);
     assert!(answer.contains("invalid request"), "{answer}");
-    // A volume of that name is nobody's.
-    let mut stream = UnixStream::connect(&daemon.socket).unwrap();
-    stream.write_all(b"{\"version\":1,\"volume\":\"\\u0001/../x\",\"request\":\"status\"}\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains("no volume is named") && !answer.contains('\u{1}'), "{answer}");
+    for volume in [r#""volume":"\u0001/../x""#, r#""at":"/\u0001/../x""#, r#""volume":"x","at":"/\u0001""#] {
+        let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+        stream.write_all(format!("{{\"version\":1,{volume},\"request\":\"status\"}}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("no volume is named") && !answer.contains('\u{1}'), "{answer}");
+    }
     daemon.end();
 }

@@ -72,6 +72,37 @@ fn all_are_unmounted_or_synced_at_once() {
     daemon.end();
 }
 
+/// The daemon resolves a name or a path; the registry of the user knows what it does not have.
+#[test]
+fn a_volume_is_found_by_its_name_and_by_any_path_to_its_mount_point() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let (source, mountpoint) = scratch.pair("a");
+    daemon.mount(&source, &mountpoint, "named");
+    let link = scratch.path.join("link");
+    symlink(&mountpoint, &link).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let paths = [text(&mountpoint), text(&mountpoint) + "/", text(&mountpoint.join("../a-mount")), text(&link)];
+    write(&mountpoint, "x");
+    for word in paths.iter().map(String::as_str).chain(["named"]) {
+        daemon.run(["status", word]).expect(0, &["mounted", &text(&source)]);
+        daemon.run(["sync", word]).expect(0, &[]);
+        daemon.run(["set", word, "dontcache=off"]).expect(0, &[]);
+    }
+    for verb in ["status", "sync", "umount"] {
+        daemon.run([verb, "other"]).expect(5, &["other is not mounted", "slackwater ls"]);
+    }
+    let (other_source, other) = scratch.pair("other");
+    let mut mount = scratch.mount(&other_source, &other, &[]);
+    daemon.run(["umount", &text(&other)]).expect(0, &[]);
+    mount.wait().expect(0, &[]);
+    daemon.run(["umount", &text(&link)]).expect(0, &[]);
+    assert!(daemon.states().is_empty());
+    assert_written(&source, "x");
+    daemon.end();
+}
+
 #[test]
 fn a_volume_in_use_is_left_alone_unless_forced_or_lazily() {
     need_fuse();

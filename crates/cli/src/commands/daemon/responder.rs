@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::commands::daemon::volumes::Volumes;
-use crate::control::protocol::{Reply, Request};
+use crate::control::protocol::{Reply, Request, VolumeRef};
 use crate::control::server::{Limits, Respond};
 use crate::exit::Failure;
 use crate::volume::tenants;
@@ -23,14 +23,9 @@ impl Responder {
         Self { volumes }
     }
 
-    fn answer(
-        &self,
-        volume: Option<&str>,
-        request: Request,
-        progress: &dyn Fn(Reply) -> bool,
-    ) -> Result<Reply, Failure> {
+    fn answer(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
         let volumes = &self.volumes;
-        match (volume, request) {
+        match (Some(volume).filter(|volume| !volume.is_empty()), request) {
             (None, Request::Mount(request)) => {
                 let (name, front_end) = volumes.mount(&request)?;
                 Ok(Reply::Mounted { name: name.to_string(), missing_features: front_end.missing_features() })
@@ -49,18 +44,18 @@ impl Responder {
                 Ok(Reply::Done)
             }
             (None, _) => Err(Failure::usage("the request names no volume")),
-            (Some(name), request) => {
-                let session = volumes.find(name)?;
+            (Some(volume), request) => {
+                let (name, session) = volumes.find(volume)?;
                 let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
                 let answer = || session.answer(request, progress);
-                if is_umount { volumes.shared.events.tell_of_umount(name, answer) } else { answer() }
+                if is_umount { volumes.shared.events.tell_of_umount(name.as_str(), answer) } else { answer() }
             }
         }
     }
 }
 
 impl Respond for Responder {
-    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+    fn respond(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
         self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
     }
 }

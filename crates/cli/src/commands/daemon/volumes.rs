@@ -26,7 +26,7 @@ use slackwater_size as size;
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::leftovers::Leftovers;
-use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions};
+use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions, VolumeRef};
 use crate::exit::{Failure, Reason};
 use crate::metrics::Snapshot;
 use crate::os::mount_table::MountTable;
@@ -98,8 +98,8 @@ impl Volumes {
     pub(super) fn new(shared: Shared) -> std::io::Result<Arc<Self>> {
         let (ends, ended) = channel();
         let volumes = Arc::new(Self { shared, state: Mutex::default(), changed: Condvar::new(), ends });
-        let burying = Arc::clone(&volumes);
-        thread::Builder::new().name("sw-ends".into()).spawn(move || burying.bury_all(&ended))?;
+        let releasing = Arc::clone(&volumes);
+        thread::Builder::new().name("sw-ends".into()).spawn(move || releasing.release_ended(&ended))?;
         Ok(volumes)
     }
 
@@ -224,18 +224,23 @@ impl Volumes {
         self.state().by_name.values().map(|slot| Arc::clone(slot.entry())).collect()
     }
 
-    /// The mount called `name`.
+    /// The volume that a request is about, with its name.
     ///
     /// # Errors
-    /// There is none.
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<Session>, Failure> {
-        match self.state().by_name.get(name) {
-            Some(Slot::Mounted(volume)) => Ok(Arc::clone(&volume.session)),
-            Some(Slot::Reserved(_)) => {
+    /// `NotMounted`, if there is no such volume; `Busy`, if it is still being mounted.
+    pub(crate) fn find(&self, volume: &VolumeRef) -> Result<(VolumeName, Arc<Session>), Failure> {
+        let state = self.state();
+        let is_there = |slot: &Slot| Some(&slot.entry().mountpoint) == volume.mountpoint.as_ref();
+        let named = || state.by_name.get_key_value(volume.name.as_deref()?);
+        match state.by_name.iter().find(|(_, slot)| is_there(slot)).or_else(named) {
+            Some((name, Slot::Mounted(mounted))) => Ok((name.clone(), Arc::clone(&mounted.session))),
+            Some((name, Slot::Reserved(_))) => {
                 Err(Failure::busy(format!("{name} is being mounted")).advise("try again once it is mounted"))
             }
             None => {
-                let shown: String = name.chars().take(100).flat_map(char::escape_default).collect();
+                let mountpoint = volume.mountpoint.as_ref().map(|path| path.to_string_lossy());
+                let word = volume.name.as_deref().or(mountpoint.as_deref()).unwrap_or_default();
+                let shown: String = word.chars().take(100).flat_map(char::escape_default).collect();
                 Err(Failure::new(Reason::NotMounted, format!("no volume is named {shown}"))
                     .advise("slackwater ls lists the volumes"))
             }
@@ -330,23 +335,23 @@ impl Volumes {
         has_ended(&state)
     }
 
-    fn bury_all(self: &Arc<Self>, ended: &Receiver<VolumeName>) {
+    fn release_ended(self: &Arc<Self>, ended: &Receiver<VolumeName>) {
         for name in ended {
             let volumes = Arc::clone(self);
-            let bury = {
+            let release = {
                 let name = name.clone();
-                move || volumes.bury(&name)
+                move || volumes.release(&name)
             };
-            if let Err(error) = thread::Builder::new().name("sw-end".into()).spawn(bury) {
+            if let Err(error) = thread::Builder::new().name("sw-end".into()).spawn(release) {
                 tracing::warn!(%error, "cannot start a thread: other volumes that end wait for this one");
-                self.bury(&name);
+                self.release(&name);
             }
         }
     }
 
     /// Waits until everything of a volume that nobody can reach any more is in the source, and gives it back (D1).
-    fn bury(&self, name: &VolumeName) {
-        let Ok(session) = self.find(name.as_str()) else { return };
+    fn release(&self, name: &VolumeName) {
+        let Ok((_, session)) = self.find(&VolumeRef::named(Some(name.as_str()))) else { return };
         let Some((front_end, super_block)) = session.served() else { return };
         front_end.wait_ended();
         let left = super_block.status().bytes_left();

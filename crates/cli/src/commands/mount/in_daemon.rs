@@ -10,7 +10,7 @@ use crate::commands::daemon::config::Config;
 use crate::commands::mount::options;
 use crate::commands::target::no_daemon;
 use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{MountRequest, Reply, Request};
+use crate::control::protocol::{MountRequest, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 use crate::output::terminal::outln;
 
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
         options: options::of_volume(&arguments),
     });
     let socket = arguments.at.path()?;
-    let answer = Conversation::open(&socket, None, &request, ANSWER_WITHIN)
+    let answer = Conversation::open(&socket, &VolumeRef::default(), &request, ANSWER_WITHIN)
         .and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)));
     let reply = answer.map_err(|error| no_daemon(&socket, &error))?;
     let Reply::Mounted { name, missing_features } = reply else { return Err(reply.refusal()) };

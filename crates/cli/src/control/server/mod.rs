@@ -19,7 +19,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
 use crate::control::line;
-use crate::control::protocol::{Message, REQUEST_BYTES_MAX, Reply, Request, VERSION};
+use crate::control::protocol::{Message, REQUEST_BYTES_MAX, Reply, Request, VERSION, VolumeRef};
 use crate::exit::Failure;
 
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ pub(crate) trait Respond: Send + Sync + 'static {
     ///
     /// # Blocking
     /// As long as it takes.
-    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
+    fn respond(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
 }
 
 /// Requests whose last reply has not been sent.
@@ -185,7 +185,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
         }
         Ok(message) => {
             let _asked = unanswered.add();
-            let last = respond.respond(message.volume.as_deref(), message.body, &|progress| reply(&stream, progress));
+            let last = respond.respond(&message.volume, message.body, &|progress| reply(&stream, progress));
             reply(&stream, last);
         }
         Err(failure) => drop(reply(&stream, Reply::Failed(failure))),

@@ -13,7 +13,7 @@ use crate::damage::{cases, damaged};
 struct Echo;
 
 impl Respond for Echo {
-    fn respond(&self, _volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+    fn respond(&self, _volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
         if request != Request::Sync {
             return Reply::Failed(Failure::busy("echo"));
         }
@@ -42,7 +42,7 @@ impl Socket {
     }
 
     fn assert_answers(&self) {
-        let answer = client::ask(&self.0, None, &Request::Status, client::ANSWER_WITHIN);
+        let answer = client::ask(&self.0, &VolumeRef::default(), &Request::Status, client::ANSWER_WITHIN);
         assert!(matches!(answer, Ok(Reply::Failed(failure)) if failure.what == "echo"));
     }
 }
@@ -56,7 +56,8 @@ impl Drop for Socket {
 #[test]
 fn progress_comes_before_the_answer() {
     let socket = Socket::listening("progress");
-    let mut conversation = client::Conversation::open(&socket.0, None, &Request::Sync, client::ANSWER_WITHIN).unwrap();
+    let mut conversation =
+        client::Conversation::open(&socket.0, &VolumeRef::default(), &Request::Sync, client::ANSWER_WITHIN).unwrap();
     for n in 0..3 {
         let reply = conversation.next(None).unwrap();
         assert_eq!(reply, Reply::Progress { bytes_left: 3 - n, written_bytes: n });
@@ -89,7 +90,7 @@ fn silent_peers_keep_nobody_waiting() {
     let _two_more = [UnixStream::connect(&socket.0).unwrap(), UnixStream::connect(&socket.0).unwrap()];
     // All places are taken: refused at once, and served once the silent ones have had their time.
     loop {
-        match client::ask(&socket.0, None, &Request::Status, client::ANSWER_WITHIN) {
+        match client::ask(&socket.0, &VolumeRef::default(), &Request::Status, client::ANSWER_WITHIN) {
             Ok(Reply::Failed(failure)) if failure.what == "echo" => break,
             _ => thread::sleep(Duration::from_millis(50)),
         }
@@ -107,7 +108,11 @@ fn requests() -> Vec<Vec<u8>> {
             Request::SetTenant { tenant: "/a".into(), key: "limit".into(), value: "1MiB".into() },
             Request::Events,
         ]
-        .map(|request| Message::new(request).about(Some("web".into())).line()),
+        .map(|request| {
+            Message::new(request)
+                .about(VolumeRef { name: Some("web".into()), mountpoint: Some("/mnt/web".into()) })
+                .line()
+        }),
     );
     lines
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use slackwater::{Engine, SuperBlock};
 
-use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, Writers};
+use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers};
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
@@ -323,7 +323,7 @@ impl Session {
                 status.more_tenants = tenants::fit_reply(&mut status.tenants);
                 Ok(Reply::Status(Box::new(status)))
             }
-            Request::WouldLose => Ok(self.would_lose().into_reply()),
+            Request::WouldLose => Ok(self.would_lose().into_reply(self.entry.source.path.clone())),
             Request::Sync => {
                 let front_end = self.front_end(None, &mut tick)?;
                 self.watch(|| front_end.sync(), &mut tick).map(|()| Reply::Done)
@@ -348,8 +348,8 @@ impl Session {
 }
 
 impl Respond for Session {
-    fn respond(&self, volume: Option<&str>, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
-        if volume != self.entry.volume.as_deref() {
+    fn respond(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
+        if !volume.is_empty() {
             return Reply::Failed(Failure::usage("this is a mount process, which has no named volumes"));
         }
         self.answer(request, progress).unwrap_or_else(Reply::Failed)
