@@ -1,29 +1,30 @@
-//! Tenants: whose data is dirty, and how much of it there may be.
+//! Tenants: who owns dirty data, and how much of it they may have.
 //!
-//! One [`Memcg`] stands for a cgroup's memory and its io controller at once. Frames remember who dirtied them last
-//! ([`FrameOwners`]), inodes belong to a wb of the tenant that writes most of them (`writeback::cgwb`).
+//! One [`Memcg`] stands for both a cgroup's memory and its io controller. Frames record the tenant that dirtied them
+//! last ([`FrameOwners`]). Inodes belong to a wb of the tenant that writes most of them (`writeback::cgwb`).
 //!
 //! # States
-//! | state | what holds | who leaves it |
+//! | state | meaning | left by |
 //! |---|---|---|
-//! | `Online` | new wbs are made for it | `Engine::memcg_offline` |
+//! | `Online` | new wbs are created for it | `Engine::memcg_offline` |
 //! | `Dying` | no new wbs; its wbs are being killed | the same call |
-//! | `Offline` | every wb of it has been killed; its inodes move to the nearest ancestor that is online as they become clean | the last of its frames and wbs |
-//! | `Released` | nothing is charged to it and no wb has it: its slot in the table is free | - |
+//! | `Offline` | all its wbs are killed; its inodes move to the nearest online ancestor as they become clean | the release of its last frame and wb |
+//! | `Released` | nothing is charged to it and it has no wbs: its slot in the table is free | - |
 //!
 //! # Invariants
 //! T1. `charged_pages` counts the frames that cannot be dropped (dirty, under write-back, replaced meanwhile, not yet
-//!     durable) whose owner is this tenant or a descendant. The root counts none: what it would be is the bdi's.
-//! T2. A slot is given to another tenant only after the last frame that names it was uncharged.
-//! T3. `cgwbs` is `None` from `Dying` on: who makes a wb looks under its lock.
-//! T4. Who is refused has set `want_room` of the tenants that are full, and has then seen that they still are. Who uncharges
-//!     one looks at it afterwards, and gives room: so nobody waits for what is there.
+//!     durable) and whose owner is this tenant or a descendant. The root counts none: its count would equal the bdi's.
+//! T2. A slot is reused for another tenant only after the last frame that names it was uncharged.
+//! T3. `cgwbs` is `None` from `Dying` on. It is checked under its lock before a wb is added.
+//! T4. A writer is refused only after it has set `want_room` of the tenants that are full, and has then found them
+//!     still full. A thread that uncharges a tenant checks `want_room` afterwards and wakes the waiters. So no writer
+//!     waits for frames that are free.
 //!
 //! # Memory ordering
-//! T4 is the barrier pair of [`Demand`]. All else stands alone.
+//! T4 is the barrier pair of [`Demand`]. All other atomics stand alone.
 //!
 //! # Lock order
-//! `cgwbs` (`CGROUP`) is taken before a wb's lists, and nothing but leaves under it. The table is a leaf.
+//! `cgwbs` (`CGROUP`) comes before a wb's lists; only leaves are taken under it. The table is a leaf.
 //!
 //! # Kernel counterpart
 //! `struct mem_cgroup` with `cgwb_list` and `memcg_cgwb_domain`; sem. 1.9. Differs: a frame belongs to the tenant that
@@ -54,15 +55,15 @@ use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::BdiWriteback;
 
-/// Number of a tenant; never given twice in the life of an engine. Kernel: `css->id`.
+/// Number of a tenant, never reused in the life of an engine. Kernel: `css->id`.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct MemcgId(pub(crate) u64);
 
 impl MemcgId {
-    /// The tenant of what no other is asked to pay for.
+    /// The tenant charged for whatever no other tenant is charged for.
     pub const ROOT: MemcgId = MemcgId(0);
 
-    /// As a number.
+    /// The number itself.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -74,7 +75,7 @@ impl fmt::Display for MemcgId {
     }
 }
 
-/// Where a tenant is in its life.
+/// State of a tenant's life cycle.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 #[repr(u8)]
 pub enum MemcgState {
@@ -82,7 +83,7 @@ pub enum MemcgState {
     Online = 0,
     /// Being taken offline.
     Dying = 1,
-    /// Nobody writes for it any more; some of its data is left.
+    /// No process writes for it any more; some of its data is left.
     Offline = 2,
     /// Nothing of it is left.
     Released = 3,
@@ -93,30 +94,30 @@ const NO_LIMIT: u64 = u64::MAX;
 /// A tenant. Kernel: `struct mem_cgroup`.
 pub struct Memcg {
     id: MemcgId,
-    /// Its place in the table, which is what frames remember.
+    /// Its index in the table, which frames record.
     slot: u32,
     name: String,
-    /// `None` for the root, and for who has no parent but it.
+    /// `None` for the root and for its direct children.
     parent: Option<Arc<Memcg>>,
     state: AtomicU8,
     limit_pages: AtomicU64,
     charged_pages: AtomicI64,
-    /// A writer found no room: its wbs write back whatever the thresholds say (T4).
+    /// A writer is waiting for frames: its wbs write back whatever the thresholds are (T4).
     want_room: Demand,
-    /// How long its writers were told to pause.
+    /// Total length of the pauses imposed on its writers.
     paused_ns: AtomicU64,
-    /// Where its writers wait.
+    /// Where its writers wait for frames.
     room: Arc<Room>,
-    /// Its background level is the part of its limit that the one is of the other.
+    /// The ratio of its background level to its limit is that of these two percentages.
     ratios: DirtyRatios,
-    /// Its dirty limit, shared out among its wbs. Kernel: `cgwb_domain`.
+    /// Its dirty limit, divided among its wbs. Kernel: `cgwb_domain`.
     domain: WbDomain,
     foreign: Mutex<ForeignWbs>,
-    /// Clean pages that it has in the cache.
+    /// The queues of clean pages cached for it.
     pub(crate) lruvec: Lruvec,
-    /// What its readers found there.
+    /// Hits and misses of its reads.
     pub(crate) reads: ReadCounts,
-    /// Nodes that stay open for it.
+    /// Nodes held open for it.
     pub(crate) held: HeldCount,
     /// T3.
     cgwbs: Mutex<Option<Vec<Arc<BdiWriteback>>>>,
@@ -158,17 +159,17 @@ impl Memcg {
         self.id
     }
 
-    /// The name it was made with.
+    /// The name it was created with.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The tenant above it, unless that is the root.
+    /// Its parent, unless that is the root.
     pub fn parent(&self) -> Option<&Arc<Memcg>> {
         self.parent.as_ref()
     }
 
-    /// Where it is in its life.
+    /// The state of its life cycle.
     pub fn state(&self) -> MemcgState {
         match self.state.load(Ordering::Acquire) {
             0 => MemcgState::Online,
@@ -178,7 +179,8 @@ impl Memcg {
         }
     }
 
-    /// Bytes that may be dirty for it and its descendants, in whole pages; `None`: as much as the volume may.
+    /// The most bytes that may be dirty for it and its descendants, rounded to pages; `None` if only the volumes'
+    /// shares limit it.
     pub fn limit_bytes(&self) -> Option<u64> {
         match self.limit_pages.load(Ordering::Relaxed) {
             NO_LIMIT => None,
@@ -186,8 +188,8 @@ impl Memcg {
         }
     }
 
-    /// Sets what may be dirty for it from now on. What is dirty beyond that goes first; a limit smaller than a write
-    /// lets one write after the other through, each once the one before is durable.
+    /// Sets how much may be dirty for it from now on. Dirty data above the new limit is written back first. With a
+    /// limit smaller than one write, each write proceeds once the one before it is durable.
     pub fn set_limit_bytes(&self, limit_bytes: Option<u64>) {
         if !self.is_root() {
             self.limit_pages.store(pages_of(limit_bytes), Ordering::Relaxed);
@@ -196,7 +198,7 @@ impl Memcg {
         }
     }
 
-    /// Bytes of frames that cannot be dropped and are its own or a descendant's (T1). None for the root.
+    /// Bytes of frames that cannot be dropped and belong to it or a descendant (T1). Zero for the root.
     pub fn charged_bytes(&self) -> u64 {
         self.charged_pages() * PAGE_BYTES
     }
@@ -217,28 +219,29 @@ impl Memcg {
         self.slot
     }
 
-    /// As many as may be dirty for it; more than any arena has, where it has no limit.
+    /// The limit in pages; more than any arena has if it has no limit.
     pub(crate) fn limit_pages(&self) -> u64 {
         self.limit_pages.load(Ordering::Relaxed)
     }
 
-    /// It, the tenants above it, and `root`: who has what was cached for it, once the ones before are offline.
-    pub(crate) fn and_heirs<'a>(&'a self, root: &'a Memcg) -> impl Iterator<Item = &'a Memcg> {
+    /// The tenant, its ancestors and `root`, in the order in which they inherit its cached pages when those before are
+    /// offline.
+    pub(crate) fn self_and_heirs<'a>(&'a self, root: &'a Memcg) -> impl Iterator<Item = &'a Memcg> {
         self.lineage().chain([root])
     }
 
-    /// It and the tenants above it, without the root.
+    /// The tenant and its ancestors, without the root.
     fn lineage(&self) -> impl Iterator<Item = &Memcg> {
         std::iter::successors(Some(self), |memcg| memcg.parent.as_deref()).filter(|memcg| !memcg.is_root())
     }
 
-    /// Whether what is charged to it is charged to `other` too.
-    pub(crate) fn is_below_or_is(&self, other: &Memcg) -> bool {
+    /// Whether its charges also count for `other`.
+    pub(crate) fn is_self_or_descendant_of(&self, other: &Memcg) -> bool {
         self.lineage().any(|memcg| memcg.id == other.id)
     }
 
-    /// Whether it may dirty a further write: it and those above it are below their limits, or have nothing dirty. If not,
-    /// room is given as soon as that may have changed (T4).
+    /// Whether it may dirty another write: it and its ancestors are below their limits or have nothing dirty. If not,
+    /// its waiters are woken as soon as that may have changed (T4).
     pub(crate) fn may_dirty(&self) -> bool {
         self.lineage().all(|memcg| {
             memcg.has_room() || {
@@ -253,24 +256,24 @@ impl Memcg {
         charged == 0 || charged < self.limit_pages.load(Ordering::Relaxed)
     }
 
-    /// Whether so much of it is dirty that its wbs write back without being asked, or a writer of it waits.
+    /// Whether it has enough dirty pages for its wbs to write back unasked, or one of its writers is waiting.
     pub(crate) fn over_background(&self) -> bool {
         let over =
             |memcg: &Memcg| memcg.thresholds().is_some_and(|levels| memcg.charged_pages() > levels.background_pages);
         self.wants_room() || self.lineage().any(over)
     }
 
-    /// Whether a writer of it waits for room.
+    /// Whether one of its writers waits for frames.
     pub(crate) fn wants_room(&self) -> bool {
         self.lineage().any(Memcg::wants_room_itself)
     }
 
-    /// The same for itself alone.
+    /// The same for itself alone, without its ancestors.
     pub(crate) fn wants_room_itself(&self) -> bool {
         self.want_room.is_set()
     }
 
-    /// A writer of it was told to pause.
+    /// Records a pause imposed on one of its writers.
     pub(crate) fn note_pause(&self, time: Duration) {
         self.paused_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -279,7 +282,7 @@ impl Memcg {
         Duration::from_nanos(self.paused_ns.load(Ordering::Relaxed))
     }
 
-    /// Whether `unstable_pages` of one of its wbs are what stands in its writers' way: a commit is due.
+    /// Whether the `unstable_pages` of one of its wbs block its writers, so that a commit is due.
     pub(crate) fn wants_commit(&self, unstable_pages: u64) -> bool {
         unstable_pages != 0
             && self.lineage().any(|memcg| {
@@ -289,12 +292,12 @@ impl Memcg {
             })
     }
 
-    /// The nearest of it and those above that has a limit of its own, and the levels that this sets.
+    /// The nearest of the tenant and its ancestors that has a limit of its own, and the levels set by it.
     pub(crate) fn nearest_limited(&self) -> Option<(&Memcg, Thresholds)> {
         self.lineage().find_map(|memcg| Some((memcg, memcg.thresholds()?)))
     }
 
-    /// The levels that its limit sets, if it has one.
+    /// The levels set by its limit, if it has one.
     fn thresholds(&self) -> Option<Thresholds> {
         let limit = self.limit_pages.load(Ordering::Relaxed);
         (limit != NO_LIMIT).then(|| Thresholds::of_limit(limit, self.ratios))
@@ -304,15 +307,15 @@ impl Memcg {
         &self.domain
     }
 
-    /// It dirtied pages of `wb`, which is another tenant's.
+    /// Records that it dirtied pages of `wb`, which belongs to another tenant.
     pub(crate) fn note_foreign(&self, wb: &Arc<BdiWriteback>, now: Tick) {
         tracing::trace!(target: "slackwater::writeback", cgroup = %self.id, owner = %wb.memcg.id(), "track_foreign_dirty");
         self.foreign.lock().note(wb, now);
     }
 
-    /// Has the wbs of others written back that hold dirty pages of it. Kernel: `mem_cgroup_flush_foreign`.
+    /// Starts write-back of other tenants' wbs that hold dirty pages of it. Kernel: `mem_cgroup_flush_foreign`.
     pub(crate) fn flush_foreign(&self, now: Tick, tunables: &Tunables) {
-        // What is older is periodic write-back's, where there is one.
+        // Periodic write-back, if there is one, takes care of older pages.
         let expire = if tunables.dirty_writeback.is_zero() { Duration::MAX } else { tunables.dirty_expire };
         let foreign = self.foreign.lock().take(now, expire);
         for wb in &foreign {
@@ -321,21 +324,21 @@ impl Memcg {
         }
     }
 
-    /// A writer of it found no room: all wbs of the full ones among it and those above, and of all below these, are to
-    /// write back. `volumes`: where such wbs may be.
+    /// Called when one of its writers finds no free frame. Of the tenant and its ancestors, the full ones and their
+    /// descendants start writing back. `volumes`: where their wbs may be.
     pub(crate) fn ask_for_room(&self, volumes: &[Arc<SuperBlock>]) {
         let full = self.lineage().filter(|memcg| !memcg.has_room());
         let Some(full) = full.inspect(|memcg| memcg.want_room.raise()).last() else { return };
-        // Not by `cgwbs`: what fills it may be a descendant's, and a tenant that goes offline has none any more.
+        // Does not use `cgwbs`: a descendant may be what fills it, and a tenant going offline has no list any more.
         let wake = |wb: &Arc<BdiWriteback>| {
-            if wb.memcg.is_below_or_is(full) {
+            if wb.memcg.is_self_or_descendant_of(full) {
                 wb.wake();
             }
         };
         volumes.iter().for_each(|sb| sb.for_each_wb(wake));
     }
 
-    /// One more frame of it cannot be dropped.
+    /// Charges frames of it that can no longer be dropped.
     pub(crate) fn charge(&self, pages: i64) {
         for memcg in self.lineage() {
             memcg.charged_pages.fetch_add(pages, Ordering::Relaxed);
@@ -354,11 +357,11 @@ impl Memcg {
             }
         }
         if is_wanted {
-            self.room.give(); // after `want_room` was cleared: who has set it just before hears of it
+            self.room.give(); // after `want_room` was cleared, so that a writer that has just set it is woken
         }
     }
 
-    /// Adds a wb that [`crate::writeback`] made for it; false, and `wb` stays alone, from `Dying` on (T3).
+    /// Adds a wb that [`crate::writeback`] created for it. Fails from `Dying` on (T3).
     pub(crate) fn add_wb(&self, wb: &Arc<BdiWriteback>) -> bool {
         let mut cgwbs = self.cgwbs.lock();
         let Some(list) = cgwbs.as_mut() else { return false };
@@ -366,14 +369,14 @@ impl Memcg {
         true
     }
 
-    /// The volume of a wb of it is gone.
+    /// Called when the volume of one of its wbs has ended.
     pub(crate) fn remove_wb(&self, wb: &Arc<BdiWriteback>) {
         if let Some(list) = self.cgwbs.lock().as_mut() {
             list.retain(|other| !Arc::ptr_eq(other, wb));
         }
     }
 
-    /// `Online` to `Dying`: no wb is made for it from here on. Returns those that it has; `None` if it was not online.
+    /// Changes `Online` to `Dying`: no more wbs are created for it. Returns its wbs; `None` if it was not online.
     pub(crate) fn begin_offline(&self) -> Option<Vec<Arc<BdiWriteback>>> {
         if self.is_root() {
             return None;

@@ -1,13 +1,13 @@
-//! Which tenant each frame is charged to, and the table that finds the tenant.
+//! The tenant that each frame is charged to, and the table of tenants.
 //!
 //! # Invariants
-//! O1. The owner of a frame changes only under the lock of the leaf that has it, or while nobody else knows the frame:
-//!     it is set when the page becomes unclean or somebody else writes to it, and read when it becomes clean.
-//! O2. Until the first tenant is made all frames are the root's, and nobody looks.
+//! O1. The owner of a frame changes only under the lock of its leaf, or while no other thread knows the frame. It is
+//!     set when the page becomes unclean or another tenant writes to it, and read when the page becomes clean.
+//! O2. Until the first tenant is created, all frames belong to the root and owners are not looked up.
 //!
 //! # Memory ordering
-//! None beyond the leaf's lock: who charges a tenant has got it from [`FrameOwners::add`], which has set `is_used`, and who
-//! finds a frame of that tenant has the lock of its leaf from him.
+//! None beyond the leaf's lock. A thread that charges a tenant has got it from [`FrameOwners::add`], which has set
+//! `is_used`. A thread that finds a frame of that tenant has taken the lock of its leaf after it.
 
 use std::collections::VecDeque;
 
@@ -25,21 +25,22 @@ use crate::tunables::Tunables;
 struct Table {
     slots: Vec<Option<Arc<Memcg>>>,
     free: Vec<u32>,
-    /// Tenants that went offline, to be looked at again.
+    /// Tenants that went offline and have to be checked again.
     offline: VecDeque<u32>,
     last_id: u64,
 }
 
-/// Tenants that went offline looked at for each one that is made: fewer are left than are made.
-const LOOKS: usize = 4;
+/// Offline tenants checked for each tenant created, so that their number shrinks.
+const CHECKED_PER_ADD: usize = 4;
 
 impl Table {
-    /// Looks at `looks` tenants that are offline, longest since first.
-    fn release_unused(&mut self, looks: usize) {
-        for _ in 0..looks.min(self.offline.len()) {
+    /// Checks up to `count` offline tenants, in the order in which they went offline.
+    fn release_unused(&mut self, count: usize) {
+        for _ in 0..count.min(self.offline.len()) {
             let Some(slot) = self.offline.pop_front() else { return };
             let Some(memcg) = &self.slots[slot as usize] else { continue };
-            // Who may still charge to it, and its wbs, hold references. Nobody gets one from a slot with no charge.
+            // Everything that may still charge it, and its wbs, hold references. No new reference comes from a slot
+            // without charges.
             if memcg.charged_pages.load(Ordering::Acquire) == 0 && Arc::strong_count(memcg) == 1 {
                 memcg.state.store(MemcgState::Released as u8, Ordering::Release);
                 self.slots[slot as usize] = None;
@@ -63,7 +64,7 @@ pub(crate) struct FrameOwners {
 }
 
 impl FrameOwners {
-    /// `room`: where writers of all tenants wait.
+    /// `room`: where writers of all tenants wait for frames.
     pub(crate) fn new(frames: u32, tunables: &Tunables, room: Arc<Room>) -> Self {
         let ratios = DirtyRatios::of(tunables);
         let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios, &room);
@@ -85,7 +86,7 @@ impl FrameOwners {
 
     pub(crate) fn add(&self, name: &str, parent: Option<Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
         let mut table = self.table.write();
-        table.release_unused(LOOKS);
+        table.release_unused(CHECKED_PER_ADD);
         self.is_used.store(true, Ordering::Relaxed);
         table.last_id += 1;
         let id = MemcgId(table.last_id);
@@ -107,12 +108,12 @@ impl FrameOwners {
         self.table.read().slots.get(slot as usize).cloned().flatten()
     }
 
-    /// `memcg` went offline: its slot is given up once nobody needs it (T2).
+    /// Records that `memcg` went offline. Its slot is freed once it is unused (T2).
     pub(crate) fn note_offline(&self, memcg: &Memcg) {
         self.table.write().offline.push_back(memcg.slot);
     }
 
-    /// Gives up the slots of all tenants that are offline and have nothing left.
+    /// Frees the slots of all offline tenants that have nothing left.
     pub(crate) fn release_unused(&self) {
         let mut table = self.table.write();
         let all = table.offline.len();
@@ -124,7 +125,7 @@ impl FrameOwners {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Asks the processor for the owner of the frame with this number, if there is one.
+    /// Prefetches the owner of the frame with this number, if there is one.
     #[inline]
     pub(crate) fn prefetch(&self, number: u32) {
         if self.is_used()
@@ -140,7 +141,7 @@ impl FrameOwners {
         self.owners[frame.as_u32() as usize].load(Ordering::Relaxed)
     }
 
-    /// `frame` became one that cannot be dropped, for `memcg`.
+    /// Charges `frame`, which can no longer be dropped, to `memcg`.
     #[inline]
     pub(crate) fn charge(&self, frame: FrameId, memcg: &Memcg) {
         if self.is_used() {
@@ -149,8 +150,8 @@ impl FrameOwners {
         }
     }
 
-    /// `memcg` writes to a page whose frame `old` is charged to somebody. From now on it is charged for `new`, which may be
-    /// the same, and nobody for `old`.
+    /// Moves a charge when `memcg` writes to a page whose frame `old` is charged to another tenant. From now on `memcg`
+    /// is charged for `new`, which may be the same frame, and no tenant for `old`.
     #[inline]
     pub(crate) fn take_over(&self, old: FrameId, new: FrameId, memcg: &Memcg) {
         if !self.is_used() {
@@ -170,7 +171,7 @@ impl FrameOwners {
     }
 }
 
-/// Frames that can be dropped, collected for one change per tenant. What was collected is uncharged by dropping it.
+/// Frames that can be dropped again, batched into one change per tenant. Dropping the batch uncharges them.
 pub(crate) struct Uncharges<'a> {
     owners: &'a FrameOwners,
     slot: u32,

@@ -200,7 +200,7 @@ impl Engine {
         let Some(wbs) = memcg.begin_offline() else { return false };
         wbs.iter().for_each(BdiWriteback::kill);
         memcg.set_offline();
-        let heirs = memcg.and_heirs(self.0.shared.owners.root()).skip(1);
+        let heirs = memcg.self_and_heirs(self.0.shared.owners.root()).skip(1);
         memcg.lruvec.close(heirs.map(|heir| &heir.lruvec));
         self.0.shared.owners.note_offline(memcg);
         true

@@ -258,7 +258,7 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     /// Exchanges the pages of the leaf from `first` on that it has room for.
     fn pages(&mut self, leaf: &mut LeafState, first: usize) -> Option<Stop> {
-        let end = (first + self.count).min(leaf.room());
+        let end = (first + self.count).min(leaf.capacity());
         let stop = (first..end).find_map(|slot| self.page(leaf, slot, end).err());
         self.inode.mapping.add_unclean(self.unclean);
         self.inode.mapping.add(Mark::Dirty, self.newly.reclaimable);

@@ -1,13 +1,13 @@
 //! The cached pages of one file.
 //!
 //! # Invariants
-//! A1. `dirty`, `writeback` and `unstable` count the pages with that mark in the tree. A page that moves
-//!     from one to another is counted there before it is no longer counted here.
-//! A2. `unclean` counts the pages that have any of the three. It moves under the leaf's lock, and only
-//!     when a page begins or ceases to be unclean: 0 means that every page can be dropped.
+//! A1. `dirty`, `writeback` and `unstable` count the pages with that mark in the tree. A page that moves from one count
+//!     to another is added to the new one before it is subtracted from the old one.
+//! A2. `unclean` counts the pages that have any of the three. It changes under the leaf's lock, and only when a page
+//!     becomes or ceases to be unclean. 0 means that every page can be dropped.
 //!
 //! # Lock order
-//! `I_PAGES`, then `LEAF`; both inside every call, neither across one.
+//! `I_PAGES`, then `LEAF`; both are taken inside each call and held across none.
 //!
 //! # Kernel counterpart
 //! `struct address_space`.
@@ -20,7 +20,7 @@ use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark, slot_of};
 use crate::page_cache::tree::Tree;
 use crate::units::PageIndex;
 
-/// Scans that meet this many leaves without what their index promised have the index cleaned up.
+/// After this many leaves without the mark that their index showed, a scan has the index cleaned up.
 const STALE_MAX: u32 = 16;
 
 /// See the [module documentation](self).
@@ -32,11 +32,11 @@ pub(crate) struct AddressSpace {
     unclean: AtomicI64,
 }
 
-/// What a scan does after a leaf.
+/// The next step of a scan after a leaf.
 pub(crate) enum Scan {
-    /// Goes on with the next leaf.
+    /// Continue with the next leaf.
     On,
-    /// Stops.
+    /// Stop.
     Stop,
 }
 
@@ -51,13 +51,13 @@ impl AddressSpace {
         }
     }
 
-    /// Runs `f` on the leaf and slot of `index`, under the leaf's lock; `None` if no leaf is there.
+    /// Runs `f` on the leaf and slot of `index`, under the leaf's lock; `None` if there is no leaf.
     pub(crate) fn with_page<R>(&self, index: PageIndex, f: impl FnOnce(&mut LeafState, usize) -> R) -> Option<R> {
         self.tree.read().with_leaf(index.0, |leaf| f(leaf, slot_of(index.0)))
     }
 
-    /// The same for who wants the page's bytes at once, where the processor does not foresee it; `ask` is told the number of
-    /// a frame to ask for.
+    /// The same for callers that need the page's bytes at once, which the processor cannot predict. `ask` prefetches
+    /// the frame whose number it is given.
     #[inline]
     pub(crate) fn with_page_and_bytes<R>(
         &self,
@@ -68,13 +68,13 @@ impl AddressSpace {
         self.tree.read().with_leaf_and_bytes(index.0, ask, |leaf| f(leaf, slot_of(index.0)))
     }
 
-    /// As [`AddressSpace::with_page`], making the leaf, and room for the page in it, if needed.
+    /// Like [`AddressSpace::with_page`], but creates the leaf, with capacity for the page, if needed.
     pub(crate) fn with_page_or_new<R>(&self, index: PageIndex, f: impl FnOnce(&mut LeafState, usize) -> R) -> R {
         let mut f = Some(f);
         let mut is_new = false;
         loop {
             let done = self.tree.read().with_leaf(index.0, |leaf| {
-                (slot_of(index.0) < leaf.room()).then(|| {
+                (slot_of(index.0) < leaf.capacity()).then(|| {
                     let f = f.take().expect("runs once: the loop ends with it");
                     (f(leaf, slot_of(index.0)), leaf.present() == 0)
                 })
@@ -82,7 +82,7 @@ impl AddressSpace {
             match done.flatten() {
                 Some((result, is_empty)) => {
                     if is_new && is_empty {
-                        let _ = self.remove_if_empty(index); // or somebody has put a page there meanwhile
+                        let _ = self.remove_if_empty(index); // fails if a page was added meanwhile
                     }
                     return result;
                 }
@@ -91,10 +91,10 @@ impl AddressSpace {
         }
     }
 
-    /// Visits, in ascending order, each leaf with pages in `from..to` that may have `mark` (any page, for
-    /// `None`). The tree is unlocked between leaves. `f` gets the index of the leaf's first page. A page that gets
-    /// `mark` meanwhile may be missed, even if that began before (T1 of the tree); with `None` its leaf's lock is
-    /// waited for.
+    /// Visits, in ascending order, each leaf with pages in `from..to` that may have `mark` (any page, for `None`). The
+    /// tree is unlocked between leaves. `f` gets the index of the leaf's first page. A page that gets `mark` meanwhile
+    /// may be missed, even if that began before the scan (T1 of the tree). With `None`, the scan waits for every leaf's
+    /// lock.
     pub(crate) fn scan(
         &self,
         from: PageIndex,
@@ -120,12 +120,12 @@ impl AddressSpace {
         }
     }
 
-    /// Frees the leaf of `index` if no page is in it; false if one is.
+    /// Frees the leaf of `index` if it has no pages; false if it has.
     pub(crate) fn remove_if_empty(&self, index: PageIndex) -> bool {
         self.tree.write().remove_if_empty(index.0)
     }
 
-    /// Frees empty leaves and brings the index up to date.
+    /// Frees empty leaves and updates the index.
     pub(crate) fn prune(&self) {
         self.tree.write().prune();
     }
@@ -135,15 +135,15 @@ impl AddressSpace {
         self.tree.read().is_empty()
     }
 
-    /// Pages with `mark`; only for the three marks that are counted.
+    /// Pages with `mark`, which must be one of the three counted marks.
     pub(crate) fn count(&self, mark: Mark) -> u64 {
         self.counter(mark).load(Ordering::Acquire).max(0) as u64
     }
 
-    /// Whether the backend has yet to get a page.
+    /// Whether any page has yet to be written to the backend.
     pub(crate) fn is_unwritten(&self) -> bool {
         let waits = |mark| self.count(mark) != 0;
-        // The last look finds a page that failed in between: it goes back to the dirty ones.
+        // The last check finds a page that failed in between and became dirty again.
         waits(Mark::Dirty) || waits(Mark::Writeback) || waits(Mark::Dirty)
     }
 
@@ -152,14 +152,14 @@ impl AddressSpace {
         self.unclean.load(Ordering::Acquire).max(0) as u64
     }
 
-    /// Moves the count of unclean pages (A2).
+    /// Adjusts the count of unclean pages (A2).
     pub(crate) fn add_unclean(&self, pages: i64) {
         if pages != 0 {
             self.unclean.fetch_add(pages, Ordering::AcqRel);
         }
     }
 
-    /// Moves a count (A1).
+    /// Adjusts a count (A1).
     pub(crate) fn add(&self, mark: Mark, pages: i64) {
         if pages != 0 {
             self.counter(mark).fetch_add(pages, Ordering::AcqRel);

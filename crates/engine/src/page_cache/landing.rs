@@ -1,12 +1,12 @@
-//! The frames that payloads land in, of all volumes: how many there are, and those that nobody has at the moment.
+//! The frames that payloads are received into, for all volumes: their number, and those not in use at the moment.
 //!
 //! # Invariants
-//! N1. `count` is at least the number of frames in `kept` and with those who took some, and at most the limit that
-//!     they asked with.
-//! N2. Frames in `kept` are locked exclusively, in no page's place, and their records are FREE.
+//! N1. `count` is at least the number of frames in `kept` and in use, and at most the limit passed by the caller that
+//!     took them.
+//! N2. Frames in `kept` are locked exclusively and belong to no page, and their records are FREE.
 //!
 //! # Lock order
-//! A leaf, taken once for all requests that a thread finds waiting.
+//! A leaf, taken once per batch of requests that a thread reads.
 
 use slackwater_arena::{FrameId, Scatter};
 use slackwater_sync::lock::Mutex;
@@ -18,7 +18,7 @@ use crate::lock_order::LEAVES;
 /// See the [module documentation](self).
 pub(crate) struct LandingStock {
     count: AtomicUsize,
-    /// Each with the empty list for fresh frames that its last owner had.
+    /// Each with the empty list for fresh frames that its last user had.
     kept: Mutex<Vec<(Scatter, Vec<FrameId>)>>,
 }
 
@@ -27,13 +27,13 @@ impl LandingStock {
         Self { count: AtomicUsize::new(0), kept: Mutex::new(LEAVES, Vec::new()) }
     }
 
-    /// Counts `count` more, unless that is more than `most`.
+    /// Adds `count`, unless the total would exceed `most`.
     pub(crate) fn try_add(&self, count: usize, most: usize) -> bool {
         let more = |now: usize| now.checked_add(count).filter(|then| *then <= most);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// So many of those counted were not to be had.
+    /// Subtracts frames that were counted but could not be allocated.
     pub(crate) fn sub(&self, count: usize) {
         self.count.fetch_sub(count, Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ impl LandingStock {
         self.kept.lock().push((frames, list));
     }
 
-    /// Gives those that nobody has back to the arena.
+    /// Returns the unused frames to the arena.
     pub(crate) fn free_kept(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         kept.into_iter().for_each(|(frames, _)| self.free(frames));

@@ -1,37 +1,38 @@
 //! Sixty-four consecutive pages of one file: their frames and their marks.
 //!
 //! # States of a page
-//! | present | uptodate | dirty | writeback | unstable | what it is | who leaves the state |
+//! | present | uptodate | dirty | writeback | unstable | state | left by |
 //! |---|---|---|---|---|---|---|
 //! | - | | | | | not cached, or a hole | read, write |
-//! | x | - | | | | being filled; the unit holds the frame | read completion |
+//! | x | - | | | | being filled; the read holds the frame | read completion |
 //! | x | x | - | - | - | clean: the backend has it durably | write; eviction |
-//! | x | x | x | - | | dirty: newer than the backend | write-back; truncate |
+//! | x | x | x | - | | dirty: newer than on the backend | write-back; truncate |
 //! | x | x | - | x | | under write-back; the unit reads the frame | write completion |
-//! | x | x | x | x | | rewritten meanwhile: a fresh frame is here, the unit has the old one | write completion |
+//! | x | x | x | x | | rewritten under write-back: a new frame is here, the unit has the old one | write completion |
 //! | x | x | | - | x | written, not yet known to be durable | commit; write |
 //!
 //! # Invariants
 //! L1. A mark is set only on a present page.
-//! L2. A page with `WRITEBACK` and without `DIRTY` holds the very frame that its unit reads.
-//! L3. A frame is taken out of a slot only by who holds the frame's lock exclusively and has it from then on, or,
-//!     under write-back, by a writer that puts a fresh one there; the unit then owns the old one.
-//! L4. `COMMITTING` pages were `UNSTABLE` when the running commit began and have not been taken for
-//!     write-back since.
-//! L5. `fresh` has the bit of each indexed mark that the leaf did not have before it got one, until
-//!     [`LeafState::take_fresh`].
-//! L6. `DELAYED` is set only on an unclean page: the backend has no space for it yet, and it counts in
+//! L2. A page with `WRITEBACK` and without `DIRTY` holds the same frame that its unit reads.
+//! L3. A frame is taken out of a slot only by a caller that holds the frame's lock exclusively and keeps the frame.
+//!     Under write-back, a writer may also replace it with a fresh one; the unit then owns the old one.
+//! L4. `COMMITTING` pages were `UNSTABLE` when the running commit began and have not been submitted for write-back
+//!     since.
+//! L5. `fresh` has the bit of each indexed mark that the leaf newly acquired, until [`LeafState::take_fresh`].
+//! L6. `DELAYED` is set only on an unclean page: the backend has no space allocated for it, and it counts in
 //!     `super_block::space`.
-//! L7. `DROPBEHIND` is set only on an unclean page, or on one that a DONTCACHE read has brought here. Whoever makes an
-//!     unclean page clean takes it out, or the mark away.
-//! L8. A leaf has room for the frames of its first pages, [`FEW`] or all. One that needs more is replaced in the tree.
-//! L9. `LISTED` says that an entry of `reclaim` stands for the page. It is set when the page becomes clean, and cleared when
-//!     its entry comes up and it is not; an entry for a page without it stands for nothing.
+//! L7. `DROPBEHIND` is set only on an unclean page, or on one that a DONTCACHE read has brought in. Code that makes an
+//!     unclean page clean removes either the page or the mark.
+//! L8. A leaf has capacity for the frames of its first pages, [`FEW`] or all. One that needs more is replaced in the
+//!     tree.
+//! L9. `LISTED` says that an entry of `reclaim` stands for the page. It is set when the page becomes clean. It is
+//!     cleared when the entry is examined while the page is not clean. An entry for a page without the mark is stale.
 //!
 //! # Layout
-//! A cached read takes the leaf's lock, looks at three words and takes the number of a frame; it stores no mark
-//! that is there already. The lock and those words share the leaf's first cache line, and no other leaf has a part
-//! of it. The frames follow in the same block of memory, so the line that has the page's is found without reading the
+//! A cached read takes the leaf's lock, reads three words and takes the number of a frame; it does not store marks that
+//! are already set. The lock and those words share the leaf's first cache line, which no other leaf shares. The frames
+//! follow in the same allocation, so the line with the page's frame number can be fetched without reading the first.
+//! Most files are small, and so are their leaves.
 //! first. Most files are small, and so is their leaf.
 
 use std::mem::offset_of;
@@ -41,33 +42,32 @@ use slackwater_arena::{Arena, FrameId};
 /// Pages per leaf.
 pub(crate) const LEAF_PAGES: u64 = 64;
 
-/// What is remembered of a page. The first [`Mark::INDEXED`] are also indexed in the tree above the leaf.
+/// A mark of a page. The first [`Mark::INDEXED`] are also indexed in the tree above the leaf.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(usize)]
 pub(crate) enum Mark {
-    /// Newer than the backend.
+    /// Newer than on the backend.
     Dirty = 0,
-    /// Chosen by a running sync.
+    /// Tagged by a running sync. Kernel: `PAGECACHE_TAG_TOWRITE`.
     ToWrite = 1,
-    /// A unit with it is in flight.
+    /// In a unit in flight.
     Writeback = 2,
-    /// Written, and not known to be durable.
+    /// Written, but not known to be durable.
     Unstable = 3,
     /// Unstable when the running commit began.
     Committing = 4,
     /// The frame holds the page's bytes.
     Uptodate = 5,
-    /// Used since it was brought here, or since eviction last looked at it.
+    /// Used since it was brought in, or since eviction last examined it.
     Referenced = 6,
     /// The backend has no space for it yet. Kernel: `BH_Delay`.
     Delayed = 7,
-    /// A DONTCACHE write or read has brought it here, and nobody else has written to it: it leaves once it is clean, and
-    /// has been read if a read brought it (L7).
-    /// Kernel: `PG_dropbehind`.
+    /// A DONTCACHE write or read has brought it in, and no other write has touched it. It leaves the cache once it is
+    /// clean; one brought in by a read, once it has been read (L7). Kernel: `PG_dropbehind`.
     Dropbehind = 8,
-    /// Used again after that ([`LeafState::touch`]): it stays longer than others. Kernel: `PG_active`.
+    /// Used again after `Referenced` was set ([`LeafState::touch`]): it stays longer than others. Kernel: `PG_active`.
     Active = 9,
-    /// In one of the queues that eviction takes from (L9). Kernel: `PG_lru`.
+    /// In one of the eviction queues (L9). Kernel: `PG_lru`.
     Listed = 10,
 }
 
@@ -77,7 +77,7 @@ impl Mark {
     /// Number of marks that inner nodes index.
     pub(crate) const INDEXED: usize = 5;
 
-    /// Where its word is: those that a read looks at come first.
+    /// The index of its word: the marks that a read checks come first.
     const fn place(self) -> usize {
         match self {
             Self::Uptodate => 0,
@@ -95,8 +95,8 @@ impl Mark {
     }
 }
 
-// With the lock before it, what a read looks at ends within the first cache line.
-const _: () = assert!(offset_of!(Roomy<FEW>, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
+// Together with the lock, everything that a read checks is in the first cache line.
+const _: () = assert!(offset_of!(SizedLeaf<FEW>, marks) + 8 * (Mark::Writeback.place() + 1) <= 64 - 8);
 
 /// See the [module documentation](self). Lives behind the leaf's lock.
 #[derive(Debug)]
@@ -111,31 +111,31 @@ pub(crate) struct LeafState<Frames: ?Sized = [Option<FrameId>]> {
     frames: Frames,
 }
 
-/// The state of a leaf with room for the frames of its first `ROOM` pages.
-pub(crate) type Roomy<const ROOM: usize> = LeafState<[Option<FrameId>; ROOM]>;
+/// The state of a leaf with capacity for the frames of its first `CAPACITY` pages.
+pub(crate) type SizedLeaf<const CAPACITY: usize> = LeafState<[Option<FrameId>; CAPACITY]>;
 
-/// Frames that every leaf has room for: what is left of its third cache line.
+/// Frames that every leaf has capacity for: as many as fit in the rest of its third cache line.
 pub(crate) const FEW: usize = 20;
-const _: () = assert!(8 + size_of::<Roomy<FEW>>() == 192);
+const _: () = assert!(8 + size_of::<SizedLeaf<FEW>>() == 192);
 
-impl<const ROOM: usize> Roomy<ROOM> {
-    /// Where the frames begin, as seen from the lock before the state.
+impl<const CAPACITY: usize> SizedLeaf<CAPACITY> {
+    /// Offset of the frames from the lock in front of the state.
     pub(crate) const FRAMES_AT: usize = 8 + offset_of!(Self, frames);
 
     pub(crate) fn new() -> Self {
-        Self { fresh: 0, marks: [0; Mark::COUNT], present: 0, frames: [None; ROOM] }
+        Self { fresh: 0, marks: [0; Mark::COUNT], present: 0, frames: [None; CAPACITY] }
     }
 }
 
 impl LeafState {
-    /// The same pages, with room for all that a leaf can have.
-    pub(crate) fn with_all_room(&self) -> Roomy<{ LEAF_PAGES as usize }> {
+    /// The same pages, with the full capacity of a leaf.
+    pub(crate) fn with_full_capacity(&self) -> SizedLeaf<{ LEAF_PAGES as usize }> {
         let frames = std::array::from_fn(|slot| self.frame(slot));
         LeafState { fresh: self.fresh, marks: self.marks, present: self.present, frames }
     }
 
-    /// Pages from the first on that there is room for (L8).
-    pub(crate) fn room(&self) -> usize {
+    /// The number of first pages that it has capacity for (L8).
+    pub(crate) fn capacity(&self) -> usize {
         self.frames.len()
     }
 
@@ -190,26 +190,26 @@ impl LeafState {
         self.marks[mark.place()] &= !bits;
     }
 
-    /// The page in `slot` is used. A mark at most is stored, and none once it has both.
+    /// Records a use of the page in `slot`. It stores at most one mark, and none once both are set.
     #[inline]
     pub(crate) fn touch(&mut self, slot: usize) {
         self.set(if self.has(Mark::Referenced, slot) { Mark::Active } else { Mark::Referenced }, slot);
     }
 
-    /// Puts `frame` into an empty slot that there is room for, without marks.
+    /// Puts `frame` into an empty slot within capacity, without marks.
     pub(crate) fn insert(&mut self, slot: usize, frame: FrameId) {
         debug_assert!(self.frame(slot).is_none(), "slot taken");
         self.frames[slot] = Some(frame);
         self.present |= 1 << slot;
     }
 
-    /// Puts `frame` in the place of the one that is there, which L3 lets the caller take out; marks stay.
+    /// Replaces the frame in `slot`, which L3 lets the caller take out. Marks stay.
     pub(crate) fn replace(&mut self, slot: usize, frame: FrameId) -> Option<FrameId> {
         debug_assert!(self.frame(slot).is_some(), "nothing to replace");
         self.frames[slot].replace(frame)
     }
 
-    /// Takes the page out of `slot` with all its marks.
+    /// Removes the page in `slot` with all its marks.
     pub(crate) fn remove(&mut self, slot: usize) -> Option<FrameId> {
         self.present &= !(1 << slot);
         for marks in &mut self.marks {
@@ -218,13 +218,13 @@ impl LeafState {
         self.frames.get_mut(slot)?.take()
     }
 
-    /// The same of a page that nobody reads just now, and which the caller may take out otherwise (L3).
+    /// The same, only if no thread is reading the page. The caller may otherwise take it out (L3).
     pub(crate) fn take_out(&mut self, arena: &Arena, slot: usize) -> Option<FrameId> {
-        // Whoever finds the frame later looks at the page again; nobody does once it is out.
+        // A thread that finds the frame later checks the page again, and none can once it is out.
         self.frame(slot).filter(|frame| arena.try_write(*frame).is_some()).and_then(|_| self.remove(slot))
     }
 
-    /// Pages that are newer than what the backend has durably: dirty, under write-back or unstable.
+    /// Pages that are newer than the backend's durable content: dirty, under write-back or unstable.
     pub(crate) fn unclean(&self) -> u64 {
         [Mark::Dirty, Mark::Writeback, Mark::Unstable, Mark::Committing]
             .into_iter()
@@ -242,7 +242,7 @@ impl LeafState {
         indexed.into_iter().fold(0, |set, mark| set | u32::from(self.bits(mark) != 0) << mark as u32)
     }
 
-    /// One bit for each indexed mark that the leaf got since the last call (L5).
+    /// One bit for each indexed mark newly acquired since the last call (L5).
     pub(crate) fn take_fresh(&mut self) -> u32 {
         if self.fresh == 0 { 0 } else { std::mem::take(&mut self.fresh) }
     }
@@ -279,18 +279,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leaf_that_gets_room_has_the_same_pages() {
+    fn a_leaf_with_more_capacity_has_the_same_pages() {
         let arena = slackwater_arena::Arena::create(&slackwater_arena::ArenaConfig::memfd(64 << 10)).unwrap();
         let [first, last] = [0, 1].map(|number| arena.frame(number).unwrap());
-        let mut small = Roomy::<FEW>::new();
+        let mut small = SizedLeaf::<FEW>::new();
         let leaf: &mut LeafState = &mut small;
         leaf.insert(0, first);
         leaf.set(Mark::Dirty, 0);
-        assert_eq!((leaf.room(), leaf.frame(0), leaf.frame(63), leaf.remove(63)), (FEW, Some(first), None, None));
-        let mut large = leaf.with_all_room();
+        assert_eq!((leaf.capacity(), leaf.frame(0), leaf.frame(63), leaf.remove(63)), (FEW, Some(first), None, None));
+        let mut large = leaf.with_full_capacity();
         let leaf: &mut LeafState = &mut large;
         leaf.insert(63, last);
-        assert_eq!((leaf.room(), leaf.frame(0), leaf.frame(63)), (64, Some(first), Some(last)));
+        assert_eq!((leaf.capacity(), leaf.frame(0), leaf.frame(63)), (64, Some(first), Some(last)));
         assert_eq!((leaf.present(), leaf.bits(Mark::Dirty), leaf.take_fresh()), (1 << 63 | 1, 1, 1));
         assert_eq!((leaf.replace(0, last), leaf.remove(0), leaf.frame(0)), (Some(first), Some(last), None));
     }

@@ -1,8 +1,8 @@
-//! The pages of files in memory: which are here, in which frame, in which state.
+//! The cached pages of files: their frames and states.
 //!
-//! [`leaf`] has the states of a page and who leaves them, [`tree`] finds a leaf, [`address_space`] is one
-//! file's pages with their counts, [`wait`] is where threads wait for pages, [`landing`] keeps frames for what becomes
-//! pages.
+//! [`leaf`] defines the states of a page and their transitions, [`tree`] finds a leaf, and [`address_space`] is one
+//! file's pages with their counts. Threads wait for pages in [`wait`], and [`landing`] keeps frames that payloads are
+//! received into.
 
 mod address_space;
 mod landing;

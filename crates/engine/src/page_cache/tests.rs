@@ -1,4 +1,4 @@
-//! The page tree against a plain map.
+//! Compares the page tree with a plain map.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use slackwater_arena::{Arena, ArenaConfig, FrameId};
 use super::{AddressSpace, LEAF_PAGES, LeafState, Mark, Scan, slots};
 use crate::units::PageIndex;
 
-/// Indexes that need from one to nine levels, next to each other and far apart.
+/// Indexes that need one to nine levels, some adjacent and some far apart.
 fn index(seed: u64) -> u64 {
     let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (seed << 7);
     (mixed >> 20) & ((1 << [5, 7, 13, 20, 31, 44, 51][(mixed % 7) as usize]) - 1)
@@ -29,7 +29,7 @@ fn marked(mapping: &AddressSpace, mark: Option<Mark>) -> Vec<u64> {
 }
 
 #[test]
-fn pages_and_marks_are_found_where_they_were_put_and_nowhere_else() {
+fn pages_and_marks_are_found_exactly_where_they_were_put() {
     let frames = frames();
     for round in 0..40 {
         let mapping = AddressSpace::new();
@@ -85,12 +85,12 @@ fn pages_and_marks_are_found_where_they_were_put_and_nowhere_else() {
         } else {
             model.keys().for_each(|at| assert!(mapping.remove_if_empty(PageIndex(*at))));
         }
-        assert!(mapping.is_empty(), "no leaf is left when no page is");
+        assert!(mapping.is_empty(), "no leaf is left without pages");
     }
 }
 
 #[test]
-fn a_scan_starts_and_ends_where_it_is_told() {
+fn a_scan_stays_within_its_range() {
     let frames = frames();
     let mapping = AddressSpace::new();
     for at in [3, 70, 200, 5000] {

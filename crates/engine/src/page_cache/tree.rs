@@ -1,23 +1,23 @@
-//! The radix tree that finds a page of a file: 64 children a node, leaves of 64 pages.
+//! The radix tree that finds a page of a file: 64 children per node, leaves of 64 pages.
 //!
-//! Each inner node also says, mark by mark, which children may have a page with it, so that a scan for
-//! dirty pages of a sparse terabyte touches only what is dirty.
+//! Each inner node also records, for each mark, which children may have a page with it. A scan for dirty pages of a
+//! sparse terabyte therefore visits only dirty parts.
 //!
 //! # Invariants
-//! T1. An inner node's bit for a mark is set whenever a page below has the mark and the visit that set it is
-//!     over. It may be set without one: bits are cleared when somebody looks. During the visit a search, which
-//!     takes no leaf's lock, may miss the page: who may not, because the visit waits for nothing that the search
-//!     did before, looks for any page.
+//! T1. An inner node's bit for a mark is set whenever a page below has the mark and the visit that set it has ended. It
+//!     may be set without such a page: bits are cleared only by a later search. A search takes no leaf's lock, so it
+//!     may miss a page that is being visited. A caller that must not miss it searches for any page instead, because the
+//!     visit does not wait for anything that the caller did before.
 //! T2. Nodes are added and removed, and index bits cleared, only with the tree's lock held for writing.
-//! T3. Index bits are set with the tree's lock held for reading and the leaf's lock held. So no set can
-//!     run between the look and the clear of T2, and no set can be overtaken by another.
+//! T3. Index bits are set with the tree's lock held for reading and the leaf's lock held. So no bit can be set between
+//!     the check and the clearing of T2, and no setting can overtake another.
 //!
 //! # Guesses
-//! Who wants the bytes of a page goes from one line that no cache holds to the next: the leaf, the frame's number in it, the
-//! bytes. The locked instructions between them keep the processor from looking ahead. Most files lie in whole runs of
-//! frames, so beside the pointer to a leaf is a guess where its run begins, and the bytes are asked for with the leaf.
-//! Measured on random pages of a large file, beside the copy: a read adds half of what it added before, a write two
-//! thirds; with frames in no order at all, as much as before. Only a prefetch believes a guess.
+//! Reading a page touches one uncached line after another: the leaf, the frame's number in it, the bytes. The locked
+//! instructions in between keep the processor from running ahead. Most files lie in whole runs of frames, so each
+//! pointer to a leaf comes with a guess where its run begins, and the bytes are prefetched together with the leaf.
+//! Measured on random pages of a large file, not counting the copy: a read's overhead is halved, a write's is two
+//! thirds. With frames in no order at all it is unchanged. Only a prefetch relies on a guess.
 //!
 //! # Lock order
 //! `I_PAGES` (the tree), then `LEAF`.
@@ -31,41 +31,40 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock_order::LEAF;
-use crate::page_cache::leaf::{FEW, LEAF_PAGES, LeafState, Mark, Roomy, slot_of};
+use crate::page_cache::leaf::{FEW, LEAF_PAGES, LeafState, Mark, SizedLeaf, slot_of};
 
 const FANOUT_SHIFT: u32 = 6;
 const FANOUT: usize = 1 << FANOUT_SHIFT;
 const LEAF_SHIFT: u32 = LEAF_PAGES.trailing_zeros();
 
-/// A leaf and its lock, in cache lines of their own: threads that read neighbours do not meet.
+/// A leaf and its lock, in cache lines of their own: threads that read neighbouring leaves do not contend.
 #[repr(align(64))]
 struct Leaf<Frames: ?Sized = [Option<FrameId>]>(Mutex<LeafState<Frames>>);
 
-impl<const ROOM: usize> Leaf<[Option<FrameId>; ROOM]> {
-    fn new(state: Roomy<ROOM>) -> Box<Leaf> {
+impl<const CAPACITY: usize> Leaf<[Option<FrameId>; CAPACITY]> {
+    fn new(state: SizedLeaf<CAPACITY>) -> Box<Leaf> {
         Box::new(Leaf(Mutex::new(LEAF, state)))
     }
 }
 
 impl Leaf {
-    /// Asks for the number of the frame in `slot`: frames are at the end.
+    /// Prefetches the number of the frame in `slot`; the frames are at the end.
     #[inline]
     fn prefetch(&self, slot: usize) {
         prefetch_line(
-            (&raw const *self).cast::<u8>().wrapping_add(Roomy::<0>::FRAMES_AT + size_of::<FrameId>() * slot),
+            (&raw const *self).cast::<u8>().wrapping_add(SizedLeaf::<0>::FRAMES_AT + size_of::<FrameId>() * slot),
         );
     }
 }
 
-/// Where the run of frames begins that a leaf's pages are in, if they are in one: the number of the first page's frame,
-/// modulo 2^32.
+/// A guess of where the run of a leaf's frames begins: the number of the first page's frame, modulo 2^32.
 struct Guess(AtomicU32);
 
 impl Guess {
-    /// Beyond the frames of any arena below 8 TiB; in a larger one it is a guess like others.
+    /// Outside any arena below 8 TiB; in a larger one it is a wrong guess like any other.
     const NONE: u32 = 1 << 31;
 
-    // Relaxed: nothing but a prefetch depends on it.
+    // Relaxed: only a prefetch depends on it.
     fn number(&self, index: u64) -> u32 {
         self.0.load(Ordering::Relaxed).wrapping_add(slot_of(index) as u32)
     }
@@ -83,7 +82,7 @@ enum Child {
     Leaf(Box<Leaf>, Guess),
 }
 
-// The guess costs nothing: it is in the word that says what the child is. A model checker's atomics are larger.
+// The guess needs no extra memory: it is in the word of the discriminant. A model checker's atomics are larger.
 #[cfg(not(slackwater_shuttle))]
 const _: () = assert!(size_of::<Child>() == 8 + size_of::<Box<Leaf>>());
 
@@ -98,7 +97,7 @@ impl Inner {
     }
 }
 
-/// See the [module documentation](self). Lives behind the mapping's lock.
+/// See the [module documentation](self). The mapping's lock protects it.
 #[derive(Default)]
 pub(crate) struct Tree {
     root: Child,
@@ -107,7 +106,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Whether no page was ever put here, or all were taken out and the tree pruned.
+    /// Whether the tree has no nodes: it never had pages, or all were removed and it was pruned.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.root, Child::Empty)
     }
@@ -116,15 +115,15 @@ impl Tree {
         index >> LEAF_SHIFT >> (FANOUT_SHIFT * self.levels) == 0
     }
 
-    /// Runs `f` on the leaf that holds `index`; `None` if there is no such leaf.
+    /// Runs `f` on the leaf of `index`; `None` if there is no such leaf.
     pub(crate) fn with_leaf<R>(&self, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> Option<R> {
         let (leaf, _) = self.leaf(index)?;
         Some(self.visit(leaf, index, f))
     }
 
-    /// The same for who wants the page's bytes at once, where the processor does not foresee it: `ask`, told the number of a
-    /// frame, asks for its memory if there is such a frame. It is told the likely one before the leaf is locked, and the
-    /// page's if that is another.
+    /// The same for callers that need the page's bytes at once, which the processor cannot predict. `ask` prefetches
+    /// the memory of the frame whose number it is given, if there is such a frame. It is given the guessed one before
+    /// the leaf is locked, and the page's own if the guess was wrong.
     #[inline]
     pub(crate) fn with_leaf_and_bytes<R>(
         &self,
@@ -166,8 +165,8 @@ impl Tree {
         }
     }
 
-    /// Runs `f` on the first leaf at or behind `from` that may have a page with `mark` (any page, for
-    /// `None`) and returns its first index with the result.
+    /// Runs `f` on the first leaf at or after `from` that may have a page with `mark` (any page, for `None`). Returns
+    /// the leaf's first index and the result.
     pub(crate) fn with_next<R>(
         &self,
         from: u64,
@@ -181,7 +180,7 @@ impl Tree {
         Some((base, self.visit(leaf, base, |state| f(base, state))))
     }
 
-    /// Locks the leaf of `index`, runs `f`, and indexes the marks that the leaf did not have before (T3).
+    /// Locks the leaf of `index`, runs `f`, and indexes the marks that the leaf newly acquired (T3).
     #[inline]
     fn visit<R>(&self, leaf: &Leaf, index: u64, f: impl FnOnce(&mut LeafState) -> R) -> R {
         let mut state = leaf.0.lock();
@@ -193,7 +192,7 @@ impl Tree {
         result
     }
 
-    /// T1 for the marks in `new`, one bit each: on every node from the root to the leaf of `index`.
+    /// T1 for the marks in `new`, one bit each: sets them on every node from the root to the leaf of `index`.
     fn index(&self, index: u64, new: u32) {
         let mut child = &self.root;
         let mut level = self.levels;
@@ -208,7 +207,7 @@ impl Tree {
         }
     }
 
-    /// Makes sure that there is a leaf with room for `index`; says whether it is new.
+    /// Ensures a leaf with capacity for `index`. Returns whether it is new.
     pub(crate) fn grow(&mut self, index: u64) -> bool {
         while !self.covers(index) {
             self.raise();
@@ -220,15 +219,15 @@ impl Tree {
                 let slot = slot_of(index);
                 if let Child::Leaf(leaf, _) = child {
                     let state = leaf.0.get_mut();
-                    if slot >= state.room() {
-                        *leaf = Leaf::new(state.with_all_room());
+                    if slot >= state.capacity() {
+                        *leaf = Leaf::new(state.with_full_capacity());
                     }
                     return false;
                 }
                 let leaf = if slot < FEW {
-                    Leaf::new(Roomy::<FEW>::new())
+                    Leaf::new(SizedLeaf::<FEW>::new())
                 } else {
-                    Leaf::new(Roomy::<{ LEAF_PAGES as usize }>::new())
+                    Leaf::new(SizedLeaf::<{ LEAF_PAGES as usize }>::new())
                 };
                 *child = Child::Leaf(leaf, Guess(AtomicU32::new(Guess::NONE)));
                 return true;
@@ -242,7 +241,7 @@ impl Tree {
         }
     }
 
-    /// Adds a level at the root. The old root's index bits move up.
+    /// Adds a level at the root. The old root's index bits are merged into it.
     fn raise(&mut self) {
         let old = std::mem::take(&mut self.root);
         self.levels += 1;
@@ -255,8 +254,8 @@ impl Tree {
         self.root = Child::Inner(top);
     }
 
-    /// Removes the leaf of `index` if no page is in it, and the inner nodes that become empty. Says whether it
-    /// is gone.
+    /// Removes the leaf of `index` if it has no pages, and inner nodes that become empty. Returns whether it was
+    /// removed.
     pub(crate) fn remove_if_empty(&mut self, index: u64) -> bool {
         if !self.covers(index) {
             return true;
@@ -268,9 +267,9 @@ impl Tree {
         gone
     }
 
-    /// Removes empty leaves and the inner nodes that become empty, and clears index bits without a page.
+    /// Removes empty leaves and inner nodes that become empty, and clears index bits without a page.
     pub(crate) fn prune(&mut self) {
-        if !tidy(&mut self.root) {
+        if !prune_below(&mut self.root) {
             *self = Self::default();
         }
     }
@@ -280,7 +279,7 @@ fn slot_at(index: u64, level: u32) -> usize {
     (index >> (LEAF_SHIFT + FANOUT_SHIFT * level)) as usize & (FANOUT - 1)
 }
 
-/// Depth-first search for the first leaf at or behind `from`. `base` is the first index below `child`.
+/// Depth-first search for the first leaf at or after `from`. `base` is the first index below `child`.
 fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> Option<(&Leaf, u64)> {
     match child {
         Child::Empty => None,
@@ -297,7 +296,7 @@ fn find(child: &Child, level: u32, from: u64, base: u64, mark: Option<Mark>) -> 
     }
 }
 
-/// Removes the leaf of `index` below `child` if it is empty; says whether there is none.
+/// Removes the leaf of `index` below `child` if it is empty. Returns whether no leaf is left there.
 fn remove(child: &mut Child, level: u32, index: u64) -> bool {
     let gone = match child {
         Child::Empty => return true,
@@ -323,15 +322,15 @@ fn remove(child: &mut Child, level: u32, index: u64) -> bool {
     gone
 }
 
-/// Prunes below `child`; false if nothing is left there.
-fn tidy(child: &mut Child) -> bool {
+/// Prunes below `child`. Returns false if nothing is left there.
+fn prune_below(child: &mut Child) -> bool {
     let keep = match child {
         Child::Empty => false,
         Child::Leaf(leaf, _) => leaf.0.get_mut().present() != 0,
         Child::Inner(inner) => {
             let mut any = false;
             for below in &mut inner.children {
-                any |= tidy(below);
+                any |= prune_below(below);
             }
             if any {
                 reindex(inner);
@@ -345,7 +344,7 @@ fn tidy(child: &mut Child) -> bool {
     keep
 }
 
-/// Sets the index bits of `inner` to what its children have.
+/// Recomputes the index bits of `inner` from its children.
 fn reindex(inner: &mut Inner) {
     let mut marks = [0_u64; Mark::INDEXED];
     for (slot, child) in inner.children.iter_mut().enumerate() {
@@ -383,12 +382,12 @@ mod tests {
             tree.with_leaf_and_bytes(index, |number| asked.borrow_mut().push(number), |_| ());
             asked.take()
         };
-        assert_eq!(visit(&tree, 64), [Guess::NONE], "no page, nothing learnt");
+        assert_eq!(visit(&tree, 64), [Guess::NONE], "no page, no guess");
         assert_eq!(visit(&tree, 70), [Guess::NONE + 6, 106]);
         assert_eq!((visit(&tree, 70), visit(&tree, 73)), (vec![106], vec![109]));
-        assert!(!tree.grow(127), "the leaf gets room");
+        assert!(!tree.grow(127), "the leaf gets more capacity");
         assert_eq!(visit(&tree, 70), [106]);
-        // A frame before its slot: the run would begin before the first frame.
+        // A frame with a lower number than its slot: the run would begin before the first frame.
         tree.with_leaf(127, |leaf| leaf.insert(63, frame(3)));
         assert_eq!(visit(&tree, 127), [163, 3]);
         assert_eq!((visit(&tree, 127), visit(&tree, 123)), (vec![3], vec![u32::MAX]));

@@ -1,11 +1,11 @@
-//! Where threads wait for something to change on an inode: a page filled, a unit written, a commit ended.
+//! Waiting for a change of an inode: a page filled, a unit written, a commit ended.
 //!
-//! There is one table for the engine, hashed by inode, since almost nobody waits: an inode carries no wait
-//! queue. A wake-up may be meant for a neighbour; every waiter checks again.
+//! One table serves the whole engine, hashed by inode: waiting is rare, so inodes have no wait queue of their own. A
+//! wake-up may be meant for another inode in the bucket, so every waiter checks its condition again.
 //!
 //! # Memory ordering
-//! The condition is checked under the bucket's lock, and whoever changes it takes that lock between the
-//! change and the wake-up. So either the waiter sees the change, or it sleeps before the wake-up comes.
+//! The condition is checked under the bucket's lock, and the thread that changes it takes that lock between the change
+//! and the wake-up. So the waiter either sees the change, or sleeps before the wake-up is sent.
 //!
 //! # Kernel counterpart
 //! `folio_wait_bit` and its hashed wait queues; `inode_wait_for_writeback`.
@@ -36,10 +36,10 @@ impl WaitTable {
         Self { buckets: (0..BUCKETS).map(bucket).collect() }
     }
 
-    /// Waits until `ready` answers, or until `deadline`.
+    /// Waits until `ready` returns a value, or until `deadline`.
     ///
     /// # Blocking
-    /// Yes; the caller holds no lock that whoever makes it ready needs.
+    /// Yes. The caller must hold no lock that the thread which makes it ready needs.
     pub(crate) fn wait<R>(
         &self,
         key: NodeId,
@@ -70,7 +70,7 @@ impl WaitTable {
         }
     }
 
-    /// Lets everybody who waits under `key` look again.
+    /// Wakes all waiters of `key`, which check their conditions again.
     pub(crate) fn wake(&self, key: NodeId) {
         let bucket = self.bucket(key);
         drop(bucket.lock.lock());

@@ -1,12 +1,12 @@
-//! Freeing frames before a writer has to.
+//! Background reclaim: frees frames before a writer needs them.
 //!
-//! When fewer than 1/64 of the frames are free beyond the reserve, a thread of the flushers' pool frees them up to twice as
-//! many, a batch at a time and between other work. When it finds nothing to drop, since all that is cached is unclean or
-//! being read, it is not asked again before something is listed. A writer that is faster drops pages for itself.
+//! When fewer than 1/64 of the frames are free beyond the reserve, a thread of the flusher pool frees frames up to
+//! twice that number, a batch at a time between other work. If it finds nothing to drop, because all cached pages are
+//! unclean or being read, it is not started again until a page is listed. A writer that is faster drops pages itself.
 //!
 //! # Memory ordering
-//! O1. The kick is taken before the free frames are counted. It may be lost to nobody: who finds few of them free
-//!     after that kicks again.
+//! O1. The kick is taken before the free frames are counted. No kick is lost: a thread that finds few frames free after
+//!     that kicks again.
 //!
 //! # Kernel counterpart
 //! `kswapd` with its watermarks, `wakeup_kswapd`.
@@ -19,21 +19,21 @@ use crate::reclaim::batch;
 use crate::reclaim::policy::SWEEP_SLACK;
 use crate::reclaim::shrink::{Busy, Evicted, evict};
 
-/// Frames that should be free, as a part of the arena.
+/// Low watermark: 1/`LOW_PART` of the arena should be free.
 const LOW_PART: u64 = 64;
-/// Up to so many times as many are freed.
+/// High watermark: frees up to this multiple of the low one.
 const HIGH: u64 = 2;
 
 fn low_frames(engine: &Shared) -> u64 {
     u64::from(engine.arena.frames()) / LOW_PART
 }
 
-/// Whether no more frames are free than are freed in the background.
-pub(super) fn is_not_plenty(engine: &Shared) -> bool {
+/// Whether the free frames do not exceed the high watermark.
+pub(super) fn is_below_high_watermark(engine: &Shared) -> bool {
     engine.arena.free_frames_in(Pool::Normal) <= HIGH * low_frames(engine)
 }
 
-/// Has frames freed if few are free, and there may be something to drop.
+/// Starts background reclaim if few frames are free and there may be something to drop.
 pub(super) fn wake_if_low(engine: &Shared) {
     let reclaim = &engine.reclaim;
     if !reclaim.stalled.load(Ordering::Relaxed)
@@ -45,8 +45,9 @@ pub(super) fn wake_if_low(engine: &Shared) {
 }
 
 impl Shared {
-    /// A volume is gone that had pages in so many leaves, whose entries are taken out of the queues in the background. Only
-    /// when there are many: a queue is swept as a whole, and a small volume would cost more to forget than to mount.
+    /// Records that a volume with pages in `leaves` leaves was unmounted. Its stale entries are swept out in the
+    /// background, but only when there are many: a queue is swept as a whole, and sweeping for a small volume would
+    /// cost more than mounting it.
     pub(crate) fn note_stale_entries(&self, leaves: usize) {
         let before = self.reclaim.stale_entries.fetch_add(leaves, Ordering::Relaxed);
         if before + leaves > SWEEP_SLACK && self.reclaim.kick.kick() {
@@ -55,12 +56,12 @@ impl Shared {
     }
 }
 
-/// Does some of what was asked for. True if there is more to do.
+/// Does a part of the pending work. True if there is more to do.
 pub(crate) fn run_background(engine: &Shared) -> bool {
     let reclaim = &engine.reclaim;
     let _ = reclaim.kick.take(); // O1
     if reclaim.stale_entries.load(Ordering::Relaxed) > SWEEP_SLACK {
-        reclaim.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which has what was noted until here
+        reclaim.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which covers everything counted until now
         sweep_all(engine);
     }
     let high = HIGH * low_frames(engine);
@@ -69,7 +70,7 @@ pub(crate) fn run_background(engine: &Shared) -> bool {
     if missing == 0 {
         return false;
     }
-    reclaim.stalled.store(true, Ordering::Relaxed); // before the look: who lists something after it takes it back
+    reclaim.stalled.store(true, Ordering::Relaxed); // before the check: a thread that lists something after it clears the flag
     if evict(engine, batch(engine).min(missing as usize)) == Evicted::Nothing {
         return false;
     }
@@ -77,7 +78,7 @@ pub(crate) fn run_background(engine: &Shared) -> bool {
     free() < high
 }
 
-/// Short queues are left as they are.
+/// Leaves short queues alone.
 fn sweep_all(engine: &Shared) {
     for memcg in engine.owners.all() {
         if memcg.lruvec.entries() > SWEEP_SLACK

@@ -1,8 +1,8 @@
-//! The queues of one tenant, and how pages get into them.
+//! The eviction queues of one tenant, and how pages enter them.
 //!
 //! # Invariants
-//! U1. The queues of a tenant that went offline are closed, for good: its pages are with the nearest tenant above it that is not,
-//!     or the root.
+//! U1. Once a tenant has gone offline, its queues stay closed. Its pages move to its nearest online ancestor, or to the
+//!     root.
 //!
 //! # Kernel counterpart
 //! `struct lruvec`; `folio_add_lru`, `workingset_refault`; `memcg_reparent_lruvecs`.
@@ -19,7 +19,7 @@ use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark};
 use crate::reclaim::background::wake_if_low;
-use crate::reclaim::policy::{Entry, Queue, Queues, mixed};
+use crate::reclaim::policy::{Entry, Queue, Queues, mix};
 use crate::reclaim::shrink::Busy;
 use crate::units::{NodeId, PageIndex};
 
@@ -39,7 +39,7 @@ impl PartialEq for LeafRef {
 pub(crate) struct Lruvec {
     /// U1.
     queues: Mutex<Option<Queues<LeafRef>>>,
-    /// Pages that they stand for; approximate while somebody works on them.
+    /// Number of pages in the queues; approximate while a thread works on them.
     pages: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl Lruvec {
         Self { queues: Mutex::new(LEAVES, Some(Queues::new())), pages: AtomicU64::new(0) }
     }
 
-    /// Clean pages that were cached for the tenant. Some may be dirty again, or gone.
+    /// Clean pages cached for the tenant. Some may be dirty again or evicted.
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Relaxed)
     }
@@ -70,15 +70,15 @@ impl Lruvec {
         self.with(|queues| queues.entries()).unwrap_or(0)
     }
 
-    /// Closes it and gives what it has to `heirs`, of which the first that is open takes it.
+    /// Closes the queues and moves their entries to the first open one of `heirs`.
     pub(crate) fn close<'a>(&self, mut heirs: impl Iterator<Item = &'a Lruvec>) {
         let mut left = self.queues.lock().take();
         self.pages.store(0, Ordering::Relaxed);
-        // `left` is taken by the first that has queues.
+        // The first heir with open queues takes `left`.
         let _ = heirs.find_map(|heir| heir.with(|queues| left.take().map(|left| queues.append(left))));
     }
 
-    /// Takes out what stands for no page, and what stands for one a second time.
+    /// Removes stale entries, and those that stand for a page a second time.
     pub(super) fn sweep(&self, _busy: &Busy<'_>) {
         let Some(mut taken) = self.with(Queues::take) else { return };
         let mut seen = HashMap::new();
@@ -96,8 +96,8 @@ impl Lruvec {
     }
 }
 
-/// The pages `pages` of the leaf at `first`, whose lock the caller holds, have become clean, and are cached for `memcg`
-/// unless they are listed already. The caller calls [`note_listed`] when it has let go of the leaf.
+/// Lists the pages `pages` of the leaf at `first`, which have become clean, for `memcg`, unless they are listed
+/// already. The caller holds the leaf's lock, and calls [`note_listed`] after releasing it.
 pub(crate) fn list(inode: &Arc<Inode>, memcg: &Memcg, first: PageIndex, leaf: &mut LeafState, pages: u64) {
     let pages = pages & !leaf.bits(Mark::Listed);
     if pages == 0 {
@@ -106,19 +106,19 @@ pub(crate) fn list(inode: &Arc<Inode>, memcg: &Memcg, first: PageIndex, leaf: &m
     leaf.set_bits(Mark::Listed, pages);
     let engine = inode.super_block().engine();
     let asked = pages & !leaf.bits(Mark::Active);
-    let back = of_one_mind(asked, engine.reclaim.ghost.recall(file_key(inode), first.0, asked));
+    let back = round_to_leaf(asked, engine.reclaim.ghost.recall(file_key(inode), first.0, asked));
     leaf.set_bits(Mark::Active, back);
-    leaf.clear_bits(Mark::Referenced, back); // the write that brought it was its one use
+    leaf.clear_bits(Mark::Referenced, back); // the write that brought it in was its one use
     let main = pages & leaf.bits(Mark::Active);
     for (queue, pages) in [(Queue::Main, main), (Queue::Small, pages & !main)] {
         push(engine, memcg, queue, LeafRef { inode: Arc::downgrade(inode), first }, pages);
     }
 }
 
-/// Of a leaf that comes as a whole, or nearly, either all pages were `recalled` or none, as most were. The ghost errs and
-/// forgets by blocks, and who came together is to go together: the frames of a stream lie side by side, and would not
-/// after a while, if some blocks of it stayed longer than the others.
-fn of_one_mind(asked: u64, recalled: u64) -> u64 {
+/// For a leaf whose pages come as a whole, or nearly: counts all of them as `recalled` or none, as most were. The ghost
+/// errs and forgets in blocks, but pages that came together should leave together. The frames of a stream are adjacent,
+/// and would be fragmented if some blocks stayed longer than others.
+fn round_to_leaf(asked: u64, recalled: u64) -> u64 {
     let (asked_pages, recalled_pages) = (asked.count_ones(), recalled.count_ones());
     if asked_pages <= u64::BITS / 2 {
         return recalled;
@@ -126,10 +126,10 @@ fn of_one_mind(asked: u64, recalled: u64) -> u64 {
     if 2 * recalled_pages > asked_pages { asked } else { 0 }
 }
 
-/// What the ghost knows the file by.
+/// The key of a file in the ghost.
 pub(super) fn file_key(inode: &Inode) -> u64 {
     let NodeId { dev, ino, generation } = inode.id();
-    mixed(ino ^ mixed(dev ^ mixed(generation ^ u64::from(inode.super_block().volume_slot().as_u32()))))
+    mix(ino ^ mix(dev ^ mix(generation ^ u64::from(inode.super_block().volume_slot().as_u32()))))
 }
 
 /// Adds pages to the queues of `memcg`, or of its heir (U1).
@@ -139,11 +139,11 @@ pub(super) fn push(engine: &Shared, memcg: &Memcg, queue: Queue, leaf: LeafRef, 
     }
     let mut leaf = Some(leaf);
     let _ = memcg
-        .and_heirs(engine.owners.root())
+        .self_and_heirs(engine.owners.root())
         .find_map(|memcg| memcg.lruvec.with(|queues| leaf.take().map(|leaf| queues.push(queue, leaf, pages))));
 }
 
-/// Pages were listed for `memcg`. Each sweep is paid for by as many entries.
+/// Called after pages were listed for `memcg`. The cost of a sweep is spread over as many new entries.
 pub(crate) fn note_listed(engine: &Shared, memcg: &Memcg) {
     engine.reclaim.stalled.store(false, Ordering::Relaxed);
     if memcg.lruvec.with(|queues| queues.is_long()) == Some(true)

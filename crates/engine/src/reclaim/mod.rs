@@ -1,25 +1,26 @@
-//! Where frames come from when none is free: clean pages are dropped, those first that were not used again.
+//! Page reclaim: when no frame is free, clean pages are dropped, starting with those that were not used again.
 //!
-//! A page is *listed* when it becomes clean, by a fill or by a commit, with the tenant that brought it: the reader, or who wrote to
-//! it last. Dirty pages are in no queue, so looking for a frame never looks through them, and finds at once that there is
-//! nothing to drop. A page that is written to while it is listed keeps its place; if that comes up before the page is clean
-//! again, it is listed anew.
+//! A page is *listed* when it becomes clean, by a fill or by a commit, for the tenant that brought it in: the reader,
+//! or the last writer. Dirty pages are in no queue, so a search for frames never passes over them and finds at once if
+//! there is nothing to drop. A listed page that is written to keeps its place. If its entry is reached before the page
+//! is clean again, the page is listed anew later.
 //!
-//! [`policy`] says which pages go and which tenant gives, [`lruvec`] has a tenant's queues, [`shrink`] takes from
-//! them, and [`background`] does so before a writer has to.
+//! [`policy`] decides which pages are evicted and from which tenant, [`lruvec`] contains a tenant's queues, [`shrink`]
+//! takes pages from them, and [`background`] does so before a writer has to.
 //!
 //! # Invariants
-//! V1. A page that is clean and has been listed has the mark [`Mark::Listed`](crate::page_cache::Mark), and an entry in
-//!     one of the queues, or in the hands of the one thread that works on them (`busy`). Entries may stand for pages that are
-//!     gone; they are swept out when they may be as many as the others.
-//! V2. What one thread frees is there for all: who finds nothing to drop while another works tries again.
+//! V1. A listed clean page has the mark [`Mark::Listed`](crate::page_cache::Mark), and an entry in one of the queues or
+//!     in use by the one thread that works on them (`busy`). Entries may be stale. They are swept out when they may be
+//!     half of all.
+//! V2. Frames freed by one thread are available to all. A thread that finds nothing to drop while another is working
+//!     tries again.
 //!
 //! # Lock order
-//! A tenant's queues are a leaf lock: a page is listed under the lock of its leaf, and no queue is locked while one is examined.
-//! A frame is taken by trying.
+//! A tenant's queues are under a leaf lock: a page is listed under its leaf's lock, and no queue is locked while a leaf
+//! is examined. Frames are only try-locked.
 //!
 //! # Kernel counterpart
-//! `mm/vmscan.c`: `shrink_lruvec`, `kswapd`. Differs: a tenant's share of the cache comes from how many tenants there are.
+//! `mm/vmscan.c`: `shrink_lruvec`, `kswapd`. Differs: a tenant's share of the cache follows from the number of tenants.
 
 mod background;
 mod lruvec;
@@ -40,26 +41,26 @@ use crate::reclaim::policy::Ghost;
 use crate::reclaim::shrink::{Evicted, evict};
 use crate::super_block::SuperBlock;
 
-/// Frames freed at a time: this part of the arena, within bounds. What is freed a little at a time is taken in as small
-/// pieces by whoever comes next, and little joins them again.
+/// Frames freed at a time: 1/`BATCH_PART` of the arena, within bounds. Frames freed a few at a time would be reused in
+/// equally small pieces, and little would join these again.
 const BATCH_PART: u64 = 64;
 const BATCH_MIN: u64 = 128;
-/// The writer that finds none free does it for all.
+/// Upper bound, because the writer that finds no free frame frees a batch for all.
 const BATCH_MAX: u64 = 4096;
 
-/// One in so many allocations looks whether few frames are free.
-const LOOK_EVERY: u32 = 64;
+/// One in this many allocations checks whether few frames are free.
+const CHECK_EVERY: u32 = 64;
 
-/// What an engine needs to know for eviction, beside the queues of its tenants.
+/// State of eviction for an engine, besides the queues of its tenants.
 pub(crate) struct Reclaim {
     ghost: Ghost,
-    /// Somebody works on the queues (V1).
+    /// A thread works on the queues (V1).
     busy: AtomicBool,
     /// Few frames are free, or there is something to sweep.
     kick: Kick,
     /// The last pass in the background found nothing to drop, and nothing was listed since.
     stalled: AtomicBool,
-    /// Of volumes that are gone, since the last sweep.
+    /// Stale entries of unmounted volumes since the last sweep.
     stale_entries: AtomicUsize,
 }
 
@@ -80,14 +81,14 @@ fn batch(engine: &Shared) -> usize {
     (u64::from(engine.arena.frames()) / BATCH_PART).clamp(BATCH_MIN, BATCH_MAX) as usize
 }
 
-/// A frame, for which clean pages are dropped if none is free. `None`: every page is pinned.
+/// Allocates a frame, dropping clean pages if none is free. `None`: every page is pinned.
 ///
 /// # Blocking
 /// Never.
 pub(crate) fn alloc_frame(engine: &Shared, pool: Pool) -> Option<FrameId> {
     loop {
         if let Some(frame) = engine.arena.alloc(pool) {
-            if frame.as_u32().is_multiple_of(LOOK_EVERY) {
+            if frame.as_u32().is_multiple_of(CHECK_EVERY) {
                 background::wake_if_low(engine);
             }
             return Some(frame);
@@ -98,21 +99,21 @@ pub(crate) fn alloc_frame(engine: &Shared, pool: Pool) -> Option<FrameId> {
     }
 }
 
-/// Takes up to `count` frames, in runs where possible, and adds them to `out`. Clean pages are dropped for them if
-/// need be; fewer, if every page is pinned.
+/// Allocates up to `count` frames, in runs where possible, and appends them to `out`. Drops clean pages if necessary.
+/// Fewer are allocated only if every page is pinned.
 ///
-/// Who wants a run's worth gets whole runs for it, as a rule: streams then keep to themselves, and what goes of them makes room
-/// for the next. Three times the arena's size of two streams without that, and their units were in a hundred pieces; a disk
-/// took them a fifth slower.
+/// A request for a run's worth gets whole runs as a rule. Streams then stay contiguous, and frames evicted from one
+/// serve the next. Without this, after two streams had written three times the arena's size, their units were in a
+/// hundred pieces, and a disk wrote them a fifth slower.
 ///
 /// # Blocking
 /// Never.
 pub(crate) fn alloc_frames(engine: &Shared, pool: Pool, count: usize, out: &mut Vec<FrameId>) {
     let full = out.len() + count;
-    // Rather than take to pieces what is left of others, which would be pieces for good: as long as that is not much.
+    // Evict rather than split up the remaining runs for good, as long as few frames are free.
     while count >= RUN_FRAMES
         && !engine.arena.has_whole_run()
-        && background::is_not_plenty(engine)
+        && background::is_below_high_watermark(engine)
         && evict(engine, batch(engine)) == Evicted::Some
     {}
     loop {
@@ -125,7 +126,7 @@ pub(crate) fn alloc_frames(engine: &Shared, pool: Pool, count: usize, out: &mut 
 }
 
 impl SuperBlock {
-    /// A writer found no room: every volume that has something to give writes back and commits.
+    /// Called when a writer finds no free frame: every volume with pinned frames writes back and commits.
     pub(crate) fn make_room(&self) {
         for sb in self.engine().super_blocks() {
             if sb.bdi().pinned_frames() != 0 && sb.bdi().ask_for_room() {

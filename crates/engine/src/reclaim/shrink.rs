@@ -1,4 +1,4 @@
-//! Taking pages out of the queues until enough frames are free.
+//! Takes pages out of the queues until enough frames are free.
 //!
 //! # Kernel counterpart
 //! `shrink_node_memcgs`, `shrink_folio_list`, `folio_check_references`.
@@ -10,28 +10,28 @@ use crate::cgroup::Memcg;
 use crate::engine::Shared;
 use crate::page_cache::{LEAF_PAGES, Mark, slots};
 use crate::reclaim::lruvec::{LeafRef, file_key, push};
-use crate::reclaim::policy::{Entry, Givers, Looked, Queue, Verdict};
+use crate::reclaim::policy::{Entry, PageUse, Queue, Verdict, Victims};
 
-/// What became of an attempt to free frames.
+/// The result of an attempt to free frames.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Evicted {
-    /// There is nothing that could be dropped.
+    /// Nothing could be dropped.
     Nothing,
-    /// Some were freed, or another thread may have freed some.
+    /// Some frames were freed, or another thread may have freed some.
     Some,
 }
 
-/// Frames taken of a tenant before it is asked again who gives.
+/// Frames taken from a tenant before the tenant is chosen anew.
 const PIECE: usize = LEAF_PAGES as usize;
-/// How often what is in a queue is looked at: to go round takes a look at each page in the small queue, one
-/// in the main queue that takes the mark, and one that finds it gone.
+/// How often the pages of a queue are examined. Going round takes one look at each page in the small queue, one in the
+/// main queue that clears the mark, and one that finds it cleared.
 const ROUNDS: usize = 3;
 
-/// The right to work on the queues, of one thread at a time.
+/// The right to work on the queues; one thread at a time has it.
 pub(super) struct Busy<'a>(&'a AtomicBool);
 
 impl<'a> Busy<'a> {
-    /// `None`: another thread does.
+    /// `None`: another thread has it.
     pub(super) fn begin(engine: &'a Shared) -> Option<Self> {
         let busy = &engine.reclaim.busy;
         (!busy.swap(true, Ordering::AcqRel)).then(|| Self(busy))
@@ -44,37 +44,37 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Drops clean pages until `target` frames are freed, or every page has been looked at.
+/// Drops clean pages until `target` frames are freed, or every page has been examined.
 ///
 /// # Blocking
-/// Never; if another thread does the same, the processor is left to it for a moment.
+/// Never blocks. If another thread is evicting, it yields the processor once.
 pub(super) fn evict(engine: &Shared, target: usize) -> Evicted {
     let Some(_busy) = Busy::begin(engine) else {
         thread::yield_now();
         return Evicted::Some; // V2
     };
     let tenants: Vec<Arc<Memcg>> = engine.owners.all().into_iter().filter(|memcg| memcg.lruvec.pages() != 0).collect();
-    let mut looks: Vec<usize> = tenants.iter().map(|memcg| ROUNDS * memcg.lruvec.entries() + 1).collect();
+    let mut budgets: Vec<usize> = tenants.iter().map(|memcg| ROUNDS * memcg.lruvec.entries() + 1).collect();
     let cached = tenants.iter().map(|memcg| (memcg.lruvec.pages(), memcg.limit_pages()));
-    let mut givers = Givers::new(cached, engine.arena.frames().into());
+    let mut victims = Victims::new(cached, engine.arena.frames().into());
     let mut freed = 0;
     while freed < target
-        && let Some(nth) = givers.next()
+        && let Some(nth) = victims.next()
     {
         let memcg = &tenants[nth];
-        freed += shrink(engine, memcg, PIECE.min(target - freed), &mut looks[nth]);
-        givers.set(nth, if looks[nth] == 0 { 0 } else { memcg.lruvec.pages() });
+        freed += shrink(engine, memcg, PIECE.min(target - freed), &mut budgets[nth]);
+        victims.set(nth, if budgets[nth] == 0 { 0 } else { memcg.lruvec.pages() });
     }
     if freed == 0 { Evicted::Nothing } else { Evicted::Some }
 }
 
-/// Frees up to `target` frames of one tenant, or some more; fewer once it has looked at `looks` entries.
-fn shrink(engine: &Shared, memcg: &Memcg, target: usize, looks: &mut usize) -> usize {
+/// Frees at least `target` frames of one tenant, or fewer once it has examined `budget` entries.
+fn shrink(engine: &Shared, memcg: &Memcg, target: usize, budget: &mut usize) -> usize {
     let mut freed = 0;
-    while freed < target && *looks != 0 {
-        *looks -= 1;
+    while freed < target && *budget != 0 {
+        *budget -= 1;
         let Some((queue, entry)) = memcg.lruvec.pop() else {
-            *looks = 0;
+            *budget = 0;
             break;
         };
         freed += shrink_leaf(engine, memcg, queue, entry);
@@ -82,32 +82,32 @@ fn shrink(engine: &Shared, memcg: &Memcg, target: usize, looks: &mut usize) -> u
     freed
 }
 
-/// Drops what is to go of the pages of an entry, and lists the others again. Returns how many went.
+/// Drops the pages of an entry that are to be evicted, and lists the others again. Returns how many were dropped.
 fn shrink_leaf(engine: &Shared, memcg: &Memcg, queue: Queue, entry: Entry<LeafRef>) -> usize {
     let Entry { leaf, pages } = entry;
     let Some(inode) = leaf.inode.upgrade() else { return 0 };
     let arena = &engine.arena;
     let mut frames = [None; LEAF_PAGES as usize];
     let mut count = 0;
-    let looked = inode.mapping.with_page(leaf.first, |state, _| {
+    let examined = inode.mapping.with_page(leaf.first, |state, _| {
         let listed = pages & state.bits(Mark::Listed);
         let clean = listed & state.clean();
-        state.clear_bits(Mark::Listed, listed & !clean); // it is listed again when it is clean
+        state.clear_bits(Mark::Listed, listed & !clean); // it is listed again once clean
         let (referenced, active) = (state.bits(Mark::Referenced), state.bits(Mark::Active));
-        let mut verdict = Verdict::on(queue, Looked { clean, referenced, active });
+        let mut verdict = Verdict::on(queue, PageUse { clean, referenced, active });
         for slot in slots(verdict.out) {
             frames[count] = state.take_out(arena, slot);
             match frames[count] {
                 Some(_) => count += 1,
-                None => verdict.hold(queue, slot), // somebody reads it just now
+                None => verdict.hold(queue, slot), // being read at the moment
             }
         }
         state.clear_bits(Mark::Referenced, verdict.main);
         state.set_bits(Mark::Referenced, verdict.small);
         (verdict, state.present() == 0)
     });
-    // With the leaf went its pages, in whatever way.
-    let Some((verdict, is_empty)) = looked else { return 0 };
+    // If the leaf is gone, so are its pages.
+    let Some((verdict, is_empty)) = examined else { return 0 };
     for frame in frames.iter().flatten() {
         arena.free(*frame);
     }

@@ -1,4 +1,4 @@
-//! Eviction on a real engine, driven by hand.
+//! Eviction on a real engine, stepped by hand.
 
 use slackwater_arena::{Arena, ArenaConfig, Pool};
 use slackwater_sync::shim::Arc;
@@ -16,7 +16,7 @@ use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Timestamp};
 
 const PAGE: usize = PAGE_BYTES as usize;
-/// Frames of the arena, and those that are not in the reserve.
+/// Frames of the arena, and how many of them are outside the reserve.
 const FRAMES: u64 = 4096;
 const NORMAL: u64 = 3072;
 
@@ -50,7 +50,7 @@ impl Rig {
         create(&self.sb, name)
     }
 
-    /// A file of so many pages, of which none is cached.
+    /// A file of this many pages, none of them cached.
     fn stored(&self, name: &str, pages: u64) -> File {
         let file = self.create(name);
         file.set_len(pages * PAGE_BYTES).unwrap();
@@ -70,7 +70,7 @@ fn create(sb: &Arc<SuperBlock>, name: &str) -> File {
     File::open(&sb.make(&sb.root().unwrap(), name, NewNode::File, 0o644).unwrap()).unwrap()
 }
 
-/// Reads the pages `from..to` one after the other.
+/// Reads the pages `from..to` one by one.
 fn read(file: &File, payer: &Arc<Memcg>, pages: std::ops::Range<u64>) {
     let mut page = [0; PAGE];
     for index in pages {
@@ -78,7 +78,7 @@ fn read(file: &File, payer: &Arc<Memcg>, pages: std::ops::Range<u64>) {
     }
 }
 
-/// How many of the pages are cached.
+/// The number of these pages that are cached.
 fn cached(file: &File, pages: std::ops::Range<u64>) -> u64 {
     let mapping = &file.inode().arc().mapping;
     let is_cached = |index: &u64| {
@@ -88,7 +88,7 @@ fn cached(file: &File, pages: std::ops::Range<u64>) -> u64 {
 }
 
 #[test]
-fn files_that_come_and_go_leave_no_trace_in_the_queues() {
+fn short_lived_files_leave_no_entries_in_the_queues() {
     let rig = Rig::new();
     let kept = rig.create("kept");
     kept.write_at(0, b"kept").unwrap();
@@ -105,7 +105,7 @@ fn files_that_come_and_go_leave_no_trace_in_the_queues() {
 }
 
 #[test]
-fn volumes_that_come_and_go_leave_no_trace_in_the_queues() {
+fn short_lived_volumes_leave_no_entries_in_the_queues() {
     let rig = Rig::new();
     let other = rig.engine.mount("b", Arc::new(MemBackend::new())).unwrap();
     for nth in 0..2 * SWEEP_SLACK {
@@ -123,7 +123,7 @@ fn volumes_that_come_and_go_leave_no_trace_in_the_queues() {
 }
 
 #[test]
-fn small_volumes_that_come_and_go_are_swept_out_together() {
+fn entries_of_small_short_lived_volumes_are_swept_in_batches() {
     let rig = Rig::new();
     let mut most = 0;
     for nth in 0..2 * SWEEP_SLACK {
@@ -136,14 +136,14 @@ fn small_volumes_that_come_and_go_are_swept_out_together() {
         small.umount(crate::umount::UmountOptions::default()).unwrap();
         let _ = rig.engine.step();
         most = most.max(rig.root().lruvec.entries());
-        assert!(nth != 0 || most == 1, "for one nobody sweeps");
+        assert!(nth != 0 || most == 1, "no sweep for a single one");
     }
-    assert!(most <= SWEEP_SLACK, "{most} entries for nothing");
+    assert!(most <= SWEEP_SLACK, "{most} stale entries");
     assert_eq!(rig.free(), NORMAL);
 }
 
 #[test]
-fn what_is_dirty_is_in_no_queue_and_what_is_durable_is_in_one_once() {
+fn dirty_pages_are_in_no_queue_and_durable_ones_in_one_once() {
     let rig = Rig::new();
     let file = rig.create("x");
     for _ in 0..3 {
@@ -152,7 +152,7 @@ fn what_is_dirty_is_in_no_queue_and_what_is_durable_is_in_one_once() {
         file.fsync().unwrap();
         assert_eq!((rig.root().lruvec.pages(), rig.root().lruvec.entries()), (100, 2));
     }
-    // Written to while its place comes up: it is dropped from there, and listed again by the next commit.
+    // Written while its entry is examined: it is dropped from the queue, and listed again by the next commit.
     file.write_at(0, &[2; 100 * PAGE]).unwrap();
     assert_eq!(super::shrink::evict(&rig.shared, 1), super::shrink::Evicted::Nothing);
     assert_eq!((rig.root().lruvec.pages(), cached(&file, 0..100)), (0, 100));
@@ -161,7 +161,7 @@ fn what_is_dirty_is_in_no_queue_and_what_is_durable_is_in_one_once() {
 }
 
 #[test]
-fn a_scan_leaves_what_is_used_again_and_takes_whole_leaves() {
+fn a_scan_keeps_reused_pages_and_takes_whole_leaves() {
     let rig = Rig::with(256);
     let (set, scanned) = (rig.stored("set", 1024), rig.stored("scanned", 4 * FRAMES));
     let payer = rig.engine.root_memcg();
@@ -176,7 +176,7 @@ fn a_scan_leaves_what_is_used_again_and_takes_whole_leaves() {
 }
 
 #[test]
-fn what_comes_back_soon_stays_longer() {
+fn a_page_that_is_soon_read_again_stays_longer() {
     let rig = Rig::new();
     let (file, scanned) = (rig.stored("x", 64), rig.stored("scanned", 4 * FRAMES));
     let payer = rig.engine.root_memcg();
@@ -188,26 +188,27 @@ fn what_comes_back_soon_stays_longer() {
     assert_eq!(cached(&file, 0..64), 64);
 }
 
-/// P6 for tenants, by counts: reading four times the cache costs another tenant nothing of what it uses, below its share.
+/// P6 for tenants, by counts: reading four times the cache evicts nothing of another tenant's working set below its
+/// share.
 #[test]
-fn who_reads_more_than_the_cache_takes_nothing_of_anothers_share() {
+fn reading_more_than_the_cache_takes_nothing_of_another_tenants_share() {
     let rig = Rig::new();
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let (set, scanned) = (rig.stored("set", 1400), rig.stored("scanned", 4 * FRAMES));
-    // Used once: without shares, the scan would take it.
+    // Used once: without shares, the scan would evict it.
     read(&set, &a, 0..1400);
     read(&scanned, &b, 0..4 * FRAMES);
     assert_eq!(cached(&set, 0..1400), 1400);
     assert_eq!((a.lruvec.pages(), rig.root().lruvec.pages()), (1400, 0));
     assert!(b.lruvec.pages() <= NORMAL - 1400);
-    // And back: who was above its share gives down to it, and no further.
+    // And the reverse: the tenant above its share gives up frames down to it, and no further.
     read(&scanned, &a, 0..4 * FRAMES);
     let kept = b.lruvec.pages();
-    assert!((1400..=NORMAL - 1400).contains(&kept), "{kept} pages are left of the other's");
+    assert!((1400..=NORMAL - 1400).contains(&kept), "{kept} pages of the other tenant are left");
 }
 
 #[test]
-fn what_a_tenant_leaves_behind_is_its_parents_and_goes_like_all_other_pages() {
+fn pages_of_an_offline_tenant_pass_to_its_parent_and_are_evicted_normally() {
     let rig = Rig::new();
     let parent = rig.engine.memcg_create("a", None, None);
     let child = rig.engine.memcg_create("a/b", Some(&parent), None);
@@ -225,16 +226,16 @@ fn what_a_tenant_leaves_behind_is_its_parents_and_goes_like_all_other_pages() {
     assert_eq!(cached(&file, 0..500), 0);
 }
 
-/// Counts the pieces of memory that units of streams are in, and throws them away.
+/// Counts the contiguous pieces of memory in units of streams, and discards the data.
 struct Pieces {
     inner: MemBackend,
-    /// Of all units since it was last set to zero, and how many these were.
+    /// Pieces in all units since the last reset, and the number of these units.
     pieces: AtomicUsize,
     units: AtomicUsize,
 }
 
 impl Backend for Pieces {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "whatever else is asked")]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other calls are passed on")]
     fn submit(&self, call: Call) {
         match call {
             Call::Write(unit) => {
@@ -254,8 +255,8 @@ impl Backend for Pieces {
     }
 }
 
-/// The disk is fast for a unit that is one piece of memory. Two streams that overwrite more than the cache for a long time, with
-/// some small writes between, must not take that apart.
+/// The disk is fast for a unit in one contiguous piece. Two streams that overwrite more than the cache for a long time,
+/// mixed with small writes, must not fragment the units.
 #[test]
 fn units_of_streams_stay_in_one_piece() {
     const PASSES: u64 = 8;
@@ -300,9 +301,9 @@ fn frames_are_freed_before_a_writer_needs_them() {
     assert!((FRAMES / 32..FRAMES / 32 + 64).contains(&free), "{free} frames are free");
 }
 
-/// With every page pinned a pass finds nothing, and there is none before a commit.
+/// While every page is pinned a pass finds nothing, and none is started before a commit.
 #[test]
-fn nobody_looks_for_frames_that_are_not_there() {
+fn no_pass_starts_while_every_page_is_pinned() {
     let rig = Rig::new();
     let other = rig.engine.mount("b", Arc::new(MemBackend::new())).unwrap();
     let files =

@@ -1,7 +1,8 @@
-//! What is kept of a shrinker that is registered, and its number.
+//! A registered shrinker and its number.
 //!
 //! # Invariants
-//! E1. A number belongs to one entry at a time, and is given back when that is dropped: nobody can find it any more then.
+//! E1. A number belongs to one entry at a time. It is returned when the entry is dropped, and can no longer be found
+//!     then.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,27 +14,27 @@ use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use super::{ShrinkControl, Shrinker, ShrinkerStatus, slab};
 use crate::lock_order::LEAVES;
 
-/// The number of a shrinker.
+/// Number of a shrinker.
 pub(super) type ShrinkerId = u32;
 
-/// A shrinker, and what is left to do of it.
+/// A shrinker and its deferred work.
 pub(super) struct Entry {
     id: Id,
     deferred: AtomicU64,
     shrinker: Box<dyn Shrinker>,
 }
 
-/// Numbers for shrinkers: the smallest that is free. Kernel: `shrinker_debugfs_ida`.
+/// Allocates the smallest free number. Kernel: `shrinker_debugfs_ida`.
 pub(super) struct Ids(Mutex<Free>);
 
 #[derive(Default)]
 struct Free {
-    /// Numbers from here on have never been given.
+    /// Numbers from here on were never allocated.
     fresh: ShrinkerId,
     returned: BinaryHeap<Reverse<ShrinkerId>>,
 }
 
-/// A number, until dropped (E1).
+/// An allocated number, returned when dropped (E1).
 struct Id {
     number: ShrinkerId,
     ids: Arc<Ids>,
@@ -48,7 +49,7 @@ impl Entry {
         self.id.number
     }
 
-    /// One pass over it; returns how many objects it gave back.
+    /// Runs one pass. Returns the number of objects freed.
     pub(super) fn shrink(&self, priority: u32) -> u64 {
         slab::do_shrink_slab(&*self.shrinker, &self.deferred, priority)
     }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_given_again_when_its_entry_is_gone() {
+    fn a_number_is_reused_once_its_entry_is_dropped() {
         let ids = Ids::new();
         let mut taken: Vec<_> = (0..4).map(|_| ids.take()).collect();
         let numbers = |taken: &[Id]| taken.iter().map(|id| id.number).collect::<Vec<_>>();

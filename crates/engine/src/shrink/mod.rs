@@ -1,20 +1,22 @@
-//! Giving back memory that can be had again: each cache registers a [`Shrinker`], and whoever is short of memory walks them.
+//! Shrinkers: each cache that can free objects registers a [`Shrinker`], and a thread that is short of memory walks
+//! them.
 //!
 //! ```text
 //! Engine::shrink(priority) --> `registry`: each shrinker that is registered --> `slab`: count, decide, scan in batches
 //! ```
-//! `shrinker` is the contract. `registry` lets shrinkers come and go beside walks, in three forms. `slab` decides how
-//! much of each is scanned. `entry` is what is kept of one, and its number.
+//! `shrinker` defines the interface. `registry` allows registration during walks, in three forms. `slab` decides how
+//! many objects of each are scanned. `entry` is a registered shrinker and its number.
 //!
 //! # Invariants
-//! K1. After [`Engine::unregister_shrinker`](crate::Engine::unregister_shrinker) has returned no scan of that shrinker
-//!     runs, and none will: its owner may be taken apart.
-//! K2. Who is inside a walk neither registers nor unregisters, in any form, and begins no other walk. A form could wait for
-//!     itself otherwise, or two walks for each other.
-//! K3. What a shrinker says is bounded before it is believed: nonsense costs the pass in which it was said, no more.
+//! K1. After [`Engine::unregister_shrinker`](crate::Engine::unregister_shrinker) has returned, no scan of that shrinker
+//!     runs or will run, so its owner may be dropped.
+//! K2. From inside a walk nothing is registered or unregistered and no other walk begins, whatever the form. Otherwise
+//!     a form could wait for itself, or two walks for each other.
+//! K3. A shrinker's answers are bounded before use: an implausible answer affects only the pass it was given in.
 //!
 //! # Kernel counterpart
-//! `mm/shrinker.c`; sem. 10. Differs: no NUMA nodes and no bitmaps for tenants; K2 and K3 hold however a shrinker behaves.
+//! `mm/shrinker.c`; sem. 10. Differs: no NUMA nodes and no bitmaps for tenants; K2 and K3 hold whatever a shrinker
+//! does.
 
 mod entry;
 mod registry;
@@ -45,36 +47,36 @@ pub(crate) struct Shrinkers {
     walks: ThreadMark,
 }
 
-/// A shrinker that is registered, for who is to unregister it. Dropped, it leaves the shrinker where it is until the engine
-/// goes.
-#[must_use = "nothing else can unregister it"]
+/// A registered shrinker, with which it can be unregistered. If this is dropped, the shrinker stays registered until
+/// the engine is dropped.
+#[must_use = "nothing else can unregister the shrinker"]
 pub struct ShrinkerRegistration {
     registered: Box<dyn Registered>,
     entry: Arc<Entry>,
 }
 
 impl ShrinkerRegistration {
-    /// What is known of this shrinker, without a look at any other. Its [`Shrinker::count`] runs outside of any walk (K2): it
-    /// must be one that neither registers nor walks, as that of a volume is.
+    /// The status of this shrinker. Its [`Shrinker::count`] runs outside any walk (K2), so it must neither register
+    /// shrinkers nor walk; that of a volume complies.
     pub(crate) fn status(&self) -> ShrinkerStatus {
         self.entry.status()
     }
 }
 
-/// What is known of a shrinker.
+/// Status of a shrinker.
 #[derive(Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ShrinkerStatus {
-    /// `<name>-<id>`. No two have the same at a time.
+    /// `<name>-<id>`, unique at any time.
     pub name: String,
-    /// What it can give back.
+    /// The number of objects it can free.
     pub count: Count,
-    /// Scans that were due and have not been made yet.
+    /// Scans that are due but have not been made yet.
     pub deferred: u64,
 }
 
 impl Shrinkers {
-    /// `coalesce`: how long a grace period of readers that may sleep waits for joiners, where the form has one.
+    /// `coalesce`: how long a grace period of readers that may sleep waits for joiners, if the form has one.
     pub(crate) fn new(form: ShrinkerForm, rcu: &Arc<Domain>, coalesce: Duration) -> Self {
         Self { registry: form.registry(rcu, coalesce), ids: Ids::new(), walks: ThreadMark::new() }
     }
@@ -95,7 +97,7 @@ impl Shrinkers {
         }
         let ShrinkerRegistration { registered, entry } = registration;
         registered.unregister();
-        drop(entry); // on this thread, with the shrinker: R1 of the form in use
+        drop(entry); // on this thread, with the shrinker: R1 of the default form
         Ok(())
     }
 
@@ -106,8 +108,8 @@ impl Shrinkers {
         }
         let mut freed = 0_u64;
         match self.walk(&mut |entry| freed = freed.saturating_add(entry.shrink(priority.min(LIGHTEST)))) {
-            Walk::Whole => freed,
-            Walk::GaveWay => freed.max(1),
+            Walk::Complete => freed,
+            Walk::Yielded => freed.max(1),
         }
     }
 

@@ -1,67 +1,69 @@
-//! What a cache offers that can give memory back.
+//! The interface of a cache that can free memory.
 //!
 //! # Kernel counterpart
 //! `struct shrinker` and `struct shrink_control`; sem. 10.1. `SHRINK_EMPTY`, 0 and `SHRINK_STOP` are variants here.
 
-/// Cost of having an object again, where a read of the backend makes one.
+/// Cost of recreating an object for which the backend must be read.
 pub const DEFAULT_SEEKS: u32 = 2;
 
-/// A cache that can give objects back. Its methods are called by whoever walks the shrinkers, by several at once.
+/// A cache that can free objects. Its methods are called by every thread that walks the shrinkers, possibly by several
+/// at once.
 ///
-/// From inside them nothing is registered or unregistered, no volume is mounted or unmounted, and no walk is begun: that is
-/// refused. The engine holds no lock while it calls them.
+/// From inside them, registering, unregistering, mounting, unmounting and starting another walk are refused. The engine
+/// holds no lock while it calls them.
 pub trait Shrinker: Send + Sync {
-    /// What it is called, for people. Asked by who looks at the state of all.
+    /// Its name, for people. Called to list the state of all shrinkers.
     fn name(&self) -> String;
 
-    /// How many objects it could give back. Says so even if a scan would have to refuse: what is refused adds up for later.
+    /// The number of objects it could free. It must count them even if a scan would be refused at the moment: refused
+    /// work accumulates for later.
     ///
     /// # Blocking
-    /// Never: also whoever only looks asks for it.
+    /// Never. It is also called just to display the state.
     fn count(&self, control: &ShrinkControl) -> Count;
 
-    /// Looks at up to `control.nr_to_scan` objects, those unused longest first, and gives back what nobody uses.
+    /// Examines up to `control.nr_to_scan` objects, least recently used first, and frees those that are unused.
     ///
     /// # Blocking
-    /// It may sleep, but who unregisters it waits for it meanwhile.
+    /// It may sleep, but unregistering waits for it.
     fn scan(&self, control: &mut ShrinkControl) -> Scanned;
 
-    /// What it costs to have an object again; the higher, the fewer are scanned. 0: next to nothing.
+    /// The cost of recreating an object; the higher it is, the fewer are scanned. 0: almost free.
     fn seeks(&self) -> u32 {
         DEFAULT_SEEKS
     }
 
-    /// Objects to be scanned at a time. 0: 128.
+    /// Objects scanned per call. 0: 128.
     fn batch(&self) -> u64 {
         0
     }
 }
 
-/// What is asked of a shrinker.
+/// The request to a shrinker.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ShrinkControl {
-    /// Objects to look at; 0 in a count.
+    /// Objects to examine; 0 in a count.
     pub nr_to_scan: u64,
-    /// Objects that were looked at: the same, unless the scan lowers it.
+    /// Objects examined. Equals `nr_to_scan` unless the scan lowers it.
     pub nr_scanned: u64,
 }
 
-/// What can be given back.
+/// The number of objects that can be freed.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Count {
     /// Nothing.
     Empty,
-    /// It cannot say now.
+    /// It cannot tell at the moment.
     Unknown,
-    /// So many objects.
+    /// This many objects.
     Objects(u64),
 }
 
-/// How a scan went.
+/// The result of a scan.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Scanned {
-    /// So many objects were given back.
+    /// This many objects were freed.
     Freed(u64),
-    /// It cannot go on now.
+    /// It cannot continue now.
     Stop,
 }

@@ -121,7 +121,7 @@ fn check_wb(wb: &BdiWriteback, inodes: &[&Arc<Inode>]) -> Result<(), String> {
 pub(crate) fn check_charges(memcgs: &[Arc<Memcg>], owners: &[u32]) -> Result<(), String> {
     let owner_of = |slot: &u32| memcgs.iter().find(|memcg| memcg.slot() == *slot);
     for memcg in memcgs.iter().filter(|memcg| !memcg.is_root()) {
-        let pays = |slot: &&u32| owner_of(slot).is_some_and(|owner| owner.is_below_or_is(memcg));
+        let pays = |slot: &&u32| owner_of(slot).is_some_and(|owner| owner.is_self_or_descendant_of(memcg));
         let pages = owners.iter().filter(pays).count() as u64;
         equal("charged pages and owned pages", memcg.charged_pages(), pages)
             .map_err(|what| format!("{memcg:?}: {what}"))?;

@@ -1,26 +1,27 @@
-//! Remembers pages that went out of the small queue, as many as the main queue may have.
+//! The ghost: remembers pages evicted from the small queue, as many as the main queue may hold.
 //!
-//! A table of fixed size, without a lock. A word stands for up to eight neighbouring pages: a bit for each, a part of their
-//! hash, and when they went. Words of one hash share a cache line, where the oldest gives way.
+//! A fixed-size table without locks. A word stands for up to eight neighbouring pages: a bit for each, a part of their
+//! hash, and the time of their eviction. Words with the same hash share a cache line, in which the oldest is replaced.
 //!
 //! # Memory ordering
-//! None: each word is a hint of its own. Two threads that change one at once lose what one of them says. A page that is
-//! remembered wrongly, by a hash that fits, is put in the main queue once in some thousand times.
+//! None: each word is an independent hint. If two threads change a word at once, one of the changes is lost. A page
+//! that is remembered wrongly, because of a hash collision, is put in the main queue; that happens once in some
+//! thousand pages.
 //!
 //! # Kernel counterpart
-//! The shadow entries of `mm/workingset.c`, apart from the page tree.
+//! The shadow entries of `mm/workingset.c`, kept outside the page tree.
 
 use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Pages that a word stands for.
+/// Pages covered by a word.
 const BLOCK_PAGES: u64 = 8;
-/// Words of a cache line.
+/// Words in a cache line.
 const LINE: usize = 16;
-/// The main queue's part of the arena, in tenths.
+/// Share of the main queue in the arena, in tenths.
 const MAIN_TENTHS: u64 = 9;
-/// Words by pages that are remembered, in quarters: lines are not filled alike.
+/// Words per remembered page, in quarters: lines do not fill evenly.
 const WORD_QUARTERS: u64 = 5;
-/// The memory of the table is so many periods long; a word knows in which it was written, modulo 256.
+/// The table remembers this many periods. A word records the period in which it was written, modulo 256.
 const PERIODS: u64 = 64;
 
 /// See the [module documentation](self).
@@ -28,14 +29,14 @@ pub(in crate::reclaim) struct Ghost {
     lines: Box<[Line]>,
     /// Pages in a period.
     period: u64,
-    /// Pages that went out so far.
-    gone: AtomicU64,
+    /// Pages evicted so far.
+    evicted: AtomicU64,
 }
 
 #[repr(align(64))]
 struct Line([AtomicU32; LINE]);
 
-/// `tag`, the period, and a bit for each page; no bit: nothing is here.
+/// `tag`, the period, and a bit for each page. No bit set: the word is empty.
 #[derive(Copy, Clone)]
 struct Word(u32);
 
@@ -63,10 +64,10 @@ impl Ghost {
         let remembered = (frames * MAIN_TENTHS / 10).max(1);
         let lines = (remembered * WORD_QUARTERS / 4).div_ceil(LINE as u64);
         let line = |_| Line(std::array::from_fn(|_| AtomicU32::new(0)));
-        Self { lines: (0..lines).map(line).collect(), period: remembered.div_ceil(PERIODS), gone: AtomicU64::new(0) }
+        Self { lines: (0..lines).map(line).collect(), period: remembered.div_ceil(PERIODS), evicted: AtomicU64::new(0) }
     }
 
-    /// The pages `pages` of the leaf that begins at page `first` of `file` go out, one bit each.
+    /// Remembers the pages `pages`, one bit each, of the leaf that begins at page `first` of `file`.
     pub(in crate::reclaim) fn remember(&self, file: u64, first: u64, pages: u64) {
         if pages == 0 {
             return;
@@ -75,7 +76,7 @@ impl Ghost {
         for (block, bits) in blocks(pages) {
             let (line, tag) = self.place(file, first / BLOCK_PAGES + block);
             let is_old = |word: &&AtomicU32| u64::from(Word(word.load(Ordering::Relaxed)).age(now)) > PERIODS;
-            line.0.iter().filter(is_old).for_each(|word| word.store(0, Ordering::Relaxed)); // or it looks young again
+            line.0.iter().filter(is_old).for_each(|word| word.store(0, Ordering::Relaxed)); // otherwise it would look young again
             let same = |word: &&AtomicU32| Self::finds(word, tag, now).is_some();
             let oldest = |word: &&AtomicU32| {
                 let word = Word(word.load(Ordering::Relaxed));
@@ -87,12 +88,12 @@ impl Ghost {
                 slot.store(Word::new(tag, now, known | bits).0, Ordering::Relaxed);
             }
         }
-        self.gone.fetch_add(pages.count_ones().into(), Ordering::Relaxed);
+        self.evicted.fetch_add(pages.count_ones().into(), Ordering::Relaxed);
     }
 
-    /// Which of the pages `pages` are remembered. They are not any longer.
+    /// Returns which of the pages `pages` are remembered, and forgets them.
     pub(in crate::reclaim) fn recall(&self, file: u64, first: u64, pages: u64) -> u64 {
-        if self.gone.load(Ordering::Relaxed) == 0 {
+        if self.evicted.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         let now = self.now();
@@ -112,30 +113,30 @@ impl Ghost {
     }
 
     fn now(&self) -> u8 {
-        (self.gone.load(Ordering::Relaxed) / self.period) as u8
+        (self.evicted.load(Ordering::Relaxed) / self.period) as u8
     }
 
-    /// The word in `slot`, if it is young enough and has `tag`.
+    /// The word in `slot`, if it is young enough and its tag is `tag`.
     fn finds(slot: &AtomicU32, tag: u16, now: u8) -> Option<Word> {
         let word = Word(slot.load(Ordering::Relaxed));
         (word.tag() == tag && word.pages() != 0 && u64::from(word.age(now)) <= PERIODS).then_some(word)
     }
 
     fn place(&self, file: u64, block: u64) -> (&Line, u16) {
-        let hash = mixed(file ^ mixed(block));
-        let line = (u128::from(hash) * self.lines.len() as u128) >> 64; // below the number of lines
+        let hash = mix(file ^ mix(block));
+        let line = (u128::from(hash) * self.lines.len() as u128) >> 64; // always less than the number of lines
         (&self.lines[line as usize], hash as u16)
     }
 }
 
-/// The blocks of a leaf that have some of `pages`, and which.
+/// The blocks of a leaf that contain some of `pages`, with those pages.
 fn blocks(pages: u64) -> impl Iterator<Item = (u64, u8)> {
     let of = move |block| (block, (pages >> (block * BLOCK_PAGES)) as u8);
     (0..u64::from(u64::BITS) / BLOCK_PAGES).map(of).filter(|(_, bits)| *bits != 0)
 }
 
 /// Every bit of the result depends on every bit of `number`.
-pub(in crate::reclaim) fn mixed(number: u64) -> u64 {
+pub(in crate::reclaim) fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let number = (number ^ number >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     number ^ number >> 32
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_out_is_remembered_once() {
+    fn an_evicted_page_is_remembered_once() {
         let ghost = Ghost::new(1000);
         assert_eq!(ghost.recall(7, 64, u64::MAX), 0);
         ghost.remember(7, 64, 0xff00_0000_0000_0f01);
@@ -157,9 +158,9 @@ mod tests {
         assert_eq!(ghost.recall(7, 64, u64::MAX), 0);
     }
 
-    /// Alone or in whole leaves, as many as the main queue has are remembered, and not much longer.
+    /// Single pages and whole leaves alike: it remembers as many as the main queue holds, and not for much longer.
     #[test]
-    fn it_remembers_as_much_as_the_main_queue_has() {
+    fn it_remembers_as_many_pages_as_the_main_queue_holds() {
         const FRAMES: u64 = 16_384;
         const MAIN: u64 = FRAMES * 9 / 10;
         for (pages, apart) in [(1, 1000), (u64::MAX, 1)] {

@@ -1,17 +1,18 @@
-//! Which clean pages go first: S3-FIFO, by pages that are kept together in leaves. Arithmetic only.
+//! Which clean pages are evicted first: S3-FIFO on pages grouped by leaves. Pure arithmetic.
 //!
-//! New pages wait in a *small* queue, a tenth of all. One that was used again by the time it comes up goes to the *main* queue,
-//! every other one out, and a *ghost* remembers it for a while: a page that comes back while it is remembered goes to the
-//! main queue at once. What comes up in the main queue goes round again if it was used since, and out if not. So a scan
-//! passes through a tenth of the cache, and a use costs a mark and moves nothing.
+//! New pages enter a *small* queue, a tenth of all pages. When a page reaches its head, it moves to the *main* queue if
+//! it was used again, and is evicted otherwise. A *ghost* remembers evicted pages for a while: a page that is read
+//! again while remembered enters the main queue at once. At the head of the main queue, a page used since the last time
+//! goes round again, any other is evicted. So a scan passes through a tenth of the cache, and a use sets a mark and
+//! moves nothing.
 //!
-//! [`queues`] has the two queues of a tenant, [`verdict`] says what becomes of the pages that come up, [`ghost`] remembers,
-//! and [`shares`] says which tenant gives.
+//! [`queues`] implements the two queues of a tenant, [`verdict`] decides what happens to the pages at their heads,
+//! [`ghost`] remembers evicted pages, and [`shares`] chooses the tenant.
 //!
 //! # Kernel counterpart
-//! Inactive and active list, and the shadow entries of `mm/workingset.c`. The policy is that of Yang et al., "FIFO queues
-//! are all you need for cache eviction", SOSP 2023, with a page's second use instead of its third as the way to the main
-//! queue, and one chance instead of up to three there.
+//! The inactive and active lists, and the shadow entries of `mm/workingset.c`. The policy is that of Yang et al., "FIFO
+//! queues are all you need for cache eviction", SOSP 2023. Here a page enters the main queue on its second use instead
+//! of its third, and has one chance there instead of up to three.
 
 mod ghost;
 mod queues;
@@ -20,7 +21,7 @@ mod shares;
 mod tests;
 mod verdict;
 
-pub(super) use ghost::{Ghost, mixed};
+pub(super) use ghost::{Ghost, mix};
 pub(super) use queues::{Entry, Queue, Queues, SWEEP_SLACK};
-pub(super) use shares::Givers;
-pub(super) use verdict::{Looked, Verdict};
+pub(super) use shares::Victims;
+pub(super) use verdict::{PageUse, Verdict};

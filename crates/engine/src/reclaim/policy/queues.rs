@@ -1,26 +1,26 @@
-//! The small and the main queue, of entries that stand for pages of one leaf each.
+//! The small and the main queue. Each entry stands for pages of one leaf.
 //!
-//! An entry is a leaf and a bit for each page of it that the entry stands for. Pages that follow one another into a queue
-//! share an entry if they share a leaf: a file that is read in order takes an entry for 64 pages, and leaves as it came; a
-//! page that is read alone has an entry alone, and its own place in the queue.
+//! An entry is a leaf and one bit for each page it stands for. Consecutive pages of one leaf that enter a queue
+//! together share an entry. A file read sequentially takes one entry per 64 pages, and leaves in the same order. A page
+//! read alone has an entry of its own, and its own place in the queue.
 //!
 //! # Invariants
 //! Q1. `pages` of a queue is the number of bits of its entries.
-//! Q2. Entries leave a queue in the order in which they came.
+//! Q2. Entries leave a queue in the order in which they entered it.
 
 use std::collections::VecDeque;
 
-/// The part of all pages that are new ones: one of so many.
+/// New pages are at least 1/`SMALL_PART` of all pages.
 const SMALL_PART: u64 = 10;
-/// Entries that may be there beyond twice what was alive after the last sweep.
+/// Entries tolerated beyond twice the number left by the last sweep.
 pub(in crate::reclaim) const SWEEP_SLACK: usize = 1024;
 
-/// One of the two.
+/// One of the two queues.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(in crate::reclaim) enum Queue {
     /// For new pages.
     Small,
-    /// For those that were used again.
+    /// For pages that were used again.
     Main,
 }
 
@@ -59,7 +59,7 @@ impl<L: PartialEq> Fifo<L> {
 pub(in crate::reclaim) struct Queues<L> {
     small: Fifo<L>,
     main: Fifo<L>,
-    /// Entries that were left by the last sweep.
+    /// Number of entries left by the last sweep.
     swept: usize,
 }
 
@@ -68,14 +68,14 @@ impl<L: PartialEq> Queues<L> {
         Self { small: Fifo::new(), main: Fifo::new(), swept: 0 }
     }
 
-    /// Adds pages of `leaf`, one bit each, at the end of `queue`.
+    /// Adds pages of `leaf`, one bit each, to the end of `queue`.
     pub(in crate::reclaim) fn push(&mut self, queue: Queue, leaf: L, pages: u64) {
         if pages != 0 {
             self.queue(queue).push(leaf, pages);
         }
     }
 
-    /// The pages that come up next: new ones, while these are a tenth of all.
+    /// The next pages to examine: new ones, as long as they are a tenth of all.
     pub(in crate::reclaim) fn pop(&mut self) -> Option<(Queue, Entry<L>)> {
         let first = if self.small.pages * SMALL_PART >= self.pages() { Queue::Small } else { Queue::Main };
         let other = if first == Queue::Small { Queue::Main } else { Queue::Small };
@@ -91,17 +91,17 @@ impl<L: PartialEq> Queues<L> {
         self.small.entries.len() + self.main.entries.len()
     }
 
-    /// Whether so many entries came since the last sweep that as many may stand for nothing.
+    /// Whether so many entries were added since the last sweep that half of them may be stale.
     pub(in crate::reclaim) fn is_long(&self) -> bool {
         self.entries() > SWEEP_SLACK + 2 * self.swept
     }
 
-    /// Takes all entries out, to be put back by [`Queues::put_back`].
+    /// Takes all entries out, to be returned by [`Queues::put_back`].
     pub(in crate::reclaim) fn take(&mut self) -> Self {
         std::mem::replace(self, Self::new())
     }
 
-    /// All entries, in the order of each queue, with leave to take pages from them.
+    /// Visits all entries in the order of each queue. `left` returns the pages to keep.
     pub(in crate::reclaim) fn retain(&mut self, mut left: impl FnMut(Queue, &L, u64) -> u64) {
         for queue in [Queue::Small, Queue::Main] {
             let fifo = self.queue(queue);
@@ -113,14 +113,14 @@ impl<L: PartialEq> Queues<L> {
         }
     }
 
-    /// Puts `earlier` before what has come since it was taken, and counts it as swept.
+    /// Inserts `earlier` before the entries added since it was taken, and counts it as swept.
     pub(in crate::reclaim) fn put_back(&mut self, mut earlier: Self) {
         earlier.swept = earlier.entries();
         earlier.append(std::mem::replace(self, Self::new()));
         *self = earlier;
     }
 
-    /// Adds the entries of `others` behind its own.
+    /// Appends the entries of `others`.
     pub(in crate::reclaim) fn append(&mut self, others: Self) {
         let Self { small, main, swept: _ } = others;
         for (queue, mut fifo) in [(Queue::Small, small), (Queue::Main, main)] {

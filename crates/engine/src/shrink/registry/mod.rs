@@ -1,13 +1,13 @@
-//! How shrinkers come and go beside walks: one form per file, the last is the default.
+//! How shrinkers are registered and unregistered during walks. One form per file; the last is the default.
 //!
 //! | form | walk | unregistering waits for |
 //! |---|---|---|
-//! | [`rwsem`] | under a lock for all, taken by trying; gives way to a writer | every walk, whole or until it gives way |
-//! | [`srcu`] | in a section that may sleep | every walk, and a grace period though nobody walks |
-//! | [`refcount_rcu`] | a reference to one shrinker after the other | who is at this very shrinker |
+//! | [`rwsem`] | under one lock, only try-locked; yields to a writer | every walk, until it ends or yields |
+//! | [`srcu`] | in a read section that may sleep | every walk, and a grace period even without walks |
+//! | [`refcount_rcu`] | a reference to one shrinker at a time | walks that are visiting this shrinker |
 //!
 //! # Kernel counterpart
-//! The three designs of sem. 10.4. The first two are kept for what they cost.
+//! The three designs of sem. 10.4. The first two are kept to measure their cost.
 
 mod refcount_rcu;
 mod rwsem;
@@ -20,27 +20,27 @@ use slackwater_sync::shim::Arc;
 
 use super::entry::{Entry, ShrinkerId};
 
-/// What is registered, and who walks it. The caller of any of it is not inside a walk of the same thread.
+/// The registered shrinkers. No method may be called from inside a walk of the same thread.
 pub(super) trait Registry: Send + Sync {
-    /// Walks visit `entry` from here on.
+    /// Adds `entry` to the walks from now on.
     ///
     /// # Blocking
-    /// See the form.
+    /// Depends on the form.
     fn register(&self, entry: &Arc<Entry>) -> Box<dyn Registered>;
 
-    /// Calls `visit` with what is registered, in the order of their numbers or of their coming.
+    /// Calls `visit` for each registered entry, in the order of their numbers or of registration.
     ///
     /// # Blocking
     /// As `visit` does.
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk;
 }
 
-/// An entry that is registered.
+/// A registered entry.
 pub(super) trait Registered: Send + Sync {
-    /// Takes it away. When this returns nobody visits it, and nobody will.
+    /// Unregisters it. After this returns, no walk visits it any more.
     ///
     /// # Blocking
-    /// See the form.
+    /// Depends on the form.
     fn unregister(self: Box<Self>);
 }
 
@@ -48,18 +48,18 @@ pub(super) trait Registered: Send + Sync {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[must_use]
 pub(super) enum Walk {
-    /// It has been everywhere.
-    Whole,
-    /// Somebody registers or unregisters: some were left out, perhaps all.
-    GaveWay,
+    /// It visited every entry.
+    Complete,
+    /// A registration or unregistration was waiting: some or all entries were skipped.
+    Yielded,
 }
 
-/// Which of the forms an engine uses. For experiments and tests; [`ShrinkerForm::RefcountRcu`] is right.
+/// The form an engine uses. For experiments and tests; [`ShrinkerForm::RefcountRcu`] is the right one.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub enum ShrinkerForm {
-    /// As in Linux to 6.3.
+    /// As in Linux up to 6.3.
     Rwsem,
-    /// As once tried in 6.4, and reverted.
+    /// As tried in 6.4 and reverted.
     Srcu,
     /// As in Linux since 6.7.
     #[default]

@@ -1,12 +1,12 @@
-//! The form in use: a walk has a reference to the shrinker that it is at, and to no other.
+//! The default form: a walk holds a reference to the shrinker it is visiting, and to no other.
 //!
-//! Nobody is kept from registering. Unregistering waits for scans of that very shrinker; what it takes apart is freed by a
-//! callback. The list, and why it may be walked without a lock, is [`slackwater_sync::Registry`]; sem. 10.5.
+//! Registering is never blocked. Unregistering waits for scans of that shrinker alone; the list entry is freed by a
+//! callback. [`slackwater_sync::Registry`] is the list and explains why it may be walked without a lock; sem. 10.5.
 //!
 //! # Invariants
-//! R1. Who registered an entry owns it, and the list refers to it. So what unregistering leaves to the callback is a link:
-//!     the shrinker goes at once, on the thread that made it, with what it refers to. A volume's record would be freed by
-//!     another thread otherwise, and each mount begin in cold memory.
+//! R1. The registrant owns the entry, and the list refers to it weakly. So only a link is left to the callback, and the
+//!     shrinker is dropped at once on the thread that unregisters it, with everything it refers to. Otherwise another
+//!     thread would free a volume's record, and each mount would begin in cold memory.
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::rcu::Domain;
@@ -21,13 +21,13 @@ pub(super) struct RefcountRcu(Arc<Shared>);
 
 struct Shared {
     list: List<Weak<Entry>>,
-    /// Those that nobody can unregister any more.
+    /// Entries that can no longer be unregistered.
     kept: Mutex<Vec<Arc<Entry>>>,
 }
 
 struct Counted {
     shared: Arc<Shared>,
-    /// `None` when it is unregistered.
+    /// `None` once unregistered.
     registered: Option<(Registration<Weak<Entry>>, Arc<Entry>)>,
 }
 
@@ -46,7 +46,7 @@ impl Registry for RefcountRcu {
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
         self.0.list.for_each(|entry| entry.upgrade().iter().for_each(|entry| visit(entry)));
-        Walk::Whole
+        Walk::Complete
     }
 }
 

@@ -1,7 +1,7 @@
-//! The form that held one lock during whole walks.
+//! The form that holds one lock during whole walks.
 //!
-//! One slow scan keeps everybody from registering and unregistering, which is to say from mounting and unmounting; while
-//! somebody waits for that, nobody walks. A walk that finds a writer gives way, after the scan that it is in. Sem. 10.4.
+//! One slow scan blocks all registering and unregistering, and so mounts and unmounts. While one of them waits, no new
+//! walk begins. A walk that finds a writer waiting yields after its current scan. Sem. 10.4.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Rwsem(Arc<List>);
 
 struct List {
     entries: RwLock<BTreeMap<ShrinkerId, Arc<Entry>>>,
-    /// Who holds or waits for the lock to change the list.
+    /// Threads that hold or wait for the lock to change the list.
     writers: AtomicU32,
 }
 
@@ -49,20 +49,20 @@ impl Registry for Rwsem {
     }
 
     fn walk(&self, visit: &mut dyn FnMut(&Entry)) -> Walk {
-        let Some(entries) = self.0.entries.try_read() else { return Walk::GaveWay };
+        let Some(entries) = self.0.entries.try_read() else { return Walk::Yielded };
         for entry in entries.values() {
             visit(entry);
             if self.0.writers.load(Ordering::Relaxed) != 0 {
-                return Walk::GaveWay;
+                return Walk::Yielded;
             }
         }
-        Walk::Whole
+        Walk::Complete
     }
 }
 
 impl Registered for Listed {
     fn unregister(self: Box<Self>) {
         let entry = self.list.change(|entries| entries.remove(&self.id));
-        drop(entry); // what is dropped with it needs no lock
+        drop(entry); // dropping it needs no lock
     }
 }

@@ -1,8 +1,8 @@
-//! The form in which unregistering waited for a grace period of readers that may sleep.
+//! The form in which unregistering waits for a grace period of readers that may sleep.
 //!
-//! Nobody is kept from registering, and walks go on beside both. But each unmount waits for a grace period: for every scan
-//! of every shrinker, and for joiners when there is none. It was reverted for what that cost; sem. 10.4. The list itself is
-//! looked at under a leaf lock here.
+//! Registering is never blocked, and walks are not blocked by either operation. But each unmount waits for a grace
+//! period: for every scan of every shrinker, and for joiners if there is none. It was reverted because of that cost;
+//! sem. 10.4. The list itself is read under a leaf lock here.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -53,7 +53,7 @@ impl Registry for SrcuList {
             visit(&entry);
             from = Bound::Excluded(entry.id());
         }
-        Walk::Whole
+        Walk::Complete
     }
 }
 

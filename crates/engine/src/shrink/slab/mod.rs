@@ -1,26 +1,26 @@
-//! How much of a cache is scanned in one pass.
+//! How many objects of a cache one pass scans.
 //!
-//! A pass scans a part of what the cache has, the more the heavier the walk. What is too little for a batch, or is refused,
-//! is *deferred*: later passes do more, up to twice what there is.
+//! A pass scans a fraction of the cache's objects, larger the heavier the walk. Work that is too little for a batch, or
+//! is refused, is *deferred*: later passes do more, up to twice what there is.
 //!
 //! # Invariants
-//! D1. What is deferred is taken by one pass at a time, so that two that run at once do not both make up for it.
-//! D2. A pass calls a shrinker [`CALLS_MAX`] times at most. A scan that looked at nothing ends it, as if it had said so.
+//! D1. Deferred work is taken by one pass at a time, so that two concurrent passes do not both make up for it.
+//! D2. A pass calls a shrinker at most [`CALLS_MAX`] times. A scan that examined nothing ends it, like `Scanned::Stop`.
 //!
 //! # Kernel counterpart
-//! `do_shrink_slab`; sem. 10.2. Differs: in wide integers, so that no count overflows; D2; and a scan is believed to have
-//! looked at, and given back, no more than it was asked for.
+//! `do_shrink_slab`; sem. 10.2. Differs: it uses wide integers, so that no count overflows; D2; and a scan is never
+//! credited with examining or freeing more than it was asked for.
 
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
 use super::{Count, Scanned, ShrinkControl, Shrinker};
 
-/// Objects scanned at a time, unless the shrinker wants another number. Kernel: `SHRINK_BATCH`.
+/// Objects per scan, unless the shrinker chooses another number. Kernel: `SHRINK_BATCH`.
 const SHRINK_BATCH: u64 = 128;
-/// Scans in a pass: enough for eight million objects at a time by the smallest usual batch. The rest is deferred.
+/// Scans in a pass: enough for eight million objects with the default batch. The rest is deferred.
 const CALLS_MAX: u32 = 1 << 16;
 
-/// One pass over a shrinker: returns how many objects it gave back. `deferred` is its own.
+/// Runs one pass over a shrinker, whose own `deferred` count is given. Returns the number of objects freed.
 ///
 /// # Blocking
 /// As the shrinker does.
@@ -33,7 +33,7 @@ pub(super) fn do_shrink_slab(shrinker: &dyn Shrinker, deferred: &AtomicU64, prio
     let mut total = (u128::from(nr >> priority) + delta).min(most);
     let (mut scanned, mut freed) = (0_u128, 0_u64);
     for _ in 0..CALLS_MAX {
-        // The second lets a small cache be emptied when the walk is heavy.
+        // The second condition lets a heavy walk empty a small cache.
         if total < u128::from(batch) && total < u128::from(freeable) {
             break;
         }
@@ -41,19 +41,19 @@ pub(super) fn do_shrink_slab(shrinker: &dyn Shrinker, deferred: &AtomicU64, prio
         let mut control = ShrinkControl { nr_to_scan, nr_scanned: nr_to_scan };
         let Scanned::Freed(given) = shrinker.scan(&mut control) else { break };
         freed = freed.saturating_add(given.min(nr_to_scan));
-        let looked_at = control.nr_scanned.min(nr_to_scan);
-        if looked_at == 0 {
+        let examined = control.nr_scanned.min(nr_to_scan);
+        if examined == 0 {
             break;
         }
-        total -= u128::from(looked_at);
-        scanned += u128::from(looked_at);
+        total -= u128::from(examined);
+        scanned += u128::from(examined);
     }
     let left = (u128::from(nr) + delta).saturating_sub(scanned).min(most);
     defer(deferred, u64::try_from(left).unwrap_or(u64::MAX));
     freed
 }
 
-/// What a pass is to scan of `freeable` objects, before what was deferred.
+/// The number of objects that a pass scans of `freeable`, before deferred ones are added.
 fn delta(freeable: u64, priority: u32, seeks: u32) -> u128 {
     match seeks {
         0 => u128::from(freeable / 2),

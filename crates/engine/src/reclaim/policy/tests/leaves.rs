@@ -1,10 +1,10 @@
-//! The policy as the engine runs it, on leaves that have nothing but marks.
+//! The policy as the engine runs it, on leaves that consist only of marks.
 
 use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use crate::reclaim::policy::{Looked, Queue, Queues, Verdict};
+use crate::reclaim::policy::{PageUse, Queue, Queues, Verdict};
 
 #[derive(Default)]
 struct Marks {
@@ -17,16 +17,16 @@ pub(super) struct Leaves {
     capacity: u64,
     pub(super) queues: Queues<u64>,
     marks: HashMap<u64, Marks>,
-    /// All that ever went out of the small queue.
-    gone: HashSet<u64>,
+    /// All pages ever evicted from the small queue.
+    evicted: HashSet<u64>,
 }
 
 impl Leaves {
     pub(super) fn new(capacity: u64) -> Self {
-        Self { capacity, queues: Queues::new(), marks: HashMap::new(), gone: HashSet::new() }
+        Self { capacity, queues: Queues::new(), marks: HashMap::new(), evicted: HashSet::new() }
     }
 
-    /// Uses a page; whether it was here.
+    /// Uses a page. Returns whether it was cached.
     pub(super) fn access(&mut self, page: u64) -> bool {
         let (leaf, bit) = (page / 64, 1_u64 << (page % 64));
         let marks = self.marks.entry(leaf).or_default();
@@ -42,7 +42,7 @@ impl Leaves {
         while self.queues.pages() >= self.capacity {
             self.evict();
         }
-        let is_back = self.gone.remove(&page);
+        let is_back = self.evicted.remove(&page);
         let marks = self.marks.entry(leaf).or_default();
         marks.present |= bit;
         let mark = if is_back { &mut marks.active } else { &mut marks.referenced };
@@ -55,13 +55,13 @@ impl Leaves {
         let (queue, entry) = self.queues.pop().expect("something is cached");
         let marks = self.marks.get_mut(&entry.leaf).expect("it has an entry");
         let Marks { referenced, active, .. } = *marks;
-        let verdict = Verdict::on(queue, Looked { clean: entry.pages & marks.present, referenced, active });
+        let verdict = Verdict::on(queue, PageUse { clean: entry.pages & marks.present, referenced, active });
         marks.referenced = marks.referenced & !verdict.main | verdict.small;
         for bits in [&mut marks.present, &mut marks.referenced, &mut marks.active] {
             *bits &= !verdict.out;
         }
         if queue == Queue::Small {
-            self.gone.extend((0..64).filter(|slot| verdict.out >> slot & 1 != 0).map(|slot| entry.leaf * 64 + slot));
+            self.evicted.extend((0..64).filter(|slot| verdict.out >> slot & 1 != 0).map(|slot| entry.leaf * 64 + slot));
         }
         self.queues.push(Queue::Main, entry.leaf, verdict.main);
         self.queues.push(Queue::Small, entry.leaf, verdict.small);
@@ -73,7 +73,7 @@ impl Leaves {
         self.queues.put_back(taken);
     }
 
-    /// Each page that is here is in one entry, and no other.
+    /// Checks that each cached page is in exactly one entry.
     pub(super) fn check(&mut self) -> Result<(), TestCaseError> {
         let mut listed = HashMap::<u64, u64>::new();
         let mut twice = false;

@@ -1,4 +1,4 @@
-//! The policy against a plain model, page by page.
+//! Compares the policy with a plain model, page by page.
 
 mod leaves;
 mod plain;
@@ -9,7 +9,7 @@ use self::leaves::Leaves;
 use self::plain::Plain;
 use super::{Queue, Queues, SWEEP_SLACK};
 
-/// Pages that are used, in order: runs, repetitions, and single ones.
+/// A sequence of page accesses: runs, repetitions and single pages.
 fn trace(pages: u64) -> impl Strategy<Value = Vec<u64>> {
     let some = prop_oneof![
         4 => (0..pages).prop_map(|page| vec![page]),
@@ -20,9 +20,9 @@ fn trace(pages: u64) -> impl Strategy<Value = Vec<u64>> {
 }
 
 proptest! {
-    /// With one page a leaf, nothing is left of the leaves: it is the policy page by page.
+    /// With one page per leaf, leaves have no effect: it is the policy page by page.
     #[test]
-    fn pages_alone_are_dropped_as_the_plain_policy_drops_them(trace in trace(400), capacity in 1..60_u64) {
+    fn single_pages_are_evicted_as_by_the_plain_policy(trace in trace(400), capacity in 1..60_u64) {
         let (mut leaves, mut plain) = (Leaves::new(capacity), Plain::new(capacity as usize));
         for (nth, page) in trace.into_iter().enumerate() {
             let hit = leaves.access(page * 64);
@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn each_cached_page_has_one_place_in_the_queues(trace in trace(2000), capacity in 1..500_u64) {
+    fn each_cached_page_is_in_exactly_one_entry(trace in trace(2000), capacity in 1..500_u64) {
         let mut leaves = Leaves::new(capacity);
         for (nth, page) in trace.into_iter().enumerate() {
             leaves.access(page);
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn sweeping_changes_no_order(trace in trace(400), capacity in 1..60_u64, period in 1..40_usize) {
+    fn sweeping_does_not_change_the_order(trace in trace(400), capacity in 1..60_u64, period in 1..40_usize) {
         let (mut swept, mut plain) = (Leaves::new(capacity), Plain::new(capacity as usize));
         for (nth, page) in trace.into_iter().enumerate() {
             if nth.is_multiple_of(period) {
@@ -54,7 +54,7 @@ proptest! {
     }
 }
 
-/// A file that is read in order takes an entry for each leaf, and none for each page.
+/// A file read sequentially takes one entry per leaf, not one per page.
 #[test]
 fn a_run_of_pages_shares_its_entries() {
     let mut leaves = Leaves::new(10_000);
@@ -63,7 +63,7 @@ fn a_run_of_pages_shares_its_entries() {
 }
 
 #[test]
-fn a_scan_leaves_what_was_used_twice() {
+fn a_scan_keeps_pages_used_twice() {
     let mut leaves = Leaves::new(1000);
     for _ in 0..3 {
         (0..700).for_each(|page| _ = leaves.access(page * 64));
@@ -74,7 +74,7 @@ fn a_scan_leaves_what_was_used_twice() {
 }
 
 #[test]
-fn a_queue_is_long_once_it_has_twice_what_was_left() {
+fn a_queue_is_long_at_twice_the_entries_left_by_the_last_sweep() {
     let mut queues = Queues::new();
     (0..SWEEP_SLACK as u64).for_each(|leaf| queues.push(Queue::Small, leaf, 1));
     assert!(!queues.is_long());

@@ -1,8 +1,8 @@
-//! The policy without leaves: two lists of pages.
+//! The policy without leaves, on two lists of pages.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Uses since it was brought, or since it came up last: none, one, more.
+/// Number of uses since it was brought in or last examined: none, one, or more.
 struct Page {
     uses: u8,
 }
@@ -12,17 +12,17 @@ pub(super) struct Plain {
     small: VecDeque<u64>,
     main: VecDeque<u64>,
     pages: HashMap<u64, Page>,
-    /// All that ever went out of the small list.
-    gone: HashSet<u64>,
+    /// All pages ever evicted from the small list.
+    evicted: HashSet<u64>,
 }
 
 impl Plain {
     pub(super) fn new(capacity: usize) -> Self {
-        let (small, main, pages, gone) = Default::default();
-        Self { capacity, small, main, pages, gone }
+        let (small, main, pages, evicted) = Default::default();
+        Self { capacity, small, main, pages, evicted }
     }
 
-    /// Uses a page; whether it was here.
+    /// Uses a page. Returns whether it was cached.
     pub(super) fn access(&mut self, page: u64) -> bool {
         if let Some(known) = self.pages.get_mut(&page) {
             known.uses = (known.uses + 1).min(2);
@@ -31,7 +31,7 @@ impl Plain {
         while self.pages.len() >= self.capacity {
             self.evict();
         }
-        let is_back = self.gone.remove(&page);
+        let is_back = self.evicted.remove(&page);
         if is_back { &mut self.main } else { &mut self.small }.push_back(page);
         self.pages.insert(page, Page { uses: u8::from(!is_back) });
         false
@@ -49,7 +49,7 @@ impl Plain {
         } else {
             self.pages.remove(&page);
             if from_small {
-                self.gone.insert(page);
+                self.evicted.insert(page);
             }
         }
     }
