@@ -44,7 +44,7 @@ mod tests {
             let Some(nth) = victims.next() else { break };
             victims.set(nth, victims.0[nth].cached - 1);
         }
-        victims.0.iter().map(|giver| giver.cached).collect()
+        victims.0.iter().map(|victim| victim.cached).collect()
     }
 
     const NO_LIMIT: u64 = u64::MAX;
