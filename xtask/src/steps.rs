@@ -132,7 +132,8 @@ fn tidy() -> Result<TestCount, String> {
 }
 
 fn docs() -> Result<TestCount, String> {
-    let doc = Cargo::new("doc --workspace --no-deps --document-private-items").env("RUSTDOCFLAGS", "-D warnings");
+    let doc = Cargo::new("doc --workspace --all-features --no-deps --document-private-items")
+        .env("RUSTDOCFLAGS", "-D warnings");
     no_tests(doc.run())
 }
 

@@ -19,6 +19,8 @@
 //! one place that reads the machine's clock.
 
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod dir;
 mod layers;
 mod random;

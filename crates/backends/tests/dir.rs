@@ -1,7 +1,6 @@
 //! What a directory does beyond the port: descriptors, roads past the page cache, and trouble below.
 
 #[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
-#[path = "conformance/fixture.rs"]
 mod fixture;
 #[path = "dir/mounted.rs"]
 mod mounted;

@@ -3,7 +3,6 @@
 //! `cargo test --release -p slackwater-backends --test throughput -- --ignored --nocapture`
 
 #[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
-#[path = "conformance/fixture.rs"]
 mod fixture;
 
 use std::io::IoSlice;

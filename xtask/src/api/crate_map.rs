@@ -304,7 +304,8 @@ pub(super) fn is_hidden(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a `cfg` predicate holds in a release build on Linux on x86-64, outside tests and model checkers.
+/// Whether a `cfg` predicate holds in a release build with all features on Linux on x86-64, outside tests and model
+/// checkers.
 fn holds(meta: &Meta) -> bool {
     let parts = |list: &syn::MetaList| {
         let parts = syn::punctuated::Punctuated::<Meta, Token![,]>::parse_terminated;
@@ -316,6 +317,9 @@ fn holds(meta: &Meta) -> bool {
         Meta::List(list) if list.path.is_ident("all") => parts(list).iter().all(holds),
         Meta::List(list) => parts(list).iter().any(holds),
         Meta::NameValue(pair) => {
+            if pair.path.is_ident("feature") {
+                return true;
+            }
             let value = super::render::text(&pair.value);
             [("target_os", "\"linux\""), ("target_arch", "\"x86_64\""), ("target_pointer_width", "\"64\"")]
                 .iter()

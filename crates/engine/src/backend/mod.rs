@@ -248,6 +248,27 @@ pub struct Attr {
     pub protection: Protection,
 }
 
+impl Attr {
+    /// The attributes of a new, empty node of the owner 0, with one name and all times `now`. `mode` has the type bits.
+    pub const fn new(id: NodeId, mode: u32, now: Timestamp) -> Self {
+        Self {
+            id,
+            kind: NodeKind::of_mode(mode),
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size_bytes: 0,
+            allocated_bytes: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            protection: Protection::None,
+        }
+    }
+}
+
 /// What a backend refuses to do with a node, whoever asks: it has a flag that says so ([`file_flags`]).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Protection {

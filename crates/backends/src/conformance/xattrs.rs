@@ -5,19 +5,9 @@ use std::ffi::{OsStr, OsString};
 use slackwater::ErrorKind;
 use slackwater::backend::{NewNode, Node, XattrMode};
 
-use crate::fixture::{Volume, is_root};
+use super::volume::{Volume, is_root};
 
-crate::properties! {
-    a_value_is_read_back_until_it_is_removed,
-    values_of_every_length_come_whole,
-    a_mode_says_whether_there_may_or_must_be_one,
-    all_names_are_listed,
-    what_is_no_attribute_is_refused,
-    a_link_has_attributes_of_its_own,
-    attributes_outlive_the_open_node,
-}
-
-/// A file with an attribute, unless the file system below has none.
+/// A file with an attribute, if the file system below has extended attributes.
 fn file_with(volume: &Volume, name: &str, value: &[u8]) -> Option<Node> {
     let file = volume.file(&volume.root(), "file");
     match volume.setxattr(&file, name, value, XattrMode::Set) {
@@ -30,7 +20,7 @@ fn file_with(volume: &Volume, name: &str, value: &[u8]) -> Option<Node> {
     }
 }
 
-fn a_value_is_read_back_until_it_is_removed(volume: &Volume) {
+pub(super) fn a_value_is_read_back_until_it_is_removed(volume: &Volume) {
     let Some(file) = file_with(volume, "user.one", b"first") else { return };
     assert_eq!(volume.getxattr(&file, "user.one").as_deref(), Ok(&b"first"[..]));
     let before = volume.attr(&file);
@@ -46,7 +36,7 @@ fn a_value_is_read_back_until_it_is_removed(volume: &Volume) {
     assert_eq!(volume.getxattr(&dir, "user.one").as_deref(), Ok(&b"of a directory"[..]));
 }
 
-fn values_of_every_length_come_whole(volume: &Volume) {
+pub(super) fn values_of_every_length_are_read_back(volume: &Volume) {
     let Some(file) = file_with(volume, "user.one", b"") else { return };
     assert_eq!(volume.getxattr(&file, "user.one").as_deref(), Ok(&b""[..]));
     for len in [1, 255, 256, 257, 3000] {
@@ -59,7 +49,7 @@ fn values_of_every_length_come_whole(volume: &Volume) {
     assert_eq!(volume.getxattr(&file, "user.one").map(|value| value.len()), Ok(3000));
 }
 
-fn a_mode_says_whether_there_may_or_must_be_one(volume: &Volume) {
+pub(super) fn create_and_replace_modes_are_honoured(volume: &Volume) {
     let Some(file) = file_with(volume, "user.one", b"1") else { return };
     let set = |name: &str, mode| volume.setxattr(&file, name, b"2", mode).err();
     assert_eq!(set("user.one", XattrMode::Create), Some(ErrorKind::Exists));
@@ -71,9 +61,9 @@ fn a_mode_says_whether_there_may_or_must_be_one(volume: &Volume) {
     assert_eq!(volume.getxattr(&file, "user.two").as_deref(), Ok(&b"2"[..]));
 }
 
-fn all_names_are_listed(volume: &Volume) {
+pub(super) fn all_names_are_listed(volume: &Volume) {
     let file = volume.file(&volume.root(), "plain");
-    // A system may label every file.
+    // A security module may label every file.
     let system = match volume.listxattr(&file) {
         Err(ErrorKind::Unsupported) => return println!("skipped: no extended attributes here"),
         names => names.expect("they can be listed"),
@@ -81,7 +71,7 @@ fn all_names_are_listed(volume: &Volume) {
     let Some(file) = file_with(volume, "user.0", b"0") else { return };
     let mut expected: Vec<OsString> = system;
     expected.push("user.0".into());
-    // More names than fit the first attempt of a backend that has to guess.
+    // More names than fit the first buffer of a backend that has to guess their length.
     for number in 1..40 {
         let name = format!("user.attribute number {number}");
         volume.setxattr(&file, &name, b"", XattrMode::Create).expect("it can be set");
@@ -93,7 +83,7 @@ fn all_names_are_listed(volume: &Volume) {
     assert_eq!(names, expected);
 }
 
-fn what_is_no_attribute_is_refused(volume: &Volume) {
+pub(super) fn an_invalid_attribute_name_is_refused(volume: &Volume) {
     let Some(file) = file_with(volume, "user.one", b"1") else { return };
     let refused = [
         (OsString::from(""), ErrorKind::OutOfRange),
@@ -113,7 +103,7 @@ fn what_is_no_attribute_is_refused(volume: &Volume) {
     assert_eq!(volume.getxattr(&file, OsStr::new(&longest)).as_deref(), Ok(&b"x"[..]));
 }
 
-fn a_link_has_attributes_of_its_own(volume: &Volume) {
+pub(super) fn a_symbolic_link_has_its_own_attributes(volume: &Volume) {
     let Some(file) = file_with(volume, "user.one", b"of the file") else { return };
     let root = volume.root();
     let link = volume.make(&root, "link", NewNode::Symlink("file".into()), 0).expect("a link can be made").node;
@@ -127,7 +117,7 @@ fn a_link_has_attributes_of_its_own(volume: &Volume) {
     }
     assert_eq!(volume.getxattr(&file, "user.one").as_deref(), Ok(&b"of the file"[..]));
     if !is_root() || volume.setxattr(&file, "trusted.t", b"of the file", XattrMode::Set).is_err() {
-        return println!("skipped: links have attributes of root only");
+        return println!("skipped: only root may set attributes of links");
     }
     for (node, value) in [(&link, b"of the link"), (&fifo, b"of the fifo")] {
         assert_eq!(volume.getxattr(node, "trusted.t"), Err(ErrorKind::NoData));
@@ -139,12 +129,12 @@ fn a_link_has_attributes_of_its_own(volume: &Volume) {
     assert_eq!(volume.getxattr(&file, "trusted.t").as_deref(), Ok(&b"of the file"[..]));
 }
 
-fn attributes_outlive_the_open_node(volume: &Volume) {
+pub(super) fn attributes_outlive_the_open_node(volume: &Volume) {
     let Some(file) = file_with(volume, "user.one", b"kept") else { return };
     drop(file);
     let found = volume.lookup(&volume.root(), "file").expect("it has a name");
     assert_eq!(volume.getxattr(&found.node, "user.one").as_deref(), Ok(&b"kept"[..]));
-    // They go with the file.
+    // They are removed with the file.
     volume.remove(&volume.root(), "file", slackwater::backend::Removal::File).expect("it can be removed");
     let other = volume.file(&volume.root(), "file");
     assert_eq!(volume.getxattr(&other, "user.one"), Err(ErrorKind::NoData));

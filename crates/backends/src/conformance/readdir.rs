@@ -1,4 +1,4 @@
-//! Reading directories, while nothing changes and while much does.
+//! Reading directories, with and without changes in between.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -6,17 +6,7 @@ use std::ffi::OsString;
 use slackwater::ErrorKind;
 use slackwater::backend::{DirEntry, DirEntryPlus, NewNode, Node, NodeKind, Removal};
 
-use crate::fixture::Volume;
-
-crate::properties! {
-    entries_say_what_they_lead_to,
-    ten_thousand_entries_come_once_each,
-    removed_entries_do_not_disturb_the_rest,
-    new_entries_do_not_disturb_the_rest,
-    only_directories_have_entries,
-    entries_come_with_what_they_lead_to,
-    entries_with_nodes_take_the_same_cookies,
-}
+use super::volume::Volume;
 
 fn make_files(volume: &Volume, dir: &Node, count: usize) -> BTreeSet<OsString> {
     let names: BTreeSet<_> = (0..count).map(|number| OsString::from(format!("file {number:05}"))).collect();
@@ -33,7 +23,7 @@ fn names_of(entries: Vec<DirEntry>) -> BTreeSet<OsString> {
     names
 }
 
-fn entries_say_what_they_lead_to(volume: &Volume) {
+pub(super) fn entries_have_the_number_and_kind_of_their_node(volume: &Volume) {
     let root = volume.root();
     assert_eq!(volume.entries(&root), []);
     let made = [
@@ -53,11 +43,11 @@ fn entries_say_what_they_lead_to(volume: &Volume) {
     assert_eq!(seen, expected);
 }
 
-fn ten_thousand_entries_come_once_each(volume: &Volume) {
+pub(super) fn ten_thousand_entries_are_listed_once_each(volume: &Volume) {
     let dir = volume.directory(&volume.root(), "dir");
     let names = make_files(volume, &dir, 10_000);
     let entries = volume.entries(&dir);
-    // Each cookie leads on, also when it is used a second time.
+    // Each cookie continues the listing, also when it is used a second time.
     for at in [0, 1, 5_000, 9_998] {
         let next = volume.readdir(&dir, entries[at].cookie).expect("the cookie is good");
         assert_eq!(next[0], entries[at + 1]);
@@ -66,7 +56,7 @@ fn ten_thousand_entries_come_once_each(volume: &Volume) {
     assert_eq!(names_of(entries), names);
 }
 
-fn removed_entries_do_not_disturb_the_rest(volume: &Volume) {
+pub(super) fn removals_between_calls_skip_no_other_entry(volume: &Volume) {
     let dir = volume.directory(&volume.root(), "dir");
     let names = make_files(volume, &dir, 3_000);
     let mut seen = Vec::new();
@@ -75,7 +65,7 @@ fn removed_entries_do_not_disturb_the_rest(volume: &Volume) {
         let entries = volume.readdir(&dir, cookie).expect("a directory can be read");
         let Some(last) = entries.last() else { break };
         cookie = last.cookie;
-        // As `rm -r` does it, the entry of the cookie included.
+        // As `rm -r` does, including the entry that the cookie belongs to.
         for entry in &entries {
             assert_eq!(volume.remove(&dir, &entry.name, Removal::File), Ok(()));
         }
@@ -85,7 +75,7 @@ fn removed_entries_do_not_disturb_the_rest(volume: &Volume) {
     assert_eq!(volume.entries(&dir), []);
 }
 
-fn new_entries_do_not_disturb_the_rest(volume: &Volume) {
+pub(super) fn additions_between_calls_skip_no_other_entry(volume: &Volume) {
     let dir = volume.directory(&volume.root(), "dir");
     let names = make_files(volume, &dir, 2_000);
     let mut seen = Vec::new();
@@ -102,13 +92,13 @@ fn new_entries_do_not_disturb_the_rest(volume: &Volume) {
     assert!(names_of(seen).is_superset(&names));
 }
 
-fn only_directories_have_entries(volume: &Volume) {
+pub(super) fn only_directories_have_entries(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     assert_eq!(volume.readdir(&file, 0).err(), Some(ErrorKind::NotDirectory));
     assert_eq!(volume.readdir_plus(&file, 0).err(), Some(ErrorKind::NotDirectory));
 }
 
-fn entries_come_with_what_they_lead_to(volume: &Volume) {
+pub(super) fn readdir_plus_returns_the_node_of_each_entry(volume: &Volume) {
     let root = volume.root();
     assert!(volume.readdir_plus(&root, 0).expect("a directory can be read").is_empty());
     let fifo = NewNode::Special { type_bits: 0o010_000, rdev: 0 };
@@ -127,7 +117,7 @@ fn entries_come_with_what_they_lead_to(volume: &Volume) {
     }
 }
 
-fn entries_with_nodes_take_the_same_cookies(volume: &Volume) {
+pub(super) fn readdir_plus_and_readdir_share_cookies(volume: &Volume) {
     let dir = volume.directory(&volume.root(), "dir");
     let names = make_files(volume, &dir, 700);
     let plain = volume.entries(&dir);
@@ -138,7 +128,7 @@ fn entries_with_nodes_take_the_same_cookies(volume: &Volume) {
         if more.is_empty() {
             break;
         }
-        // Both calls go on where the other one stopped, and a name that goes meanwhile disturbs neither.
+        // Each call continues where the other stopped, even if the name of the cookie was removed.
         let last = &more[more.len() - 1].entry;
         let next = volume.readdir(&dir, last.cookie).expect("the cookie is good");
         assert_eq!(next.first(), plain.get(seen.len() + more.len()));

@@ -1,40 +1,121 @@
-//! A volume whose calls are asked and answered in one line, and a directory that goes away with its test.
+//! A volume whose calls are made and answered in one line.
 
+use std::any::Any;
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::fmt::Write;
+use std::panic::resume_unwind;
+use std::time::Duration;
 
-use rustix::fs::{Gid, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use slackwater::backend::{
     Attr, AttrChange, Backend, Call, Creator, DirEntry, DirEntryPlus, Done, FallocateMode, FileHandle, Found, NewNode,
     Node, ReadUnit, Removal, RenameMode, SeekWhence, Statfs, SyncScope, WriteUnit, XattrMode,
 };
 use slackwater::{BackendError, ErrorKind, NodeId};
 use slackwater_arena::{Arena, ArenaConfig, FRAME_BYTES, FrameId, Gather, Pool, Scatter};
+use slackwater_sync::Completion;
+use slackwater_sync::lock::{Mutex, Rank};
+use slackwater_sync::shim::Arc;
 
 pub(crate) type Answer<T> = Result<T, ErrorKind>;
 
-/// Far beyond what any call takes, so that a lost answer fails a test instead of hanging it.
+/// Far longer than any call takes, so that a lost answer fails a test instead of hanging it.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many of the last calls a broken rule reports.
+const REPORTED_CALLS: usize = 8;
+
+/// A leaf. Above the ranks of a backend, which may answer a call under a lock of its own.
+const ANSWERS: Rank = Rank::new(90, "conformance");
 
 /// A backend under test, with frames for its units.
 pub(crate) struct Volume {
     pub(crate) backend: Arc<dyn Backend>,
+    lacks: fn(&Call) -> bool,
+    calls: Arc<Mutex<Calls>>,
     arena: Arc<Arena>,
+}
+
+/// The payload with which a test unwinds at a call that the backend lacks.
+pub(crate) struct Lacking {
+    pub(crate) call: &'static str,
+}
+
+/// The last calls that were submitted, and how many came before them.
+#[derive(Default)]
+struct Calls {
+    forgotten: usize,
+    last: VecDeque<Made>,
+}
+
+struct Made {
+    name: &'static str,
+    /// None until it is answered; then the error, if it failed.
+    answer: Option<Result<(), ErrorKind>>,
+}
+
+impl Calls {
+    /// Reserves the place of the next call and returns its number.
+    fn begin(&mut self) -> usize {
+        if self.last.len() == REPORTED_CALLS {
+            self.last.pop_front();
+            self.forgotten += 1;
+        }
+        self.last.push_back(Made { name: "none", answer: None });
+        self.forgotten + self.last.len() - 1
+    }
+
+    /// A call that is still remembered.
+    fn get(&mut self, number: usize) -> Option<&mut Made> {
+        self.last.get_mut(number.checked_sub(self.forgotten)?)
+    }
+
+    /// The last call, and a line with the ones before it.
+    fn report(&self) -> String {
+        let mut text = format!("`{}`", self.last.back().map_or("none", |call| call.name));
+        if let Some(Made { answer: Some(Err(ErrorKind::Unsupported)), .. }) = self.last.back() {
+            text += " (if the backend does not offer it, use `check_without`)";
+        }
+        text += if self.forgotten == 0 { "\ncalls: " } else { "\ncalls: ... " };
+        for (at, Made { name, answer }) in self.last.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            let answer = match answer {
+                None => "no answer yet".into(),
+                Some(Ok(())) => "ok".into(),
+                Some(Err(kind)) => format!("{kind:?}"),
+            };
+            write!(text, "{separator}{name}: {answer}").expect("a string takes any text");
+        }
+        text
+    }
 }
 
 /// An answer that is on its way.
 pub(crate) struct Pending<T> {
-    answers: mpsc::Receiver<Result<T, BackendError>>,
+    call: &'static str,
+    /// Whether the test declares that the backend lacks the call.
+    is_lacking: bool,
+    place: Arc<Place<T>>,
+}
+
+/// Where an answer arrives.
+struct Place<T> {
+    answer: Mutex<Option<Result<T, BackendError>>>,
+    is_there: Completion,
 }
 
 impl<T> Pending<T> {
     pub(crate) fn wait(self) -> Result<T, BackendError> {
-        self.answers.recv_timeout(PATIENCE).expect("every call is answered (B2)")
+        let (call, late) = (self.call, self.place.is_there.wait_timeout(PATIENCE));
+        assert!(!late, "`{call}` is not answered within {PATIENCE:?}: every call must be answered (B2)");
+        let answer = self.place.answer.lock().take().expect("it is there");
+        if self.is_lacking {
+            let kind = answer.as_ref().err().map(BackendError::kind);
+            assert_eq!(kind, Some(ErrorKind::Unsupported), "`{call}`, which is declared as lacking");
+            let payload: Box<dyn Any + Send> = Box::new(Lacking { call });
+            resume_unwind(payload);
+        }
+        answer
     }
 }
 
@@ -47,14 +128,34 @@ pub(crate) struct PendingUnit {
 
 impl Volume {
     pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, arena: Arena::create(&ArenaConfig::memfd(16 << 20)).expect("memory for an arena") }
+        Self::without(backend, |_| false)
+    }
+
+    /// A volume of a backend without the calls for which `lacks` is true.
+    pub(crate) fn without(backend: Arc<dyn Backend>, lacks: fn(&Call) -> bool) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).expect("memory for an arena");
+        Self { backend, lacks, calls: Arc::new(Mutex::new(ANSWERS, Calls::default())), arena }
+    }
+
+    /// The name of the last call, and below it the last calls with their answers.
+    pub(crate) fn calls(&self) -> String {
+        self.calls.lock().report()
     }
 
     pub(crate) fn submit<T: Send + 'static>(&self, call: impl FnOnce(Done<T>) -> Call) -> Pending<T> {
-        let (send, answers) = mpsc::channel();
-        // A test that has failed meanwhile no longer listens.
-        self.backend.submit(call(Done::new(move |answer| drop(send.send(answer)))));
-        Pending { answers }
+        let place = Arc::new(Place { answer: Mutex::new(ANSWERS, None), is_there: Completion::new() });
+        let number = self.calls.lock().begin();
+        let (calls, arrives) = (self.calls.clone(), place.clone());
+        let call = call(Done::new(move |answer: Result<T, BackendError>| {
+            let outcome = answer.as_ref().map(drop).map_err(BackendError::kind);
+            calls.lock().get(number).into_iter().for_each(|call| call.answer = Some(outcome));
+            *arrives.answer.lock() = Some(answer);
+            arrives.is_there.complete_all();
+        }));
+        let (name, is_lacking) = (call.name(), (self.lacks)(&call));
+        self.calls.lock().get(number).into_iter().for_each(|call| call.name = name);
+        self.backend.submit(call);
+        Pending { call: name, is_lacking, place }
     }
 
     pub(crate) fn ask<T: Send + 'static>(&self, call: impl FnOnce(Done<T>) -> Call) -> Answer<T> {
@@ -128,7 +229,7 @@ impl Volume {
         self.removed(dir, name, removal).map(drop)
     }
 
-    /// As `remove`, with the node that had the name.
+    /// As [`Volume::remove`], but returns the node that had the name.
     pub(crate) fn removed(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<Found> {
         let (dir, name) = (dir.clone(), name.as_ref().into());
         self.ask(|done| Call::Remove { dir, name, removal, done })
@@ -221,7 +322,7 @@ impl Volume {
         for (frame, bytes) in frames.iter().zip(bytes.chunks(FRAME_BYTES)) {
             let mut page = self.arena.write(*frame);
             page[..bytes.len()].copy_from_slice(bytes);
-            page[bytes.len()..].fill(0xee); // what must never reach the file
+            page[bytes.len()..].fill(0xee); // bytes that must never reach the file
             drop(page);
             assert!(gather.push(*frame));
         }
@@ -246,7 +347,7 @@ impl Volume {
         let frames = self.frames(len_bytes);
         let mut scatter = Scatter::new(self.arena.clone(), frames.len());
         for frame in &frames {
-            self.arena.write(*frame).fill(0xdd); // what must never count as read
+            self.arena.write(*frame).fill(0xdd); // bytes that must never count as read
             assert!(scatter.push(*frame));
         }
         let node = node.clone();
@@ -274,7 +375,7 @@ impl PendingUnit {
     }
 }
 
-/// Bytes that differ from page to page and from seed to seed, and at the ends of each page from its middle.
+/// Bytes that differ by page and by seed; the first and last byte of each page differ from the others.
 pub(crate) fn pattern(seed: u8, len_bytes: usize) -> Vec<u8> {
     let mut bytes = vec![seed; len_bytes];
     for (number, page) in bytes.chunks_mut(FRAME_BYTES).enumerate() {
@@ -284,83 +385,11 @@ pub(crate) fn pattern(seed: u8, len_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whoever the calling thread acts for, without a umask.
+/// The user of the calling thread, without a umask.
 pub(crate) fn myself() -> Creator {
     Creator { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0 }
 }
 
-/// Runs `test` as a user without privileges, in a thread of its own: the others keep theirs. It gets a
-/// directory that is this user's; the build is not for this user's eyes. Skipped without root.
-pub(crate) fn as_nobody(test: impl FnOnce(&Path) + Send) {
-    const NOBODY: u32 = 65_534;
-    if !is_root() {
-        return println!("skipped: without root there is no other user to be");
-    }
-    let dir = TempDir::new_in("/tmp");
-    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("ours to give away");
-    let body = || {
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        set_thread_groups(&[]).expect("root may");
-        set_thread_res_gid(gid, gid, gid).expect("root may");
-        set_thread_res_uid(uid, uid, uid).expect("root may");
-        test(dir.path());
-    };
-    std::thread::scope(|scope| scope.spawn(body).join()).expect("the test passes");
-}
-
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// An empty directory, removed when dropped.
-pub(crate) struct TempDir {
-    path: PathBuf,
-}
-
-impl TempDir {
-    /// A directory under `parent`.
-    pub(crate) fn new_in(parent: impl AsRef<Path>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.as_ref().join(format!("slackwater-test-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory for the test");
-        Self { path }
-    }
-
-    /// A directory on the file system of the build: a real one, as a rule.
-    pub(crate) fn new() -> Self {
-        Self::new_in(env!("CARGO_TARGET_TMPDIR"))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Waits until `count` descriptors of this process are open on files below: whoever answered a call
-    /// lets go of its node a moment later.
-    ///
-    /// # Panics
-    /// When there are others after a while.
-    pub(crate) fn expect_open_descriptors(&self, count: usize) {
-        let start = Instant::now();
-        while self.open_descriptors() != count {
-            assert!(start.elapsed() < PATIENCE, "{} descriptors, expected {count}", self.open_descriptors());
-            std::thread::yield_now();
-        }
-    }
-
-    /// Descriptors of this process that are open on files below, deleted ones included.
-    pub(crate) fn open_descriptors(&self) -> usize {
-        let descriptors = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted");
-        let target = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
-        let is_below = |path: &PathBuf| path.as_os_str().as_bytes().starts_with(self.path.as_os_str().as_bytes());
-        descriptors.filter_map(target).filter(is_below).count()
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        // The test may have removed it.
-        std::fs::remove_dir_all(&self.path).ok();
-    }
 }

@@ -6,27 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use slackwater::ErrorKind;
 use slackwater::backend::{Call, Creator, NewNode, NodeKind, Removal, RenameMode};
 
-use crate::fixture::{Volume, is_root};
+use super::volume::{Volume, is_root};
 
-crate::properties! {
-    a_node_is_made_with_exactly_its_mode,
-    a_node_is_made_with_its_owner,
-    names_are_found_where_they_are_and_nowhere_else,
-    what_is_no_single_name_is_refused_by_every_call,
-    names_have_up_to_255_bytes,
-    a_link_is_another_name_of_the_same_node,
-    removal_minds_the_kind,
-    removal_says_what_is_left,
-    a_removed_directory_takes_no_names,
-    a_symbolic_link_is_never_followed,
-    a_rename_replaces_what_may_be_replaced,
-    a_rename_that_may_not_replace_does_not,
-    an_exchange_swaps_two_names,
-    a_whiteout_takes_the_old_name,
-    a_directory_does_not_move_into_itself,
-}
-
-fn a_node_is_made_with_exactly_its_mode(volume: &Volume) {
+pub(super) fn a_new_node_has_exactly_its_mode(volume: &Volume) {
     let root = volume.root();
     for mode in [0o777, 0o666, 0o600, 0o444, 0o000, 0o4711] {
         let file = volume.make(&root, format!("file {mode:o}"), NewNode::File, mode).expect("a file can be made");
@@ -42,7 +24,7 @@ fn a_node_is_made_with_exactly_its_mode(volume: &Volume) {
     }
 }
 
-fn a_node_is_made_with_its_owner(volume: &Volume) {
+pub(super) fn a_new_node_has_its_owner(volume: &Volume) {
     let root = volume.root();
     let owner = if is_root() { (12, 34) } else { (volume.attr(&root).uid, volume.attr(&root).gid) };
     for what in [NewNode::File, NewNode::Directory, NewNode::Symlink("target".into())] {
@@ -57,7 +39,7 @@ fn a_node_is_made_with_its_owner(volume: &Volume) {
     }
 }
 
-fn names_are_found_where_they_are_and_nowhere_else(volume: &Volume) {
+pub(super) fn a_name_is_found_in_its_own_directory_only(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let file = volume.file(&dir, "file");
@@ -73,9 +55,8 @@ fn names_are_found_where_they_are_and_nowhere_else(volume: &Volume) {
     assert_eq!(volume.lookup(&root, "dir").expect("untouched").node.id(), dir.id());
 }
 
-/// Names of one byte too many, or not of one component, have no business in a backend. The port says that
-/// they do not come; a backend refuses them all the same.
-fn what_is_no_single_name_is_refused_by_every_call(volume: &Volume) {
+/// The engine does not pass names that are not one component. A backend refuses them all the same.
+pub(super) fn a_name_that_is_not_one_component_is_refused_by_every_call(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let file = volume.file(&dir, "file");
@@ -94,10 +75,10 @@ fn what_is_no_single_name_is_refused_by_every_call(volume: &Volume) {
     assert_eq!(volume.entries(&dir).len(), 1);
 }
 
-fn names_have_up_to_255_bytes(volume: &Volume) {
+pub(super) fn names_have_up_to_255_bytes(volume: &Volume) {
     let root = volume.root();
     let longest = OsString::from("n".repeat(255));
-    // Not text, but a name.
+    // Not UTF-8, but a valid name.
     let odd = OsStr::from_bytes(b"\xff\xfe new\nline");
     for name in [longest.as_os_str(), odd] {
         let file = volume.file(&root, name);
@@ -111,7 +92,7 @@ fn names_have_up_to_255_bytes(volume: &Volume) {
     assert_eq!(volume.make(&root, &too_long, NewNode::File, 0o644).err(), Some(ErrorKind::NameTooLong));
 }
 
-fn a_link_is_another_name_of_the_same_node(volume: &Volume) {
+pub(super) fn a_link_is_another_name_of_the_same_node(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let file = volume.file(&root, "file");
@@ -124,7 +105,7 @@ fn a_link_is_another_name_of_the_same_node(volume: &Volume) {
     assert_eq!(volume.link(&dir, &root, "other").err(), Some(ErrorKind::NotPermitted));
     assert_eq!(volume.remove(&root, "file", Removal::File), Ok(()));
     assert_eq!(volume.attr(&link).nlink, 1);
-    // A symbolic link can have another name too; that name does not lead to its target.
+    // A symbolic link can be linked too; the new name belongs to the link, not to its target.
     let symlink = volume.make(&root, "symlink", NewNode::Symlink("dir".into()), 0).expect("it can be made").node;
     assert_eq!(volume.link(&symlink, &root, "second").expect("it can be linked").nlink, 2);
     assert_eq!(volume.lookup(&root, "second").expect("it was made").attr.kind, NodeKind::Symlink);
@@ -132,7 +113,7 @@ fn a_link_is_another_name_of_the_same_node(volume: &Volume) {
     assert_eq!(volume.link(&link, &root, "again").err(), Some(ErrorKind::NotFound));
 }
 
-fn removal_minds_the_kind(volume: &Volume) {
+pub(super) fn removal_checks_the_kind_of_node(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     volume.file(&dir, "file");
@@ -147,7 +128,7 @@ fn removal_minds_the_kind(volume: &Volume) {
     assert_eq!(volume.attr(&root).nlink, 2);
 }
 
-fn removal_says_what_is_left(volume: &Volume) {
+pub(super) fn removal_returns_the_node_with_its_remaining_links(volume: &Volume) {
     let root = volume.root();
     let made = volume.make(&root, "file", NewNode::File, 0o640).expect("it can be made");
     volume.link(&made.node, &root, "link").expect("it can be linked");
@@ -165,7 +146,7 @@ fn removal_says_what_is_left(volume: &Volume) {
     assert_eq!((removed.attr.id, removed.attr.kind, removed.attr.nlink), (dir.id(), NodeKind::Directory, 0));
 }
 
-fn a_removed_directory_takes_no_names(volume: &Volume) {
+pub(super) fn a_removed_directory_accepts_no_names(volume: &Volume) {
     let root = volume.root();
     let (dir, file) = (volume.directory(&root, "dir"), volume.file(&root, "file"));
     assert_eq!(volume.remove(&root, "dir", Removal::Directory), Ok(()));
@@ -177,7 +158,7 @@ fn a_removed_directory_takes_no_names(volume: &Volume) {
     assert_eq!(volume.entries(&dir), []);
 }
 
-fn a_symbolic_link_is_never_followed(volume: &Volume) {
+pub(super) fn a_symbolic_link_is_never_followed(volume: &Volume) {
     let root = volume.root();
     for target in ["/etc", "..", "nothing", "dir"] {
         let name = format!("to {}", target.replace('/', " "));
@@ -194,23 +175,23 @@ fn a_symbolic_link_is_never_followed(volume: &Volume) {
     assert_eq!(volume.readlink(&volume.file(&root, "file")).err(), Some(ErrorKind::Invalid));
 }
 
-fn a_rename_replaces_what_may_be_replaced(volume: &Volume) {
+pub(super) fn a_rename_replaces_a_node_of_the_same_kind(volume: &Volume) {
     let root = volume.root();
     let (a, b) = (volume.directory(&root, "a"), volume.directory(&root, "b"));
     let file = volume.file(&a, "file");
     assert_eq!(volume.rename((&a, "file"), (&b, "moved"), RenameMode::Replace), Ok(()));
     assert_eq!(volume.lookup(&a, "file").err(), Some(ErrorKind::NotFound));
     assert_eq!(volume.lookup(&b, "moved").expect("it moved").node.id(), file.id());
-    // Over another file, which lives on while open.
+    // Over another file, which remains usable while open.
     let replaced = volume.file(&b, "target");
     assert_eq!(volume.rename((&b, "moved"), (&b, "target"), RenameMode::Replace), Ok(()));
     assert_eq!(volume.lookup(&b, "target").expect("it moved").node.id(), file.id());
     assert_eq!(volume.attr(&replaced).nlink, 0);
-    // Between two names of one file nothing happens.
+    // A rename between two names of one file does nothing.
     volume.link(&file, &a, "link").expect("a file can be linked");
     assert_eq!(volume.rename((&a, "link"), (&b, "target"), RenameMode::Replace), Ok(()));
     assert_eq!(volume.attr(&file).nlink, 2);
-    // Kinds must match, and a directory be empty.
+    // Kinds must match, and a replaced directory must be empty.
     assert_eq!(volume.rename((&b, "target"), (&root, "a"), RenameMode::Replace), Err(ErrorKind::IsDirectory));
     assert_eq!(volume.rename((&root, "a"), (&b, "target"), RenameMode::Replace), Err(ErrorKind::NotDirectory));
     assert_eq!(volume.rename((&root, "a"), (&root, "b"), RenameMode::Replace), Err(ErrorKind::NotEmpty));
@@ -221,7 +202,7 @@ fn a_rename_replaces_what_may_be_replaced(volume: &Volume) {
     assert_eq!(volume.attr(&root).nlink, 4);
 }
 
-fn a_rename_that_may_not_replace_does_not(volume: &Volume) {
+pub(super) fn a_no_replace_rename_fails_if_the_name_exists(volume: &Volume) {
     let root = volume.root();
     let (a, b) = (volume.file(&root, "a"), volume.file(&root, "b"));
     assert_eq!(volume.rename((&root, "a"), (&root, "b"), RenameMode::NoReplace), Err(ErrorKind::Exists));
@@ -230,7 +211,7 @@ fn a_rename_that_may_not_replace_does_not(volume: &Volume) {
     assert_eq!(volume.lookup(&root, "c").expect("it moved").node.id(), a.id());
 }
 
-fn an_exchange_swaps_two_names(volume: &Volume) {
+pub(super) fn an_exchange_swaps_two_names(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let (file, inner) = (volume.file(&root, "file"), volume.directory(&dir, "inner"));
@@ -241,7 +222,7 @@ fn an_exchange_swaps_two_names(volume: &Volume) {
     assert_eq!(volume.rename((&root, "file"), (&dir, "nothing"), RenameMode::Exchange), Err(ErrorKind::NotFound));
 }
 
-fn a_whiteout_takes_the_old_name(volume: &Volume) {
+pub(super) fn a_whiteout_is_left_at_the_old_name(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let (file, _) = (volume.file(&root, "file"), volume.file(&dir, "replaced"));
@@ -252,7 +233,7 @@ fn a_whiteout_takes_the_old_name(volume: &Volume) {
     assert_eq!(volume.remove(&root, "file", Removal::File), Ok(()));
 }
 
-fn a_directory_does_not_move_into_itself(volume: &Volume) {
+pub(super) fn a_directory_cannot_be_moved_into_itself(volume: &Volume) {
     let root = volume.root();
     let outer = volume.directory(&root, "outer");
     let inner = volume.directory(&outer, "inner");

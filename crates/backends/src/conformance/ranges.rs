@@ -1,18 +1,9 @@
-//! Space given, holes punched, and both found again.
+//! Allocating space, punching holes, and finding both.
 
 use slackwater::ErrorKind;
 use slackwater::backend::{FallocateMode, NewNode, Node, SeekWhence};
 
-use crate::fixture::{Volume, pattern};
-
-crate::properties! {
-    allocated_space_reads_zero_and_may_lie_beyond_the_end,
-    a_punched_range_reads_zero_and_gives_its_space_back,
-    a_zeroed_range_reads_zero,
-    a_range_must_make_sense,
-    data_and_holes_are_found,
-    ranges_are_for_files,
-}
+use super::volume::{Volume, pattern};
 
 const MIB: u64 = 1 << 20;
 const MODES: [FallocateMode; 5] = [
@@ -23,7 +14,7 @@ const MODES: [FallocateMode; 5] = [
     FallocateMode::ZeroKeepSize,
 ];
 
-fn allocated_space_reads_zero_and_may_lie_beyond_the_end(volume: &Volume) {
+pub(super) fn allocated_space_reads_zero_and_may_lie_beyond_the_end(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     volume.fill(&file, &pattern(1, 5000));
     let attr = volume.fallocate(&file, FallocateMode::AllocateKeepSize, 0, MIB).expect("there is space");
@@ -40,7 +31,7 @@ fn allocated_space_reads_zero_and_may_lie_beyond_the_end(volume: &Volume) {
     assert_eq!(attr.size_bytes, 2 * MIB + 3);
 }
 
-fn a_punched_range_reads_zero_and_gives_its_space_back(volume: &Volume) {
+pub(super) fn a_punched_range_reads_zero_and_frees_its_space(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let mut bytes = pattern(2, MIB as usize);
     volume.fill(&file, &bytes);
@@ -51,14 +42,14 @@ fn a_punched_range_reads_zero_and_gives_its_space_back(volume: &Volume) {
     assert!(attr.allocated_bytes < before.allocated_bytes, "{attr:?}");
     bytes[1000..601_000].fill(0);
     assert_eq!(volume.read(&file, 0, MIB as usize).as_deref(), Ok(&bytes[..]));
-    // Up to the end and beyond it changes no size either.
+    // A hole up to the end and beyond it does not change the size either.
     let attr = volume.fallocate(&file, FallocateMode::PunchHole, 900_000, 4 * MIB).expect("a hole can be punched");
     assert_eq!(attr.size_bytes, MIB);
     bytes[900_000..].fill(0);
     assert_eq!(volume.read(&file, 0, MIB as usize), Ok(bytes));
 }
 
-fn a_zeroed_range_reads_zero(volume: &Volume) {
+pub(super) fn a_zeroed_range_reads_zero(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let mut bytes = pattern(3, 300_000);
     volume.fill(&file, &bytes);
@@ -76,7 +67,7 @@ fn a_zeroed_range_reads_zero(volume: &Volume) {
     assert_eq!(volume.read(&file, 0, MIB as usize), Ok(bytes));
 }
 
-fn a_range_must_make_sense(volume: &Volume) {
+pub(super) fn an_invalid_range_is_refused(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     volume.fill(&file, b"bytes");
     let limit = volume.backend.limits().max_file_bytes;
@@ -90,7 +81,7 @@ fn a_range_must_make_sense(volume: &Volume) {
     assert_eq!(volume.read(&file, 0, 4096).as_deref(), Ok(&b"bytes"[..]));
 }
 
-fn data_and_holes_are_found(volume: &Volume) {
+pub(super) fn data_and_holes_are_found(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let data = |at| volume.seek(&file, at, SeekWhence::Data).expect("a file can be searched");
     let hole = |at| volume.seek(&file, at, SeekWhence::Hole).expect("a file can be searched");
@@ -104,14 +95,14 @@ fn data_and_holes_are_found(volume: &Volume) {
     for beyond in [3 * MIB, 3 * MIB + 1, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX] {
         assert_eq!((data(beyond), hole(beyond)), (None, None), "{beyond}");
     }
-    // Data up to the end has a hole behind it.
+    // Data that reaches the end is followed by a hole.
     assert_eq!(volume.write(&file, 2 * MIB, &pattern(5, MIB as usize)), Ok(MIB as usize));
     assert_eq!((data(end), hole(2 * MIB)), (Some(2 * MIB), Some(3 * MIB)));
     volume.fallocate(&file, FallocateMode::PunchHole, MIB, 65_536).expect("a hole can be punched");
     assert_eq!((data(0), hole(MIB)), (Some(2 * MIB), Some(MIB)));
 }
 
-fn ranges_are_for_files(volume: &Volume) {
+pub(super) fn range_calls_on_other_node_kinds_are_refused(volume: &Volume) {
     let root = volume.root();
     let link = volume.make(&root, "link", NewNode::Symlink("target".into()), 0).expect("it can be made").node;
     let fifo = NewNode::Special { type_bits: 0o010_000, rdev: 0 };

@@ -3,26 +3,9 @@
 use slackwater::backend::{AttrChange, NewNode, Node, NodeKind, Removal, SyncScope};
 use slackwater::{ErrorKind, NodeId, Timestamp};
 
-use crate::fixture::{PendingUnit, Volume, is_root, pattern};
+use super::volume::{PendingUnit, Volume, is_root, pattern};
 
-crate::properties! {
-    bytes_written_are_read_back_at_every_length,
-    a_file_ends_with_its_last_byte,
-    a_rewrite_does_not_change_the_size,
-    holes_read_as_zero,
-    a_cut_and_extended_file_reads_zero_where_it_was_cut,
-    a_read_stops_at_the_end_of_the_file,
-    units_in_flight_on_one_file_do_not_disturb_each_other,
-    an_unlinked_file_keeps_its_bytes_while_open,
-    what_was_set_last_is_what_is_read,
-    setuid_survives_a_change_of_owner_in_the_same_call,
-    a_size_beyond_the_limit_is_refused,
-    data_calls_on_other_kinds_are_refused,
-    everything_can_be_synced,
-    a_node_of_another_backend_is_refused,
-}
-
-fn bytes_written_are_read_back_at_every_length(volume: &Volume) {
+pub(super) fn bytes_written_are_read_back_at_every_length(volume: &Volume) {
     let root = volume.root();
     for len in [1, 511, 4095, 4096, 4097, 65_535, 65_536, 70_001, (1 << 20) - 1, 1 << 20] {
         let file = volume.file(&root, format!("{len}"));
@@ -36,7 +19,7 @@ fn bytes_written_are_read_back_at_every_length(volume: &Volume) {
     }
 }
 
-fn a_file_ends_with_its_last_byte(volume: &Volume) {
+pub(super) fn a_file_ends_at_its_last_written_byte(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     volume.fill(&file, &pattern(1, 3 << 20));
     let tail = pattern(2, 123_456);
@@ -47,7 +30,7 @@ fn a_file_ends_with_its_last_byte(volume: &Volume) {
     assert_eq!(volume.read(&file, 3 << 20, 1 << 20), Ok(tail));
 }
 
-fn a_rewrite_does_not_change_the_size(volume: &Volume) {
+pub(super) fn an_overwrite_keeps_the_size(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let mut bytes = pattern(1, 300_000);
     volume.fill(&file, &bytes);
@@ -60,7 +43,7 @@ fn a_rewrite_does_not_change_the_size(volume: &Volume) {
     }
 }
 
-fn holes_read_as_zero(volume: &Volume) {
+pub(super) fn holes_read_as_zero(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     assert_eq!(volume.write(&file, 5 << 20, b"end"), Ok(3));
     assert_eq!(volume.write(&file, 1 << 20, &pattern(1, 70_000)), Ok(70_000));
@@ -72,7 +55,7 @@ fn holes_read_as_zero(volume: &Volume) {
     assert_eq!(volume.read(&file, 1 << 20, 1 << 20), Ok(expected));
 }
 
-fn a_cut_and_extended_file_reads_zero_where_it_was_cut(volume: &Volume) {
+pub(super) fn a_truncated_and_extended_file_reads_zero_past_the_cut(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let bytes = pattern(3, 200_000);
     volume.fill(&file, &bytes);
@@ -83,7 +66,7 @@ fn a_cut_and_extended_file_reads_zero_where_it_was_cut(volume: &Volume) {
     assert_eq!(volume.read(&file, 0, 1 << 20), Ok(expected));
 }
 
-fn a_read_stops_at_the_end_of_the_file(volume: &Volume) {
+pub(super) fn a_read_stops_at_the_end_of_the_file(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     assert_eq!(volume.read(&file, 0, 1 << 20), Ok(Vec::new()));
     volume.fill(&file, &pattern(4, 5000));
@@ -93,11 +76,11 @@ fn a_read_stops_at_the_end_of_the_file(volume: &Volume) {
     assert_eq!(volume.read(&file, 1 << 40, 1 << 20), Ok(Vec::new()));
 }
 
-fn units_in_flight_on_one_file_do_not_disturb_each_other(volume: &Volume) {
+pub(super) fn concurrent_units_on_one_file_do_not_interfere(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let units = u64::from(volume.backend.limits().units_in_flight.min(8));
     let bytes = |unit: u64| pattern(unit as u8 * 7, 1 << 20);
-    // From the end, so that all but the first go into a hole.
+    // From the end, so that all but the first write into a hole.
     let flying: Vec<PendingUnit> =
         (0..units).rev().map(|unit| volume.submit_write(&file, unit << 20, &bytes(unit))).collect();
     assert!(flying.into_iter().all(|unit| unit.wait().0 == Ok(1 << 20)));
@@ -105,7 +88,7 @@ fn units_in_flight_on_one_file_do_not_disturb_each_other(volume: &Volume) {
     assert!((0..units).all(|unit| volume.read(&file, unit << 20, 1 << 20) == Ok(bytes(unit))));
 }
 
-fn an_unlinked_file_keeps_its_bytes_while_open(volume: &Volume) {
+pub(super) fn an_unlinked_file_keeps_its_bytes_while_open(volume: &Volume) {
     let root = volume.root();
     let file = volume.file(&root, "file");
     volume.fill(&file, b"before");
@@ -114,11 +97,11 @@ fn an_unlinked_file_keeps_its_bytes_while_open(volume: &Volume) {
     assert_eq!(volume.write(&file, 4096, b"after"), Ok(5));
     assert_eq!(volume.read(&file, 4096, 4096).as_deref(), Ok(&b"after"[..]));
     assert_eq!(volume.sync(&file, SyncScope::All), Ok(()));
-    // The name is free for another file, which is another node.
+    // The name can be used for another file, which is another node.
     let other = volume.file(&root, "file");
     assert_ne!(other.id(), file.id());
     assert_eq!(volume.read(&other, 0, 4096), Ok(Vec::new()));
-    // And a node that was never opened for data can be after it lost its name.
+    // A node that was never opened for data can still be opened after it lost its name.
     let unopened = volume.lookup(&root, "file").expect("it has a name").node;
     drop(other);
     assert_eq!(volume.remove(&root, "file", Removal::File), Ok(()));
@@ -126,7 +109,7 @@ fn an_unlinked_file_keeps_its_bytes_while_open(volume: &Volume) {
     assert_eq!(volume.read(&unopened, 0, 4096).as_deref(), Ok(&b"late"[..]));
 }
 
-fn what_was_set_last_is_what_is_read(volume: &Volume) {
+pub(super) fn attributes_read_back_as_set(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     volume.fill(&file, &pattern(5, 100_000));
     let (atime, mtime) = (Timestamp(1_000_000_000_123_456_789), Timestamp(-1_500_000_000));
@@ -141,14 +124,14 @@ fn what_was_set_last_is_what_is_read(volume: &Volume) {
     assert_eq!(volume.attr(&file).mtime, mtime);
     assert_eq!(volume.write(&file, 0, b"new"), Ok(3));
     assert!(volume.attr(&file).mtime > mtime);
-    // One time leaves the other alone.
+    // Setting one time does not change the other.
     volume.setattr(&file, times).expect("times can be set");
     let later = AttrChange { mtime: Some(Timestamp(5)), ..AttrChange::default() };
     let attr = volume.setattr(&file, later).expect("a time can be set");
     assert_eq!((attr.atime, attr.mtime), (atime, Timestamp(5)));
 }
 
-fn setuid_survives_a_change_of_owner_in_the_same_call(volume: &Volume) {
+pub(super) fn setuid_survives_a_change_of_owner_in_the_same_call(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let owner = if is_root() { (12, 34) } else { (volume.attr(&file).uid, volume.attr(&file).gid) };
     let change = AttrChange { mode: Some(0o6755), uid: Some(owner.0), gid: Some(owner.1), ..AttrChange::default() };
@@ -156,7 +139,7 @@ fn setuid_survives_a_change_of_owner_in_the_same_call(volume: &Volume) {
     assert_eq!((attr.mode, attr.uid, attr.gid), (0o106_755, owner.0, owner.1));
 }
 
-fn a_size_beyond_the_limit_is_refused(volume: &Volume) {
+pub(super) fn a_size_beyond_the_limit_is_refused(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     volume.fill(&file, b"bytes");
     let limit = volume.backend.limits().max_file_bytes;
@@ -169,7 +152,7 @@ fn a_size_beyond_the_limit_is_refused(volume: &Volume) {
     }
 }
 
-fn data_calls_on_other_kinds_are_refused(volume: &Volume) {
+pub(super) fn data_calls_on_other_node_kinds_are_refused(volume: &Volume) {
     let root = volume.root();
     let link = volume.make(&root, "link", NewNode::Symlink("target".into()), 0).expect("a link can be made").node;
     assert!(volume.write(&root, 0, b"x").is_err());
@@ -183,7 +166,7 @@ fn data_calls_on_other_kinds_are_refused(volume: &Volume) {
     assert_eq!(volume.setattr(&link, times).expect("a link has times").mtime, Timestamp(7));
 }
 
-fn everything_can_be_synced(volume: &Volume) {
+pub(super) fn every_kind_of_node_can_be_synced(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let link = volume.make(&dir, "link", NewNode::Symlink("target".into()), 0).expect("a link can be made").node;
@@ -200,7 +183,7 @@ fn everything_can_be_synced(volume: &Volume) {
     assert!(statfs.blocks_free >= statfs.blocks_available && statfs.files >= statfs.files_free);
 }
 
-fn a_node_of_another_backend_is_refused(volume: &Volume) {
+pub(super) fn a_node_of_another_backend_is_refused(volume: &Volume) {
     let root = volume.root();
     assert_eq!(volume.attr(&root).kind, NodeKind::Directory);
     let stranger = Node::new(NodeId { dev: 1, ino: 2, generation: 3 }, "of another backend");

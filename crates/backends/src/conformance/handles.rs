@@ -1,19 +1,11 @@
-//! Handles: the way back to a node that nobody has open.
+//! Handles: opening a node again that is no longer open.
 
 use slackwater::ErrorKind;
 use slackwater::backend::{Call, FileHandle, Found, NewNode, Removal, RenameMode};
 
-use crate::fixture::Volume;
+use super::volume::Volume;
 
-crate::properties! {
-    a_handle_leads_back_to_the_node_through_renames,
-    every_kind_has_a_handle,
-    a_handle_is_stale_once_the_node_is_gone,
-    a_handle_does_not_lead_to_another_node,
-    bytes_that_are_no_handle_lead_nowhere,
-}
-
-fn a_handle_leads_back_to_the_node_through_renames(volume: &Volume) {
+pub(super) fn a_handle_finds_its_node_after_a_rename(volume: &Volume) {
     let root = volume.root();
     let dir = volume.directory(&root, "dir");
     let Found { node, handle, attr } = volume.make(&root, "file", NewNode::File, 0o644).expect("it can be made");
@@ -27,7 +19,7 @@ fn a_handle_leads_back_to_the_node_through_renames(volume: &Volume) {
     assert_eq!(volume.lookup(&dir, "moved").expect("it moved").handle, handle);
 }
 
-fn every_kind_has_a_handle(volume: &Volume) {
+pub(super) fn every_kind_of_node_has_a_handle(volume: &Volume) {
     let root = volume.ask(|done| Call::Root { done }).expect("a volume has a root");
     let dir = volume.make(&root.node, "dir", NewNode::Directory, 0o755).expect("it can be made");
     let link = volume.make(&root.node, "link", NewNode::Symlink("target".into()), 0).expect("it can be made");
@@ -38,7 +30,7 @@ fn every_kind_has_a_handle(volume: &Volume) {
     }
 }
 
-fn a_handle_is_stale_once_the_node_is_gone(volume: &Volume) {
+pub(super) fn a_handle_is_stale_once_the_node_has_no_name(volume: &Volume) {
     let root = volume.root();
     for what in [NewNode::File, NewNode::Directory] {
         let removal = if what == NewNode::File { Removal::File } else { Removal::Directory };
@@ -56,7 +48,7 @@ fn a_handle_is_stale_once_the_node_is_gone(volume: &Volume) {
     assert_eq!(volume.reopen(&handle, attr.id).err(), Some(ErrorKind::Stale));
 }
 
-fn a_handle_does_not_lead_to_another_node(volume: &Volume) {
+pub(super) fn a_handle_never_finds_another_node(volume: &Volume) {
     let root = volume.root();
     let first = volume.make(&root, "first", NewNode::File, 0o644).expect("it can be made");
     let second = volume.make(&root, "second", NewNode::File, 0o644).expect("it can be made");
@@ -64,7 +56,7 @@ fn a_handle_does_not_lead_to_another_node(volume: &Volume) {
     let mut other = first.attr.id;
     other.generation ^= 1;
     assert_eq!(volume.reopen(&first.handle, other).err(), Some(ErrorKind::Stale));
-    // Numbers are given again, identities are not.
+    // Inode numbers are reused, identities are not.
     let Found { node, handle, attr } = first;
     assert_eq!(volume.remove(&root, "first", Removal::File), Ok(()));
     drop(node);
@@ -76,14 +68,14 @@ fn a_handle_does_not_lead_to_another_node(volume: &Volume) {
     }
 }
 
-fn bytes_that_are_no_handle_lead_nowhere(volume: &Volume) {
+pub(super) fn an_invalid_handle_finds_nothing(volume: &Volume) {
     let id = volume.root().id();
     for bytes in [&b""[..], b"\0", b"\x01", b"\x01\0\0\0\0", b"\x01\x01\0\0\0garbage!", b"\x02", &[0xff; 128]] {
         let handle = FileHandle::new(bytes).expect("not too many bytes");
         let mut stranger = id;
         stranger.ino = u64::MAX;
         let answer = volume.reopen(&handle, stranger).err();
-        // Where the process may not use kernel handles, it cannot be told what they lead to.
+        // A process that may not use kernel handles is refused before the handle is examined.
         assert!(matches!(answer, Some(ErrorKind::Stale | ErrorKind::NotPermitted)), "{bytes:?}: {answer:?}");
     }
 }
