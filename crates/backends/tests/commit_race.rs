@@ -1,4 +1,4 @@
-//! P2, replayed: a target of its own, since every unit of the process stops at the gate that it holds.
+//! P2, replayed. It is a test target of its own, since every unit of the process stops at the gate that it holds.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -17,8 +17,9 @@ use crate::rig::{Rig, assert_same, pattern, spawn};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The backend has answered a write, and nobody has marked its pages yet, when a commit of the volume fails: it may have
-/// lost them, though it knows nothing of them. A sync of the file alone that succeeds afterwards proves nothing.
+/// The backend has answered a write, but its pages are not marked yet, when a commit of the volume fails. The commit
+/// may have lost those pages without knowing of them. A later successful sync of the file alone proves nothing about
+/// them.
 #[test]
 fn p02_a_commit_that_fails_while_a_unit_ends_has_its_pages_written_again() {
     let rig = Rig::by_hand();

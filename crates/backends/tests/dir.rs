@@ -1,4 +1,5 @@
-//! What a directory does beyond the port: descriptors, roads past the page cache, and trouble below.
+//! `DirBackend` beyond the storage interface: descriptors, I/O that bypasses the page cache, and faults of the file
+//! system below.
 
 #[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
 mod fixture;
@@ -31,7 +32,7 @@ fn open(path: &Path) -> (Arc<DirBackend>, Volume) {
 }
 
 #[test]
-fn what_is_no_directory_is_no_volume() {
+fn opening_anything_but_a_directory_fails() {
     let dir = TempDir::new();
     std::fs::write(dir.path().join("file"), b"").expect("a file can be made");
     for name in ["file", "nothing"] {
@@ -105,7 +106,7 @@ fn large_units_go_directly_and_only_the_end_of_a_file_goes_through_the_cache() {
 }
 
 #[test]
-fn what_others_write_below_is_seen() {
+fn writes_by_other_programs_are_seen() {
     let dir = TempDir::new();
     let (_, volume) = open(dir.path());
     let root = volume.root();
@@ -123,7 +124,7 @@ fn what_others_write_below_is_seen() {
 fn special_files_have_attributes_and_are_never_opened() {
     let dir = TempDir::new();
     let (_, volume) = open(dir.path());
-    // To open a FIFO for reading would wait for a writer.
+    // Opening a FIFO for reading would block until a writer opens it.
     let mode = Mode::from_raw_mode(0o600);
     mknodat(CWD, dir.path().join("fifo"), FileType::Fifo, mode, 0).expect("a fifo can be made");
     let fifo = volume.lookup(&volume.root(), "fifo").expect("it was made");
@@ -160,7 +161,7 @@ fn a_deleted_root_gives_errors() {
     assert_eq!(volume.make(&root, "new", NewNode::Directory, 0o755).err(), Some(ErrorKind::NotFound));
     assert_eq!(volume.remove(&root, "file", Removal::File), Err(ErrorKind::NotFound));
     assert_eq!(volume.entries(&root), []);
-    // The file is as good as any without a name.
+    // The file works like any file without a name.
     assert_eq!(volume.write(&file, 0, b"late"), Ok(4));
     assert_eq!(volume.sync(&file, SyncScope::All), Ok(()));
     assert_eq!(volume.sync_volume(), Ok(()));
@@ -175,7 +176,7 @@ fn a_full_disk_gives_no_space_and_takes_writes_again_later() {
     let hog = volume.file(&root, "hog");
     volume.fill(&hog, &pattern(1, 1 << 20));
     let file = volume.file(&root, "file");
-    // Part of it may fit; the rest does not, and says so.
+    // A part may fit; the rest does not, and the answer says so.
     let first = volume.write(&file, 0, &pattern(2, 1 << 20)).unwrap_or(0);
     assert!(first < 1 << 20);
     let at = first.next_multiple_of(4096);
@@ -223,8 +224,8 @@ fn a_mount_point_below_the_root_is_refused() {
     assert_eq!(volume.remove(&root, "below", Removal::Directory), Err(ErrorKind::Busy));
 }
 
-/// Who may not read as root does makes a file that nobody may write, and fills it: a copy of a read-only file. The
-/// thread alone changes its user; the volume's own threads are its children.
+/// A process without root's rights creates a read-only file and fills it, as a copy of a read-only file is made. Only
+/// this thread changes its user; the volume's threads inherit it.
 #[test]
 fn a_file_without_write_permission_is_filled_through_the_descriptor_it_was_made_with() {
     let dir = TempDir::new_in(std::env::temp_dir());
@@ -250,7 +251,7 @@ fn a_file_without_write_permission_is_filled_through_the_descriptor_it_was_made_
 }
 
 #[test]
-fn a_refused_road_is_not_tried_again() {
+fn a_refused_kind_of_io_is_not_tried_again() {
     let dir = TempDir::new_in("/dev/shm");
     let (backend, volume) = open(dir.path());
     let file = volume.file(&volume.root(), "file");

@@ -1,5 +1,5 @@
-//! Nodes of open files are let go beside what others do with the files, replayed: a target of its own, whose tests take turns,
-//! since every removal of the process stops at the gate that they hold.
+//! Nodes of open files are closed beside other operations on the files, replayed. It is a test target of its own whose
+//! tests take turns, since every removal of the process stops at the gate that they hold.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -20,12 +20,12 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A volume that keeps no node open which it need not.
+/// A volume that keeps no node open without need.
 fn restless() -> Rig {
     Rig::with(Disk::new(), Tunables { idle_nodes: 0, ..by_hand() })
 }
 
-/// An open file that is clean and not cached, and whose node was let go.
+/// An open file that is clean and not cached, and whose node was closed.
 fn let_go(rig: &Rig, name: &str, bytes: &[u8]) -> File {
     let file = rig.create(name);
     file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), bytes).unwrap();
@@ -33,9 +33,9 @@ fn let_go(rig: &Rig, name: &str, bytes: &[u8]) -> File {
     file
 }
 
-/// A file loses its last name by `change`. The backend has made the change, and the engine does not know yet which file it
-/// was, when the node of the open file is to be opened again: the backend has no name for it. It comes with the answer to the
-/// change.
+/// A file loses its last name by `change`. The backend has made the change, and the engine does not know yet which file
+/// it was, when the node of the open file is to be opened again. The backend has no name for it. The node comes with
+/// the answer to the change.
 fn is_found_behind(rig: Rig, file: File, change: impl FnOnce(&Arc<SuperBlock>) + Send + 'static) {
     let removal = gate::hold("removal.answered");
     let volume = Arc::clone(&rig.volume);
@@ -83,9 +83,9 @@ fn p14_an_open_file_is_not_stale_while_another_takes_its_place() {
     });
 }
 
-/// What was removed by somebody else is gone: who asks for it is told so, and does not wait for ever.
+/// A file that another program removed is gone. A caller that asks for it gets an error and does not wait for ever.
 #[test]
-fn an_open_file_that_others_removed_is_stale_once_its_node_was_let_go() {
+fn an_open_file_that_others_removed_is_stale_once_its_node_was_closed() {
     let _turn = turn();
     let rig = restless();
     let file = let_go(&rig, "a", &pattern(1, PAGE));

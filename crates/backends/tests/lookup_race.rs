@@ -1,5 +1,5 @@
-//! A node is asked for while its inode leaves memory, replayed: a target of its own, since whoever looks for a node in this
-//! process stops at the gate that it holds.
+//! A node is looked up while its inode leaves memory, replayed. It is a test target of its own, since every lookup of a
+//! node in this process stops at the gate that it holds.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -14,8 +14,8 @@ use slackwater_sync::gate;
 
 use crate::rig::{PAGE, Rig, assert_same, pattern, read_all, spawn};
 
-/// The backend is asked before the file is written there, and its answer is looked at when the file has been written, is
-/// durable, and has left memory: it is not what the file is.
+/// The backend is asked before the file is written, and its answer is read when the file is written, durable and
+/// evicted. So the answer is out of date.
 #[test]
 fn a_file_that_leaves_memory_during_a_lookup_keeps_its_size() {
     let rig = Rig::by_hand();

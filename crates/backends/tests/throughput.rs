@@ -1,4 +1,4 @@
-//! How fast a directory takes units, by how many are in flight, beside a plain loop of direct writes.
+//! Write throughput of a directory by units in flight, beside a plain loop of direct writes.
 //!
 //! `cargo test --release -p slackwater-backends --test throughput -- --ignored --nocapture`
 
@@ -22,7 +22,7 @@ const UNIT: usize = 1 << 20;
 const UNITS: u64 = 512;
 const FRAMES: usize = UNIT / slackwater_arena::FRAME_BYTES;
 
-/// A unit's worth of frames, held for reading; may be held any number of times at once.
+/// A unit's worth of frames, held for reading; they may be held any number of times at once.
 fn gather(arena: &Arc<Arena>, frames: &[FrameId]) -> Gather {
     let mut gather = Gather::new(arena.clone(), frames.len());
     assert!(frames.iter().all(|frame| gather.push(*frame)));

@@ -1,5 +1,6 @@
-//! A volume is frozen or thrown away while units of it end and a flusher is at work on it, replayed: nothing of it is left. A
-//! target of its own, whose tests take turns, since every unmount of the process stops at the gates that they hold.
+//! A volume is frozen or discarded while units of it end and a flusher works on it, replayed. Nothing of it is left. It
+//! is a test target of its own whose tests take turns, since every unmount of the process stops at the gates that they
+//! hold.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -24,13 +25,13 @@ fn turn() -> MutexGuard<'static, ()> {
 
 const DISCARD: UmountOptions = UmountOptions { deadline: None, discard: true };
 
-/// Units of one page, so many at a time.
+/// Units of one page, this many at a time.
 fn narrow(units_in_flight: u32) -> Disk {
     Disk::with_limits(Limits { unit_bytes: PAGE as u32, units_in_flight, ..limits() })
 }
 
-/// The unit ends when its inode has been evicted and is still on a list: who ends it leaves it to the flusher, which does not
-/// come any more.
+/// The unit ends when its inode has been evicted and is still on a list. Its completion leaves the inode to the
+/// flusher, which does not come any more.
 #[test]
 fn a_unit_that_ends_before_its_list_does_leaves_no_record_behind() {
     let _turn = turn();
@@ -50,12 +51,12 @@ fn a_unit_that_ends_before_its_list_does_leaves_no_record_behind() {
     assert_idle(&rig.engine, &rig.volume);
 }
 
-/// A freeze looks at an inode when the last thing of it ends. Each would keep the other from giving its record back.
+/// A freeze checks an inode when its last unit ends. Each of the two would keep the other from returning the record.
 #[test]
 fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
     let _turn = turn();
     let rig = Rig::by_hand();
-    // A freeze comes to the inodes in the order of their hash: to this one before the root.
+    // A freeze visits the inodes in the order of their hash: this one before the root.
     let file = (0..64).map(|nth| rig.create(&nth.to_string())).find(|file| file.inode().id().ino % 16 == 0).unwrap();
     file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap();
     drop(file);
@@ -79,10 +80,11 @@ fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// The flusher has chosen pages of a file and not sent them yet when the file is removed: nobody finds it any more. The volume
-/// would go without it, and what comes to the backend then would be waited for past any deadline.
+/// The flusher has chosen pages of a file but not sent them when the file is removed, so no lookup finds it any more.
+/// The volume would end without it, and an unmount would wait past any deadline for the calls that then reach the
+/// backend.
 #[test]
-fn what_a_flusher_has_chosen_counts_before_it_is_sent() {
+fn pages_chosen_by_a_flusher_count_before_they_are_sent() {
     let _turn = turn();
     let rig = Rig::live(Disk::new(), busy());
     let hold = gate::hold("unit.chosen");
@@ -100,16 +102,16 @@ fn what_a_flusher_has_chosen_counts_before_it_is_sent() {
     assert_eq!(rig.disk.faults.wait_held(1, rig::PATIENCE).len(), 1);
     rig.disk.faults.clear();
     rig.disk.faults.release_all();
-    // Flushers work again on what comes.
+    // Flushers work again on new data.
     rig.create("b").write_at(0, &pattern(2, PAGE)).unwrap();
     rig::eventually("it is written back", || rig.stored("b").is_some_and(|bytes| bytes == pattern(2, PAGE)));
     rig.unmount_and_find_nothing_left();
 }
 
-/// The backend hangs when everything has been flushed, and a tenant goes, which has flushers look at the volume: they ask the
-/// backend nothing.
+/// The backend hangs when all data has been flushed. A tenant ends, which makes flushers check the volume. They send
+/// the backend nothing.
 #[test]
-fn a_flusher_begins_nothing_on_a_volume_that_is_about_to_go() {
+fn a_flusher_begins_nothing_on_a_volume_that_is_about_to_end() {
     let _turn = turn();
     let rig = Rig::live(Disk::new(), busy());
     let tenant = rig.engine.memcg_create("a", None, None);
@@ -121,7 +123,7 @@ fn a_flusher_begins_nothing_on_a_volume_that_is_about_to_go() {
     let umount = spawn("umount", move || volume.umount(UmountOptions::default()));
     hold.wait_reached();
     rig.disk.faults.add(Rule::hold());
-    std::thread::sleep(Duration::from_millis(1100)); // what it said of its space is old by then
+    std::thread::sleep(Duration::from_millis(1100)); // its last answer on free space is out of date by then
     assert!(rig.engine.memcg_offline(&tenant));
     assert_eq!(rig.disk.faults.wait_held(1, Duration::from_millis(300)), []);
     drop(hold);
@@ -131,7 +133,7 @@ fn a_flusher_begins_nothing_on_a_volume_that_is_about_to_go() {
 
 type Then = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// Does something once, in the middle of a flusher's run: as soon as so many units are held.
+/// Runs a function once, in the middle of a flusher's run: as soon as this many units are held.
 struct WhenHeld {
     units: usize,
     disk: Disk,
@@ -152,10 +154,10 @@ impl Backend for WhenHeld {
     }
 }
 
-/// The flusher goes on with the inode that it has, and finds no slot: nobody may wait for one on behalf of a volume that is
-/// gone, or it would keep the backend.
+/// The flusher continues with its inode and finds no slot. No flusher may wait for one on behalf of an unmounted
+/// volume, or it would keep the backend open.
 #[test]
-fn a_flusher_at_work_does_not_keep_the_backend_of_a_volume_that_is_gone() {
+fn a_flusher_at_work_does_not_keep_the_backend_of_an_unmounted_volume() {
     const UNITS: u32 = 3;
     let _turn = turn();
     let rig = Rig::with(Disk::new(), by_hand());
@@ -164,7 +166,7 @@ fn a_flusher_at_work_does_not_keep_the_backend_of_a_volume_that_is_gone() {
     let backend = Arc::new(WhenHeld { units: UNITS as usize, disk, then: Arc::clone(&then) });
     let is_kept = Arc::downgrade(&backend);
     let volume = rig.engine.mount("thrown away", backend).unwrap();
-    // The first may have all slots but one.
+    // The first may use all slots but one.
     for name in ["a", "b"] {
         create(&volume, name).write_at(0, &pattern(1, UNITS as usize * PAGE)).unwrap();
     }
@@ -174,7 +176,7 @@ fn a_flusher_at_work_does_not_keep_the_backend_of_a_volume_that_is_gone() {
     assert!(then.lock().unwrap().is_none(), "all slots were taken");
     faults.clear();
     faults.release_all();
-    rig.engine.step(); // what was woken by its end
-    assert_eq!(is_kept.strong_count(), 0, "somebody has the backend");
+    rig.engine.step(); // run the work that its end has woken
+    assert_eq!(is_kept.strong_count(), 0, "the backend is still in use");
     assert_idle(&rig.engine, &rig.volume);
 }

@@ -1,4 +1,4 @@
-//! File systems that a test mounts for itself.
+//! File systems that a test mounts for its own use.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::io;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 
-/// A mount that is taken away again, also by a panic.
+/// A mount that is unmounted when this is dropped, also after a panic.
 pub(crate) struct Mounted<'a>(pub(crate) &'a Path);
 
 impl Drop for Mounted<'_> {
@@ -15,7 +15,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Mounts a file system of its own at `path`; says so and gives nothing where that is not permitted.
+/// Mounts a file system of its own at `path`. Where that is not permitted it prints so and returns nothing.
 pub(crate) fn mounted<'a>(path: &'a Path, mount: impl FnOnce(&Path) -> io::Result<()>) -> Option<Mounted<'a>> {
     match mount(path) {
         Ok(()) => {
@@ -30,7 +30,7 @@ pub(crate) fn mounted<'a>(path: &'a Path, mount: impl FnOnce(&Path) -> io::Resul
     }
 }
 
-/// For [`mounted`]: memory of this `size`.
+/// Options of a tmpfs of this `size`, for [`mounted`].
 pub(crate) fn mount_tmpfs(path: &Path, size: &CStr) -> io::Result<()> {
     mount("tmpfs", path, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, size)
 }

@@ -1,4 +1,4 @@
-//! What the kernel refuses to a process without privileges is told apart as the kernel does: EACCES from EPERM.
+//! Refusals for a process without privileges are distinguished as the kernel does: EACCES from EPERM.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,8 +9,8 @@ use slackwater::backend::{AttrChange, FallocateMode, NewNode, Removal, XattrMode
 use crate::fixture::{TempDir, as_nobody, is_root};
 use crate::open;
 
-/// A directory of root's: a readable file and a secret one, a closed directory, one that is not to be searched,
-/// and one for everybody.
+/// A directory owned by root. It has a readable file, a secret file, a closed directory, a directory that cannot be
+/// searched, and one that is open to all users.
 fn roots_directory() -> TempDir {
     let dir = TempDir::new_in("/tmp");
     let permit = |name: &str, mode| {
@@ -31,7 +31,7 @@ fn roots_directory() -> TempDir {
 }
 
 #[test]
-fn what_is_refused_is_told_apart() {
+fn refusals_are_distinguished() {
     if !is_root() {
         return println!("skipped: it takes root to make what others may not touch");
     }
@@ -65,7 +65,7 @@ fn what_is_refused_is_told_apart() {
         let device = NewNode::Special { type_bits: 0o020_000, rdev: 0x0103 };
         assert_eq!(volume.make(&node("public"), "null", device, 0o666).err(), not_permitted);
         assert_eq!(volume.remove(&node("public"), "file", Removal::File).err(), not_permitted, "it is sticky");
-        // Names that may be read, of nodes that may not be looked at.
+        // Names that can be read, of nodes whose attributes cannot.
         let listed = volume.readdir_plus(&node("listed"), 0).expect("it may be read");
         assert!(listed.len() == 1 && listed[0].entry.name == "file" && listed[0].found.is_none(), "{listed:?}");
     });

@@ -1,4 +1,5 @@
-//! What takes permission bits from new nodes: the creator's umask or a default ACL, never the process's umask.
+//! Permission bits of new nodes are removed by the creator's umask or by a default ACL, never by the umask of the
+//! process.
 
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -9,8 +10,8 @@ use crate::fixture::{TempDir, is_root, myself};
 use crate::open;
 use crate::sys::part_from_the_umask_of_other_threads;
 
-/// Runs `test` with a umask that takes everything from others, in a thread with a umask of its own. The
-/// threads of a volume that is opened there have the same one.
+/// Runs `test` in a thread whose own umask removes all permissions of others. The threads of a volume that is opened
+/// there inherit this umask.
 fn with_strict_umask(test: impl FnOnce() + Send) {
     let strict = Mode::RWXG | Mode::RWXO;
     let body = || {
@@ -88,7 +89,7 @@ fn a_default_acl_gives_the_permissions_of_new_nodes() {
         if let Ok(nameless) = volume.tmpfile(&ruled, 0o666, Some(creator)) {
             assert_eq!(nameless.attr.mode, 0o100_664);
         }
-        // An ACL that is set changes the mode: its mask is what the mode shows as the group's.
+        // Setting an ACL changes the mode, whose group bits show the ACL's mask.
         let file = volume.lookup(&plain, "file").expect("it was made").node;
         let attr = volume.setxattr(&file, ACCESS, &acl, XattrMode::Set).expect("the owner may set it");
         assert_eq!(attr.mode & 0o777, 0o774);

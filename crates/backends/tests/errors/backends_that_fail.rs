@@ -33,10 +33,11 @@ fn fsync(file: &Arc<File>) -> Result<(), FileError> {
 }
 
 #[test]
-fn a_full_disk_says_so_at_fsync_and_gets_everything_once_there_is_space() {
+fn a_full_disk_fails_fsync_and_receives_all_data_once_it_has_space() {
     let dir = TempDir::new("full");
     let Some(_mounted) = mounted(dir.path(), |path| mount_tmpfs(path, c"size=2m")) else { return };
-    // Nothing is written back before the fsync: the space is gone when it is needed, not when it was asked for.
+    // Nothing is written back before the fsync: the space is gone when it is needed, although it was there when the
+    // program wrote.
     let engine = engine(Tunables::default());
     let volume = mount_dir(&engine, dir.path());
     let wanted = pattern(1, 1_500_000);
@@ -69,7 +70,7 @@ fn a_disk_that_turns_read_only_keeps_the_data_in_the_cache() {
     let file = Arc::new(create(&volume, "a"));
     file.fsync().unwrap();
     drop(file);
-    // Whoever answered a call lets go of its node a moment later.
+    // The thread that answers a call releases its node a moment later.
     eventually("nothing is open for writing", || {
         mount_remount(&target, MountFlags::BIND | MountFlags::RDONLY, c"").is_ok()
     });
@@ -94,7 +95,7 @@ fn a_disk_that_turns_read_only_keeps_the_data_in_the_cache() {
 }
 
 #[test]
-fn a_deleted_root_directory_is_an_error_and_no_obstacle() {
+fn a_deleted_root_directory_is_an_error_and_does_not_block_the_unmount() {
     let dir = TempDir::new("deleted");
     let root = dir.path().join("root");
     std::fs::create_dir(&root).unwrap();
@@ -106,7 +107,7 @@ fn a_deleted_root_directory_is_an_error_and_no_obstacle() {
     std::fs::remove_dir_all(&root).unwrap();
     file.write_at(0, &[2; 20_000]).unwrap();
     assert_same(&read_all(&file), &[2; 20_000], "an open file lives on");
-    // The inode is still there for its descriptor, so this may well succeed.
+    // The inode still exists for its descriptor, so this may succeed.
     fsync(&file).ok();
     let own = volume.clone();
     let error = within("make", move || {
@@ -116,7 +117,7 @@ fn a_deleted_root_directory_is_an_error_and_no_obstacle() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(volume.walk("a").unwrap_err().kind(), ErrorKind::NotFound);
     drop(file);
-    // Not without a word: what the file held has no place to go to.
+    // The refusal is not silent: the data has no file to go to.
     let umount = |options: UmountOptions| {
         let own = volume.clone();
         within("umount", move || own.umount(options))
@@ -129,7 +130,7 @@ fn a_deleted_root_directory_is_an_error_and_no_obstacle() {
 }
 
 #[test]
-fn a_file_deleted_behind_the_back_of_the_cache_is_stale_and_no_obstacle() {
+fn a_file_deleted_behind_the_cache_is_stale_and_does_not_block_the_unmount() {
     let dir = TempDir::new("stale");
     let engine = engine(busy());
     let volume = mount_dir(&engine, dir.path());
@@ -139,7 +140,7 @@ fn a_file_deleted_behind_the_back_of_the_cache_is_stale_and_no_obstacle() {
     drop(file);
     std::fs::remove_file(dir.path().join("a")).unwrap();
     assert_eq!(volume.walk("a").unwrap_err().kind(), ErrorKind::NotFound);
-    // Another file takes its place, and maybe its number.
+    // Another file takes its place, and possibly its number.
     std::fs::write(dir.path().join("a"), [2; 5000]).unwrap();
     assert_same(&read_all(&open(&volume, "a")), &[2; 5000], "the new one");
     let own = volume.clone();
@@ -147,7 +148,7 @@ fn a_file_deleted_behind_the_back_of_the_cache_is_stale_and_no_obstacle() {
     assert_idle(&engine, &volume);
 }
 
-/// The size of the backing file, sampled while its file is cut, extended and flushed.
+/// The size of the backing file, sampled while the file is cut, extended and flushed.
 #[test]
 fn a_backing_file_is_never_longer_than_its_file_was() {
     let dir = TempDir::new("sampled");
@@ -192,7 +193,7 @@ fn a_full_arena_of_a_hanging_volume_has_typed_answers_for_everything() {
     let patient = WriteRequest::at(taken).wait(WaitFor::WritebackUntil(now));
     assert_eq!(file.write(patient, b"x").unwrap(), Written::NoFrames);
     assert_eq!(file.inode().size_bytes(), taken);
-    // A page under write-back needs a fresh frame; one that is dirty does not.
+    // A page under write-back needs a fresh frame; a dirty page does not.
     assert_eq!(try_write(&file, 0, b"x"), Written::NoFrames);
     let deadline = UmountOptions { deadline: Some(Duration::ZERO), ..UmountOptions::default() };
     assert!(matches!(rig.volume.umount(deadline), Err(UmountError::Busy { .. })));

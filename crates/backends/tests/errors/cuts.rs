@@ -1,4 +1,4 @@
-//! Truncates that meet units in flight, refusals and hangs.
+//! Truncations that meet units in flight, refusals and hangs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn sizes(call: &Call) -> bool {
     matches!(call, Call::Setattr { change: AttrChange { size_bytes: Some(_), .. }, .. })
 }
 
-/// Flushes on a thread of its own, since a flusher that never ends would take the test with it.
+/// Flushes on a thread of its own, since a flusher that never ends would hang the test.
 fn step(engine: &Engine) {
     let engine = engine.clone();
     within("a step of the flusher", move || engine.step());
@@ -40,7 +40,7 @@ fn a_file_never_becomes_longer_than_it_is_cut_to() {
         let size = rig.stored("a").unwrap().len() as u64;
         assert!(size <= 10 * PAGE as u64 + 50);
         let own = file.clone();
-        // The truncate has ended by then, and nothing lengthens the file afterwards.
+        // The truncation has ended by then, and nothing lengthens the file afterwards.
         within("fsync", move || own.fsync()).unwrap();
         rig.flush_without_waiting();
         rig.volume.sync().unwrap();
@@ -49,8 +49,8 @@ fn a_file_never_becomes_longer_than_it_is_cut_to() {
     }
 }
 
-/// While the cut is on its way to the backend the file is short for the flusher, which writes the last page
-/// up to the cut only. If the backend then refuses, the rest of that page is still to be written.
+/// While the truncation is in flight, the flusher sees the short file and writes the last page only up to its end. If
+/// the backend then refuses, the rest of that page is still to be written.
 #[test]
 fn a_refused_cut_loses_no_byte_of_a_page_written_meanwhile() {
     let rig = Rig::by_hand();
@@ -75,10 +75,10 @@ fn a_refused_cut_loses_no_byte_of_a_page_written_meanwhile() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// Pages beyond the cut are dirty and cannot be submitted: a flusher finds them and has to leave them.
+/// Pages beyond the new end are dirty and cannot be submitted. A flusher finds them and has to leave them.
 #[test]
 fn a_hanging_cut_does_not_keep_a_flusher_busy() {
-    // More than may be dirty before write-back starts by itself.
+    // More than the threshold at which background write-back starts.
     let rig = Rig::with(Disk::new(), Tunables { dirty_background_percent: 1, ..by_hand() });
     let file = Arc::new(rig.create("a"));
     let rule = rig.disk.faults.add(Rule::hold().matching(sizes));

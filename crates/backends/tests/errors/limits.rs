@@ -1,4 +1,4 @@
-//! Offsets and sizes that no backend can hold are refused before anything is cached.
+//! Offsets and sizes that no backend can store are refused before anything is cached.
 
 use slackwater::backend::Limits;
 use slackwater::{ErrorKind, FileError, WaitFor, WriteRequest, Written};
@@ -74,7 +74,7 @@ fn the_last_page_is_written_with_its_exact_length() {
         assert_same(&rig.stored(&name).unwrap(), &wanted, "flushed");
         file.fsync().unwrap();
         assert_same(&rig.durable(&name).unwrap(), &wanted, "synced");
-        // And when it becomes a page in the middle.
+        // Also when it becomes a page in the middle.
         file.write_at(len as u64 + 10, b"x").unwrap();
         file.fsync().unwrap();
         let stored = rig.durable(&name).unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong below and around a volume: a typed error each time, no panic, and no byte lost.
+//! Faults below and around a volume: each gives a typed error, none a panic, and no byte is lost.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -5,7 +5,7 @@ use slackwater::{ErrorKind, File, FileError};
 
 use crate::rig::{PAGE, Rig, assert_same, pattern, read_all};
 
-/// The inode of a closed file is cached for its pages while its backend node was let go.
+/// The inode of a closed file stays cached for its pages, while its backend node is closed.
 #[test]
 fn a_closed_file_with_cached_pages_can_be_removed() {
     let rig = Rig::by_hand();
@@ -92,7 +92,7 @@ fn a_name_that_is_made_again_is_another_file() {
 }
 
 #[test]
-fn data_calls_on_what_is_no_file_are_refused() {
+fn data_calls_on_directories_and_links_are_refused() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
     assert!(matches!(File::open(&root), Err(FileError::NotAFile(id)) if id == root.id()));

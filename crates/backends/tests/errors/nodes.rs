@@ -9,7 +9,7 @@ use slackwater_backends::Rule;
 
 use crate::rig::{Disk, Rig, by_hand};
 
-/// Files that cannot be written keep nodes short. What is written beside them used to be committed file by file.
+/// Files that cannot be written keep nodes short. Files written beside them used to be committed one by one.
 #[test]
 fn a_commit_for_want_of_nodes_waits_for_a_quarter_of_them() {
     let rig = Rig::with(Disk::new(), Tunables { pinned_nodes: 64, ..by_hand() });

@@ -28,7 +28,7 @@ fn a_page_that_is_written_in_part_is_zero_elsewhere() {
         let mut wanted = vec![0; at as usize];
         wanted.resize(at as usize + len, 7);
         assert_same(&read_all(&file), &wanted, "cached");
-        // What was beyond the end becomes visible as zeroes.
+        // Bytes beyond the old end become visible as zeroes.
         file.set_len(at + 10_000).unwrap();
         wanted.resize(at as usize + 10_000, 0);
         assert_same(&read_all(&file), &wanted, "extended");
@@ -51,7 +51,7 @@ fn holes_are_zero_in_the_cache_and_from_the_backend() {
     assert_same(&read_all(&file), &wanted, "before write-back");
     file.fsync().unwrap();
     assert_same(&read_all(&file), &wanted, "after write-back");
-    // Evict it, and read what the backend makes of the hole.
+    // Evict the page, and read the hole from the backend.
     fill(&rig.create("filler"), 0);
     rig.volume.sync().unwrap();
     fill(&rig.create("filler2"), 0);
@@ -95,7 +95,7 @@ fn behind_the_end_of_a_short_read_are_zeroes() {
     rig.volume.sync().unwrap();
     fill(&rig.create("filler2"), 0);
     rig.volume.sync().unwrap();
-    // A write behind the end makes the old last page one in the middle.
+    // A write behind the end turns the old last page into one in the middle.
     file.write_at(3 * PAGE as u64, b"x").unwrap();
     let mut wanted = vec![5; PAGE + 10];
     wanted.resize(3 * PAGE, 0);
@@ -108,7 +108,7 @@ fn behind_the_end_of_a_short_read_are_zeroes() {
     assert_same(&rig.durable("a").unwrap(), &wanted, "durable");
 }
 
-/// A read that fails leaves no frame behind for the next reader to see.
+/// A failed read leaves no frame behind for the next reader.
 #[test]
 fn a_failed_read_shows_nothing() {
     let rig = used_rig();

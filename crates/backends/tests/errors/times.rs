@@ -1,4 +1,4 @@
-//! Times that are set while others are on their way.
+//! Times that are set while older ones are in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use slackwater_backends::Rule;
 
 use crate::rig::{Rig, spawn};
 
-/// How long a call that should not come is waited for.
+/// Time to wait for a call that should not come.
 const A_MOMENT: Duration = Duration::from_millis(200);
 
-/// Runs `change` while a flush of older times is in flight, and answers the latest call first. Returns the mtime
-/// that the backend ends up with, and the one that was promised.
+/// Runs `change` while a flush of older times is in flight, and answers the latest call first. Returns the mtime that
+/// the backend ends up with, and the one that was promised.
 fn mtimes_after(
     change: impl FnOnce(&Arc<SuperBlock>, &File) -> Result<(), FileError> + Send + 'static,
 ) -> (Timestamp, Timestamp) {
@@ -41,10 +41,10 @@ fn mtimes_after(
     (stored, promised)
 }
 
-/// Copying a tree sets the mtime of each file just when the flusher may be sending the time of its last write.
-/// A copy of 50,000 files had 3,400 times wrong.
+/// Copying a tree sets the mtime of each file while the flusher may be sending the time of its last write. In a copy of
+/// 50,000 files, 3,400 times were wrong.
 #[test]
-fn a_time_set_while_an_older_one_is_on_its_way_is_what_the_backend_ends_up_with() {
+fn a_time_set_while_an_older_one_is_in_flight_reaches_the_backend_last() {
     let set = |volume: &Arc<SuperBlock>, file: &File| {
         volume.setattr(file.inode(), AttrChange { mtime: Some(Timestamp(42)), ..AttrChange::default() })
     };
@@ -52,13 +52,13 @@ fn a_time_set_while_an_older_one_is_on_its_way_is_what_the_backend_ends_up_with(
 }
 
 #[test]
-fn a_cut_while_an_older_time_is_on_its_way_leaves_the_time_of_the_cut() {
+fn a_truncation_while_an_older_time_is_in_flight_leaves_its_own_time() {
     let (stored, promised) = mtimes_after(|_, file| file.set_len(1));
     assert_eq!(stored, promised);
 }
 
 #[test]
-fn an_extension_while_an_older_time_is_on_its_way_leaves_the_time_of_the_extension() {
+fn an_extension_while_an_older_time_is_in_flight_leaves_its_own_time() {
     let (stored, promised) = mtimes_after(|_, file| file.set_len(100_000));
     assert_eq!(stored, promised);
 }

@@ -1,4 +1,4 @@
-//! Everything at once, on real threads: and in the end every byte is right and every gauge is zero.
+//! All operations at once, on real threads. At the end every byte is right and every gauge is zero.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +16,12 @@ use crate::rig::{
 
 const TIME: Duration = Duration::from_secs(3);
 const THREADS: u64 = 4;
-/// Files that all threads write to, each in pages of its own.
+/// Files that all threads write to, each thread in pages of its own.
 const SHARED: u64 = 4;
-/// Pages of a thread in each of them.
+/// Pages of one thread in each of them.
 const PAGES: u64 = 500;
 
-/// What one thread knows of the files: its own, and its pages of the shared ones.
+/// The content that one thread expects: its own files, and its pages of the shared ones.
 struct Worker {
     volume: Arc<SuperBlock>,
     thread: u64,
@@ -38,7 +38,7 @@ impl Worker {
         Self { volume, thread, random: Random::new(seed ^ thread << 32), shared, own: Vec::new() }
     }
 
-    /// Pages of the threads alternate, so that they meet in units and leaves but not in bytes.
+    /// Pages of the threads alternate, so that the threads meet in units and leaves but not in bytes.
     fn at(&self, page: u64) -> u64 {
         (page * THREADS + self.thread) * PAGE as u64
     }
@@ -108,7 +108,7 @@ impl Worker {
             _ => {
                 let at = self.random.below(300_000) as usize;
                 let part = pattern(self.random.next(), self.random.below(100_000) as usize + 1);
-                // Page by page, since a write that fails on its way has written its beginning.
+                // Page by page, since a write that fails halfway has written its beginning.
                 let mut done = 0;
                 while done < part.len() {
                     let end = part.len().min(done + PAGE - (at + done) % PAGE);
@@ -146,7 +146,7 @@ impl Worker {
             _ => {
                 let other = format!("other{}", self.thread);
                 drop(create(&self.volume, &other));
-                // What is replaced may be written back first.
+                // The replaced file may be written back first.
                 while self.volume.rename(&root, &other, &root, &name, RenameMode::Replace).is_err() {}
                 Self::check_nameless(&file, bytes);
                 self.volume.remove(&root, &name, Removal::File).unwrap();
@@ -154,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// A file that has just lost its name is still there for who has it open, whatever of it is cached.
+    /// A file that has just lost its name still exists for its open descriptions, whatever is cached of it.
     fn check_nameless(file: &File, mut bytes: Vec<u8>) {
         let written = file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &[7; PAGE]);
         if !matches!(written, Ok(Written::Bytes(PAGE))) || file.fsync().is_err() {
@@ -169,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// Without faults, everything as it was last written.
+    /// Without faults, all content is as it was last written.
     fn check_all(&self) {
         for nth in 0..SHARED as usize {
             for page in 0..PAGES {
@@ -216,7 +216,7 @@ fn torture(volume: &Arc<SuperBlock>, seed: u64, calm: impl FnOnce()) -> Vec<Vec<
     workers.into_iter().map(|worker| worker.own).collect()
 }
 
-/// No node stays open that need not: each is let go at every opportunity, beside whatever is done with its file.
+/// No node stays open without need: each is closed at every opportunity, whatever is done with its file.
 fn restless() -> Tunables {
     Tunables { idle_nodes: 0, ..busy() }
 }

@@ -1,7 +1,7 @@
-//! Tenants that come and go on volumes that come and go, on real threads: nobody waits for ever, and in the end every
-//! count adds up and every gauge is zero.
+//! Tenants and volumes that come and go, on real threads. No thread waits for ever, and at the end every count adds up
+//! and every gauge is zero.
 //!
-//! A page is written as a whole, with words that name its place. `SLACKWATER_TORTURE_SECONDS` makes it longer.
+//! A page is written as a whole, with words that name its place. `SLACKWATER_TORTURE_SECONDS` sets a longer duration.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -26,7 +26,7 @@ const FILES: u64 = 4;
 const PAGES: u64 = 150;
 const TENANTS: u64 = 5;
 
-/// A volume, which is away while it is unmounted and mounted again.
+/// A volume, which is absent while it is unmounted and mounted again.
 struct Place {
     name: String,
     disk: Disk,
@@ -55,7 +55,7 @@ fn limit(random: &mut Random) -> Option<u64> {
     }
 }
 
-/// The word that fills page `page` of file `file`; `stamp` says which write it was.
+/// The word that fills page `page` of file `file`; `stamp` identifies the write.
 fn word(file: u64, page: u64, stamp: u64) -> [u8; 8] {
     (file << 56 | page << 32 | stamp & 0xffff_ffff | 1).to_le_bytes()
 }
@@ -79,7 +79,7 @@ impl World {
         Self { engine, places, tenants: Mutex::new(tenants), remounts: AtomicU64::new(0), offline: AtomicU64::new(0) }
     }
 
-    /// Takes a tenant offline, and puts another in its place, below another one perhaps.
+    /// Takes a tenant offline and replaces it by another, which may be below another tenant.
     fn replace_tenant(&self, random: &mut Random) {
         let (nth, parent) = (random.below(TENANTS) as usize, random.below(3 * TENANTS) as usize);
         let mut tenants = self.tenants.lock().unwrap();
@@ -91,7 +91,7 @@ impl World {
         self.offline.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Unmounts a volume, unless somebody has a file open, and mounts it again.
+    /// Unmounts a volume, unless a file is open, and mounts it again.
     fn remount(&self, place: &Place) {
         let mut volume = place.volume.write().unwrap();
         let mounted = volume.take().unwrap();
@@ -121,7 +121,7 @@ impl Worker {
             40..45 => return world.remount(place),
             _ => {}
         }
-        // Held while a file is open: whoever unmounts waits for it, and meets what goes on without it.
+        // Held while a file is open. An unmount waits for it, and meets everything that runs without it.
         let mounted = place.volume.read().unwrap();
         let Some(volume) = mounted.as_ref() else { return };
         let memcg = Arc::clone(&world.tenants.lock().unwrap()[self.random.below(TENANTS) as usize]);
@@ -165,7 +165,7 @@ impl Worker {
         }
     }
 
-    /// Each page is zero, or has one word, which names it.
+    /// Each page is zero or is filled with one word, which names the page.
     fn read(&mut self, file: &File, nth: u64) {
         let page = self.random.below(PAGES);
         let mut bytes = vec![0; PAGE];
@@ -191,7 +191,7 @@ impl Worker {
     }
 }
 
-/// Runs the workers for `time`, and sees to it that none of them stands still.
+/// Runs the workers for `time`, and makes sure that none of them stalls.
 fn run(world: &Arc<World>, seed: u64, time: Duration) -> u64 {
     let stop = Arc::new(AtomicBool::new(false));
     let steps: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());

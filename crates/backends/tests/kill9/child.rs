@@ -16,7 +16,7 @@ use crate::model::{FILES_PER_THREAD, Step, Steps, THREADS, name, payload};
 const ARENA_BYTES: u64 = 16 << 20;
 pub(crate) const INODES: u64 = 1024;
 
-/// Everything is due all the time.
+/// All work is due all the time.
 pub(crate) fn tunables() -> Tunables {
     Tunables {
         dirty_writeback: Duration::from_millis(10),
@@ -38,7 +38,7 @@ pub(crate) fn work(dir: &Path, arena: &Path, seed: u64) -> ! {
             std::thread::spawn(move || run(&volume, thread, seed))
         })
         .collect();
-    // A thread ends by a panic only. What that says is no report, and fails the test.
+    // A thread ends only by a panic. Its message is not a report, and fails the test.
     threads.into_iter().for_each(|thread| drop(thread.join()));
     std::process::exit(1)
 }

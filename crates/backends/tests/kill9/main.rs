@@ -1,11 +1,11 @@
 //! A process that is killed at any moment loses no byte whose write had returned.
 //!
-//! A child works on a volume in a directory, with its cache in a file on tmpfs: a few threads, each on files
-//! of its own, and a cache too small for them, so that write-back, commits and eviction never rest. Through
-//! a pipe it says which operations have returned. The parent kills it at some moment, mounts the volume on
-//! what it left, and compares every file with a model: what was acknowledged is there exactly; of the one
-//! operation per thread that may have been under way any part. Then it unmounts and compares again, with
-//! the files in the directory. The next child goes on with the same directory.
+//! A child works on a volume in a directory, with its cache in a file on tmpfs. It has a few threads, each with files
+//! of its own, and a cache too small for them, so that write-back, commits and eviction never rest. It reports the
+//! completed operations through a pipe. The parent kills it at some moment, mounts the volume on what is left, and
+//! compares every file with a model. Acknowledged data must be there exactly. Of the one operation per thread that may
+//! have been under way, any part may be there. Then the parent unmounts and compares the files in the directory. The
+//! next child continues with the same directory.
 //!
 //! Operations are drawn from the seed and the sizes of the files alone, so parent and child draw the same.
 
@@ -37,7 +37,7 @@ const PLACE_VARIABLE: &str = "SLACKWATER_KILL9_PLACE";
 const RUNS: u64 = 200;
 /// A child works for up to this long.
 const LIFE: Duration = Duration::from_millis(150);
-/// A new directory now and then, so that the beginning is hit too.
+/// The directory is renewed now and then, so that kills also hit the beginning.
 const RUNS_PER_DIRECTORY: u64 = 20;
 
 /// The volume's directory and the arena's file, removed however the test ends.
@@ -99,7 +99,7 @@ fn acknowledged_bytes_survive_a_kill_at_any_moment() {
 
 static ENGINE_PANICS: AtomicU32 = AtomicU32::new(0);
 
-/// Nobody waits for a flusher or a worker, so nobody else would notice.
+/// A panic in a flusher or a worker would otherwise go unnoticed.
 fn count_panics_of_the_engine() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -111,7 +111,7 @@ fn count_panics_of_the_engine() {
     }));
 }
 
-/// Not a test of its own: what the child runs.
+/// Not a test: the child's main function.
 #[test]
 fn child_process() {
     if let (Ok(place), Ok(seed)) = (std::env::var(PLACE_VARIABLE), std::env::var(SEED_VARIABLE)) {
@@ -120,7 +120,7 @@ fn child_process() {
     }
 }
 
-/// How many operations of each thread had returned.
+/// The number of completed operations of each thread.
 fn run_and_kill(place: &Place, seed: u64) -> [u64; THREADS] {
     let mut child = spawn(place, seed);
     let mut pipe = child.stderr.take().unwrap();
@@ -158,7 +158,7 @@ fn spawn(place: &Place, seed: u64) -> Child {
         .expect("the test can run itself")
 }
 
-/// Mounts what the child left and compares it, twice. Returns how many files had survived in the arena.
+/// Mounts the volume of the dead child and compares it, twice. Returns how many files had survived in the arena.
 fn compare_and_unmount(place: &Place, model: &mut Model, seed: u64) -> u64 {
     let (arena, survivors) = Arena::open(&place.arena).expect("a killed process leaves a sound arena");
     let survived = survivors.volumes.iter().map(|volume| volume.inodes.len() as u64).sum();

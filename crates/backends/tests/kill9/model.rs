@@ -1,4 +1,4 @@
-//! What the files should hold, and what may have become of the operations under way.
+//! The expected content of the files, and the possible results of the operations under way.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use slackwater_backends::Random;
 
 pub(crate) const THREADS: usize = 3;
 pub(crate) const FILES_PER_THREAD: u64 = 8;
-/// Three threads with eight files of this size each do not fit into the cache by half.
+/// Three threads with eight files of this size each need twice the size of the cache.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// What a thread does next.
+/// The next operation of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Write { at: u64, len: usize, seed: u64 },
@@ -40,7 +40,7 @@ impl Steps {
         Self { random: Random::new(seed.wrapping_mul(THREADS as u64) + thread as u64) }
     }
 
-    /// The next file and what to do with it. `size_of` says its size if it exists.
+    /// The next file and the operation on it. `size_of` returns the size of a file that exists.
     pub(crate) fn next(&mut self, size_of: impl FnOnce(u64) -> Option<u64>) -> (u64, Step) {
         let random = &mut self.random;
         let file = random.below(FILES_PER_THREAD);
@@ -53,7 +53,7 @@ impl Steps {
         let seed = random.next();
         let step = match random.below(100) {
             0..40 => Step::Write { at: random.below(FILE_BYTES), len, seed },
-            // The same pages again and again meet themselves under write-back.
+            // Repeated writes to the same pages meet pages under write-back.
             40..60 => Step::Write { at: random.below(3) * 4096 + random.below(100), len: len % 9000 + 1, seed },
             60..75 if size < FILE_BYTES => Step::Append { len, seed },
             60..80 => Step::Read { at: random.below(FILE_BYTES), len },
@@ -68,8 +68,8 @@ impl Steps {
     }
 }
 
-/// Bytes that differ from write to write and from sector to sector, and are never zero: a byte that was
-/// written differs from a hole.
+/// Bytes that differ from write to write and from sector to sector, and are never zero: a written byte differs from a
+/// hole.
 pub(crate) fn payload(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let sector: Vec<u8> = (0..64).flat_map(|_| (random.next() | 0x0101_0101_0101_0101).to_le_bytes()).collect();
@@ -89,7 +89,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A child was killed when `returned` operations of each thread had returned.
+    /// A child was killed after `returned` operations of each thread.
     pub(crate) fn learn(&mut self, seed: u64, returned: [u64; THREADS]) {
         self.under_way.clear();
         for (thread, count) in returned.into_iter().enumerate() {
@@ -120,7 +120,7 @@ impl Model {
         }
     }
 
-    /// Compares what the engine finds, and takes it for what the file holds if it may.
+    /// Compares the content that the engine finds, and accepts it as the file's content if it is possible.
     pub(crate) fn compare_and_adopt(&mut self, name: &str, found: Option<Vec<u8>>, seed: u64) {
         let (before, step) = (self.files.get(name), self.under_way.get(name));
         let verdict = judge(before, step, found.as_ref());
@@ -134,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Compares a file of the directory with what the engine found.
+    /// Compares a file of the directory with the content that the engine found.
     pub(crate) fn compare(&self, name: &str, found: Option<Vec<u8>>, seed: u64) {
         judge(self.files.get(name), None, found.as_ref())
             .unwrap_or_else(|what| {
@@ -171,7 +171,7 @@ fn judge(before: Option<&Vec<u8>>, step: Option<&Step>, found: Option<&Vec<u8>>)
     }
 }
 
-/// Whether `found` is `before` with some of the bytes of a write, at whatever size it had got to.
+/// Whether `found` is `before` with some of the bytes of a write, at any size on the way.
 fn a_part(before: &[u8], at: usize, part: &[u8], found: &[u8]) -> Result<(), String> {
     let mut after = before.to_vec();
     write(&mut after, at, part);
@@ -180,7 +180,7 @@ fn a_part(before: &[u8], at: usize, part: &[u8], found: &[u8]) -> Result<(), Str
     }
     let mut old = before.to_vec();
     old.resize(found.len(), 0);
-    // Byte by byte only where the write is: comparing megabytes that way takes its time in a test build.
+    // Byte by byte only where the write is: comparing megabytes that way is slow in a test build.
     let (from, to) = (at.min(found.len()), (at + part.len()).min(found.len()));
     same_bytes(&old[..from], &found[..from])?;
     same_bytes(&old[to..], &found[to..])?;

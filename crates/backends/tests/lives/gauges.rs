@@ -1,4 +1,4 @@
-//! What is to be as it was when nobody lives.
+//! Gauges that must return to their values from before the lives.
 
 use std::fs;
 use std::sync::Weak;
@@ -6,7 +6,7 @@ use std::sync::Weak;
 use crate::World;
 use crate::rig::{engine_panics, eventually_is, inodes_of};
 
-/// What the process has when the engine has nothing to do.
+/// The state of the process when the engine has nothing to do.
 pub(crate) struct Gauges {
     threads: Vec<String>,
     descriptors: usize,
@@ -20,7 +20,7 @@ fn entries(directory: &str) -> usize {
 /// The threads of the engine and of the layers, whose names begin with `sw-` or `slack`.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
-    // One that has just ended has no name.
+    // A thread that has just ended has no name.
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
     let mut names: Vec<_> = names.filter(|name| name.starts_with("sw-") || name.starts_with("slack")).collect();
     names.sort();
@@ -30,15 +30,15 @@ fn threads() -> Vec<String> {
 impl Gauges {
     pub(crate) fn new(world: &World) -> Self {
         let shrinkers = world.engine.shrinkers().len();
-        // Those of layers are on their way out.
+        // Threads of layers may still be ending.
         let kept = || threads().into_iter().filter(|name| !name.starts_with("slack-timer")).collect::<Vec<_>>();
-        // A thread has its name once it runs.
+        // A thread gets its name once it runs.
         let all = crate::hasty().flusher_threads as usize + 1;
         eventually_is("flushers, and the worker of RCU", &all, || kept().len());
         Self { threads: kept(), descriptors: entries("/proc/self/fd"), shrinkers }
     }
 
-    /// Whatever is done a moment after a volume or a tenant went is waited for.
+    /// Waits for work that is done a moment after a volume or a tenant has ended.
     pub(crate) fn expect_zero(&self, world: &World) {
         let engine = &world.engine;
         assert_eq!(engine.volumes().len(), 0, "volumes");

@@ -1,4 +1,4 @@
-//! One life: volumes come, tenants use them, and all of them go.
+//! One life: volumes are mounted, tenants use them, and all of them end.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use slackwater_backends::Random;
 use crate::volume::{End, Volume};
 use crate::{World, limit};
 
-/// Who lives, again and again.
+/// The members of a life, which is repeated.
 pub(crate) struct Life<'w> {
     pub(crate) world: &'w World,
     pub(crate) thread: u64,

@@ -1,8 +1,8 @@
-//! Volumes and tenants that live and die, while backends fail, dawdle and hang: nothing of them is left.
+//! Volumes and tenants that live and die while backends fail, slow down and hang. Nothing of them is left.
 //!
-//! Some hundreds of lives are one of the tests. A hundred thousand take some minutes, and are a part of `cargo xtask heavy`:
-//! `cargo test --release -p slackwater-backends --test lives -- --ignored --nocapture`. `SLACKWATER_SEED` repeats a run, as far as
-//! threads can be repeated.
+//! One test runs some hundreds of lives. A hundred thousand take some minutes, and are a part of `cargo xtask heavy`:
+//! `cargo test --release -p slackwater-backends --test lives -- --ignored --nocapture`. `SLACKWATER_SEED` repeats a
+//! run, as far as threads can be repeated.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -27,27 +27,27 @@ use gauges::Gauges;
 use life::Life;
 use rig::{ARENA_BYTES, PAGE, count_engine_panics};
 
-/// Who live side by side.
+/// Lives that run side by side.
 const THREADS: u64 = 3;
 const TENANTS: u64 = 5;
-/// Lives between two looks at the gauges.
+/// Lives between two checks of the gauges.
 const ROUND: u64 = 150;
-/// Far beyond what a round takes.
+/// Far longer than a round takes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// After so many lives everything has been used that is kept for the next.
+/// After this many lives, every cache that is kept for the next life has been filled.
 const SETTLED: u64 = 1000;
-/// What memory may grow by after that: half of it was seen, of pages that are not empty. 60 bytes of each of a hundred thousand
-/// lives would be more.
+/// Allowed growth of memory after that. Half of it was observed, from pages that are partly used. A leak of 60 bytes in
+/// each of a hundred thousand lives would exceed it.
 const GROWTH_BYTES: u64 = 6 << 20;
 
-/// What all lives share.
+/// State shared by all lives.
 struct World {
     engine: Engine,
     namespace: Namespace,
     tenants: Mutex<Vec<Arc<Memcg>>>,
     /// Backends of volumes that have ended.
     gone: Mutex<Vec<Weak<MemBackend>>>,
-    /// How often each end was reached.
+    /// How often each ending was reached.
     ends: [AtomicU64; volume::ENDS.len()],
 }
 
@@ -79,13 +79,13 @@ impl World {
         Self { engine, namespace, tenants: Mutex::default(), gone: Mutex::default(), ends: Default::default() }
     }
 
-    /// A tenant of those that are there.
+    /// One of the existing tenants.
     fn tenant(&self, random: &mut Random) -> Arc<Memcg> {
         let tenants = self.tenants.lock().unwrap();
         Arc::clone(&tenants[random.below(TENANTS) as usize])
     }
 
-    /// Takes a tenant offline, and puts another in its place, below another one perhaps.
+    /// Takes a tenant offline and replaces it by another, which may be below another tenant.
     fn replace_tenant(&self, random: &mut Random) {
         let (nth, parent) = (random.below(TENANTS) as usize, random.below(3 * TENANTS) as usize);
         let mut tenants = self.tenants.lock().unwrap();
@@ -121,7 +121,7 @@ impl World {
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     rig::stacks::write_all();
                     let volumes: Vec<_> = self.engine.volumes().iter().map(|sb| sb.name().to_owned()).collect();
-                    // What a signal has woken up had missed being woken.
+                    // A thread that a signal wakes up here has missed its wake-up.
                     let then = end.recv_timeout(Duration::from_secs(5));
                     panic!("a life does not end; mounted are {volumes:?}; after a signal to each thread: {then:?}");
                 }
@@ -147,7 +147,7 @@ fn nothing_is_left_of_a_hundred_thousand_lives_nor_has_memory_grown() {
 
 fn nothing_is_left_of(lives: u64) {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap(); // what is counted is the process's
+    let _turn = TURN.lock().unwrap(); // the gauges are those of the whole process
     let seed = std::env::var("SLACKWATER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or(u64::from(std::process::id()));
     println!("seed {seed}");

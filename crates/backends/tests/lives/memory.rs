@@ -1,9 +1,9 @@
-//! How much memory the process has.
+//! Memory used by the process.
 
 use crate::rig::sys::trim_heap;
 
-/// Memory of the process's own that it needs; what is shared is the arena. What the allocator keeps of the busiest moment
-/// depends on how many threads met in it, and on what else the machine did.
+/// Private memory of the process; the shared memory is the arena. How much the allocator keeps of the busiest moment
+/// depends on how many threads met in it, and on the load of the machine.
 pub(crate) fn bytes_in_use() -> u64 {
     trim_heap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -1,7 +1,7 @@
-//! A volume of a life: its backend and what goes wrong there, what was written to it, and how it ends.
+//! A volume of a life: its backend and its faults, the data written to it, and how it ends.
 //!
-//! A page is written as a whole, with words that name its place. Unless it is discarded, what was taken last is in the
-//! backend in the end.
+//! A page is written as a whole, with words that name its place. Unless the volume is discarded, the data accepted last
+//! is in the backend at the end.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::rig::{PAGE, eventually, limits};
 
 const FILES: u64 = 3;
 const PAGES: u64 = 24;
-/// A deadline that is met by a volume with little to write, and by no other.
+/// A deadline that only a volume with little to write can meet.
 const SOON: Duration = Duration::from_millis(2);
 
 /// How a volume ended.
@@ -27,15 +27,15 @@ const SOON: Duration = Duration::from_millis(2);
 pub(crate) enum End {
     /// Unmounted, with a backend that works again.
     Plain,
-    /// The same, while it still failed now and then.
+    /// Unmounted, with a backend that still failed now and then.
     Failing,
     /// Past a deadline, and then again.
     Late,
     /// With a file open, and then again.
     Busy,
-    /// With what it had thrown away.
+    /// With its data discarded.
     Discarded,
-    /// Out of the namespace while a file was open.
+    /// Removed from the namespace while a file was open.
     Lazy,
     /// Several at once, by path.
     Together,
@@ -48,9 +48,9 @@ pub(crate) struct Volume {
     memory: Arc<MemBackend>,
     faults: FaultControl,
     sb: Arc<SuperBlock>,
-    /// In the namespace, if it is there.
+    /// Its place in the namespace, if it has one.
     path: Option<PathBuf>,
-    /// Writes do not return: nobody may wait for them.
+    /// Writes do not return: no thread may wait for them.
     hangs: bool,
     /// The word of each page of each file; no file where it is not known.
     words: [Option<HashMap<u64, u64>>; FILES as usize],
@@ -90,7 +90,7 @@ impl Volume {
         Some(Self { memory, faults, sb, path, hangs, words: Default::default() })
     }
 
-    /// What goes wrong from now on. True if writes hang.
+    /// Chooses the faults from now on. True if writes hang.
     fn inject(faults: &FaultControl, random: &mut Random) -> bool {
         let (calls, kind): (&[_], _) = match random.below(10) {
             0 | 1 => (&["write", "sync", "sync_volume", "setattr"], ErrorKind::Io),
@@ -123,7 +123,7 @@ impl Volume {
         self.hangs = false;
     }
 
-    /// Somebody uses a file, if the backend lets him.
+    /// Uses a file, if the backend permits it.
     pub(crate) fn step(&mut self, world: &World, random: &mut Random) {
         let nth = random.below(FILES);
         let what = random.below(20);
@@ -135,7 +135,7 @@ impl Volume {
         match what {
             0..11 => self.write(&file, nth, world, random),
             11..14 => self.read(&file, nth, random),
-            // Who hangs with the backend waits for it.
+            // A thread that hangs with the backend waits for it.
             _ if self.hangs => {}
             14 | 15 => drop(file.fsync()),
             16 => {
@@ -167,7 +167,7 @@ impl Volume {
         File::open(&inode).ok()
     }
 
-    /// Writes pages for any of the tenants, as far as there is room.
+    /// Writes pages for random tenants, as far as frames are free.
     fn write(&mut self, file: &File, nth: u64, world: &World, random: &mut Random) {
         let (memcg, first) = (world.tenant(random), random.below(PAGES));
         let flags = [WriteFlags::NONE, WriteFlags::DONTCACHE][random.below(2) as usize];
@@ -199,7 +199,7 @@ impl Volume {
         }
     }
 
-    /// Writes with a backend that works: there is room in the end.
+    /// Writes with a backend that works, so that frames become free in the end.
     fn write_one(&mut self, file: &File, nth: u64, random: &mut Random) {
         let (page, stamp) = (random.below(PAGES), random.next());
         let word = nth << 56 | page << 32 | stamp & 0xffff_ffff | 1;
@@ -218,7 +218,7 @@ impl Volume {
         }
     }
 
-    /// Unmounts it in one of the ways there are.
+    /// Unmounts it in one of the possible ways.
     pub(crate) fn end(mut self, world: &World, random: &mut Random) -> End {
         let end = match random.below(6) {
             0 => self.end_late(world, random),
@@ -300,7 +300,7 @@ impl Volume {
         End::Lazy
     }
 
-    /// Unmounts several by one call.
+    /// Unmounts several volumes by one call.
     pub(crate) fn end_together(world: &World, mut volumes: Vec<Self>) {
         volumes.iter_mut().for_each(Self::heal);
         let paths: Vec<_> = volumes.iter().filter_map(|volume| volume.path.clone()).collect();
@@ -310,7 +310,7 @@ impl Volume {
         volumes.iter().for_each(|volume| volume.verify(world));
     }
 
-    /// It has ended: all that was taken is in the backend, and nothing is here.
+    /// It has ended: all accepted data is in the backend, and nothing is left here.
     fn verify(&self, world: &World) {
         assert!(matches!(self.sb.umount(UmountOptions::default()), Err(UmountError::NotMounted)));
         for (nth, words) in (0..).zip(&self.words) {
@@ -327,7 +327,7 @@ impl Volume {
     }
 }
 
-/// The page has this word from its beginning to its end.
+/// Whether the page holds this word from its beginning to its end.
 #[track_caller]
 fn expect_word(bytes: &[u8], word: u64, page: u64, nth: u64) {
     let found = bytes.chunks(8).find(|found| **found != word.to_le_bytes());

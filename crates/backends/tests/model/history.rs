@@ -1,4 +1,4 @@
-//! One history: which operations, in which order, and what is checked after each.
+//! One history: its operations, their order, and the checks after each.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const LENGTH: u64 = 40;
 /// Files stay below this: 24 pages.
 const SIZE_MAX: u64 = 96 << 10;
 
-/// What a seed chooses.
+/// The choices of a seed.
 pub(crate) struct Dice(Random);
 
 impl Dice {
@@ -104,7 +104,7 @@ impl Tally {
     }
 }
 
-/// Runs the history of `seed` and checks it all the way.
+/// Runs the history of `seed`, with checks all the way.
 pub(crate) fn run(seed: u64) -> Tally {
     let mut dice = Dice(Random::new(seed));
     let mut tally = Tally::default();
@@ -172,7 +172,7 @@ fn step(world: &mut World, dice: &mut Dice, tally: &mut Tally) {
         80..=83 => {
             let kind = [ErrorKind::Io, ErrorKind::NoSpace][dice.below(2) as usize];
             let call = ["write", "sync", "sync_volume", "setattr", "read"][dice.below(5) as usize];
-            // A failing cut or read is the caller's to repeat; the others are the engine's.
+            // The caller must repeat a failed truncation or read; the engine repeats the others.
             if !matches!(call, "setattr" | "read") {
                 world.fault(Rule::fail(kind).on(call).next(1 + dice.below(3)));
             }

@@ -1,10 +1,10 @@
-//! Random histories against a plain model: whatever happens, a read returns what was written, and a backend
-//! that crashes has every byte that an fsync has returned 0 for.
+//! Random histories against a plain model. A read always returns the written data, and a backend that crashes has every
+//! byte for which an fsync returned 0.
 //!
-//! A history is a few dozen operations on a few files: writes, appends, cuts, reads, syncs, clock steps,
-//! failing and short and held units, failing commits, death of the process, crash of the machine, a backend
-//! that forgets, unlinks and remounts. Everything runs on one thread with a clock that is moved by hand, so a
-//! history is its seed: `SLACKWATER_SEED=n` runs that one alone, `SLACKWATER_HISTORIES=n` that many.
+//! A history is a few dozen operations on a few files: writes, appends, truncations, reads, syncs, clock steps,
+//! failing, short and held units, failing commits, death of the process, crash of the machine, a backend that forgets,
+//! unlinks and remounts. All of it runs on one thread with a clock that is moved by hand, so a history is its seed.
+//! `SLACKWATER_SEED=n` runs that one alone, `SLACKWATER_HISTORIES=n` that many.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

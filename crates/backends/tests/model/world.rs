@@ -1,4 +1,4 @@
-//! The engine on one side, plain vectors on the other.
+//! The engine beside plain vectors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::history::Dice;
 /// Files of a history.
 pub(crate) const FILES: usize = 3;
 const ARENA_BYTES: u64 = 2 << 20;
-/// As much as may land at once in such an arena.
+/// The most that can land at once in such an arena.
 const LANDING_BYTES: usize = 128 << 10;
 
 thread_local! {
-    /// The arena of the last history, if it came back with every frame free: making one takes longer than
-    /// most histories.
+    /// The arena of the last history, if it came back with every frame free: making one takes longer than most
+    /// histories.
     static SPARE: std::cell::RefCell<Option<Arc<Arena>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// What is known of one file.
+/// The expected state of one file.
 #[derive(Default)]
 struct Model {
-    /// What a read returns.
+    /// The content that a read returns.
     bytes: Vec<u8>,
     /// Every state since the last one that is known to be durable, that one first.
     states: Vec<Vec<u8>>,
-    /// The first state is durable. Before that the file may not even exist after a crash.
+    /// The first state is durable. Before that, the file may not exist after a crash.
     synced: bool,
 }
 
@@ -47,7 +47,7 @@ impl Model {
     }
 }
 
-/// A mounted engine. Taken apart and put together again by deaths and crashes.
+/// A mounted engine, which is taken apart and put together again by deaths and crashes.
 struct Running {
     engine: Engine,
     volume: Arc<SuperBlock>,
@@ -57,7 +57,7 @@ struct Running {
 }
 
 impl Running {
-    /// Nothing is held from here on: what waits for the backend on this one thread would wait for ever.
+    /// Nothing is held from here on: a call that waits for the backend on this one thread would wait for ever.
     fn unhold(&mut self) {
         for rule in self.holds.drain(..) {
             self.faults.remove(rule);
@@ -73,8 +73,8 @@ pub(crate) struct World {
     arena: Option<Arc<Arena>>,
     running: Option<Running>,
     models: Vec<Model>,
-    /// A name or a size has changed since the last volume sync: a backend that forgets those while the
-    /// engine lives is outside the contract.
+    /// A name or a size has changed since the last volume sync. A backend that forgets those while the engine lives is
+    /// outside the contract.
     names_changed: bool,
 }
 
@@ -130,7 +130,7 @@ impl World {
         self.models[nth].bytes.len() as u64
     }
 
-    /// For who repeats one history and wants to see it.
+    /// Prints the operation, for a run of one history.
     pub(crate) fn note(&self, what: impl std::fmt::Debug) {
         if std::env::var_os("SLACKWATER_SEED").is_some() {
             println!("model: {what:?}");
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Whole pages land in frames half of the time, where there are some. A third of the writes is DONTCACHE.
+    /// Whole pages land in frames half of the time, where some are free. A third of the writes is DONTCACHE.
     fn try_write(&mut self, nth: usize, at: u64, bytes: &[u8]) -> Written {
         let dontcache = (at + bytes.len() as u64).is_multiple_of(3);
         let flags = if dontcache { WriteFlags::DONTCACHE } else { WriteFlags::NONE };
@@ -236,7 +236,7 @@ impl World {
         self.names_changed = true;
     }
 
-    /// Walks the file from `offset` on, data by data: whatever is passed by is zeroes.
+    /// Walks the file from `offset` on by its data ranges. Everything between them is zero.
     pub(crate) fn check_seek(&self, nth: usize, offset: u64) {
         let (file, bytes) = (self.file(nth), &self.models[nth].bytes);
         let mut at = offset.min(self.len(nth));
@@ -289,7 +289,7 @@ impl World {
 
     pub(crate) fn sync_volume(&mut self) {
         self.heal();
-        // The first may report what failed before; the second has nothing to report.
+        // The first may report an earlier failure; the second has nothing to report.
         if self.running().volume.sync().is_err() {
             self.running().volume.sync().unwrap();
         }
@@ -316,13 +316,13 @@ impl World {
         self.running().faults.add(rule);
     }
 
-    /// The next units stay under way until [`World::release`], or until something waits for them.
+    /// The next units stay in flight until [`World::release`], or until something waits for them.
     pub(crate) fn hold(&mut self, units: u64) {
         let running = self.running.as_mut().expect("running");
         running.holds.push(running.faults.add(Rule::hold().on("write").next(units)));
     }
 
-    /// Lets held units go, in any order.
+    /// Releases held units, in any order.
     pub(crate) fn release(&mut self, dice: &mut Dice) {
         let mut held = self.running().faults.held();
         while !held.is_empty() {
@@ -337,13 +337,13 @@ impl World {
         running.faults.clear();
     }
 
-    /// kill -9: what the process knew is gone, the arena and the backend are there.
+    /// kill -9: the state of the process is lost, the arena and the backend remain.
     pub(crate) fn process_dies(&mut self) {
         let Running { engine, volume, faults, files, .. } = self.running.take().expect("running");
         let fd = self.arena().try_clone_fd().unwrap();
         drop((volume, files));
         drop(engine);
-        // Held units own what they would write: the dead have to let go of it.
+        // Held units own their data, and the dead process must release it.
         for held in faults.held() {
             faults.fail(held.ticket, ErrorKind::Abandoned);
         }
@@ -355,7 +355,7 @@ impl World {
         self.check_reads();
     }
 
-    /// Power fails: the arena is gone too, the backend has what is durable.
+    /// Power failure: the arena is lost too, and the backend has its durable data.
     pub(crate) fn machine_crashes(&mut self) {
         self.heal();
         drop(self.running.take());
@@ -373,7 +373,7 @@ impl World {
         self.start(engine);
     }
 
-    /// The backend loses what it has not made durable while the engine lives: what it lost is written again.
+    /// The backend loses its unconfirmed data while the engine lives, and the engine writes that data again.
     pub(crate) fn backend_forgets(&mut self) -> bool {
         if self.names_changed {
             return false;
@@ -390,7 +390,7 @@ impl World {
         let root = running.volume.root().unwrap();
         let name = format!("file{nth}");
         running.volume.remove(&root, &name, Removal::File).unwrap();
-        // Open still: it reads and takes writes as before.
+        // The file is still open: it reads and accepts writes as before.
         let file = &running.files[nth];
         let mut got = vec![0; self.models[nth].bytes.len()];
         assert_eq!(file.read_at(0, &mut got).unwrap(), got.len());
@@ -436,8 +436,8 @@ fn volume_share(arena: &Arena) -> u64 {
     u64::from(arena.frames()) * 12 / 100
 }
 
-/// Each byte that survived was there in some state since the last durable one, and so was the size between
-/// the least and the greatest.
+/// Each surviving byte was there in some state since the last durable one, and so was the size between the least and
+/// the greatest.
 fn check_durable(stored: Option<&[u8]>, model: &Model) {
     let Some(stored) = stored else {
         assert!(!model.synced, "a synced file is gone");

@@ -57,7 +57,7 @@ fn p05_written_data_becomes_durable_after_the_commit_interval() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// Dirties so many files one after the other, and says in which order they were and are written.
+/// Dirties this many files one after the other, and returns the order in which they were dirtied and written.
 fn orders(files: u64) -> (Vec<u64>, Vec<u64>) {
     let rig = Rig::by_hand();
     let mut ids = Vec::new();
@@ -71,7 +71,7 @@ fn orders(files: u64) -> (Vec<u64>, Vec<u64>) {
         ids.push(file.inode().id().ino);
         rig.clock.advance(10 * MS);
     }
-    // The first becomes dirty again and stays where it is.
+    // The first becomes dirty again and keeps its position.
     rig.open("f0").write_at(0, &[2; 100]).unwrap();
     rig.disk.faults.add(Rule::hold().on("write"));
     let (mut order, mut age) = (Vec::new(), Duration::ZERO);
@@ -92,14 +92,14 @@ fn p05_the_oldest_is_written_first() {
     assert_eq!(dirtied, written);
 }
 
-/// More files than the backend takes at once: who finds no slot is next, and not behind all the others.
+/// More files than the backend takes at once: a file that finds no slot is next, and does not go behind all the others.
 #[test]
 fn p05_an_inode_that_found_no_slot_keeps_its_place() {
     let (dirtied, written) = orders(20);
     assert_eq!(dirtied, written);
 }
 
-/// What all the others have to hold while one file does not get on.
+/// Checks that all other files make progress while one file does not.
 #[track_caller]
 fn others_arrive(rig: &Rig, what: &str) {
     let mut others: Vec<(String, File)> = Vec::new();
@@ -150,7 +150,7 @@ fn p05_a_hanging_inode_delays_no_other() {
     }
 }
 
-/// It has more units than the backend takes at once, so it must not have all of the slots.
+/// The file has more units than the backend takes at once, so it must not get all of the slots.
 #[test]
 fn p05_a_large_hanging_file_leaves_slots_for_others() {
     let small = Limits { unit_bytes: 64 << 10, ..limits() };

@@ -1,4 +1,4 @@
-//! P6: page data has a fixed place of a fixed size, and no volume takes that of the others.
+//! P6: page data has a fixed place of a fixed size, and no volume uses the frames of the others.
 
 use std::fs::File as OsFile;
 use std::sync::Arc;
@@ -72,14 +72,14 @@ fn p06_the_arena_never_grows() {
 }
 
 #[test]
-fn p06_a_full_share_says_no_room_and_goes_on_with_what_is_freed() {
+fn p06_a_full_share_returns_no_room_and_continues_with_freed_frames() {
     let rig = Rig::by_hand();
     let share = rig.volume.bdi().share_frames();
     let file = rig.create("a");
     let taken = fill(&file, 0);
     assert_eq!(taken / PAGE as u64, share);
     assert_eq!(rig.volume.bdi().pinned_frames(), share);
-    // Pages that are dirty already need no room.
+    // Pages that are already dirty need no frame.
     assert_eq!(try_write(&file, 5, b"rewritten"), Written::Bytes(9));
     assert_eq!(try_write(&file, taken, b"more"), Written::NoFrames);
     let deadline = slackwater::Clock::now(&*rig.clock) + Duration::from_millis(1);
@@ -87,7 +87,7 @@ fn p06_a_full_share_says_no_room_and_goes_on_with_what_is_freed() {
     rig.clock.advance(Duration::from_millis(2));
     let patient = WriteRequest::at(taken).wait(WaitFor::WritebackUntil(deadline));
     assert_eq!(file.write(patient, b"more").unwrap(), Written::NoFrames);
-    // A write that finds room for its beginning says how far it got.
+    // A write whose beginning fits returns how far it got.
     rig.disk.faults.clear();
     rig.disk.faults.release_all();
     rig.engine.step();
@@ -98,7 +98,7 @@ fn p06_a_full_share_says_no_room_and_goes_on_with_what_is_freed() {
 }
 
 #[test]
-fn p06_a_write_larger_than_the_arena_takes_its_time_and_ends() {
+fn p06_a_write_larger_than_the_arena_completes() {
     let rig = Rig::live(Disk::new(), busy());
     let wanted = pattern(4, 25_000_000);
     let (volume, bytes) = (rig.volume.clone(), wanted.clone());
@@ -112,9 +112,9 @@ fn p06_a_write_larger_than_the_arena_takes_its_time_and_ends() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// Each fetch of a part must leave the page it was made for in the cache until that has been copied.
+/// Each read of a part must keep the page it needs in the cache until that page has been copied.
 #[test]
-fn p06_a_read_larger_than_the_arena_takes_its_time_and_ends() {
+fn p06_a_read_larger_than_the_arena_completes() {
     let rig = Rig::live(Disk::new(), busy());
     let wanted = pattern(4, 30_000_000);
     let file = rig.create("a");
@@ -128,9 +128,9 @@ fn p06_a_read_larger_than_the_arena_takes_its_time_and_ends() {
     assert_same(&found, &wanted, "a");
 }
 
-/// As above, with a read of ordinary size in a cache of which others have pinned almost everything.
+/// As above, with a read of ordinary size in a cache that other files have pinned almost entirely.
 #[test]
-fn p06_a_read_ends_with_few_frames_to_go_round() {
+fn p06_a_read_completes_with_few_free_frames() {
     let rig = Rig::with(Disk::new(), by_hand());
     let wanted = pattern(4, 4_000_000);
     let file = rig.create("a");
@@ -216,7 +216,7 @@ fn p06_a_dead_backend_does_not_stop_another_volume() {
         for kind in ["write", "sync_volume", "setattr"] {
             dead_disk.faults.add(rule().on(kind));
         }
-        // Writers that wait for room on the dead one for as long as the test runs.
+        // Writers that wait for frames on the dead volume for as long as the test runs.
         let stuck: Vec<_> = (0..3)
             .map(|nth| {
                 let file = file.clone();
@@ -250,7 +250,7 @@ fn p06_a_dead_backend_does_not_stop_another_volume() {
     }
 }
 
-/// Frames come back from whatever is deleted, cut, rewritten, failed or evicted.
+/// Frames are freed by removals, truncations, rewrites, failures and evictions.
 #[test]
 fn p06_no_frame_is_lost_over_a_long_life() {
     let seed = 4711;
@@ -304,7 +304,7 @@ fn random_start(nth: u64) -> u64 {
 fn p06_a_clean_file_holds_no_record_whatever_its_last_call_was() {
     let rig = Rig::with(Disk::new(), Tunables { commit_interval: Duration::from_millis(100), ..by_hand() });
     let all = rig.engine.arena().free_inodes();
-    // The times are the last to arrive, after the data is durable.
+    // The times arrive last, after the data is durable.
     rig.create("a").write_at(0, b"x").unwrap();
     let hold = rig.disk.faults.add(Rule::hold().on("setattr"));
     rig.advance(Duration::from_secs(40));
@@ -315,7 +315,7 @@ fn p06_a_clean_file_holds_no_record_whatever_its_last_call_was() {
     rig.advance(Duration::from_secs(10));
     assert_eq!(rig.engine.arena().free_inodes(), all, "of a file whose times came last");
 
-    // And of one that was unlinked with them under way.
+    // And of a file that was unlinked while they were in flight.
     rig.create("b").write_at(0, b"x").unwrap();
     let hold = rig.disk.faults.add(Rule::hold().on("setattr"));
     rig.advance(Duration::from_secs(40));

@@ -1,4 +1,4 @@
-//! P1: what fsync, sync and unmount have acknowledged is durable in the backend, with its size.
+//! P1: data that fsync, sync or unmount has acknowledged is durable in the backend, with its size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -113,7 +113,7 @@ fn p01_fsync_covers_what_was_written_before_it_while_others_write() {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                // Every page carries the number of the last write to it.
+                // Every page carries the number of its last write.
                 file.write_at(nth % PAGES * PAGE as u64, &[&nth.to_le_bytes()[..], &[7; 500]].concat()).unwrap();
                 written.store(nth, Ordering::Release);
             }

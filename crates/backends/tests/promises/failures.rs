@@ -34,7 +34,7 @@ fn p02_a_failed_write_back_reaches_every_open_description_once() {
 }
 
 #[test]
-fn p02_an_error_nobody_has_heard_of_waits_for_the_next_description() {
+fn p02_an_unreported_error_waits_for_the_next_description() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     file.write_at(0, b"x").unwrap();
@@ -60,7 +60,7 @@ fn p02_fsync_reports_its_own_attempt_and_succeeds_only_when_the_data_is_durable(
     let rule = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write"));
     for _ in 0..3 {
         assert!(matches!(file.fsync().unwrap_err(), FileError::Backend(error) if error.kind() == ErrorKind::Io));
-        // A description that is opened later learns what this one's attempt meets, and no more.
+        // A description that is opened later reports the result of its own attempt, and no more.
         let late = rig.open("a");
         assert_eq!(late.write_error(), None);
         assert_eq!(late.fsync().unwrap_err().kind(), ErrorKind::Io);
@@ -74,7 +74,7 @@ fn p02_fsync_reports_its_own_attempt_and_succeeds_only_when_the_data_is_durable(
 
 #[test]
 fn p02_the_periodic_flusher_retries_after_backing_off_and_fsync_at_once() {
-    // The flusher looks every 100 ms, so a retry comes that much late at most.
+    // The flusher runs every 100 ms, so a retry comes at most that much late.
     let tunables = Tunables { retry_min: 1000 * MS, dirty_writeback: 100 * MS, ..by_hand() };
     let rig = Rig::with(Disk::new(), tunables);
     let file = rig.create("a");
@@ -83,7 +83,7 @@ fn p02_the_periodic_flusher_retries_after_backing_off_and_fsync_at_once() {
     while rig.disk.faults.strikes(rule) == 0 {
         rig.advance(100 * MS);
     }
-    // 1 s, 2 s, 4 s behind each other.
+    // 1 s, 2 s and 4 s, one after the other.
     for (nth, (early_ms, late_ms)) in (1..).zip([(900, 300), (1600, 500), (3400, 900)]) {
         rig.advance(early_ms * MS);
         assert_eq!(rig.disk.faults.strikes(rule), nth, "too early");
@@ -97,8 +97,8 @@ fn p02_the_periodic_flusher_retries_after_backing_off_and_fsync_at_once() {
     assert_eq!(rig.durable("a").unwrap(), b"kept");
 }
 
-/// The timer of a retry wakes the flusher, which has to work on what is due and not leave it to the next
-/// period; without periods there is no next one.
+/// The timer of a retry wakes the flusher, which must work on the due inodes and not leave them to the next period.
+/// Without periods there is no next one.
 #[test]
 fn p02_a_retry_comes_after_its_back_off_whatever_the_period() {
     for period_ms in [5000, 0] {
@@ -114,7 +114,7 @@ fn p02_a_retry_comes_after_its_back_off_whatever_the_period() {
 }
 
 #[test]
-fn p02_failed_data_arrives_by_itself_when_the_backend_recovers() {
+fn p02_failed_data_is_written_without_a_request_when_the_backend_recovers() {
     let rig = Rig::by_hand();
     let wanted = pattern(9, 70_000);
     let file = rig.create("a");
@@ -132,7 +132,7 @@ fn p02_failed_data_arrives_by_itself_when_the_backend_recovers() {
 }
 
 #[test]
-fn p02_what_a_crash_of_the_backend_lost_is_written_again() {
+fn p02_data_lost_in_a_crash_of_the_backend_is_written_again() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     file.fsync().unwrap();
@@ -140,7 +140,7 @@ fn p02_what_a_crash_of_the_backend_lost_is_written_again() {
     file.write_at(0, &wanted).unwrap();
     rig.flush_without_waiting();
     rig.disk.mem.crash();
-    // Written and not committed by then, or written again by now: fsync may find it either way.
+    // Written and not committed by then, or written again by now: fsync may find either.
     let outcome = file.fsync();
     if outcome.is_ok() {
         assert_same(&rig.durable("a").unwrap(), &wanted, "fsync said so");
@@ -152,7 +152,7 @@ fn p02_what_a_crash_of_the_backend_lost_is_written_again() {
 }
 
 #[test]
-fn p02_a_commit_that_says_lost_makes_its_pages_dirty_again() {
+fn p02_a_commit_that_reports_a_loss_makes_its_pages_dirty_again() {
     let tunables = Tunables { commit_interval: Duration::from_secs(1000), ..by_hand() };
     let rig = Rig::with(Disk::new(), tunables);
     let (first, second) = (rig.create("a"), rig.create("b"));
@@ -169,7 +169,7 @@ fn p02_a_commit_that_says_lost_makes_its_pages_dirty_again() {
     assert!(first.inode().unclean_bytes() >= 100_000);
     first.fsync().unwrap();
     assert_same(&rig.durable("a").unwrap(), &wanted, "a");
-    // The other one's pages are with the volume's commit.
+    // The pages of the other file belong to the volume's commit.
     assert_eq!(rig.volume.sync().unwrap_err().kind(), ErrorKind::Lost);
     rig.volume.sync().or_else(|_| rig.volume.sync()).unwrap();
     assert_same(&rig.durable("b").unwrap(), &wanted, "b");
@@ -219,7 +219,7 @@ fn p02_a_full_backend_delays_data_and_loses_none() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// A unit of three pages of which the backend takes one is neither an error nor done.
+/// If the backend accepts one page of a unit of three, that is neither an error nor complete.
 #[test]
 fn p02_fsync_after_a_short_write_writes_the_rest() {
     for len_bytes in [1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE] {
@@ -251,9 +251,9 @@ fn p02_sync_after_a_short_write_writes_the_rest() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// The unit in flight was the flusher's, and it is its rest that fsync has to write.
+/// The unit in flight was the flusher's, and fsync must write its rest.
 #[test]
-fn p02_fsync_waits_for_the_rest_of_anothers_short_write() {
+fn p02_fsync_waits_for_the_rest_of_a_flushers_short_write() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
     let wanted = pattern(1, 9 * PAGE + 100);
@@ -266,7 +266,7 @@ fn p02_fsync_waits_for_the_rest_of_anothers_short_write() {
     let own = file.clone();
     let fsync = spawn("fsync", move || own.fsync());
     assert!(fsync.is_running_after(20 * MS), "it waits for the unit");
-    // Held whole, taken in part: the layer cuts when the call comes in, so the unit fails instead.
+    // Held whole, accepted in part: the layer splits when the call comes in, so the unit fails instead.
     assert!(rig.disk.faults.fail(held[0].ticket, ErrorKind::Io));
     let outcome = fsync.wait();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Io, "the unit it waited for has failed");
@@ -313,7 +313,7 @@ fn p02_rewriting_a_page_while_its_write_back_fails_keeps_the_newer_bytes() {
 }
 
 #[test]
-fn p02_a_live_engine_brings_everything_over_a_flaky_backend() {
+fn p02_a_live_engine_writes_all_data_back_over_a_flaky_backend() {
     let seed = 0x5eed;
     println!("seed {seed}");
     let rig = Rig::live(
@@ -337,8 +337,8 @@ fn p02_a_live_engine_brings_everything_over_a_flaky_backend() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// An unmount does not give up, and a source that fails gets no more attempts from it than from the flusher: 100 ms,
-/// doubled up to 30 s, are 9 attempts in the first minute of each. Time is the test's own.
+/// An unmount does not give up, and it sends a failing source no more attempts than the flusher does: 100 ms, doubled
+/// up to 30 s, are 9 attempts in the first minute of each. The test moves the time itself.
 #[test]
 fn p02_an_unmount_backs_off_from_a_source_that_fails() {
     let rig = Rig::with(Disk::new(), Tunables::default());

@@ -1,7 +1,7 @@
-//! P9: what a killed process had acknowledged is there for the next one.
+//! P9: data that a killed process had acknowledged is there for the next process.
 //!
-//! A kill is a copy of the arena at a moment of the test's choosing, with the old engine's calls held: none
-//! of them reaches the backend any more. The kill of a real process is in `kill9`.
+//! A kill is a copy of the arena at a moment that the test chooses, while the old engine's calls are held: none of them
+//! reaches the backend any more. `kill9` kills a real process.
 
 use slackwater::backend::{AttrChange, Call, MemBackend, Removal};
 use slackwater::{Engine, ErrorKind, File, MountError, SuperBlock, Timestamp, UmountOptions};
@@ -15,7 +15,7 @@ use crate::rig::{
     snapshot, spawn, within,
 };
 
-/// Kills the rig's process: the engine on what it left, with the volume mounted.
+/// Kills the rig's process. Returns an engine on what it left, with the volume mounted.
 pub(crate) fn kill_and_mount(rig: Rig) -> (Engine, Arc<SuperBlock>, Arc<MemBackend>) {
     let left = snapshot(&rig.engine);
     // From now on the dead process does nothing to the backend.
@@ -87,7 +87,7 @@ fn p09_pages_rewritten_under_write_back_survive_with_the_newer_bytes() {
     assert_same(&mem.durable_file("a").unwrap(), &wanted, "durable");
 }
 
-/// Written back, but the backend's machine fails together with the process: nothing was confirmed yet.
+/// Written back, but the backend's machine fails together with the process before it has confirmed anything.
 #[test]
 fn p09_written_and_uncommitted_pages_survive_a_crash_of_the_backend_as_well() {
     let rig = Rig::by_hand();
@@ -129,9 +129,9 @@ fn p09_a_cut_and_extended_file_survives_with_its_zeroes() {
     }
 }
 
-/// The dirty page beyond the cut is gone, and nothing that is left to write reaches the end.
+/// The dirty page beyond the new end is gone, and nothing that is left to write reaches the end.
 #[test]
-fn p09_a_cut_into_a_hole_that_death_came_before_is_made() {
+fn p09_a_truncation_into_a_hole_that_a_kill_prevented_is_made_later() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
     file.write_at(0, &[7; 2 * PAGE]).unwrap();
@@ -155,7 +155,7 @@ fn p09_a_cut_into_a_hole_that_death_came_before_is_made() {
 }
 
 #[test]
-fn p09_an_unlinked_file_leaves_nothing_and_disturbs_nobody() {
+fn p09_an_unlinked_file_leaves_nothing_and_disturbs_no_other() {
     let rig = Rig::by_hand();
     let (kept, unlinked) = (rig.create("kept"), rig.create("unlinked"));
     for file in [&kept, &unlinked] {
@@ -165,7 +165,7 @@ fn p09_an_unlinked_file_leaves_nothing_and_disturbs_nobody() {
     unlinked.write_at(50_000, &[8; 100_000]).unwrap();
     let left = snapshot(&rig.engine);
     let mem = rig.disk.mem.clone();
-    // The dead process's descriptors go with it.
+    // The dead process's descriptors are closed with it.
     rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
     drop((unlinked, kept, rig));
     let (engine, _) = recover(left);
@@ -221,7 +221,7 @@ fn p09_a_survivor_that_cannot_be_opened_fails_the_mount_and_waits_in_the_arena()
 }
 
 #[test]
-fn p09_what_survives_one_kill_survives_the_next() {
+fn p09_data_that_survives_one_kill_survives_the_next() {
     let seed = 11;
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -278,7 +278,7 @@ fn p09_what_survives_one_kill_survives_the_next() {
     }
 }
 
-/// As a supervisor does it: the engine goes without an unmount, and its arena is opened by its descriptor.
+/// As a supervisor does it: the engine ends without an unmount, and its arena is opened by its descriptor.
 #[test]
 fn p09_an_engine_that_is_dropped_leaves_what_a_killed_one_would() {
     let rig = Rig::by_hand();
@@ -308,7 +308,7 @@ fn p09_volumes_are_taken_over_one_by_one_by_name() {
     assert_eq!(engine.surviving_volumes(), ["third"]);
     unmount_only(&volume);
     assert_eq!(first_mem.durable_file("a").unwrap(), b"rig");
-    // A volume of another name starts empty and takes nothing of it.
+    // A volume of another name starts empty and takes over nothing.
     let other = engine.mount("other", Arc::new(MemBackend::new())).unwrap();
     create(&other, "a").write_at(0, &[1; 5 << 20]).unwrap();
     unmount_only(&other);
@@ -350,13 +350,13 @@ fn p09_over_a_directory_survivors_are_found_by_their_handles() {
     let file = create(&volume, "a");
     file.write_at(0, &wanted).unwrap();
     create(&volume, "gone").write_at(0, &wanted).unwrap();
-    // Renamed and removed behind the back of the cache, while it was dead or alive.
+    // Renamed and removed behind the cache, while the process was dead or alive.
     std::fs::rename(dir.path().join("a"), dir.path().join("renamed")).unwrap();
     std::fs::remove_file(dir.path().join("gone")).unwrap();
     let left = snapshot(&engine);
     let root = volume.root().unwrap();
     drop((file, volume.remove(&root, "nothing", Removal::File).is_err(), root));
-    // What the old engine does while it ends is what a flusher would have done a moment before the kill.
+    // While it ends, the old engine does nothing but what a flusher might have done a moment before the kill.
     drop((volume, engine));
     let (arena, survivors) = Arena::open_fd(left).unwrap();
     let engine = Engine::recover(arena, survivors, Arc::new(SystemClock), slackwater::Tunables::default());

@@ -1,4 +1,4 @@
-//! P12 across a crash: files that somebody else changes or removes before the next mount.
+//! P12 across a crash: files that another program changes or removes before the next mount.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use slackwater_backends::Rule;
 use crate::rig::{PAGE, Rig, assert_same, by_hand, create, open, read_all, recover, remount, snapshot};
 use crate::survival::{kill_and_mount, unmount};
 
-/// After every time of the rigs.
+/// Later than all times of the rigs.
 const LATER_NS: i64 = i64::MAX / 2;
 
-/// Another engine changes what the dead one left on the backend.
+/// Another engine changes files that the dead one left on the backend.
 fn by_others(mem: &Arc<MemBackend>, change: impl FnOnce(&Arc<SuperBlock>)) {
     let arena = Arena::create(&ArenaConfig::memfd(4 << 20)).unwrap();
     let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(LATER_NS))), by_hand());
@@ -22,7 +22,7 @@ fn by_others(mem: &Arc<MemBackend>, change: impl FnOnce(&Arc<SuperBlock>)) {
     volume.umount(UmountOptions::default()).unwrap();
 }
 
-/// The file of `rescued`, and what it holds.
+/// The file of `rescued`, and its content.
 fn rescued_bytes(volume: &Arc<SuperBlock>) -> (RescuedFrom, Vec<u8>) {
     let [rescued] = &volume.rescued()[..] else { panic!("one file: {:?}", volume.rescued()) };
     assert_eq!(volume.status().rescued_files, 1);
@@ -47,7 +47,7 @@ fn killed_with_a_dirty_page(meanwhile: impl FnOnce(&Arc<MemBackend>)) -> (Engine
     (engine, volume, mem)
 }
 
-/// What our page looks like beside holes.
+/// Our page as it looks beside holes.
 fn dirty_page_alone() -> Vec<u8> {
     let mut bytes = vec![0; 3 * PAGE];
     bytes[PAGE..2 * PAGE].fill(8);
@@ -98,7 +98,7 @@ fn p12_a_file_that_was_removed_or_replaced_after_the_crash_leaves_its_dirty_data
 }
 
 #[test]
-fn p12_a_file_that_nobody_changed_after_the_crash_gets_its_data_whatever_was_in_flight() {
+fn p12_a_file_that_was_not_changed_after_the_crash_gets_its_data_whatever_was_in_flight() {
     for held in ["write", "setattr", "sync_volume"] {
         let rig = Rig::by_hand();
         let file = rig.create("a");

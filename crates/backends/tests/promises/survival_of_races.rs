@@ -1,4 +1,4 @@
-//! P9 at the moments between two steps: a kill inside a truncate, a discard, an eviction.
+//! P9 between two steps: a kill inside a truncation, a discard, an eviction.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn sizes(call: &Call) -> bool {
     matches!(call, Call::Setattr { change: AttrChange { size_bytes: Some(_), .. }, .. })
 }
 
-/// The cut was on its way to the backend: the file is as before, or it is cut.
+/// The truncation was in flight: the file is as before, or it is truncated.
 #[test]
 fn p09_a_kill_inside_a_truncate_leaves_the_old_bytes_or_the_cut() {
     for cut in [0, 100, PAGE as u64, 2 * PAGE as u64 + 1] {
@@ -50,8 +50,8 @@ fn p09_a_kill_inside_a_truncate_leaves_the_old_bytes_or_the_cut() {
     }
 }
 
-/// A discarded volume whose units are in flight leaves records behind until they come back; what other
-/// volumes have in the arena must be found nevertheless.
+/// A discarded volume with units in flight leaves records behind until they end. Data of other volumes in the arena
+/// must be found nevertheless.
 #[test]
 fn p09_a_kill_after_a_discard_with_units_in_flight_loses_nothing_of_others() {
     let rig = Rig::by_hand();
@@ -73,7 +73,7 @@ fn p09_a_kill_after_a_discard_with_units_in_flight_loses_nothing_of_others() {
     assert_same(&mem.durable_file("b").unwrap(), &wanted, "other");
 }
 
-/// Snapshots of a live engine with everything going on; threads hold still for the copy, units do not.
+/// Snapshots of a live engine while all operations run. Threads pause for the copy, units do not.
 #[test]
 fn p09_a_live_engine_can_be_killed_between_any_two_writes() {
     const FILES: u64 = 6;
@@ -102,7 +102,7 @@ fn p09_a_live_engine_can_be_killed_between_any_two_writes() {
                 }
             }
         }
-        // Nothing of the backend after this, so that the copy's state and the backend's belong together.
+        // Nothing reaches the backend after this, so that the copy's state and the backend's belong together.
         rig.disk.faults.add(Rule::hold());
         eventually("the engine has nothing more to submit", || {
             let held = rig.disk.faults.held().len();

@@ -1,4 +1,4 @@
-//! P1 and P2 where several syncs of one file overlap: each tells the truth about the data it covers.
+//! P1 and P2 where several syncs of one file overlap: each returns the truth about the data it covers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use slackwater_backends::Rule;
 
 use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, busy, by_hand, eventually, limits, pattern, spawn};
 
-/// For what cannot be seen from outside: a sync that has come to a wait. Too short, and the test proves
-/// less; it does not fail.
+/// For a state that cannot be seen from outside: a sync that has begun to wait. If it is too short, the test proves
+/// less but does not fail.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-/// Two programs share one description. The error of a commit both waited for goes to one of them; the other
-/// must not hear that its data is durable.
+/// Two programs share one description. The error of a commit that both waited for goes to one of them. The other must
+/// not be assured that its data is durable.
 #[test]
-fn p02_fsync_does_not_succeed_because_another_heard_of_the_lost_commit() {
+fn p02_fsync_does_not_succeed_because_another_call_reported_the_lost_commit() {
     let rig = Rig::with(Disk::new(), by_hand());
     let file = Arc::new(rig.create("a"));
     file.fsync().unwrap();
@@ -43,10 +43,10 @@ fn p02_fsync_does_not_succeed_because_another_heard_of_the_lost_commit() {
     assert_same(&rig.durable("a").unwrap(), &wanted, "in the end");
 }
 
-/// The first fsync gives up because a unit of its own failed, while the second one, begun after that
-/// failure, still has a page to write that was under write-back with older bytes.
+/// The first fsync gives up because a unit of its own failed. The second one, begun after that failure, still has a
+/// page to write that was under write-back with older bytes.
 #[test]
-fn p02_a_failing_fsync_does_not_end_the_work_of_another() {
+fn p02_a_failing_fsync_does_not_end_another() {
     const FAR: u64 = 64 * PAGE as u64; // in another leaf of the page tree
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
@@ -75,7 +75,7 @@ fn p02_a_failing_fsync_does_not_end_the_work_of_another() {
     std::thread::sleep(A_WHILE); // the first gives up
     rig.disk.faults.release(again.ticket);
     first.wait().unwrap_err();
-    // One description: the second hears of the error or has nothing to hear of any more.
+    // One description: the second call either returns the error or has nothing left to report.
     if second.wait().is_ok() {
         assert_same(&rig.durable("a").unwrap()[FAR as usize..], &[2; PAGE], "the second fsync said so");
     }
@@ -104,7 +104,7 @@ fn p01_sync_during_an_fsync_of_one_file_covers_that_file() {
     fsync.wait().unwrap();
 }
 
-/// Whoever gets a 0, on whatever description, finds his bytes durable at that moment.
+/// A caller whose fsync returns 0, on any description, finds its bytes durable at that moment.
 #[test]
 fn p02_many_syncs_over_a_flaky_backend_never_lie() {
     const THREADS: u64 = 4;

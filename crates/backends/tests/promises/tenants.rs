@@ -7,7 +7,7 @@ use slackwater_backends::Rule;
 use crate::rig::{Disk, PAGE, Rig, by_hand, limits};
 
 #[test]
-fn p08_tenants_of_a_volume_share_its_slots_whoever_came_first() {
+fn p08_tenants_of_a_volume_share_its_slots_in_any_order_of_arrival() {
     let disk = Disk::with_limits(Limits { unit_bytes: 4 * PAGE_BYTES as u32, ..limits() });
     let rig = Rig::with(disk, Tunables { dirty_background_percent: 1, ..by_hand() });
     rig.disk.faults.add(Rule::hold().on("write"));

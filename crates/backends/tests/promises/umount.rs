@@ -1,4 +1,4 @@
-//! P3: unmount succeeds with everything in the backend, or changes nothing.
+//! P3: an unmount succeeds with all data in the backend, or changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,7 +178,7 @@ fn p03_a_failing_backend_keeps_the_volume_mounted_and_names_the_cause() {
     assert_same(&mem.durable_file("a").unwrap()[8..], &wanted[8..], "kept");
 }
 
-/// What is under a mounted directory can be unmounted in turn.
+/// The directory below a mount can be unmounted in turn.
 #[test]
 fn p03_the_backend_is_closed_when_unmount_returns() {
     for options in [UmountOptions::default(), discard()] {
@@ -198,10 +198,10 @@ fn p03_the_backend_is_closed_when_unmount_returns() {
     }
 }
 
-/// Whoever lets go of a volume last closes its backend, which may take locks and time: a flusher holds none
-/// of its own by then.
+/// The last user of a volume closes its backend, which may take locks and time: a flusher holds no lock of its own by
+/// then.
 #[test]
-fn p03_a_flusher_may_be_the_last_to_let_go_of_a_backend() {
+fn p03_a_flusher_may_be_the_last_user_of_a_backend() {
     count_engine_panics();
     let rig = Rig::live(Disk::new(), busy());
     for round in 0..500 {

@@ -13,7 +13,7 @@ use crate::rig::{
 };
 
 const DEADLINE: Duration = Duration::from_millis(200);
-/// What a slow machine may add.
+/// Allowance for a slow machine.
 const SLACK: Duration = Duration::from_secs(5);
 
 #[track_caller]
@@ -93,7 +93,7 @@ fn p03_other_volumes_work_and_unmount_while_one_hangs() {
     assert_same(&rig.durable("a").unwrap(), &pattern(1, 2_000_000), "rig");
 }
 
-/// Dirty pages of a file without a name need not go anywhere; but one of its units is on its way.
+/// Dirty pages of a file without a name need not be written, but one of its units is in flight.
 #[test]
 fn p03_the_deadline_holds_with_a_unit_of_an_unlinked_file_in_flight() {
     let rig = Rig::live(Disk::new(), busy());
@@ -112,7 +112,7 @@ fn p03_the_deadline_holds_with_a_unit_of_an_unlinked_file_in_flight() {
     assert_idle(&rig.engine, &rig.volume);
 }
 
-/// One page a unit, so that the reader has its own and goes on, and the next ones are still being read.
+/// One page per unit, so that the reader gets its own page and continues while the next ones are still being read.
 #[test]
 fn p03_the_deadline_holds_with_a_read_ahead_in_flight() {
     let rig = Rig::live(Disk::with_limits(Limits { unit_bytes: PAGE as u32, ..limits() }), busy());
@@ -136,7 +136,7 @@ fn p03_the_deadline_holds_with_a_read_ahead_in_flight() {
     assert_idle(&rig.engine, &volume);
 }
 
-/// The flush succeeds, and meanwhile somebody opened a file and hangs in a truncate when writes are frozen.
+/// The flush succeeds. Meanwhile a program opened a file, and hangs in a truncation when writes are frozen.
 #[test]
 fn p03_the_deadline_holds_against_a_truncate_that_hangs() {
     let rig = Rig::live(Disk::new(), busy());

@@ -1,8 +1,8 @@
-//! An engine over a memory backend with faults on command, and what its tests share.
+//! An engine over a memory backend with injected faults, and functions that its tests share.
 //!
-//! Most tests drive the engine by hand: a clock that stands still, no flusher threads, [`Engine::step`].
-//! Calls are held by the fault layer, so that "in flight" is a state a test can stay in. What may hang is
-//! run by [`spawn`] or [`within`], which fail a test instead of hanging it.
+//! Most tests drive the engine by hand: a clock that stands still, no flusher threads, [`Engine::step`]. The fault
+//! layer holds calls, so that "in flight" is a state a test can stay in. [`spawn`] or [`within`] run a call that may
+//! hang, and fail the test instead of hanging it.
 
 pub(crate) mod stacks;
 pub(crate) mod sys;
@@ -24,7 +24,7 @@ use slackwater::{
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_backends::{Fault, FaultControl, Random, SystemClock};
 
-/// Far beyond what anything here takes.
+/// Far beyond the duration of anything here.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const PAGE: usize = PAGE_BYTES as usize;
@@ -48,14 +48,14 @@ impl Disk {
         Self::over(Arc::new(MemBackend::with_limits(limits)))
     }
 
-    /// Another layer around the same memory: what a restarted process would see.
+    /// Another layer around the same memory, as a restarted process would see it.
     pub(crate) fn over(mem: Arc<MemBackend>) -> Self {
         let (backend, faults) = Fault::new(mem.clone());
         Self { mem, faults, backend: Arc::new(backend) }
     }
 }
 
-/// Those of [`MemBackend::new`].
+/// The tunables of [`MemBackend::new`].
 pub(crate) fn limits() -> Limits {
     Limits { max_file_bytes: 1 << 44, unit_bytes: MAX_UNIT_BYTES, units_in_flight: 8, device: None, reopens: true }
 }
@@ -63,7 +63,7 @@ pub(crate) fn limits() -> Limits {
 /// An engine with one volume.
 pub(crate) struct Rig {
     pub(crate) engine: Engine,
-    /// Stands still, and unused by an engine that is live.
+    /// Stands still, and is not used by a live engine.
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) disk: Disk,
     pub(crate) volume: Arc<SuperBlock>,
@@ -133,7 +133,7 @@ impl Rig {
         self.volume.remove(&root, name, Removal::File).unwrap();
     }
 
-    /// Moves time on in small steps and runs what is due.
+    /// Moves time on in small steps and runs all due work.
     pub(crate) fn advance(&self, by: Duration) {
         let step = Duration::from_millis(100);
         let mut at = Duration::ZERO;
@@ -144,7 +144,7 @@ impl Rig {
         }
     }
 
-    /// Submits everything that is dirty, as a shortage would, without waiting for any of it.
+    /// Submits all dirty data, as a shortage would, without waiting for it.
     pub(crate) fn flush_without_waiting(&self) {
         let tunables = Tunables::default();
         self.advance(tunables.dirty_expire + 2 * tunables.dirty_writeback);
@@ -158,7 +158,7 @@ impl Rig {
         self.disk.mem.volatile_file(name)
     }
 
-    /// Nothing is pinned, nothing is left, and every frame and record has come back.
+    /// Nothing is pinned, nothing is left, and every frame and record has been returned.
     #[track_caller]
     pub(crate) fn unmount_and_find_nothing_left(self) {
         self.volume.umount(UmountOptions::default()).unwrap();
@@ -179,7 +179,7 @@ pub(crate) fn assert_idle(engine: &Engine, volume: &Arc<SuperBlock>) {
 
 static ENGINE_PANICS: AtomicU32 = AtomicU32::new(0);
 
-/// Has panics of threads counted that no test waits for: flushers and workers, of any engine of this process.
+/// Starts counting panics of threads that no test waits for: flushers and workers, of any engine of this process.
 pub(crate) fn count_engine_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -213,11 +213,11 @@ pub(crate) fn open(volume: &Arc<SuperBlock>, name: &str) -> File {
     File::open(&volume.walk(name).unwrap()).unwrap()
 }
 
-/// All bytes of a file, and a look beyond its end.
+/// All bytes of a file, with a check beyond its end.
 pub(crate) fn read_all(file: &File) -> Vec<u8> {
     let mut bytes = vec![0xee; file.inode().size_bytes() as usize + 10];
     let mut read = 0;
-    // An answer that is short of a part is the last one.
+    // A short answer is the last one.
     for part in bytes.chunks_mut(100_000) {
         read += file.read_at(read as u64, part).unwrap();
     }
@@ -255,7 +255,7 @@ pub(crate) fn try_write(file: &File, at: u64, bytes: &[u8]) -> Written {
     file.write(WriteRequest::at(at).wait(WaitFor::Backend), bytes).unwrap()
 }
 
-/// Fills the volume's share of the arena with pages of `file`, and returns how many bytes went in.
+/// Fills the volume's share of the arena with pages of `file`, and returns the number of bytes written.
 pub(crate) fn fill(file: &File, from: u64) -> u64 {
     let chunk = pattern(7, 16 * PAGE);
     let mut at = from;
@@ -265,7 +265,7 @@ pub(crate) fn fill(file: &File, from: u64) -> u64 {
     at - from
 }
 
-/// Something that runs on a thread of its own.
+/// A function that runs on a thread of its own.
 pub(crate) struct Running<T> {
     what: &'static str,
     result: mpsc::Receiver<T>,
@@ -286,7 +286,7 @@ impl<T> Running<T> {
         }
     }
 
-    /// Whether it has not ended after `time`: for what must not end, so a slow machine cannot fail it.
+    /// Whether it is still running after `time`. It must not end, so a slow machine cannot fail the test.
     pub(crate) fn is_running_after(&self, time: Duration) -> bool {
         matches!(self.result.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout))
     }
@@ -298,19 +298,19 @@ pub(crate) fn spawn<T: Send + 'static>(what: &'static str, run: impl FnOnce() ->
     Running { what, result }
 }
 
-/// Runs what might hang.
+/// Runs a call that might hang.
 #[track_caller]
 pub(crate) fn within<T: Send + 'static>(what: &'static str, run: impl FnOnce() -> T + Send + 'static) -> T {
     spawn(what, run).wait()
 }
 
-/// Waits for something that other threads bring about.
+/// Waits until other threads make the condition true.
 #[track_caller]
 pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
     eventually_is(what, &true, is_so);
 }
 
-/// Waits until other threads have brought something to `wanted`.
+/// Waits until other threads have changed a value to `wanted`.
 #[track_caller]
 pub(crate) fn eventually_is<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, mut find: impl FnMut() -> T) {
     let deadline = Instant::now() + PATIENCE;
@@ -327,7 +327,7 @@ pub(crate) fn eventually_is<T: PartialEq + std::fmt::Debug>(what: &str, wanted: 
     }
 }
 
-/// What a process that is killed now would leave: a copy of the arena, at this instant if nobody writes.
+/// The state that a process killed now would leave: a copy of the arena, consistent if no thread writes.
 pub(crate) fn snapshot(engine: &Engine) -> OwnedFd {
     let from = OsFile::from(engine.arena().try_clone_fd().unwrap());
     let to = OsFile::from(memfd_create("snapshot", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
@@ -344,7 +344,7 @@ pub(crate) fn snapshot(engine: &Engine) -> OwnedFd {
     to.into()
 }
 
-/// An engine on what a killed one left.
+/// An engine on the arena of a killed one.
 pub(crate) fn recover(left: OwnedFd) -> (Engine, Arc<ManualClock>) {
     let (arena, survivors): (Arc<Arena>, Survivors) = Arena::open_fd(left).unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp(2_000_000_000)));
@@ -352,7 +352,7 @@ pub(crate) fn recover(left: OwnedFd) -> (Engine, Arc<ManualClock>) {
     (Engine::recover(arena, survivors, shared, by_hand()), clock)
 }
 
-/// Mounts what survived, with the backend as it is and no fault in front of it.
+/// Mounts the surviving volume, with the backend as it is and no fault in front of it.
 pub(crate) fn remount(engine: &Engine, mem: &Arc<MemBackend>) -> Result<Arc<SuperBlock>, MountError> {
     engine.mount("rig", mem.clone())
 }

@@ -1,9 +1,9 @@
-//! Where every thread of the process is: what a test says that has waited in vain.
+//! Where every thread of the process is: printed by a test that has waited in vain.
 //!
-//! First what each waits for in the kernel, before anything disturbs it: a futex whose word is not what the thread expects
-//! is one that was never woken. Then each is sent a signal and writes its own stack. That allocates, which a signal handler
-//! must not: a thread that is interrupted inside the allocator stays there. It is passed over after a second; the test has
-//! failed anyway.
+//! First come the system calls that the threads wait in, before anything disturbs them: a futex whose word is not the
+//! expected value is one that was never woken. Then each thread is sent a signal and writes its own stack. That
+//! allocates, which a signal handler must not do: a thread that is interrupted inside the allocator hangs there. It is
+//! skipped after a second; the test has failed anyway.
 
 use std::backtrace::Backtrace;
 use std::ffi::c_int;
@@ -23,7 +23,7 @@ extern "C" fn write_own(_: c_int) {
     WRITTEN.fetch_add(1, Ordering::SeqCst);
 }
 
-/// What a thread does in the kernel, as `/proc/PID/syscall` says it.
+/// The system call of a thread, as `/proc/PID/syscall` shows it.
 fn in_kernel(thread: Tid) -> String {
     let read = |file| fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).unwrap_or_default();
     let call = read("syscall");
@@ -36,7 +36,7 @@ fn threads() -> impl Iterator<Item = Tid> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
 }
 
-/// Writes what all threads but the caller do to standard error.
+/// Writes the state of all threads but the caller to standard error.
 pub(crate) fn write_all() {
     for thread in threads() {
         let _ = writeln!(std::io::stderr(), "{}", in_kernel(thread));

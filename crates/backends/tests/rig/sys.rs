@@ -1,4 +1,4 @@
-//! What a test asks of the C library and the kernel about its own process.
+//! Calls of the C library and the kernel that a test makes about its own process.
 #![allow(unsafe_code, reason = "the C library's calls on signals and on its allocator")]
 
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ pub(crate) fn own_tid() -> Tid {
     unsafe { libc::gettid() }
 }
 
-/// Has `handler` run by whichever thread of the process is sent SIGUSR1.
+/// Installs `handler` for SIGUSR1, to be run by whichever thread of the process receives it.
 pub(crate) fn handle_sigusr1(handler: extern "C" fn(c_int)) {
     // SAFETY: the handler is of the type that `signal` wants; nothing else here uses the signal.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
@@ -25,7 +25,7 @@ pub(crate) fn send_sigusr1(thread: Tid) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) == 0 }
 }
 
-/// The value of the futex that a thread waits for, if `syscall` says so: its line in `/proc/self/task/TID`.
+/// The value of the futex that a thread waits for, if `syscall`, its line in `/proc/self/task/TID`, names one.
 pub(crate) fn futex_word(syscall: &str) -> Option<u32> {
     let arguments = syscall.strip_prefix(&format!("{} 0x", libc::SYS_futex))?;
     let address = usize::from_str_radix(arguments.split(' ').next()?, 16).ok()?;
@@ -34,7 +34,7 @@ pub(crate) fn futex_word(syscall: &str) -> Option<u32> {
     Some(unsafe { &*word }.load(Ordering::SeqCst))
 }
 
-/// The allocator gives back what it does not need.
+/// Makes the allocator return free memory to the system.
 pub(crate) fn trim_heap() {
     // SAFETY: it has no preconditions.
     unsafe { libc::malloc_trim(0) };

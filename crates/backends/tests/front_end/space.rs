@@ -1,4 +1,4 @@
-//! A backend that is full says so when something is written, and not at a flush that nobody waits for.
+//! A full backend is reported when a program writes, and not by a flush that no program waits for.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::rig::{
     Disk, PAGE, Rig, busy, by_hand, create, eventually, limits, pattern, recover, remount, snapshot, spawn, try_write,
 };
 
-/// Pages that files can have; the root directory takes one more.
+/// Pages that files can use; the root directory takes one more.
 const PAGES: u64 = 600;
 
 fn disk() -> Disk {
@@ -18,14 +18,14 @@ fn disk() -> Disk {
 }
 
 fn rig() -> Rig {
-    // Nothing is flushed but what a test flushes, and the share is not in the way.
+    // Only the test flushes, and the share is large enough.
     Rig::with(
         disk(),
         Tunables { dirty_background_percent: 99, dirty_percent: 100, volume_share_percent: 100, ..by_hand() },
     )
 }
 
-/// Appends until it is refused; returns the bytes that were taken, and the refusal.
+/// Appends until a write is refused. Returns the accepted bytes and the refusal.
 fn append_all(file: &File) -> (u64, Written) {
     let chunk = pattern(3, 16 * PAGE);
     let mut taken = 0;
@@ -42,7 +42,7 @@ fn available_pages(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn p11_what_is_dirty_uses_up_the_space_and_what_was_taken_arrives() {
+fn p11_dirty_data_uses_up_the_space_and_accepted_data_arrives() {
     let rig = rig();
     let file = rig.create("a");
     assert_eq!(available_pages(&rig), PAGES);
@@ -58,7 +58,7 @@ fn p11_what_is_dirty_uses_up_the_space_and_what_was_taken_arrives() {
 }
 
 #[test]
-fn p11_a_full_volume_takes_overwrites_removals_and_cuts() {
+fn p11_a_full_volume_accepts_overwrites_removals_and_truncations() {
     let rig = rig();
     let (kept, gone) = (rig.create("kept"), rig.create("gone"));
     gone.write_at(0, &[1; 100 * PAGE]).unwrap();
@@ -82,14 +82,14 @@ fn p11_a_full_volume_takes_overwrites_removals_and_cuts() {
 }
 
 #[test]
-fn bytes_in_units_that_are_on_their_way_count_once() {
+fn bytes_in_units_in_flight_count_once() {
     let rig = rig();
     let (first, second) = (rig.create("a"), rig.create("b"));
     first.write_at(0, &[1; 300 * PAGE]).unwrap();
     rig.disk.faults.add(Rule::hold().on("write"));
     rig.flush_without_waiting();
-    assert!(!rig.disk.faults.held().is_empty(), "units are on their way");
-    let _ = rig.volume.statfs().unwrap(); // asked for while nobody can tell what it includes
+    assert!(!rig.disk.faults.held().is_empty(), "units are in flight");
+    let _ = rig.volume.statfs().unwrap(); // while it is unknown whether it includes them
     let (taken, refusal) = append_all(&second);
     assert!(taken <= (PAGES - 300) * PAGE as u64);
     assert_ne!(refusal, Written::Bytes(0));
@@ -127,7 +127,7 @@ fn p11_writers_and_flushers_together_use_all_of_it_and_no_more() {
 }
 
 #[test]
-fn who_must_not_wait_is_not_told_that_it_is_full_before_the_backend_was_asked() {
+fn a_write_that_must_not_wait_is_not_refused_before_the_backend_was_asked() {
     let rig = rig();
     let file = rig.create("a");
     let _ = append_all(&file);
@@ -139,7 +139,7 @@ fn who_must_not_wait_is_not_told_that_it_is_full_before_the_backend_was_asked() 
 }
 
 #[test]
-fn pages_of_a_mapping_are_taken_whatever_is_left() {
+fn pages_of_a_mapping_are_accepted_without_space() {
     let rig = rig();
     let file = rig.create("a");
     let _ = append_all(&file);
@@ -151,11 +151,11 @@ fn pages_of_a_mapping_are_taken_whatever_is_left() {
 }
 
 #[test]
-fn space_that_somebody_else_takes_is_noticed() {
+fn space_used_by_other_programs_is_noticed() {
     let rig = rig();
     let file = rig.create("a");
     file.write_at(0, b"x").unwrap();
-    // Straight to the memory below: what another volume of the same disk does.
+    // Straight to the memory below, as another volume on the same disk would.
     let other = rig.engine.mount("other", rig.disk.mem.clone()).unwrap();
     let ballast = create(&other, "ballast");
     ballast.fallocate(FallocateMode::Allocate, 0, 500 * PAGE as u64).unwrap();
@@ -198,7 +198,7 @@ fn bytes_that_survived_their_process_count() {
     drop(engine);
 }
 
-/// The file is extended to where it was cut, over a page that has still to be written.
+/// The file is extended again to the point where it was cut, over a page that is still to be written.
 #[test]
 fn p11_a_page_before_a_cut_that_recovery_makes_keeps_its_space() {
     let rig = rig();
@@ -232,7 +232,7 @@ fn make_directories(rig: &Rig) -> (u64, FileError) {
     panic!("more directories than pages")
 }
 
-/// What was accepted is written back before names take the last of the space.
+/// Accepted data is written back before new names take the last of the space.
 #[test]
 fn p11_names_leave_accepted_bytes_their_space() {
     let rig = rig();
@@ -247,7 +247,7 @@ fn p11_names_leave_accepted_bytes_their_space() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// Where accepted bytes cannot be written back, they keep their space, and names are refused.
+/// While accepted bytes cannot be written back they keep their space, and new names are refused.
 #[test]
 fn p11_names_are_refused_where_accepted_bytes_cannot_be_written_back() {
     let rig = rig();

@@ -1,4 +1,5 @@
-//! Files that nothing but an open node leads to: each tenant may have some open, and none takes them from another.
+//! Files that only an open node leads to. Each tenant may hold some of them open, and none uses up the share of
+//! another.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use slackwater_backends::{Fault, Rule};
 
 use crate::rig::{Disk, Rig, by_hand, limits, read_all, try_write};
 
-/// All that may be held; one tenant alone may hold a half.
+/// Held nodes of all tenants together; one tenant alone may hold half of them.
 const HELD: u32 = 8;
 const CREATOR: Creator = Creator { uid: 0, gid: 0, umask: 0 };
 
-/// A backend that says how much room it has.
+/// A backend that reports how many more nodes it can open.
 struct Narrow {
     inner: Arc<MemBackend>,
     room: Arc<Mutex<NodeRoom>>,
@@ -33,7 +34,7 @@ impl Backend for Narrow {
     }
 }
 
-/// A volume where few nodes may be held, and the room that its backend says it has.
+/// A volume on which few nodes may be held, and the number that its backend reports.
 fn narrow(limits: Limits) -> (Rig, Arc<Mutex<NodeRoom>>) {
     narrow_with(limits, 0)
 }
@@ -50,7 +51,7 @@ fn make(rig: &Rig, name: &str) -> InodeRef {
     rig.volume.make(&rig.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
 }
 
-/// A file with a text that is durable and not cached, open for `tenant`.
+/// A file whose text is durable and not cached, open for `tenant`.
 fn open_for(rig: &Rig, tenant: &Arc<Memcg>, name: &str) -> File {
     let file = File::open_for(&make(rig, name), tenant).unwrap();
     file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), name.as_bytes()).unwrap();
@@ -82,7 +83,7 @@ fn p14_a_tenant_with_too_many_nameless_files_open_is_refused_and_no_other() {
     let own = File::open_for(&made, &other).unwrap();
     own.write_at(0, b"own").unwrap();
 
-    // Names of files that it does not have open are its to remove, and the others do what they like.
+    // The tenant may still remove names of files that it does not have open, and other tenants are not limited.
     assert_eq!(remove(&rig, &hog, "new"), Ok(()));
     let file = open_for(&rig, &other, "other");
     assert_eq!(remove(&rig, &other, "other"), Ok(()));
@@ -91,7 +92,7 @@ fn p14_a_tenant_with_too_many_nameless_files_open_is_refused_and_no_other() {
     }
     assert_eq!((read_all(&file), read_all(&own)), (b"other".to_vec(), b"own".to_vec()));
 
-    // What it closes is given back; of what is left the others have two by now.
+    // A closed file is given back. Of the number that is left, the others use two by now.
     drop(files.drain(..2));
     assert_eq!(remove(&rig, &hog, "hog4"), Ok(()));
     assert_eq!(remove(&rig, &hog, "hog5"), refused);
@@ -99,10 +100,10 @@ fn p14_a_tenant_with_too_many_nameless_files_open_is_refused_and_no_other() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// Others remove what a tenant has open: never refused. They may hold it for the tenant; if nobody may it is gone once nodes are
-/// short, for who has it open alone.
+/// Other tenants remove files that a tenant has open. The removal is never refused. The files may be held for the
+/// tenant. If none can be held, a file is lost to its user once nodes are short.
 #[test]
-fn p14_nobody_is_kept_from_removing_what_others_have_open() {
+fn p14_files_that_others_have_open_can_always_be_removed() {
     let (rig, room) = narrow(limits());
     let [hog, other] = ["hog", "other"].map(|name| rig.engine.memcg_create(name, None, None));
     let names: Vec<_> = (0..9).map(|nth| format!("hog{nth}")).collect();
@@ -111,7 +112,7 @@ fn p14_nobody_is_kept_from_removing_what_others_have_open() {
         assert_eq!(remove(&rig, &other, name), Ok(()));
     }
     *room.lock().unwrap() = NodeRoom::Short;
-    // Who makes files has others let go, beyond the few that any volume keeps.
+    // Creating files evicts others, beyond the few that any volume keeps.
     let more: Vec<_> = (0..40).map(|nth| make(&rig, &format!("more{nth}"))).collect();
     let read = |file: &File| {
         let mut bytes = vec![0; 10];
@@ -129,7 +130,8 @@ fn p14_nobody_is_kept_from_removing_what_others_have_open() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// One tenant opened a file first, and another has it open when it loses its name: it counts for that one.
+/// One tenant opened a file first, and another has it open when it loses its last name: the file counts for the second
+/// one.
 #[test]
 fn p14_a_nameless_file_counts_for_a_tenant_that_has_it_open() {
     let (rig, _) = narrow(limits());
@@ -161,7 +163,7 @@ fn p14_a_nameless_file_counts_for_a_tenant_that_has_it_open() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// On a backend that may not find nodes again each open file has to be held.
+/// On a backend that cannot find nodes again, each open file has to be held.
 #[test]
 fn p14_a_tenant_has_a_bound_of_open_files_where_nodes_are_not_opened_again() {
     let (rig, _) = narrow(Limits { reopens: false, ..limits() });
@@ -170,7 +172,7 @@ fn p14_a_tenant_has_a_bound_of_open_files_where_nodes_are_not_opened_again() {
     let opened: Vec<_> = inodes.iter().map(|inode| File::open_for(inode, &hog)).collect();
     let refused: Vec<_> = opened.iter().map(|file| file.as_ref().err().map(slackwater::FileError::kind)).collect();
     assert_eq!(refused, [None, None, None, None, Some(ErrorKind::TooManyOpen)]);
-    // One that is open can be opened again, by anybody.
+    // A file that is open can be opened again, by any tenant.
     let again: Vec<_> = (0..20).map(|_| File::open_for(&inodes[0], &hog).unwrap()).collect();
     let others = [File::open_for(&inodes[4], &other).unwrap(), File::open_for(&inodes[4], &hog).unwrap()];
     drop((opened, again, others, inodes));
@@ -180,10 +182,10 @@ fn p14_a_tenant_has_a_bound_of_open_files_where_nodes_are_not_opened_again() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// All nodes are open when their backend gets short of room, as it does when reads and writes open descriptors of their own: each use
-/// of a node lets some of the others go, until only those are left that any volume keeps.
+/// All nodes are open when the backend runs short of descriptors, as it does when reads and writes need descriptors of
+/// their own. Each use of a node closes some of the others, until only the few remain that any volume keeps.
 #[test]
-fn p14_each_use_of_a_node_lets_others_go_while_nodes_are_short() {
+fn p14_each_use_of_a_node_closes_others_while_nodes_are_short() {
     let (rig, room) = narrow_with(limits(), 1000);
     let files: Vec<_> = (0..100).map(|nth| rig.create(&format!("f{nth}"))).collect();
     let count_open = || {
@@ -204,7 +206,7 @@ fn p14_each_use_of_a_node_lets_others_go_while_nodes_are_short() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// All volumes together have few files dirty, each gets some, and everything is written.
+/// All volumes together may have few files dirty. Each gets some, and all data is written.
 #[test]
 fn p14_no_volume_keeps_others_from_having_files_dirty() {
     let tunables = Tunables { pinned_nodes_of_all: 20, ..by_hand() };
@@ -226,7 +228,8 @@ fn p14_no_volume_keeps_others_from_having_files_dirty() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// While a backend has hardly any room few files are dirty at a time, and writers of others wait until those are durable.
+/// While the backend has almost no free descriptors, few files are dirty at a time, and writers of others wait until
+/// those are durable.
 #[test]
 fn p14_few_files_are_dirty_while_nodes_are_scarce() {
     let (rig, room) = narrow(limits());

@@ -1,5 +1,5 @@
-//! What a front door asks of the engine: a program's view of space, attributes, holes and other people's changes,
-//! and a way to leave that ends well.
+//! The interface for a front end: space, attributes, holes and foreign changes as programs see them, and an orderly
+//! unmount.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -17,7 +17,7 @@ fn mode(mode: u32) -> AttrChange {
 }
 
 #[test]
-fn a_node_belongs_to_who_made_it() {
+fn a_node_belongs_to_its_creator() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
     let dir = rig.volume.make_as(&root, "d", NewNode::Directory, 0o777, SOMEBODY).unwrap();
@@ -54,7 +54,7 @@ fn a_directory_shows_the_names_that_were_just_made_and_removed() {
 }
 
 #[test]
-fn a_nameless_file_that_nobody_names_is_gone_with_its_last_user() {
+fn a_file_that_never_gets_a_name_is_freed_with_its_last_user() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
     let file = File::open(&rig.volume.make_tmpfile(&root, 0o600, SOMEBODY).unwrap()).unwrap();
@@ -79,7 +79,7 @@ fn size_and_times_are_those_of_the_cache_while_it_is_dirty_and_the_same_afterwar
     assert_eq!(clean.ctime, dirty.ctime, "a flush is no change");
 }
 
-/// git takes a file whose ctime has moved for one that somebody has changed.
+/// git treats a file whose ctime has changed as modified.
 #[test]
 fn a_flush_moves_no_ctime_and_a_change_of_the_mode_does() {
     let rig = Rig::by_hand();
@@ -101,7 +101,7 @@ fn a_flush_moves_no_ctime_and_a_change_of_the_mode_does() {
         ctime() > made
     });
     drop(file);
-    // Driven by hand it gives up while the directory's threads are still at it.
+    // An engine driven by hand may give up while the directory's threads still work.
     eventually("it is unmounted", || volume.umount(UmountOptions::default()).is_ok());
 }
 
@@ -147,9 +147,9 @@ fn setuid_is_cleared_behind_a_flush_that_keeps_it() {
     assert_eq!(volume.walk("a").unwrap().attr().mode & 0o7777, 0o755);
 }
 
-/// The bytes may be in the backend or in the arena when the process dies: never under the old mode.
+/// When the process dies, the bytes may be in the backend or in the arena, but never under the old mode.
 #[test]
-fn setuid_is_gone_from_the_backend_before_the_bytes_are_taken() {
+fn setuid_is_cleared_in_the_backend_before_the_bytes_are_accepted() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     rig.volume.setattr(file.inode(), mode(0o4757)).unwrap();
@@ -174,7 +174,7 @@ fn a_change_of_owner_clears_setuid() {
 }
 
 #[test]
-fn a_removal_is_one_call_and_tells_how_many_names_are_left() {
+fn a_removal_is_one_call_and_returns_the_number_of_names_left() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
     let file = rig.create("a");
@@ -190,7 +190,7 @@ fn a_removal_is_one_call_and_tells_how_many_names_are_left() {
 }
 
 #[test]
-fn who_replaces_a_file_finds_the_new_bytes_in_the_backend() {
+fn a_rename_over_a_file_writes_the_new_bytes_back_first() {
     let rig = Rig::by_hand();
     let root = rig.volume.root().unwrap();
     let old = rig.create("a");
@@ -202,7 +202,7 @@ fn who_replaces_a_file_finds_the_new_bytes_in_the_backend() {
     assert_eq!(old.inode().attr().nlink, 0);
     assert_eq!(read_all(&old), b"old");
 
-    // If the bytes cannot be written the name stays what it was.
+    // If the bytes cannot be written, the name keeps its old file.
     let third = rig.create("a.third");
     third.write_at(0, b"third").unwrap();
     rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write"));
@@ -225,7 +225,7 @@ fn attributes_by_name() {
     assert_eq!(volume.getxattr(inode, "user.a").unwrap_err().kind(), ErrorKind::NoData);
 }
 
-/// The kernel takes capabilities from a file at any write, and a flush is one.
+/// The kernel removes capabilities from a file at any write, and a flush is a write.
 #[test]
 fn capabilities_set_on_a_dirty_file_are_there_when_it_is_clean() {
     const NAME: &str = "security.capability";
@@ -233,7 +233,7 @@ fn capabilities_set_on_a_dirty_file_are_there_when_it_is_clean() {
     let mut capabilities = [0; 20];
     capabilities[..8].copy_from_slice(&[0, 0, 0, 2, 0, 4, 0, 0]);
     let dir = TempDir::new("capabilities");
-    // A directory answers on threads of its own: an engine driven by hand would not wait for them at the unmount.
+    // A directory answers on threads of its own, and the unmount of an engine driven by hand would not wait for them.
     let rig = Rig::live(Disk::new(), Tunables::default());
     let volume = rig.engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
     let file = create(&volume, "a");
@@ -246,7 +246,7 @@ fn capabilities_set_on_a_dirty_file_are_there_when_it_is_clean() {
             set.unwrap();
             file.fsync().unwrap();
             assert_eq!(volume.getxattr(file.inode(), NAME).unwrap(), capabilities);
-            // A later write takes them, as it does everywhere, before the backend hears of it.
+            // A later write removes them, as on any file system, before the backend receives the bytes.
             assert_eq!(volume.listxattr(file.inode()).unwrap(), [NAME]);
             file.write_at(0, &[2; 10]).unwrap();
             let are_gone = || {

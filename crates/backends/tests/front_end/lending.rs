@@ -52,7 +52,7 @@ fn a_write_that_must_not_wait_says_so_instead() {
     assert!(blocked(write_nowait(&file, 5, b"part of a page that is not here")));
     assert_eq!(write_nowait(&file, PAGE as u64, &[2; PAGE]).unwrap(), Written::Bytes(PAGE), "all of one");
 
-    // A cut that waits for the backend has the file.
+    // A truncation that waits for the backend holds the file.
     rig.disk.faults.add(Rule::hold().on("setattr").next(1));
     let own = file.clone();
     let cut = spawn("a cut", move || own.set_len(2 * PAGE as u64));

@@ -1,4 +1,4 @@
-//! A front door knows many inodes; the engine keeps few of them open on the backend.
+//! The front end knows many inodes, and the engine keeps few of their nodes open on the backend.
 
 use slackwater::backend::{Call, Limits, NewNode, Removal};
 use slackwater::{ErrorKind, File, Tunables, WriteFlags, WriteRequest};
@@ -15,7 +15,7 @@ fn of_many_known_inodes_few_stay_open_and_all_work() {
     let root = rig.volume.root().unwrap();
     let known: Vec<_> =
         (0..KNOWN).map(|nth| rig.volume.make(&root, format!("f{nth}"), NewNode::File, 0o644).unwrap()).collect();
-    // Who was let go is opened again: counted by the layer that sees it.
+    // A closed node is opened again; the layer below counts the opens.
     let reopened = rig.disk.faults.add(Rule::fail(slackwater::ErrorKind::Io).on("reopen"));
     let closed = known
         .iter()
@@ -37,7 +37,7 @@ fn of_many_known_inodes_few_stay_open_and_all_work() {
 }
 
 #[test]
-fn a_file_that_lost_its_name_while_its_node_was_let_go_is_still_there() {
+fn a_file_that_lost_its_name_while_its_node_was_closed_still_exists() {
     let rig = Rig::with(Disk::new(), Tunables { idle_nodes: 0, ..by_hand() });
     let root = rig.volume.root().unwrap();
     let file = rig.create("a");
@@ -54,7 +54,7 @@ fn a_file_that_lost_its_name_while_its_node_was_let_go_is_still_there() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// An open file is no reason to keep its node, if it is clean: reads, writes and fsync open it again.
+/// An open file does not keep its node open if it is clean. Reads, writes and fsync open the node again.
 #[test]
 fn p14_of_many_open_files_few_nodes_stay_open_and_all_work() {
     let rig = Rig::with(Disk::new(), Tunables { idle_nodes: KEPT, ..by_hand() });
@@ -79,7 +79,7 @@ fn p14_of_many_open_files_few_nodes_stay_open_and_all_work() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// A dirty file keeps its node, so that its data finds its way whatever becomes of its name.
+/// A dirty file keeps its node, so that its data can be written back whatever happens to its name.
 #[test]
 fn the_node_of_a_dirty_file_stays_open() {
     let rig = Rig::with(Disk::new(), Tunables { idle_nodes: 0, ..by_hand() });
@@ -90,9 +90,9 @@ fn the_node_of_a_dirty_file_stays_open() {
     assert_eq!(rig.stored("a").unwrap(), b"dirty");
 }
 
-/// Of a backend that may not find a node again, nodes of open files stay open.
+/// On a backend that cannot find nodes again, the nodes of open files stay open.
 #[test]
-fn what_cannot_be_opened_again_stays_open_while_it_is_in_use() {
+fn a_node_that_cannot_be_opened_again_stays_open_while_in_use() {
     let disk = Disk::with_limits(Limits { reopens: false, ..limits() });
     let rig = Rig::with(disk, Tunables { idle_nodes: 0, ..by_hand() });
     let file = rig.create("a");
@@ -107,10 +107,10 @@ fn what_cannot_be_opened_again_stays_open_while_it_is_in_use() {
     assert_eq!(File::open(&inode).unwrap_err().kind(), ErrorKind::Stale, "closed, it is let go");
 }
 
-/// The file was emptied, and its node let go, before its new bytes came: the backend still hears that they are to follow the cut
-/// to the disk.
+/// A file was truncated to zero, and its node was closed before its new bytes came. The backend still learns that they
+/// must reach the disk with the truncation.
 #[test]
-fn the_new_bytes_of_an_emptied_file_are_known_whichever_node_they_go_through() {
+fn the_new_bytes_of_a_truncated_file_are_known_through_any_node() {
     let rig = Rig::with(Disk::new(), Tunables { idle_nodes: 0, ..by_hand() });
     let file = rig.create("a");
     let refills = || {

@@ -1,4 +1,4 @@
-//! Payloads that land in frames of the arena and are taken with them.
+//! Payloads that land in frames of the arena, and are then written without a copy.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn frames(volume: &SuperBlock) -> LandingFrames {
     volume.landing_frames(LEN).expect("1 MiB of 16 may be landed in")
 }
 
-/// As the kernel does it.
+/// Lands a payload as the kernel does.
 fn land(frames: &mut LandingFrames, bytes: &[u8]) {
     let mut rest = bytes;
     for slice in frames.slices_mut() {
@@ -30,14 +30,14 @@ fn write(file: &File, frames: &mut LandingFrames, offset: usize, bytes: &[u8]) -
     file.write_landed(WriteRequest::at(offset as u64), frames, 0..bytes.len())
 }
 
-/// What is in flight comes back.
+/// Ends the units in flight.
 fn let_go(rig: &Rig) {
     rig.disk.faults.clear();
     rig.disk.faults.release_all();
 }
 
 #[test]
-fn landed_bytes_are_the_files_in_whatever_state_its_pages_were() {
+fn landed_bytes_become_the_files_in_any_state_of_its_pages() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     let mut wanted = Vec::new();
@@ -71,7 +71,7 @@ fn landed_bytes_are_the_files_in_whatever_state_its_pages_were() {
             }
             1 => rig.flush_without_waiting(),
             2 => {
-                // In flight until the next change of mind.
+                // In flight until the next change.
                 rig.disk.faults.add(Rule::hold().on("write"));
                 rig.flush_without_waiting();
             }
@@ -140,14 +140,14 @@ fn a_killed_process_leaves_the_landed_bytes() {
             _ => {}
         }
         let bytes = pattern(name.len() as u64 + 40, LEN - 100);
-        // Twice: the second time the frames come from the first.
+        // Twice: the second time, the frames come from the first.
         let _ = write(&file, &mut frames, 0, &pattern(2, LEN)).unwrap();
         assert_eq!(write(&file, &mut frames, 0, &bytes).unwrap(), Written::Bytes(bytes.len()), "{name}");
         let mut all = pattern(2, LEN);
         all[..bytes.len()].copy_from_slice(&bytes);
         wanted.push((name, all));
     }
-    land(&mut frames, &pattern(99, LEN)); // and somebody else's bytes land in what was theirs
+    land(&mut frames, &pattern(99, LEN)); // other bytes land in the frames that were lent
     let left = snapshot(&rig.engine);
     let mem = rig.disk.mem.clone();
     rig.disk.faults.clear();
@@ -165,7 +165,7 @@ fn a_killed_process_leaves_the_landed_bytes() {
 }
 
 #[test]
-fn who_reads_a_page_goes_on_reading_what_it_was() {
+fn a_reader_of_a_page_keeps_its_old_bytes() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
     file.write_at(0, &vec![1; LEN]).unwrap();
@@ -182,7 +182,7 @@ fn who_reads_a_page_goes_on_reading_what_it_was() {
 }
 
 #[test]
-fn what_finds_no_room_is_still_where_it_landed() {
+fn a_payload_without_free_frames_stays_where_it_landed() {
     let rig = Rig::by_hand();
     let full = rig.create("full");
     let room = fill(&full, 0);
@@ -194,7 +194,7 @@ fn what_finds_no_room_is_still_where_it_landed() {
     let mut rest = vec![0; LEN];
     frames.copy_to(0, &mut rest);
     assert_same(&rest, &bytes, "nothing was taken");
-    // Overwriting what is dirty needs no room; what comes behind it does.
+    // Overwriting dirty pages needs no free frame; the bytes behind them do.
     let offset = room as usize - 100 * PAGE;
     assert_eq!(write(&full, &mut frames, offset, &bytes).unwrap(), Written::Bytes(100 * PAGE));
     let mut rest = vec![0; 156 * PAGE];

@@ -1,4 +1,4 @@
-//! The steps of an unmount, driven by who has references of its own.
+//! The steps of an unmount, driven by a front end with references of its own.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn flush_freeze_flush_and_leave() {
 }
 
 #[test]
-fn who_was_refused_waits_for_the_thaw() {
+fn a_refused_writer_waits_for_the_thaw() {
     let rig = Rig::live(Disk::new(), busy());
     let file = rig.create("a");
     rig.volume.freeze_writes(None).unwrap();
@@ -50,7 +50,7 @@ fn who_was_refused_waits_for_the_thaw() {
 }
 
 #[test]
-fn a_flush_that_cannot_end_ends_at_its_deadline_and_shows_how_far_it_got() {
+fn a_flush_that_hangs_ends_at_its_deadline_and_reports_its_progress() {
     let rig = Rig::live(Disk::new(), busy());
     let file = rig.create("a");
     file.write_at(0, &pattern(1, 500_000)).unwrap();

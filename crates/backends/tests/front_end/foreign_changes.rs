@@ -1,4 +1,4 @@
-//! Somebody else changes a file on the backend: a clean one is read anew, a dirty one is ours.
+//! Another program changes a file on the backend. A clean file is read anew; the data of a dirty file stays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,7 +74,7 @@ fn a_lookup_notices_as_well() {
 }
 
 #[test]
-fn p12_a_dirty_file_is_ours_and_the_loss_is_counted_once() {
+fn p12_a_dirty_file_keeps_our_data_and_the_loss_is_counted_once() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
     file.write_at(0, b"ours").unwrap();
@@ -91,7 +91,7 @@ fn p12_a_dirty_file_is_ours_and_the_loss_is_counted_once() {
 }
 
 #[test]
-fn p12_nothing_that_we_do_ourselves_looks_like_somebody_else() {
+fn p12_our_own_changes_are_not_taken_for_those_of_another_program() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 4 * PAGE));
     let (volume, root) = (&rig.volume, rig.volume.root().unwrap());
@@ -134,7 +134,7 @@ fn p12_nothing_that_we_do_ourselves_looks_like_somebody_else() {
 }
 
 #[test]
-fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
+fn a_file_is_checked_only_after_its_flush_has_ended() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
     file.write_at(0, b"ours").unwrap();
@@ -152,13 +152,13 @@ fn a_flush_on_its_way_is_not_judged_and_asked_about_when_it_has_settled() {
     assert_eq!(&read_all(&file)[..4], b"them");
 }
 
-/// A write has its time before it has its page, and may have to ask for that.
+/// A write updates the time before it has its page, for which it may have to ask.
 #[test]
-fn a_write_between_its_time_and_its_page_is_not_taken_for_somebody_else() {
+fn a_write_between_its_time_and_its_page_is_not_taken_for_a_foreign_change() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
     file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap();
-    // Of two calls at the same time nobody can say which has left what.
+    // If two calls run at the same time, the time on the backend may come from either.
     rig.disk.faults.add(Rule::hold().on("setxattr").next(1));
     let other = {
         let (file, volume) = (file.clone(), rig.volume.clone());
@@ -183,7 +183,7 @@ fn a_write_between_its_time_and_its_page_is_not_taken_for_somebody_else() {
     };
     let look = rig.disk.faults.wait_held(2, SECOND * 10)[1].ticket;
     assert!(rig.disk.faults.release(look));
-    // Whoever looks finds a clean file with another time, and waits for the writer to let go of it.
+    // The check finds a clean file with another time, and waits until the writer releases it.
     std::thread::sleep(Duration::from_millis(50));
     assert!(rig.disk.faults.release(page));
     writer.wait();
@@ -209,7 +209,7 @@ fn a_change_before_a_flush_of_times_is_noticed_after_it() {
 }
 
 #[test]
-fn times_that_are_still_to_be_sent_keep_nobody_from_seeing_a_change() {
+fn a_change_is_noticed_while_times_are_still_to_be_sent() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", &pattern(1, 2 * PAGE));
     file.write_at(0, b"ours").unwrap();
@@ -218,7 +218,7 @@ fn times_that_are_still_to_be_sent_keep_nobody_from_seeing_a_change() {
     eventually("the data is there, and its time is not", || {
         rig.disk.faults.strikes(refused) > 0 && rig.volume.status().bytes_left() == 0
     });
-    // What it looks like now is known, so that whatever looks otherwise later is of somebody else.
+    // The current attributes are known, so any difference found later comes from another program.
     rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
     Other::of(&rig).write("a", 0, b"them");
     rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap();
@@ -231,7 +231,7 @@ fn times_that_are_still_to_be_sent_keep_nobody_from_seeing_a_change() {
 fn the_backend_is_not_asked_again_within_the_age() {
     let rig = Rig::by_hand();
     let file = settled(&rig, "a", b"x");
-    // Whoever asks is refused.
+    // Any check that asks the backend is refused.
     rig.disk.faults.add(Rule::fail(slackwater::ErrorKind::Io).on("getattr"));
     let revalidate = || assert_eq!(rig.volume.revalidate(file.inode(), SECOND).unwrap().size_bytes, 1);
     revalidate();
@@ -243,7 +243,7 @@ fn the_backend_is_not_asked_again_within_the_age() {
     assert!(rig.volume.revalidate(file.inode(), SECOND).is_err());
 }
 
-/// Writes and renames `a` while others look at it all the time; returns what it has in the end.
+/// Writes and renames `a` while other threads check it all the time. Returns its final content.
 fn write_beside_lookers(volume: &Arc<SuperBlock>) -> Vec<u8> {
     const PAGES: u64 = 30;
     let file = Arc::new(create(volume, "a"));
@@ -292,7 +292,7 @@ fn write_beside_lookers(volume: &Arc<SuperBlock>) -> Vec<u8> {
 }
 
 #[test]
-fn p12_looks_beside_writers_and_flushers_find_nobody_else_and_drop_nothing() {
+fn p12_checks_beside_writers_and_flushers_find_no_foreign_change_and_drop_nothing() {
     let rig = Rig::live(Disk::new(), busy());
     let wanted = write_beside_lookers(&rig.volume);
     assert_same(&rig.stored("a").unwrap(), &wanted, "stored");
@@ -300,7 +300,7 @@ fn p12_looks_beside_writers_and_flushers_find_nobody_else_and_drop_nothing() {
 }
 
 #[test]
-fn p12_the_times_of_a_real_file_system_look_like_nobody_else() {
+fn p12_the_times_of_a_real_file_system_look_like_no_foreign_change() {
     let dir = TempDir::new("looks");
     let rig = Rig::live(Disk::new(), busy());
     let volume = rig.engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
@@ -310,7 +310,7 @@ fn p12_the_times_of_a_real_file_system_look_like_nobody_else() {
     file.write_at(0, b"x").unwrap();
     file.fsync().unwrap();
     std::fs::write(dir.path().join("a"), b"somebody else").unwrap();
-    // The answer to the last call of ours may be on its way through the engine still: such a look says nothing, and the next
+    // The answer to our last call may still be on its way through the engine. Such a check says nothing, and the next
     // one asks again.
     eventually("the change is noticed", || {
         volume.revalidate(file.inode(), Duration::ZERO).unwrap();

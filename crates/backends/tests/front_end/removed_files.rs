@@ -1,4 +1,5 @@
-//! Somebody else removes a file in the backend that has data here: that is reported, and nothing is lost.
+//! Another program removes, on the backend, a file that has dirty data in the cache. The loss of the name is reported,
+//! and no data is lost.
 
 use std::fs;
 
@@ -25,7 +26,7 @@ impl Mounted {
         Self { dir, engine, volume }
     }
 
-    /// A file with durable bytes, some of which were written over since.
+    /// A file with durable bytes, some of which were overwritten since.
     fn dirty(&self, name: &str) -> (File, Vec<u8>) {
         let file = create(&self.volume, name);
         let mut bytes = pattern(1, 100_001);
@@ -36,7 +37,7 @@ impl Mounted {
         (file, bytes)
     }
 
-    /// The one file that data went to.
+    /// The one file that received the data.
     fn rescued(&self) -> Vec<u8> {
         let [rescued] = &self.volume.rescued()[..] else { panic!("{:?}", self.volume.rescued()) };
         assert_eq!(rescued.from, RescuedFrom::Removed);
@@ -63,7 +64,7 @@ fn p02_a_dirty_file_replaced_behind_the_volume_is_kept_by_a_sync_that_fails_firs
     let (file, bytes) = mounted.dirty("a");
     fs::write(mounted.dir.path().join("new"), b"theirs").unwrap();
     fs::rename(mounted.dir.path().join("new"), mounted.dir.path().join("a")).unwrap();
-    // Nobody has it open any more, and the cache alone has the data.
+    // No description is open any more, and only the cache has the data.
     drop(file);
     mounted.volume.sync().unwrap_err();
     mounted.volume.sync().unwrap();
@@ -73,7 +74,7 @@ fn p02_a_dirty_file_replaced_behind_the_volume_is_kept_by_a_sync_that_fails_firs
 }
 
 #[test]
-fn what_is_removed_through_the_volume_is_reported_to_nobody() {
+fn removals_through_the_volume_are_not_reported() {
     let mounted = Mounted::new("removed-here");
     let root = mounted.volume.root().unwrap();
     for nth in 0..50 {

@@ -1,4 +1,4 @@
-//! Holes and space for ranges, in what is cached and in what is stored.
+//! Holes and allocated ranges, in cached and in stored data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::rig::{Disk, PAGE, Rig, assert_same, busy, pattern, read_all, spawn};
 const PAGE_U64: u64 = PAGE as u64;
 
 #[test]
-fn a_hole_takes_what_is_dirty_with_it_and_leaves_the_neighbours() {
+fn a_hole_drops_the_dirty_data_in_it_and_leaves_the_rest() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     let mut wanted = pattern(1, 10 * PAGE + 100);
@@ -48,7 +48,7 @@ fn a_hole_that_is_refused_changes_nothing() {
 }
 
 #[test]
-fn space_makes_a_file_longer_unless_told_not_to() {
+fn allocated_space_extends_a_file_unless_keep_size_is_set() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     file.write_at(0, b"abc").unwrap();
