@@ -1,17 +1,17 @@
-//! The probe whether the kernel's cache is coherent: does a read from it see every write that went around it?
+//! Probe of the kernel's page cache: does a cached read see every write that went around the cache?
 //!
-//! Writers go around the kernel's cache, readers use it. That is right only as long as the kernel drops a cached page
-//! after each write around it. Not all kernels do so for a page that is read while the write is on its way: it stays,
-//! old, once the write is done. So each mount starts with a probe on a file of one page, which is in this mount for
-//! the time of the probe only, under a name that nobody can guess, and in no backend. Until it has passed, and where
-//! it does not pass, readers go around the cache as well.
+//! Writers bypass the kernel's page cache and readers use it. That is correct only if the kernel drops a cached page
+//! after each write around it. Some kernels do not for a page that is read while the write is in progress: the old page
+//! stays cached after the write. So each mount starts with a probe on a one-page file, which exists only during the
+//! probe, under an unguessable name, and in no backend. Until the probe has passed, and if it fails, readers bypass the
+//! cache as well.
 //!
 //! # Invariants
-//! P1. No request for the probe file reaches the volume: its node has a number that the volume gives to none. None of
-//!     them is answered with ENOSYS, which the kernel would take for the whole mount.
-//! P2. A write that is held is answered before the probe ends.
-//! P3. Closing the file asks for nothing: a process that is killed within the probe closes it when nobody is left who
-//!     answers, and would wait for ever.
+//! P1. No request for the probe file reaches the volume: the volume gives its node number to no inode. None of these
+//!     requests is answered with ENOSYS, which the kernel would apply to the whole mount.
+//! P2. A held write is answered before the probe ends.
+//! P3. Closing the file needs no reply. A process that is killed within the probe closes the file when no thread
+//!     answers any more, and would wait forever.
 //!
 //! # Lock order
 //! The file's lock is a leaf; nothing is sent under it.
@@ -38,25 +38,25 @@ use crate::parse::Operation;
 use crate::reply::{Delivery, Reply};
 use crate::request::{Payload, RequestHeader};
 
-/// Numbers of a volume's nodes are 1 and from 32 on.
+/// Number of the probe file's node. Numbers of a volume's nodes are 1 and from 32 on.
 const NODE: u64 = 2;
 const BYTES: usize = 4096;
-/// For how long a write may be on its way; only a failure waits for it.
+/// How long a write may be in progress; only a failing probe takes that long.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The file of the probe: a page of one byte's value.
+/// The probe file: one page filled with one byte value.
 pub(crate) struct ProbeFile {
     name: OsString,
-    /// Whether the name leads to it.
+    /// Whether the name exists.
     is_there: AtomicBool,
     state: Mutex<State>,
-    /// A write is held.
+    /// Completed when a write is held.
     holding: Completion,
 }
 
 struct State {
     value: u8,
-    /// The next write is held.
+    /// Whether to hold the next write.
     holds: bool,
     held: Option<(Reply, u8)>,
 }
@@ -80,7 +80,7 @@ impl ProbeFile {
     #[inline]
     pub(crate) fn matches(&self, header: &RequestHeader, op: &Operation<'_>) -> bool {
         match header.node_id {
-            // By a file handle that was made up it is not found.
+            // It cannot be found by a forged file handle.
             NODE => !matches!(op, Operation::Lookup { .. }),
             ROOT_ID => {
                 matches!(op, Operation::Lookup { name } if *name == self.name) && self.is_there.load(Ordering::Acquire)
@@ -89,7 +89,7 @@ impl ProbeFile {
         }
     }
 
-    /// Answers a request that is about it. Nothing needs to be taken back where the answer does not arrive.
+    /// Answers a request about this file. If the answer does not arrive, nothing needs to be undone.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the probe asks for no more")]
     pub(crate) fn answer(&self, op: &Operation<'_>, payload: Payload<'_>, reply: Reply) {
         let _: Delivery = match op {
@@ -130,7 +130,7 @@ impl ProbeFile {
         self.state.lock().holds = true;
     }
 
-    /// P2.
+    /// Answers the held write (P2).
     fn release(&self) {
         let mut state = self.state.lock();
         state.holds = false;
@@ -144,11 +144,11 @@ impl ProbeFile {
         }
     }
 
-    /// Makes the probe, in a mount at `mountpoint` whose requests for the file come here. True if the cache is
-    /// coherent; the file's name leads nowhere afterwards.
+    /// Runs the probe in a mount at `mountpoint` whose requests for the file come here. Returns true if the cache is
+    /// coherent; the file's name does not exist afterwards.
     ///
     /// # Errors
-    /// The probe could not be made.
+    /// The probe could not be run.
     ///
     /// # Blocking
     /// For the threads that serve the mount; the caller is not one of them.
@@ -159,7 +159,7 @@ impl ProbeFile {
         outcome
     }
 
-    /// The name leads nowhere from here on.
+    /// Removes the name.
     pub(crate) fn end(&self) {
         self.is_there.store(false, Ordering::Release);
     }
@@ -178,7 +178,7 @@ impl ProbeFile {
         if read()? != 1 {
             return Ok(false);
         }
-        // A page that is cached anew while it is written.
+        // A page that is cached again while it is written.
         self.hold_next_write();
         let written = Arc::new(Completion::new());
         let done = Arc::clone(&written);
@@ -218,8 +218,8 @@ mod tests {
     use crate::mount::{MountOptions, mount, unmount};
     use crate::{Context, DevFuse, FileSystem, InitOptions, Pool, PoolOptions, Session};
 
-    /// A root with the probe file, whose reads are of the value `stale_value` from the `stale_from`th on: as a kernel
-    /// shows it that has kept a page.
+    /// A root with the probe file. Reads from number `stale_from` on return `stale_value`, as from a kernel that has
+    /// kept a page.
     struct ProbeOnly {
         probe: Arc<ProbeFile>,
         reads: AtomicUsize,
@@ -281,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_stays_after_a_write_is_found() {
+    fn a_page_kept_after_a_write_is_detected() {
         assert!(!probe(1, 1, 0));
     }
 
     #[test]
-    fn a_page_that_comes_back_while_it_is_written_is_found() {
+    fn a_page_cached_again_during_a_write_is_detected() {
         assert!(!probe(2, 3, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! What a reply needs of its session: the way back, and the table of those that are held.
+//! The transport of a session and its held replies.
 
 use std::io::IoSlice;
 
@@ -8,7 +8,7 @@ use crate::abi::OutHeader;
 use crate::held_replies::HeldReplies;
 use crate::transport::Transport;
 
-/// Slices of a reply that go out without a detour: 1 MiB of page frames, header and some.
+/// Slices of a reply that are sent without copying: 1 MiB of page frames, the header and a few more.
 const SLICES_MAX: usize = 260;
 
 pub(crate) struct Connection {
@@ -21,10 +21,10 @@ impl Connection {
         Self { transport, held: HeldReplies::new() }
     }
 
-    /// Sends `parts` behind a header. `error` is 0, a negative errno, or the code of a notification.
+    /// Sends `parts` after a header. `error` is 0, a negative errno, or the code of a notification.
     #[inline]
     pub(crate) fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
-        // Zeroing room for 260 slices costs more than the rest of a small reply.
+        // Zeroing space for 260 slices costs more than the rest of a small reply.
         if parts.len() < 4 {
             self.gather::<4>(unique, error, parts)
         } else if parts.len() < SLICES_MAX {

@@ -1,18 +1,18 @@
-//! The contents of a directory, as READDIR and READDIRPLUS want them.
+//! Replies to READDIR and READDIRPLUS.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::abi::{DirentHead, EntryOut};
 
-/// Entries in one buffer, up to the size that the kernel asked for.
+/// Entries in one buffer, up to the size that the kernel requested.
 #[derive(Debug)]
 pub struct Dirents {
     bytes: Vec<u8>,
     size: usize,
 }
 
-/// The entry does not fit; the kernel will ask for it again.
+/// The entry does not fit; the kernel will request it again.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Full;
 
@@ -23,19 +23,19 @@ impl Dirents {
         Self { bytes: Vec::new(), size: size as usize }
     }
 
-    /// Adds an entry of READDIR. `next` is the offset with which the kernel goes on behind it; `kind` is the file type
+    /// Adds an entry of READDIR. `next` is the offset at which the kernel continues after it; `kind` is the file type
     /// of the mode, shifted right by 12.
     ///
     /// # Errors
-    /// When it does not fit.
+    /// The entry does not fit.
     pub fn push(&mut self, ino: u64, next: u64, kind: u32, name: &OsStr) -> Result<(), Full> {
         self.append(&[], ino, next, kind, name)
     }
 
-    /// Adds an entry of READDIRPLUS, which counts as a lookup of it unless `entry.nodeid` is 0.
+    /// Adds an entry of READDIRPLUS, which counts as a lookup unless `entry.nodeid` is 0.
     ///
     /// # Errors
-    /// When it does not fit.
+    /// The entry does not fit.
     pub fn push_plus(&mut self, entry: &EntryOut, ino: u64, next: u64, kind: u32, name: &OsStr) -> Result<(), Full> {
         self.append(&entry.to_bytes(), ino, next, kind, name)
     }
@@ -53,13 +53,13 @@ impl Dirents {
         Ok(())
     }
 
-    /// Whether nothing was added.
+    /// Whether no entry was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What to answer; nothing is the end of the directory.
+    /// The data of the reply; empty at the end of the directory.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

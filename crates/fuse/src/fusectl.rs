@@ -1,4 +1,4 @@
-//! Cutting a FUSE connection off by its number, from whatever process.
+//! Aborting a FUSE connection by its number, from any process.
 //!
 //! # Kernel counterpart
 //! `fuse_conn_abort_write` of the file system `fusectl`.
@@ -9,13 +9,13 @@ use std::io::{self, Write};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Ends a connection: requests that nobody has answered fail with `ECONNABORTED`, and later ones with `ENOTCONN`. `number` is the
-/// minor device number of its mounts. One that is gone is cut off already.
+/// Aborts a connection: unanswered requests fail with `ECONNABORTED`, and later ones with `ENOTCONN`. `number` is the
+/// minor device number of its mounts. A connection that is already gone is not an error.
 ///
-/// Where the control files are not mounted, root gets at them by a mount of its own that nobody else sees.
+/// If the control file system is not mounted, root uses a detached mount of its own.
 ///
 /// # Errors
-/// The connection belongs to another user, or neither way is open to this process.
+/// The connection belongs to another user, or this process cannot reach the control file.
 pub fn abort_connection(number: u32) -> io::Result<()> {
     match File::options().write(true).open(format!("/sys/fs/fuse/connections/{number}/abort")) {
         Ok(mut control) => control.write_all(b"1"),

@@ -1,16 +1,16 @@
-//! Requests that wait for their answer, and interrupts that find them.
+//! Requests whose replies are held, and interrupts that take them.
 //!
-//! The table of a session owns the replies that are held, so that their answer is taken once: by the holder or by an
-//! interrupt. A request that is answered by its handler never comes here.
+//! The table of a session owns the held replies, so that each is taken once: by its holder or by an interrupt. A
+//! request that its handler answers at once is never in the table.
 //!
 //! # Invariants
-//! H1. A reply in the table has one [`HeldReply`], which takes it out when dropped, at the latest.
-//! H2. An interrupt either finds its request, or is remembered under the same lock until the request comes or newer
-//!     interrupts push it out. So the race of the two threads that read WRITE and INTERRUPT has no bad end. An interrupt
-//!     whose request was answered meanwhile is remembered in vain; numbers do not come again.
+//! H1. A reply in the table has one [`HeldReply`], which removes it at the latest when dropped.
+//! H2. An interrupt either finds its request, or is stored under the same lock until the request arrives or newer
+//!     interrupts displace it. So it does not matter which of two threads first handles its WRITE or INTERRUPT. An
+//!     interrupt of a request that was already answered is stored in vain; request numbers are not reused.
 //!
 //! # Lock order
-//! A shard's lock is a leaf; nothing is sent and no closure called under it.
+//! A shard's lock is a leaf; nothing is sent and no closure is called under it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,9 +21,9 @@ use crate::TRANSPORT;
 use crate::connection::Connection;
 use crate::reply::Reply;
 
-/// Threads that hold and threads that release requests seldom meet in one of so many shards.
+/// Enough shards that threads rarely contend.
 const SHARDS: usize = 16;
-/// Interrupts without a request that a shard remembers.
+/// Limit of stored interrupts per shard.
 const EARLY_MAX: usize = 64;
 
 type OnInterrupt = Box<dyn FnOnce(Reply) + Send>;
@@ -51,12 +51,12 @@ impl HeldReplies {
     }
 
     fn shard(&self, unique: u64) -> &Mutex<Shard> {
-        // Numbers go up in steps of at least two; the top bits of the product depend on all of them.
+        // Request numbers grow in steps of at least two; the high bits of the product depend on all of their bits.
         let mixed = unique.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         &self.shards[mixed as usize % SHARDS]
     }
 
-    /// Puts a reply into the table and returns its ticket; or gives both back, when the interrupt was faster.
+    /// Adds a reply and returns its ticket. If the interrupt came first, returns both arguments.
     fn insert(&self, reply: Reply, on_interrupt: OnInterrupt) -> Result<u64, (Reply, OnInterrupt)> {
         let unique = reply.unique();
         let mut shard = self.shard(unique).lock();
@@ -70,7 +70,7 @@ impl HeldReplies {
         Ok(ticket)
     }
 
-    /// Takes the reply if it is there under this very ticket: an interrupted request may have been held anew.
+    /// Removes the reply if it has this ticket: an interrupted request may have been held again.
     fn remove(&self, unique: u64, ticket: u64) -> Option<Entry> {
         let mut shard = self.shard(unique).lock();
         if shard.entries.get(&unique)?.ticket != ticket {
@@ -96,8 +96,7 @@ impl HeldReplies {
     }
 }
 
-/// A request that waits for its answer; see [`Reply::hold`]. Dropping it answers EIO, unless an interrupt has taken the
-/// reply.
+/// A held reply; see [`Reply::hold`]. Dropping it answers EIO, unless an interrupt has taken the reply.
 #[must_use = "dropping it answers EIO"]
 pub struct HeldReply {
     connection: Arc<Connection>,
@@ -150,7 +149,7 @@ mod tests {
     use crate::loopback::loopback;
 
     #[test]
-    fn an_interrupt_is_remembered_until_newer_ones_push_it_out() {
+    fn an_interrupt_is_stored_until_newer_ones_displace_it() {
         let (transport, peer) = loopback().unwrap();
         let connection = Arc::new(Connection::new(Box::new(transport)));
         let hold = |unique| {
@@ -172,11 +171,11 @@ mod tests {
         for other in 0..(SHARDS * EARLY_MAX * 4) as u64 {
             connection.held.interrupt(100 + 2 * other);
         }
-        assert_eq!(hold(10), (true, 0), "what is remembered is bounded");
+        assert_eq!(hold(10), (true, 0), "the number of stored interrupts is bounded");
     }
 
     #[test]
-    fn an_old_holder_does_not_take_a_reply_that_is_held_anew() {
+    fn an_old_holder_does_not_take_a_reply_that_is_held_again() {
         let (transport, _peer) = loopback().unwrap();
         let connection = Arc::new(Connection::new(Box::new(transport)));
         let first = Reply::new(connection.clone(), 10).hold(|reply| drop(reply.hold(drop)));

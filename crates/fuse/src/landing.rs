@@ -1,14 +1,14 @@
-//! Where requests land: memory of one reading thread.
+//! Memory of one reading thread, where requests land.
 //!
-//! The header of a WRITE has 80 bytes. A message is read to 80 bytes before a page, so that the payload begins on one and
-//! the message is nevertheless in one piece, whatever it is. The kernel copies to whole pages, and who takes the payload
-//! finds it aligned.
+//! The header of a WRITE has 80 bytes. A message is read to 80 bytes before a page boundary, so that the payload is
+//! page-aligned and the message contiguous whatever its type. The kernel copies to whole pages, and the handler gets an
+//! aligned payload.
 //!
-//! Where large writes come, their payload lands in frames that the file system lends, right behind the header, which is
-//! read to the same place as ever. Any other message that is read so is put together behind its header again.
+//! When large writes are expected, their payload lands in frames that the file system lends, while the header is read
+//! to the same place as usual. Any other message that is read this way is copied behind its header.
 //!
-//! Messages land one behind the other, as far as the memory goes, then at its start again. The default is room for one:
-//! then small writes always land in the same lines of the cache.
+//! With a ring, messages land one after the other until the memory is used up, then from its start again. By default
+//! there is memory for one message, so that small writes always land in the same cache lines.
 
 use std::io::IoSliceMut;
 
@@ -21,25 +21,25 @@ use crate::abi::{InHeader, Opcode, Wire, WriteIn};
 use crate::sys::Memory;
 
 const HEADER: usize = InHeader::SIZE + WriteIn::SIZE;
-/// From this length on a payload is worth frames. Measured: at 64 KiB exchanging them takes as long as copying.
+/// Payloads from this length on land in frames. Measured: at 64 KiB exchanging frames takes as long as copying.
 const LARGE: usize = 128 << 10;
-/// Slices of the longest message that lands in frames: its header, and each frame of 1 MiB by itself.
+/// Slices of the longest message that lands in frames: the header and 1 MiB of separate frames.
 const SLICES_MAX: usize = 257;
 const FRAME_BYTES: usize = PAGE_BYTES as usize;
-/// The kernel refuses to read into less.
+/// The kernel refuses to read into a smaller buffer.
 const MESSAGE_MIN: usize = 8192;
 
 /// Memory for incoming requests.
 pub(crate) struct LandingPad {
     memory: Memory,
     max_write: usize,
-    /// Where the next payload begins; on a page, never the first.
+    /// Where the next payload begins; a page boundary, never the first.
     payload: usize,
 }
 
 impl LandingPad {
-    /// Room for messages with `max_write` bytes of payload, that come round again after `ring` bytes, at the earliest. A
-    /// ring is faulted in. Without one most threads never use more than two pages: large writes go to frames.
+    /// Memory for messages with `max_write` bytes of payload, reused at the earliest after `ring` bytes. A ring is
+    /// faulted in at once. Without one most threads never touch more than two pages, since large writes land in frames.
     pub(crate) fn new(max_write: usize, ring: usize) -> Result<Self, Errno> {
         let page = page_size();
         let max_write = max_write.max(MESSAGE_MIN).next_multiple_of(page);
@@ -47,26 +47,26 @@ impl LandingPad {
         Ok(Self { memory, max_write, payload: page })
     }
 
-    /// Where to read the next message to.
+    /// The buffer for the next message.
     #[inline]
     pub(crate) fn buffers(&mut self) -> [IoSliceMut<'_>; 1] {
         let start = self.payload - HEADER;
         [IoSliceMut::new(&mut self.memory[start..self.payload + self.max_write])]
     }
 
-    /// How much frames must hold to be read into.
+    /// The number of bytes that frames must hold.
     pub(crate) fn max_write(&self) -> usize {
         self.max_write
     }
 
-    /// Whether the message of `len` bytes that was read last is a write that frames could have been read to with profit.
+    /// Whether the last message, of `len` bytes, is a write large enough for frames.
     #[inline]
     pub(crate) fn is_large_write(&self, len: usize) -> bool {
         let fits = self.max_write <= (SLICES_MAX - 1) * FRAME_BYTES;
         fits && len >= HEADER + LARGE && is_write(&self.memory[self.payload - HEADER..self.payload])
     }
 
-    /// Reads the next message by `receive`, its payload to `frames`.
+    /// Reads the next message with `receive`, its payload into `frames`.
     pub(crate) fn receive_to(
         &mut self,
         frames: &mut LandingFrames,
@@ -82,8 +82,8 @@ impl LandingPad {
         receive(&mut buffers[..count])
     }
 
-    /// The payload, in `frames`, of a message of `len` bytes, if it is worth it. If not, the message is in one piece
-    /// now.
+    /// The message of `len` bytes with its payload in `frames`, if it is a large write. Otherwise `None`, and the
+    /// message is now contiguous in this memory.
     pub(crate) fn landed<'a>(&'a mut self, frames: &'a mut LandingFrames, len: usize) -> Option<LandedMessage<'a>> {
         let payload = len.saturating_sub(HEADER);
         let start = self.payload - HEADER;
@@ -95,14 +95,14 @@ impl LandingPad {
         Some(LandedMessage { head, landed: Landed { frames, len: payload, rest } })
     }
 
-    /// The message that was read there; it has `len` bytes.
+    /// The last message, of `len` bytes.
     #[inline]
     pub(crate) fn message(&self, len: usize) -> &[u8] {
         let start = self.payload - HEADER;
         &self.memory[start..start + len]
     }
 
-    /// Moves behind a message of `len` bytes, which is used up.
+    /// Moves past the last message, of `len` bytes, which has been handled.
     #[inline]
     pub(crate) fn advance(&mut self, len: usize) {
         let page = page_size();
@@ -119,37 +119,37 @@ pub(crate) struct LandedMessage<'a> {
     pub(crate) landed: Landed<'a>,
 }
 
-/// The payload of a WRITE, in frames that the file system has lent.
+/// The payload of a WRITE, in frames lent by the file system.
 #[derive(Debug)]
 pub struct Landed<'a> {
     frames: &'a mut LandingFrames,
     len: usize,
-    /// Memory for who needs it in one piece.
+    /// Memory for a contiguous copy.
     rest: &'a mut [u8],
 }
 
 impl<'a> Landed<'a> {
-    /// The same, and no more than `len` bytes.
+    /// The same, limited to `len` bytes.
     pub(crate) fn cut(self, len: usize) -> Self {
         Self { len: len.min(self.len), ..self }
     }
 
-    /// Bytes of it.
+    /// Length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "it never is")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// The frames; the payload begins with the first.
+    /// The frames; the payload begins at the start of the first.
     pub fn frames(&mut self) -> &mut LandingFrames {
         self.frames
     }
 
-    /// The bytes from `from` on, copied into one piece of the reading thread's memory.
+    /// The bytes from `from` on, copied to contiguous memory of the reading thread.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `from` is beyond the end.
     #[must_use]
     pub fn into_bytes(self, from: usize) -> &'a [u8] {
         let bytes = &mut self.rest[..self.len - from];
@@ -158,7 +158,7 @@ impl<'a> Landed<'a> {
     }
 }
 
-/// Whether a message that begins so is a WRITE.
+/// Whether a message with this header is a WRITE.
 fn is_write(mut head: &[u8]) -> bool {
     InHeader::take(&mut head).is_some_and(|header| header.opcode == Opcode::Write as u32)
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payloads_begin_on_pages_and_come_round() {
+    fn payloads_begin_on_pages_and_the_memory_is_reused() {
         let page = page_size();
         let mut pad = LandingPad::new(64 << 10, 128 << 10).unwrap();
         let first = pad.message(HEADER + 1).as_ptr() as usize;
@@ -179,7 +179,7 @@ mod tests {
         pad.advance(HEADER + (60 << 10));
         assert_eq!(pad.message(0).as_ptr() as usize, first + (64 << 10));
         pad.advance(10);
-        assert_eq!(pad.message(0).as_ptr() as usize, first, "no room for a whole message is left");
+        assert_eq!(pad.message(0).as_ptr() as usize, first, "a whole message does not fit any more");
     }
 
     #[test]

@@ -10,10 +10,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use crate::abi::{InHeader, InitExtIn, InitIn, KERNEL_MINOR_VERSION, KERNEL_VERSION, Opcode, OutHeader, Wire};
 use crate::transport::Transport;
 
-/// Longest message, where the system allows it.
+/// Length of the longest message, if the system allows it.
 const MESSAGE_MAX: usize = (1 << 20) + 4096;
 
-/// How long a test waits for an answer that does not come.
+/// How long a test waits for a missing answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The session's end.
@@ -27,12 +27,12 @@ pub struct Peer(OwnedFd);
 /// Both ends of a new connection.
 ///
 /// # Errors
-/// When the system gives no socket.
+/// The system cannot provide a socket pair.
 pub fn loopback() -> Result<(Loopback, Peer), Errno> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     for end in [&ours, &theirs] {
-        // Only root gets as much as it asks for; others have smaller messages.
+        // Only root gets a buffer of any size; for other users messages are smaller.
         if sockopt::set_socket_send_buffer_size_force(end, 2 * MESSAGE_MAX).is_err() {
             sockopt::set_socket_send_buffer_size(end, 2 * MESSAGE_MAX)?;
         }
@@ -62,35 +62,35 @@ impl Transport for Loopback {
 /// A reply or a notification as the kernel would see it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Answer {
-    /// Request that it answers; 0 for a notification.
+    /// The request that it answers; 0 for a notification.
     pub unique: u64,
     /// 0, a negative errno, or the code of a notification.
     pub error: i32,
-    /// What follows.
+    /// The data after the header.
     pub body: Vec<u8>,
 }
 
 impl Peer {
-    /// Sends a request about `node`, as root and without a process; `parts` follow the header.
+    /// Sends a request about `node`, as root and with pid 0; `parts` follow the header.
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// The other end is gone.
     pub fn request(&self, opcode: Opcode, unique: u64, node: u64, parts: &[&[u8]]) -> Result<(), Errno> {
         self.message(&message(opcode as u32, unique, node, parts))
     }
 
-    /// Sends bytes that need not be a request.
+    /// Sends arbitrary bytes as a message.
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// The other end is gone.
     pub fn message(&self, message: &[u8]) -> Result<(), Errno> {
         rustix::io::write(&self.0, message).map(drop)
     }
 
-    /// Sends INIT with these `flags` offered.
+    /// Sends INIT that offers `flags`.
     ///
     /// # Errors
-    /// When the other end is gone.
+    /// The other end is gone.
     pub fn init(&self, flags: u64) -> Result<(), Errno> {
         let (major, minor) = (KERNEL_VERSION, KERNEL_MINOR_VERSION);
         let first = InitIn { major, minor, max_readahead: 128 << 10, flags: flags as u32 };
@@ -101,7 +101,7 @@ impl Peer {
     /// Waits for the next reply or notification.
     ///
     /// # Errors
-    /// When the other end is gone or sent less than a header; `AGAIN` when no answer came for a minute.
+    /// The other end is gone or sent less than a header; `AGAIN` if nothing came for a minute.
     pub fn answer(&self) -> Result<Answer, Errno> {
         let mut bytes = vec![0; MESSAGE_MAX];
         let len = rustix::io::read(&self.0, &mut bytes)?;

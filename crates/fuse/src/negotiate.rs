@@ -1,11 +1,11 @@
-//! INIT: what kernel and session agree on.
+//! INIT: the protocol version and features that kernel and session agree on.
 
 use rustix::param::page_size;
 
 use crate::abi::{self, InitOut, init};
 use crate::parse::InitRequest;
 
-/// Oldest protocol that is served: Linux 6.9, the first where parallel direct writes go beside cached opens.
+/// Oldest supported protocol: Linux 6.9, the first where parallel direct writes work beside cached opens.
 const MINOR_MIN: u32 = 40;
 
 struct Feature {
@@ -18,24 +18,24 @@ const fn feature(flag: u64, name: &'static str, affects: &'static str) -> Featur
     Feature { flag, name, affects }
 }
 
-/// Nothing works without these.
+/// Required features, and what each is needed for.
 const REQUIRED: [Feature; 3] = [
     feature(init::INIT_EXT, "INIT_EXT", "half of the features"),
     feature(init::MAX_PAGES, "MAX_PAGES", "writes of more than 128 KiB"),
     feature(init::SETXATTR_EXT, "SETXATTR_EXT", "the form of SETXATTR that is parsed"),
 ];
 
-/// What is asked for by default, and what each of them affects.
+/// Features requested by default, and what each is needed for.
 const WANTED: [Feature; 14] = [
     feature(init::ASYNC_READ, "ASYNC_READ", "several reads of one file at a time"),
-    feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one step"),
+    feature(init::ATOMIC_O_TRUNC, "ATOMIC_O_TRUNC", "opening and truncating in one request"),
     feature(init::BIG_WRITES, "BIG_WRITES", "writes of more than a page"),
     feature(init::DONT_MASK, "DONT_MASK", "default ACLs, which replace the umask"),
     feature(init::POSIX_ACL, "POSIX_ACL", "ACLs: access is by mode alone, which may allow more than an ACL does"),
     feature(init::DO_READDIRPLUS, "DO_READDIRPLUS", "listing with attributes in one request"),
-    feature(init::READDIRPLUS_AUTO, "READDIRPLUS_AUTO", "listing without attributes where nobody asks for them"),
+    feature(init::READDIRPLUS_AUTO, "READDIRPLUS_AUTO", "listing without attributes that are not used"),
     feature(init::PARALLEL_DIROPS, "PARALLEL_DIROPS", "several lookups in one directory at a time"),
-    feature(init::ABORT_ERROR, "ABORT_ERROR", "telling an aborted connection from an unmount"),
+    feature(init::ABORT_ERROR, "ABORT_ERROR", "distinguishing an aborted connection from an unmount"),
     feature(init::CACHE_SYMLINKS, "CACHE_SYMLINKS", "symbolic links in the kernel's cache"),
     feature(init::EXPLICIT_INVAL_DATA, "EXPLICIT_INVAL_DATA", "keeping cached pages when only the mtime changes"),
     feature(init::HANDLE_KILLPRIV_V2, "HANDLE_KILLPRIV_V2", "writes without a query for capabilities before each"),
@@ -43,22 +43,23 @@ const WANTED: [Feature; 14] = [
     feature(init::HAS_RESEND, "HAS_RESEND", "taking over a connection with requests in flight"),
 ];
 
-/// What the session wants.
+/// Parameters requested by the session.
 #[derive(Copy, Clone, Debug)]
 pub struct InitOptions {
-    /// Bits of [`init`] to ask for, beside those without which nothing works. By default, as far as the kernel has them:
+    /// Bits of [`init`] to request, besides the required ones. By default, as far as the kernel supports them:
     /// ASYNC_READ, ATOMIC_O_TRUNC, BIG_WRITES, DONT_MASK, POSIX_ACL, DO_READDIRPLUS, READDIRPLUS_AUTO, PARALLEL_DIROPS,
-    /// ABORT_ERROR, CACHE_SYMLINKS, EXPLICIT_INVAL_DATA, HANDLE_KILLPRIV_V2, DIRECT_IO_ALLOW_MMAP, HAS_RESEND. Five of
-    /// them are promises: ATOMIC_O_TRUNC (OPEN truncates), DONT_MASK (the file system applies the umask), POSIX_ACL (it
-    /// keeps mode and ACL in step; the kernel checks both, whatever the mount's `default_permissions`),
-    /// HANDLE_KILLPRIV_V2 (it clears set-user-id bits where a request says so) and EXPLICIT_INVAL_DATA (it reports
-    /// changes from elsewhere).
+    /// ABORT_ERROR, CACHE_SYMLINKS, EXPLICIT_INVAL_DATA, HANDLE_KILLPRIV_V2, DIRECT_IO_ALLOW_MMAP, HAS_RESEND.
+    ///
+    /// Five of them are promises by the file system. ATOMIC_O_TRUNC: OPEN truncates. DONT_MASK: it applies the umask.
+    /// POSIX_ACL: it keeps mode and ACL consistent; the kernel checks both, whatever the mount's `default_permissions`.
+    /// HANDLE_KILLPRIV_V2: it clears set-user-id bits when a request says so. EXPLICIT_INVAL_DATA: it reports changes
+    /// from outside the mount.
     pub wanted: u64,
-    /// Most bytes in one WRITE. The kernel's `max_pages_limit` bounds it too.
+    /// Largest payload of a WRITE. The kernel's `max_pages_limit` bounds it too.
     pub max_write: u32,
-    /// Bytes of readahead; the kernel offers less, as a rule.
+    /// Bytes of readahead; the kernel usually offers less.
     pub max_readahead: u32,
-    /// Requests of the kernel's own (readahead, write-back) in flight.
+    /// Limit of the kernel's own requests (readahead, write-back) in flight.
     pub max_background: u16,
     /// Granularity of timestamps in nanoseconds.
     pub time_gran: u32,
@@ -76,29 +77,29 @@ impl Default for InitOptions {
     }
 }
 
-/// A feature that was wanted and that the kernel does not have.
+/// A requested feature that the kernel does not support.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct MissingFeature {
-    /// The kernel's name of it, or its bit where it has none here.
+    /// The kernel's name of the feature, or a description.
     pub feature: &'static str,
-    /// What does not work.
+    /// The uses that its absence affects.
     pub affects: &'static str,
 }
 
-/// What was agreed. Whoever adopts the connection needs the same.
+/// The agreed parameters. A session that adopts the connection needs the same.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Negotiated {
     /// Minor version in use.
     pub minor: u32,
     /// Bits of [`init`] in use.
     pub flags: u64,
-    /// Most bytes in one WRITE.
+    /// Largest payload of a WRITE.
     pub max_write: u32,
     /// Bytes of readahead.
     pub max_readahead: u32,
-    /// Requests of the kernel's own in flight.
+    /// Limit of the kernel's own requests in flight.
     pub max_background: u16,
-    /// Wanted in vain.
+    /// Requested but unsupported features.
     pub missing: Vec<MissingFeature>,
 }
 
@@ -110,23 +111,23 @@ impl Negotiated {
     }
 }
 
-/// Why kernel and session do not come together.
+/// Why kernel and session cannot agree.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NegotiateError {
-    /// The kernel is too old, or of another age.
+    /// The kernel's protocol version is not supported.
     #[error("the kernel supports FUSE {major}.{minor}; at least 7.{MINOR_MIN} (Linux 6.9) is required")]
     Version {
-        /// Its version.
+        /// Major version of the kernel.
         major: u32,
-        /// Its version.
+        /// Minor version of the kernel.
         minor: u32,
     },
-    /// Nothing works without.
-    #[error("the kernel lacks {}: {}", .0.feature, .0.affects)]
+    /// A required feature is missing.
+    #[error("the kernel does not support {}, which is required for {}", .0.feature, .0.affects)]
     Feature(MissingFeature),
 }
 
-/// Decides what to answer to INIT.
+/// Decides the reply to INIT.
 pub(crate) fn negotiate(request: &InitRequest, options: &InitOptions) -> Result<(Negotiated, InitOut), NegotiateError> {
     let InitRequest { major, minor, max_readahead, flags: offered } = *request;
     if major != abi::KERNEL_VERSION || minor < MINOR_MIN {
@@ -172,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_lacks_is_named() {
+    fn missing_features_are_named() {
         let all = !(init::HAS_RESEND | init::ASYNC_READ);
         let (negotiated, reply) = negotiate(&request(45, all), &InitOptions::default()).unwrap();
         let names: Vec<_> = negotiated.missing.iter().map(|missing| missing.feature).collect();
         assert_eq!(names, ["ASYNC_READ", "HAS_RESEND"]);
         assert!(negotiated.has(init::DIRECT_IO_ALLOW_MMAP | init::SETXATTR_EXT));
-        assert!(!negotiated.has(init::WRITEBACK_CACHE), "offered and not wanted");
+        assert!(!negotiated.has(init::WRITEBACK_CACHE), "offered and not requested");
         assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, negotiated.flags);
         assert_eq!((usize::from(reply.max_pages) * page_size(), reply.max_readahead), (1 << 20, 128 << 10));
     }

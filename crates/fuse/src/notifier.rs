@@ -1,13 +1,13 @@
-//! What the session tells the kernel unasked.
+//! Notifications from the session to the kernel.
 //!
-//! The kernel handles most notifications inside the call, and takes locks of inodes and directories there, which a
-//! request in flight may hold until its reply. So a thread that holds a request must not send one: it queues it, and a
-//! thread that holds none sends it.
+//! The kernel handles most notifications inside the write(2). There it takes locks of inodes and directories that a
+//! request in flight may hold until its reply. So a thread that holds a request must not send a notification: it queues
+//! it, and a thread without a request sends it.
 //!
 //! # Invariants
-//! N1. While the queue is not empty and a thread could be started, one is sending: it leaves under the lock, and only
+//! N1. While the queue is not empty and a thread could be started, one is sending. It exits under the lock, and only
 //!     when the queue is empty.
-//! N2. `nodes_to_prune` counts the nodes of all that waits or is being sent to be pruned.
+//! N2. `nodes_to_prune` counts the nodes in prune notifications that are queued or being sent.
 //!
 //! # Lock order
 //! The queue's lock is a leaf; it is not held while sending.
@@ -25,14 +25,14 @@ use crate::TRANSPORT;
 use crate::abi::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut, NotifyPruneOut};
 use crate::connection::Connection;
 
-/// Nodes that may wait to be pruned: half a MiB of numbers. Who has more of them asks again later.
+/// Limit of nodes in queued prune notifications: half a MiB of numbers. Beyond it the caller tries again later.
 const TO_PRUNE_MAX: usize = 64 << 10;
 
-/// A message to the kernel.
+/// A notification to the kernel.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Notification {
-    /// Drop cached attributes of the node, and its cached pages from `offset` on, writing dirty ones back first. `len` 0 is
-    /// "to the end", a negative `offset` "attributes only".
+    /// Drops the node's cached attributes, and its cached pages from `offset` on after writing dirty ones back. `len` 0
+    /// means to the end, a negative `offset` attributes only.
     InvalInode {
         /// The inode.
         node: u64,
@@ -41,14 +41,14 @@ pub enum Notification {
         /// Bytes.
         len: i64,
     },
-    /// Look the name up again.
+    /// Drops a cached name, so that it is looked up again.
     InvalEntry {
         /// The directory.
         parent: u64,
         /// The name.
         name: OsString,
     },
-    /// The name is gone, and its node with it.
+    /// The name was removed together with its node.
     Delete {
         /// The directory.
         parent: u64,
@@ -57,14 +57,14 @@ pub enum Notification {
         /// The name.
         name: OsString,
     },
-    /// Give up the nodes, and the names that lead to them, as far as nobody uses them: what is open, mounted on, a directory
-    /// with names that are known in it, or in use otherwise stays. Each node that goes is forgotten in the ordinary way.
-    /// From minor version 45 of the protocol on.
+    /// Drops the unused nodes among `nodes`, with the names that lead to them. A node stays if it is open, a mount
+    /// point, a directory with cached names, or otherwise in use. For each dropped node a FORGET is sent. Needs minor
+    /// version 45 of the protocol.
     Prune {
-        /// The nodes; those that the kernel does not know are passed over.
+        /// The nodes; unknown ones are skipped.
         nodes: Vec<u64>,
     },
-    /// Send every request again that was read and not answered.
+    /// Sends every request again that was read and not answered.
     Resend,
 }
 
@@ -85,7 +85,7 @@ struct Queue {
     is_sending: bool,
     /// N2.
     nodes_to_prune: usize,
-    /// The kernel does not know [`Notification::Prune`], whatever its version says.
+    /// The kernel does not support [`Notification::Prune`], whatever its version says.
     refuses_to_prune: bool,
 }
 
@@ -94,14 +94,14 @@ impl Notifier {
         Self { shared: Arc::new(Shared { connection, queue: Mutex::new(TRANSPORT, Queue::default()) }) }
     }
 
-    /// Sends it and waits until the kernel has acted on it.
+    /// Sends a notification and waits until the kernel has acted on it.
     ///
     /// # Errors
-    /// As the kernel has it. It knowing neither node nor name is no error: then it caches nothing of it. Nor is a page that is
-    /// stored to again while it is invalidated.
+    /// Those of the kernel. An unknown node or name is not an error, since nothing of it is cached. Neither is a page
+    /// that is stored to again while it is invalidated.
     ///
     /// # Blocking
-    /// Until requests that are in flight are answered. The caller holds none, and is not in a handler.
+    /// Until requests in flight are answered. The caller holds no request and is not in a handler.
     pub fn send(&self, notification: &Notification) -> Result<(), Errno> {
         debug_assert!(!crate::pool::is_handling(), "a handler queues its notifications");
         self.shared.send(notification)
@@ -115,15 +115,16 @@ impl Notifier {
         self.send(&Notification::InvalInode { node, offset, len })
     }
 
-    /// Has the kernel write what it holds of the node for shared mappings. It has arrived when this returns, but for what is
-    /// stored meanwhile. A mount that is gone is no error: then the kernel has written it all.
+    /// Asks the kernel to write back its pages of the node for shared mappings. They have arrived when this returns,
+    /// except for stores made meanwhile. If the mount is gone, that is not an error: the kernel has written everything
+    /// back.
     ///
     /// # Errors
     /// As [`send`](Self::send).
     ///
     /// # Blocking
-    /// Until the kernel has the pages' locks, which reads and write-backs of the node in flight hold, and those alone: in
-    /// a handler too, if another thread reads requests meanwhile and its own request is of neither kind.
+    /// Until the kernel has the pages' locks, which only reads and write-backs of the node in flight hold. A handler
+    /// may call this if another thread reads requests meanwhile and its own request is neither a read nor a write-back.
     pub(crate) fn flush_pages(&self, node: u64) -> Result<(), Errno> {
         match self.shared.send(&Notification::InvalInode { node, offset: 0, len: 0 }) {
             Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(()),
@@ -131,16 +132,16 @@ impl Notifier {
         }
     }
 
-    /// Asks the kernel for every request again that was read and not answered: after taking over a connection.
-    /// They come with [`is_resend`](crate::RequestHeader::is_resend).
+    /// Asks the kernel for every request again that was read and not answered, after taking over a connection. They
+    /// arrive with [`is_resend`](crate::RequestHeader::is_resend).
     ///
     /// # Errors
-    /// As the kernel has it; kernels before 6.9 refuse.
+    /// Those of the kernel; kernels before 6.9 refuse.
     pub fn resend(&self) -> Result<(), Errno> {
         self.send(&Notification::Resend)
     }
 
-    /// Has another thread send it, soon and in order. A failure is logged.
+    /// Queues a notification, which another thread sends soon and in order. A failure is logged.
     ///
     /// # Blocking
     /// Never.
@@ -148,8 +149,9 @@ impl Notifier {
         self.enqueue(self.shared.queue.lock(), notification);
     }
 
-    /// [`queue`](Self::queue) of [`Notification::Prune`]. False, and the kernel is not asked, if it has refused that before,
-    /// or while 65,536 nodes wait: it takes locks for each of them, and may be as slow as whoever holds those.
+    /// [`queue`](Self::queue) of [`Notification::Prune`]. Returns false without asking the kernel if it has refused
+    /// that before, or while 65,536 nodes are queued. The kernel takes locks for each node, and may wait for their
+    /// holders.
     ///
     /// # Blocking
     /// Never.
@@ -163,7 +165,7 @@ impl Notifier {
         true
     }
 
-    /// Whether something that was queued is on its way.
+    /// Whether queued notifications are being sent.
     pub(crate) fn is_sending(&self) -> bool {
         self.shared.queue.lock().is_sending
     }
@@ -207,7 +209,7 @@ impl Shared {
         if let Err(errno) = sent {
             queue.refuses_to_prune |= errno == Errno::INVAL;
             drop(queue);
-            tracing::debug!(%errno, nodes, "the kernel keeps the nodes that it was asked to give up");
+            tracing::debug!(%errno, nodes, "the kernel did not prune the nodes");
         }
     }
 

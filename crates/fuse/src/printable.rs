@@ -1,7 +1,8 @@
-//! Names as people may see them: of files, processes, volumes and tenants, whoever chose them.
+//! Safe printing of names: of files, processes, volumes and tenants.
 //!
-//! A name can hold any byte. Printed as it is, it could move the cursor, forge a line of a list, or turn the text around. So
-//! whatever is printed or logged goes through [`Printable`]. It is the only such place; `cargo xtask tidy` looks for others.
+//! A name can contain any byte. Printed as it is, it could move the cursor, forge a line of a list, or reverse the
+//! text. So every printed or logged name goes through [`Printable`]. It is the only implementation; `cargo xtask tidy`
+//! looks for others.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter, Write};
@@ -10,8 +11,8 @@ use std::path::Path;
 
 /// A name that can be printed safely.
 pub trait Printable {
-    /// The name on one line: what does not print is escaped as in Rust (`\n`, `\u{1b}`), bytes that are no UTF-8 as `\xNN`, and
-    /// all other characters stay; no name at all is `""`. To escape what was escaped changes nothing.
+    /// The name on one line. Unprintable characters are escaped as in Rust (`\n`, `\u{1b}`), invalid UTF-8 as `\xNN`,
+    /// and an empty name is `""`; other characters are unchanged. Escaping an escaped name changes nothing.
     fn printable(&self) -> Escaped<'_>;
 }
 
@@ -38,7 +39,7 @@ impl Printable for str {
 pub struct Escaped<'a>(&'a [u8]);
 
 impl Display for Escaped<'_> {
-    /// Padded as the form asks for.
+    /// Padded as the format requests.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if f.width().is_none() && f.precision().is_none() {
             return write_escaped(f, self.0);
@@ -65,8 +66,8 @@ fn write_escaped(to: &mut impl Write, name: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// Whether a terminal shows it in its place, on this line. The others are controls, marks of a direction, separators of lines,
-/// and what has no width.
+/// Whether a terminal shows the character in place on this line. The others are control characters, direction marks,
+/// line separators and characters without width.
 fn does_print(character: char) -> bool {
     let is_layout = matches!(character,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_on_their_line_and_do_nothing_to_the_terminal() {
+    fn names_stay_on_one_line_and_do_not_affect_the_terminal() {
         let same = ["/srv/a file", "/srv/\u{e4}\u{f6}\u{fc} \u{65e5}\u{672c}", "e\u{301}", "back\\slash 'quotes\""];
         assert!(same.iter().all(|name| name.printable().to_string() == **name));
         assert_eq!("a\nb\t\u{1b}[2J\u{7f}\u{9b}".printable().to_string(), "a\\nb\\t\\u{1b}[2J\\u{7f}\\u{9b}");

@@ -1,8 +1,8 @@
-//! The answer to a request.
+//! The reply to a request.
 //!
 //! # Invariants
-//! R1. A reply is answered once: every method takes it, and one that is dropped answers EIO. It may be answered from any
-//!     thread, and outlive its session.
+//! R1. A reply is sent once: every method consumes it, and dropping it sends EIO. It may be sent from any thread, and
+//!     may outlive its session.
 
 use std::io::IoSlice;
 use std::mem;
@@ -16,20 +16,20 @@ use crate::abi::{
 use crate::connection::Connection;
 use crate::held_replies::HeldReply;
 
-/// The kernel takes no errno from here on.
+/// The kernel accepts errno values below this.
 const ERRNO_END: i32 = 512;
 
-/// What became of an answer.
+/// Whether the kernel took a reply.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Delivery {
     /// The kernel has it.
     Taken,
-    /// Nobody waits any more: the connection is gone, or the request aborted. A lookup that was answered this way was not
+    /// No caller waits any more: the connection is gone, or the request was aborted. A lookup in this reply was not
     /// counted, and a handle will not be released.
     Gone,
 }
 
-/// The right and the duty to answer one request.
+/// The obligation to answer one request.
 #[must_use = "dropping a reply answers EIO"]
 pub struct Reply {
     connection: Arc<Connection>,
@@ -42,7 +42,7 @@ impl Reply {
         Self { connection, unique, is_answered: false }
     }
 
-    /// The request that this answers.
+    /// The number of the request.
     #[must_use]
     pub const fn unique(&self) -> u64 {
         self.unique
@@ -52,32 +52,33 @@ impl Reply {
         &self.connection
     }
 
-    /// Lets the request wait for its answer, and lets go of it when the caller is interrupted: then `on_interrupt` gets
-    /// the reply. Otherwise [`HeldReply::take`] does. Only one of the two.
+    /// Holds the request until it is answered by [`HeldReply::take`]. If the caller is interrupted before that,
+    /// `on_interrupt` gets the reply instead. Only one of the two gets it.
     ///
-    /// Any signal interrupts, a timer's too; a killed caller dies only when the reply is there. So `on_interrupt` answers
-    /// at once: with the number of bytes taken, or EINTR where nothing was done. It runs on a thread that reads for all
-    /// sessions and must not wait for anything; if the interrupt came before this call, it runs inside it.
+    /// Any signal interrupts, including a timer's, and a killed caller exits only after the reply. So `on_interrupt`
+    /// answers at once: with the number of bytes taken, or EINTR if nothing was done. It runs on a thread that reads
+    /// for all sessions and must not wait for anything. If the interrupt came before this call, it runs inside the
+    /// call.
     pub fn hold(self, on_interrupt: impl FnOnce(Reply) + Send + 'static) -> HeldReply {
         HeldReply::new(self, Box::new(on_interrupt))
     }
 
-    /// It failed.
+    /// Fails the request.
     pub fn error(mut self, errno: Errno) -> Delivery {
         self.send_error(errno)
     }
 
-    /// It is done, and there is nothing to say about it.
+    /// Success without data.
     pub fn empty(self) -> Delivery {
         self.io_slices(&[])
     }
 
-    /// These bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)), an attribute.
+    /// These bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)) or an attribute.
     pub fn bytes(self, bytes: &[u8]) -> Delivery {
         self.io_slices(&[IoSlice::new(bytes)])
     }
 
-    /// These bytes, gathered on their way to the kernel; at most 1 MiB of pages without a copy in between.
+    /// These bytes, gathered into one message; up to 1 MiB of pages is not copied.
     pub fn io_slices(mut self, slices: &[IoSlice<'_>]) -> Delivery {
         self.is_answered = true;
         self.send(0, slices)
@@ -99,7 +100,7 @@ impl Reply {
         self.bytes(&statx.to_bytes())
     }
 
-    /// OPEN, OPENDIR; flags are those of [`fopen`](crate::abi::fopen).
+    /// OPEN, OPENDIR; the flags are those of [`fopen`](crate::abi::fopen).
     #[must_use = "a handle that was not taken is never released"]
     pub fn open(self, fh: u64, open_flags: u32) -> Delivery {
         self.bytes(&OpenOut { fh, open_flags, backing_id: 0 }.to_bytes())
@@ -112,7 +113,7 @@ impl Reply {
         self.io_slices(&[IoSlice::new(&entry.to_bytes()), IoSlice::new(&open)])
     }
 
-    /// WRITE, COPY_FILE_RANGE: so many bytes.
+    /// WRITE, COPY_FILE_RANGE: number of bytes.
     pub fn write(self, size: u32) -> Delivery {
         self.bytes(&WriteOut { size, padding: 0 }.to_bytes())
     }
@@ -122,12 +123,12 @@ impl Reply {
         self.bytes(&statfs.to_bytes())
     }
 
-    /// GETXATTR and LISTXATTR that asked for the size.
+    /// GETXATTR and LISTXATTR that requested the size.
     pub fn xattr_size(self, size: u32) -> Delivery {
         self.bytes(&GetxattrOut { size, padding: 0 }.to_bytes())
     }
 
-    /// IOCTL: it is done, and has these bytes for its caller.
+    /// IOCTL: success with these bytes of output.
     pub fn ioctl(self, output: &[u8]) -> Delivery {
         let head = IoctlOut::default().to_bytes();
         self.io_slices(&[IoSlice::new(&head), IoSlice::new(output)])
@@ -158,11 +159,12 @@ impl Reply {
     fn send(&self, error: i32, slices: &[IoSlice<'_>]) -> Delivery {
         match self.connection.send(self.unique, error, slices) {
             Ok(()) => Delivery::Taken,
-            // Aborted, unmounted, or the other end of a loopback is gone.
+            // The request was aborted, the file system unmounted, or the other end of a loopback is gone.
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PIPE) => Delivery::Gone,
             Err(errno) => {
                 tracing::error!(unique = self.unique, %errno, "the kernel refused a reply");
-                // It refuses replies that are too long for their request; without any its caller would wait for ever.
+                // The kernel refuses a reply that is too long for its request. Without any reply the caller would wait
+                // forever.
                 if error == 0 {
                     let _ = self.connection.send(self.unique, -Errno::IO.raw_os_error(), &[]);
                 }

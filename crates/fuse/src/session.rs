@@ -1,12 +1,12 @@
-//! One mounted file system: a connection, what serves it, and its life.
+//! One served FUSE connection: its start, its requests and its end.
 //!
 //! # Invariants
-//! S1. The word `state` holds the number of threads inside the session, and ENDED. Whoever takes the number to zero under
-//!     ENDED finishes the session, once: no call of the file system runs then, and none comes.
-//! S2. What was left by [`Session::on_ended`] is called once, with no lock held: by who finishes the session, or where it comes
-//!     later by who leaves it.
-//! S3. The session leaves the pool's epoll set before its descriptor can be closed: a duplicate in another session keeps
-//!     the file, and with it the old entry, alive.
+//! S1. The word `state` holds the number of threads inside the session, and ENDED. The thread that takes the number to
+//!     zero under ENDED finishes the session, once: then no call of the file system runs, and none will.
+//! S2. Each hook of [`Session::on_ended`] is called once, with no lock held: by the thread that finishes the session,
+//!     or at once if the session has already ended.
+//! S3. The session leaves the pool's epoll set before its descriptor can be closed. A duplicate of the descriptor in
+//!     another session keeps the open file alive, and with it the old epoll entry.
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,21 +31,21 @@ use crate::pool::{Context, Pool, PoolError, Registration, is_handling};
 use crate::reply::Reply;
 use crate::transport::Transport;
 
-/// How long a fresh mount may take to say INIT; the kernel sends it from within mount(2).
+/// How long INIT may take after a mount; the kernel sends it from within mount(2).
 const INIT_WAIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const ENDED: u64 = 1 << 63;
 
-/// Who is told of the end.
+/// A hook called at the end of the session.
 type Hook = Box<dyn FnOnce(Ended) + Send>;
 
 /// How a session ended.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Ended {
-    /// Unmounted: the last reference is gone, or it was cut off by `umount -f`.
+    /// Unmounted: the last reference is gone, or the connection was aborted by `umount -f`.
     Unmounted,
-    /// The connection was cut through its control file.
+    /// The connection was aborted through its control file.
     Aborted,
-    /// [`Session::detach`]: the connection lives on.
+    /// [`Session::detach`] was called: the connection lives on.
     Detached,
     /// The device cannot be read.
     Failed(Errno),
@@ -54,35 +54,35 @@ pub enum Ended {
 /// Why a session does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// No INIT in time.
-    #[error("the kernel did not start the session within 10 s")]
+    /// INIT did not arrive in time.
+    #[error("the kernel did not send INIT within 10 s")]
     NoInit,
-    /// The first request was not INIT: the connection is in use.
-    #[error("the connection is in use: its first request is not INIT but number {0}")]
+    /// The first request was not INIT: the connection is already in use.
+    #[error("the connection is already in use: its first request has opcode {0} instead of INIT")]
     InUse(u32),
-    /// The first request was none.
+    /// The first request is malformed.
     #[error("invalid first request: {0}")]
     Parse(#[from] ParseError),
-    /// Kernel and session do not come together.
+    /// Kernel and session cannot agree on the protocol.
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
-    /// More than the pool's threads can take.
+    /// `max_write` is larger than the pool supports.
     #[error("max_write is {wanted}, but the pool reads at most {most}")]
     MaxWrite {
-        /// Of the session.
+        /// Requested for the session.
         wanted: u32,
-        /// Of the pool.
+        /// Limit of the pool.
         most: u32,
     },
-    /// The device.
+    /// The FUSE device cannot be used.
     #[error("error of the FUSE device: {0}")]
     Device(#[from] Errno),
-    /// The pool.
+    /// The pool cannot serve the session.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// A file system that is being served. Dropping it changes nothing: it is served until it is unmounted, or
+/// A file system being served. Dropping it changes nothing: it is served until it is unmounted or
 /// [detached](Self::detach). Cheap to clone.
 #[derive(Clone)]
 pub struct Session {
@@ -94,10 +94,10 @@ impl Session {
     /// Serves a connection that was just mounted. Returns after INIT and [`FileSystem::init`].
     ///
     /// # Errors
-    /// When the kernel says no INIT, or is too old. The caller unmounts then: the mount is there, and dead.
+    /// The kernel sends no INIT, or is too old. The caller must unmount then, since the mount is there but dead.
     ///
     /// # Blocking
-    /// Until INIT, 10 s at most.
+    /// Until INIT, at most 10 s.
     pub fn start(
         pool: &Pool,
         transport: impl Transport,
@@ -110,11 +110,11 @@ impl Session {
         Self::serve(pool, connection, negotiated, fs)
     }
 
-    /// Serves a connection that was mounted and negotiated by another session, which may be of another process and dead.
-    /// Requests that it left unanswered come again on [`Notifier::resend`].
+    /// Serves a connection that another session has mounted and negotiated, perhaps in another process that has died.
+    /// Requests left unanswered are sent again after [`Notifier::resend`].
     ///
     /// # Errors
-    /// When the pool cannot take it.
+    /// The pool cannot serve it.
     pub fn adopt(
         pool: &Pool,
         transport: impl Transport,
@@ -154,27 +154,27 @@ impl Session {
         Ok(Self { shared, notifier })
     }
 
-    /// What was agreed at the start.
+    /// The parameters agreed at the start.
     #[must_use]
     pub fn negotiated(&self) -> &Negotiated {
         &self.shared.negotiated
     }
 
-    /// To tell the kernel something.
+    /// Sends notifications to the kernel.
     #[must_use]
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Another descriptor of the connection: whoever keeps it keeps the mount alive beyond this process's session.
+    /// A duplicate of the connection's descriptor. It keeps the mount alive beyond this session.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// The process has no descriptors left.
     pub fn try_clone_fd(&self) -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_dupfd_cloexec(self.shared.connection.transport.fd(), 3)
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the session.
     ///
     /// # Blocking
     /// Until the file system is unmounted and its handlers have returned; so not in a handler.
@@ -185,17 +185,17 @@ impl Session {
         self.shared.how()
     }
 
-    /// How the connection ended, as soon as the kernel has said so: handlers may still run.
+    /// How the connection ended, as soon as the kernel has reported it; handlers may still run.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
         *self.shared.how.lock()
     }
 
-    /// Calls `hook` once, when the session has ended and no handler runs any more; here and now, if that is so already. So who
-    /// serves thousands of them needs no thread for each that waits.
+    /// Calls `hook` once the session has ended and no handler runs any more; at once if that has already happened. So a
+    /// process that serves thousands of sessions needs no waiting thread for each.
     ///
-    /// It is called by whichever thread is the last in the session, as a rule one that reads the requests of all others, and
-    /// without any lock. It must not block: it hands on the news. A panic in it is reported and goes no further.
+    /// The last thread in the session calls it without any lock, usually a thread that reads the requests of all
+    /// sessions. The hook must not block, but hand the event on. A panic in it is logged and contained.
     pub fn on_ended(&self, hook: impl FnOnce(Ended) + Send + 'static) {
         let hook: Hook = Box::new(hook);
         let late = {
@@ -213,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Waits for the end, for some time.
+    /// Waits for the end of the session, at most for `time`.
     ///
     /// # Blocking
     /// As [`wait_ended`](Self::wait_ended), and no longer than `time`.
@@ -222,8 +222,8 @@ impl Session {
         (!self.shared.ended.wait_timeout(time)).then(|| self.shared.how())
     }
 
-    /// Stops serving without unmounting; requests wait for whoever adopts the connection, if a duplicate of its
-    /// descriptor is left. Handlers that run may still answer.
+    /// Stops serving without unmounting. If a duplicate of the connection's descriptor exists, requests wait for the
+    /// session that adopts it. Running handlers may still answer.
     ///
     /// # Blocking
     /// Until the handlers have returned; so not in a handler.
@@ -246,7 +246,7 @@ fn check_max_write(pool: &Pool, wanted: u32) -> Result<(), SessionError> {
 
 /// Reads INIT and answers it.
 fn handshake(connection: &Connection, options: &InitOptions) -> Result<Negotiated, SessionError> {
-    // The kernel insists on a buffer for the largest request even for this one.
+    // The kernel requires a buffer for the largest request even for INIT.
     let mut pad = LandingPad::new(options.max_write as usize, 0)?;
     let transport = &connection.transport;
     let len = loop {
@@ -279,7 +279,7 @@ fn handshake(connection: &Connection, options: &InitOptions) -> Result<Negotiate
     }
 }
 
-/// The session as the pool's threads see it.
+/// The session as seen by the pool's threads.
 pub(crate) struct Shared {
     pub(crate) connection: Arc<Connection>,
     negotiated: Negotiated,
@@ -287,23 +287,23 @@ pub(crate) struct Shared {
     /// S1.
     state: AtomicU64,
     is_finished: AtomicBool,
-    /// Threads that a handler of this session keeps blocked.
+    /// Threads blocked by handlers of this session.
     pub(crate) blocked: AtomicUsize,
     registration: Registration,
     how: Mutex<Option<Ended>>,
     ended: Completion,
-    /// S2. `None` once they are called.
+    /// The hooks of S2; `None` after they are called.
     hooks: Mutex<Option<Vec<Hook>>>,
 }
 
 impl Shared {
-    /// A thread comes in; false when the session has ended. [`leave`](Self::leave) in both cases.
+    /// A thread enters; returns false if the session has ended. [`leave`](Self::leave) must follow in both cases.
     #[inline]
     pub(crate) fn enter(&self) -> bool {
         self.state.fetch_add(1, Ordering::AcqRel) & ENDED == 0
     }
 
-    /// A thread goes, perhaps the last one.
+    /// A thread leaves; the last one finishes the session.
     #[inline]
     pub(crate) fn leave(&self) {
         if self.state.fetch_sub(1, Ordering::AcqRel) == ENDED | 1 && !self.is_finished.swap(true, Ordering::AcqRel) {
@@ -314,7 +314,7 @@ impl Shared {
         }
     }
 
-    /// S2.
+    /// Calls a hook (S2).
     fn call_hook(&self, hook: Hook) {
         let how = self.how();
         if catch_unwind(AssertUnwindSafe(|| hook(how))).is_err() {
@@ -327,7 +327,7 @@ impl Shared {
         self.state.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// Ends the session. The caller is [inside](Self::enter).
+    /// Ends the session. The caller has [entered](Self::enter) it.
     pub(crate) fn end(&self, how: Ended) {
         if self.state.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
             *self.how.lock() = Some(how);
@@ -348,13 +348,13 @@ impl Shared {
     /// Handles one message.
     #[inline]
     pub(crate) fn dispatch(&self, cx: &Context<'_>, message: &[u8]) {
-        // The reply is dropped, and so answered, where a handler panics; the hook has reported it.
+        // If a handler panics, its reply is dropped and thereby answered; the panic hook has reported it.
         if catch_unwind(AssertUnwindSafe(|| self.handle(cx, message))).is_err() {
             tracing::error!("a handler panicked; its request was answered with EIO");
         }
     }
 
-    /// Handles a WRITE whose payload has landed in frames.
+    /// Handles a WRITE whose payload is in frames.
     pub(crate) fn dispatch_landed(&self, cx: &Context<'_>, message: LandedMessage<'_>) {
         let LandedMessage { head, landed } = message;
         let handle = || match parse_write(head, landed.len()) {
@@ -393,7 +393,7 @@ impl Shared {
             Operation::Forget(forgets) => self.fs.forget(cx, forgets),
             Operation::Interrupt { unique } => self.connection.held.interrupt(unique),
             Operation::Unknown(opcode) => {
-                // A kernel newer than this crate asks once, and then does without.
+                // A kernel newer than this crate asks once and then does without.
                 tracing::debug!(opcode, "an unknown request");
                 let _ = self.reply(unique).error(Errno::NOSYS);
             }

@@ -1,4 +1,4 @@
-//! Anonymous memory, which rustix maps without a safe wrapper.
+//! Anonymous memory; rustix has no safe wrapper for mapping it.
 #![allow(unsafe_code, reason = "a mapping is a raw pointer")]
 
 use std::ops::{Deref, DerefMut};
@@ -8,7 +8,7 @@ use std::slice;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Huge pages where the mapping is at least one large.
+/// Mappings of at least this size use huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Page-aligned zeroed memory.
@@ -18,10 +18,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Maps `len` bytes, a multiple of the page size and not 0. Faulted in now, or as it is used.
+    /// Maps `len` bytes, a nonzero multiple of the page size. Faulted in now with `is_populated`, otherwise on use.
     pub(crate) fn new(len: usize, is_populated: bool) -> Result<Self, Errno> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let start = unsafe { mmap_anonymous(null_mut(), len, protection, flags) }?;
         let memory = Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len };
         if len >= HUGE_PAGE {
@@ -40,7 +40,7 @@ impl Deref for Memory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes from `start` are mapped and initialised while `self` lives; who writes has `&mut self`.
+        // SAFETY: `len` bytes from `start` are mapped and initialised while `self` lives; writing requires `&mut self`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -54,7 +54,7 @@ impl DerefMut for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it outlives `self`.
+        // SAFETY: the mapping belongs to `self`, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,12 +1,13 @@
-//! From who asks to who pays for what is dirty and what is cached: the engine's [`Memcg`] of each tenant that [`Tenants`] finds.
+//! The engine's [`Memcg`] for each tenant that [`Tenants`] finds: the one charged for a request's dirty and cached
+//! pages.
 //!
 //! # Invariants
-//! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed. It is taken offline then, and who
-//!     is found under the same number later is another.
+//! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed. Then the `Memcg` is taken
+//!     offline, and a tenant found later under the same number gets another.
 //!
 //! # Lock order
-//! The table is above the engine's leaves: a tenant is made, and its limit set, under it. Lookups are made before it is
-//! taken, so one may end after the removal of what it found, or after it was configured: then it is made again (Y1).
+//! The table comes before the engine's leaves: a tenant is created, and its limit set, under it. Lookups are made
+//! before it is locked. So a lookup may end after its tenant was removed or configured; then it is repeated (Y1).
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,7 @@ use slackwater_sync::shim::{Arc, Weak, thread};
 use crate::tenants::{Tenant, TenantConfig, TenantId, Tenants, TenantsError, Watcher};
 use crate::volume::lock_order::{CONFIGURING, TENANCY};
 
-/// How long the watching thread may take to see that nobody needs it any more.
+/// How long the watching thread may take to notice that the `Tenancy` was dropped.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 struct Charged {
@@ -39,23 +40,23 @@ impl Charged {
     }
 }
 
-/// Who pays for what is written on the mounts of an engine: one for each engine.
+/// Charges the writes on the mounts of one engine to tenants.
 pub struct Tenancy {
     tenants: Tenants,
     engine: Engine,
     charged: RwLock<HashMap<TenantId, Charged>>,
-    /// How many tenants were told to be removed, or were configured; changes with `charged` locked.
+    /// Number of removals and configurations; changes with `charged` locked.
     changes: AtomicU64,
-    /// Held from when something is configured until those who pay have their new limits.
+    /// Held from the change of the configuration until the tenants have their new limits.
     configuring: Mutex<()>,
 }
 
 impl Tenancy {
-    /// Finds tenants by `tenants`, and has them pay in `engine`. A thread of its own waits for the removal of cgroups; it
-    /// ends with the last reference.
+    /// Charges the tenants that `tenants` finds in `engine`. A thread waits for the removal of cgroups; it ends with
+    /// the last reference.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread cannot be started.
     pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
         let watcher = tenants.watcher();
         let charged = RwLock::new(TENANCY, HashMap::new());
@@ -71,10 +72,11 @@ impl Tenancy {
         Ok(tenancy)
     }
 
-    /// Who pays for what thread `pid` of `uid` writes. `None`: nobody knows, so the file's owner does.
+    /// The tenant charged for the writes of thread `pid` of `uid`. `None` if unknown, so that the file's owner is
+    /// charged.
     pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
         loop {
-            let changes = self.changes.load(Ordering::Acquire); // and only then whom
+            let changes = self.changes.load(Ordering::Acquire); // before the lookup
             let tenant = self.tenants.find(pid, uid)?;
             if let Some(charged) = self.charged.read().get(&tenant.id)
                 && charged.limit_bytes == tenant.limit_bytes
@@ -87,13 +89,13 @@ impl Tenancy {
         }
     }
 
-    /// The same of a tenant that pays for something already: who only finds things in the cache becomes no tenant by that.
+    /// The same for a tenant that was charged before: reading only cached data does not make a new tenant.
     pub(crate) fn existing(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
         let tenant = self.tenants.find(pid, uid)?;
         self.charged.read().get(&tenant.id).map(|charged| Arc::clone(&charged.memcg))
     }
 
-    /// Whether what thread `pid` of `uid` reads and writes is to stay out of the cache, if its tenant says anything of that.
+    /// Whether the reads and writes of thread `pid` of `uid` stay out of the cache, if its tenant says so.
     pub(crate) fn dontcache(&self, pid: u32, uid: u32) -> Option<bool> {
         if !self.tenants.has_dontcache() {
             return None;
@@ -101,16 +103,16 @@ impl Tenancy {
         self.tenants.find(pid, uid)?.dontcache
     }
 
-    /// Configures `config` for `tenant`, in place of what was configured for it; nothing for one that says nothing. Who pays
-    /// already has its new limit when this returns, and who waits for room at the old one goes on; others are found by it from
-    /// then on. A cgroup for which nothing is configured any more may be no tenant of its own from then on: what it has
-    /// dirty stays charged to what it was until that is clean.
+    /// Replaces the settings of `tenant`; a default `config` removes them. When this returns, an existing tenant has
+    /// its new limit and its waiting writes continue under it; other tenants get the limit when they are first found. A
+    /// cgroup without settings may no longer be a tenant of its own. Its dirty data stays charged to the old tenant
+    /// until it is clean.
     ///
     /// # Errors
-    /// It is for somebody who cannot be, and nothing has changed.
+    /// `tenant` cannot be a tenant; nothing has changed.
     ///
     /// # Blocking
-    /// For files of cgroups, and another configuration. The caller holds no lock of rank 5 or more.
+    /// For files of cgroups, and another change of the configuration. The caller holds no lock of rank 5 or more.
     pub fn set_config(&self, tenant: &Path, config: TenantConfig) -> Result<(), TenantsError> {
         let _one = self.configuring.lock();
         let path = self.tenants.set_config(tenant, config)?;
@@ -129,8 +131,8 @@ impl Tenancy {
         Ok(())
     }
 
-    /// The `Memcg` of a tenant that was looked for after `changes`. `None`: a tenant was removed or configured meanwhile. If
-    /// it was this one, nobody would ever take its `Memcg` offline, or its limit would be an old one.
+    /// The `Memcg` of a tenant that was looked up after `changes`. `None` if a tenant was removed or configured
+    /// meanwhile. If it was this one, its `Memcg` would never go offline, or would have an old limit.
     fn insert(&self, tenant: &Tenant, changes: u64) -> Option<Arc<Memcg>> {
         let mut table = self.charged.write();
         if self.changes.load(Ordering::Relaxed) != changes {
@@ -156,14 +158,14 @@ impl Tenancy {
     }
 }
 
-/// Takes tenants offline whose cgroups are removed, until the tenancy is gone.
+/// Takes tenants offline when their cgroups are removed, until the tenancy is dropped.
 fn watch(tenancy: &Weak<Tenancy>, mut watcher: Watcher) {
     loop {
         let timeout = watcher.poll_interval().map_or(EXIT_POLL_INTERVAL, |interval| interval.min(EXIT_POLL_INTERVAL));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let fd = watcher.fd();
         let mut polled: Vec<_> = fd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let _ = poll(&mut polled, Some(&timeout)); // whatever ended it, there may be something
+        let _ = poll(&mut polled, Some(&timeout)); // there may be a removal, whatever ended the poll
         drop(polled);
         let Some(tenancy) = tenancy.upgrade() else { return };
         watcher.drain().into_iter().for_each(|id| tenancy.forget(id));

@@ -1,4 +1,4 @@
-//! How messages travel between kernel and session.
+//! The transport of messages between kernel and session.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,22 +6,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, readv, writev};
 
-/// One connection. Each message is one call, whole or not at all.
+/// One connection. Each message is sent or received whole, in one call.
 pub trait Transport: Send + Sync + 'static {
     /// Reads one request, without waiting.
     ///
     /// # Errors
-    /// `AGAIN`: nothing to read. `INTR` and `NOENT`: ask again. `NODEV`: the file system is unmounted and no reference is
-    /// left. `CONNABORTED`: the connection was cut. Anything else is final.
+    /// `AGAIN`: nothing to read. `INTR` and `NOENT`: try again. `NODEV`: the file system is unmounted and no reference
+    /// is left. `CONNABORTED`: the connection was aborted. Any other error is final.
     fn receive(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<usize, Errno>;
 
     /// Sends one reply or notification.
     ///
     /// # Errors
-    /// `NOENT`: nobody waits for it. Otherwise as the kernel has it.
+    /// `NOENT`: no caller waits for it. Otherwise as returned by the kernel.
     fn send(&self, message: &[IoSlice<'_>]) -> Result<(), Errno>;
 
-    /// What becomes readable when there is a request.
+    /// The descriptor that becomes readable when there is a request.
     fn fd(&self) -> BorrowedFd<'_>;
 }
 
@@ -30,11 +30,11 @@ pub trait Transport: Send + Sync + 'static {
 pub struct DevFuse(OwnedFd);
 
 impl DevFuse {
-    /// Takes over a descriptor that [`mount`](crate::mount::mount) or another process opened. Makes it non-blocking,
-    /// for every duplicate too.
+    /// Takes a descriptor opened by [`mount`](crate::mount::mount) or by another process. Makes it non-blocking, for
+    /// every duplicate too.
     ///
     /// # Errors
-    /// When the descriptor does not take flags.
+    /// The descriptor's flags cannot be set.
     pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
         let flags = fcntl_getfl(&fd)?;
         if !flags.contains(OFlags::NONBLOCK) {

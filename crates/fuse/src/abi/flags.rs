@@ -1,6 +1,6 @@
 //! Bits in requests and replies, a module for each word.
 
-/// INIT: what kernel and server can do. Bits from 32 travel in `flags2`.
+/// INIT: features of kernel and server. Bits from 32 on are in `flags2`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -58,7 +58,7 @@ pub mod fopen {
     pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
-/// SETATTR: which fields of [`SetattrIn`](super::SetattrIn) hold.
+/// SETATTR: which fields of [`SetattrIn`](super::SetattrIn) are valid.
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -91,7 +91,7 @@ pub mod read_in {
 
 /// WRITE, `write_flags`.
 pub mod write_in {
-    /// From the kernel's page cache: the writer is not known.
+    /// From the kernel's page cache: the writer is unknown.
     pub const CACHE: u32 = 1 << 0;
     pub const LOCKOWNER: u32 = 1 << 1;
     pub const KILL_SUIDGID: u32 = 1 << 2;
@@ -105,7 +105,7 @@ pub mod release {
 
 /// FSYNC and FSYNCDIR, `fsync_flags`.
 pub mod fsync {
-    /// Data, and of the metadata what is needed to read it.
+    /// Data, and the metadata needed to read it.
     pub const FDATASYNC: u32 = 1 << 0;
 }
 
@@ -120,13 +120,13 @@ pub mod setxattr {
     pub const ACL_KILL_SGID: u32 = 1 << 0;
 }
 
-/// OPEN, CREATE and WRITE, `flags`: of the flags of open(2) those whose value a library may give another meaning.
+/// OPEN, CREATE and WRITE, `flags`: the flags of open(2) that libraries may define differently.
 ///
-/// The numbers are those of `asm-generic/fcntl.h`, which x86-64, arm64, riscv64 and s390x share.
+/// The values are those of `asm-generic/fcntl.h`, which x86-64, arm64, riscv64 and s390x share.
 pub mod open {
-    /// Each write makes its data durable, and of the attributes what is needed to read it. glibc and rustix give
-    /// this name the value of [`SYNC`] on some targets.
+    /// Each write makes its data durable, with the attributes needed to read it. glibc and rustix use this name for the
+    /// value of [`SYNC`] on some targets.
     pub const DSYNC: u32 = 0o10_000;
-    /// Each write makes the file durable. It holds the bit of [`DSYNC`].
+    /// Each write makes the file durable. Includes the bit of [`DSYNC`].
     pub const SYNC: u32 = 0o4_010_000;
 }

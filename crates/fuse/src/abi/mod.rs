@@ -1,7 +1,7 @@
-//! The FUSE protocol as the kernel speaks it, version 7.45: numbers, flags and records.
+//! The FUSE protocol of the kernel, version 7.45: numbers, flags and records.
 //!
-//! Names are the kernel's (`linux/fuse.h`) without their prefixes. Every record is `repr(C)` without hidden padding,
-//! in the byte order of the machine, and goes to and from bytes field by field: no cast, no `unsafe`.
+//! Names are the kernel's (`linux/fuse.h`) without their prefixes. Every record is `repr(C)` without hidden padding, in
+//! native byte order. Records are converted field by field: without casts or `unsafe`.
 
 #![allow(missing_docs, reason = "fields and constants have the kernel's names and meanings")]
 
@@ -26,27 +26,27 @@ pub use request::{
 
 /// The protocol's major version.
 pub const KERNEL_VERSION: u32 = 7;
-/// The minor version that these records follow.
+/// The minor version of these records.
 pub const KERNEL_MINOR_VERSION: u32 = 45;
-/// Node of the root directory.
+/// Node number of the root directory.
 pub const ROOT_ID: u64 = 1;
 /// Set in [`InHeader::unique`] of a request that the kernel sends again.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// Set in the `unique` of an INTERRUPT.
 pub const INT_REQ_BIT: u64 = 1;
 
-/// A record of fixed size in the byte order of the machine.
+/// A record of fixed size in native byte order.
 pub trait Wire: Sized {
     /// Size in bytes.
     const SIZE: usize;
 
-    /// Takes the record from the front of `bytes`; none when they are too few.
+    /// Takes the record from the front of `bytes`; `None` if they are too few.
     fn take(bytes: &mut &[u8]) -> Option<Self>;
 
     /// Writes the record to the front of `out` and moves past it.
     ///
     /// # Panics
-    /// When `out` is shorter than [`SIZE`](Self::SIZE).
+    /// If `out` is shorter than [`SIZE`](Self::SIZE).
     fn put(&self, out: &mut &mut [u8]);
 }
 
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_the_kernels() {
+    fn sizes_match_the_kernels() {
         assert_eq!((InHeader::SIZE, OutHeader::SIZE), (40, 16));
         assert_eq!((WriteIn::SIZE, ReadIn::SIZE, SetattrIn::SIZE), (40, 40, 88));
         assert_eq!((Attr::SIZE, EntryOut::SIZE, AttrOut::SIZE, OpenOut::SIZE), (88, 128, 104, 16));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_the_way_to_bytes_and_back() {
+    fn a_record_survives_conversion_to_bytes_and_back() {
         let record = WriteIn { fh: 1, offset: 2, size: 3, write_flags: 4, lock_owner: 5, flags: 6, padding: 7 };
         let bytes = record.to_bytes();
         assert_eq!(WriteIn::take(&mut &bytes[..]), Some(record));

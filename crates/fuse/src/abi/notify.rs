@@ -1,5 +1,5 @@
-//! What a server tells the kernel unasked. A notification is an [`OutHeader`](super::OutHeader) with `unique` 0 and
-//! the code in `error`, and a record.
+//! Notifications from the server. A notification is an [`OutHeader`](super::OutHeader) with `unique` 0 and the code in
+//! `error`, followed by a record.
 
 use super::wire;
 
@@ -19,22 +19,22 @@ pub enum NotifyCode {
 }
 
 wire! {
-    /// Forget cached pages of an inode from `off` on; attributes in any case. `len` 0 is "to the end", a negative
-    /// `off` "attributes only".
+    /// Drops cached attributes of an inode, and its cached pages from `off` on. `len` 0 means to the end, a negative
+    /// `off` attributes only.
     pub struct InvalInodeOut {
         pub ino: u64,
         pub off: i64,
         pub len: i64,
     }
 
-    /// Forget a name; the name and a NUL follow.
+    /// Drops a cached name; the name and a NUL follow.
     pub struct InvalEntryOut {
         pub parent: u64,
         pub namelen: u32,
         pub flags: u32,
     }
 
-    /// A name is gone together with its inode; the name and a NUL follow.
+    /// A name was removed together with its inode; the name and a NUL follow.
     pub struct NotifyDeleteOut {
         pub parent: u64,
         pub child: u64,
@@ -42,7 +42,7 @@ wire! {
         pub padding: u32,
     }
 
-    /// Give up what is not in use of some nodes; `count` numbers of 64 bits follow. From minor version 45 on.
+    /// Drops the unused ones among some nodes; `count` numbers of 64 bits follow. Needs minor version 45.
     pub struct NotifyPruneOut {
         pub count: u32,
         pub padding: u32,

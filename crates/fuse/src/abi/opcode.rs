@@ -1,8 +1,8 @@
-//! Numbers of requests.
+//! Opcodes of requests.
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal,)*) => {
-        /// What a request asks for.
+        /// The operation of a request.
         #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
         #[repr(u32)]
         pub enum Opcode {

@@ -13,7 +13,7 @@ wire! {
         pub uid: u32,
         pub gid: u32,
         pub pid: u32,
-        /// Length of the extensions behind the request, in words of 8 bytes.
+        /// Length of the extensions after the request, in words of 8 bytes.
         pub total_extlen: u16,
         pub padding: u16,
     }
@@ -151,7 +151,7 @@ wire! {
         pub padding: u32,
     }
 
-    /// GETXATTR and LISTXATTR; `size` 0 asks for the size.
+    /// GETXATTR and LISTXATTR; `size` 0 requests the size.
     pub struct GetxattrIn {
         pub size: u32,
         pub padding: u32,
@@ -178,7 +178,7 @@ wire! {
         pub flags: u32,
     }
 
-    /// The part of INIT that follows where `flags` has INIT_EXT.
+    /// The part of INIT that follows if `flags` has INIT_EXT.
     pub struct InitExtIn {
         pub flags2: u32,
         pub unused: [u32; 11],
@@ -235,7 +235,7 @@ wire! {
         pub flags: u64,
     }
 
-    /// Holds nothing yet.
+    /// Reserved.
     pub struct SyncfsIn {
         pub padding: u64,
     }

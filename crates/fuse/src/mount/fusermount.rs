@@ -1,6 +1,6 @@
-//! The set-user-id program that mounts for other users than root.
+//! The set-user-id program that mounts for users other than root.
 //!
-//! It opens the device, mounts, and sends the descriptor back over a socket whose number stands in `_FUSE_COMMFD`. The
+//! It opens the device, mounts, and sends the descriptor back over a socket whose number is in `_FUSE_COMMFD`. The
 //! socket is its standard input, which it does not use otherwise.
 
 use std::io::IoSliceMut;
@@ -34,7 +34,7 @@ pub(super) fn mount(program: &str, mountpoint: &Path, options: &MountOptions) ->
 pub(super) fn unmount(program: &str, mountpoint: &Path, is_lazy: bool) -> Result<(), UnmountError> {
     let mut command = Command::new(program);
     command.arg("-u").args(is_lazy.then_some("-z")).arg("--").arg(mountpoint).stdin(Stdio::null());
-    let lost = || UnmountError::Fusermount("it could not be run".to_owned());
+    let lost = || UnmountError::Fusermount("the program could not be run".to_owned());
     let output = run(command).map_err(|error| if error { UnmountError::NoFusermount } else { lost() })?;
     if output.status.success() {
         return Ok(());
@@ -50,7 +50,7 @@ pub(super) fn unmount(program: &str, mountpoint: &Path, is_lazy: bool) -> Result
     })
 }
 
-/// What its words mean.
+/// Translates its error message.
 fn refusal(complaint: String) -> MountError {
     match complaint.as_str() {
         text if text.contains("device not found") => MountError::NoDevice,
@@ -61,15 +61,15 @@ fn refusal(complaint: String) -> MountError {
 }
 
 fn fusermount_lost() -> MountError {
-    MountError::Fusermount("it sent no descriptor".to_owned())
+    MountError::Fusermount("the program sent no descriptor".to_owned())
 }
 
-/// Runs it to its end; the error is whether there is no such program.
+/// Runs the program to its end. The error is true if there is no such program.
 fn run(mut command: Command) -> Result<Output, bool> {
-    // Its messages are looked at.
+    // The messages are parsed, so they must be in English.
     command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn();
-    // The command holds its end of the socket, and so would delay the end of the stream.
+    // The command holds one end of the socket, which would delay the end of the stream.
     drop(command);
     let child = child.map_err(|error| error.kind() == std::io::ErrorKind::NotFound)?;
     child.wait_with_output().map_err(|_| false)
@@ -88,7 +88,7 @@ fn option_words(options: &MountOptions) -> String {
         (options.default_permissions, ",default_permissions"),
         (options.allow_other, ",allow_other"),
         (options.read_only, ",ro"),
-        // It sets the first two itself, and would refuse their opposites.
+        // It sets the first two itself, and rejects their opposites.
         (options.nosuid, ",nosuid"),
         (options.nodev, ",nodev"),
         (options.noexec, ",noexec"),
@@ -98,7 +98,7 @@ fn option_words(options: &MountOptions) -> String {
     options.max_read.map_or(words.clone(), |max_read| format!("{words},max_read={max_read}"))
 }
 
-/// The descriptor that comes over `socket`; none when the other end is closed.
+/// Receives the descriptor over `socket`; `None` if the other end is closed.
 fn receive_fd(socket: std::os::fd::BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_missing_or_refuses_is_told_apart() {
+    fn a_missing_program_is_distinguished_from_one_that_fails() {
         let options = MountOptions::default();
         let missing = mount("no such fusermount3", Path::new("/"), &options);
         assert!(matches!(missing, Err(MountError::NoFusermount)), "{missing:?}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn its_words_are_understood() {
+    fn its_error_messages_are_translated() {
         let refusal = |text: &str| refusal(text.to_owned());
         assert!(matches!(refusal("fuse device not found, try 'modprobe fuse' first"), MountError::NoDevice));
         let denied = refusal("failed to open /dev/fuse: Permission denied");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_comes_over_the_socket() {
+    fn a_descriptor_is_received_over_the_socket() {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         let fds = [file.as_fd()];

@@ -1,7 +1,7 @@
-//! Mounting and unmounting: by system call for root, through the set-user-id program `fusermount3` for anyone else.
+//! Mounting and unmounting: by system call as root, through the set-user-id program `fusermount3` as another user.
 //!
-//! Every mount is `noatime`: the kernel leaves access times to a FUSE server, and reads that it answers from its cache never
-//! come to ours. So nobody keeps them, and /proc/mounts says so.
+//! Every mount is `noatime`. The kernel leaves access times to a FUSE server, and reads that the kernel answers from
+//! its cache never reach the server. So access times are not maintained, and /proc/mounts says so.
 
 mod fusermount;
 
@@ -16,28 +16,29 @@ use rustix::process::geteuid;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What /proc/mounts shows as the device, such as `slackwater#/srv/data`.
+    /// The device shown in /proc/mounts, such as `slackwater#/srv/data`.
     pub source: String,
-    /// The type is `fuse.` and this.
+    /// The type of the file system is `fuse.` and this.
     pub subtype: String,
-    /// The kernel checks permissions by mode and owner; otherwise the file system does.
+    /// The kernel checks permissions by mode and owner; otherwise the file system must.
     pub default_permissions: bool,
-    /// Others than the mounting user may look in. For other users than root `/etc/fuse.conf` must allow it.
+    /// Users other than the mounting one may access the mount. For users other than root `/etc/fuse.conf` must allow
+    /// it.
     pub allow_other: bool,
-    /// Nothing can be written.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// Set-user-id bits have no effect. Always so for other users than root.
+    /// Set-user-id bits have no effect. Always so for users other than root.
     pub nosuid: bool,
-    /// Device nodes cannot be opened. Always so for other users than root.
+    /// Device nodes cannot be opened. Always so for users other than root.
     pub nodev: bool,
-    /// No program can be run from it.
+    /// Programs cannot be executed from the mount.
     pub noexec: bool,
-    /// What goes through it stays out of the cache, but where a file or a tenant says otherwise.
+    /// Data stays out of the cache, unless the file or the tenant says otherwise.
     pub dontcache: bool,
-    /// Most bytes in one READ, where fewer than the kernel's own limit.
+    /// Limit of bytes in one READ, if below the kernel's own.
     pub max_read: Option<u32>,
 }
 
@@ -58,7 +59,7 @@ impl Default for MountOptions {
     }
 }
 
-/// Why nothing was mounted.
+/// Why a mount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The kernel has no FUSE, or the container hides it.
@@ -67,65 +68,65 @@ pub enum MountError {
     /// This user may not open the device, or may not mount.
     #[error("no permission to {0}")]
     NoPermission(&'static str),
-    /// The mountpoint does not exist.
+    /// The mount point does not exist.
     #[error("{0} does not exist")]
     NoMountpoint(PathBuf),
-    /// The mountpoint is something else.
+    /// The mount point is not a directory.
     #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
-    /// The mountpoint cannot be reached: a dead FUSE mount lies there, for instance.
-    #[error("{path}: {errno}")]
+    /// The mount point cannot be accessed, for instance because a dead FUSE mount is there.
+    #[error("cannot access the mount point {path}: {errno}")]
     Mountpoint {
-        /// The mountpoint.
+        /// The mount point.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// An option has a character that the kernel would take for the end of it.
+    /// An option contains a character that would end it.
     #[error("`{0}` contains a comma or a NUL")]
     BadOption(String),
-    /// Other users than root need the program.
+    /// Users other than root need the program.
     #[error("fusermount3 is missing: install fuse3, or mount as root")]
     NoFusermount,
-    /// `fusermount3` says no.
+    /// `fusermount3` failed.
     #[error("fusermount3: {0}")]
     Fusermount(String),
-    /// The kernel says no.
-    #[error("mount: {0}")]
+    /// mount(2) failed.
+    #[error("mount(2) failed: {0}")]
     Kernel(Errno),
 }
 
-/// Why something is still mounted.
+/// Why an unmount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
-    /// Files are open there, or it is somebody's working directory.
+    /// Files are open there, or a process has its working directory there.
     #[error("{0} is in use")]
     Busy(PathBuf),
     /// Nothing is mounted there.
     #[error("nothing is mounted at {0}")]
     NotMounted(PathBuf),
-    /// Not by this user.
+    /// This user may not unmount it.
     #[error("no permission to unmount {0}")]
     NoPermission(PathBuf),
-    /// Other users than root need the program.
+    /// Users other than root need the program.
     #[error("fusermount3 is missing: install fuse3, or unmount as root")]
     NoFusermount,
-    /// `fusermount3` says no.
+    /// `fusermount3` failed.
     #[error("fusermount3: {0}")]
     Fusermount(String),
-    /// The kernel says no.
-    #[error("umount: {0}")]
+    /// umount2(2) failed.
+    #[error("umount2(2) failed: {0}")]
     Kernel(Errno),
 }
 
-/// Mounts on a directory and returns the connection, for [`DevFuse`](crate::DevFuse). The mount answers as soon as a
+/// Mounts on a directory and returns the connection, for [`DevFuse`](crate::DevFuse). Requests are answered once a
 /// [`Session`](crate::Session) is started on it.
 ///
 /// # Errors
-/// When it is not mounted.
+/// Nothing is mounted.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     for option in [&options.source, &options.subtype] {
-        // A comma in the source is no harm: it is escaped, or travels in an argument of its own.
+        // A comma in the source is harmless: it is escaped, or passed as a separate argument.
         if option.contains('\0') || options.subtype.contains(',') {
             return Err(MountError::BadOption(option.clone()));
         }
@@ -138,15 +139,14 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     }
 }
 
-/// Unmounts. With `lazy` the mount leaves the tree at once, and the session ends when the last file is closed; otherwise a
-/// mount in use is refused. Symbolic links at the end of the path are not followed.
+/// Unmounts. With `lazy` the mount is detached at once, and the session ends when the last file is closed; otherwise a
+/// mount in use is not unmounted. A symbolic link at the end of the path is not followed.
 ///
 /// # Errors
-/// When it is still mounted.
+/// The file system is still mounted.
 ///
 /// # Blocking
-/// Not for the session: the kernel waits for no request of it, unless `lazy` is false and pages of shared mappings are
-/// dirty.
+/// The kernel waits for no request of the session, unless `lazy` is false and pages of shared mappings are dirty.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
     if !geteuid().is_root() {
         return fusermount::unmount(fusermount::PROGRAM, mountpoint, lazy);
@@ -161,7 +161,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
     })
 }
 
-/// The file type of the mountpoint as the kernel wants it in `rootmode`.
+/// The file type of the mount point, for the option `rootmode`.
 fn check_mountpoint(path: &Path) -> Result<u32, MountError> {
     let failed = |errno| match errno {
         Errno::NOENT => MountError::NoMountpoint(path.to_owned()),
@@ -186,7 +186,7 @@ fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> R
         words += if is_on { word } else { "" };
     }
     if let Some(max_read) = options.max_read {
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(words, ",max_read={max_read}");
     }
     let mut flags = MountFlags::NOATIME;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn options_cannot_carry_options() {
+    fn an_option_cannot_smuggle_in_others() {
         let options = MountOptions { subtype: "x,allow_other".to_owned(), ..MountOptions::default() };
         assert!(matches!(mount(Path::new("/"), &options), Err(MountError::BadOption(_))));
         let options = MountOptions { source: "x\0y".to_owned(), ..MountOptions::default() };

@@ -1,4 +1,4 @@
-//! Whether a mount is in use, before it is unmounted.
+//! Whether a mount is in use, checked before it is unmounted.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::mount::UnmountError;
 use crate::mounted::deadline::Deadline;
 use crate::mounted::{MountedError, MountedVolume, POLL_INTERVAL, namespaces};
 
-/// For how long a mount may be busy with nobody to be found. Who starts a program has what it had open in the child
-/// for a moment, and what is closed is in use until the kernel has come to it.
+/// How long a mount may be busy without a visible user. A process that starts a program shares its open files with the
+/// child for a moment, and a closed file is in use until the kernel has processed the close.
 const TRANSIENT_MAX: Duration = Duration::from_millis(250);
 
 impl MountedVolume {
-    /// Calls whose callers were let go hold the session open, and nobody else: they end before it is detached.
+    /// Waits for calls whose callers were released, as long as only they keep the mount busy.
     pub(super) fn wait_for_calls(&self, deadline: &Deadline) -> Result<(), MountedError> {
         let pause = Completion::new();
         while self.volume.calls() > 0
@@ -33,24 +33,26 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Step 1. The kernel knows: it is asked to expire the mount, which it refuses the first time.
+    /// Step 1. Asks the kernel to expire the mount; it fails with EBUSY if in use, and with EAGAIN the first time
+    /// otherwise.
     pub(super) fn check_busy(&self) -> Result<(), MountedError> {
         let begun = self.sb.now();
         loop {
             let _ = self.touch();
             match rustix::mount::unmount(&self.mountpoint, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
                 Err(Errno::BUSY) => self.wait_if_transient(begun)?,
-                // An access takes the mark away that the question has left.
+                // An access clears the mark that the first request has set.
                 Err(Errno::AGAIN) => {
                     return self.touch().map_err(|errno| MountedError::Unmount(UnmountError::Kernel(errno)));
                 }
-                // Not for this user; or it is gone, and umount2(2) says so better.
+                // Not permitted, or already unmounted, which umount2(2) reports better.
                 Ok(()) | Err(_) => return Ok(()),
             }
         }
     }
 
-    /// After the kernel's "busy": pauses, to ask it again, for as long since `begun` as nobody is found who uses it.
+    /// After EBUSY: pauses before a retry. Fails if a user is found or the mount has been busy since `begun` for too
+    /// long.
     pub(super) fn wait_if_transient(&self, begun: Tick) -> Result<(), MountedError> {
         let holders = self.holders();
         if !holders.is_empty() || self.sb.now().since(begun) > TRANSIENT_MAX {
@@ -60,7 +62,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Walks over the mountpoint without asking the file system anything.
+    /// Resolves the mount point without a request to the file system.
     fn touch(&self) -> Result<(), Errno> {
         dev_of(&self.mountpoint).map(|_| ())
     }
@@ -76,7 +78,7 @@ impl MountedVolume {
     }
 }
 
-/// `st_dev` of what is at `path`, without asking the file system.
+/// `st_dev` of the file at `path`, without a request to the file system.
 pub(super) fn dev_of(path: &Path) -> Result<u64, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let stat = statx(CWD, path, flags, StatxFlags::empty())?;

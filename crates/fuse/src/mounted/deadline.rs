@@ -1,4 +1,4 @@
-//! How long an unmount goes on: until its deadline, or for as long as it gets somewhere.
+//! When an unmount gives up: at its deadline, or when it makes no progress.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use slackwater_sync::shim::Arc;
 use crate::mounted::UmountRequest;
 use crate::volume::lock_order::LEAF;
 
-/// The deadline of an unmount that has begun. Its clones share what they have seen.
+/// The deadline of a running unmount. Clones share the recorded progress.
 #[derive(Clone)]
 pub(super) struct Deadline {
     sb: Arc<SuperBlock>,
@@ -18,7 +18,7 @@ pub(super) struct Deadline {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// Figures of the volume, and since when they are no better.
+/// Progress of the volume, and since when there was no more.
 struct Seen {
     since: Tick,
     written_bytes: u64,
@@ -33,7 +33,7 @@ impl Deadline {
         Self { sb: Arc::clone(sb), deadline, stall: request.stall, seen: Arc::new(Mutex::new(LEAF, seen)) }
     }
 
-    /// When it ends, unless something reaches the backend before. `None`: never.
+    /// When the unmount gives up, unless data is written back before; `None` if never.
     pub(super) fn until(&self) -> Option<Tick> {
         let Some(stall) = self.stall else { return self.deadline };
         let status = self.sb.status();
@@ -50,10 +50,11 @@ impl Deadline {
         self.until().is_some_and(|until| self.sb.now() > until)
     }
 
-    /// Repeats `work`, which ends with `Deadline` at the time it is given, until it has done or failed otherwise.
+    /// Repeats `work` until it succeeds, fails with another error than `Deadline`, or the deadline has passed. `work`
+    /// gets the current deadline and fails with `Deadline` when it passes.
     ///
     /// # Errors
-    /// Those of `work`; `Deadline` when it is over.
+    /// Those of `work`.
     pub(super) fn retry(&self, work: impl Fn(Option<Tick>) -> Result<(), UmountError>) -> Result<(), UmountError> {
         loop {
             match work(self.until()) {

@@ -1,4 +1,4 @@
-//! Why a volume is not mounted, or still is.
+//! Errors of mounting and unmounting a volume.
 
 use std::path::PathBuf;
 
@@ -13,52 +13,52 @@ use crate::session::SessionError;
 /// Why a volume is not mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountVolumeError {
-    /// The volume is gone.
+    /// The engine's volume is unmounted.
     #[error(transparent)]
     Volume(#[from] FileError),
-    /// The mount.
+    /// mount(2) or `fusermount3` failed.
     #[error(transparent)]
     Mount(#[from] mount::MountError),
-    /// The device.
+    /// The FUSE device cannot be used.
     #[error("error of the FUSE device: {0}")]
     Device(Errno),
-    /// The kernel.
+    /// The session did not start.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
 
-/// Why a volume is still mounted, or gone otherwise than it should be.
+/// Why a volume is still mounted, or was not unmounted cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum MountedError {
-    /// It is in use.
+    /// The mount is in use.
     #[error("{} is in use{}", .mountpoint.printable(), list(.holders))]
     Busy {
-        /// Where it is mounted.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// By whom, as far as this user may know.
+        /// Its users, as far as this user may see them.
         holders: Vec<Holder>,
     },
-    /// Gone from its mountpoint, but mounted somewhere else as well, as a bind mount or in another namespace; or a lazy
-    /// unmount has left it to who had it open.
+    /// Removed from its mount point, but mounted somewhere else as well, as a bind mount or in another namespace; or a
+    /// lazy unmount left files open.
     #[error("{} is unmounted, but the volume is in use elsewhere{}", .mountpoint.printable(), list(.holders))]
     Elsewhere {
-        /// Where it was mounted.
+        /// The mount point it had.
         mountpoint: PathBuf,
-        /// Who uses it there.
+        /// Its users there.
         holders: Vec<Holder>,
     },
     /// Data could not be written back in time. Nothing is lost.
     #[error("the deadline passed with {dirty_bytes} bytes not written back; the volume stays mounted")]
     Deadline {
-        /// Bytes that are not in the backend.
+        /// Bytes not yet written back.
         dirty_bytes: u64,
         /// The last write-back error, if that is the cause.
         cause: Option<ErrorKind>,
     },
-    /// Gone by force, and not all data could be written back before. Nothing is lost: the engine has the rest.
+    /// Unmounted by force before all data could be written back. Nothing is lost: the engine keeps the rest.
     #[error("unmounted by force with {dirty_bytes} bytes not written back")]
     Left {
-        /// Bytes that are not in the backend.
+        /// Bytes not yet written back.
         dirty_bytes: u64,
         /// The last write-back error, if that is the cause.
         cause: Option<ErrorKind>,
@@ -66,16 +66,16 @@ pub enum MountedError {
     /// Another unmount of this volume is running.
     #[error("another unmount of this volume is running")]
     InProgress,
-    /// The kernel, or `fusermount3`.
+    /// The kernel or `fusermount3` failed to unmount.
     #[error(transparent)]
     Unmount(UnmountError),
-    /// The engine.
+    /// The engine failed to unmount the volume.
     #[error(transparent)]
     Volume(UmountError),
-    /// A sync.
+    /// A sync failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Pages of shared mappings.
+    /// Flushing shared mappings failed.
     #[error("cannot write back pages of shared mappings: {0}")]
     Mapped(Errno),
 }

@@ -1,4 +1,4 @@
-//! The flush of an unmount: with reports and a deadline, whatever hangs.
+//! The flush of an unmount, with progress reports and a deadline even if the kernel or the backend hangs.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::notifier::Notifier;
 use crate::volume::Volume;
 use crate::volume::lock_order::LEAF;
 
-/// Time after which a flush looks whether it gets anywhere.
+/// Interval at which a flush checks whether it makes progress.
 const SLICE: Duration = Duration::from_secs(1);
 impl MountedVolume {
-    /// Flushes, what mappings have first, on a thread of its own: neither the report nor the deadline waits for
-    /// a kernel that waits for the backend.
+    /// Flushes, beginning with stores to mappings, on a thread of its own: neither reports nor the deadline wait for a
+    /// kernel that waits for the backend.
     pub(super) fn flush(
         &self,
         step: Step,
@@ -43,7 +43,7 @@ impl MountedVolume {
         }
         while flush.done.wait_timeout(POLL_INTERVAL) {
             self.report(step, progress);
-            // The thread gets as far as it can first.
+            // The thread needs a moment to end by itself first.
             if deadline.until().is_some_and(|until| self.sb.now() > until + POLL_INTERVAL) {
                 return Err(self.deadline_error());
             }
@@ -53,8 +53,8 @@ impl MountedVolume {
     }
 }
 
-/// Flushes, until everything is in the backend or writers bring as much as the backend takes: then only a freeze
-/// helps. A backend that takes nothing is waited for here, where nobody else has to.
+/// Flushes until everything is written back, or until writers dirty data as fast as the backend writes it, when only a
+/// freeze helps. It also waits here for a backend that writes nothing, while the volume still works.
 fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: &Deadline) -> Result<(), MountedError> {
     loop {
         let before = sb.status();
@@ -71,10 +71,10 @@ fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: &Deadline) -> Result<(
     }
 }
 
-/// Has the kernel write what it holds of shared mappings; it has arrived when this returns.
+/// Asks the kernel to write back its pages of shared mappings; they have arrived when this returns.
 ///
 /// # Blocking
-/// Until the kernel has the pages' locks, which requests in flight hold.
+/// Until the kernel has the pages' locks, which requests in flight may hold.
 pub(super) fn flush_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
     for node in volume.mapped_nodes() {
         notifier.flush_pages(node)?;

@@ -1,4 +1,5 @@
-//! Who uses a mount, as `/proc` has it. Nothing here asks the file system that is mounted: it may hang.
+//! Processes that use a mount, from `/proc`. Nothing here sends a request to the mounted file system, since it may
+//! hang.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,29 +11,29 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 /// A process that uses a mount, and one thing that it uses there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Holder {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// Its command.
+    /// Its command name.
     pub command: String,
-    /// What it uses, or where it is mounted.
+    /// The path that it uses, or where the volume is mounted.
     pub path: PathBuf,
-    /// In which way.
+    /// How it uses the mount.
     pub how: Hold,
 }
 
 /// How a process holds a mount.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Hold {
-    /// It is in there, or has something open there.
+    /// It has a working directory, program, open file or mapping there.
     Use,
-    /// In its mount namespace the volume is mounted there as well.
+    /// The volume is mounted at the path in its mount namespace.
     Mount,
 }
 
-/// How many are named in a message.
+/// Holders named in a message.
 const NAMED_MAX: usize = 5;
 
-/// The holders for a message, or nothing.
+/// The holders, formatted for a message; empty if there are none.
 pub(super) fn list(holders: &[Holder]) -> String {
     let mut text = String::new();
     for (at, Holder { pid, command, path, how }) in holders.iter().take(NAMED_MAX).enumerate() {
@@ -49,12 +50,12 @@ pub(super) fn list(holders: &[Holder]) -> String {
     text
 }
 
-/// Everybody who uses something on the device `dev`, each with the first thing found.
+/// All processes that use something on the device `dev`, each with the first path found.
 pub(super) fn of(dev: u64) -> Vec<Holder> {
     pids().into_iter().filter_map(|pid| holder(pid, dev)).collect()
 }
 
-/// All processes, in order.
+/// All process ids, sorted.
 pub(super) fn pids() -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let mut pids: Vec<u32> = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -65,7 +66,7 @@ pub(super) fn pids() -> Vec<u32> {
 fn holder(pid: u32, dev: u64) -> Option<Holder> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let path = used_link(&process, dev).or_else(|| open_file(&process, dev)).or_else(|| mapped_file(&process, dev))?;
-    // Gone meanwhile, it holds nothing.
+    // A process that has exited meanwhile holds nothing.
     let command = fs::read(process.join("comm")).ok()?;
     let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
     Some(Holder { pid, command, path, how: Hold::Use })
@@ -79,9 +80,9 @@ fn open_file(process: &Path, dev: u64) -> Option<PathBuf> {
     fs::read_dir(process.join("fd")).ok()?.flatten().find_map(|entry| link_on(&entry.path(), dev))
 }
 
-/// Where a link of `/proc` leads, if that is on `dev`.
+/// The target of a `/proc` link, if it is on `dev`.
 fn link_on(link: &Path, dev: u64) -> Option<PathBuf> {
-    // The link is not walked but jumped through, and the kernel need not ask for attributes.
+    // The kernel follows such a link without walking its path, and needs no GETATTR.
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let stat = statx(CWD, link, flags, StatxFlags::empty()).ok()?;
     (makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev).then(|| fs::read_link(link).ok())?
@@ -93,7 +94,7 @@ fn mapped_file(process: &Path, dev: u64) -> Option<PathBuf> {
     String::from_utf8_lossy(&maps).lines().find_map(|line| path_of_mapping(line, &device))
 }
 
-/// `address perms offset dev inode path`, padded with spaces.
+/// Fields are `address perms offset dev inode path`, padded with spaces.
 fn path_of_mapping(line: &str, device: &str) -> Option<PathBuf> {
     let mut words = line.splitn(6, ' ');
     (words.nth(3)? == device).then(|| PathBuf::from(words.nth(1).unwrap_or("").trim_start()))
@@ -112,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn this_process_holds_where_it_is() {
+    fn this_process_holds_the_file_system_of_its_program() {
         let stat = fs::metadata("/proc/self/exe").unwrap();
         let holders = of(std::os::unix::fs::MetadataExt::dev(&stat));
         assert!(holders.iter().any(|holder| holder.pid == std::process::id()), "{holders:?}");
     }
 
     #[test]
-    fn a_message_names_some_and_counts_the_rest() {
+    fn a_message_names_some_holders_and_counts_the_rest() {
         assert_eq!(list(&[]), "");
         let one = |pid| Holder { pid, command: "sh".to_owned(), path: PathBuf::from("/mnt"), how: Hold::Use };
         assert_eq!(list(&[one(7)]), ": sh (7) at /mnt");

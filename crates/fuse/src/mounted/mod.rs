@@ -1,24 +1,27 @@
-//! A volume of the engine, mounted at a path: made, synced and taken away.
+//! An engine volume mounted at a path: mount, sync and unmount.
 //!
 //! # Steps of an unmount
-//! 1. Busy check: a mount that is in use ends it at once, with the names of who uses it.
-//! 2. Flush, while the volume works as before; what the kernel holds of shared mappings first.
+//! 1. Busy check: if the mount is in use, the unmount fails at once and names the processes.
+//! 2. Flush while the volume keeps working, beginning with stores to shared mappings that the kernel holds.
 //! 3. Freeze: changes wait from here on.
 //! 4. Flush the rest.
-//! 5. umount2(2). If somebody came in meanwhile, the kernel says so: thaw, and back to before.
+//! 5. umount2(2). If the mount came into use meanwhile, the kernel reports it: thaw, and fail as in step 1.
 //! 6. The session ends: the kernel has no reference left.
-//! 7. What the kernel knew and had open is let go, and the engine unmounts its volume.
+//! 7. Drop all nodes and handles; the engine unmounts its volume.
 //!
-//! The deadline can end it before step 5 only, with the volume as it was. An umount(2) by anybody else enters at step 6:
-//! the flush comes then, and nothing is lost. So does a volume that is mounted elsewhere only.
+//! The deadline can end an unmount only before step 5, with the volume unchanged. After an umount(2) by another
+//! process, only steps 6 and 7 run: the flush comes then, and nothing is lost. The same applies to a volume that is
+//! mounted only elsewhere.
 //!
-//! With force step 1 is left out, all requests get EIO from step 3 on, and step 5 detaches the mount and aborts the
-//! connection, in every mount namespace. Whatever fails before, the deadline first of all, is then no reason to stay: the
-//! connection is aborted without the rest of the flush, and the unmount ends with `Left`. The engine keeps the data that the
-//! backend does not have, in an arena that a later process can recover, and [`MountedVolume::wait_ended`] goes on writing it back.
+//! With force, step 1 is omitted, all requests get EIO from step 3 on, and step 5 detaches the mount and aborts the
+//! connection, in every mount namespace. A failure before that, such as the deadline, does not keep the mount: the
+//! connection is aborted without the rest of the flush, and the unmount ends with `Left`. The engine keeps the data not
+//! yet written back in an arena that a later process can recover, and [`MountedVolume::wait_ended`] continues to write
+//! it back.
 //!
 //! # Lock order
-//! `UMOUNT` is the first of all. An unmount tries it, one with force until its deadline; `wait_ended` waits for it.
+//! `UMOUNT` is the first of all locks. An unmount only tries it, one with force until its deadline; `wait_ended` waits
+//! for it.
 
 mod busy;
 mod deadline;
@@ -57,13 +60,13 @@ use crate::volume::lock_order::UMOUNT;
 pub use error::{MountVolumeError, MountedError};
 pub use holders::{Hold, Holder};
 
-/// Time between two reports of progress, and two looks at what changes by itself.
+/// Interval of progress reports, and of polls for external changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the kernel may take to drop its last reference after umount2(2), before it is taken for granted that
-/// the volume is mounted somewhere else as well.
+/// How long the kernel may take to drop its last reference after umount2(2). After that the volume is assumed to be
+/// mounted elsewhere as well.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
-/// One volume, mounted at a path.
+/// A volume mounted at a path.
 pub struct MountedVolume {
     sb: Arc<SuperBlock>,
     volume: Arc<Volume>,
@@ -76,50 +79,50 @@ pub struct MountedVolume {
     discards: AtomicBool,
 }
 
-/// How to unmount.
+/// Options of an unmount.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct UmountRequest {
-    /// Give up, with nothing changed, when this much time has passed. With `force` it ends then, with the mount gone.
+    /// Give up after this time, with nothing changed. With `force` the unmount ends then, and the mount is removed.
     pub deadline: Option<Duration>,
-    /// Give up as at the deadline when nothing has reached the backend for this long.
+    /// Give up as at the deadline if nothing has been written back for this long.
     pub stall: Option<Duration>,
-    /// Also if it is in use: programs that use it get EIO from then on. What was written is flushed.
+    /// Unmount even if it is in use: its programs get EIO from then on. Written data is flushed.
     pub force: bool,
-    /// Throw away what is not in the backend; [`SuperBlock::would_lose`] names it.
+    /// Discard data not yet written back; [`SuperBlock::would_lose`] lists it.
     pub discard: bool,
 }
 
-/// How far an unmount is.
+/// Progress of an unmount.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Progress {
-    /// What it is doing.
+    /// The current step.
     pub step: Step,
-    /// Bytes that are not in the backend yet.
+    /// Bytes not yet written back.
     pub bytes_left: u64,
     /// The last write-back error, if the last attempt failed.
     pub failing: Option<ErrorKind>,
 }
 
-/// What an unmount is doing.
+/// Steps of an unmount that are reported.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Step {
-    /// Flushing, while everything works.
+    /// Flushing while the volume keeps working.
     Flushing,
-    /// Flushing the rest; changes wait.
+    /// Flushing the rest while changes wait.
     FlushingTheRest,
-    /// Detached; the engine lets the volume go.
+    /// Detached; the engine unmounts the volume.
     Ending,
 }
 
 impl MountedVolume {
-    /// Mounts a volume on a directory; the pool's threads serve it. `tenancy` says who pays for what is written; `None`:
-    /// the engine's root tenant for all.
+    /// Mounts a volume on a directory, served by the pool's threads. `tenancy` finds the tenants that are charged; with
+    /// `None` everything is charged to the engine's root tenant.
     ///
     /// # Errors
-    /// Nothing is mounted then.
+    /// Nothing is mounted.
     ///
     /// # Blocking
-    /// Until the kernel has started the session, and has shown how its cache works.
+    /// Until the kernel has started the session and its page cache has been probed.
     pub fn mount(
         pool: &Pool,
         sb: Arc<SuperBlock>,
@@ -136,70 +139,73 @@ impl MountedVolume {
         Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, dev, umount, discards }))
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// The engine's side.
+    /// The engine's volume.
     pub fn super_block(&self) -> &Arc<SuperBlock> {
         &self.sb
     }
 
-    /// What this kernel does not have.
+    /// Features that this kernel does not have.
     pub fn missing_features(&self) -> &[MissingFeature] {
         &self.missing
     }
 
-    /// Open files, as far as the kernel has told.
+    /// Number of open files, as far as the kernel has reported closes.
     pub fn open_files(&self) -> usize {
         self.volume.open_files()
     }
 
-    /// Bytes of writes and of pages from mappings that wait for room; they are counted neither as dirty nor by the arena.
+    /// Bytes of parked writes and of waiting pages from mappings. The dirty counts and the arena do not include them.
     pub fn parked_bytes(&self) -> usize {
         self.volume.parked_bytes()
     }
 
-    /// Writes that wait for room. One that is being tried at this moment is not among them.
+    /// Number of parked writes, without one that is being tried at this moment.
     pub fn parked_writes(&self) -> usize {
         self.volume.parked_writes()
     }
 
-    /// Writes that are done and whose writers pause, so that memory fills no faster than the backend takes it.
+    /// Number of completed writes whose writers are throttled, so that memory fills no faster than the backend writes
+    /// it.
     pub fn paused_writes(&self) -> usize {
         self.volume.paused_writes()
     }
 
-    /// Who uses it, as far as this user may know: working and root directories, programs, open files, mappings.
+    /// Processes that use the mount, as far as this user may see them: working and root directories, programs, open
+    /// files, mappings.
     ///
     /// # Blocking
-    /// Never for the volume: it is asked of `/proc`.
+    /// Never on the volume: only `/proc` is read.
     pub fn holders(&self) -> Vec<Holder> {
         holders::of(self.dev)
     }
 
-    /// Makes everything durable that was written before the call, by way of mappings too.
+    /// Makes all data written before the call durable, including stores to mappings.
     ///
     /// # Errors
-    /// The first failure; what failed stays dirty and is retried.
+    /// The first failure; data that could not be written stays dirty and is retried.
     ///
     /// # Blocking
-    /// For the backend. The caller is not in a handler.
+    /// For the backend. The caller must not be in a handler.
     pub fn sync(&self) -> Result<(), MountedError> {
         flush_mapped(&self.volume, self.session.notifier()).map_err(MountedError::Mapped)?;
         Ok(self.sb.sync()?)
     }
 
-    /// Unmounts; the steps are in the documentation of the module.
+    /// Unmounts the volume, in the steps listed in the module's documentation.
     ///
     /// # Errors
-    /// It is still mounted and works, and nothing is lost; except `Elsewhere`, and `Left` of one with force.
+    /// The volume is still mounted and works, and nothing is lost. Exceptions are `Elsewhere`, and `Left` after an
+    /// unmount with force.
     ///
     /// # Blocking
-    /// For the backend, until the deadline at most.
+    /// For the backend, at most until the deadline.
     pub fn umount(&self, request: UmountRequest, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
-        self.note_discard(request); // ends a flush that nobody waits for any more
+        self.note_discard(request); // ends a flush that no caller waits for any more
         let deadline = Deadline::begin(&self.sb, request);
         let unmounted = self.umount_steps(request, &deadline, progress);
         let is_late = matches!(unmounted, Err(MountedError::Deadline { .. } | MountedError::InProgress));
@@ -232,7 +238,7 @@ impl MountedVolume {
         self.end(request, deadline, progress)
     }
 
-    /// With force the end of another unmount is waited for, and at the deadline the connection is aborted without its lock.
+    /// With force, waits for another unmount to end. At the deadline, aborts the connection without the lock.
     fn lock_forced(&self, request: UmountRequest, deadline: &Deadline) -> Option<MutexGuard<'_, ()>> {
         let pause = Completion::new();
         while request.force && !deadline.has_passed() {
@@ -247,8 +253,8 @@ impl MountedVolume {
         None
     }
 
-    /// Takes the mount away at once, from everywhere: later requests fail, and nothing is flushed. The data that the backend does
-    /// not have stays in the engine, as with `Left`.
+    /// Aborts the connection at once, in every mount: later requests fail, and nothing is flushed. The engine keeps the
+    /// data not yet written back, as with `Left`.
     pub fn abort(&self) {
         self.volume.set_refusing(true);
         if let Err(error) = self.detach(true) {
@@ -256,27 +262,28 @@ impl MountedVolume {
         }
     }
 
-    /// A later end of the volume discards, from now on: nobody can write any more. Not before: an unmount may fail.
+    /// Lets a later end of the volume discard its data. Only once no process can write any more, since the unmount may
+    /// still fail.
     fn note_discard(&self, request: UmountRequest) {
         if request.discard && self.is_aborted() {
             self.discards.store(true, Ordering::Release);
         }
     }
 
-    /// Waits until the mount has gone, by whomever, and everything has reached the backend.
+    /// Waits until the volume is unmounted, by any process, and all data is written back.
     ///
     /// # Blocking
-    /// Until then; for ever, if the backend is dead and nobody discards.
+    /// Until then; forever if the backend is dead and no unmount discards the data.
     ///
     /// # Errors
-    /// The engine found references that should not be: the volume is gone, its data is in the backend.
+    /// The engine found unexpected references: the volume is unmounted and its data is written back.
     pub fn wait_ended(&self) -> Result<(), MountedError> {
         let _ = self.session.wait_ended();
         let again = UmountRequest { deadline: Some(POLL_INTERVAL * 10), ..UmountRequest::default() };
         let pause = Completion::new();
         loop {
             let ended = {
-                // Another unmount is about to come to its end.
+                // Another unmount may be about to finish.
                 let _only = self.umount.lock();
                 let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
                 self.end(request, &Deadline::begin(&self.sb, request), &|_| {})
@@ -288,7 +295,7 @@ impl MountedVolume {
         }
     }
 
-    /// Waits until the mount has gone, by whomever; not everything may have reached the backend yet.
+    /// Waits until the volume is unmounted, by any process. Its data may not be written back yet.
     ///
     /// # Blocking
     /// Until then.
@@ -296,23 +303,24 @@ impl MountedVolume {
         let _ = self.session.wait_ended();
     }
 
-    /// Calls `hook` once, when the mount has gone, by whomever: our own unmount, umount(8), a connection that was cut, of which
-    /// the dead mount may still be there. Here and now, if it has gone already. Not everything may have reached the backend
-    /// yet: [`wait_ended`](Self::wait_ended) brings it there, and blocks.
+    /// Calls `hook` once when the volume has been unmounted: by this process, by umount(8), or because its connection
+    /// was aborted; then the dead mount may remain. If that has happened already, calls it at once. The data may not be
+    /// written back yet; [`wait_ended`](Self::wait_ended) does that and blocks.
     ///
-    /// A thread that serves all mounts calls it, and none waits for it until then. It must not block, nor unmount or wait for
-    /// anything: it hands the news to a thread that may. No lock is held.
+    /// The hook runs on a thread that serves all mounts, without any lock. It must not block, unmount or wait for
+    /// anything, but hand the event to another thread.
     pub fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
         self.session.on_ended(|_| hook());
     }
 
-    /// From the next request on, what goes through the mount stays out of the cache, or no longer; but where a file or a tenant
-    /// says otherwise. What is in the cache stays, and who reads a file by way of the kernel's cache does so until it is closed.
+    /// Sets whether data stays out of the cache, from the next request on, unless the file or tenant says otherwise.
+    /// Cached data stays in the cache, and a program that reads a file through the kernel's page cache does so until it
+    /// closes the file.
     pub fn set_dontcache(&self, dontcache: bool) {
         self.volume.set_dontcache(dontcache);
     }
 
-    /// Whether the mount has gone, by whomever; not everything may have reached the backend yet.
+    /// Whether the volume has been unmounted, by any process. Its data may not be written back yet.
     pub fn is_unmounted(&self) -> bool {
         self.session.ended().is_some()
     }
@@ -328,7 +336,7 @@ impl MountedVolume {
             self.check_busy()?;
         }
         if request.discard {
-            // Nothing is waited for: the backend may be dead.
+            // Does not wait for any flush: the backend may be dead.
             self.volume.set_refusing(request.force);
             return self.detach(request.force).inspect_err(|_| self.volume.set_refusing(false));
         }
@@ -349,7 +357,7 @@ impl MountedVolume {
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if force {
-            // Requests get EIO; what a mapping has is still taken, and then no more.
+            // Requests get EIO. Pages from mappings are still accepted for this flush, and none after it.
             self.flush(Step::FlushingTheRest, deadline, progress)?;
         }
         deadline.retry(|until| self.sb.freeze_writes(until))?;
@@ -361,7 +369,7 @@ impl MountedVolume {
         self.detach(force)
     }
 
-    /// Calls that wait for the source, or for a thread to do so.
+    /// Number of calls that wait for the source, or for a thread to do so.
     pub fn calls(&self) -> usize {
         self.volume.calls()
     }
@@ -373,7 +381,7 @@ impl MountedVolume {
             let unmounted = match force {
                 false => mount::unmount(&self.mountpoint, false),
                 true if !self.is_mounted_here() => Ok(()),
-                // Cuts the connection as well.
+                // MNT_FORCE also aborts the connection.
                 true if rustix::process::geteuid().is_root() => {
                     let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
                     rustix::mount::unmount(&self.mountpoint, flags).map_err(UnmountError::Kernel)
@@ -391,7 +399,7 @@ impl MountedVolume {
                     return Ok(());
                 }
                 Err(UnmountError::Busy(_)) => self.wait_if_transient(begun)?,
-                // Somebody was faster.
+                // Another unmount was faster.
                 Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(RELEASE_WAIT).is_some() => {
                     return Ok(());
                 }
@@ -400,7 +408,7 @@ impl MountedVolume {
         }
     }
 
-    /// Whether it is mounted at its mountpoint still, and nothing else on top of it.
+    /// Whether the volume is still mounted at its mount point, with nothing else on top of it.
     fn is_mounted_here(&self) -> bool {
         dev_of(&self.mountpoint) == Ok(self.dev)
     }
@@ -412,7 +420,7 @@ impl MountedVolume {
             let waited = self.sb.now().since(begun);
             if self.is_aborted() {
                 if deadline.has_passed() && waited >= if force { POLL_INTERVAL } else { RELEASE_WAIT } {
-                    return Err(self.deadline_error()); // calls that wait for the backend hold what they work on
+                    return Err(self.deadline_error()); // calls that wait for the backend keep their inodes in use
                 }
             } else if waited >= RELEASE_WAIT {
                 self.volume.set_refusing(false);
@@ -423,7 +431,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Whether the kernel has let go of the connection; calls of earlier may still run.
+    /// Whether the kernel has closed the connection; earlier calls may still run.
     fn is_aborted(&self) -> bool {
         let Ok(fd) = self.session.try_clone_fd() else { return false };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -456,7 +464,7 @@ impl MountedVolume {
             match self.sb.umount(options) {
                 Ok(()) | Err(UmountError::NotMounted) => return Ok(()),
                 Err(UmountError::Deadline { .. }) if !deadline.has_passed() => {}
-                // The last call is about to return what it has.
+                // The last call is about to release its references.
                 Err(UmountError::Busy { .. }) if !deadline.has_passed() => {
                     pause.wait_timeout(POLL_INTERVAL / 20);
                 }

@@ -1,5 +1,5 @@
-//! Where a volume is mounted besides its mountpoint: as a bind mount, or in another mount namespace, which got a copy of all
-//! mounts when it was made. As `/proc` has it; the file system is not asked.
+//! Other mounts of a volume: bind mounts, and copies in other mount namespaces, which copy all mounts when created.
+//! They are read from `/proc`; the file system itself gets no request.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,7 +9,8 @@ use slackwater_arena::MountInfo;
 
 use crate::mounted::holders::{Hold, Holder, pids};
 
-/// The mounts of the device `dev`, each named by one process of its namespace, without that at `here` in this process's.
+/// Mounts of the device `dev`, each with one process of its namespace, except the one at `here` in this process's
+/// namespace.
 pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
     let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let own = fs::read_link("/proc/self/ns/mnt").ok();
@@ -17,7 +18,7 @@ pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
     let mut mounts = Vec::new();
     for pid in pids() {
         let process = PathBuf::from(format!("/proc/{pid}"));
-        // Another user's, or gone meanwhile.
+        // Belongs to another user, or has exited.
         let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
         let is_own = own.as_ref() == Some(&namespace);
         if !seen.insert(namespace) {
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_mounted_in_some_namespace() {
+    fn a_mount_is_found_in_other_namespaces_but_not_at_its_own_path() {
         let dev = fs::metadata("/proc").unwrap().dev();
         let all = other_mounts(Path::new("/nowhere"), dev);
         assert!(all.iter().any(|mount| mount.path == Path::new("/proc") && mount.how == Hold::Mount));

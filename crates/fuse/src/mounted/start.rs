@@ -1,4 +1,4 @@
-//! The start of a mount: mounted, served, and tried out.
+//! Starting a mount: mount, serve, and probe the kernel's page cache.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use crate::session::Session;
 use crate::transport::DevFuse;
 use crate::volume::{Served, Volume};
 
-/// What the probe has not found.
+/// Missing if the probe fails.
 const COHERENCE: MissingFeature = MissingFeature {
     feature: "cache that follows writes around it",
     affects: "files open for reading in the kernel's cache: each of their reads is a request, and slower",
 };
 
-/// A mount that works.
+/// A mount that is being served.
 pub(super) struct Started {
     pub(super) session: Session,
     /// `st_dev` of its files.
     pub(super) dev: u64,
-    /// What this kernel does not have.
+    /// Features that this kernel does not have.
     pub(super) missing: Vec<MissingFeature>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn start(
         let dev = dev_of(mountpoint).map_err(MountVolumeError::Device)?;
         let mut missing = session.negotiated().missing.clone();
         if options.read_only {
-            // Nobody writes around the cache.
+            // Nothing is written around the cache.
             probe.end();
             volume.trust_kernel_cache();
         } else if is_coherent(&probe, &session, mountpoint) {
@@ -59,14 +59,15 @@ pub(super) fn start(
         Ok(Started { session, dev, missing })
     };
     start().inspect_err(|_| {
-        // Nobody serves it: better nothing there than something that hangs.
+        // Unmount rather than leave a mount that hangs.
         let _ = mount::unmount(mountpoint, true);
     })
 }
 
 fn is_coherent(probe: &ProbeFile, session: &Session, mountpoint: &Path) -> bool {
     let outcome = probe.run(mountpoint);
-    // The kernel need not remember it. Who holds the root's lock may wait for the backend, so another thread waits.
+    // The kernel need not keep the name. A thread that holds the root's lock may wait for the backend, so another
+    // thread sends this.
     let name = probe.name().to_owned();
     session.notifier().queue(Notification::InvalEntry { parent: ROOT_ID, name });
     outcome.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! What an operation changes, of all that the kernel keeps.
+//! The cached names and nodes that an operation changes.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,12 +6,12 @@ use rustix::fs::OFlags;
 
 use crate::parse::Operation;
 
-/// What is no longer as the kernel was told when a change has been made.
+/// Names and nodes that the kernel must look up again after a change.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Change {
     /// Names, each with its directory.
     pub(crate) names: [Option<(u64, OsString)>; 2],
-    /// Nodes whose attributes or bytes change, directories of names among them.
+    /// Nodes whose attributes or data change, including the directories of names.
     pub(crate) nodes: [Option<u64>; 2],
 }
 
@@ -26,8 +26,8 @@ impl Change {
 }
 
 impl Operation<'_> {
-    /// What it changes, if it changes something; `node` is that of its header. A write changes what it has taken, and
-    /// says how much that is.
+    /// The change that the operation makes, if any; `node` is the one in its header. A write reports its changes by the
+    /// count that it returns.
     pub(crate) fn change(&self, node: u64) -> Option<Change> {
         match *self {
             Self::Symlink { name, .. }
@@ -48,7 +48,7 @@ impl Operation<'_> {
                 Some(Change::of_node(node))
             }
             Self::CopyFileRange(args) => Some(Change::of_node(args.nodeid_out)),
-            // A file without a name is its maker's alone.
+            // A file without a name is known only to its creator.
             Self::Tmpfile(_)
             | Self::Open(_)
             | Self::Write(_)

@@ -1,9 +1,9 @@
-//! From bytes to a typed request. Pure, allocates nothing, and trusts no length and no name.
+//! Parsing messages into typed requests. Pure, allocates nothing, and trusts no length and no name.
 //!
 //! # Invariants
-//! P1. Every field is read through `Fields`, which checks what is left.
+//! P1. Every field is read through `Fields`, which checks the remaining length.
 //! P2. The length in the header is the length of the message.
-//! P3. A message may go on behind its last field: later protocols append, and extensions stand there.
+//! P3. A message may continue after its last known field: later protocols append fields, and extensions follow.
 
 mod change;
 mod operation;
@@ -19,18 +19,18 @@ use crate::request::{Payload, RequestHeader};
 pub(crate) use change::Change;
 pub use operation::{Forgets, InitRequest, Operation};
 
-/// A request, borrowed from the message.
+/// A request, borrowed from its message.
 #[derive(Copy, Clone, Debug)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// The header.
     pub header: RequestHeader,
-    /// What for.
+    /// The operation with its arguments.
     pub operation: Operation<'a>,
-    /// The bytes of a WRITE.
+    /// The payload of a WRITE.
     pub payload: Payload<'a>,
 }
 
-/// Why a message is no request.
+/// Why a message cannot be parsed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// The message ends inside or before a field.
@@ -38,31 +38,31 @@ pub enum ParseError {
     Short {
         /// The field.
         field: &'static str,
-        /// The request, to answer it; 0 where not even that is known.
+        /// Number of the request, to answer it; 0 if unknown.
         unique: u64,
     },
     /// The header and the message disagree on its length.
-    #[error("the message has {actual} bytes, its header says {stated}")]
+    #[error("the message has {actual} bytes, but its header says {stated}")]
     Length {
         /// Length in the header.
         stated: u32,
         /// Length of the message.
         actual: usize,
-        /// The request, to answer it.
+        /// Number of the request, to answer it.
         unique: u64,
     },
-    /// A name without its NUL, or one that no entry of a directory can have.
-    #[error("`{field}` is not a name")]
+    /// A name without its NUL, or one that no directory entry can have.
+    #[error("`{field}` is not a valid name")]
     Name {
         /// The field.
         field: &'static str,
-        /// The request, to answer it.
+        /// Number of the request, to answer it.
         unique: u64,
     },
 }
 
 impl ParseError {
-    /// The request, to answer it; 0 where not even that is known.
+    /// Number of the request, to answer it; 0 if unknown.
     #[must_use]
     pub const fn unique(&self) -> u64 {
         match self {
@@ -71,10 +71,10 @@ impl ParseError {
     }
 }
 
-/// Parses one message as it was read from the device.
+/// Parses one message as read from the device.
 ///
 /// # Errors
-/// When a field is missing or cut off, or a name is none.
+/// A field is missing or cut off, or a name is invalid.
 pub fn parse(message: &[u8]) -> Result<Request<'_>, ParseError> {
     let mut fields = Fields { rest: message, unique: 0 };
     let raw: InHeader = fields.record("header")?;
@@ -95,7 +95,7 @@ pub fn parse(message: &[u8]) -> Result<Request<'_>, ParseError> {
     Ok(Request { header, operation, payload })
 }
 
-/// Parses a WRITE whose payload, of `payload_bytes`, is elsewhere.
+/// Parses a WRITE whose payload, of `payload_bytes`, is not in `head`.
 ///
 /// # Errors
 /// As [`parse`].
@@ -114,7 +114,7 @@ pub(crate) fn parse_write(head: &[u8], payload_bytes: usize) -> Result<(RequestH
     Ok((RequestHeader { unique, node_id, uid, gid, pid, opcode }, args))
 }
 
-/// What is left of a message.
+/// The unparsed rest of a message.
 struct Fields<'a> {
     rest: &'a [u8],
     unique: u64,
@@ -134,7 +134,7 @@ impl<'a> Fields<'a> {
         Ok(bytes)
     }
 
-    /// A string that ends with a NUL and is not empty.
+    /// A non-empty string that ends with a NUL.
     fn string(&mut self, field: &'static str) -> Result<&'a OsStr, ParseError> {
         let error = ParseError::Name { field, unique: self.unique };
         let end = self.rest.iter().position(|byte| *byte == 0).ok_or(error)?;
@@ -240,7 +240,7 @@ impl<'a> Fields<'a> {
                 let _: abi::SyncfsIn = self.record("syncfs_in")?;
                 Operation::Syncfs
             }
-            // What is never negotiated, and the 64-bit copy, for which the kernel falls back to the old one.
+            // Opcodes that are never negotiated, and the 64-bit copy, for which the kernel falls back to the old one.
             Opcode::NotifyReply | Opcode::SetupMapping | Opcode::RemoveMapping | Opcode::CopyFileRange64 => {
                 Operation::Unknown(header.opcode)
             }

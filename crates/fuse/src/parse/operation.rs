@@ -1,4 +1,4 @@
-//! One variant per request.
+//! Operations: one variant per request.
 
 use std::ffi::OsStr;
 
@@ -7,8 +7,8 @@ use crate::abi::{
     MkdirIn, MknodIn, OpenIn, PollIn, ReadIn, ReleaseIn, SetattrIn, SetxattrIn, StatxIn, WriteIn,
 };
 
-/// What is asked. "The node" is [`node_id`](crate::RequestHeader::node_id); names are entries of it unless said otherwise,
-/// neither empty nor with a slash.
+/// The operation of a request. "The node" is [`node_id`](crate::RequestHeader::node_id). Names are entries of it unless
+/// stated otherwise, not empty and without a slash.
 #[derive(Copy, Clone, Debug)]
 #[allow(missing_docs, reason = "fields have the kernel's names and meanings")]
 pub enum Operation<'a> {
@@ -48,10 +48,10 @@ pub enum Operation<'a> {
         node: u64,
         name: &'a OsStr,
     },
-    /// With `O_TRUNC` it truncates, where ATOMIC_O_TRUNC is in use.
+    /// Truncates with `O_TRUNC`, if ATOMIC_O_TRUNC is in use.
     Open(OpenIn),
     Read(ReadIn),
-    /// The bytes are the [`Payload`](crate::Payload).
+    /// The payload is in [`Payload`](crate::Payload).
     Write(WriteIn),
     Statfs,
     Release(ReleaseIn),
@@ -103,16 +103,16 @@ pub enum Operation<'a> {
     Lseek(LseekIn),
     CopyFileRange(CopyFileRangeIn),
     Syncfs,
-    /// A request that this crate does not know; its number.
+    /// A request that this crate does not know, by its opcode.
     Unknown(u32),
 }
 
-/// What the kernel offers at the start.
+/// The kernel's offer in INIT.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct InitRequest {
-    /// Version of the kernel's protocol.
+    /// Major version of the kernel's protocol.
     pub major: u32,
-    /// Version of the kernel's protocol.
+    /// Minor version of the kernel's protocol.
     pub minor: u32,
     /// Bytes of readahead.
     pub max_readahead: u32,
@@ -120,7 +120,7 @@ pub struct InitRequest {
     pub flags: u64,
 }
 
-/// Nodes that the kernel forgets, each with the number of lookups that it gives back. An iterator of `(node, lookups)`.
+/// Nodes that the kernel forgets, each with the number of lookups that it returns. An iterator of `(node, lookups)`.
 #[derive(Copy, Clone, Debug)]
 pub struct Forgets<'a> {
     single: Option<(u64, u64)>,

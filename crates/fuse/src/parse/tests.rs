@@ -1,4 +1,4 @@
-//! Valid messages of every opcode, cut everywhere; and noise.
+//! Valid messages of every opcode, truncated everywhere, and random bytes.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::abi::{init, *};
 use crate::loopback::message;
 
-/// Bytes behind the header of a valid request, and how many of them its fields need.
+/// The bytes after the header of a valid request.
 fn body(opcode: Opcode) -> Vec<u8> {
     fn with(record: &[u8], strings: &[&[u8]]) -> Vec<u8> {
         let mut bytes = record.to_vec();
@@ -66,7 +66,7 @@ fn body(opcode: Opcode) -> Vec<u8> {
 }
 
 #[test]
-fn every_opcode_parses_and_no_cut_one_does() {
+fn every_opcode_parses_and_no_truncated_message_does() {
     for opcode in Opcode::ALL {
         let body = body(*opcode);
         let whole = message(*opcode as u32, 42, 1, &[&body]);
@@ -75,7 +75,7 @@ fn every_opcode_parses_and_no_cut_one_does() {
         for len in 0..whole.len() {
             assert!(parse(&whole[..len]).is_err(), "{opcode:?} of {len} bytes");
         }
-        // Also where the header states the length that is left.
+        // Also if the header states the truncated length.
         for len in 0..body.len() {
             let cut = message(*opcode as u32, 42, 1, &[&body[..len]]);
             let error = parse(&cut).expect_err("a field is missing");
@@ -85,7 +85,7 @@ fn every_opcode_parses_and_no_cut_one_does() {
 }
 
 #[test]
-fn fields_arrive() {
+fn fields_are_parsed() {
     let parsed = |opcode: Opcode, body: &[u8], check: &dyn Fn(Request<'_>) -> bool| {
         let bytes = message(opcode as u32, 1, 2, &[body]);
         assert!(check(parse(&bytes).unwrap()), "{opcode:?}");

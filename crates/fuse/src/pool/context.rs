@@ -1,4 +1,4 @@
-//! What a handler knows of the thread that it runs on.
+//! The thread and session of a running handler.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ pub struct Context<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) session: &'a Shared,
     pub(super) token: u64,
-    /// Guards that this call holds.
+    /// Guards held by this call.
     depth: Cell<usize>,
     has_blocked: Cell<bool>,
 }
@@ -28,11 +28,11 @@ impl<'a> Context<'a> {
         self.has_blocked.get()
     }
 
-    /// Before the handler waits for anything: makes sure that another thread reads meanwhile. The handler may block until
-    /// it drops the guard.
+    /// Must be called before a handler waits for anything: makes sure that another thread reads meanwhile. The handler
+    /// may block until it drops the guard.
     ///
-    /// None when as many handlers of this session are blocked as may be (T3 of the pool), or no thread can take this one's
-    /// place. Then the caller queues the request and returns.
+    /// `None` if this session has blocked as many threads as it may (T3 of the pool), or if no thread can replace this
+    /// one. Then the handler queues the request and returns.
     #[must_use]
     pub fn try_block(&self) -> Option<Blocking<'_>> {
         if self.depth.get() == 0 {

@@ -1,21 +1,21 @@
 //! The threads that read the requests of all sessions.
 //!
-//! All of them wait on one epoll set, whose entries are edge-triggered: a request wakes one thread that waits, the one that
-//! went to sleep last. It reads until nothing is left. While it is busy the next request wakes the next thread.
+//! All threads wait on one epoll set with edge-triggered entries. A request wakes one waiting thread, the one that went
+//! to sleep last. It reads until nothing is left. While it is busy, the next request wakes the next thread.
 //!
 //! # Invariants
-//! T1. *Active* threads are those that wait for requests or handle one without blocking. There is at least one, and
-//!     `readers` of them unless the system cannot start threads. A thread that is about to block first makes up for itself,
-//!     by starting a thread where too few are left, and is refused where none would be left.
-//! T2. The edge of a session belongs to a thread that reads on until `AGAIN`. One that blocks, or has read its share, gives
-//!     it back by modifying the entry, which looks again whether there is something to read. It reads no more then: it
-//!     waits with the others.
-//! T3. A session may always block [`BLOCKED_RESERVE`] threads, and more only while many are left: at most a part of those that
-//!     nobody blocks. So however many sessions hang, the next one that blocks finds threads.
-//! T4. Tokens of the epoll set are never reused: the slot number in the low half, and how often it was used in the high.
+//! T1. *Active* threads wait for requests or handle one without blocking. There is at least one, and there are
+//!     `readers` of them unless the system cannot start threads. Before a thread blocks, it starts a replacement if too
+//!     few would be left. It is refused if none would be left.
+//! T2. The edge of a session belongs to a thread that reads until `AGAIN`. A thread that blocks, or has used its
+//!     budget, gives the edge back by modifying the entry, which makes epoll check again for requests. It then stops
+//!     reading and waits with the others.
+//! T3. A session may always block [`BLOCKED_RESERVE`] threads. It may block more only while enough are left, at most a
+//!     fraction of those not blocked. So however many sessions hang, the next session that blocks finds threads.
+//! T4. Tokens of the epoll set are never reused: the low half is the slot number, the high half counts the slot's uses.
 //!
 //! # Lock order
-//! The table's lock is a leaf. A thread that serves a session it knows does not take it.
+//! The table's lock is a leaf. A thread that serves a session from its own cache does not take it.
 
 mod context;
 mod reader;
@@ -37,22 +37,22 @@ use table::Table;
 pub use context::{Blocking, Context};
 pub(crate) use reader::is_handling;
 
-/// How many threads, and how large.
+/// Number of threads, and their memory.
 #[derive(Copy, Clone, Debug)]
 pub struct PoolOptions {
-    /// Threads that read while others are blocked; more of them leave after some idle seconds. At least 1.
+    /// Threads that read while others are blocked; surplus ones exit after some idle seconds. At least 1.
     pub readers: usize,
-    /// Most threads of all kinds, without those that sessions may always block (T3).
+    /// Limit of all threads, without those that sessions may always block (T3).
     pub threads_max: usize,
-    /// Most threads that the handlers of one session keep blocked, while there are enough for others.
+    /// Limit of threads that the handlers of one session block, while enough are left for others.
     pub blocked_max: usize,
-    /// Largest payload of a WRITE that any session may have.
+    /// Largest payload of a WRITE that any session may use.
     pub max_write: u32,
-    /// Bytes of payload, of each thread, after which the next lands in the same memory again. 0: at once, so that small writes
-    /// always land in the CPU's cache.
+    /// Bytes of payload per thread after which its memory is reused. With 0 every message lands at the same place, so
+    /// that small writes stay in the CPU's cache.
     pub landing_ring: usize,
-    /// Called on a thread of the pool when a session has let go of much memory in small pieces. The memory is the process's,
-    /// and its allocator keeps it: this may have it given back to the system. Nothing by default.
+    /// Called on a thread of the pool when a session has freed much memory in small pieces. The allocator keeps such
+    /// memory; this hook may return it to the system. Does nothing by default.
     pub on_memory_freed: fn(),
 }
 
@@ -70,24 +70,24 @@ impl Default for PoolOptions {
     }
 }
 
-/// Why a pool does not work.
+/// Why a pool cannot be started or extended.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The epoll set.
+    /// The epoll set cannot be used.
     #[error("cannot use the epoll set: {0}")]
     Epoll(Errno),
-    /// Memory for requests.
+    /// Memory for requests cannot be allocated.
     #[error("cannot allocate memory for requests: {0}")]
     Memory(Errno),
-    /// A thread.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// As many threads as allowed.
+    /// The limit of threads is reached.
     #[error("the pool has reached its maximum number of threads")]
     Full,
 }
 
-/// Threads that serve sessions. Dropping it detaches the sessions and lets the threads go once their handlers return.
+/// Threads that serve sessions. Dropping it detaches the sessions; the threads exit when their handlers return.
 pub struct Pool {
     core: Arc<Core>,
 }
@@ -96,11 +96,11 @@ impl Pool {
     /// Starts the first threads.
     ///
     /// # Errors
-    /// When the system gives no descriptors, memory or threads.
+    /// The system provides no descriptors, memory or threads.
     pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PoolError::Epoll)?;
         let closing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(PoolError::Epoll)?;
-        // Level-triggered: it tells every thread.
+        // Level-triggered, so that it wakes every thread.
         epoll::add(&epoll, &closing, epoll::EventData::new_u64(CLOSING), epoll::EventFlags::IN)
             .map_err(PoolError::Epoll)?;
         let options = PoolOptions { readers: options.readers.max(1), ..options };
@@ -120,7 +120,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads at the moment, blocked ones included.
+    /// Number of threads at the moment, including blocked ones.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.core.threads.load(Ordering::Relaxed)
@@ -130,12 +130,12 @@ impl Pool {
         self.core.options.max_write
     }
 
-    /// A place that is not taken yet.
+    /// An unused registration.
     pub(crate) fn new_registration(&self) -> Registration {
         Registration { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }
     }
 
-    /// From here on the pool serves the session.
+    /// Starts to serve a session.
     pub(crate) fn register(&self, registration: &Registration, session: &Arc<Shared>) -> Result<(), PoolError> {
         let token = self.core.table.insert(session);
         registration.token.store(token, Ordering::Release);
@@ -149,21 +149,21 @@ impl Drop for Pool {
         for session in self.core.table.all() {
             session.end_from_outside(Ended::Detached);
         }
-        // An event counter takes any number below its maximum.
+        // An eventfd accepts any value below its maximum.
         let _ = rustix::io::write(&self.core.closing, &1_u64.to_ne_bytes());
     }
 }
 
-/// Threads that the handlers of a session may block whatever the other sessions do (T3).
+/// Threads that the handlers of a session may block regardless of the other sessions (T3).
 const BLOCKED_RESERVE: usize = 2;
-/// Beyond it a session may block this part of the threads that are left. With `n` sessions that hang each has
-/// `1 / (n + SHARE_DIVISOR)` of all, and as much is left for one more.
+/// Beyond the reserve a session may block this fraction of the threads that are left. With `n` hung sessions each has
+/// `1 / (n + SHARE_DIVISOR)` of all threads, and the same share is left for one more.
 const SHARE_DIVISOR: usize = 4;
 
 /// Token of the event that ends all threads.
 const CLOSING: u64 = u64::MAX;
 
-/// What the threads share.
+/// State shared by the threads.
 struct Core {
     options: PoolOptions,
     epoll: OwnedFd,
@@ -172,20 +172,20 @@ struct Core {
     /// T1.
     active: AtomicUsize,
     threads: AtomicUsize,
-    /// Threads that handlers of any session have blocked.
+    /// Threads blocked by handlers of any session.
     blocked: AtomicUsize,
 }
 
 impl Core {
-    /// Whether a session that has blocked `blocked` threads may block one more (T3). Others may decide at the same moment: then
-    /// a few more than that are blocked.
+    /// Whether a session that has blocked `blocked` threads may block one more (T3). Concurrent decisions may exceed
+    /// the limit by a few threads.
     fn may_block(&self, blocked: usize) -> bool {
         let left = self.options.threads_max.saturating_sub(self.blocked.load(Ordering::Relaxed));
         let beyond = blocked.saturating_sub(BLOCKED_RESERVE);
         blocked < BLOCKED_RESERVE || blocked < self.options.blocked_max && beyond < left / SHARE_DIVISOR
     }
 
-    /// Starts one more active thread; `is_reserved`: whatever the others have.
+    /// Starts one more active thread; with `is_reserved`, regardless of `threads_max`.
     fn start_thread(self: &Arc<Self>, is_reserved: bool) -> Result<(), PoolError> {
         if self.threads.fetch_add(1, Ordering::Relaxed) >= self.options.threads_max && !is_reserved {
             self.threads.fetch_sub(1, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes the calling thread out of the active ones, if others are left (T1).
+    /// Makes the calling thread inactive, if others are left (T1).
     fn begin_block(self: &Arc<Self>, is_reserved: bool) -> bool {
         let others = self.active.fetch_sub(1, Ordering::AcqRel) - 1;
         if others >= self.options.readers {
@@ -236,7 +236,7 @@ impl Core {
         self.active.load(Ordering::Relaxed) > self.options.readers
     }
 
-    /// Takes the calling thread out for good, if enough others are left.
+    /// Ends the calling thread's activity for good, if enough others are left.
     fn leave_if_surplus(&self) -> bool {
         let less = |active: usize| (active > self.options.readers).then(|| active - 1);
         self.active.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()
@@ -244,7 +244,7 @@ impl Core {
 
     /// Gives the edge of a session back (T2).
     fn rearm(&self, token: u64, fd: BorrowedFd<'_>) {
-        // It fails when the session has just ended, and then there is nothing to read.
+        // Fails if the session has just ended; then there is nothing to read.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), EDGE);
     }
 }
@@ -258,7 +258,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// From here on the pool does not serve the session. Threads that are inside read on until they notice.
+    /// Stops serving the session. Threads that are inside read on until they notice.
     pub(crate) fn unregister(&self, fd: BorrowedFd<'_>) {
         let Some(core) = self.core.upgrade() else { return };
         let _ = epoll::delete(&core.epoll, fd);

@@ -17,12 +17,12 @@ use super::{CLOSING, Core};
 use crate::landing::LandingPad;
 use crate::session::{Ended, Shared};
 
-/// How long a thread too many waits for a request before it leaves.
+/// How long a surplus thread waits for a request before it exits.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// Requests of one session in a row, before the thread looks at the others.
+/// Requests of one session in a row before the thread serves others.
 const BUDGET: usize = 64;
 
-/// Messages in a row that may come after a large write until no more of them is expected.
+/// Consecutive messages after a large write during which another one is expected.
 const LARGE_WINDOW: u8 = 4;
 
 thread_local! {
@@ -37,8 +37,8 @@ pub(crate) fn is_handling() -> bool {
 pub(super) struct Reader {
     core: Arc<Core>,
     pad: LandingPad,
-    /// Messages for which a large write is still expected, after the last one. The kernel cuts a write from memory that
-    /// is not at a page in two, so that small ones come in between.
+    /// Remaining messages during which a large write is expected. The kernel splits a write from memory that is not
+    /// page-aligned, so that small ones come in between.
     expects_large: u8,
     /// Sessions that this thread has served, by slot.
     cached: Vec<Option<CachedSession>>,
@@ -54,7 +54,7 @@ impl Reader {
         Self { core, pad, expects_large: 0, cached: Vec::new() }
     }
 
-    /// Serves until the pool closes, or this thread is one too many. Not even a panic of our own ends it.
+    /// Serves until the pool closes or the thread is surplus. A panic outside a handler does not end the thread.
     pub(super) fn run(mut self) {
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
             tracing::error!("a reader thread panicked outside any handler; it continues");
@@ -76,7 +76,7 @@ impl Reader {
         }
     }
 
-    /// Waits for a session with requests; none when the time is over or a signal came.
+    /// Waits for a session with requests; `None` after the timeout or a signal.
     fn next(&self) -> Option<u64> {
         let timeout = self.core.has_surplus().then_some(&IDLE);
         let mut room = [MaybeUninit::<epoll::Event>::uninit()];
@@ -95,7 +95,7 @@ impl Reader {
         session.leave();
     }
 
-    /// Reads and handles requests until nothing is left or the share is used up.
+    /// Reads and handles requests until nothing is left or the budget is used up.
     fn read(&mut self, token: u64, session: &Shared) {
         let transport = &session.connection.transport;
         let mut frames = None;
@@ -130,7 +130,7 @@ impl Reader {
         self.core.rearm(token, transport.fd());
     }
 
-    /// Reads a message: to the pad, or its payload to frames where those before it were large.
+    /// Reads a message: to the landing pad, or with its payload in frames if recent payloads were large.
     fn receive(&mut self, session: &Shared, frames: &mut Option<LandingFrames>) -> Result<usize, Errno> {
         let transport = &session.connection.transport;
         if self.expects_large == 0 {
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Handles the message of `len` bytes that was read. Whether the session's edge is still this thread's (T2).
+    /// Handles a message of `len` bytes. Returns whether this thread still has the session's edge (T2).
     fn handle(&mut self, token: u64, session: &Shared, frames: Option<&mut LandingFrames>, len: usize) -> bool {
         let cx = Context::new(&self.core, session, token);
         HANDLING.set(true);
@@ -160,7 +160,7 @@ impl Reader {
         !has_blocked
     }
 
-    /// The session of a token. Without a lock where this thread has served it before.
+    /// The session of a token, without a lock if this thread has served it before.
     fn session(&mut self, token: u64) -> Option<Arc<Shared>> {
         let slot = slot_of(token);
         if let Some(Some(cached)) = self.cached.get(slot)
@@ -177,10 +177,10 @@ impl Reader {
     }
 }
 
-/// Waits until the kernel has closed the connection. A request that is read while it does so is answered with
-/// `ECONNABORTED` whether that is an unmount or not; what is read afterwards tells them apart. A matter of microseconds.
+/// Waits until the kernel has closed the connection, which takes microseconds. A read in the meantime fails with
+/// `ECONNABORTED` even for an unmount; the next read tells the two apart.
 fn wait_closed(fd: BorrowedFd<'_>) {
     const LONG_ENOUGH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // An error is reported unasked. Whatever comes of it, the next read says more.
+    // Errors are always reported by poll. The result does not matter, since the next read says more.
     let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::empty())], Some(&LONG_ENOUGH));
 }

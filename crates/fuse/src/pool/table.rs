@@ -6,7 +6,7 @@ use slackwater_sync::shim::Arc;
 use crate::TRANSPORT;
 use crate::session::Shared;
 
-/// All sessions of a pool; it keeps them alive until they end.
+/// All sessions of a pool, kept alive until they end.
 pub(super) struct Table {
     slots: Mutex<Slots>,
 }
@@ -23,7 +23,7 @@ struct Slot {
     session: Option<Arc<Shared>>,
 }
 
-/// The slot that a token means.
+/// The slot of a token.
 pub(super) const fn slot_of(token: u64) -> usize {
     token as u32 as usize
 }

@@ -1,4 +1,4 @@
-//! The tenant of a thread, by its cgroup.
+//! The tenant of a thread, found by its cgroup.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use crate::tenants::thread_handle::ThreadHandleKind;
 use crate::tenants::watches::Watches;
 use crate::tenants::{Tenant, TenantConfig, TenantId, Watcher, cgroup_names, pid_namespace};
 
-/// The root of a hierarchy: kernfs counts from here.
+/// Inode number of a hierarchy's root in kernfs.
 const ROOT: u64 = 1;
-/// Looks at a thread that is moved, or whose id changes hands, while it is looked at.
+/// Attempts for a thread that moves, or whose id is reused, during the lookup.
 const ATTEMPTS: usize = 4;
 
 pub(super) struct ByCgroup {
     clock: Arc<dyn Clock>,
     threads: ThreadCache,
     cgroups: Arc<Cgroups>,
-    /// Of cgroups, as they were at the start: by them cgroups have names.
+    /// Mounted cgroup hierarchies at the start, by which configured cgroups are named.
     mounts: Vec<(Option<Kind>, Hierarchy)>,
     has_warned: AtomicBool,
 }
@@ -57,7 +57,7 @@ impl ByCgroup {
     /// See [`Tenants::set_config`](super::Tenants::set_config).
     pub(super) fn set_config(&self, name: &Path, config: TenantConfig) -> Result<PathBuf, TenantsError> {
         let path = cgroup_names::path_of(name, &self.mounts, &self.cgroups.layout)?;
-        // Who configures nothing knows, as a rule, that it is gone.
+        // A caller that removes settings usually knows that the cgroup is gone.
         if config != TenantConfig::default() {
             cgroup_names::warn_if_absent(&path, &self.cgroups.layout);
         }
@@ -87,7 +87,7 @@ impl ByCgroup {
             };
             match self.try_find(tid, &thread, attempt == ATTEMPTS, now) {
                 Ok(tenant) => return tenant,
-                // T1: the next look is at whoever has the id now, or finds nobody.
+                // T1: the next attempt finds the thread that has the id now, or none.
                 Err(LookupError::Gone) => self.threads.remove(tid, &thread),
                 Err(error) if error.is_transient() => {}
                 Err(error) => return self.unknown(tid, &error),
@@ -96,8 +96,8 @@ impl ByCgroup {
         None
     }
 
-    /// The tenant of one thread, or that it cannot be kernel_id; both are remembered. An error that may pass is worth another
-    /// look, unless this is the last.
+    /// The tenant of one thread, or `None` if it is unknown; both are cached. A transient error is returned for another
+    /// attempt, unless this is the last.
     fn try_find(
         &self,
         tid: u32,
@@ -126,7 +126,7 @@ impl ByCgroup {
         Ok(tenant)
     }
 
-    /// The kernel has kernel_id the number; the path is not known before the first time.
+    /// The kernel has returned the cgroup's number; the path is read the first time.
     fn by_id(&self, tid: u32, thread: &CachedThread, id: CgroupId, now: Tick) -> Result<Arc<Tenant>, LookupError> {
         if let Some(tenant) = self.cgroups.cached(id, now) {
             return Ok(tenant);
@@ -136,7 +136,7 @@ impl ByCgroup {
         if found == id { Ok(tenant) } else { Err(LookupError::Moved) }
     }
 
-    /// By what `/proc` says: in the unified hierarchy, unless it is the root there, else in the one of memory.
+    /// From `/proc`: the unified cgroup, unless it is the root, else that in the memory hierarchy.
     fn by_text(
         &self,
         tid: u32,
@@ -160,12 +160,13 @@ impl ByCgroup {
         self.cgroups.resolve(kind, path, now).map(|(_, tenant)| tenant)
     }
 
-    /// The caller's business from here. What is not to be expected is logged once: it would fill the log.
+    /// No tenant: the write is charged to the inode's owner. Unexpected errors are logged only once, to keep the log
+    /// short.
     fn unknown(&self, tid: u32, error: &LookupError) -> Option<Arc<Tenant>> {
         if !matches!(error, LookupError::Gone) && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the tenant of thread {tid} is not known: {error}; its writes, and those of others for whom this \
-                 happens, are charged to the owners of the inodes"
+                "cannot find the tenant of thread {tid}: {error}; writes of such threads are charged to the owners of \
+                 the inodes. This is logged once"
             );
         }
         None

@@ -1,8 +1,7 @@
-//! The cgroup that somebody means who configures something for it: its path as `/proc/PID/cgroup` has it, or the directory
-//! where it is found below a mount.
+//! Names of cgroups in the configuration: the path as in `/proc/PID/cgroup`, or the directory below a mount.
 //!
-//! What is configured for a path that is neither would be for nobody, and nobody would notice. So it is refused if no process can ever
-//! be in such a cgroup. One that is not there yet is only warned of: containers come and go.
+//! Settings for anything else would silently apply to no process. So a name is rejected if no process can ever be in
+//! such a cgroup. For a cgroup that does not exist yet only a warning is logged, since containers come and go.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,42 +10,42 @@ use crate::tenants::TenantConfig;
 use crate::tenants::error::TenantsError;
 use crate::tenants::layout::{Hierarchy, Kind, Layout};
 
-/// Where everybody mounts cgroups.
+/// The usual mount point of cgroups.
 const CUSTOMARY: &str = "/sys/fs/cgroup";
 
-/// Why nobody can be in a cgroup of this name.
+/// Why no process can be in a cgroup of this name.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupNameError {
-    /// It is in a hierarchy of v1 that has another controller than memory.
+    /// The cgroup is in a v1 hierarchy without the memory controller.
     #[error(
         "{mountpoint} is a hierarchy without the memory controller; write the cgroup as in /proc/PID/cgroup, on the line \
          that begins with 0:: or has `memory`"
     )]
     OtherHierarchy {
-        /// Where that is mounted.
+        /// Where that hierarchy is mounted.
         mountpoint: PathBuf,
     },
-    /// There are two cgroups of which it is a name.
+    /// The name is both the path of one cgroup and the directory of another.
     #[error("it names a cgroup and is also the directory of another one; for the second, write {meant:?}")]
     Ambiguous {
-        /// The one whose directory it is.
+        /// Path of the cgroup with that directory.
         meant: PathBuf,
     },
-    /// It is a directory beside the mounts.
+    /// The directory is not below any mounted hierarchy.
     #[error("no cgroup hierarchy is mounted there; write the cgroup as in /proc/PID/cgroup, such as /containers/a")]
     BesideMounts,
-    /// It is not below what is mounted here, or not written plainly.
-    #[error("only cgroups below {shown} can be seen from here; write the path of one of them, without `..`")]
+    /// The path is outside the mounted part of the hierarchy, or contains `..`.
+    #[error("only cgroups below {shown} are visible here; write the path of one of them, without `..`")]
     Outside {
         /// The cgroups that are mounted.
         shown: String,
     },
 }
 
-/// `config` by the paths that lookups go by. Warns of cgroups that are not there.
+/// Replaces the names in `config` by the paths used in lookups. Logs a warning for each cgroup that does not exist.
 ///
 /// # Errors
-/// Something is for a cgroup in which nobody can be.
+/// No process can be in one of the cgroups.
 pub(super) fn by_path(
     config: BTreeMap<PathBuf, TenantConfig>,
     mounts: &[(Option<Kind>, Hierarchy)],
@@ -56,16 +55,16 @@ pub(super) fn by_path(
     for (name, config) in config {
         let path = path_of(&name, mounts, layout)?;
         warn_if_absent(&path, layout);
-        // By two names: the smaller limit counts, as it does beside the limit of the cgroup itself.
+        // A cgroup with two names gets the smaller limit, as with the limit of the cgroup itself.
         by_path.entry(path).and_modify(|other| *other = config.and(*other)).or_insert(config);
     }
     Ok(by_path)
 }
 
-/// The path that lookups go by for the cgroup that is called `name`.
+/// The path used in lookups for the cgroup called `name`.
 ///
 /// # Errors
-/// Nobody can be in it.
+/// No process can be in it.
 pub(super) fn path_of(
     name: &Path,
     mounts: &[(Option<Kind>, Hierarchy)],
@@ -111,14 +110,14 @@ mod tests {
     use super::*;
     use crate::tenants::layout::mounts;
 
-    /// Hierarchies that are directories, with a cgroup `/there` in each; gone with the test.
+    /// Directories in place of hierarchies, with a cgroup `/there` in each; removed with the test.
     struct Machine {
         directory: PathBuf,
         mountinfo: String,
     }
 
     impl Machine {
-        /// Roots of the unified hierarchy and of that of memory; the one of `cpu` is always there.
+        /// Takes the roots of the unified and the memory hierarchy; `cpu` always exists.
         fn new(test: &str, unified: Option<&str>, memory: Option<&str>) -> Self {
             let directory = std::env::temp_dir().join(format!("slackwater-named-{test}-{}", std::process::id()));
             let mut mountinfo = String::new();
@@ -143,7 +142,7 @@ mod tests {
             self.directory.join(name).to_str().unwrap().to_owned()
         }
 
-        /// The path that a limit for `name` is for, or why there is none.
+        /// The path for which a limit of `name` is set, or the error.
         fn path(&self, name: &str) -> Result<PathBuf, String> {
             let layout = Layout::parse(&self.mountinfo);
             let limits = BTreeMap::from([(name.into(), TenantConfig::limit(1))]);
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_itself_however_it_is_written_and_whether_it_is_there_or_not() {
+    fn a_path_names_itself_in_any_spelling_whether_it_exists_or_not() {
         let machine = Machine::new("path", Some("/"), None);
         for (name, path) in [("/there", "/there"), ("//a/./b/", "/a/b"), ("/", "/"), ("/a=b \n\"", "/a=b \n\"")] {
             assert_eq!(machine.path(name), Ok(path.into()));
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_a_cgroup_is_taken_as_the_cgroup() {
+    fn a_directory_names_its_cgroup() {
         let machine = Machine::new("directory", Some("/"), Some("/"));
         for hierarchy in ["unified", "memory"] {
             let at = machine.mountpoint(hierarchy);
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_be_in_is_refused_with_what_to_write() {
+    fn names_without_possible_processes_are_rejected_with_what_to_write() {
         let machine = Machine::new("refused", Some("/"), None);
         let cpu = machine.refusal(&format!("{}/there", machine.mountpoint("cpu")));
         assert!(cpu.contains("0::") && cpu.contains("/cpu"), "{cpu}");
@@ -216,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_two_cgroups_is_refused_and_of_the_one_that_is_there_taken() {
+    fn an_ambiguous_name_is_rejected_unless_only_one_of_its_cgroups_exists() {
         let machine = Machine::new("ambiguous", Some("/"), None);
         let at = machine.mountpoint("unified");
         let directory = format!("{at}/there");
-        // A cgroup whose path is that of the directory of the other.
+        // A cgroup whose path equals the directory of the other.
         fs::create_dir_all(format!("{at}{directory}")).unwrap();
         let refusal = machine.refusal(&directory);
         assert!(refusal.contains(r#"write "/there""#), "{refusal}");

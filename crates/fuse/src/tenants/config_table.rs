@@ -1,4 +1,4 @@
-//! What is configured for tenants, by [`Tenant::path`](crate::tenants::Tenant::path). It may change while they are looked for.
+//! Settings of tenants by [`Tenant::path`](crate::tenants::Tenant::path). They may change while lookups run.
 //!
 //! # Lock order
 //! The table's lock is a leaf.
@@ -14,7 +14,7 @@ use crate::tenants::TenantConfig;
 
 pub(super) struct ConfigTable {
     by_path: RwLock<BTreeMap<PathBuf, TenantConfig>>,
-    /// Whether some have a [`TenantConfig::dontcache`]; changes with the table locked.
+    /// Whether any entry has [`TenantConfig::dontcache`] set; changes with the table locked.
     has_dontcache: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl ConfigTable {
         self.has_dontcache.load(Ordering::Relaxed)
     }
 
-    /// `config` in place of what was configured for `path`. One that says nothing is none.
+    /// Replaces the settings of `path`; a default `config` removes them.
     pub(super) fn set(&self, path: PathBuf, config: TenantConfig) {
         let mut by_path = self.by_path.write();
         if config == TenantConfig::default() {

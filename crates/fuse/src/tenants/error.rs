@@ -1,4 +1,4 @@
-//! Why there are no tenants by cgroup, or none for one caller.
+//! Errors in finding tenants: of the whole setup, or for one thread.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,61 +7,61 @@ use rustix::io::Errno;
 
 use crate::tenants::{CgroupNameError, TenantBy};
 
-/// Why tenants cannot be told apart as asked.
+/// Why tenants cannot be found as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantsError {
-    /// ThreadCache outside of our pid namespace have no number in it.
+    /// Callers outside our pid namespace have no id in it.
     #[error(
-        "tenants by cgroup need the host's pid namespace: in this one (pid:[{inode}]) callers from outside are pid 0 and \
-         their cgroups cannot be known; run in the host's pid namespace (docker: --pid=host, Kubernetes: hostPID), or \
+        "tenants by cgroup need the host's pid namespace: in this one (pid:[{inode}]) callers from outside have pid 0, \
+         so their cgroups are unknown. Run in the host's pid namespace (docker: --pid=host, Kubernetes: hostPID), or \
          use --tenant-by uid or volume"
     )]
     ForeignPidNamespace {
-        /// The number of our namespace.
+        /// Inode number of our namespace.
         inode: u64,
     },
-    /// `/proc` is not there, shows another pid namespace or hides other users' processes.
+    /// `/proc` is missing, shows another pid namespace, or hides other users' processes.
     #[error(
-        "tenants by cgroup need /proc of this pid namespace, without hidepid: {path}: {source}; mount it, or use \
+        "tenants by cgroup need /proc of this pid namespace, mounted without hidepid: {path}: {source}. Mount it, or use \
          --tenant-by uid or volume"
     )]
     Proc {
-        /// What cannot be read.
+        /// The file that cannot be read.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// Neither cgroup2 nor the memory hierarchy of v1 is mounted.
+    /// Neither cgroup2 nor the v1 memory hierarchy is mounted.
     #[error(
-        "tenants by cgroup need cgroups: neither cgroup2 nor the memory controller of cgroup v1 is mounted here; mount \
+        "tenants by cgroup need cgroups: neither cgroup2 nor the memory controller of cgroup v1 is mounted here. Mount \
          one, or use --tenant-by uid or volume"
     )]
     NoCgroups,
-    /// What is configured would be for nobody.
+    /// A setting for a name that cannot be a tenant.
     #[error("{tenant} is not a tenant; with --tenant-by {by}, a tenant is written as {example}", example = by.example())]
     NoSuchTenant {
-        /// What makes a tenant.
+        /// The kind of tenants.
         by: TenantBy,
-        /// For whom it was to be.
+        /// The name as configured.
         tenant: PathBuf,
     },
-    /// A cgroup in which nobody can be.
+    /// A setting for a cgroup in which no process can be.
     #[error("{name:?} is not a usable cgroup: {source}")]
     NoSuchCgroup {
-        /// As it was written.
+        /// The name as configured.
         name: PathBuf,
-        /// Why nobody can.
+        /// Why no process can be in it.
         source: CgroupNameError,
     },
 }
 
-/// Why one caller's tenant is not known.
+/// Why the tenant of one thread is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookupError {
-    /// The thread does not live any more.
+    /// The thread has exited.
     #[error("the thread is gone")]
     Gone,
-    /// The directory that `/proc` names is another than that of the thread's cgroup, or is removed by now.
+    /// `/proc` names a directory other than that of the thread's cgroup, or the directory was removed meanwhile.
     #[error("it is moving between cgroups, or something is mounted over the hierarchy")]
     Moved,
     #[error("cannot open a descriptor for the thread: {0}")]
@@ -77,7 +77,7 @@ pub(super) enum LookupError {
 }
 
 impl LookupError {
-    /// Whether it may be the trace of a moment in which the thread moved or ended.
+    /// Whether another attempt may succeed, since the thread may just have moved or exited.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Gone | Self::Moved => true,

@@ -1,19 +1,19 @@
-//! Which cgroup hierarchies are mounted where.
+//! Which cgroup hierarchies are mounted, and where.
 //!
-//! Hosts have the unified hierarchy, one hierarchy for each controller of v1, or both. A container sees a part of either:
-//! the mount's root is then a cgroup and not `/`, and paths in `/proc/PID/cgroup` have it as a prefix, or begin with
-//! `/..` where they lie outside of the reader's cgroup namespace.
+//! A host has the unified hierarchy, one hierarchy for each v1 controller, or both. A container sees a part of either:
+//! the mount's root is then a cgroup and not `/`. Paths in `/proc/PID/cgroup` begin with that root, or with `/..` if
+//! they are outside the reader's cgroup namespace.
 
 use std::path::{Component, Path, PathBuf};
 
 use slackwater_arena::MountInfo;
 
-/// The hierarchies that tell tenants apart.
+/// The hierarchies that determine tenants.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Layout {
     /// cgroup2, with or without controllers.
     pub unified: Option<Hierarchy>,
-    /// The one of v1 with the memory controller.
+    /// The v1 hierarchy with the memory controller.
     pub memory: Option<Hierarchy>,
 }
 
@@ -22,13 +22,12 @@ pub struct Layout {
 pub struct Hierarchy {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
-    /// The cgroup that is found there; `/` if the whole hierarchy is mounted.
+    /// The cgroup mounted there; `/` for the whole hierarchy.
     pub root: PathBuf,
 }
 
 impl Layout {
-    /// Reads the text of `/proc/self/mountinfo`. Of several mounts of one hierarchy the first that shows most of
-    /// it is taken.
+    /// Parses `/proc/self/mountinfo`. Of several mounts of one hierarchy, takes the first that shows most of it.
     #[must_use]
     pub fn parse(mountinfo: &str) -> Self {
         let mut layout = Self::default();
@@ -56,13 +55,13 @@ impl Layout {
         self.unified.iter().chain(&self.memory)
     }
 
-    /// Whether there is a cgroup `path` in one of them now.
+    /// Whether the cgroup `path` exists in one of them.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.hierarchies().filter_map(|hierarchy| hierarchy.directory(path)).any(|directory| directory.is_dir())
     }
 }
 
-/// Which hierarchy.
+/// Kind of hierarchy.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) enum Kind {
     Unified,
@@ -70,13 +69,13 @@ pub(super) enum Kind {
 }
 
 impl Hierarchy {
-    /// More is seen from above our cgroup namespace than from its root, and more there than in a cgroup.
+    /// A root above the cgroup namespace shows more than the namespace's root, and that shows more than a cgroup.
     fn breadth(&self) -> usize {
         let above = self.root.components().filter(|part| *part == Component::ParentDir).count();
         if self.root == Path::new("/") { 1 } else { 2 * above }
     }
 
-    /// The directory of the cgroup `path`, a path as `/proc/PID/cgroup` has it. `None` if it is not mounted here.
+    /// The directory of the cgroup `path`, as in `/proc/PID/cgroup`. `None` if it is not below this mount.
     #[must_use]
     pub fn directory(&self, path: &Path) -> Option<PathBuf> {
         let below = path.strip_prefix(&self.root).ok()?;
@@ -84,7 +83,7 @@ impl Hierarchy {
         is_plain.then(|| self.mountpoint.join(below).components().collect())
     }
 
-    /// The path of the cgroup that is found at `directory`, there or not. `None` if that is not below the mount.
+    /// The path of the cgroup at `directory`, whether it exists or not. `None` if that is not below the mount.
     pub(super) fn path(&self, directory: &Path) -> Option<PathBuf> {
         let below = directory.strip_prefix(&self.mountpoint).ok()?;
         Some(self.root.join(below).components().collect())
@@ -95,13 +94,13 @@ impl Hierarchy {
         path.ancestors().take_while(|ancestor| ancestor.starts_with(&self.root))
     }
 
-    /// The cgroup below the mount's root that `path` is or lies in; the root itself for the root.
+    /// The top-level cgroup that contains `path`; for the root, the root itself.
     pub(super) fn top_level<'a>(&'a self, path: &'a Path) -> &'a Path {
         self.lineage(path).take_while(|ancestor| *ancestor != self.root).last().unwrap_or(path)
     }
 }
 
-/// All mounts of cgroups in the text of `/proc/self/mountinfo`; `None`: of a hierarchy that tells no tenants apart.
+/// All cgroup mounts in `/proc/self/mountinfo`; the kind is `None` for hierarchies that do not determine tenants.
 pub(super) fn mounts(mountinfo: &str) -> impl Iterator<Item = (Option<Kind>, Hierarchy)> {
     MountInfo::all(mountinfo).filter_map(|mount| {
         let kind = match mount.kind.as_str() {
@@ -131,7 +130,7 @@ mod tests {
 36 31 0:33 / /sys/fs/cgroup/memory rw,relatime shared:17 - cgroup cgroup rw,memory
 ";
 
-    /// Of a virtual machine whose kernel is not told otherwise.
+    /// A virtual machine with the kernel's default settings.
     const HYBRID: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
@@ -145,7 +144,7 @@ mod tests {
 612 611 0:30 /system.slice/docker-4f1c.scope /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate
 ";
 
-    /// Inside of a cgroup namespace two levels down: the host's mounts, and one that was made there.
+    /// Inside a cgroup namespace two levels down: the host's mounts, and one made in the namespace.
     const NAMESPACE: &str = "\
 63 43 0:38 / /mnt/inside rw,relatime - cgroup2 none rw
 57 47 0:38 /../.. /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lines_and_names_with_blanks_do_no_harm() {
+    fn malformed_lines_are_ignored_and_escaped_names_are_decoded() {
         assert_eq!(Layout::parse("nonsense\n1 2 3 - \n4 5 6 / /x rw - cgroup2\n"), Layout::default());
         let blank = "9 1 0:9 /a\\040b /mnt/c\\134d rw - cgroup x rw,cpu,memory\n";
         assert_eq!(Layout::parse(blank).memory, at("/mnt/c\\d", "/a b"));
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_lies_below_the_mount_or_nowhere() {
+    fn a_directory_is_below_the_mount_or_none() {
         let whole = Layout::parse(V2).unified.unwrap();
         let directory = |hierarchy: &Hierarchy, path: &str| hierarchy.directory(Path::new(path));
         assert_eq!(directory(&whole, "/").unwrap().as_os_str(), "/sys/fs/cgroup");
@@ -198,11 +197,11 @@ mod tests {
         let beside = "/sys/fs/cgroup/unified/user.slice";
         assert_eq!(directory(&outer, "/../../user.slice").unwrap().as_os_str(), beside);
         assert_eq!(directory(&outer, "/../../.."), None);
-        assert_eq!(directory(&outer, "/own"), None, "the name of the namespace's root is not known");
+        assert_eq!(directory(&outer, "/own"), None, "the name of the namespace's root is unknown");
     }
 
     #[test]
-    fn the_top_level_is_the_first_below_the_mounts_root() {
+    fn the_top_level_is_the_first_cgroup_below_the_mounts_root() {
         let whole = Layout::parse(V2).unified.unwrap();
         assert_eq!(whole.top_level(Path::new("/a/b/c")), Path::new("/a"));
         assert_eq!(whole.top_level(Path::new("/")), Path::new("/"));

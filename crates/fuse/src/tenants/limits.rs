@@ -1,4 +1,4 @@
-//! The limit of one cgroup, configured or its memory limit, and what else is configured for it.
+//! The limit and other settings of one cgroup: configured, or its memory limit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use crate::tenants::TenantConfig;
 use crate::tenants::config_table::ConfigTable;
 use crate::tenants::layout::{Kind, Layout};
 
-/// From here on a limit is none: v1 writes the largest number of whole pages instead of a word.
+/// Limits from here on mean unlimited: v1 writes the largest number of whole pages instead of a word.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
 pub(super) struct Limits {
@@ -25,11 +25,11 @@ impl Limits {
         Self { configured: ConfigTable::new(configured), has_warned: AtomicBool::new(false) }
     }
 
-    /// What makes a tenant of the cgroup `path`: a limit of its own, or that something is configured for it. The limit is
-    /// that of the cgroup itself, not of those above it; with both kinds the smaller counts.
+    /// The settings that make the cgroup `path` a tenant: its own limit, or configured settings. Only the limit of the
+    /// cgroup itself counts, not those above it; of a configured limit and a memory limit the smaller applies.
     ///
-    /// A hybrid machine has the memory controller on v1, and gives a cgroup the same path in both hierarchies; there
-    /// the limit of a unified cgroup stands in the memory hierarchy.
+    /// A hybrid machine has the memory controller on v1, and a cgroup has the same path in both hierarchies. There the
+    /// limit of a unified cgroup is in the memory hierarchy.
     pub(super) fn of(&self, layout: &Layout, kind: Kind, path: &Path) -> Option<TenantConfig> {
         let configured = self.configured.get(path);
         let of_memory = || {
@@ -47,19 +47,20 @@ impl Limits {
         configured.into_iter().chain(of_cgroup).reduce(TenantConfig::and)
     }
 
-    /// Whether what is read and written from the cgroup `path` is to stay out of the cache, if that is configured for itself.
+    /// Whether reads and writes from the cgroup `path` stay out of the cache, if configured for that cgroup itself.
     pub(super) fn dontcache(&self, path: &Path) -> Option<bool> {
         self.configured.get(path)?.dontcache
     }
 
-    /// `None` if there is no such file, `Some(None)` if it says that there is no limit.
+    /// `None` if there is no such file, `Some(None)` if it contains no limit.
     fn read(&self, file: &Path) -> Option<Option<u64>> {
         let problem = match std::fs::read_to_string(file) {
             Ok(text) => match parse(&text) {
                 Ok(limit) => return Some(limit),
                 Err(problem) => problem,
             },
-            // The root has none, and no cgroup has while the controller is elsewhere; or the cgroup is being removed.
+            // The root has none, nor has any cgroup while the controller is in the other version; or the cgroup is
+            // being removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => error.to_string(),
         };
@@ -70,13 +71,13 @@ impl Limits {
     }
 }
 
-/// The content of `memory.max` or `memory.limit_in_bytes`; `None` is no limit.
+/// Parses `memory.max` or `memory.limit_in_bytes`; `None` means unlimited.
 fn parse(text: &str) -> Result<Option<u64>, String> {
     match text.trim() {
         "max" => Ok(None),
         number => match number.parse::<u64>() {
             Ok(bytes) => Ok((bytes < UNLIMITED_BYTES).then_some(bytes)),
-            Err(_) => Err(format!("`{}` is no limit in bytes", number.escape_default())),
+            Err(_) => Err(format!("`{}` is not a limit in bytes", number.escape_default())),
         },
     }
 }
@@ -90,13 +91,13 @@ mod tests {
         assert_eq!(parse("max\n"), Ok(None));
         assert_eq!(parse("1073741824\n"), Ok(Some(1 << 30)));
         assert_eq!(parse("0\n"), Ok(Some(0)));
-        // Of v1 with pages of 4 KiB and of 64 KiB.
+        // Values of v1 with pages of 4 KiB and of 64 KiB.
         assert_eq!(parse("9223372036854771712\n"), Ok(None));
         assert_eq!(parse("9223372036854710272\n"), Ok(None));
     }
 
     #[test]
-    fn absurd_contents_are_told_apart() {
+    fn malformed_limits_are_rejected() {
         for text in ["", "\n", "-1", "1 2", "12kB", "99999999999999999999", "\u{0}"] {
             assert!(parse(text).is_err(), "{text:?}");
         }

@@ -1,4 +1,4 @@
-//! What `/proc/PID/cgroup` says.
+//! The contents of `/proc/PID/cgroup`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,8 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// Lines are `number:controllers:path`; cgroup2 has number 0 and no controllers. Names are any bytes but newlines.
+    /// Lines are `number:controllers:path`; cgroup2 has number 0 and no controllers. Names may contain any byte but
+    /// newline.
     pub(super) fn parse(text: &[u8]) -> Self {
         let mut membership = Self::default();
         for line in text.split(|byte| *byte == b'\n') {
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_path_or_nothing() {
+    fn any_bytes_are_parsed_as_a_path_or_ignored() {
         assert_eq!(paths(b"0::/\xff/x\n").0.unwrap().as_os_str().as_bytes(), b"/\xff/x");
         assert_eq!(paths(b""), (None, None));
         assert_eq!(paths(b"nonsense\n:\n1:memory\n"), (None, None));

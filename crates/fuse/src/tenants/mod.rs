@@ -1,33 +1,35 @@
-//! Who is behind a request: the tenant whose budget a write is charged to.
+//! The tenant behind a request, to which its writes are charged.
 //!
-//! A tenant is a cgroup, a user or the volume; [`TenantBy`] says which. A cgroup is found by the thread that asks:
+//! A tenant is a cgroup, a user or the volume; [`TenantBy`] says which. A cgroup is found through the requesting
+//! thread:
 //!
 //! ```text
-//! pid -> descriptor of the thread -> its cgroup -> the nearest cgroup with a limit, or the top-level one
-//!        `thread_handle`, `thread_cache`         `by_cgroup`   `cgroups`, `limits`
+//! pid -> handle of the thread           -> its cgroup  -> the nearest cgroup with a limit, or the top-level one
+//!        `thread_handle`, `thread_cache`   `by_cgroup`    `cgroups`, `limits`
 //! ```
 //!
-//! On the unified hierarchy the kernel tells the cgroup's number at once (`PIDFD_GET_INFO`), so a thread that is moved
-//! is charged elsewhere from its next write on. A thread whose unified cgroup is the root is looked for in the memory
-//! hierarchy of v1, by its line in `/proc/PID/cgroup`; that costs 24 us and is believed for 1 s. On a kernel without
-//! that call every cgroup is found so. `layout` finds out what is mounted where and assumes nothing.
+//! On the unified hierarchy the kernel returns the cgroup's number directly (`PIDFD_GET_INFO`), so a thread that moves
+//! to another cgroup is charged there from its next write on. For a thread whose unified cgroup is the root, the line
+//! of the v1 memory hierarchy in `/proc/PID/cgroup` is read. That takes 24 us and is cached for 1 s. On a kernel
+//! without that call every cgroup is found this way. `layout` determines which hierarchies are mounted and where.
 //!
-//! Leaf cgroups are no tenants, unless they have a limit: a container could make any number of them and have as many
-//! budgets.
+//! Leaf cgroups are not tenants unless they have a limit. Otherwise a container could create any number of them and get
+//! as many budgets.
 //!
 //! # Invariants
-//! T1. Thread ids are reused, so what is remembered of one holds only while the descriptor that it was learnt by still
-//!     means a live thread. Every lookup asks the descriptor, hit or not: an id is given away only after the
-//!     descriptor of its last owner answers ESRCH.
-//! T2. A tenant's number is its cgroup's for ever. It is the inode number of the directory, which has 64 bits of which
-//!     the upper half is a generation: kernfs gives none twice, in either version. A directory that is made again under
-//!     the same name is another tenant. Where inode numbers have 32 bits a number can come back; what was
-//!     remembered of it is forgotten with the notice of its removal, or else within 2 s.
-//! T3. No lookup that begins after [`Watcher::drain`] has named a tenant finds it again. One that runs meanwhile may.
+//! T1. Thread ids are reused, so a cached result for one holds only while the handle it was found through still refers
+//!     to a live thread. Every lookup checks the handle, cached or not: an id is reused only after the handle of its
+//!     previous thread returns ESRCH.
+//! T2. A tenant's number is its cgroup's, permanently. It is the inode number of the cgroup's directory, a 64-bit
+//!     number whose upper half is a generation; kernfs never reuses one, in either version. A directory created again
+//!     under the same name is another tenant. With 32-bit inode numbers a number can be reused; its cached result is
+//!     dropped when its removal is noticed, or else within 2 s.
+//! T3. No lookup that begins after [`Watcher::drain`] has returned a tenant finds that tenant again. A lookup that is
+//!     already running may.
 //!
 //! # Lock order
-//! Shards, callers and the table of cgroups are leaves, and no file is touched under one. `WATCHES` is a sleeping lock:
-//! inotify is asked under it. Of these no lookup holds two.
+//! The shards, the cached threads and the table of cgroups are leaves, and no file is accessed under one. `WATCHES` is
+//! a sleeping lock: inotify is called under it. No lookup holds two of these.
 
 mod by_cgroup;
 mod cgroup_names;
@@ -61,14 +63,14 @@ pub use error::TenantsError;
 pub use layout::{Hierarchy, Layout};
 pub use watcher::Watcher;
 
-/// What makes a tenant.
+/// The kind of tenants that writes are charged to.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum TenantBy {
-    /// The cgroup of the thread that asks.
+    /// The cgroup of the requesting thread.
     Cgroup,
-    /// The user that asks.
+    /// The requesting user.
     Uid,
-    /// All who use the volume are one tenant.
+    /// All users of the volume together.
     Volume,
 }
 
@@ -99,7 +101,7 @@ impl TenantBy {
     }
 }
 
-/// The one tenant by volume.
+/// Name of the only tenant by volume.
 const VOLUME: &str = "volume";
 
 fn name_of_user(uid: u32) -> String {
@@ -116,7 +118,7 @@ impl fmt::Display for TenantBy {
     }
 }
 
-/// A word that names no [`TenantBy`].
+/// The string is not a [`TenantBy`].
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{0}` is not one of cgroup, uid and volume")]
 pub struct ParseTenantByError(String);
@@ -130,23 +132,23 @@ impl FromStr for TenantBy {
     }
 }
 
-/// What is configured for a tenant.
+/// Settings of a tenant.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct TenantConfig {
-    /// What may be dirty for it.
+    /// Limit of its dirty data.
     pub limit_bytes: Option<u64>,
-    /// Whether what it reads and writes is to stay out of the cache. `None`: as above it, or as the volume says.
+    /// Whether its reads and writes stay out of the cache. `None` inherits from the cgroup above or the volume.
     pub dontcache: Option<bool>,
 }
 
 impl TenantConfig {
-    /// A limit alone.
+    /// Only a limit.
     #[must_use]
     pub fn limit(bytes: u64) -> Self {
         Self { limit_bytes: Some(bytes), dontcache: None }
     }
 
-    /// What both say: the smaller limit, and to use the cache.
+    /// Combines two settings: the smaller limit, and caching if either asks for it.
     fn and(self, other: Self) -> Self {
         Self {
             limit_bytes: self.limit_bytes.into_iter().chain(other.limit_bytes).min(),
@@ -155,24 +157,24 @@ impl TenantConfig {
     }
 }
 
-/// Names a tenant among those of one [`Tenants`].
+/// Identifies a tenant within one [`Tenants`].
 ///
-/// By cgroup: the inode number of the cgroup's directory, with bit 63 set for the memory hierarchy of v1, which counts
-/// on its own. By uid: the uid. By volume: 0.
+/// By cgroup: the inode number of the cgroup's directory, with bit 63 set for the v1 memory hierarchy, whose numbers
+/// are independent. By uid: the uid. By volume: 0.
 #[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TenantId(pub u64);
 
-/// Whom a write is charged to. What may change of it is as old as a lookup makes it: a new limit of a cgroup is seen within 2 s,
-/// and what [`Tenants::set_config`] says at once.
+/// The tenant that a write is charged to. It is as current as lookups make it: a new limit of a cgroup is seen within 2
+/// s, and a change by [`Tenants::set_config`] at once.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tenant {
-    /// Names it.
+    /// Identifies it.
     pub id: TenantId,
-    /// The cgroup's path, as `/proc/PID/cgroup` has it; else `uid:1000`, or `volume`.
+    /// The cgroup's path as in `/proc/PID/cgroup`; else `uid:1000`, or `volume`.
     pub path: String,
     /// The smaller of the configured limit and the cgroup's memory limit; `None` without either.
     pub limit_bytes: Option<u64>,
-    /// Whether what it reads and writes is to stay out of the cache, if that is configured for it or a cgroup above it.
+    /// Whether its reads and writes stay out of the cache, if configured for it or for a cgroup above it.
     pub dontcache: Option<bool>,
 }
 
@@ -189,13 +191,14 @@ enum Finder {
 }
 
 impl Tenants {
-    /// Tenants of the kind `by`, where `config` is by [`Tenant::path`], or by the directory of a cgroup. A cgroup that is not
-    /// there is warned of, since it may come. Whether the kernel can name the cgroup of a thread is
-    /// tried out here.
+    /// Creates a finder for tenants of the kind `by`. Keys of `config` are a [`Tenant::path`] or the directory of a
+    /// cgroup. For a cgroup that does not exist a warning is logged, since it may be created later. Also probes whether
+    /// the kernel can name the cgroup of a thread.
     ///
     /// # Errors
-    /// Something is configured for somebody who cannot be. By cgroup only: callers cannot be told apart, since this process is in a pid
-    /// namespace of its own or cannot read `/proc` ([`TenantsError`] says what to do), or no cgroup hierarchy is mounted.
+    /// A key of `config` cannot be a tenant. By cgroup only: callers cannot be identified, or no cgroup hierarchy is
+    /// mounted. Callers cannot be identified if this process is in its own pid namespace or cannot read `/proc`;
+    /// [`TenantsError`] says what to do.
     pub fn new(
         by: TenantBy,
         config: BTreeMap<PathBuf, TenantConfig>,
@@ -210,11 +213,11 @@ impl Tenants {
         Ok(Self { by, finder })
     }
 
-    /// Configures `config` for `tenant`, in place of what was configured for it under any name; nothing for one that says
-    /// nothing. Every lookup that begins after this goes by it. Returns the [`Tenant::path`].
+    /// Replaces the settings of `tenant`, under whatever name they were set; a default `config` removes them. Every
+    /// lookup that begins after this uses the new settings. Returns the [`Tenant::path`].
     ///
     /// # Errors
-    /// It is for somebody who cannot be, and nothing has changed.
+    /// `tenant` cannot be a tenant; nothing has changed.
     pub fn set_config(&self, tenant: &Path, config: TenantConfig) -> Result<PathBuf, TenantsError> {
         self.by.check(tenant)?;
         match &self.finder {
@@ -226,7 +229,7 @@ impl Tenants {
         }
     }
 
-    /// The limit of the tenant `id` that is called `path`, as a lookup would find it now.
+    /// The limit of the tenant `id` with the path `path`, as a lookup would find it now.
     pub(crate) fn limit_bytes(&self, id: TenantId, path: &Path) -> Option<u64> {
         match &self.finder {
             Finder::Cgroup(by_cgroup) => by_cgroup.limit_bytes(id, path),
@@ -234,7 +237,7 @@ impl Tenants {
         }
     }
 
-    /// Whether it is configured for some what stays out of the cache.
+    /// Whether `dontcache` is configured for any tenant.
     #[must_use]
     pub fn has_dontcache(&self) -> bool {
         match &self.finder {
@@ -243,12 +246,12 @@ impl Tenants {
         }
     }
 
-    /// The tenant of a request by thread `pid` of user `uid`, both as the request's header has them. `None`: nobody in
-    /// particular, and the write is to be charged to the inode's owner. That is so by cgroup for pid 0, for a thread that is
-    /// gone, and where a cgroup cannot be read, which is logged once.
+    /// The tenant of a request by thread `pid` of user `uid`, both as in the request's header. `None` if it is unknown,
+    /// so that the write is charged to the inode's owner. By cgroup that is so for pid 0, for a thread that has exited,
+    /// and for a cgroup that cannot be read, which is logged once.
     ///
     /// # Blocking
-    /// A thread that was here less than 1 s ago costs about 1 us. Else files of `/proc` and of cgroups are read. The caller
+    /// About 1 us for a thread seen less than 1 s ago. Otherwise files of `/proc` and of cgroups are read. The caller
     /// holds no lock of rank 9 or more.
     #[must_use]
     pub fn find(&self, pid: u32, uid: u32) -> Option<Arc<Tenant>> {
@@ -261,8 +264,8 @@ impl Tenants {
         }
     }
 
-    /// Tells which tenants are removed; `None` where tenants are no cgroups and stay for ever. Each removal is told to
-    /// one watcher: keep one.
+    /// Reports removed tenants; `None` if tenants are not cgroups and therefore permanent. Each removal is reported to
+    /// one watcher, so keep only one.
     #[must_use]
     pub fn watcher(&self) -> Option<Watcher> {
         match &self.finder {

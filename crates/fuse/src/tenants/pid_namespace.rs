@@ -1,8 +1,8 @@
-//! Whether thread ids in requests can be looked up at all.
+//! Whether thread ids in requests can be looked up.
 //!
-//! The kernel translates the id of a caller to the pid namespace that the mount was made in, and to 0 where the caller
-//! is not in it. In the initial namespace everybody is. In any other one, callers on the host and in containers beside us
-//! are 0, and nothing tells whether a mount is seen from there.
+//! The kernel translates a caller's id to the pid namespace in which the mount was made, and to 0 if the caller is not
+//! in it. The initial namespace contains all processes. In any other one, callers on the host and in neighbouring
+//! containers have id 0, and a process cannot tell whether its mount is visible there.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,10 @@ use rustix::process::getpid;
 
 use crate::tenants::error::TenantsError;
 
-/// Number of the initial pid namespace: `PID_NS_INIT_INO`, the same on every kernel since 3.8.
+/// Inode number of the initial pid namespace: `PID_NS_INIT_INO`, the same on every kernel since 3.8.
 const INITIAL: u64 = 0xEFFF_FFFC;
 
-/// Refuses a foreign namespace, and a `/proc` that does not show all of this one.
+/// Rejects a namespace other than the initial one, and a `/proc` that does not show all of it.
 pub(super) fn check() -> Result<(), TenantsError> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
@@ -29,7 +29,7 @@ pub(super) fn check() -> Result<(), TenantsError> {
     if shown.as_os_str() != getpid().as_raw_nonzero().to_string().as_str() {
         return Err(unreadable(own)(io::Error::other("it shows another pid namespace")));
     }
-    // Somebody else's process, which is there while the machine runs.
+    // A process of another user, which exists while the machine runs.
     let init = Path::new("/proc/1/cgroup");
     fs::read(init).map_err(unreadable(init))?;
     Ok(())
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_initial_namespace_will_do_and_the_refusal_says_what_would() {
+    fn only_the_initial_namespace_is_accepted_and_the_error_names_the_alternatives() {
         assert!(check_inode(4_026_531_836).is_ok());
         let refusal = check_inode(4_026_532_198).unwrap_err().to_string();
         for hint in ["pid:[4026532198]", "--pid=host", "--tenant-by uid or volume"] {

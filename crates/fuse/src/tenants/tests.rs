@@ -1,5 +1,5 @@
-//! The kinds of tenants, and callers without the kernel's help. What needs cgroups of its own is tested in
-//! `tests/tenants`.
+//! The kinds of tenants, and lookups on a kernel that does not return cgroup numbers. Tests that need their own cgroups
+//! are in `tests/tenants`.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ fn by_cgroup(kind: ThreadHandleKind, layout: Layout, clock: Arc<ManualClock>) ->
 }
 
 #[test]
-fn a_word_names_what_makes_a_tenant() {
+fn a_kind_of_tenant_is_parsed_from_its_name() {
     for by in [TenantBy::Cgroup, TenantBy::Uid, TenantBy::Volume] {
         assert_eq!(by.to_string().parse(), Ok(by));
     }
@@ -39,19 +39,19 @@ fn a_word_names_what_makes_a_tenant() {
 }
 
 #[test]
-fn users_are_tenants_of_their_own() {
+fn each_user_is_a_tenant() {
     let limits = BTreeMap::from([("uid:1000".into(), TenantConfig::limit(MIB))]);
     let tenants = Tenants::new(TenantBy::Uid, limits, clock()).unwrap();
     let user = tenants.find(1, 1000).unwrap();
     let path = "uid:1000".to_owned();
     assert_eq!(*user, Tenant { id: TenantId(1000), path, limit_bytes: Some(MIB), dontcache: None });
     assert_eq!(tenants.find(1, 0).unwrap().limit_bytes, None);
-    assert_eq!(tenants.find(0, 1000), Some(user), "who is in another pid namespace has a user all the same");
+    assert_eq!(tenants.find(0, 1000), Some(user), "a caller in another pid namespace still has a uid");
     assert!(tenants.watcher().is_none());
 }
 
 #[test]
-fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
+fn limits_of_impossible_tenants_are_rejected_with_an_example() {
     let refusal = |by, tenant: &str| {
         let limits = BTreeMap::from([(tenant.into(), TenantConfig::limit(MIB))]);
         Tenants::new(by, limits, clock()).err().map(|error| error.to_string())
@@ -64,7 +64,7 @@ fn limits_for_whom_there_cannot_be_are_refused_with_an_example() {
         assert!(refusal(TenantBy::Volume, tenant).unwrap().contains("is written as volume"));
     }
     for tenant in ["a/b", "uid:1000", "volume"] {
-        // Whether cgroups are there is not asked before.
+        // This is checked before the cgroup hierarchies.
         assert!(refusal(TenantBy::Cgroup, tenant).unwrap().contains("/containers/a"));
     }
     assert_eq!(refusal(TenantBy::Uid, "uid:4294967295"), None);
@@ -82,7 +82,7 @@ fn a_volume_is_one_tenant() {
 }
 
 #[test]
-fn a_kernel_that_names_no_cgroup_leads_to_the_same_tenant() {
+fn a_kernel_that_returns_no_cgroup_number_finds_the_same_tenant() {
     let layout = of_this_machine();
     if layout == Layout::default() {
         return println!("skipped: no cgroups are mounted here");
@@ -94,7 +94,7 @@ fn a_kernel_that_names_no_cgroup_leads_to_the_same_tenant() {
     assert_eq!(tenant, by_cgroup(ThreadHandleKind::of_this_kernel(), layout, clock()).tenant_of(pid));
 }
 
-/// Two cgroups at the top of the unified hierarchy, and a process. All go with the test.
+/// Two top-level cgroups of the unified hierarchy, and a process. All are removed with the test.
 struct Pair {
     directories: [PathBuf; 2],
     process: Child,
@@ -128,7 +128,7 @@ impl Drop for Pair {
 }
 
 #[test]
-fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_second() {
+fn without_cgroup_numbers_a_move_on_the_unified_hierarchy_is_seen_after_a_second() {
     let layout = of_this_machine();
     let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
     let pair = match Pair::new("by-text", &unified) {
@@ -149,14 +149,14 @@ fn without_the_kernels_help_a_move_on_the_unified_hierarchy_is_seen_after_a_seco
     assert_eq!(second, by_number.tenant_of(pid).unwrap());
 }
 
-/// The kernel tells the number of a cgroup, `/proc` its path a moment later: where they do not fit, the thread has moved
-/// or is another, and what is at the path is not its tenant.
+/// The kernel returns the number of a cgroup, and `/proc` its path a moment later. If they do not match, the thread has
+/// moved or its id was reused, and the cgroup at the path is not its tenant.
 #[test]
-fn a_directory_with_another_number_is_not_believed() {
+fn a_directory_with_another_number_is_rejected() {
     let layout = of_this_machine();
     let Some(unified) = layout.unified.clone() else { return println!("skipped: cgroup2 is not mounted here") };
     if ThreadHandleKind::of_this_kernel() == ThreadHandleKind::Directory {
-        return println!("skipped: this kernel names no cgroup of a pidfd");
+        return println!("skipped: this kernel does not return the cgroup of a pidfd");
     }
     let pair = match Pair::new("number", &unified) {
         Ok(pair) => pair,
@@ -176,7 +176,7 @@ fn a_directory_with_another_number_is_not_believed() {
 }
 
 #[test]
-fn a_cgroup_that_cannot_be_read_is_nobody_in_particular() {
+fn a_cgroup_that_cannot_be_read_has_no_tenant() {
     let nowhere = |name: &str| Hierarchy { mountpoint: PathBuf::from("/proc/self").join(name), root: "/".into() };
     let layout = Layout { unified: Some(nowhere("u")), memory: Some(nowhere("m")) };
     let clock = clock();
@@ -190,7 +190,7 @@ fn a_cgroup_that_cannot_be_read_is_nobody_in_particular() {
 }
 
 #[test]
-fn a_thread_that_never_was_is_nobody_in_particular() {
+fn a_thread_that_never_existed_has_no_tenant() {
     for kind in [ThreadHandleKind::of_this_kernel(), ThreadHandleKind::Directory] {
         assert_eq!(by_cgroup(kind, of_this_machine(), clock()).tenant_of(4_194_305), None);
     }

@@ -1,7 +1,7 @@
-//! Threads that have asked, and what was found out about them.
+//! The tenants of threads that have sent requests.
 //!
-//! Each costs a descriptor, so there is a bound; of the threads that share a shard the one goes that has not asked for
-//! longest. T1 is kept by whoever uses an entry: the table does not know who lives.
+//! Each entry costs a descriptor, so the cache is bounded: a full shard evicts the thread that has not sent a request
+//! for the longest time. T1 is kept by the users of an entry; the cache does not check whether its threads are alive.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::tenants::Tenant;
 use crate::tenants::error::LookupError;
 use crate::tenants::thread_handle::{ThreadHandle, ThreadHandleKind};
 
-/// Threads of one process have ids in a row.
+/// Threads of a process have consecutive ids, so they spread over the shards.
 const SHARDS: usize = 16;
-/// More threads than write at a time on any machine of today.
+/// More threads than write at a time on any current machine.
 const THREADS_MAX: usize = 4096;
-/// Of the descriptors that this process may have, one in so many.
+/// The cache uses at most this fraction of the descriptors that the process may have.
 const DESCRIPTORS: u64 = 4;
-/// How long a cgroup is believed that was read from `/proc`, and the tenant of one that the kernel names.
+/// How long a cgroup read from `/proc`, or the tenant of a cgroup named by the kernel, is cached.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
 pub(super) struct ThreadCache {
@@ -32,21 +32,21 @@ pub(super) struct ThreadCache {
     shard_max: usize,
 }
 
-/// A thread.
+/// A thread and its cached tenant.
 pub(super) struct CachedThread {
     pub(super) handle: ThreadHandle,
     used_at: AtomicU64,
     last: Mutex<Option<CachedTenant>>,
 }
 
-/// What was found out about a thread.
+/// The result of a lookup for a thread.
 pub(super) struct CachedTenant {
-    /// Its unified cgroup, if that decides.
+    /// Number of its unified cgroup, if that determines the tenant.
     pub(super) unified_id: Option<u64>,
-    /// `None`: its cgroup could not be read.
+    /// `None` if its cgroup could not be read.
     pub(super) tenant: Option<Arc<Tenant>>,
     pub(super) at: Tick,
-    /// How often tenants had been forgotten when the lookup began.
+    /// The count of removals when the lookup began.
     pub(super) removals: u64,
 }
 
@@ -65,7 +65,7 @@ impl ThreadCache {
         &self.shards[tid as usize % SHARDS]
     }
 
-    /// The entry of a thread id, made if there is none.
+    /// The entry of a thread id, created if there is none.
     pub(super) fn get(&self, tid: u32, now: Tick) -> Result<Arc<CachedThread>, LookupError> {
         if let Some(thread) = self.shard(tid).lock().get(&tid) {
             thread.used_at.store(now.0, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl ThreadCache {
         let oldest = || shard.iter().min_by_key(|(_, thread)| thread.used_at.load(Ordering::Relaxed));
         let oldest = is_full.then(oldest).flatten().map(|(tid, _)| *tid);
         let evicted = oldest.and_then(|tid| shard.remove(&tid));
-        // Another request of this thread may have been faster. Which entry stays makes no difference.
+        // Another request of this thread may have been faster. Either entry will do.
         let replaced = shard.insert(tid, Arc::clone(&thread));
         drop(shard);
         // Closes their descriptors.
@@ -89,7 +89,7 @@ impl ThreadCache {
         Ok(thread)
     }
 
-    /// Forgets a thread that is gone, unless its id has a new entry by now.
+    /// Removes an exited thread, unless its id has a new entry by now.
     pub(super) fn remove(&self, tid: u32, gone: &Arc<CachedThread>) {
         let mut shard = self.shard(tid).lock();
         if shard.get(&tid).is_some_and(|thread| Arc::ptr_eq(thread, gone)) {
@@ -101,7 +101,7 @@ impl ThreadCache {
 }
 
 impl CachedThread {
-    /// What was found out last, while it is to be believed.
+    /// The last result, while it is valid.
     pub(super) fn cached(&self, unified_id: Option<u64>, removals: u64, now: Tick) -> Option<Option<Arc<Tenant>>> {
         let last = self.last.lock();
         let cached = last.as_ref()?;

@@ -1,9 +1,9 @@
-//! A descriptor that means one thread and never another: what makes it safe to remember something of a thread id (T1).
+//! A handle that refers to one thread and never to another, so that results for a thread id can be cached (T1).
 //!
-//! A pidfd is one, and tells the cgroup as well. Kernels before 6.13 do not tell it, those before 6.9 have no pidfds of
-//! threads; there the directory `/proc/TID`, held open, serves as well: it is bound to the thread and not to its
-//! number, and nothing is found in it once the thread is gone. Unlike the thread's start time, which counts in 10 ms, it
-//! cannot be the same for two threads.
+//! A pidfd is such a handle, and also returns the cgroup. Kernels before 6.13 do not return the cgroup, and those
+//! before 6.9 have no pidfds for threads. There an open descriptor of the directory `/proc/TID` is used: it is bound to
+//! the thread and not to its id, and nothing is found in it once the thread has exited. The thread's start time would
+//! not do: it has a resolution of 10 ms, so two threads can share it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,30 +20,30 @@ use crate::tenants::sys::pidfd_cgroup_id;
 /// `PIDFD_THREAD`.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
 
-/// What descriptors this kernel gives.
+/// The kind of handle that this kernel supports.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum ThreadHandleKind {
-    /// A pidfd that tells the cgroup.
+    /// A pidfd that returns the cgroup.
     Pidfd,
     /// `/proc/TID`.
     Directory,
 }
 
 impl ThreadHandleKind {
-    /// Tries it out on the calling thread.
+    /// Probes the kernel with the calling thread.
     pub(super) fn of_this_kernel() -> Self {
         let tried = pidfd_open(rustix::thread::gettid(), THREAD).and_then(|pidfd| pidfd_cgroup_id(pidfd.as_fd()));
         match tried {
             Ok(_) => Self::Pidfd,
             Err(errno) => {
-                tracing::info!("the kernel does not name the cgroup of a pidfd ({errno}): /proc is read instead");
+                tracing::info!("the kernel does not return the cgroup of a pidfd ({errno}): reading /proc instead");
                 Self::Directory
             }
         }
     }
 }
 
-/// Holds on to a thread's identity, not to the thread.
+/// Refers to a thread without keeping it alive.
 #[derive(Debug)]
 pub(super) enum ThreadHandle {
     Pidfd(OwnedFd),
@@ -51,7 +51,7 @@ pub(super) enum ThreadHandle {
 }
 
 impl ThreadHandle {
-    /// For the thread that has the id now.
+    /// A handle of the thread that has the id now.
     pub(super) fn open(kind: ThreadHandleKind, tid: u32) -> Result<Self, LookupError> {
         let opened = match kind {
             ThreadHandleKind::Pidfd => {
@@ -66,7 +66,7 @@ impl ThreadHandle {
         opened.map_err(|errno| if is_gone(errno) { LookupError::Gone } else { LookupError::Descriptor(errno) })
     }
 
-    /// Asks whether the thread is alive, and for the number of its unified cgroup where the kernel tells it.
+    /// Checks that the thread is alive, and returns the number of its unified cgroup if the kernel provides it.
     pub(super) fn unified_id(&self) -> Result<Option<u64>, LookupError> {
         let answer = match self {
             Self::Pidfd(pidfd) => pidfd_cgroup_id(pidfd.as_fd()).map(Some),
@@ -77,7 +77,7 @@ impl ThreadHandle {
         answer.map_err(|errno| if is_gone(errno) { LookupError::Gone } else { LookupError::Descriptor(errno) })
     }
 
-    /// What `/proc` says of the thread, whose id is `tid`. Takes 24 us.
+    /// The thread's cgroups from `/proc`; its id is `tid`. Takes 24 us.
     pub(super) fn membership(&self, tid: u32) -> Result<Membership, LookupError> {
         let failed = |source: io::Error| match Errno::from_io_error(&source) {
             Some(errno) if is_gone(errno) => LookupError::Gone,
@@ -86,7 +86,7 @@ impl ThreadHandle {
         let text = match self {
             Self::Pidfd(_) => {
                 let text = std::fs::read(format!("/proc/{tid}/cgroup")).map_err(failed)?;
-                // Read by number: it is of this thread if that lives even now.
+                // Read by id: it belongs to this thread if the thread is still alive.
                 self.unified_id()?;
                 text
             }
@@ -101,7 +101,7 @@ impl ThreadHandle {
     }
 }
 
-/// ESRCH, or ENOENT where `/proc` is asked.
+/// ESRCH, or ENOENT from `/proc`.
 fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::SRCH | Errno::NOENT)
 }
@@ -121,13 +121,13 @@ mod tests {
     fn is_usable(kind: ThreadHandleKind) -> bool {
         let is_usable = kind == ThreadHandleKind::Directory || ThreadHandleKind::of_this_kernel() == kind;
         if !is_usable {
-            println!("skipped: this kernel names no cgroup of a pidfd");
+            println!("skipped: this kernel does not return the cgroup of a pidfd");
         }
         is_usable
     }
 
     #[test]
-    fn a_proof_ends_with_its_thread() {
+    fn a_handle_is_gone_when_its_thread_has_exited() {
         for kind in KINDS.into_iter().filter(|kind| is_usable(*kind)) {
             let mut child = child();
             let handle = ThreadHandle::open(kind, child.id()).unwrap();
@@ -137,13 +137,13 @@ mod tests {
             child.wait().unwrap();
             assert!(matches!(handle.unified_id(), Err(LookupError::Gone)), "{kind:?}");
             assert!(matches!(handle.membership(child.id()), Err(LookupError::Gone)), "{kind:?}");
-            // Of a thread with that number that lives, the old descriptor tells nothing.
+            // The old handle does not read another live thread.
             assert!(matches!(handle.membership(std::process::id()), Err(LookupError::Gone)), "{kind:?}");
         }
     }
 
     #[test]
-    fn any_thread_of_a_process_has_a_proof() {
+    fn any_thread_of_a_process_has_a_handle() {
         for kind in KINDS.into_iter().filter(|kind| is_usable(*kind)) {
             let thread = std::thread::spawn(move || {
                 let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
@@ -153,7 +153,7 @@ mod tests {
                 handle
             });
             let handle = thread.join().unwrap();
-            // The kernel wakes who joins a moment before it gives the thread's id back.
+            // The kernel wakes the joining thread a moment before it releases the thread id.
             while handle.unified_id().is_ok() {
                 std::thread::yield_now();
             }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_no_proof() {
+    fn an_id_without_a_thread_has_no_handle() {
         for kind in KINDS.into_iter().filter(|kind| is_usable(*kind)) {
             for tid in [0, 4_194_305, u32::MAX] {
                 assert!(matches!(ThreadHandle::open(kind, tid), Err(LookupError::Gone)), "{kind:?} {tid}");

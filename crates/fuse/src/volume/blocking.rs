@@ -73,7 +73,6 @@ impl Backlog {
 impl Volume {
     /// Runs a call that may wait for the backend, and answers its request. If the caller is released before `change`
     /// begins, the call is not made. If it is released later, the kernel is notified of the change.
-    /// `change` could begin wants none; one that was let go after that leaves it to us to tell the kernel.
     pub(super) fn serve(
         self: &Arc<Self>,
         cx: &Context<'_>,

@@ -19,7 +19,6 @@
 //!     earlier has changed nothing and never will.
 //! C4. The kernel learns of every change: by the reply, or, if the caller was released meanwhile, by notifications
 //!     after the change. Answers that the kernel got in between are stale.
-//!     after the change. Whatever the kernel was told in between is stale.
 //!
 //! # Lock order
 //! A caller's lock comes before those of the engine (C2). Nothing is sent under it, and code that runs under it does

@@ -155,7 +155,6 @@ impl Volume {
             }),
             // The kernel handles these itself when it gets ENOSYS, permissions and locks among them. Without STATX it
             // asks for attributes by GETATTR.
-            // them. It asks for attributes by GETATTR where STATX is not known.
             Operation::Access(_)
             | Operation::Bmap(_)
             | Operation::Poll(_)

@@ -116,7 +116,6 @@ impl KernelPages {
 
     /// Takes `bytes` of a mapping at `offset_bytes`, except where they were written around. Returns the number of bytes
     /// done with. `None` while a `write` to the file is in progress. `put` does not wait for the backend (W4).
-    /// them are done with. None while a `write` of the file is under way. `put` does not wait for the backend (W4).
     pub(super) fn write_back<E>(
         &self,
         offset_bytes: u64,

@@ -2,11 +2,8 @@
 //!
 //! An inode stays in memory for as long as the kernel has a number for it, and the kernel drops an unused name only
 //! when it is itself short of memory. A program that has looked at a million files leaves a million inodes here. They
-//! An inode stays in memory for as long as the kernel has a number for it, and the kernel drops an unused name only
-//! when it is itself short of memory. A program that has looked at a million files leaves a million inodes here. They
 //! are not kernel memory, so the kernel feels no pressure to drop them. The volume therefore asks for it. The kernel
 //! sends FORGETs for the nodes that it drops, as usual.
-//! kernel drops comes back by FORGET, as usual.
 //!
 //! Only PRUNE is used, since it affects unused nodes alone. The notifications of older kernels also drop names that are
 //! in use, together with everything mounted on them, in any namespace. On those kernels nodes are dropped only under

@@ -107,8 +107,6 @@ impl Volume {
     /// COPY_FILE_RANGE within the volume, through the cache. If there is no frame for a single byte, the request is
     /// refused, and the kernel copies by reads and writes instead: its writes can be parked, this request cannot. The
     /// same applies to a mapped destination: after a copy the kernel drops its pages with all stores to them.
-    /// to copy by reads and writes instead: its writes can be parked, this request cannot. The same applies to a mapped
-    /// destination: after a copy the kernel drops its pages with all stores to them.
     pub(super) fn copy_file_range(
         &self,
         args: &CopyFileRangeIn,

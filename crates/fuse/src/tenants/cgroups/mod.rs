@@ -1,8 +1,9 @@
-//! From a cgroup to its tenant: the nearest cgroup, itself or above it, that has a limit or for which something is
-//! configured; else the top-level one.
+//! The tenant of a cgroup: the nearest cgroup, itself or above it, with a limit or configured settings; else the
+//! top-level one.
 //!
-//! What is found is remembered by the cgroup's number for [`FRESH`]; then limits are read again, by one of the threads that
-//! need them. A cgroup that is removed is forgotten with the notice that its tenant is, and else when the table is full.
+//! Results are cached by the cgroup's number for [`FRESH`]. After that, one of the threads that need them reads the
+//! limits again. A removed cgroup leaves the cache when the removal of its tenant is reported, or else when the cache
+//! is full.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,13 +25,13 @@ use crate::tenants::limits::Limits;
 use crate::tenants::watches::Watches;
 use crate::tenants::{Tenant, TenantConfig, TenantId};
 
-/// How old a limit may be.
+/// How long a limit is cached.
 const FRESH: Duration = Duration::from_secs(2);
-/// Cgroups that are remembered: more than write within [`FRESH`] on any machine of today.
+/// Limit of cached cgroups: more than write within [`FRESH`] on any current machine.
 const CACHED_MAX: usize = 4096;
-/// Tells numbers of the memory hierarchy from those of the unified one.
+/// Distinguishes numbers of the memory hierarchy from those of the unified one.
 const MEMORY: u64 = 1 << 63;
-/// What `/proc` appends to the path of a dead thread whose cgroup is removed.
+/// Suffix that `/proc` adds to the path of an exited thread whose cgroup was removed.
 const DELETED: &[u8] = b" (deleted)";
 
 /// A cgroup: its hierarchy, and the inode number of its directory there.
@@ -54,7 +55,8 @@ pub(super) struct Cgroups {
     pub(super) watches: Watches,
     pub(super) limits: Limits,
     known: Mutex<HashMap<CgroupId, CachedCgroup>>,
-    /// How often something was forgotten; changes with `known` locked. What was found before is not remembered after.
+    /// Number of times that entries were dropped; changes with `known` locked. A result from before is not cached
+    /// after.
     removals: AtomicU64,
 }
 
@@ -76,7 +78,7 @@ impl Cgroups {
         Self { layout, watches, limits, known, removals: AtomicU64::new(0) }
     }
 
-    /// The tenant of a cgroup that was [entered](Self::resolve) before, at the place where it was then.
+    /// The tenant of a cgroup that was [resolved](Self::resolve) before, at the path where it was then.
     pub(super) fn cached(&self, id: CgroupId, now: Tick) -> Option<Arc<Tenant>> {
         let removals = self.removals();
         let mut known = self.known.lock();
@@ -84,7 +86,7 @@ impl Cgroups {
         if cgroup.is_fresh(now) {
             return Some(Arc::clone(&cgroup.tenant));
         }
-        // The others go on with what is there.
+        // Other threads use the old result meanwhile.
         cgroup.read_at = now;
         let path = cgroup.path.clone();
         drop(known);
@@ -122,7 +124,7 @@ impl Cgroups {
         }
     }
 
-    /// Forgets tenants that are gone (T3).
+    /// Drops removed tenants (T3).
     pub(super) fn forget(&self, gone: &[TenantId]) {
         if !gone.is_empty() {
             let mut known = self.known.lock();
@@ -131,7 +133,8 @@ impl Cgroups {
         }
     }
 
-    /// Goes by `config` for the cgroup at `path` from here on. Others may be the nearest to some for which it is.
+    /// Applies `config` to the cgroup at `path` from now on. It may become, or cease to be, the nearest tenant of
+    /// others, so all results are dropped.
     pub(super) fn set_config(&self, path: PathBuf, config: TenantConfig) {
         self.limits.configured.set(path, config);
         let mut known = self.known.lock();
@@ -145,7 +148,7 @@ impl Cgroups {
         self.limits.of(&self.layout, kind, path)?.limit_bytes
     }
 
-    /// Changes whenever something was forgotten.
+    /// Changes whenever entries are dropped.
     pub(super) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
@@ -162,14 +165,14 @@ impl Cgroups {
             named.unwrap_or_else(|| (hierarchy.top_level(path), TenantConfig::default()));
         let dontcache = hierarchy.lineage(path).find_map(|level| self.limits.dontcache(level));
         let (id, directory) = self.directory(kind, path)?;
-        // What is mounted cannot be removed.
+        // A mounted root cannot be removed.
         if path != hierarchy.root {
             self.watches.watch(id, &directory)?;
         }
         Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes, dontcache })
     }
 
-    /// Remembers what was found after `removals`.
+    /// Caches a result that was found after `removals`.
     fn store(&self, id: CgroupId, path: PathBuf, tenant: Tenant, now: Tick, removals: u64) -> Arc<Tenant> {
         let mut known = self.known.lock();
         if self.removals() != removals {

@@ -1,4 +1,4 @@
-//! Trees of ordinary directories stand for machines with v1, v2 and both.
+//! Trees of ordinary directories stand in for machines with v1, v2 and both.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ impl Machine {
         fs::create_dir_all(self.root.join(path)).unwrap();
     }
 
-    /// Writes a file of a cgroup, which is made if need be.
+    /// Writes a file of a cgroup, creating the cgroup if needed.
     fn limit(&self, file: &str, text: &str) {
         let file = self.root.join(file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -98,7 +98,7 @@ fn the_nearest_limit_makes_the_tenant_on_v1() {
 }
 
 #[test]
-fn without_any_limit_the_top_level_is_the_tenant() {
+fn without_any_limit_the_top_level_cgroup_is_the_tenant() {
     let machine = Machine::new();
     machine.cgroup("unified/user.slice/user-1000.slice/app");
     let cgroups = cgroups(machine.v2(), &[]);
@@ -107,7 +107,7 @@ fn without_any_limit_the_top_level_is_the_tenant() {
 }
 
 #[test]
-fn a_configured_limit_counts_like_a_memory_limit_and_the_smaller_of_both_holds() {
+fn a_configured_limit_counts_like_a_memory_limit_and_the_smaller_one_applies() {
     let machine = Machine::new();
     machine.limit("unified/a/memory.max", "10485760\n");
     machine.cgroup("unified/a/b/c");
@@ -120,14 +120,14 @@ fn a_configured_limit_counts_like_a_memory_limit_and_the_smaller_of_both_holds()
 }
 
 #[test]
-fn what_is_configured_later_counts_at_once_and_what_was_found_before_is_not_remembered() {
+fn later_settings_apply_at_once_and_older_results_are_not_cached() {
     let machine = Machine::new();
     machine.cgroup("unified/a/b");
     let cgroups = cgroups(machine.v2(), &[("/a", 8 * MIB)]);
     assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a".into(), Some(8 * MIB)));
     cgroups.set_config("/a/b".into(), TenantConfig::limit(MIB));
     assert_eq!(tenant(&cgroups, Kind::Unified, "/a/b"), ("/a/b".into(), Some(MIB)));
-    // A lookup that has begun before, and ends only now.
+    // A lookup that began before and ends only now.
     let (id, found) = cgroups.resolve(Kind::Unified, "/a/b".into(), START).unwrap();
     let seen = cgroups.removals();
     cgroups.set_config("/a/b".into(), TenantConfig::default());
@@ -139,7 +139,7 @@ fn what_is_configured_later_counts_at_once_and_what_was_found_before_is_not_reme
 }
 
 #[test]
-fn who_stays_out_of_the_cache_is_a_tenant_and_so_are_those_below_it() {
+fn a_cgroup_with_dontcache_is_the_tenant_of_those_below_it() {
     let machine = Machine::new();
     machine.limit("unified/a/b/c/memory.max", "1048576\n");
     machine.cgroup("unified/a/b/d/e");
@@ -158,7 +158,7 @@ fn who_stays_out_of_the_cache_is_a_tenant_and_so_are_those_below_it() {
 }
 
 #[test]
-fn on_a_hybrid_machine_the_limit_stands_in_the_memory_hierarchy() {
+fn on_a_hybrid_machine_the_limit_is_in_the_memory_hierarchy() {
     let machine = Machine::new();
     machine.cgroup("unified/a/b");
     machine.limit("memory/a/memory.limit_in_bytes", "1048576\n");
@@ -173,7 +173,7 @@ fn on_a_hybrid_machine_the_limit_stands_in_the_memory_hierarchy() {
 }
 
 #[test]
-fn absurd_limits_are_none() {
+fn malformed_limits_count_as_none() {
     let machine = Machine::new();
     machine.limit("unified/a/memory.max", "1048576\n");
     machine.limit("unified/a/b/memory.max", "many\n");
@@ -186,7 +186,7 @@ fn absurd_limits_are_none() {
 }
 
 #[test]
-fn in_a_container_paths_have_the_mounts_root_before_them() {
+fn in_a_container_paths_begin_with_the_mounts_root() {
     let machine = Machine::new();
     machine.cgroup("unified/job/leaf");
     let layout = Layout { unified: machine.hierarchy("unified", "/system.slice/docker-4f.scope"), memory: None };
@@ -198,7 +198,7 @@ fn in_a_container_paths_have_the_mounts_root_before_them() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_and_what_was_deleted_is_gone() {
+fn a_missing_cgroup_is_an_error_and_a_deleted_one_is_gone() {
     let machine = Machine::new();
     let cgroups = cgroups(machine.v2(), &[]);
     let enter = |kind, path: &str| cgroups.resolve(kind, path.into(), START).unwrap_err();
@@ -223,13 +223,13 @@ fn limits_are_read_again_after_two_seconds_and_not_before() {
     machine.limit("unified/a/b/memory.max", "max\n");
     let (_, later) = cgroups.resolve(Kind::Unified, "/a/b".into(), START + Duration::from_secs(4)).unwrap();
     assert_eq!((later.path.as_str(), later.limit_bytes), ("/a", Some(2 * MIB)));
-    // Nothing new is no new tenant.
+    // An unchanged result keeps its tenant.
     let same = cgroups.cached(id, START + Duration::from_secs(6)).unwrap();
     assert!(Arc::ptr_eq(&later, &same));
 }
 
 #[test]
-fn a_removed_cgroup_is_not_known_any_more() {
+fn a_removed_cgroup_is_not_cached_any_more() {
     let machine = Machine::new();
     machine.cgroup("unified/a/b");
     let cgroups = cgroups(machine.v2(), &[]);
@@ -246,7 +246,7 @@ fn a_removed_cgroup_is_not_known_any_more() {
 }
 
 #[test]
-fn the_table_is_bounded() {
+fn the_cache_is_bounded() {
     let machine = Machine::new();
     machine.cgroup("unified/a");
     let cgroups = cgroups(machine.v2(), &[]);
@@ -267,7 +267,7 @@ fn limit_of_the_tree() -> impl Strategy<Value = Option<u64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The model looks at one path after the other, and knows no files and no caches.
+    /// The model checks one path after the other, without files or caches.
     #[test]
     fn tenants_are_those_of_a_plain_model(
         limits in proptest::collection::vec((limit_of_the_tree(), limit_of_the_tree()), TREE.len()),

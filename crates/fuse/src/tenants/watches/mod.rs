@@ -1,11 +1,11 @@
-//! Notices of cgroups that are removed.
+//! Notifications of removed cgroups.
 //!
-//! A directory of a cgroup tells nobody that it goes (kernfs, tried on 6.18, sends no IN_DELETE_SELF), but its parent
-//! does, in both versions, within microseconds: IN_DELETE. So the parents of tenants are watched, and after each event
-//! those tenants are looked at that are below: one is gone if its directory is, or is another by now. `cgroup.events`
-//! would tell that a cgroup is empty, not that it is removed, and v1 has none.
+//! The directory of a cgroup sends no notification of its own removal (kernfs, tested on 6.18, sends no
+//! IN_DELETE_SELF). Its parent sends IN_DELETE within microseconds, in both versions. So the parents of tenants are
+//! watched, and after each event the tenants below are checked: one is removed if its directory is gone or has another
+//! inode. `cgroup.events` would report that a cgroup is empty, not that it is removed, and does not exist on v1.
 //!
-//! Without inotify, or for a tenant whose parent cannot be watched, the tenants are looked at each second.
+//! Without inotify, or for a tenant whose parent cannot be watched, the tenants are checked every second.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,8 @@ use crate::tenants::TenantId;
 use crate::tenants::cgroups::CgroupId;
 use crate::tenants::error::LookupError;
 
-/// A sleeping lock: inotify walks paths under it. It comes after all locks in front of the engine.
+/// A sleeping lock: inotify walks paths under it. It comes after all other locks of the front end that are taken before
+/// the engine's.
 const WATCHES: Rank = Rank::new(9, "TENANT_WATCHES");
 
 pub(super) struct Watches {
@@ -33,16 +34,16 @@ pub(super) struct Watches {
 
 struct State {
     tenants: HashMap<TenantId, Watched>,
-    /// A watch on something else, given up to wake who waits for events when looking is to begin.
+    /// A watch on something else. Removing it wakes the thread that waits for events, when polling begins.
     wake_watch: Option<i32>,
-    /// Why tenants are looked at each second.
+    /// Why tenants are checked every second.
     polling: Option<String>,
 }
 
 struct Watched {
     directory: PathBuf,
     inode: u64,
-    /// On the parent; `None` if it has to be looked at.
+    /// The watch on its parent; `None` if it must be checked every second.
     watch: Option<i32>,
 }
 
@@ -71,7 +72,7 @@ impl Watches {
         Self { inotify, state: Mutex::new(WATCHES, state) }
     }
 
-    /// Readable when there may be something for [`Watches::take_removed`].
+    /// Readable when [`Watches::take_removed`] may return something.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(AsFd::as_fd)
     }
@@ -80,10 +81,10 @@ impl Watches {
         self.state.lock().polling.clone()
     }
 
-    /// Watches a tenant, unless that is so already.
+    /// Watches a tenant, unless it is watched already.
     ///
     /// # Errors
-    /// It is gone.
+    /// It was removed.
     pub(super) fn watch(&self, id: CgroupId, directory: &Path) -> Result<(), LookupError> {
         let mut state = self.state.lock();
         let tenant = TenantId::from(id);
@@ -92,13 +93,13 @@ impl Watches {
         }
         let watch = self.watch_parent(&mut state, directory);
         let watched = Watched { directory: directory.to_owned(), inode: id.inode, watch };
-        // Removed before it was watched, it would never be told of.
+        // If it was removed before it was watched, no event would report it.
         if !watched.is_there() {
             self.unwatch(&state, watch);
             return Err(LookupError::Moved);
         }
         match state.tenants.entry(tenant) {
-            // v1 lets cgroups be renamed, below the same parent.
+            // v1 allows renaming a cgroup below the same parent.
             Entry::Occupied(mut entry) => entry.get_mut().directory = watched.directory,
             Entry::Vacant(entry) => drop(entry.insert(watched)),
         }
@@ -120,18 +121,18 @@ impl Watches {
         }
     }
 
-    /// Gives up a watch that no tenant needs.
+    /// Removes a watch that no tenant needs.
     fn unwatch(&self, state: &State, watch: Option<i32>) {
         let is_needed = || state.tenants.values().any(|watched| watched.watch == watch);
         if let (Some(inotify), Some(number)) = (&self.inotify, watch)
             && !is_needed()
         {
-            // It ends by itself where the directory is gone.
+            // The kernel removes the watch of a directory that is gone.
             let _ = inotify::remove_watch(inotify, number);
         }
     }
 
-    /// Tenants that are gone, once each.
+    /// Removed tenants, each once.
     pub(super) fn take_removed(&self) -> Vec<TenantId> {
         let mut state = self.state.lock();
         let events = self.inotify.as_ref().map_or_else(Events::default, Events::read);
@@ -147,13 +148,13 @@ impl Watches {
 impl State {
     fn start_polling(&mut self, reason: String) {
         if self.polling.is_none() {
-            tracing::warn!("{reason}: removed cgroups are noticed within a second, not at once");
+            tracing::warn!("{reason}: removed cgroups are detected within a second instead of at once");
             self.polling = Some(reason);
         }
     }
 }
 
-/// What has come from inotify.
+/// Events read from inotify.
 #[derive(Default)]
 struct Events {
     watches: Vec<i32>,

@@ -1,4 +1,4 @@
-//! Ordinary directories stand for cgroups: inotify and stat(2) treat them alike.
+//! Ordinary directories stand in for cgroups: inotify and stat(2) treat them alike.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// Whether something comes within a time that only a failure lasts.
+/// Whether an event arrives, within a time that only a failing test takes.
 fn comes(watches: &Watches) -> bool {
     let timeout = Duration::from_secs(60).try_into().unwrap();
     let fd = watches.fd().expect("there is inotify");
@@ -43,7 +43,7 @@ fn comes(watches: &Watches) -> bool {
 }
 
 #[test]
-fn a_removal_is_told_once() {
+fn a_removal_is_reported_once() {
     let folder = Folder::new();
     let watches = Watches::new();
     let ((a, a_path), (b, b_path)) = (folder.make("a"), folder.make("b"));
@@ -57,14 +57,14 @@ fn a_removal_is_told_once() {
     assert!(comes(&watches));
     assert_eq!(watches.take_removed(), [TenantId::from(a)]);
     assert_eq!(watches.take_removed(), []);
-    // The other one is watched still.
+    // The other one is still watched.
     fs::remove_dir(&b_path).unwrap();
     assert!(comes(&watches));
     assert_eq!(watches.take_removed(), [TenantId::from(b)]);
 }
 
 #[test]
-fn what_is_removed_beside_a_tenant_is_not_told() {
+fn a_removal_beside_a_tenant_is_not_reported() {
     let folder = Folder::new();
     let watches = Watches::new();
     let ((a, a_path), (_, other)) = (folder.make("a"), folder.make("other"));
@@ -75,7 +75,7 @@ fn what_is_removed_beside_a_tenant_is_not_told() {
 }
 
 #[test]
-fn a_tenant_that_is_gone_when_it_is_to_be_watched_is_refused() {
+fn a_tenant_that_is_already_removed_cannot_be_watched() {
     let folder = Folder::new();
     let watches = Watches::new();
     let (a, path) = folder.make("a");
@@ -90,7 +90,7 @@ fn a_tenant_that_is_gone_when_it_is_to_be_watched_is_refused() {
 }
 
 #[test]
-fn a_renamed_tenant_stays() {
+fn a_renamed_tenant_is_not_removed() {
     let folder = Folder::new();
     let watches = Watches::new();
     let (a, path) = folder.make("a");
@@ -108,7 +108,7 @@ fn a_renamed_tenant_stays() {
 }
 
 #[test]
-fn without_inotify_tenants_are_looked_at_for_a_stated_reason() {
+fn without_inotify_tenants_are_polled_and_the_reason_is_given() {
     let folder = Folder::new();
     let watches = Watches::with_inotify(Err(Errno::MFILE));
     assert!(watches.fd().is_none() && watches.polling().unwrap().starts_with("inotify: "));
@@ -120,9 +120,9 @@ fn without_inotify_tenants_are_looked_at_for_a_stated_reason() {
 }
 
 #[test]
-fn a_tenant_that_cannot_be_watched_is_looked_at() {
+fn a_tenant_that_cannot_be_watched_is_polled() {
     let folder = Folder::new();
-    // No descriptor of inotify: every watch is refused.
+    // Not an inotify descriptor: every watch fails.
     let watches = Watches::with_inotify(Ok(fs::File::open("/dev/null").unwrap().into()));
     let (a, path) = folder.make("a");
     assert_eq!(watches.polling(), None);
@@ -133,10 +133,10 @@ fn a_tenant_that_cannot_be_watched_is_looked_at() {
 }
 
 #[test]
-fn who_waits_wakes_up_when_looking_begins() {
+fn a_waiting_thread_wakes_up_when_polling_begins() {
     let watches = Watches::new();
     let mut state = watches.state.lock();
-    // A file has no directory's events.
+    // A file has no directory events.
     assert_eq!(watches.watch_parent(&mut state, Path::new("/proc/self/cgroup/x")), None);
     drop(state);
     assert!(watches.polling().is_some() && comes(&watches));
