@@ -1,4 +1,4 @@
-//! What the command refuses, with which status and which words.
+//! Invalid uses of the command: exit statuses and messages.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -68,7 +68,7 @@ fn help_manual_and_completions_are_there() {
 }
 
 #[test]
-fn what_is_not_mounted_is_said_to_be_so() {
+fn commands_report_what_is_not_mounted() {
     let scratch = Scratch::new();
     let dir = scratch.dir("nothing", 0o755);
     scratch.run(["umount", text(&dir)]).expect(5, &["is not mounted", "slackwater status"]);
@@ -91,7 +91,7 @@ fn top_without_a_terminal_says_what_to_do() {
     scratch.run(["top", "--help"]).expect(0, &["--interval", "written_bytes_per_s", "r reverses"]);
 }
 
-/// script(1) has a terminal for it.
+/// script(1) provides the terminal.
 #[test]
 fn top_leaves_the_terminal_as_it_was() {
     const ENTERED: &str = "\u{1b}[?1049h";
@@ -105,19 +105,19 @@ fn top_leaves_the_terminal_as_it_was() {
         script.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).env("TERM", "xterm");
         let mut script = Process::spawn(script.stdin(Stdio::piped()).stdout(Stdio::null()));
         let said = || fs::read(&log).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default();
-        // Of the rest only what changes is drawn.
-        wait_until("it has drawn its keys", || said().contains("[q]uit"));
+        // Later output contains only what changes on the screen.
+        wait_until("the keys are drawn", || said().contains("[q]uit"));
         script.0.stdin.as_mut().unwrap().write_all(leave.as_bytes()).unwrap();
-        wait_until("it is left", || said().contains("left with 0"));
+        wait_until("top has ended", || said().contains("left with 0"));
         script.wait();
         let said = said();
         assert!(said.find(ENTERED).unwrap() < said.find(LEFT).unwrap(), "{said:?}");
-        assert!(!said.contains("-icanon") && !said.contains("-echo "), "the terminal is not as it was: {said}");
+        assert!(!said.contains("-icanon") && !said.contains("-echo "), "the terminal was not restored: {said}");
     }
 }
 
 #[test]
-fn doctor_looks_at_everything() {
+fn doctor_checks_everything() {
     need_fuse();
     let scratch = Scratch::new();
     let mut doctor = scratch.command(["doctor"]);
@@ -140,7 +140,7 @@ fn a_kernel_that_is_too_old_is_refused() {
         command
     };
     let release = old("uname".as_ref()).arg("-r").output().expect("setarch of util-linux");
-    assert!(release.stdout.starts_with(b"2.6"), "a kernel can call itself an old one: {release:?}");
+    assert!(release.stdout.starts_with(b"2.6"), "setarch makes the kernel report an old version: {release:?}");
     let scratch = Scratch::new();
     let (source, mountpoint) = (scratch.dir("source", 0o755), scratch.dir("mount", 0o755));
     let mount = scratch.command(["mount", text(&source), text(&mountpoint)]);
@@ -153,7 +153,7 @@ fn a_kernel_that_is_too_old_is_refused() {
 }
 
 #[test]
-fn a_runtime_directory_of_others_is_refused() {
+fn a_runtime_directory_open_to_others_is_refused() {
     let scratch = Scratch::new();
     let open = scratch.dir("open", 0o777);
     let mut command = scratch.command(["status"]);
@@ -165,7 +165,7 @@ fn a_runtime_directory_of_others_is_refused() {
 }
 
 #[test]
-fn source_and_mount_point_must_be_directories_apart() {
+fn source_and_mount_point_must_be_separate_directories() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -184,7 +184,7 @@ fn source_and_mount_point_must_be_directories_apart() {
     scratch.run(["mount", source, &inside]).expect(2, &["is inside the source", "elsewhere"]);
     let above = text(&scratch.path);
     scratch.run(["mount", source, above]).expect(2, &["is inside the mount point", "hide it"]);
-    // Also where the path does not show it.
+    // The overlap is found even if the path does not show it.
     let link = scratch.path.join("link");
     std::os::unix::fs::symlink(&inside, &link).unwrap();
     scratch.run(["mount", source, text(&link)]).expect(2, &["is inside the source"]);
@@ -192,7 +192,7 @@ fn source_and_mount_point_must_be_directories_apart() {
 }
 
 #[test]
-fn caches_that_cannot_be_are_refused() {
+fn impossible_caches_are_refused() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -206,7 +206,7 @@ fn caches_that_cannot_be_are_refused() {
     scratch.run(["mount", source, mountpoint, "--arena", &on_disk]).expect(2, &["tmpfs"]);
     let nowhere = "/dev/shm/nonexistent/x.arena";
     scratch.run(["mount", source, mountpoint, "--arena", nowhere]).expect(1, &["--arena FILE"]);
-    // What was refused leaves nothing.
+    // A refused mount leaves nothing.
     scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
     assert_eq!(
         fs::read_dir(scratch.path.join("run")).unwrap().filter(|e| e.as_ref().unwrap().file_name() != "lock").count(),
@@ -233,7 +233,7 @@ fn a_damaged_arena_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_source_that_somebody_locked_is_refused_with_his_name() {
+fn a_locked_source_is_refused_naming_the_holder() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -267,7 +267,7 @@ fn without_permission_nothing_is_mounted() {
         command.env("SLACKWATER_RUNTIME_DIR", "/tmp/slackwater-of-nobody");
         run(command)
     };
-    // Which of the two comes first depends on the mode of /dev/fuse and on fuse3 being installed.
+    // Which error comes first depends on the mode of /dev/fuse and on whether fuse3 is installed.
     let output = as_nobody(&source);
     assert_eq!(output.code, Some(1), "{}", output.text);
     let private = scratch.dir("private", 0o700);
@@ -282,7 +282,7 @@ fn without_permission_nothing_is_mounted() {
 }
 
 #[test]
-fn the_mount_helper_speaks_as_mount_does() {
+fn the_mount_helper_has_the_options_and_statuses_of_mount8() {
     need_fuse();
     let scratch = Scratch::new();
     let helper = scratch.path.join("mount.slackwater");

@@ -1,5 +1,5 @@
-//! A hundred wrong inputs, as users make them: each is refused with a sensible status and words that name what is wrong and say
-//! what to do, and leaves nothing behind.
+//! A hundred invalid inputs of the kind that users make. Each is refused with a fitting status and a message that names
+//! what is wrong and says what to do, and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,8 +13,8 @@ use std::path::Path;
 
 use rig::{Output, Scratch, need_fuse};
 
-/// The words of a command line, the status of its end, and what it must say. `{}` stands for the test's directory, and `{shm}` for
-/// the beginning of the test's names in /dev/shm.
+/// The words of a command line, its exit status, and parts of its message. `{}` stands for the test's directory, and
+/// `{shm}` for the prefix of the test's names in /dev/shm.
 type Case = (&'static [&'static str], i32, &'static [&'static str]);
 
 const MOUNT: &[Case] = &[
@@ -283,7 +283,7 @@ fn check(what: &dyn std::fmt::Debug, output: &Output, code: i32, words: &[&str])
 }
 
 #[test]
-fn a_hundred_wrong_inputs_are_refused_in_words_that_help_and_leave_nothing() {
+fn a_hundred_wrong_inputs_are_refused_with_advice_and_leave_nothing() {
     need_fuse();
     let scratch = Scratch::new();
     stage(&scratch);

@@ -122,7 +122,9 @@ fn add<T>(families: &mut Vec<Family>, table: &[Metric<T>], rows: &[(Labels, Vec<
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
-        encoder.encode_descriptor("slackwater_build", "This program", None, MetricType::Info)?.encode_info(&version)?;
+        encoder
+            .encode_descriptor("slackwater_build", "Version of the program", None, MetricType::Info)?
+            .encode_info(&version)?;
         for Family { name, help, unit, kind, series } in &self.families {
             let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
@@ -134,7 +136,7 @@ impl Collector for Page {
                 }
             }
         }
-        let help = "Time from the request of an unmount to its end, of those that succeeded";
+        let help = "Time from the request to the end of successful unmounts";
         let seconds = registry::Unit::Seconds;
         let histogram = encoder.encode_descriptor("slackwater_unmount", help, Some(&seconds), MetricType::Histogram)?;
         self.unmounts.seconds.encode(histogram)

@@ -1,4 +1,5 @@
-//! A volume whose source does not answer harms only itself: its server is another mount of ours, stopped.
+//! A volume whose source does not answer affects only itself. The source is another mount of ours, whose server is
+//! stopped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -11,8 +12,8 @@ use crate::rig::{Mount, Scratch, need_fuse, wait_until};
 
 const BYTES: usize = 3 << 20;
 
-/// A daemon with the volumes `hung`, at `top`, and `other`. The source of `hung` is `base`, mounted at `middle` by `server`, which
-/// a test stops.
+/// A daemon with the volumes `hung` at `top` and `other`. The source of `hung` is `base`, mounted at `middle` by
+/// `server`, which a test can stop.
 struct Stage<'s> {
     base: PathBuf,
     middle: PathBuf,
@@ -37,7 +38,7 @@ impl<'s> Stage<'s> {
 }
 
 #[test]
-fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_it_goes_on() {
+fn a_hung_source_stops_no_other_volume_and_the_daemon_ends_once_it_answers() {
     need_fuse();
     let scratch = Scratch::new();
     let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
@@ -45,7 +46,7 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     let mut file = options.open(top.join("file")).unwrap();
     server.process.signal(Signal::STOP);
     file.write_all(&vec![7; BYTES]).unwrap();
-    // What is in the cache is there, and whoever closes it waits for nothing.
+    // Cached data is available, and closing the file does not wait.
     let mut found = Vec::new();
     file.rewind().unwrap();
     file.read_to_end(&mut found).unwrap();
@@ -53,7 +54,7 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     drop(file);
 
     daemon.run(["umount", "hung", "--deadline", "1s"]).expect(4, &["the deadline passed", "nothing is lost"]);
-    // The daemon works on, and so do the others.
+    // The daemon and the other volumes keep working.
     let mounted = |name: &str| (name.to_owned(), "mounted".to_owned());
     assert_eq!(daemon.states(), [mounted("hung"), mounted("other")]);
     assert_eq!(daemon.json("tenants")["tenants"][0]["name"], "root");
@@ -63,7 +64,7 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     daemon.mount(&source, &mountpoint, "again");
     assert_eq!(fs::read(mountpoint.join("file")).unwrap(), vec![8; BYTES]);
 
-    // The end waits for the one, and has let the other go.
+    // The shutdown waits for the hung volume, and has unmounted the other one.
     daemon.process.signal(Signal::TERM);
     wait_until("the other is unmounted", || !is_mounted(&mountpoint));
     wait_until("the daemon answers still", || daemon.states().iter().all(|(name, _)| name == "hung"));
@@ -78,16 +79,18 @@ fn beside_a_source_that_hangs_everything_else_goes_on_and_the_daemon_ends_when_i
     assert_eq!(fs::read(base.join("file")).unwrap(), vec![7; BYTES]);
 }
 
-/// Has `work` do something with a daemon that has a volume over a source that hangs, with data for it, and another volume. The data
-/// is in the sources when they answer, by that daemon if it goes on, else by the next one.
-fn with_a_source_that_hangs(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Option<Daemon<'s>>) {
+/// Runs `work` with a daemon that has a volume with unwritten data over a hung source, and another volume. Then lets
+/// the source answer and checks that the data is written back: by that daemon if it still runs, otherwise by the next
+/// one.
+fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Option<Daemon<'s>>) {
     need_fuse();
     let scratch = Scratch::new();
     let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
     fs::write(top.join("file"), vec![5; BYTES]).unwrap();
     File::open(top.join("file")).unwrap().sync_all().unwrap();
     fs::write(top.join("file"), vec![6; BYTES]).unwrap();
-    // No write-back is under way then: the kernel does not end a thread whose request the source has read.
+    // Stop the server while no write-back is in progress: the kernel does not end a thread whose request the source has
+    // already read.
     server.process.signal(Signal::STOP);
     fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
     let daemon = work(daemon, &top, &mountpoint);
@@ -113,8 +116,8 @@ fn with_a_source_that_hangs(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) 
 }
 
 #[test]
-fn p03_force_frees_the_mount_point_of_a_volume_whose_source_hangs_and_the_daemon_goes_on_flushing() {
-    with_a_source_that_hangs(|daemon, top, mountpoint| {
+fn p03_force_frees_the_mount_point_over_a_hung_source_and_the_daemon_continues_the_flush() {
+    with_a_hung_source(|daemon, top, mountpoint| {
         let mut file = File::options().write(true).open(top.join("file")).unwrap();
         let force = ["umount", "hung", "--force", "--deadline", "1s"];
         daemon.run(force).expect(7, &["3.0 MiB could not be written back", "the daemon continues writing it back"]);
@@ -129,8 +132,8 @@ fn p03_force_frees_the_mount_point_of_a_volume_whose_source_hangs_and_the_daemon
 }
 
 #[test]
-fn p03_terminate_ends_a_daemon_one_of_whose_sources_hangs() {
-    with_a_source_that_hangs(|mut daemon, top, mountpoint| {
+fn p03_sigterm_ends_a_daemon_with_a_hung_source() {
+    with_a_hung_source(|mut daemon, top, mountpoint| {
         daemon.process.signal(Signal::TERM);
         wait_until("the other volume is unmounted", || !is_mounted(mountpoint));
         assert_eq!(daemon.process.wait().code(), Some(7));
@@ -141,7 +144,7 @@ fn p03_terminate_ends_a_daemon_one_of_whose_sources_hangs() {
 }
 
 #[test]
-fn p04_a_daemon_starts_beside_a_dead_ones_source_that_hangs() {
+fn p04_a_daemon_starts_while_a_source_of_its_dead_predecessor_hangs() {
     need_fuse();
     let scratch = Scratch::new();
     let (base, middle) = scratch.pair("base");
@@ -157,13 +160,13 @@ fn p04_a_daemon_starts_beside_a_dead_ones_source_that_hangs() {
     }
     daemon.kill();
     server.process.signal(Signal::STOP);
-    // Neither what is configured nor what else is left waits for the one that hangs.
+    // The configured volume and the other leftover do not wait for the hung one.
     let daemon = Daemon::start(&scratch, &config);
     assert_eq!(daemon.states(), [("configured".to_owned(), "mounted".to_owned())]);
     assert_eq!(fs::read(configured.1.join("file")).unwrap(), vec![5; BYTES]);
     assert_eq!(fs::read(left.0.join("file")).unwrap(), vec![5; BYTES]);
     assert_eq!(daemon.said("Some source directories do not answer yet"), 1, "{}", daemon.all_said());
-    // An end that does not wait for it keeps what it has.
+    // A daemon that ends without waiting for the hung source keeps its data.
     daemon.end();
     assert!(scratch.arena("daemon").exists());
     server.process.signal(Signal::CONT);

@@ -1,4 +1,4 @@
-//! A daemon that dies loses nothing, and leaves nothing in the way.
+//! A daemon that dies loses nothing, and the next one starts without obstacles.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{Daemon, command, is_mounted, table};
 use crate::rig::{Scratch, need_fuse, run, wait_until};
 
-/// Writes what no flusher takes for a while, so that it is in the cache alone.
+/// Writes data that no flusher takes for a while, so that it is only in the cache.
 fn write(mountpoint: &Path, text: &str) {
     fs::write(mountpoint.join("file"), text).unwrap();
 }
@@ -18,7 +18,7 @@ fn read(source: &Path) -> String {
 const LATE: &str = "dirty-expire = \"1h\"\n";
 
 #[test]
-fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
+fn the_next_daemon_writes_back_what_a_killed_one_left() {
     need_fuse();
     let scratch = Scratch::new();
     let (configured, other, gone) = (scratch.pair("configured"), scratch.pair("other"), scratch.pair("gone"));
@@ -30,13 +30,13 @@ fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
     write(&other.1, "two");
     write(&gone.1, "three");
     daemon.kill();
-    assert_ne!(read(&other.0), "two", "it is in the cache alone");
+    assert_ne!(read(&other.0), "two", "it is only in the cache");
     let away = scratch.path.join("away");
     fs::rename(&gone.0, &away).unwrap();
 
     let daemon = Daemon::start(&scratch, &config);
     for words in ["died: taking over its socket", "Wrote back", "Cannot write back"] {
-        // What it says on standard error comes by another pipe than its announcement.
+        // Standard error comes through another pipe than the announcement, and may arrive later.
         wait_until(words, || daemon.said(words) == 1);
     }
     assert_eq!(daemon.said("Freed "), 3, "{}", daemon.all_said());
@@ -44,7 +44,7 @@ fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
     assert_eq!(read(&other.0), "two");
     assert!(!is_mounted(&other.1) && !is_mounted(&gone.1));
     assert_eq!(daemon.json("ls")["left"].as_array().unwrap().len(), 1);
-    // Another process must not write what is older over it.
+    // No other process may mount the source now: it would write older data over this.
     fs::rename(&away, &gone.0).unwrap();
     let mount = ["mount", gone.0.to_str().unwrap(), gone.1.to_str().unwrap(), "--cache", "16MiB"];
     scratch.run(mount).expect(1, &["unwritten data", "mount --daemon"]);
@@ -56,7 +56,7 @@ fn what_a_killed_daemon_had_is_in_the_sources_after_the_next() {
 }
 
 #[test]
-fn an_arena_that_is_damaged_or_of_others_starts_no_daemon() {
+fn a_damaged_or_foreign_arena_keeps_the_daemon_from_starting() {
     need_fuse();
     let scratch = Scratch::new();
     let arena = scratch.arena("daemon");

@@ -1,6 +1,7 @@
-//! A real daemon with real mounts: what is written through its volumes is in the sources afterwards, whoever asks for what.
+//! A real daemon with real mounts: what is written through its volumes ends up in the sources, whatever requests
+//! arrive.
 //!
-//! As root with /dev/fuse. Where that is missing these tests fail: nothing else tests what they are about.
+//! These tests need root and /dev/fuse. Without them they fail, because nothing else covers the same ground.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 

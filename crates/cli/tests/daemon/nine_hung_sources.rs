@@ -1,4 +1,4 @@
-//! Nine volumes of ten whose source hangs, with all that can pile up on them, and the tenth.
+//! Nine of ten volumes hang with everything that can pile up on them; the tenth works.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -13,12 +13,13 @@ use crate::rig::{Process, Scratch, need_fuse, wait_until};
 use crate::sys::Mapped;
 
 const HUNG: usize = 9;
-/// So few that no write-back is under way when the source stops: the kernel does not end a thread whose request the source has read.
+/// Small enough that no write-back is in progress when the source stops: the kernel does not end a thread whose request
+/// the source has already read.
 const BYTES: usize = 256 << 10;
-/// Open at the same time on each volume.
+/// Files open at the same time on each volume.
 const OPEN_FILES: usize = 50;
 
-/// A volume whose source is about to hang: unwritten data, open files, and a mapping.
+/// A volume whose source is about to hang, with unwritten data, open files and a mapping.
 struct Volume {
     top: PathBuf,
     _open: Vec<File>,
@@ -39,7 +40,7 @@ impl Volume {
         Self { top, _open: open, mapped }
     }
 
-    /// Programs that ask the source, and are killed.
+    /// Starts programs that need the source, and kills them.
     fn probe(&self) {
         let probers = [("cat", "unknown"), ("ls", ""), ("mkdir", "new")].map(|(program, name)| {
             let mut command = Command::new(program);
@@ -52,7 +53,7 @@ impl Volume {
     }
 }
 
-/// What a program on the healthy volume does.
+/// The work of a program on the healthy volume.
 fn work(mountpoint: &Path, round: usize) {
     let path = mountpoint.join(round.to_string());
     let mut file = File::create(&path).unwrap();
@@ -63,7 +64,7 @@ fn work(mountpoint: &Path, round: usize) {
 }
 
 #[test]
-fn p04_nine_volumes_that_hang_harm_no_tenth_and_no_restart() {
+fn p04_nine_hung_volumes_affect_neither_a_tenth_nor_a_restart() {
     need_fuse();
     let scratch = Scratch::new();
     let (base, middle) = scratch.pair("base");
@@ -91,7 +92,7 @@ fn p04_nine_volumes_that_hang_harm_no_tenth_and_no_restart() {
     assert_eq!(daemon.states().len(), HUNG + 1);
     daemon.run(["sync", "healthy"]).expect(0, &[]);
 
-    // The daemon ends without them, and the next one serves the tenth beside them.
+    // The daemon ends without waiting for the hung volumes, and the next one serves the tenth beside them.
     daemon.process.signal(Signal::TERM);
     wait_until("the healthy volume is unmounted", || !is_mounted(&healthy.1));
     assert_eq!(daemon.process.wait().code(), Some(7), "{}", daemon.all_said());
@@ -101,7 +102,7 @@ fn p04_nine_volumes_that_hang_harm_no_tenth_and_no_restart() {
     assert_eq!(daemon.states(), [("healthy".to_owned(), "mounted".to_owned())]);
     (10..20).for_each(|round| work(&healthy.1, round));
     server.process.signal(Signal::CONT);
-    wait_until("all is brought in", || daemon.said("Wrote back") == HUNG);
+    wait_until("everything is written back", || daemon.said("Wrote back") == HUNG);
     daemon.end();
     for nth in 0..HUNG {
         assert_eq!(fs::read(middle.join(nth.to_string()).join("data")).unwrap(), [3; BYTES]);

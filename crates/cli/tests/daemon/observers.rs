@@ -1,4 +1,4 @@
-//! Who may look, and what is seen.
+//! Who may query a daemon, and what the answers contain.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 use crate::process::Daemon;
 use crate::rig::{Process, Scratch, need_fuse, run};
 
-/// A user with no privileges at all.
+/// A user without privileges.
 const NOBODY: &str = "65534";
-/// A group that nobody else is in.
+/// A group without other members.
 const GROUP: &str = "54321";
 
 #[test]
-fn a_group_may_look_and_change_nothing() {
+fn the_socket_group_may_query_but_not_change() {
     need_fuse();
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path.join("run"), fs::Permissions::from_mode(0o700)).unwrap();
@@ -57,7 +57,7 @@ fn a_group_may_look_and_change_nothing() {
 }
 
 #[test]
-fn what_happens_is_told_as_it_happens() {
+fn events_are_reported_as_they_happen() {
     need_fuse();
     let scratch = Scratch::new();
     let daemon = Daemon::start(&scratch, "");
@@ -68,7 +68,7 @@ fn what_happens_is_told_as_it_happens() {
         let event: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         (event["what"].as_str().unwrap().to_owned(), event["name"].as_str().unwrap_or_default().to_owned())
     };
-    // It hears of what comes after it has asked: until it has, volumes come and go.
+    // Only events after the subscription are reported, so volumes come and go until it is seen.
     let (source, mountpoint) = scratch.pair("early");
     let heard = std::thread::scope(|scope| {
         let first = scope.spawn(&mut next);
@@ -95,7 +95,7 @@ fn what_happens_is_told_as_it_happens() {
 }
 
 #[test]
-fn metrics_have_each_volume_by_its_name() {
+fn metrics_label_each_volume_with_its_name() {
     need_fuse();
     let scratch = Scratch::new();
     let daemon = Daemon::start(&scratch, "metrics = \"127.0.0.1:0\"\n");
@@ -121,13 +121,13 @@ fn metrics_have_each_volume_by_its_name() {
 }
 
 #[test]
-fn peers_that_flood_or_hang_keep_nobody_from_being_answered() {
+fn peers_that_flood_or_hang_do_not_delay_other_peers() {
     need_fuse();
     let scratch = Scratch::new();
     let daemon = Daemon::start(&scratch, "");
     let mut hanging: Vec<_> = (0..200).map(|_| UnixStream::connect(&daemon.socket).unwrap()).collect();
     for (number, stream) in hanging.iter_mut().enumerate() {
-        // Half a request, nonsense, or nothing.
+        // Half a request, invalid bytes, or nothing.
         let part: &[u8] = match number % 3 {
             0 => b"{\"version\":1,",
             1 => b"\xff\xfe\n",

@@ -1,4 +1,4 @@
-//! A daemon that runs, and the commands that talk to it.
+//! A running daemon, and the commands that talk to it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,25 +12,25 @@ use rustix::process::Signal;
 
 use crate::rig::{Output, Process, Scratch, wait_until};
 
-/// A daemon in the foreground, which listens.
+/// A daemon in the foreground that is listening.
 pub(crate) struct Daemon<'s> {
     scratch: &'s Scratch,
     pub(crate) socket: PathBuf,
     pub(crate) process: Process,
-    /// What it said when it listened.
+    /// The lines that it printed when it began to listen.
     pub(crate) announcement: String,
-    /// What it has said on standard error so far.
+    /// What it has printed on standard error so far.
     said: Arc<Mutex<String>>,
 }
 
 impl<'s> Daemon<'s> {
-    /// Starts it in `scratch`, with `config` and a small cache, and waits until it listens.
+    /// Starts a daemon in `scratch`, with `config` and a small cache, and waits until it listens.
     #[track_caller]
     pub(crate) fn start(scratch: &'s Scratch, config: &str) -> Self {
         Self::start_at(scratch, config, &scratch.path.join("run/daemon.sock"))
     }
 
-    /// The same with `more` for its command.
+    /// As [`start`](Self::start), with changes to its command by `more`.
     #[track_caller]
     pub(crate) fn start_with(scratch: &'s Scratch, config: &str, more: impl FnOnce(&mut Command)) -> Self {
         let mut command = command(scratch, config);
@@ -38,7 +38,7 @@ impl<'s> Daemon<'s> {
         Self::listening(scratch, command, &scratch.path.join("run/daemon.sock"))
     }
 
-    /// The same, with its socket there.
+    /// As [`start`](Self::start), with the socket at `socket`.
     #[track_caller]
     pub(crate) fn start_at(scratch: &'s Scratch, config: &str, socket: &Path) -> Self {
         let mut command = command(scratch, config);
@@ -60,12 +60,12 @@ impl<'s> Daemon<'s> {
                 panic!("the daemon ended with {status}: {}", said.lock().unwrap());
             }
         }
-        // What it says at the end would break the pipe.
+        // Keep reading: output at the end would otherwise break the pipe.
         thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
         Self { scratch, socket: socket.to_path_buf(), process, announcement, said }
     }
 
-    /// Runs a command that asks it.
+    /// Runs a command that talks to this daemon.
     pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Output {
         let mut command = self.scratch.command(arguments);
         crate::rig::run({
@@ -74,7 +74,7 @@ impl<'s> Daemon<'s> {
         })
     }
 
-    /// Has it mount.
+    /// Mounts a volume in the daemon.
     #[track_caller]
     pub(crate) fn mount(&self, source: &Path, mountpoint: &Path, name: &str) {
         let (source, mountpoint) = (source.to_str().unwrap(), mountpoint.to_str().unwrap());
@@ -97,30 +97,30 @@ impl<'s> Daemon<'s> {
         volumes.map(|volume| (text(&volume["name"]), text(&volume["phase"]))).collect()
     }
 
-    /// How often it has said `words` on standard error so far.
+    /// How often `words` have appeared on standard error so far.
     pub(crate) fn said(&self, words: &str) -> usize {
         self.said.lock().unwrap().matches(words).count()
     }
 
-    /// All it said on standard error so far.
+    /// Everything printed on standard error so far.
     pub(crate) fn all_said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 
-    /// As a crash would.
+    /// Kills the daemon, as a crash would.
     pub(crate) fn kill(&mut self) {
         self.process.0.kill().unwrap();
         self.process.wait();
     }
 
-    /// Ends it in order, also where a volume is in use.
+    /// Ends the daemon in order, even if volumes are in use.
     #[track_caller]
     pub(crate) fn end(self) {
         self.process.signal(Signal::TERM);
         self.ended();
     }
 
-    /// Waits for the end that it was asked for.
+    /// Waits for an end that was already requested.
     #[track_caller]
     pub(crate) fn ended(mut self) {
         let status = self.process.wait();
@@ -138,7 +138,7 @@ fn follow(stderr: ChildStderr, said: Arc<Mutex<String>>) -> thread::JoinHandle<(
     })
 }
 
-/// The command that starts it with `config`, and a small cache unless that says otherwise.
+/// The command that starts a daemon with `config`, and with a small cache unless `config` sets its size.
 pub(crate) fn command(scratch: &Scratch, config: &str) -> Command {
     let file = scratch.path.join("daemon.toml");
     fs::write(&file, config).unwrap();
@@ -151,7 +151,7 @@ pub(crate) fn command(scratch: &Scratch, config: &str) -> Command {
     command
 }
 
-/// A table of a volume for a configuration.
+/// The table of a volume in the configuration.
 pub(crate) fn table(name: &str, source: &Path, mountpoint: &Path) -> String {
     format!("[volumes.{name}]\nsource = {source:?}\nmountpoint = {mountpoint:?}\n")
 }

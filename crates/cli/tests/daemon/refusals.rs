@@ -1,4 +1,4 @@
-//! What is wrong is said, and changes nothing.
+//! Invalid requests are reported and change nothing.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn two_daemons_do_not_share_a_socket() {
 }
 
 #[test]
-fn a_configuration_that_is_wrong_starts_nothing() {
+fn an_invalid_configuration_starts_nothing() {
     need_fuse();
     let scratch = Scratch::new();
     for (config, words) in [
@@ -38,7 +38,7 @@ fn a_configuration_that_is_wrong_starts_nothing() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_mounted_keeps_no_other() {
+fn a_volume_that_fails_to_mount_does_not_stop_the_others() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("good");
@@ -51,7 +51,7 @@ fn a_volume_that_cannot_be_mounted_keeps_no_other() {
 }
 
 #[test]
-fn names_that_cannot_be_and_that_are_taken_are_refused() {
+fn invalid_and_taken_names_are_refused() {
     need_fuse();
     let scratch = Scratch::new();
     let daemon = Daemon::start(&scratch, "");
@@ -75,7 +75,7 @@ fn names_that_cannot_be_and_that_are_taken_are_refused() {
 }
 
 #[test]
-fn without_a_daemon_there_is_a_hint() {
+fn without_a_daemon_the_message_says_how_to_start_one() {
     let scratch = Scratch::new();
     let socket = scratch.path.join("run/daemon.sock");
     for verb in ["ls", "tenants", "events"] {

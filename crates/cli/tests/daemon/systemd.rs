@@ -1,4 +1,4 @@
-//! What a service manager hears, and a shutdown with much that is dirty.
+//! Notifications to a service manager, and a shutdown with much dirty data.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::process::{Daemon, command, table};
 use crate::rig::{Process, Scratch, need_fuse, wait_until};
 
-/// Where a service manager listens.
+/// The listening side of a service manager.
 struct Supervisor {
     heard: Arc<Mutex<Vec<String>>>,
 }
@@ -36,7 +36,7 @@ impl Supervisor {
 }
 
 #[test]
-fn it_hears_that_the_daemon_is_ready_lives_and_ends() {
+fn the_service_manager_is_notified_of_start_watchdog_and_stop() {
     need_fuse();
     let scratch = Scratch::new();
     let notify = scratch.path.join("notify");
@@ -48,7 +48,7 @@ fn it_hears_that_the_daemon_is_ready_lives_and_ends() {
     wait_until("it is ready", || manager.has_heard("READY=1") == 1);
     assert!(mountpoint.join(".").exists());
     assert_eq!(manager.has_heard("STATUS=1 volumes"), 1);
-    wait_until("it shows that it lives", || manager.has_heard("WATCHDOG=1") >= 3);
+    wait_until("it answers the watchdog", || manager.has_heard("WATCHDOG=1") >= 3);
     assert_eq!(manager.has_heard("STOPPING=1"), 0);
     process.signal(Signal::TERM);
     assert!(process.wait().success());
@@ -56,14 +56,14 @@ fn it_hears_that_the_daemon_is_ready_lives_and_ends() {
 }
 
 #[test]
-fn a_shutdown_with_a_gigabyte_dirty_asks_for_time_and_loses_nothing() {
+fn a_shutdown_with_a_gigabyte_of_dirty_data_asks_for_time_and_loses_nothing() {
     const BYTES: u64 = 1 << 30;
     need_fuse();
     let scratch = Scratch::new();
     let notify = scratch.path.join("notify");
     let manager = Supervisor::listen(&notify);
     let (source, mountpoint) = scratch.pair("a");
-    // Below half of the cache nothing is written back.
+    // Nothing is written back below half of the cache.
     let config = "cache = \"2400MiB\"\ndirty-ratio = 100\ndirty-expire = \"1h\"\n";
     let config = config.to_owned() + &table("a", &source, &mountpoint);
     let daemon = Daemon::start_with(&scratch, &config, |command| {
@@ -80,7 +80,7 @@ fn a_shutdown_with_a_gigabyte_dirty_asks_for_time_and_loses_nothing() {
     let left = daemon.json("ls")["volumes"][0]["bytes_left"].as_u64().unwrap();
     assert!(left >= BYTES, "{left} bytes are dirty");
     daemon.end();
-    assert!(manager.has_heard("EXTEND_TIMEOUT_USEC=") >= 1, "it takes longer than a look");
+    assert!(manager.has_heard("EXTEND_TIMEOUT_USEC=") >= 1, "the shutdown takes longer than one interval");
     let mut written = File::open(source.join("large")).unwrap();
     assert_eq!(written.metadata().unwrap().len(), BYTES);
     let mut found = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! From mount to unmount.
+//! Volumes of a daemon, from mount to unmount.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ fn assert_written(source: &Path, text: &str) {
 }
 
 #[test]
-fn volumes_come_from_the_configuration_and_at_run_time_and_end_with_everything_in_their_sources() {
+fn volumes_from_the_configuration_and_from_run_time_end_fully_written_back() {
     need_fuse();
     let scratch = Scratch::new();
     let pairs: Vec<_> = ["a", "b", "c", "d"].iter().map(|name| (*name, scratch.pair(name))).collect();
@@ -38,13 +38,13 @@ fn volumes_come_from_the_configuration_and_at_run_time_and_end_with_everything_i
     assert_written(&pairs[0].1.0, "a");
     assert_written(&pairs[1].1.0, "b");
 
-    // By name, by path, from outside, and the last with the daemon.
+    // Unmount by name, by path, by another program, and the last one with the daemon.
     daemon.run(["umount", "a"]).expect(0, &[]);
     daemon.run(["umount", pairs[1].1.1.to_str().unwrap()]).expect(0, &[]);
     unmount(&pairs[2].1.1, UnmountFlags::empty()).unwrap();
     wait_until("the third is gone", || daemon.states() == [("d".to_owned(), "mounted".to_owned())]);
     daemon.run(["umount", "a"]).expect(5, &["not mounted"]);
-    // What was unmounted can be mounted again at once.
+    // An unmounted source can be mounted again at once.
     daemon.mount(&pairs[0].1.0, &pairs[0].1.1, "again");
     assert_written(&pairs[0].1.1, "a");
     daemon.end();
@@ -104,7 +104,7 @@ fn a_volume_is_found_by_its_name_and_by_any_path_to_its_mount_point() {
 }
 
 #[test]
-fn a_volume_in_use_is_left_alone_unless_forced_or_lazily() {
+fn a_volume_in_use_is_unmounted_only_by_force_or_lazily() {
     need_fuse();
     let scratch = Scratch::new();
     let daemon = Daemon::start(&scratch, "");
@@ -132,7 +132,7 @@ fn a_volume_in_use_is_left_alone_unless_forced_or_lazily() {
     daemon.end();
 }
 
-/// The kernel says nothing of it to who has read its list of mounts.
+/// The kernel does not report such a rename to readers of the mount table.
 #[test]
 fn a_volume_is_elsewhere_while_a_folder_above_it_has_another_name() {
     need_fuse();
@@ -152,7 +152,7 @@ fn a_volume_is_elsewhere_while_a_folder_above_it_has_another_name() {
 }
 
 #[test]
-fn what_is_set_holds_from_then_on() {
+fn changed_settings_apply_at_once() {
     need_fuse();
     let scratch = Scratch::new();
     let config = "tenant-by = \"uid\"\n[tenants.\"uid:1234\"]\nlimit = \"8MiB\"\n";
@@ -193,7 +193,7 @@ fn what_is_set_holds_from_then_on() {
 }
 
 #[test]
-fn a_source_may_be_reached_by_any_path_and_is_mounted_once() {
+fn a_source_is_mounted_once_whatever_path_leads_to_it() {
     need_fuse();
     let scratch = Scratch::new();
     let daemon = Daemon::start(&scratch, "");
@@ -210,7 +210,7 @@ fn a_source_may_be_reached_by_any_path_and_is_mounted_once() {
     try_mount(&source.join("inner"), &other, "b").expect(3, &["is inside"]);
     try_mount(&scratch.path, &other, "b").expect(2, &["inside the source"]);
     try_mount(&other, &mountpoint, "b").expect(3, &["already a mount point"]);
-    // Another process's mount of it is kept out as well.
+    // A mount by another process is refused as well.
     scratch.run(["mount", &text(&source), &text(&other), "--cache", "16MiB"]).expect(3, &["already mounted"]);
     assert_eq!(daemon.states().len(), 1);
     daemon.end();

@@ -1,13 +1,13 @@
-//! The pages for people, run: all `sh` blocks of a page, in their order, as one script of bash that ends at the first command
+//! Runs the pages for users. All `sh` blocks of a page run in order as one bash script, which ends at the first command
 //! that fails.
 //!
-//! As root with /dev/fuse. A script has a mount namespace of its own, with nothing in /tmp, /run and /dev/shm: what it mounts
-//! there is seen by nobody else; and a network of its own, so that its ports are free. `slackwater` is the command under
-//! test. `cargo` builds nothing, and `cargo run --release -- ...` is that command too.
+//! These tests need root and /dev/fuse. A script has its own mount namespace, with empty /tmp, /run and /dev/shm, so
+//! that other processes do not see its mounts. It also has its own network, so that its ports are free. `slackwater` is
+//! the command under test. `cargo` builds nothing, and `cargo run --release -- ...` runs that command too.
 //!
-//! A `text` block that follows an `sh` block with nothing between them is what the commands print: its lines are looked for in
-//! their output, in order; others may be between them. A word with a digit in it, or a unit of bytes, stands for any word, `...`
-//! for the rest of a line. Other blocks are not looked at.
+//! A `text` block directly after an `sh` block shows the output of its commands. Its lines must appear in the output in
+//! the same order, possibly with other lines between them. A word that contains a digit, or a unit of bytes, matches
+//! any word; `...` matches the rest of a line. Other blocks are ignored.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -44,7 +44,7 @@ cargo() {
 set -eu
 "#;
 
-/// Everything that a script has started, which its end leaves running.
+/// All processes that a script has started. They are killed at its end.
 struct Started<'s> {
     mark: &'s str,
 }
@@ -64,7 +64,7 @@ impl Started<'_> {
 
 impl Drop for Started<'_> {
     fn drop(&mut self) {
-        wait_until("what the page has started is gone", || {
+        wait_until("the processes of the page have ended", || {
             let left = self.pids();
             for pid in &left {
                 let _ = kill_process(*pid, Signal::KILL);
@@ -74,7 +74,7 @@ impl Drop for Started<'_> {
     }
 }
 
-/// Runs the blocks of a page; what each has printed, or how far the page came.
+/// Runs the blocks of a page. Returns the output of each, or an error that says how far the page came.
 fn run_blocks(blocks: &[Block]) -> Result<Vec<String>, String> {
     let scratch = Scratch::new();
     let (name, value) = ("SLACKWATER_PAGE", scratch.path.to_str().unwrap());
@@ -83,7 +83,7 @@ fn run_blocks(blocks: &[Block]) -> Result<Vec<String>, String> {
     let ends = |block: &Block| format!("{}printf '\\n{mark}\\n'\n", block.commands);
     let script = STAGE.to_owned() + &blocks.iter().map(ends).collect::<String>();
 
-    // To a file: processes in the background would keep a pipe open.
+    // The output goes to a file: background processes would keep a pipe open.
     let said = scratch.path.join("said");
     let output = File::create(&said).unwrap();
     let mut command = Command::new("unshare");
@@ -140,9 +140,9 @@ fn a_page_fails_where_a_command_fails() {
     assert!(failure.contains("not mounted") && !failure.contains("two"), "{failure}");
 }
 
-/// Where systemd is; a unit is not run here.
+/// Checks the unit where systemd is installed; it is not run here.
 #[test]
-fn the_unit_is_one_for_systemd() {
+fn the_unit_is_valid_for_systemd() {
     if needs::are_missing(&["systemd-analyze"]) {
         return;
     }

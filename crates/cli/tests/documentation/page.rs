@@ -1,11 +1,11 @@
-//! What a page has to run, and what it says is printed.
+//! The commands of a page and the output that it shows.
 
 use std::mem;
 
-/// An `sh` block.
+/// An `sh` block and the output shown after it.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Block {
-    /// Where it begins, from 1.
+    /// Line number of its beginning, from 1.
     pub(crate) line: usize,
     pub(crate) commands: String,
     /// The lines of the `text` block that follows.
@@ -36,7 +36,7 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The first of `lines` that is not in `said` after those before it.
+/// The first of `lines` that does not appear in `said` after those before it.
 pub(crate) fn missing<'l>(lines: &'l [String], said: &str) -> Option<&'l str> {
     let mut said = said.lines();
     lines.iter().map(String::as_str).find(|line| !said.any(|said| is_like(line, said)))
@@ -67,7 +67,7 @@ fn blocks_have_their_lines_commands_and_output() {
 }
 
 #[test]
-fn what_is_shown_is_found_whatever_its_numbers_are() {
+fn shown_output_matches_whatever_its_figures_are() {
     let said = "making it\ndb   4.0 KiB  mounted  /a/db\nweb    0 B  mounted  /a/web\n";
     let missing = |lines: &[&str]| {
         let lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();

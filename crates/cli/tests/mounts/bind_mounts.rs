@@ -1,4 +1,4 @@
-//! Bind mounts and other namespaces: of the source, and of the mount.
+//! Bind mounts and other namespaces, of the source and of the mount.
 
 use crate::rig::need_fuse;
 use crate::sandbox::Sandbox;
@@ -39,13 +39,13 @@ const ELSEWHERE: &str = r#"
 "#;
 
 #[test]
-fn a_volume_that_is_mounted_elsewhere_too_works_on_until_it_is_not() {
+fn a_volume_mounted_elsewhere_too_keeps_working_until_the_last_unmount() {
     need_fuse();
     let script = r#"
         fails 3 ./slackwater umount mount
-        # Whoever wants the source is not kept waiting.
+        # Another mount of the source fails instead of waiting.
         fails 3 ./slackwater mount source other --cache 32MiB
-        # And what somebody has mounted at the old place stays.
+        # A file system that is mounted at the same place now stays.
         mount -t tmpfs none mount
         fails 3 ./slackwater umount mount
         umount mount
@@ -61,7 +61,7 @@ fn a_volume_that_is_mounted_elsewhere_too_works_on_until_it_is_not() {
 }
 
 #[test]
-fn force_ends_it_elsewhere_too() {
+fn force_ends_a_volume_mounted_elsewhere() {
     need_fuse();
     let script = r#"
         ./slackwater umount --force mount
@@ -74,7 +74,7 @@ fn force_ends_it_elsewhere_too() {
 }
 
 #[test]
-fn a_signal_ends_it_elsewhere_too() {
+fn a_signal_ends_a_volume_mounted_elsewhere() {
     need_fuse();
     let script = r#"
         kill $(sed 's/.*"pid":\([0-9]*\).*/\1/' /run/slackwater/*.json)
@@ -86,7 +86,7 @@ fn a_signal_ends_it_elsewhere_too() {
 }
 
 #[test]
-fn what_discard_could_not_take_away_is_not_lost_later() {
+fn data_that_discard_could_not_drop_is_not_lost_later() {
     need_fuse();
     let script = r#"
         mkdir bound

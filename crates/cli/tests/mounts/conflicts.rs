@@ -1,4 +1,4 @@
-//! A source that somebody changes between the death of a mount and the next one: both versions are kept.
+//! A source that is changed between the death of a mount and the next one: both versions are kept.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use crate::rig::{Mount, Scratch, need_fuse};
 
 const LEN: usize = 8192;
 
-/// A mount that died with the second half of `source/a` dirty.
+/// A mount that died while the second half of `source/a` was dirty.
 fn killed(scratch: &Scratch) -> (PathBuf, PathBuf) {
     let (source, mountpoint) = scratch.pair("a");
     fs::write(source.join("a"), bytes(1, LEN)).unwrap();
@@ -20,13 +20,13 @@ fn killed(scratch: &Scratch) -> (PathBuf, PathBuf) {
     (source, mountpoint)
 }
 
-/// The file that holds what was dirty, and what it holds.
+/// The file that received the dirty data, and its content.
 #[track_caller]
-fn kept_apart(source: &Path, again: &Mount) -> Vec<u8> {
+fn rescued_bytes(source: &Path, again: &Mount) -> Vec<u8> {
     let names = fs::read_dir(source).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let found: Vec<_> = names.filter(|name| name.starts_with("slackwater-conflict-")).collect();
     let [name] = &found[..] else { panic!("one file: {found:?}") };
-    assert_eq!(again.said(&source.join(name).to_string_lossy()), 1, "it is named");
+    assert_eq!(again.said(&source.join(name).to_string_lossy()), 1, "the message names it");
     fs::read(source.join(name)).unwrap()
 }
 
@@ -45,10 +45,10 @@ fn p12_a_backup_put_in_place_after_a_crash_is_not_written_over() {
         file.write_all_at(&backup, 0).unwrap();
         drop(file);
         let again = scratch.mount(&source, &mountpoint, &[]);
-        assert!(fs::read(mountpoint.join("a")).unwrap() == backup, "the source stays");
-        assert!(kept_apart(&source, &again) == ours());
+        assert!(fs::read(mountpoint.join("a")).unwrap() == backup, "the source is unchanged");
+        assert!(rescued_bytes(&source, &again) == ours());
         scratch.umount(&mountpoint);
-        assert!(fs::read(source.join("a")).unwrap() == backup, "the source stays");
+        assert!(fs::read(source.join("a")).unwrap() == backup, "the source is unchanged");
     }
 }
 
@@ -61,12 +61,12 @@ fn p12_a_file_replaced_after_a_crash_leaves_its_dirty_data_beside_it() {
     fs::rename(source.join("new"), source.join("a")).unwrap();
     let again = scratch.mount(&source, &mountpoint, &[]);
     assert_eq!(fs::read(mountpoint.join("a")).unwrap(), b"new");
-    assert!(kept_apart(&source, &again) == ours());
+    assert!(rescued_bytes(&source, &again) == ours());
     scratch.umount(&mountpoint);
 }
 
 #[test]
-fn what_was_only_read_or_renamed_after_a_crash_gets_its_data() {
+fn a_file_only_read_or_renamed_after_a_crash_gets_its_data() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = killed(&scratch);
@@ -100,7 +100,7 @@ fn p02_a_file_removed_in_the_source_while_it_is_dirty_is_reported_and_kept() {
 }
 
 #[test]
-fn p02_a_source_removed_while_it_is_dirty_is_not_unmounted_without_a_word() {
+fn p02_unmounting_a_removed_source_with_dirty_data_reports_it() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -118,16 +118,16 @@ fn p02_a_source_removed_while_it_is_dirty_is_not_unmounted_without_a_word() {
     drop(mount);
 }
 
-/// Times that are still to be sent are brought in as data is, also where no data is left.
+/// Times that are not yet written back are recovered like data, even where no data is left.
 #[test]
-fn times_that_were_not_sent_survive_with_no_data_left() {
+fn unsent_times_survive_without_dirty_data() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
     let file = File::create(mountpoint.join("a")).unwrap();
     file.write_all_at(b"data", 0).unwrap();
-    // Without the times.
+    // Writes the data back without the times.
     file.sync_data().unwrap();
     let told = file.metadata().unwrap().modified().unwrap();
     drop(file);

@@ -1,4 +1,4 @@
-//! Programs that have many files open, and a server that may have few descriptors.
+//! Programs with many open files, and a server with few descriptors.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -16,11 +16,11 @@ use crate::bytes;
 use crate::rig::{Mount, PATIENCE, Scratch, need_fuse};
 use crate::sys::Mapped;
 
-/// What the server may have.
+/// Descriptor limit of the server.
 const LIMIT: usize = 1024;
 const FILES: usize = 10_000;
 
-/// Mounts a source in memory, whose server may have [`LIMIT`] descriptors.
+/// Mounts a source in memory with a server limited to [`LIMIT`] descriptors.
 fn mount_limited(scratch: &Scratch, more: &[&str]) -> (PathBuf, PathBuf, Mount) {
     let (source, mountpoint) = scratch.pair("a");
     mount("tmpfs", &source, "tmpfs", MountFlags::empty(), None).unwrap();
@@ -40,7 +40,7 @@ fn serve_limited(scratch: &Scratch, source: &Path, mountpoint: &Path, more: &[&s
     Mount::start(limited, mountpoint)
 }
 
-/// Lets this process have `files` open beside what it has.
+/// Raises the limit of this process by `files`.
 fn allow_descriptors(files: usize) {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = files as u64 + 1000;
@@ -55,7 +55,7 @@ fn descriptors_of(server: &Mount) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.process.0.id())).unwrap().count()
 }
 
-/// Another program lists, makes, writes and reads.
+/// Another program lists, creates, writes and reads.
 #[track_caller]
 fn others_work(mountpoint: &Path, name: &str, entries: usize) {
     let listed = Command::new("ls").arg("-l").arg(mountpoint.join("many")).output().unwrap();
@@ -68,8 +68,8 @@ fn others_work(mountpoint: &Path, name: &str, entries: usize) {
     fs::create_dir(mountpoint.join(format!("{name}-dir"))).unwrap();
 }
 
-/// One program had as many files open as the server had descriptors, and nobody could list a directory any more. An open
-/// file costs a descriptor only while the server has some to spare.
+/// When one program had as many files open as the server had descriptors, no other program could list a directory. An
+/// open file costs a descriptor only while the server has some to spare.
 #[test]
 fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
     need_fuse();
@@ -83,7 +83,7 @@ fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
     };
     let files: Vec<File> = (0..FILES).map(open).collect();
     others_work(&mountpoint, "first", FILES);
-    // The files that are open work on. What they write is written back meanwhile, or each would need its descriptor.
+    // The open files keep working. New data is written back meanwhile, or each file would need its descriptor.
     for (nth, file) in files.iter().enumerate() {
         file.write_all_at(format!("this is {nth}").as_bytes(), 0).unwrap();
     }
@@ -98,7 +98,7 @@ fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
         let len = file.read_at(&mut found, 0).unwrap();
         assert_eq!(found[..len], *format!("this is {nth}").as_bytes());
     }
-    // By another name, by none, and by another file in its place it stays what it is.
+    // Each file stays the same file when it is renamed, removed or replaced.
     let many = mountpoint.join("many");
     fs::rename(many.join("1"), many.join("moved")).unwrap();
     fs::remove_file(many.join("2")).unwrap();
@@ -122,7 +122,7 @@ fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
     assert_eq!(fs::read(source.join("many/moved")).unwrap(), b"THIS is 1");
 }
 
-/// A file without a name has to stay open, so one user may have so many and no more. Others do not notice.
+/// A file without a name has to stay open, so a user may have only so many. Other users are not affected.
 #[test]
 fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
     need_fuse();
@@ -132,7 +132,7 @@ fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
     fs::set_permissions(&mountpoint, fs::Permissions::from_mode(0o1777)).unwrap();
     let path = |nth: usize| mountpoint.join(format!("hog{nth}"));
     let open = |nth: usize| OpenOptions::new().read(true).write(true).create_new(true).open(path(nth)).unwrap();
-    // They stay open one way or another: named, cut off from their names, or without one from the first.
+    // Such files: named and open, removed while open, or created without a name.
     let mut files: Vec<File> = (0..FILES / 10).map(open).collect();
     for (nth, file) in files.iter().enumerate() {
         file.write_all_at(format!("this is {nth}").as_bytes(), 0).unwrap();
@@ -146,7 +146,7 @@ fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
     let tmpfile = rustix::fs::open(&mountpoint, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR);
     assert_eq!(tmpfile.unwrap_err(), Errno::NFILE);
 
-    // Somebody else has files without names as well, and all else.
+    // Another user can have files without names too, and everything else.
     let script = "
         ls -l > /dev/null && echo text > other && exec 3<>other && rm other && echo more >&3 && sync -d /dev/fd/3
         for nth in 1 2 3 4 5 6 7 8 9; do echo $nth > file$nth; rm file$nth; done
@@ -159,7 +159,7 @@ fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(descriptors_of(&server) < LIMIT * 7 / 8, "{}", descriptors_of(&server));
 
-    // All that the user has open works on; and what it closes is given back.
+    // The files that the user has open keep working, and closing one returns its descriptor.
     for (nth, file) in files.iter().enumerate() {
         let mut found = vec![0; 100];
         let len = file.read_at(&mut found, 0).unwrap();
@@ -178,7 +178,8 @@ fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
     assert_eq!(fs::read_dir(&source).unwrap().count(), FILES / 10 - removed - 1);
 }
 
-/// A source without handles: whatever is open costs a descriptor. A user who has too many open is told so, and no other.
+/// On a source without handles, every open file costs a descriptor. A user with too many open files gets an error, and
+/// no other user does.
 #[test]
 fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_and_no_other() {
     need_fuse();
@@ -195,7 +196,7 @@ fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_an
     let opened: Vec<_> = (0..LIMIT).map(open).collect();
     let count = opened.iter().filter(|file| file.is_ok()).count();
     assert!((LIMIT / 32..LIMIT / 8).contains(&count), "{count} are open");
-    assert_eq!(fs::read_dir(&middle).unwrap().count(), count, "none was made that could not be opened");
+    assert_eq!(fs::read_dir(&middle).unwrap().count(), count, "no file was created that could not be opened");
     for error in opened.iter().filter_map(|file| file.as_ref().err()) {
         assert_eq!(error.raw_os_error(), Some(Errno::NFILE.raw_os_error()));
     }
@@ -217,10 +218,10 @@ fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_an
     drop(below);
 }
 
-/// A file was closed in the source for want of descriptors, and somebody removed it there: what a program stores into it through
-/// a mapping has no place to go to. Who waits for it is told so.
+/// A file was closed in the source for lack of descriptors, and then removed there. What a program stores into it
+/// through a mapping cannot be written anywhere. A program that waits for the store gets an error.
 #[test]
-fn p14_stores_to_a_file_that_others_removed_fail_and_do_not_wait_for_ever() {
+fn p14_stores_to_a_file_removed_in_the_source_fail_instead_of_hanging() {
     need_fuse();
     allow_descriptors(FILES);
     let scratch = Scratch::new();

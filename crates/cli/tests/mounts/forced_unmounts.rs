@@ -1,4 +1,4 @@
-//! Unmounts that end whatever hangs or holds the volume: by force, by SIGTERM, and by the third Ctrl-C.
+//! Unmounts that always end, even over a hung source or a held volume: by force, by SIGTERM, and by the third Ctrl-C.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,13 +13,13 @@ use crate::sandbox::Sandbox;
 
 const BYTES: usize = 1 << 20;
 
-/// Writes to the upper mount of a tower, whose source then hangs; has `end` end the upper mount, and mounts it again when the source
-/// answers.
-fn with_a_source_that_hangs(end: impl FnOnce(&Scratch, &mut Tower)) {
+/// Writes to the upper mount of a tower whose source then hangs, and lets `end` end the upper mount. Mounts it again
+/// when the source answers.
+fn with_a_hung_source(end: impl FnOnce(&Scratch, &mut Tower)) {
     need_fuse();
     let scratch = Scratch::new();
     let mut tower = Tower::with(&scratch, &["--cache", "32MiB"]);
-    // Its data is in the source, where the mount has the file open.
+    // Its first data is in the source, where the mount has the file open.
     let mut file = File::create(tower.top.join("file")).unwrap();
     file.write_all(&bytes(1, BYTES)).unwrap();
     file.sync_all().unwrap();
@@ -41,30 +41,30 @@ fn with_a_source_that_hangs(end: impl FnOnce(&Scratch, &mut Tower)) {
 fn ended_soon(tower: &mut Tower, since: Instant) -> Output {
     let output = tower.upper.wait();
     let took = since.elapsed();
-    println!("the process was gone after {took:?}");
+    println!("the process ended after {took:?}");
     assert!(took < Duration::from_secs(20), "{took:?}");
     output
 }
 
 #[test]
 fn p03_force_frees_the_mount_point_at_the_deadline_and_ends_the_process() {
-    with_a_source_that_hangs(|scratch, tower| {
+    with_a_hung_source(|scratch, tower| {
         let start = Instant::now();
         let output = scratch.run(["umount", tower.top.to_str().unwrap(), "--force", "--deadline", "1s"]);
         output.expect(7, &["1.0 MiB could not be written back", "is kept in", "mount"]);
-        ended_soon(tower, start).expect(7, &["by force", "1.0 MiB not in", "to write them back"]);
+        ended_soon(tower, start).expect(7, &["by force", "1.0 MiB not written back", "to write it back"]);
     });
 }
 
 #[test]
-fn the_third_interrupt_ends_the_process_though_the_source_hangs() {
-    with_a_source_that_hangs(|_, tower| {
+fn the_third_interrupt_ends_the_process_over_a_hung_source() {
+    with_a_hung_source(|_, tower| {
         // A file is open.
         tower.upper.process.signal(Signal::INT);
         wait_until("the unmount has failed", || tower.upper.said("Still mounted") == 1);
         tower.upper.process.signal(Signal::INT);
         // The search for names in the source has not ended.
-        wait_until("it explains", || tower.upper.said("Not in") == 1);
+        wait_until("it explains", || tower.upper.said("Not yet written back") == 1);
         let start = Instant::now();
         tower.upper.process.signal(Signal::INT);
         ended_soon(tower, start).expect(1, &["Given up: 1.0 MiB not written back"]);
@@ -72,17 +72,17 @@ fn the_third_interrupt_ends_the_process_though_the_source_hangs() {
 }
 
 #[test]
-fn p03_terminate_ends_a_process_whose_source_takes_nothing() {
-    with_a_source_that_hangs(|_, tower| {
+fn p03_sigterm_ends_a_process_whose_source_hangs() {
+    with_a_hung_source(|_, tower| {
         tower.upper.process.signal(Signal::TERM);
-        tower.upper.wait().expect(7, &["by force", "1.0 MiB not in", "to write them back"]);
+        tower.upper.wait().expect(7, &["by force", "1.0 MiB not written back", "to write it back"]);
     });
 }
 
-/// After umount(2) nobody but the flush waits for the source.
+/// After umount(2), only the flush still waits for the source.
 #[test]
-fn force_ends_a_flush_after_umount2_too() {
-    with_a_source_that_hangs(|scratch, tower| {
+fn force_ends_the_flush_after_umount2() {
+    with_a_hung_source(|scratch, tower| {
         crate::rig::run({
             let mut umount = std::process::Command::new("umount");
             umount.args(["--lazy", tower.top.to_str().unwrap()]);
@@ -95,7 +95,7 @@ fn force_ends_a_flush_after_umount2_too() {
     });
 }
 
-/// Mounts, and has a process in a mount namespace of its own keep its copy of the mount.
+/// Mounts, and starts a process whose own mount namespace keeps a copy of the mount.
 const HELD_ELSEWHERE: &str = "
     $MOUNT
     unshare --mount --propagation private sh -c 'echo > run/ready; exec sleep 1000' & holder=$!
@@ -121,7 +121,7 @@ fn force_ends_a_volume_that_another_mount_namespace_holds() {
 }
 
 #[test]
-fn terminate_ends_a_volume_that_another_mount_namespace_holds() {
+fn sigterm_ends_a_volume_that_another_mount_namespace_holds() {
     need_fuse();
     let end = "kill $(./slackwater status --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')";
     Sandbox::new().run_as_root(&format!("{HELD_ELSEWHERE}\n{end}\n{NOTHING_LEFT}")).expect(0, &["in use elsewhere"]);

@@ -1,4 +1,4 @@
-//! P11: data that was accepted reaches a source that runs full, whatever takes the space meanwhile.
+//! P11: accepted data can be written to a source that fills up, whatever else takes space meanwhile.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::rig::{Mount, Scratch, need_fuse};
 const MIB: usize = 1 << 20;
 const ACCEPTED: usize = 15 * MIB;
 
-/// A file system of 32 MiB with a source in it.
+/// A file system of 32 MiB that contains a source.
 struct Small {
     scratch: Scratch,
     root: PathBuf,
@@ -28,7 +28,7 @@ impl Small {
         Self { scratch, root }
     }
 
-    /// In a file. None where the machine has no loop devices or no mkfs.ext4.
+    /// In a file. `None` if the machine has no loop devices or no mkfs.ext4.
     fn ext4(more: &[&str]) -> Option<Self> {
         let (scratch, root) = Self::place();
         let image = scratch.path.join("image");
@@ -53,7 +53,7 @@ impl Small {
         (scratch, root)
     }
 
-    /// A mount that writes nothing back by itself, with [`ACCEPTED`] bytes in one file.
+    /// A mount that writes nothing back on its own, with [`ACCEPTED`] bytes in one file.
     fn mount_and_write(&self) -> (PathBuf, Mount, File) {
         let source = self.root.join("source");
         fs::create_dir(&source).unwrap();
@@ -64,7 +64,7 @@ impl Small {
         (mountpoint, mount, file)
     }
 
-    /// Everything that was accepted arrives.
+    /// Checks that everything accepted is written back.
     fn finish(self, mountpoint: &Path, mut mount: Mount, file: File) {
         file.sync_all().unwrap();
         drop(file);
@@ -107,7 +107,7 @@ fn p11_an_allocation_on_ext4_takes_no_space_from_accepted_bytes() {
     Small::ext4(&[]).map(allocate_too_much).unwrap_or_default();
 }
 
-/// What a source needs beside the bytes, the blocks that say where they are, is not accepted either.
+/// The blocks that the source needs for metadata are not accepted as data either.
 fn fill(small: Small) {
     let (mountpoint, mount, file) = small.mount_and_write();
     let mut other = File::create(mountpoint.join("other")).unwrap();
@@ -123,16 +123,16 @@ fn fill(small: Small) {
 }
 
 #[test]
-fn p11_a_source_has_space_for_its_own_blocks() {
+fn p11_space_for_metadata_blocks_is_held_back() {
     Small::ext4(&[]).map(fill).unwrap_or_default();
 }
 
 #[test]
-fn p11_all_that_a_source_in_memory_accepts_arrives() {
+fn p11_everything_accepted_for_a_tmpfs_source_is_written_back() {
     fill(Small::tmpfs());
 }
 
 #[test]
-fn p11_a_source_without_extents_has_space_for_its_own_blocks() {
+fn p11_space_for_metadata_blocks_is_held_back_without_extents() {
     Small::ext4(&["-O", "^extent,^64bit"]).map(fill).unwrap_or_default();
 }

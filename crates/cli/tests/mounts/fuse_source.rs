@@ -1,4 +1,4 @@
-//! A source that is a FUSE file system itself: another mount of ours. It forgets files that nobody has open.
+//! A source that is itself a FUSE file system: another mount of ours. It forgets files that no process has open.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,17 +21,17 @@ fn a_killed_mount_process_loses_nothing() {
     for (seed, name) in names.iter().enumerate() {
         fs::write(top.join(name), bytes(seed as u64, 50_000)).unwrap();
     }
-    // One that had been removed: nobody can have its data.
+    // A removed file, whose data is of no use to any program.
     let mut removed = File::create(top.join("removed")).unwrap();
     removed.write_all(&bytes(1, 8192)).unwrap();
     fs::remove_file(top.join("removed")).unwrap();
     upper.kill();
     drop((removed, upper));
-    // The server is told to forget them all.
+    // The server is told to forget all of them.
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 
     let again = scratch.mount(&middle, &top, &[]);
-    assert_eq!(again.said("slackwater-conflict"), 0, "nothing was changed by others");
+    assert_eq!(again.said("slackwater-conflict"), 0, "no file was changed in the source");
     let check = |dir: &std::path::Path| {
         for (seed, name) in names.iter().enumerate() {
             assert!(fs::read(dir.join(name)).unwrap() == bytes(seed as u64, 50_000), "{name} in {}", dir.display());
@@ -46,9 +46,9 @@ fn a_killed_mount_process_loses_nothing() {
     check(&base);
 }
 
-/// The lower one is mounted first; its own data and then that of the upper one come in.
+/// The lower mount comes first: its data is written back, and then that of the upper one.
 #[test]
-fn p09_two_mounts_one_on_the_other_that_both_died_are_brought_in_from_below() {
+fn p09_stacked_mounts_that_both_died_are_recovered_from_the_bottom() {
     need_fuse();
     let scratch = Scratch::new();
     let (base, middle) = scratch.pair("base");
@@ -67,13 +67,13 @@ fn p09_two_mounts_one_on_the_other_that_both_died_are_brought_in_from_below() {
     refused.expect(1, &["is on a mount whose process died", &format!("slackwater mount {base_name} {middle_name}")]);
     drop((server, upper));
 
-    // Another mount comes between, which may get the device number of the first.
+    // Another mount comes in between, which may get the device number of the first.
     let (apart, apart_point) = scratch.pair("apart");
     let between = scratch.mount(&apart, &apart_point, &["--cache", "16MiB"]);
     let server = scratch.mount(&base, &middle, &[]);
     assert!(fs::read(middle.join("lower")).unwrap() == bytes(1, 50_000));
     let again = scratch.mount(&middle, &top, &[]);
-    assert_eq!(again.said("slackwater-conflict"), 0, "nothing was changed by others");
+    assert_eq!(again.said("slackwater-conflict"), 0, "no file was changed in the source");
     assert!(fs::read(top.join("dir/upper")).unwrap() == bytes(2, 50_000));
     assert!(fs::read(top.join("lower")).unwrap() == bytes(1, 50_000));
     for point in [&top, &middle, &apart_point] {
@@ -83,10 +83,10 @@ fn p09_two_mounts_one_on_the_other_that_both_died_are_brought_in_from_below() {
     assert!(fs::read(base.join("dir/upper")).unwrap() == bytes(2, 50_000));
 }
 
-/// The kernel gives the device number of a FUSE mount that is gone to the next one, and our roots' numbers and the first
-/// files' may be the same.
+/// The kernel gives the device number of a removed FUSE mount to the next one, and the inode numbers of our roots and
+/// first files may be the same.
 #[test]
-fn another_source_at_the_same_place_gets_nothing_of_the_first() {
+fn another_source_at_the_same_path_gets_no_data_of_the_first() {
     need_fuse();
     let scratch = Scratch::new();
     let (first, middle) = scratch.pair("base");
@@ -100,7 +100,7 @@ fn another_source_at_the_same_place_gets_nothing_of_the_first() {
     fs::write(top.join("file"), bytes(1, 100_000)).unwrap();
     upper.kill();
     drop(upper);
-    // What the death left there, if the rig has left it.
+    // Removes what the crash left there, unless the fixture has done so.
     let _ = unmount(&top, UnmountFlags::DETACH);
     scratch.umount(&middle);
     drop(server);

@@ -1,4 +1,4 @@
-//! Names that others chose do nothing to the terminal and forge no line, wherever the command prints them.
+//! Names chosen by others have no effect on the terminal and forge no line, wherever the command prints them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,7 +25,7 @@ fn assert_harmless(output: &Output, names: &[&str]) {
 }
 
 #[test]
-fn hostile_names_stay_on_their_line_in_all_that_is_said() {
+fn hostile_names_are_escaped_in_every_output() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = (scratch.dir(HOSTILE, 0o755), scratch.dir("m\u{1b}c\nforged", 0o755));
@@ -34,13 +34,13 @@ fn hostile_names_stay_on_their_line_in_all_that_is_said() {
     command.arg(&arena).args([&source, &mountpoint]);
     assert_harmless(&run(command), &[SHOWN, r"m\u{1b}c\nforged"]);
 
-    // A file with data that is not in the source yet, and another whose name is no UTF-8.
+    // A file with unwritten data, and another whose name is not UTF-8.
     fs::write(mountpoint.join(HOSTILE), [1; 5000]).unwrap();
     fs::write(mountpoint.join(OsString::from_vec(b"x\xff\ny".to_vec())), [1; 3000]).unwrap();
     assert_harmless(&scratch.run(["status"]), &[SHOWN]);
     assert_harmless(&scratch.run(["top", "--once"]), &[r"m\u{1b}c\nforged"]);
 
-    // A process that holds the mount; its name is that of its program.
+    // A process that holds the mount; it has the name of its program.
     let sleeper = scratch.path.join("s\u{1b}[1m\nx");
     symlink("/bin/sleep", &sleeper).unwrap();
     let mut holder = Process::spawn(Command::new(&sleeper).arg("1000").current_dir(&mountpoint));
@@ -57,9 +57,9 @@ fn hostile_names_stay_on_their_line_in_all_that_is_said() {
     holder.signal(Signal::KILL);
     holder.wait();
 
-    // Nobody is there to ask.
+    // Standard input is not a terminal.
     let mut listed = Output { code: None, text: String::new() };
-    wait_until("nobody holds it", || {
+    wait_until("no process holds it", || {
         listed = run(words(&["--discard"]));
         listed.text.contains("LOST")
     });

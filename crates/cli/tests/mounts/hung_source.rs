@@ -35,14 +35,14 @@ impl Tower {
         Self { base, top, middle, server, upper }
     }
 
-    /// What was stopped goes on, and everything comes to its end.
+    /// Lets the stopped server continue, and unmounts everything.
     pub(crate) fn come_down(self, scratch: &Scratch) -> PathBuf {
         self.server.process.signal(Signal::CONT);
         scratch.umount_with(&self.top, &["--deadline", "10m"]);
         self.come_down_from_the_middle(scratch)
     }
 
-    /// The same, when the upper mount has come to its end.
+    /// As [`come_down`](Self::come_down), when the upper mount has already ended.
     pub(crate) fn come_down_from_the_middle(self, scratch: &Scratch) -> PathBuf {
         drop(self.upper);
         scratch.umount(&self.middle);
@@ -51,7 +51,7 @@ impl Tower {
 }
 
 #[test]
-fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
+fn cached_access_continues_and_umount_ends_at_its_deadline() {
     need_fuse();
     let scratch = Scratch::new();
     let tower = Tower::new(&scratch);
@@ -62,7 +62,7 @@ fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
     file.write_all(&bytes(1, 1 << 20)).unwrap();
 
     tower.server.process.signal(Signal::STOP);
-    // Cached data is read and written, and nobody asks the source.
+    // Cached data can be read and written without the source.
     let mut found = vec![0; 1 << 20];
     file.rewind().unwrap();
     file.read_exact(&mut found).unwrap();
@@ -70,7 +70,7 @@ fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
     file.rewind().unwrap();
     file.write_all(&bytes(2, 1 << 20)).unwrap();
     drop(file);
-    // The other mount knows nothing of it.
+    // Another mount is not affected.
     fs::write(apart_mount.join("file"), bytes(3, 3 << 20)).unwrap();
     File::open(apart_mount.join("file")).unwrap().sync_all().unwrap();
     scratch.umount(&apart_mount);
@@ -89,7 +89,7 @@ fn what_needs_no_backend_goes_on_and_umount_ends_at_its_deadline() {
 }
 
 #[test]
-fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
+fn discard_ends_although_closing_source_files_would_block() {
     need_fuse();
     let scratch = Scratch::new();
     let mut tower = Tower::new(&scratch);
@@ -97,7 +97,7 @@ fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
     let mut files = ["one", "two"].map(|name| File::create(tower.top.join(name)).unwrap());
     files.iter_mut().for_each(|file| file.write_all(&bytes(1, 100_000)).unwrap());
     scratch.run(["sync", top]).expect(0, &[]);
-    // The mount has them open for data in the source, since there is more to come, and nothing else does.
+    // The mount has these files open in the source because more data is to come; nothing else has them open.
     files.iter_mut().for_each(|file| file.write_all(&bytes(2, 100_000)).unwrap());
     drop(files);
     tower.server.process.signal(Signal::STOP);
@@ -106,7 +106,7 @@ fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
     output.expect(0, &["LOST"]);
     println!("umount --discard took {:?}", start.elapsed());
     scratch.run(["status", top]).expect(5, &[]);
-    // Its last descriptors close when the server answers.
+    // Its last descriptors are closed when the server answers.
     tower.server.process.signal(Signal::CONT);
     tower.upper.wait().expect(0, &["Unmounted"]);
     scratch.umount(&tower.middle);
@@ -115,10 +115,10 @@ fn discard_ends_though_closing_the_files_of_the_source_would_wait() {
     }
 }
 
-/// A thread that asks the kernel for stores waits there for pages in flight, which no signal ends: once its process is
-/// killed, nobody answers what it waits for.
+/// A thread that asks the kernel for stores waits there for pages in flight, and no signal ends the wait. Once its
+/// process is killed, no process answers the requests that it waits for.
 #[test]
-fn p09_a_killed_mount_that_waits_for_its_own_answer_is_helped_to_its_end() {
+fn p09_a_killed_mount_that_waits_for_its_own_answer_is_ended() {
     need_fuse();
     let scratch = Scratch::new();
     let mut tower = Tower::new(&scratch);
@@ -129,7 +129,7 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_helped_to_its_end() {
     let mut program = Process::spawn(command.stderr(Stdio::piped()));
     program.0.stderr.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
     tower.server.process.signal(Signal::STOP);
-    // A page far behind is on its way into the kernel's cache, for a store, and locked.
+    // A page far behind is being read into the kernel's cache for a store, and is locked.
     drop(program.0.stdin.take());
     let threads_in = |place: &str| {
         let tasks = fs::read_dir(format!("/proc/{}/task", tower.upper.process.0.id())).unwrap();
@@ -141,7 +141,7 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_helped_to_its_end() {
     wait_until("the mount waits for the page", || threads_in("folio") > 0);
     tower.upper.process.0.kill().unwrap();
     tower.server.process.signal(Signal::CONT);
-    // Whoever looks next helps it.
+    // The next command ends it.
     scratch.run(["status"]).expect(0, &["which died"]);
     sync.wait();
     tower.upper.process.wait();
@@ -154,8 +154,8 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_helped_to_its_end() {
     tower.come_down_from_the_middle(&scratch);
 }
 
-/// Not a test of its own: a program that stores at the beginning of a file, says so, and stores far behind once its input ends.
-/// A process, since even a child of who has the file open waits for a mount that does not answer.
+/// Not a test: a program that stores at the beginning of a file, says so, and stores far behind once its input ends. It
+/// is a process because even a child of the process that has the file open waits for a mount that does not answer.
 #[test]
 fn storing_program() {
     if let Ok(path) = std::env::var(STORING_VARIABLE) {
@@ -171,7 +171,7 @@ fn storing_program() {
 
 const STORING_VARIABLE: &str = "SLACKWATER_STORING_PROGRAM";
 
-/// Not a test of its own: the program that is killed.
+/// Not a test: the program that is killed.
 #[test]
 fn program() {
     if let Ok(path) = std::env::var(PROGRAM_VARIABLE) {
@@ -193,7 +193,7 @@ fn writer(path: &Path) -> Process {
 }
 
 #[test]
-fn a_program_that_waits_for_room_dies_at_once() {
+fn a_blocked_writer_can_be_killed_at_once() {
     need_fuse();
     let scratch = Scratch::new();
     let tower = Tower::new(&scratch);
@@ -202,10 +202,10 @@ fn a_program_that_waits_for_room_dies_at_once() {
     let mut reports = program.0.stderr.take().unwrap();
     reports.read_exact(&mut [0; 8]).unwrap();
     tower.server.process.signal(Signal::STOP);
-    // It waits once nothing moves any more: it is asleep, and has written nothing for a while.
+    // The writer waits when it is asleep and has written nothing for a while.
     let written = || fs::read_to_string(format!("/proc/{}/io", program.0.id())).unwrap_or_default();
     let mut before = (written(), Instant::now());
-    wait_until("the writer waits for room", || {
+    wait_until("the writer is blocked", || {
         let now = written();
         if now != before.0 {
             before = (now, Instant::now());
@@ -215,7 +215,7 @@ fn a_program_that_waits_for_room_dies_at_once() {
     let start = Instant::now();
     program.0.kill().unwrap();
     program.wait();
-    println!("a killed writer was gone after {:?}", start.elapsed());
+    println!("a killed writer ended after {:?}", start.elapsed());
     assert!(start.elapsed() < PATIENCE / 4);
     let base = tower.come_down(&scratch);
     let found = fs::read(base.join("file")).unwrap();

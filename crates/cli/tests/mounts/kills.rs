@@ -1,7 +1,7 @@
 //! Processes killed at any moment: the mount process, and programs that use it.
 //!
-//! A program saves by writing a new file and renaming it over the old one, again and again. Whoever dies when, the file
-//! is one that was saved whole: the last one whose rename returned, or the one after.
+//! A program saves a file again and again by writing a new file and renaming it over the old one. Whichever process
+//! dies and when, the file is one that was saved completely: the last one whose rename returned, or the next one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use crate::rig::{Process, Scratch, need_fuse};
 use crate::{bytes, runs};
 
-/// How often each test kills.
+/// Number of kills per test.
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_KILLS";
 const RUNS: u64 = 5;
-/// Up to this long they work.
+/// The longest time that they work.
 const LIFE_US: u64 = 300_000;
 const SAVERS: u64 = 3;
 
@@ -30,13 +30,14 @@ fn name(saver: u64) -> String {
     format!("saved-{saver}")
 }
 
-/// Saves from version `from` on, until something fails. Calls `saved` with each version whose rename has returned.
+/// Saves versions, beginning with `from`, until an operation fails. Calls `saved` with each version whose rename has
+/// returned.
 fn save(dir: &Path, saver: u64, from: u64, mut saved: impl FnMut(u64)) {
     let (temporary, target) = (dir.join(format!("{}.new", name(saver))), dir.join(name(saver)));
     for nth in from.. {
         let outcome = (|| {
             let mut file = File::create(&temporary)?;
-            // In parts that are copied, or at once, which lands in frames of the cache.
+            // In parts, which are copied, or at once, which lands directly in cache frames.
             let part_bytes = if saver.is_multiple_of(2) { 50_000 } else { 1 << 20 };
             version(saver, nth).chunks(part_bytes).try_for_each(|part| file.write_all(part))?;
             if nth % 4 == 0 {
@@ -52,7 +53,7 @@ fn save(dir: &Path, saver: u64, from: u64, mut saved: impl FnMut(u64)) {
     }
 }
 
-/// Which version the file has, `last` or the one after.
+/// The version of the file: `last` or the next one.
 #[track_caller]
 fn found_version(dir: &Path, saver: u64, last: u64) -> u64 {
     let found = match fs::read(dir.join(name(saver))) {
@@ -91,7 +92,7 @@ fn a_killed_mount_process_loses_nothing_that_was_acknowledged() {
     let mut log = Vec::new();
     fs::write(source.join("log"), "").unwrap();
     for run in 0..runs(RUNS_VARIABLE, RUNS) {
-        // Old data is written back all the time, so that the death meets all of its steps.
+        // Old data is written back all the time, so that the kill hits every step.
         let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "100ms", "--cache", "32MiB"]);
         let savers: Vec<_> = (0..SAVERS)
             .map(|saver| {
@@ -114,7 +115,7 @@ fn a_killed_mount_process_loses_nothing_that_was_acknowledged() {
         let acknowledged = logger.join().unwrap();
         drop(mount);
 
-        // What the death left at the mount point, the next mount takes away by itself.
+        // The next mount removes what the crash left at the mount point.
         let again = scratch.mount(&source, &mountpoint, &["--cache", "32MiB"]);
         for (saver, last) in last.iter_mut().enumerate() {
             *last = found_version(&mountpoint, saver as u64, *last);
@@ -130,10 +131,10 @@ fn a_killed_mount_process_loses_nothing_that_was_acknowledged() {
         assert!(fs::read(source.join("log")).unwrap() == log, "run {run}: the log in the source");
     }
     println!("versions saved: {last:?}; log: {} bytes", log.len());
-    assert!(last.iter().sum::<u64>() > 0 && !log.is_empty(), "nobody got anything done");
+    assert!(last.iter().sum::<u64>() > 0 && !log.is_empty(), "no operation completed");
 }
 
-/// Appends until something fails; the size up to which it was acknowledged.
+/// Appends until an operation fails. Returns the size up to which the appends were acknowledged.
 fn append(path: &Path, start: u64) -> u64 {
     let mut written = start;
     let Ok(mut file) = OpenOptions::new().append(true).open(path) else { return written };
@@ -182,7 +183,7 @@ fn a_killed_program_leaves_files_old_or_new() {
 /// Directory and last version, separated by a colon.
 const PROGRAM_VARIABLE: &str = "SLACKWATER_SAVING_PROGRAM";
 
-/// Not a test of its own: the program that is killed.
+/// Not a test: the program that is killed.
 #[test]
 fn program() {
     if let Ok(place) = std::env::var(PROGRAM_VARIABLE) {

@@ -19,7 +19,7 @@ fn status(scratch: &Scratch) -> serde_json::Value {
     serde_json::from_str(&output.text).unwrap()
 }
 
-/// A tree with what trees have.
+/// Creates a tree with every kind of entry.
 fn write_tree(dir: &Path) {
     fs::create_dir_all(dir.join("deep/er")).unwrap();
     for number in 0..20 {
@@ -33,7 +33,7 @@ fn write_tree(dir: &Path) {
     fs::remove_file(dir.join("deep/er/4")).unwrap();
 }
 
-/// Every path with its kind, mode and content.
+/// Every path with its mode and content.
 fn listing(dir: &Path) -> Vec<(String, u32, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![dir.to_path_buf()];
@@ -69,7 +69,7 @@ fn an_unmount_waits_for_a_mount_that_is_still_starting() {
             ["mount", source.to_str().unwrap(), name, "--cache", "64MiB", "--arena", arena.to_str().unwrap()];
         let starting = scratch.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut mounting = starting.unwrap();
-        // From the moment on in which there is a process to ask.
+        // Asks from the moment on at which there is a process to ask.
         wait_until("it is on the list", || {
             let asked = scratch.run(["umount", name]);
             let is_listed = asked.code != Some(NOT_MOUNTED);
@@ -83,7 +83,7 @@ fn an_unmount_waits_for_a_mount_that_is_still_starting() {
 }
 
 #[test]
-fn what_is_written_is_in_the_source_after_the_unmount() {
+fn written_data_is_in_the_source_after_the_unmount() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -91,31 +91,33 @@ fn what_is_written_is_in_the_source_after_the_unmount() {
     write_tree(&mountpoint);
     let seen = listing(&mountpoint);
     scratch.umount(&mountpoint);
-    // Everything was given back when umount returned.
+    // When umount returns, everything has been released.
     scratch.run(["status"]).expect(0, &["Nothing is mounted"]);
     assert!(!scratch.arena("a-mount").exists() && fs::read_dir(&mountpoint).unwrap().next().is_none());
-    mount.wait().expect(0, &["Unmounted", "everything is in"]);
+    mount.wait().expect(0, &["Unmounted", "everything is written back"]);
     let expected = scratch.dir("expected", 0o755);
     write_tree(&expected);
     let expected = listing(&expected);
     let names = |list: &[(String, u32, Vec<u8>)]| list.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&seen), names(&expected));
-    assert!(seen == expected, "what the mount showed differs");
-    assert!(listing(&source) == expected, "what arrived differs");
+    assert!(seen == expected, "the mount showed something else");
+    assert!(listing(&source) == expected, "the source differs");
 }
 
 #[test]
-fn data_arrives_by_itself_when_it_is_old() {
+fn old_data_is_written_back_in_the_background() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "200ms"]);
     fs::write(mountpoint.join("file"), bytes(1, 100_000)).unwrap();
-    wait_until("the data arrives", || fs::read(source.join("file")).is_ok_and(|found| found == bytes(1, 100_000)));
+    wait_until("the data is written back", || {
+        fs::read(source.join("file")).is_ok_and(|found| found == bytes(1, 100_000))
+    });
 }
 
 #[test]
-fn sync_brings_everything_to_the_source_and_status_says_so() {
+fn sync_writes_everything_back_and_status_shows_it() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -143,7 +145,7 @@ fn sync_brings_everything_to_the_source_and_status_says_so() {
 }
 
 #[test]
-fn the_command_that_a_mount_names_unmounts_it_whatever_it_is_called() {
+fn the_announced_command_unmounts_whatever_its_path_is() {
     need_fuse();
     let scratch = Scratch::new();
     for name in ["plain", "it's \"my\" $mount", "two\nlines"] {
@@ -170,7 +172,7 @@ fn a_mount_in_the_background_outlives_its_command_and_its_terminal() {
     let pid = status(&scratch)["mounts"][0]["pid"].as_u64().unwrap();
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::HUP).unwrap();
     fs::write(mountpoint.join("file"), "still here").unwrap();
-    // A second one of the same finds out at once, with the status that says so.
+    // A second mount of the same source fails at once, with the right status.
     let other = scratch.dir("other", 0o755);
     let again = ["mount", "--background", source.to_str().unwrap(), other.to_str().unwrap()];
     scratch.run(again).expect(3, &["is already mounted at"]);
@@ -199,20 +201,20 @@ fn the_mount_helper_mounts() {
 }
 
 #[test]
-fn umount2_by_anybody_loses_nothing() {
+fn umount2_by_another_program_loses_nothing() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h", "--dirty-ratio", "50"]);
     fs::write(mountpoint.join("file"), bytes(5, 12 << 20)).unwrap();
-    wait_until("nobody is in it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
+    wait_until("no process uses it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
     mount.wait().expect(0, &["everything is written back"]);
     assert!(fs::read(source.join("file")).unwrap() == bytes(5, 12 << 20));
     assert!(!scratch.arena("a-mount").exists());
 }
 
 #[test]
-fn a_busy_volume_is_left_alone_and_names_its_users() {
+fn a_busy_volume_stays_mounted_and_the_message_names_its_users() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -255,7 +257,7 @@ fn a_volume_with_nothing_to_flush_needs_no_time() {
 }
 
 #[test]
-fn discard_names_what_it_drops_and_does_not_without_a_yes() {
+fn discard_lists_what_it_drops_and_needs_a_yes() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -269,13 +271,13 @@ fn discard_names_what_it_drops_and_does_not_without_a_yes() {
     scratch.run(["status", mountpoint]).expect(0, &["mounted"]);
     scratch.run(["umount", "--discard", "--yes", mountpoint]).expect(0, &["LOST", "64.0 KiB", lost]);
     assert_ne!(fs::read(lost).unwrap(), bytes(1, 64 << 10));
-    // It is lost for good: the next mount does not bring it back.
+    // The data is discarded for good: the next mount does not recover it.
     assert!(!scratch.arena("a-mount").exists());
     mount.wait().expect(0, &["Unmounted"]);
 }
 
 #[test]
-fn the_place_of_a_dead_process_is_freed_and_its_data_is_not_called_unmounted() {
+fn umount_frees_the_mount_point_of_a_dead_process_and_reports_its_death() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -287,7 +289,7 @@ fn the_place_of_a_dead_process_is_freed_and_its_data_is_not_called_unmounted() {
     let words = ["died", arena.to_str().unwrap(), "again"];
     scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(1, &words);
     scratch.run(["umount", mountpoint.to_str().unwrap()]).expect(1, &words);
-    assert!(fs::read_dir(&mountpoint).unwrap().next().is_none(), "the directory below is to be seen again");
+    assert!(fs::read_dir(&mountpoint).unwrap().next().is_none(), "the directory below is visible again");
     scratch.run(["umount", mountpoint.to_str().unwrap()]).expect(5, &words);
     scratch.run(["status"]).expect(0, &words);
     let again = scratch.mount(&source, &mountpoint, &[]);
@@ -296,9 +298,9 @@ fn the_place_of_a_dead_process_is_freed_and_its_data_is_not_called_unmounted() {
     drop(again);
 }
 
-/// As long as a file is open for writing, Linux runs no program from it.
+/// While a file is open for writing, Linux does not run it.
 #[test]
-fn a_program_copied_through_the_mount_can_be_run_from_the_source_once_it_is_there() {
+fn a_program_copied_through_the_mount_runs_from_the_source_once_it_is_written_back() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -313,8 +315,8 @@ fn a_program_copied_through_the_mount_can_be_run_from_the_source_once_it_is_ther
     drop(mount);
 }
 
-/// Backups look for files whose ctime is later than the last run. Nobody can set that of the source, so after a mount it is the
-/// time of the write-back; it never is earlier than what was shown before.
+/// Backups look for files whose ctime is later than the last run. No system call sets the ctime of the source's file,
+/// so after a mount it is the time of the write-back. It is never earlier than the one shown before.
 #[test]
 fn ctime_changes_with_every_change_and_never_goes_backwards() {
     need_fuse();
@@ -334,7 +336,7 @@ fn ctime_changes_with_every_change_and_never_goes_backwards() {
         &|| File::open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap(),
     ];
     for (nth, change) in changes.iter().enumerate() {
-        // The clock of files goes by ticks.
+        // File times advance in ticks.
         wait_until("a later time is another", || {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
             (now.as_secs() as i64, i64::from(now.subsec_nanos())) > (last.0, last.1 + 20_000_000)

@@ -13,13 +13,13 @@ use crate::rig::{Scratch, need_fuse, run, wait_until};
 use crate::sys::Mapped;
 use crate::{bytes, runs};
 
-/// How often the unmount under load is done.
+/// Number of unmounts under load.
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_RUNS";
 const WRITERS: u64 = 4;
-/// How often each operation is tried beside an appender.
+/// Number of attempts of each operation beside an appender.
 const ATTEMPTS: u64 = 25;
 
-/// Writes until it fails; how much was acknowledged.
+/// Writes until an operation fails. Returns how much was acknowledged.
 fn write_until_it_fails(path: &Path, seed: u64) -> usize {
     let content = bytes(seed, 1 << 20);
     let mut file = File::create(path).unwrap();
@@ -33,7 +33,8 @@ fn write_until_it_fails(path: &Path, seed: u64) -> usize {
     }
 }
 
-/// Writers who fill files until they fail, and have all begun: each returns how much was acknowledged.
+/// Starts writers that fill files until they fail, and waits until all have begun. Each returns how much was
+/// acknowledged.
 fn start_writers(source: &Path, mountpoint: &Path) -> Vec<JoinHandle<usize>> {
     let writers = (0..WRITERS).map(|writer| {
         let path = mountpoint.join(written(writer));
@@ -49,7 +50,7 @@ fn written(writer: u64) -> String {
     format!("file-{writer}")
 }
 
-/// Waits for the writers, and asserts that the source has what was acknowledged; how many bytes.
+/// Waits for the writers and asserts that the source has what was acknowledged. Returns the number of bytes.
 fn assert_arrived(source: &Path, writers: Vec<JoinHandle<usize>>) -> usize {
     let acknowledged: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
     for (writer, acknowledged) in (0..).zip(&acknowledged) {
@@ -60,7 +61,7 @@ fn assert_arrived(source: &Path, writers: Vec<JoinHandle<usize>>) -> usize {
     acknowledged.iter().sum()
 }
 
-/// Whether the file begins with what was acknowledged.
+/// Asserts that the file begins with what was acknowledged.
 fn assert_has(path: &Path, seed: u64, acknowledged: usize) {
     let (found, content) = (fs::read(path).unwrap(), bytes(seed, 1 << 20));
     assert!(found.len() >= acknowledged, "{}: {} of {acknowledged} bytes", path.display(), found.len());
@@ -132,14 +133,14 @@ fn a_shared_mapping_arrives_with_force_beside_four_writers() {
 }
 
 #[test]
-fn a_full_source_says_so_to_the_writer() {
+fn a_full_source_is_reported_to_the_writer() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mut small = Command::new("mount");
     small.args(["-t", "tmpfs", "-o", "size=64m", "none"]).arg(&source);
     run(small).expect(0, &[]);
-    // The cache has room for all of it: only the source has not.
+    // The cache has space for all of it; only the source does not.
     let mount =
         scratch.mount(&source, &mountpoint, &["--cache", "256MiB", "--dirty-ratio", "50", "--dirty-expire", "1h"]);
     let path = mountpoint.join("file");
@@ -151,13 +152,13 @@ fn a_full_source_says_so_to_the_writer() {
             Ok(count) => written += count,
             Err(error) => break error,
         }
-        assert!(written <= 64 << 20, "{written} bytes were taken for a source of 64 MiB");
+        assert!(written <= 64 << 20, "{written} bytes were accepted for a source of 64 MiB");
     };
     assert_eq!(error.kind(), ErrorKind::StorageFull, "after {written} bytes: {error}");
-    assert!(written > 48 << 20, "only {written} bytes were taken");
+    assert!(written > 48 << 20, "only {written} bytes were accepted");
     let room = rustix::fs::statvfs(&mountpoint).unwrap();
     assert!(room.f_bavail * room.f_frsize < 2 << 20, "statfs says {} blocks are free", room.f_bavail);
-    // Room can be made, and is there again.
+    // Space can be freed, and is available again.
     file.set_len(1 << 20).unwrap();
     drop(file);
     fs::write(mountpoint.join("other"), bytes(2, 20 << 20)).unwrap();
@@ -169,7 +170,7 @@ fn a_full_source_says_so_to_the_writer() {
 }
 
 #[test]
-fn a_throttled_appender_keeps_nobody_else_waiting() {
+fn a_throttled_appender_does_not_delay_other_programs() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -210,9 +211,9 @@ fn a_throttled_appender_keeps_nobody_else_waiting() {
     for (what, mut times) in ["open", "fsync", "create", "rm"].into_iter().zip(times) {
         times.sort();
         let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
-        println!("beside an appender: {what} took {median:?} as a rule, {longest:?} at most");
+        println!("beside an appender: {what} took {median:?} in the median, {longest:?} at most");
         assert!(median < Duration::from_millis(250), "{what}: {times:?}");
-        // Once the disk itself may take longer, on a machine that does other things.
+        // The longest time is not checked: on a loaded machine the disk itself may take longer once.
         assert!(times[times.len() - 2] < Duration::from_secs(2), "{what}: {times:?}");
     }
     println!("{} MiB appended", appender.join().unwrap() >> 20);

@@ -1,4 +1,4 @@
-//! The log of a mount in the background: few lines of one kind, and a largest size.
+//! The log of a mount in the background: few lines of one kind, and a maximum size.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::rig::{Scratch, need_fuse, run, wait_until};
 
 const MIB: u64 = 1 << 20;
 
-/// A mount in the background, and its log.
+/// Starts a mount in the background. Returns its log.
 fn start(scratch: &Scratch, source: &Path, mountpoint: &Path, level: &str) -> PathBuf {
     let arena = scratch.arena("a");
     let mut command = scratch.command(["mount", "--background", "--cache", "32MiB", "--arena"]);
@@ -21,7 +21,7 @@ fn start(scratch: &Scratch, source: &Path, mountpoint: &Path, level: &str) -> Pa
 }
 
 #[test]
-fn the_log_of_a_mount_has_a_bound() {
+fn the_log_of_a_mount_is_bounded() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -40,10 +40,10 @@ fn the_log_of_a_mount_has_a_bound() {
     assert!((4 * MIB..9 * MIB).contains(&longest), "{longest} bytes");
     assert!(fs::read_to_string(&log).unwrap().starts_with("... earlier lines were dropped"));
     scratch.umount(&mountpoint);
-    wait_until("nobody is in it", || unmount(&source, UnmountFlags::empty()).is_ok());
+    wait_until("no process uses it", || unmount(&source, UnmountFlags::empty()).is_ok());
 }
 
-/// Each of many files fails, again and again: that is a few lines.
+/// Many files fail, again and again; the log gets only a few lines.
 #[test]
 fn the_log_has_few_lines_of_one_kind() {
     need_fuse();
@@ -58,7 +58,7 @@ fn the_log_has_few_lines_of_one_kind() {
     let mut filler = File::create(source.join("filler")).unwrap();
     while filler.write_all(&[1; 4096]).is_ok() {}
     for nth in 0..100 {
-        // Into a hole, of which nobody knows that it is one.
+        // Writes into a hole; the cache does not know that it is one.
         let mut file = File::options().write(true).open(mountpoint.join(name(nth))).unwrap();
         file.write_all(&[2; 4096]).unwrap();
     }
@@ -74,5 +74,5 @@ fn the_log_has_few_lines_of_one_kind() {
     scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
     scratch.umount(&mountpoint);
     assert!((0..100).all(|nth| fs::read(source.join(name(nth))).unwrap() == [2; 4096]));
-    wait_until("nobody is in it", || unmount(&source, UnmountFlags::empty()).is_ok());
+    wait_until("no process uses it", || unmount(&source, UnmountFlags::empty()).is_ok());
 }

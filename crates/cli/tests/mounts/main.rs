@@ -1,6 +1,7 @@
-//! Real mounts by the real command: what programs write through them is in the source afterwards, whatever happens.
+//! Real mounts by the real command: what programs write through them ends up in the source, whatever happens.
 //!
-//! As root with /dev/fuse and fusermount3. Where that is missing these tests fail: nothing else tests what they are about.
+//! These tests need root, /dev/fuse and fusermount3. Without them they fail, because nothing else covers the same
+//! ground.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -39,12 +40,12 @@ mod tenants;
 mod top;
 mod unprivileged;
 
-/// How often a test repeats what happens at random: `default`, or what the variable says.
+/// How often a test repeats what happens at random: `default`, or the value of the variable.
 pub(crate) fn runs(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
 }
 
-/// `count` bytes that differ from place to place and from `seed` to `seed`.
+/// `count` bytes that differ between positions and between seeds.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(count + 8);

@@ -1,4 +1,4 @@
-//! Memory that names need, and that it comes back.
+//! Memory that names need is returned to the system.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -9,16 +9,16 @@ const FOLDERS: usize = 10;
 const EACH: usize = 2000;
 const MIB: u64 = 1 << 20;
 
-/// Memory of a process that is neither a file's nor shared: its heap and its stacks.
+/// Private anonymous memory of a process: its heap and its stacks.
 fn heap_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// An arena of a mount is a file: it is not in these figures.
+/// The arena of a mount is a file and not part of these figures.
 #[test]
-fn what_names_cost_is_given_back_to_the_system() {
+fn memory_for_names_is_returned_to_the_system() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -37,12 +37,12 @@ fn what_names_cost_is_given_back_to_the_system() {
         }
     }
     let full = heap_bytes(pid);
-    assert!(full > before + 8 * MIB, "{FOLDERS} folders of {EACH} files cost something: {before} and {full} bytes");
-    // The kernel forgets what is gone.
+    assert!(full > before + 8 * MIB, "{FOLDERS} folders of {EACH} files need memory: {before} and {full} bytes");
+    // The kernel forgets the removed entries.
     for folder in 0..FOLDERS {
         fs::remove_dir_all(mountpoint.join(folder.to_string())).unwrap();
     }
-    wait_until("most of it comes back", || heap_bytes(pid) < before + (full - before) / 2);
+    wait_until("most of it is returned", || heap_bytes(pid) < before + (full - before) / 2);
     assert_eq!(fs::metadata(&mountpoint).unwrap().nlink(), 2);
     scratch.umount(&mountpoint);
     mount.wait();

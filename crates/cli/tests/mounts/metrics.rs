@@ -1,4 +1,4 @@
-//! What a real mount tells other programs: metrics, also beside clients that mean no good, and events.
+//! What a real mount reports to other programs: metrics, even with hostile clients, and events.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
 
 const MIB: u64 = 1 << 20;
 
-/// Where the mount says that its metrics are.
+/// The address at which the mount announces its metrics.
 fn address(announcement: &str) -> String {
     let (_, rest) = announcement.split_once("Metrics: http://").unwrap_or_else(|| panic!("{announcement}"));
     rest.split_once("/metrics").unwrap().0.to_owned()
@@ -23,7 +23,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// The page, which is whole.
+/// The complete page.
 fn scrape(address: &str) -> String {
     let mut stream = connect(address);
     let head =
@@ -36,7 +36,7 @@ fn scrape(address: &str) -> String {
     page.to_owned()
 }
 
-/// The one series of the metric `name` in `page`.
+/// The value of the only series of the metric `name` in `page`.
 fn value(page: &str, name: &str) -> f64 {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
     let found: Vec<_> = page.lines().filter(is_it).collect();
@@ -52,7 +52,7 @@ fn mounted(scratch: &Scratch, name: &str) -> (Mount, String) {
 }
 
 #[test]
-fn what_programs_do_is_seen_in_the_next_scrape() {
+fn the_next_scrape_shows_what_programs_did() {
     need_fuse();
     let scratch = Scratch::new();
     let (mut mount, address) = mounted(&scratch, "a");
@@ -66,19 +66,20 @@ fn what_programs_do_is_seen_in_the_next_scrape() {
     assert_eq!(value(&page, "slackwater_arena_dirty_bytes"), MIB as f64);
     assert_eq!(value(&page, "slackwater_volume_tenant_dirty_bytes"), MIB as f64);
     file.sync_all().unwrap();
-    // Who can write reads around the kernel's cache.
+    // A read through a descriptor that can also write bypasses the kernel's cache.
     file.read_exact_at(&mut vec![0; MIB as usize], 0).unwrap();
     let page = scrape(&address);
     let figures =
         ["dirty_bytes", "writeback_bytes", "unstable_bytes", "oldest_dirty_age_seconds", "write_failures_total"];
     assert_eq!(figures.map(|name| volume(&page, name)), [0.0; 5]);
     assert_eq!(volume(&page, "written_bytes_total"), MIB as f64);
-    // Of 256 pages, but for what the description has not handed in. A read is counted after its reply, which may be here first.
+    // 256 pages, minus those that the open file has not reported yet. A read is counted after its reply, so the count
+    // may lag.
     wait_until("the read is counted", || (193.0..=256.0).contains(&volume(&scrape(&address), "cache_hits_total")));
     assert_eq!(volume(&scrape(&address), "cache_misses_total"), 0.0);
     assert!(value(&page, "slackwater_arena_clean_bytes") >= MIB as f64);
     assert_eq!(value(&page, "slackwater_engine_volumes"), 1.0);
-    // An unmount that fails is counted, one that succeeds takes the port with it.
+    // A failed unmount is counted; a successful one closes the port.
     scratch.run(["umount", mount.mountpoint.to_str().unwrap()]).expect(3, &["in use"]);
     assert_eq!(value(&scrape(&address), "slackwater_unmount_failures_total"), 1.0);
     drop(file);
@@ -94,7 +95,7 @@ fn hostile_clients_harm_neither_the_mount_nor_the_scrape() {
     let (mount, address) = mounted(&scratch, "a");
     let mut clients: Vec<_> = (0..200).map(|_| connect(&address)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
-        // One that came later may have taken its place.
+        // A later connection may have taken its place.
         let _ = match number % 4 {
             0 => client.write_all(b"GET /metrics HTTP/1.1\r\nHost: "),
             1 => client.write_all(&bytes(number as u64, 64 << 10)),
@@ -113,7 +114,7 @@ fn hostile_clients_harm_neither_the_mount_nor_the_scrape() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_said_before_anything_is_mounted() {
+fn a_port_in_use_is_reported_before_anything_is_mounted() {
     need_fuse();
     let scratch = Scratch::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -128,7 +129,7 @@ fn a_port_that_is_taken_is_said_before_anything_is_mounted() {
 }
 
 #[test]
-fn events_are_lines_of_json_when_that_is_asked_for() {
+fn events_are_json_lines_on_request() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a \"b\"");
@@ -149,7 +150,7 @@ fn events_are_lines_of_json_when_that_is_asked_for() {
 }
 
 #[test]
-fn a_form_of_events_that_nobody_knows_is_said() {
+fn an_unknown_log_format_is_reported() {
     let scratch = Scratch::new();
     let mut command = scratch.command(["status"]);
     command.env("SLACKWATER_LOG_FORMAT", "xml");
@@ -157,7 +158,7 @@ fn a_form_of_events_that_nobody_knows_is_said() {
 }
 
 #[test]
-fn a_mount_in_the_background_serves_them_too() {
+fn a_background_mount_serves_metrics() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -172,9 +173,9 @@ fn a_mount_in_the_background_serves_them_too() {
     wait_until("the port is free", || TcpStream::connect(&address).is_err());
 }
 
-/// What Prometheus' own linter reads, and addresses for probes.
+/// For Prometheus' own linter, and paths for probes.
 #[test]
-fn who_asks_for_nothing_gets_the_text_format_and_probes_have_addresses() {
+fn the_default_is_the_text_format_and_probes_have_paths() {
     need_fuse();
     let scratch = Scratch::new();
     let (mut mount, address) = mounted(&scratch, "a");
@@ -189,7 +190,7 @@ fn who_asks_for_nothing_gets_the_text_format_and_probes_have_addresses() {
     assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
     let (_, page) = answer.split_once("\r\n\r\n").unwrap();
     assert!(!page.contains("# EOF") && !page.contains("# UNIT"), "{page}");
-    // Each series has a head with its name, but for the parts of histograms.
+    // Each series has a head with its name, except for the parts of histograms.
     let heads: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let names = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(['{', ' ']).next());
     let stem =

@@ -1,10 +1,10 @@
-//! mount(8) and umount(8), by hand and by fstab, with this command as their helper.
+//! mount(8) and umount(8), by hand and through fstab, with this command as their helper.
 
 use crate::needs;
 use crate::rig::need_fuse;
 use crate::sandbox::Sandbox;
 
-/// As the documentation says to install it.
+/// Installs the helper as the documentation says.
 const INSTALL: &str = r#"
     ln -s "$SANDBOX/slackwater" /sbin/mount.slackwater
     OPTIONS=cache=32MiB,dirty-expire=1h
@@ -69,7 +69,7 @@ fn options_of_mount_reach_the_kernel() {
 }
 
 #[test]
-fn mount_says_nothing_unless_it_is_asked_to_and_remounts() {
+fn mount_is_silent_without_v_and_remounts() {
     need_fuse();
     let script = r#"
         [ -z "$(mount -t slackwater source mount -o "$OPTIONS" 2>&1)" ]
@@ -92,7 +92,7 @@ fn mount_says_nothing_unless_it_is_asked_to_and_remounts() {
 }
 
 #[test]
-fn a_mount_that_fails_leaves_the_status_and_the_words() {
+fn a_failed_mount_gives_a_status_and_a_message() {
     need_fuse();
     let script = r#"
         fails 32 mount -t slackwater nowhere mount -o "$OPTIONS"
@@ -135,7 +135,7 @@ END
 }
 
 #[test]
-fn a_user_mounts_by_a_line_of_fstab_that_lets_users() {
+fn a_user_can_mount_a_user_line_of_fstab() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;

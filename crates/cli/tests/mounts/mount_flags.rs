@@ -1,4 +1,4 @@
-//! What is forbidden on a mount, as the kernel has it: however the mount was asked for.
+//! Restrictions on a mount, as the kernel applies them, however it was mounted.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::rig::{Scratch, need_fuse, run};
 
-/// The restrictions of what is mounted at `mountpoint`, in the kernel's order.
+/// The restrictions of the mount at `mountpoint`, in the kernel's order.
 fn restrictions(mountpoint: &Path) -> Vec<String> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let point = mountpoint.to_str().unwrap();

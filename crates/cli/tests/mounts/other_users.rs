@@ -1,4 +1,4 @@
-//! What any other user of the machine can do keeps nobody from mounting.
+//! Nothing that another user of the machine can do prevents a mount.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -12,9 +12,9 @@ use crate::needs;
 use crate::rig::{Scratch, need_fuse};
 use crate::sandbox::Sandbox;
 
-/// Any user may make files in /dev/shm, and the name of an arena can be foreseen.
+/// Any user may create files in /dev/shm, and the name of an arena is predictable.
 #[test]
-fn a_name_that_a_stranger_made_first_keeps_no_one_from_mounting() {
+fn an_arena_name_taken_by_another_user_does_not_prevent_a_mount() {
     need_fuse();
     let script = r#"
         arena() { sed 's/.*"arena":"\([^"]*\)".*/\1/' /run/slackwater/*.json; }
@@ -41,9 +41,9 @@ fn a_name_that_a_stranger_made_first_keeps_no_one_from_mounting() {
     Sandbox::new().run_as_root(script).expect(0, &["all of them"]);
 }
 
-/// The lock of a daemon's socket was beside the socket, under a name that can be foreseen.
+/// The lock of a daemon's socket used to be beside the socket, under a predictable name.
 #[test]
-fn a_name_beside_a_socket_that_a_stranger_made_first_keeps_no_daemon_from_listening() {
+fn a_lock_file_taken_by_another_user_does_not_prevent_a_daemon() {
     need_fuse();
     let script = r#"
         mkdir -m 1777 open
@@ -61,9 +61,9 @@ fn a_name_beside_a_socket_that_a_stranger_made_first_keeps_no_daemon_from_listen
     Sandbox::new().run_as_root(script).expect(0, &["another daemon", "all of them"]);
 }
 
-/// Versions before this one had their arenas in /dev/shm itself.
+/// Earlier versions had their arenas in /dev/shm itself.
 #[test]
-fn an_arena_at_the_place_of_an_earlier_version_is_brought_in() {
+fn an_arena_where_an_earlier_version_put_it_is_taken_over() {
     need_fuse();
     let script = r#"
         name() { basename "$(sed -n 's/.*"arena":"\([^"]*\)".*/\1/p' "$1")"; }
@@ -102,7 +102,7 @@ fn an_arena_at_the_place_of_an_earlier_version_is_brought_in() {
     output.expect(0, &["died with 4.0 KiB unwritten", "by itself", "taking over its cache", "by the daemon"]);
 }
 
-/// A user without a runtime directory has one in /tmp, where everyone may make files too.
+/// A user without a runtime directory gets one in /tmp, where every user may create files.
 #[test]
 fn a_runtime_directory_in_tmp_cannot_be_taken_away() {
     need_fuse();
@@ -129,7 +129,7 @@ fn a_runtime_directory_in_tmp_cannot_be_taken_away() {
     output.expect(0, &["precious", "Nothing is mounted"]);
 }
 
-/// Locks are taken with the right to read alone.
+/// Takes locks, for which read permission is enough.
 const LOCKS: &str = r#"
     MOUNT='./slackwater mount roots mount --cache 32MiB --dirty-expire 1h --background'
     # Has a program of USER stand there with a lock on DIRECTORY, as OPTION says.
@@ -142,7 +142,7 @@ const LOCKS: &str = r#"
 "#;
 
 #[test]
-fn a_lock_of_a_stranger_on_the_source_keeps_no_one_from_mounting() {
+fn a_lock_of_another_user_on_the_source_does_not_prevent_a_mount() {
     need_fuse();
     let sandbox = Sandbox::new();
     sandbox.scratch.dir("roots", 0o755);
@@ -151,7 +151,7 @@ fn a_lock_of_a_stranger_on_the_source_keeps_no_one_from_mounting() {
         for way in -x -s '-x 9; exec ./power 1000; :'; do
             locked 65534 roots "$way"
             $MOUNT 2> run/said
-            grep "roots is locked by pid [0-9]* ([a-z]*) of user 65534, which may not write to it" run/said
+            grep "roots is locked by pid [0-9]* ([a-z]*) of user 65534, which has no write permission" run/said
             echo "by $way" > mount/file
             # The lock excludes no other owner, but our own mark does: also where neither the registry nor the list of mounts tells.
             mkdir -p other
@@ -174,9 +174,9 @@ fn a_lock_of_a_stranger_on_the_source_keeps_no_one_from_mounting() {
     sandbox.run_as_root(&format!("{LOCKS}{script}")).expect(0, &["is locked by pid", "all of them"]);
 }
 
-/// It may have data for it.
+/// Such a user may have data for it.
 #[test]
-fn a_lock_of_a_user_who_may_write_to_the_source_keeps_others_from_mounting() {
+fn a_lock_of_a_user_with_write_permission_prevents_a_mount() {
     need_fuse();
     let sandbox = Sandbox::new();
     for (name, mode) in [("closed", 0o755), ("open", 0o777)] {
@@ -193,9 +193,9 @@ fn a_lock_of_a_user_who_may_write_to_the_source_keeps_others_from_mounting() {
     sandbox.run_as_root(&format!("{LOCKS}{script}")).expect(0, &["closed is locked by pid", "open is locked by pid"]);
 }
 
-/// A user sees less of the processes of others than root.
+/// An unprivileged user sees less of other users' processes than root.
 #[test]
-fn a_lock_of_a_stranger_keeps_no_user_from_mounting() {
+fn a_lock_of_another_user_does_not_prevent_an_unprivileged_mount() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;
@@ -214,7 +214,7 @@ fn a_lock_of_a_stranger_keeps_no_user_from_mounting() {
     output.expect(0, &["source is locked by pid", "(flock) of user 1000", "precious"]);
 }
 
-/// In a pid namespace there may be processes with a lock that are not seen.
+/// In a pid namespace, processes that hold a lock may be invisible.
 fn are_all_processes_seen() -> bool {
     let is_initial = std::fs::read_link("/proc/self/ns/pid").unwrap().as_os_str() == "pid:[4026531836]";
     if !is_initial {
@@ -223,9 +223,9 @@ fn are_all_processes_seen() -> bool {
     is_initial
 }
 
-/// A descriptor on its way through a socket keeps its lock, and is nobody's.
+/// A descriptor on its way through a socket keeps its lock and belongs to no process.
 #[test]
-fn a_lock_that_no_process_has_keeps_no_one_from_mounting() {
+fn a_lock_without_a_process_does_not_prevent_a_mount() {
     need_fuse();
     if !are_all_processes_seen() {
         return;
@@ -246,9 +246,9 @@ fn a_lock_that_no_process_has_keeps_no_one_from_mounting() {
     drop(mount);
 }
 
-/// Any user can mount a file system whose type and source say that it is ours.
+/// Any user can mount a file system whose type and source name claim to be ours.
 #[test]
-fn a_mount_that_a_stranger_calls_ours_keeps_no_one_from_mounting() {
+fn a_foreign_mount_of_our_type_does_not_prevent_a_mount() {
     need_fuse();
     if !are_all_processes_seen() || needs::are_missing(&["fusermount3"]) {
         return;

@@ -1,8 +1,9 @@
-//! Shell scripts in namespaces of their own: what they mount is seen by nobody else, and what they start ends with them.
+//! Shell scripts in their own namespaces: other processes do not see their mounts, and the processes that they start
+//! end with them.
 //!
-//! In there /dev/fuse is for everybody, as on most machines, and nothing is in /dev/shm, /run and /sbin but what the
-//! script puts there. The working directory has `slackwater`, and `source`, `mount` and `run` (the registry)
-//! of nobody.
+//! Inside, /dev/fuse is open to every user, as on most machines. /dev/shm, /run and /sbin contain only what the script
+//! puts there. The working directory has `slackwater`, and `source`, `mount` and `run` (the registry), which belong to
+//! nobody.
 
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::rig::{Output, Scratch, run};
 
-/// Whom ordinary users are played by.
+/// The ordinary user.
 const NOBODY: u32 = 65534;
 
 const STAGE: &str = r#"
@@ -68,24 +69,24 @@ impl Sandbox {
         dir
     }
 
-    /// Runs a script as root; it ends at the first command that fails.
+    /// Runs a script as root. It ends at the first command that fails.
     pub(crate) fn run_as_root(&self, script: &str) -> Output {
         self.run(&format!("{STAGE}{WORDS}{script}"))
     }
 
-    /// Runs a script as nobody; it ends at the first command that fails.
+    /// Runs a script as nobody. It ends at the first command that fails.
     pub(crate) fn run_as_nobody(&self, script: &str) -> Output {
         self.run_as_nobody_after("", script)
     }
 
-    /// The same, after root has prepared something.
+    /// As [`run_as_nobody`](Self::run_as_nobody), after a preparation by root.
     pub(crate) fn run_as_nobody_after(&self, preparation: &str, script: &str) -> Output {
         let script = format!("{WORDS}{script}").replace('\'', r"'\''");
         self.run(&format!("{STAGE}{WORDS}{preparation}\nas_nobody sh -e -c '{script}'"))
     }
 
-    /// Runs a script as root which sees the processes of the whole machine; none of those that it starts may stay when all is
-    /// unmounted.
+    /// Runs a script as root that sees all processes of the machine. None of the processes that it starts may remain
+    /// when everything is unmounted.
     pub(crate) fn run_among_all_processes(&self, script: &str) -> Output {
         let at_the_end = "trap 'umount -l -a -t fuse.slackwater' EXIT";
         self.run_in(&["--mount", "--propagation", "private"], &format!("{STAGE}{WORDS}{at_the_end}\n{script}"))

@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives.
+//! Ctrl-C and other signals.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::bytes;
 use crate::rig::{Scratch, need_fuse, wait_until};
 
 #[test]
-fn interrupt_and_terminate_unmount_with_everything_in_the_source() {
+fn sigint_and_sigterm_write_everything_back_and_unmount() {
     need_fuse();
     for signal in [Signal::INT, Signal::TERM] {
         let scratch = Scratch::new();
@@ -52,7 +52,7 @@ fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
             "Given up",
         ],
     );
-    // No dead mount stays behind, and the next mount has everything.
+    // No dead mount remains, and the next mount has everything.
     drop(file);
     assert!(fs::read_dir(&mountpoint).unwrap().next().is_none());
     scratch.run(["status"]).expect(0, &["which died", "mount"]);
@@ -64,7 +64,7 @@ fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
 }
 
 #[test]
-fn terminate_unmounts_a_busy_volume_too() {
+fn sigterm_unmounts_a_busy_volume() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");

@@ -36,7 +36,7 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
         let refused = scratch.run(["mount", path.to_str().unwrap(), other]);
         refused.expect(3, &[words, &pid, mountpoint.to_str().unwrap(), "slackwater umount"]);
     }
-    // The place is taken too.
+    // The mount point is taken as well.
     let apart = scratch.dir("apart", 0o755);
     let taken = ["mount", apart.to_str().unwrap(), mountpoint.to_str().unwrap()];
     scratch.run(taken).expect(3, &["is already a mount point", "fuse.slackwater"]);
@@ -45,18 +45,18 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
     scratch
         .run(["mount", on_itself.to_str().unwrap(), mountpoint.to_str().unwrap()])
         .expect(2, &["inside the mount point"]);
-    // Another user's registry does not know of it; the lock does.
+    // Another user's registry does not list it; the lock reveals it.
     let elsewhere = scratch.dir("elsewhere", 0o700);
     let mut command = scratch.command(["mount", source.to_str().unwrap(), other]);
     command.env("SLACKWATER_RUNTIME_DIR", &elsewhere);
     crate::rig::run(command).expect(3, &["is locked by", &pid]);
-    // It is not on the parent or the child: the kernel's list of mounts tells.
+    // The lock is not on the parent or the child; the kernel's mount table reveals them.
     for path in [&child, &parent] {
         let mut command = scratch.command(["mount", path.to_str().unwrap(), other]);
         command.env("SLACKWATER_RUNTIME_DIR", &elsewhere);
-        crate::rig::run(command).expect(3, &["overlaps", "another user has mounted at", mountpoint.to_str().unwrap()]);
+        crate::rig::run(command).expect(3, &["overlaps", "another user mounted at", mountpoint.to_str().unwrap()]);
     }
-    // A brother is nobody's business.
+    // A sibling directory is not affected.
     let brother = parent.join("brother");
     fs::create_dir(&brother).unwrap();
     let second = scratch.mount(&brother, &apart, &[]);
@@ -65,7 +65,7 @@ fn the_same_source_its_parent_and_its_child_are_refused_with_the_owner() {
     scratch.umount(&mountpoint);
 }
 
-/// Through a bind mount a directory has another parent, and only its place in the file system is the same.
+/// Through a bind mount a directory has another parent; only its place in the file system is the same.
 #[test]
 fn a_bind_mount_of_a_part_of_a_source_is_refused() {
     need_fuse();
@@ -81,7 +81,7 @@ fn a_bind_mount_of_a_part_of_a_source_is_refused() {
     }
     scratch.umount(&mountpoint);
     drop(first);
-    // The other way round.
+    // In the other order.
     let first = scratch.mount(&bound.join("part"), &mountpoint, &[]);
     scratch.run([Path::new("mount"), &source, &other]).expect(3, &["contains", mountpoint.to_str().unwrap()]);
     scratch.run([Path::new("mount"), &source.join("sub"), &other]).expect(3, &["contains"]);
@@ -89,9 +89,9 @@ fn a_bind_mount_of_a_part_of_a_source_is_refused() {
     drop(first);
 }
 
-/// What it left is older than what the next one makes durable.
+/// Data that a dead mount left is older than what the next one makes durable.
 #[test]
-fn what_a_dead_mount_left_comes_in_before_a_parent_or_child_of_its_source_is_mounted() {
+fn data_of_a_dead_mount_is_written_back_before_a_parent_or_child_is_mounted() {
     need_fuse();
     let scratch = Scratch::new();
     let (parent, first_point) = scratch.pair("a");
@@ -108,7 +108,7 @@ fn what_a_dead_mount_left_comes_in_before_a_parent_or_child_of_its_source_is_mou
         drop(dying);
         let mut next = scratch.mount(&second, &second_point, &["--dirty-expire", "1h"]);
         assert_eq!(next.said("died with unwritten data: writing it back"), 1);
-        assert!(fs::read(second_point.join(name)).unwrap() == old, "it was brought in first");
+        assert!(fs::read(second_point.join(name)).unwrap() == old, "it was written back first");
         let file = fs::File::create(second_point.join(name)).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
         file.sync_all().unwrap();
@@ -116,14 +116,14 @@ fn what_a_dead_mount_left_comes_in_before_a_parent_or_child_of_its_source_is_mou
         next.kill();
         drop(next);
         let again = scratch.mount(&first, &first_point, &[]);
-        assert!(fs::read(first_point.join(below)).unwrap() == new, "older data over newer");
+        assert!(fs::read(first_point.join(below)).unwrap() == new, "older data overwrote newer data");
         scratch.umount(&first_point);
         drop(again);
         assert!(fs::read(child.join("file")).unwrap() == new);
     }
 }
 
-/// XFS takes the number of its device for its id, and so does the next one on the same device.
+/// XFS uses the device number as its id, and so does the next file system on that device.
 #[test]
 fn another_file_system_on_the_same_device_is_another_source() {
     need_fuse();
@@ -169,7 +169,7 @@ fn another_file_system_on_the_same_device_is_another_source() {
 }
 
 #[test]
-fn who_waits_gets_the_source_when_it_is_free() {
+fn a_waiting_mount_gets_the_source_once_it_is_free() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -207,16 +207,16 @@ fn an_arena_of_another_source_or_another_mount_is_not_taken() {
     first.kill();
     scratch.run(words).expect(1, &["of another source", "mount that source"]);
     assert!(fs::metadata(arena).unwrap().permissions().mode() & 0o777 == 0o600);
-    // The right source takes it over, also where the next cache has another size.
+    // A mount of the right source takes it over, even with another cache size.
     let second = scratch.mount(&source, &mountpoint, &["--arena", arena, "--cache", "32MiB"]);
-    assert!(fs::read(source.join("file")).unwrap() == bytes(7, 300_000), "it was to be there before the mount");
+    assert!(fs::read(source.join("file")).unwrap() == bytes(7, 300_000), "it is there before the mount");
     scratch.umount(&mountpoint);
     drop(second);
 }
 
-/// A file system without a device of its own, FUSE for one, has another number each time it is mounted.
+/// A file system without its own device, such as FUSE, has another number each time it is mounted.
 #[test]
-fn an_arena_of_a_source_that_was_mounted_anew_is_refused_with_what_to_do() {
+fn an_arena_of_a_remounted_source_is_refused_with_advice() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -235,8 +235,8 @@ fn an_arena_of_a_source_that_was_mounted_anew_is_refused_with_what_to_do() {
     let mut words = words;
     words[2] = elsewhere.to_str().unwrap();
     scratch.run(words).expect(1, &["296 KiB unwritten", "remounted", &away]);
-    // Nothing is lost: where the right one is back, it gets its data.
-    wait_until("nobody is in it", || unmount(&source, UnmountFlags::empty()).is_ok());
+    // Nothing is lost: once the right source is back, it gets its data.
+    wait_until("no process uses it", || unmount(&source, UnmountFlags::empty()).is_ok());
     scratch.run(words).expect(1, &["unwritten", &format!("--arena {arena} first"), &away]);
     let second = scratch.mount(&source, &mountpoint, &[]);
     assert!(fs::read(source.join("file")).unwrap() == bytes(7, 300_000));
@@ -244,7 +244,7 @@ fn an_arena_of_a_source_that_was_mounted_anew_is_refused_with_what_to_do() {
     drop(second);
 }
 
-/// A source that takes no write while it is held: a volume that this process serves, on a backend that can wait.
+/// A source that accepts no write while it is held: a volume served by this process on a backend that can wait.
 struct HeldSource {
     dir: std::path::PathBuf,
     faults: FaultControl,
@@ -283,7 +283,7 @@ impl Drop for HeldSource {
 }
 
 #[test]
-fn a_mount_waits_for_the_flush_after_an_umount2_of_the_one_before() {
+fn a_mount_waits_for_the_flush_of_its_predecessor_after_umount2() {
     need_fuse();
     let scratch = Scratch::new();
     let held = HeldSource::new(&scratch);
@@ -294,14 +294,14 @@ fn a_mount_waits_for_the_flush_after_an_umount2_of_the_one_before() {
     let mut first = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
     fs::write(mountpoint.join("file"), bytes(1, 1 << 20)).unwrap();
     held.hold();
-    wait_until("nobody is in it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
-    wait_until("it is known to flush", || scratch.run(["status"]).text.contains("unmounted, flushing"));
+    wait_until("no process uses it", || unmount(&mountpoint, UnmountFlags::empty()).is_ok());
+    wait_until("status shows the flush", || scratch.run(["status"]).text.contains("unmounted, flushing"));
     let arena = scratch.arena("other");
     let mut words = vec!["mount", "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
     words.extend([source.to_str().unwrap(), other.to_str().unwrap()]);
     let mut second = Process::spawn(scratch.command(words).stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut line = String::new();
-    // Closed after one line: what it says later is nobody's, and stops nothing.
+    // Closed after one line: later output goes nowhere and stops nothing.
     BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("waiting until it is free") && line.contains("is already mounted"), "{line}");
     held.release();
@@ -320,13 +320,13 @@ fn a_view_of_a_source_is_not_mounted_in_that_source() {
     fs::create_dir(&inside).unwrap();
     let _mount = scratch.mount(&source, &mountpoint, &[]);
     let mount = |from: &Path| scratch.run(["mount".as_ref(), from.as_os_str(), inside.as_os_str()]);
-    mount(&mountpoint).expect(2, &["lies inside", "which the source", "elsewhere"]);
+    mount(&mountpoint).expect(2, &["is inside", "which the source", "elsewhere"]);
     mount(&mountpoint.join("inside")).expect(2, &["would contain itself"]);
     scratch.umount(&mountpoint);
 }
 
 #[test]
-fn what_a_mount_hides_is_said() {
+fn a_mount_over_a_non_empty_directory_warns() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");

@@ -1,4 +1,4 @@
-//! Starts that fail, are interrupted, or inherit what is none of theirs.
+//! Starts that fail, are interrupted, or inherit descriptors that they must not keep.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,7 +18,7 @@ fn is_mounted(mountpoint: &Path) -> bool {
     fs::read_to_string("/proc/self/mounts").unwrap().contains(mountpoint.to_str().unwrap())
 }
 
-/// A mount in the background, to be asked for.
+/// A mount in the background that can be interrupted.
 fn background(scratch: &Scratch, source: &Path, mountpoint: &Path, more: &[&str]) -> Command {
     let arena = scratch.arena("a");
     let mut words = vec!["mount", "--background", "--arena", arena.to_str().unwrap()];
@@ -27,7 +27,7 @@ fn background(scratch: &Scratch, source: &Path, mountpoint: &Path, more: &[&str]
     scratch.command(words)
 }
 
-/// Names in the registry that are of a process.
+/// Names in the registry that belong to a process.
 fn registered(scratch: &Scratch) -> Vec<String> {
     let names = fs::read_dir(scratch.path.join("run")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -35,7 +35,7 @@ fn registered(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn who_ends_the_command_ends_the_start_and_nothing_dead_is_left() {
+fn interrupting_the_command_ends_the_start_and_leaves_nothing() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -43,24 +43,24 @@ fn who_ends_the_command_ends_the_start_and_nothing_dead_is_left() {
     for run in 0..24 {
         let mut command = background(&scratch, &source, &mountpoint, &["--cache", "64MiB"]);
         let mut starter = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-        // The new process has it until it leaves.
+        // The new process holds the pipe until it detaches.
         let mut stderr = starter.0.stderr.take().unwrap();
         let closed = thread::spawn(move || stderr.read_to_end(&mut Vec::new()).unwrap());
         thread::sleep(Duration::from_millis(run * 7));
         starter.signal([Signal::KILL, Signal::TERM, Signal::INT][run as usize % 3]);
         interrupted += u32::from(starter.wait().signal().is_some());
-        wait_until("the new process has left or ended", || closed.is_finished());
-        // It may have left just before, and it may be unmounting.
+        wait_until("the new process has detached or ended", || closed.is_finished());
+        // It may just have detached, and it may be unmounting.
         let ended = scratch.run(["umount", mountpoint.to_str().unwrap()]);
         assert!(matches!(ended.code, Some(0 | 3 | 5)), "run {run}: {}", ended.text);
-        wait_until("everything is given back", || !is_mounted(&mountpoint) && !scratch.arena("a").exists());
+        wait_until("everything is released", || !is_mounted(&mountpoint) && !scratch.arena("a").exists());
         assert!(fs::read_dir(&mountpoint).unwrap().next().is_none(), "run {run}");
     }
     assert!(interrupted > 0);
 }
 
 #[test]
-fn a_mount_in_the_background_keeps_no_descriptor_of_who_started_it() {
+fn a_background_mount_keeps_no_descriptor_of_its_starter() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -94,12 +94,12 @@ fn starts_that_fail_and_mounts_that_are_killed_leave_no_empty_log() {
     let left = registered(&scratch);
     assert!(left.iter().all(|name| !name.starts_with(&format!("{pid}."))), "{left:?}");
     scratch.umount(&mountpoint);
-    // The answer comes just before the end.
+    // The answer is sent just before the process ends.
     wait_until("its files are gone", || registered(&scratch).is_empty());
 }
 
 #[test]
-fn a_signal_ends_the_making_of_a_cache() {
+fn a_signal_ends_the_allocation_of_the_cache() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -113,25 +113,26 @@ fn a_signal_ends_the_making_of_a_cache() {
         (room.f_blocks - room.f_bfree) * room.f_frsize
     };
     for signal in [Signal::INT, Signal::TERM] {
-        // On a busy machine it may be made before the signal comes: then it is mounted, and the signal unmounts it.
+        // On a busy machine the cache may be complete before the signal arrives. Then it is mounted, and the signal
+        // unmounts it.
         let met = (0..20).any(|_| {
             let mut command = scratch.command(words.iter().chain(&places));
             let mut process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-            wait_until("some of it is made", || used() > 0);
+            wait_until("part of it is allocated", || used() > 0);
             process.signal(signal);
             let code = process.wait().code();
             let mut said = String::new();
             process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
             assert!(!arena.exists() && !is_mounted(&mountpoint) && registered(&scratch).is_empty());
-            wait_until("its memory is given back", || used() == 0);
+            wait_until("its memory is freed", || used() == 0);
             code == Some(1) && said.contains("Interrupted before it was mounted")
         });
-        assert!(met, "{signal:?} is heard too late");
+        assert!(met, "{signal:?} arrives too late every time");
     }
 }
 
 #[test]
-fn an_arena_that_cannot_be_is_refused_and_nothing_is_left_in_the_way() {
+fn an_impossible_arena_is_refused_and_leaves_nothing() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
@@ -139,7 +140,7 @@ fn an_arena_that_cannot_be_is_refused_and_nothing_is_left_in_the_way() {
     scratch
         .run(["mount", from, to, "--cache", "32MiB", "--arena", "/dev/shm"])
         .expect(2, &["is a directory", "name a file"]);
-    // Refused before the memory is taken.
+    // Refused before the memory is allocated.
     let room = rustix::fs::statvfs("/dev/shm").unwrap();
     let arena = scratch.arena("a");
     let cache = format!("{}", room.f_bavail * room.f_frsize + (64 << 20));

@@ -1,4 +1,4 @@
-//! Shared mappings, which no safe call makes.
+//! Shared mappings, for which there is no safe call.
 #![allow(unsafe_code, reason = "mmap, and stores into what it maps")]
 
 use std::fs::File;
@@ -30,11 +30,12 @@ impl Mapped {
     /// Stores `bytes` at the beginning.
     pub(crate) fn store(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
-        // SAFETY: the mapping has `len` bytes, nobody else maps them in this process, and the file keeps its size.
+        // SAFETY: the mapping has `len` bytes, nothing else maps them in this process, and the file keeps its size.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address, bytes.len()) }
     }
 
-    /// Stores `bytes` at `at`. What a dead mount answers is an error, unless it dies within: then it is a signal.
+    /// Stores `bytes` at `at`. A dead mount is reported as an error, unless it dies during the store, which raises a
+    /// signal.
     pub(crate) fn store_at(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
         assert!(at + bytes.len() <= self.len);
         let first = at - at % PAGE_BYTES;
@@ -55,7 +56,7 @@ impl Mapped {
         Ok(unsafe { msync(self.address.cast(), self.len, MsyncFlags::SYNC) }?)
     }
 
-    /// Ends it, with the outcome.
+    /// Unmaps it, and returns the outcome.
     pub(crate) fn unmap(self) -> io::Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: it was mapped with this length, and nothing refers to it any more.

@@ -1,4 +1,4 @@
-//! Tenants with limits of their own: processes in real cgroups, users, and the volume as a whole.
+//! Tenants with limits: processes in real cgroups, users, and the volume as a whole.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,22 +18,22 @@ use crate::sandbox::Sandbox;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 4 * MIB;
-/// What a hog wants to write.
+/// Number of bytes that a hog wants to write.
 const HOG_BYTES: usize = 24 << 20;
 
-/// A mount over a source that can be stopped, with room for more than the limit.
+/// A mount over a source that can be stopped, with space for more than the limit.
 fn tower(scratch: &Scratch, by: &str, tenant: &str) -> Tower {
     let limit = format!("{tenant}={LIMIT}");
     let room = ["--cache", "64MiB", "--dirty-ratio", "50"];
     Tower::with(scratch, &[&room[..], &["--tenant-by", by, "--tenant-limit", &limit]].concat())
 }
 
-/// A file on the mount, made while its source can be asked.
+/// Creates a file on the mount while its source still answers.
 fn made(tower: &Tower, name: &str) -> File {
     File::create_new(tower.top.join(name)).unwrap()
 }
 
-/// `dd` of the hog's bytes into a file that is open already.
+/// `dd` of the hog's bytes into an open file.
 fn hog(scratch: &Scratch, file: &File, mut command: Command) -> Process {
     let original = scratch.path.join("original");
     fs::write(&original, bytes(7, HOG_BYTES)).unwrap();
@@ -41,7 +41,7 @@ fn hog(scratch: &Scratch, file: &File, mut command: Command) -> Process {
     Process::spawn(command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(Stdio::null()))
 }
 
-/// Waits until nothing more is written by a process.
+/// Waits until a process writes no more.
 fn wait_until_it_waits(process: &Process) {
     let written = || fs::read_to_string(format!("/proc/{}/io", process.0.id())).unwrap_or_default();
     let is_in_a_write = || {
@@ -58,8 +58,8 @@ fn wait_until_it_waits(process: &Process) {
     });
 }
 
-/// What the volume has not brought to its source.
-fn not_in_the_source(scratch: &Scratch, mountpoint: &Path) -> u64 {
+/// Unwritten bytes of the volume.
+fn unwritten_bytes(scratch: &Scratch, mountpoint: &Path) -> u64 {
     let output = scratch.run(["status", "--json", mountpoint.to_str().unwrap()]);
     output.expect(0, &[]);
     let status: serde_json::Value = serde_json::from_str(&output.text).unwrap();
@@ -67,8 +67,8 @@ fn not_in_the_source(scratch: &Scratch, mountpoint: &Path) -> u64 {
     ["dirty_bytes", "writeback_bytes", "unstable_bytes"].iter().map(|name| status[*name].as_u64().unwrap()).sum()
 }
 
-/// A hog at its limit over a source that answers nothing: it holds no more than it may, others write on, and it can be
-/// killed. Then everything arrives.
+/// A hog at its limit over a source that does not answer: it holds no more than its limit, other writers continue, and
+/// it can be killed. Afterwards everything is written back.
 fn a_hog_is_alone(by: &str, tenant: &str, command: Command, has_others: bool) {
     let scratch = Scratch::new();
     let tower = tower(&scratch, by, tenant);
@@ -77,7 +77,7 @@ fn a_hog_is_alone(by: &str, tenant: &str, command: Command, has_others: bool) {
     let mut hog = hog(&scratch, &file, command);
     drop(file);
     wait_until_it_waits(&hog);
-    let held = not_in_the_source(&scratch, &tower.top);
+    let held = unwritten_bytes(&scratch, &tower.top);
     println!("{tenant}: {held} bytes of {LIMIT}");
     assert!((LIMIT / 4..=LIMIT + MIB).contains(&held), "{held}");
     let others = if has_others { 6 * MIB } else { 0 };
@@ -86,14 +86,14 @@ fn a_hog_is_alone(by: &str, tenant: &str, command: Command, has_others: bool) {
         beside.write_all_at(&bytes(at, 4096), at).unwrap();
         assert!(start.elapsed() < PATIENCE / 4, "a write beside it took {:?}", start.elapsed());
     }
-    let both = not_in_the_source(&scratch, &tower.top);
+    let both = unwritten_bytes(&scratch, &tower.top);
     assert!(both <= held + others, "{both} bytes: the hog has gone on");
     drop(beside);
     assert!(hog.0.try_wait().unwrap().is_none());
     hog.0.kill().unwrap();
     let start = Instant::now();
     hog.wait();
-    assert!(start.elapsed() < PATIENCE / 4, "a killed hog was gone after {:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE / 4, "a killed hog ended after {:?}", start.elapsed());
     let base = tower.come_down(&scratch);
     let arrived = fs::read(base.join("hog")).unwrap();
     assert!(arrived.len() as u64 >= LIMIT / 4 && arrived == bytes(7, HOG_BYTES)[..arrived.len()]);
@@ -112,7 +112,7 @@ fn p08_a_cgroup_at_its_limit_slows_only_itself() {
 }
 
 #[test]
-fn p08_a_user_at_his_limit_slows_only_himself() {
+fn p08_a_user_at_its_limit_slows_only_itself() {
     need_fuse();
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "dd"]);
@@ -120,7 +120,7 @@ fn p08_a_user_at_his_limit_slows_only_himself() {
 }
 
 #[test]
-fn a_limit_of_the_volume_is_for_all_who_write_to_it() {
+fn a_volume_limit_applies_to_all_writers() {
     need_fuse();
     a_hog_is_alone("volume", "volume", Command::new("dd"), false);
 }
@@ -139,7 +139,7 @@ fn the_memory_limit_of_a_cgroup_is_its_dirty_limit() {
     let mut hog = hog(&scratch, &file, cgroup.command("dd", &[]));
     drop(file);
     wait_until_it_waits(&hog);
-    let held = not_in_the_source(&scratch, &tower.top);
+    let held = unwritten_bytes(&scratch, &tower.top);
     assert!((4 * MIB..=17 * MIB).contains(&held), "{held}");
     tower.server.process.signal(Signal::CONT);
     assert!(hog.wait().success());
@@ -148,7 +148,7 @@ fn the_memory_limit_of_a_cgroup_is_its_dirty_limit() {
 }
 
 #[test]
-fn interrupted_programs_end_and_unmounts_do_while_replies_are_held() {
+fn blocked_writers_can_be_interrupted_and_the_volume_unmounted() {
     need_fuse();
     let Some(hierarchy) = unified().or_else(memory) else { return };
     let cgroup = Cgroup::top(&hierarchy);
@@ -167,7 +167,7 @@ fn interrupted_programs_end_and_unmounts_do_while_replies_are_held() {
     drop(file);
     wait_until_it_waits(&second);
     scratch.run(["umount", top]).expect(3, &["is in use by", "dd"]);
-    // By force it is flushed before, and the source answers in a moment.
+    // With force it is flushed first; the source answers in a moment.
     thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(500));
@@ -183,7 +183,7 @@ fn interrupted_programs_end_and_unmounts_do_while_replies_are_held() {
 }
 
 #[test]
-fn p04_the_data_of_a_removed_cgroup_arrives_and_delays_no_unmount() {
+fn p04_data_of_a_removed_cgroup_is_written_back_and_delays_no_unmount() {
     need_fuse();
     for hierarchy in [unified(), memory()].into_iter().flatten() {
         let cgroup = Cgroup::top(&hierarchy);
@@ -196,7 +196,7 @@ fn p04_the_data_of_a_removed_cgroup_arrives_and_delays_no_unmount() {
         let status = Process::spawn(command.arg(format!("of={}", mountpoint.join("a").display()))).wait();
         assert!(status.success());
         cgroup.remove();
-        // Who comes later writes to the same file.
+        // A later writer uses the same file.
         File::options().write(true).open(mountpoint.join("a")).unwrap().write_all_at(&bytes(1, 100_000), 0).unwrap();
         scratch.umount(&mountpoint);
         mount.wait().expect(0, &["everything is written back"]);
@@ -206,7 +206,7 @@ fn p04_the_data_of_a_removed_cgroup_arrives_and_delays_no_unmount() {
     }
 }
 
-/// The tenant of this name as `status --json` has it.
+/// The tenant with this name in `status --json`.
 fn status_of(scratch: &Scratch, mountpoint: &Path, name: &str) -> Option<serde_json::Value> {
     let output = scratch.run(["status", "--json", mountpoint.to_str().unwrap()]);
     output.expect(0, &[]);
@@ -218,7 +218,8 @@ fn status_of(scratch: &Scratch, mountpoint: &Path, name: &str) -> Option<serde_j
 fn status_has_the_figures_of_each_tenant_and_prints_any_name() {
     need_fuse();
     let Some(hierarchy) = unified().or_else(memory) else { return };
-    // It would clear the screen. A newline is the one letter that the kernel takes in no name of a cgroup.
+    // Without escaping it would clear the screen. A newline is the only byte that the kernel refuses in the name of a
+    // cgroup.
     let path = hierarchy.root.join(format!("slackwater-\"\u{1b}[2J '-{}", std::process::id()));
     let directory = hierarchy.directory(&path).unwrap();
     fs::create_dir(&directory).unwrap();
@@ -253,7 +254,7 @@ fn status_has_the_figures_of_each_tenant_and_prints_any_name() {
 }
 
 #[test]
-fn a_limit_may_name_the_directory_of_a_cgroup_or_one_to_come_and_none_that_cannot_be() {
+fn a_limit_may_name_a_cgroup_directory_or_a_future_cgroup_but_no_impossible_one() {
     need_fuse();
     for hierarchy in [unified(), memory()].into_iter().flatten() {
         let cgroup = Cgroup::top(&hierarchy);
@@ -278,7 +279,7 @@ fn a_limit_may_name_the_directory_of_a_cgroup_or_one_to_come_and_none_that_canno
 
 /// The sandbox is a pid namespace of its own.
 #[test]
-fn tenants_that_cannot_be_told_apart_and_limits_for_nobody_are_refused() {
+fn unidentifiable_tenants_and_invalid_limits_are_refused() {
     need_fuse();
     let script = r#"
         fails 2 $MOUNT --tenant-by cgroup
@@ -290,8 +291,14 @@ fn tenants_that_cannot_be_told_apart_and_limits_for_nobody_are_refused() {
         ./slackwater umount mount
         cat source/file
     "#;
-    let words =
-        ["pid namespace", "--pid=host", "--tenant-by uid or volume", "written volume", "written uid:1000", "works"];
+    let words = [
+        "pid namespace",
+        "--pid=host",
+        "--tenant-by uid or volume",
+        "written as volume",
+        "written as uid:1000",
+        "works",
+    ];
     Sandbox::new().run_as_root(script).expect(0, &words);
 }
 
@@ -319,9 +326,9 @@ fn tenants_and_limits_reach_a_mount_in_the_background_and_of_fstab() {
     Sandbox::new().run_as_root(script).expect(0, &words);
 }
 
-/// Nothing else would bring it to the source within an hour.
+/// Nothing else would write the data back within an hour.
 #[test]
-fn what_stays_out_of_the_cache_is_brought_to_the_source_at_once() {
+fn dontcache_writes_are_written_back_at_once() {
     need_fuse();
     let tenant = ["--tenant-by", "uid", "--tenant-dontcache", "uid:0=on"];
     for words in [&["--dontcache"][..], &["-o", "dontcache"], &tenant, &["-o", "tenant-dontcache=volume=on"]] {
@@ -336,7 +343,7 @@ fn what_stays_out_of_the_cache_is_brought_to_the_source_at_once() {
 }
 
 #[test]
-fn who_stays_out_of_the_cache_is_somebody_who_can_be() {
+fn dontcache_tenants_must_be_valid() {
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let line = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap()];

@@ -1,4 +1,4 @@
-//! `slackwater top` on real mounts: figures of tenants, rates while somebody writes, and a mount that does not answer.
+//! `slackwater top` on real mounts: figures of tenants, rates during writes, and a mount that does not answer.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn top(scratch: &Scratch) -> Value {
     document
 }
 
-/// The volume there, and its tenant nobody.
+/// The volume at `mountpoint`, and its tenant `nobody`.
 fn nobody_on<'a>(document: &'a Value, mountpoint: &Path) -> (&'a Value, &'a Value) {
     let volumes = document["volumes"].as_array().unwrap();
     let volume = volumes.iter().find(|volume| volume["mountpoint"] == mountpoint.to_str().unwrap()).unwrap();
@@ -40,7 +40,7 @@ fn write_as_nobody(file: &Path, mib: u32) {
     ]);
 }
 
-/// Around the kernel's cache.
+/// Bypasses the kernel's cache.
 fn read_as_nobody(file: &Path) {
     dd_as_nobody(&[format!("if={}", file.display()), "iflag=direct".into(), "of=/dev/null".into()]);
 }
@@ -85,7 +85,7 @@ fn top_has_the_figures_of_tenants_and_their_rates() {
                 scratch.run(["sync", mountpoint.to_str().unwrap()]).expect(0, &[]);
             }
         });
-        // However the test ends, the writer does.
+        // The writer ends however the test ends.
         let looked = std::panic::catch_unwind(|| {
             wait_until("its writes are seen", || {
                 let document = top(&scratch);

@@ -1,4 +1,4 @@
-//! A mount by somebody who is not root: through fusermount3, and without handles that lead to files.
+//! Mounts by users other than root: through fusermount3, and without handles that lead to files.
 
 use crate::needs;
 use crate::rig::need_fuse;
@@ -26,7 +26,7 @@ fn a_user_loses_nothing_when_the_mount_process_is_killed() {
 }
 
 #[test]
-fn a_user_unmounts_in_every_way_and_finds_all_in_the_source() {
+fn every_way_to_unmount_writes_a_users_data_back() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;
@@ -52,7 +52,7 @@ fn a_user_unmounts_in_every_way_and_finds_all_in_the_source() {
 }
 
 #[test]
-fn without_fusermount3_a_user_is_told_and_loses_nothing() {
+fn without_fusermount3_a_user_gets_advice_and_loses_nothing() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;
@@ -79,7 +79,7 @@ fn without_fusermount3_a_user_is_told_and_loses_nothing() {
 }
 
 #[test]
-fn what_a_user_may_not_mount_is_refused_with_the_reason_and_nothing_is_left() {
+fn a_forbidden_mount_is_refused_with_the_reason_and_leaves_nothing() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;
@@ -112,7 +112,7 @@ fn what_a_user_may_not_mount_is_refused_with_the_reason_and_nothing_is_left() {
 }
 
 #[test]
-fn mounts_of_one_user_are_not_anothers_to_unmount() {
+fn a_user_cannot_unmount_another_users_mount() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;
@@ -140,7 +140,7 @@ fn mounts_of_one_user_are_not_anothers_to_unmount() {
     sandbox.run_as_root(script).expect(0, &words);
 }
 #[test]
-fn a_user_is_told_who_is_in_the_way_and_may_insist() {
+fn a_busy_unmount_names_the_holders_and_force_works_for_a_user() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;
@@ -166,9 +166,9 @@ fn a_user_is_told_who_is_in_the_way_and_may_insist() {
     }
 }
 
-/// Where the connection cannot be cut, who uses the volume keeps it.
+/// Where the connection cannot be aborted, the processes that use the volume keep it.
 #[test]
-fn insisting_without_the_control_files_of_fuse_detaches_and_says_who_keeps_it() {
+fn force_without_fusectl_detaches_and_names_the_holders() {
     need_fuse();
     if needs::are_missing(&["fusermount3"]) {
         return;

@@ -1,4 +1,4 @@
-//! An ext4 in a file, whose power can be cut.
+//! An ext4 in a file whose power can be cut.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new(scratch: &Scratch) -> Self {
-        // In memory: what reaches the image counts, not how long it takes.
+        // In memory: only what reaches the image matters, not how long it takes.
         let (image, path) = (scratch.arena("disk"), scratch.dir("disk", 0o755));
         File::create(&image).unwrap().set_len(BYTES).unwrap();
         shell(&["mkfs.ext4", "-q", "-F", "-m", "0", text(&image)]).expect(0, &[]);
@@ -30,8 +30,8 @@ impl Disk {
         shell(&["mount", "-o", "loop,commit=1", text(&self.image), text(&self.path)]).expect(0, &[]);
     }
 
-    /// A power cut: what is in the image now is all that there is. A copy of it is mounted, so that nobody who holds
-    /// the dead one is in the way.
+    /// Cuts the power: only what is in the image now remains. A copy of it is mounted, so that processes that hold the
+    /// dead one are not in the way.
     pub(crate) fn cut_power(&self) {
         let root = File::open(&self.path).unwrap();
         sys::cut_off(&root).unwrap();

@@ -1,7 +1,7 @@
-//! The power is cut: the mount process is killed, its arena is gone, and the disk of the source holds what it holds.
+//! A power cut: the mount process is killed, its arena is gone, and the disk of the source keeps what it has.
 //!
-//! Programs make files durable in all ways there are, at a random moment everything ends, and what was acknowledged is
-//! looked for on the disk.
+//! Programs make files durable in every possible way. At a random moment everything ends, and the disk is checked for
+//! all acknowledged data.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -19,10 +19,10 @@ use std::time::Duration;
 use crate::disk::Disk;
 use crate::rig::{Scratch, need_fuse};
 
-/// How many cuts.
+/// Number of power cuts.
 const CUTS_VARIABLE: &str = "SLACKWATER_POWER_CUTS";
 const CUTS: u64 = 5;
-/// Up to this long they work, and not less than the second.
+/// The longest and the shortest time that the programs work.
 const LIFE_MS: u64 = 900;
 const LIFE_MS_MIN: u64 = 100;
 const WRITERS: u64 = 2;
@@ -64,5 +64,5 @@ fn p1_a_power_cut_loses_nothing_that_was_made_durable() {
         fs::remove_dir_all(&source).unwrap();
     }
     println!("{cuts} cuts, {acknowledged} times something was made durable");
-    assert!(acknowledged > cuts, "nobody got anything done");
+    assert!(acknowledged > cuts, "no operation completed");
 }

@@ -1,22 +1,22 @@
 //! What the files of one writer may hold after a power cut.
 //!
-//! Each file, and each slot of the file of slots, has a version that was made durable, and versions that were begun
-//! since. After the cut it holds the durable one or one of the later ones, whole; what was cut to nothing first may
-//! also hold the beginning of a later one, with zeroes in it.
+//! Each file, and each slot of the file of slots, has a version that was made durable, and versions begun since. After
+//! the cut it holds the durable version or one of the later ones, completely. A file that was truncated first may also
+//! hold the beginning of a later version, with zeroes in it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Bytes of a slot, and from slot to slot: some lie across pages.
+/// Bytes of a slot, and the distance between slots. Some slots span two pages.
 pub(crate) const SLOT_BYTES: usize = 100;
 pub(crate) const SLOT_STRIDE: usize = 5000;
 pub(crate) const SLOTS: usize = 60;
 /// The file of slots.
 pub(crate) const SLOT_FILE: &str = "slots";
 
-/// What a file holds in a version: a number, again and again. Version 0 is no file, or no bytes.
+/// The content of a file in one version: a number, repeated. Version 0 is no file, or no bytes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Version {
     pub(crate) number: u64,
@@ -36,7 +36,7 @@ impl Version {
 struct State {
     durable: Version,
     begun: Vec<Version>,
-    /// One that was begun cut it to nothing first.
+    /// One of the begun versions truncated it first.
     is_cut: bool,
 }
 
@@ -55,18 +55,18 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A file is about to be given `version`.
+    /// A file is about to receive `version`.
     pub(crate) fn begin(&mut self, name: &str, version: Version) {
         self.files.entry(name.to_owned()).or_default().begun.push(version);
     }
 
-    /// A file is about to be cut to nothing, and then given `version`.
+    /// A file is about to be truncated to zero and then to receive `version`.
     pub(crate) fn begin_anew(&mut self, name: &str, version: Version) {
         self.begin(name, version);
         self.files.get_mut(name).unwrap().is_cut = true;
     }
 
-    /// What a file was given last is durable.
+    /// The last version of a file is durable.
     pub(crate) fn durable(&mut self, name: &str) {
         let state = self.files.get_mut(name).unwrap();
         if let Some(last) = state.begun.last().copied() {
@@ -98,7 +98,7 @@ impl Model {
             if !state.allows(found.as_deref()) {
                 let found = found
                     .map(|found| (found.len(), String::from_utf8_lossy(&found[..found.len().min(20)]).into_owned()));
-                wrong.push(format!("{name}: {found:?} is none of {state:?}"));
+                wrong.push(format!("{name}: {found:?} is not allowed by {state:?}"));
             }
         }
         if !self.slots.is_empty() {
@@ -122,17 +122,17 @@ impl State {
             return self.durable == Version::NONE || self.begun.contains(&Version::NONE);
         };
         let is = |version: Version| version != Version::NONE && found == version.bytes();
-        // ext4 gives a file its size when it sends the bytes: those that did not arrive are zeroes.
+        // ext4 sets the size of a file when it submits the bytes; bytes that did not arrive are zeroes.
         let is_part = |version: &Version| {
             let bytes = version.bytes();
             found.len() <= bytes.len() && found.iter().zip(&bytes).all(|(found, byte)| found == byte || *found == 0)
         };
-        // A new file, and one that was cut, may be short of what it was given.
+        // A new or truncated file may be shorter than its version.
         let may_be_short = self.is_cut || self.durable == Version::NONE;
         is(self.durable) || self.begun.iter().any(|version| is(*version) || may_be_short && is_part(version))
     }
 
-    /// A slot across two pages may be of two versions.
+    /// A slot across two pages may hold two versions.
     fn allows_slot(&self, found: &[u8]) -> bool {
         let versions: Vec<_> = self.begun.iter().chain([&self.durable]).map(|version| version.bytes()).collect();
         found

@@ -1,4 +1,4 @@
-//! A program that makes things durable in every way there is, and notes what was acknowledged.
+//! A program that makes data durable in every possible way, and records what was acknowledged.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Write};
@@ -11,7 +11,7 @@ use rustix::io::{ReadWriteFlags, pwritev2};
 use crate::model::{Model, SLOT_BYTES, SLOT_FILE, SLOT_STRIDE, SLOTS, Version};
 use crate::sys;
 
-/// Works until something fails. `seed` decides what it does.
+/// Works until an operation fails. `seed` decides what it does.
 pub(crate) fn work(directory: &Path, seed: u64) -> Model {
     let mut writer =
         Writer { directory: directory.to_path_buf(), model: Model::default(), random: seed | 1, number: 0 };
@@ -55,7 +55,7 @@ impl Writer {
         }
     }
 
-    /// One file of few, and the options that make it where it is not.
+    /// One of a few file names of this kind, with its path.
     fn pick(&mut self, kind: &str) -> (String, PathBuf) {
         let name = format!("{kind}{}", self.below(6));
         let path = self.directory.join(&name);
@@ -89,7 +89,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A new file opened with `O_SYNC` or `O_DSYNC`, or written with `RWF_DSYNC`, in parts; some have their room first.
+    /// Creates a file with `O_SYNC` or `O_DSYNC`, or writes it with `RWF_DSYNC`, in parts. Some are preallocated.
     fn new_file_by_open_flag(&mut self) -> io::Result<()> {
         let version = self.version();
         let name = format!("flag{}", version.number);
@@ -116,7 +116,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A file replaced by a rename, without a sync: the old one or the new one.
+    /// A file replaced by a rename without a sync: the old one or the new one remains.
     fn replaced(&mut self) -> io::Result<()> {
         let (name, path) = self.pick("replaced");
         let version = self.version();
@@ -126,8 +126,8 @@ impl Writer {
         fs::rename(&under, path)
     }
 
-    /// A file cut by `O_TRUNC`, written and closed. What makes another file durable makes the cut durable, so from then
-    /// on its new bytes are there.
+    /// Truncates a file with `O_TRUNC`, writes it and closes it. What makes another file durable makes the truncation
+    /// durable too, so the new bytes are then there.
     fn written_anew(&mut self) -> io::Result<()> {
         let (name, path) = self.pick("anew");
         let version = self.version();
@@ -161,7 +161,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes within a file: over others, into holes and beyond the end.
+    /// Bytes within a file: over others, into holes, and beyond the end.
     fn slot(&mut self) -> io::Result<()> {
         let slot = self.below(SLOTS as u64) as usize;
         self.number += 1;

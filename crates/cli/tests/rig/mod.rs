@@ -1,4 +1,4 @@
-//! Directories, mounts and processes that are gone when the test is.
+//! Test fixtures: scratch directories, mounts and processes, all cleaned up at the end of a test.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::ffi::OsStr;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing takes as long, however loaded the machine is.
+/// Limit for every wait. Nothing takes that long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The status of a command that found something in use.
+/// Exit status of a command that found something in use.
 const BUSY: i32 = 3;
 
-/// Fails a test where nothing can be mounted: passing there would say what nobody has looked at.
+/// Fails a test where nothing can be mounted. Passing there would claim something that was not tested.
 #[track_caller]
 pub(crate) fn need_fuse() {
     assert!(rustix::process::geteuid().is_root(), "real mounts are tested as root");
@@ -29,14 +29,15 @@ pub(crate) fn need_fuse() {
     assert!(device.is_ok(), "real mounts are tested with /dev/fuse: {device:?}");
 }
 
-/// A directory in /tmp with whatever a mount needs, and everything in it, mounts included, until it is dropped.
+/// A directory in /tmp for the files of a test. Dropping it removes it with everything in it, mounts included.
 pub(crate) struct Scratch {
     pub(crate) path: PathBuf,
 }
 
 impl Scratch {
-    /// The command where the user nobody can execute it, unlike in a checkout below a private directory. Copied by another
-    /// process, since a child that another test is starting would have our descriptor, and the file be busy.
+    /// Copies the command to a place where the user nobody can execute it; a checkout may be below a private directory.
+    /// Another process makes the copy: a child that another test starts at this moment would inherit a descriptor for
+    /// writing, and the file would be busy.
     pub(crate) fn command_for_all(&self) -> PathBuf {
         let binary = self.path.join("slackwater");
         let copied =
@@ -50,14 +51,14 @@ impl Scratch {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("slackwater-cli-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        // Others walk through it in tests of permissions.
+        // Other users need to enter it in tests of permissions.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let scratch = Self { path };
         scratch.dir("run", 0o700);
         scratch
     }
 
-    /// A new directory.
+    /// Creates a directory.
     pub(crate) fn dir(&self, name: &str, mode: u32) -> PathBuf {
         let path = self.path.join(name);
         fs::create_dir(&path).unwrap();
@@ -65,18 +66,18 @@ impl Scratch {
         path
     }
 
-    /// A source and a mount point.
+    /// Creates a source directory and a mount point.
     pub(crate) fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
         (self.dir(&format!("{name}-source"), 0o755), self.dir(&format!("{name}-mount"), 0o755))
     }
 
-    /// The name of an arena in memory; removed with this.
+    /// The path of an arena in memory. The file is removed with the scratch directory.
     pub(crate) fn arena(&self, name: &str) -> PathBuf {
         let own = self.path.file_name().unwrap().to_string_lossy().into_owned();
         Path::new("/dev/shm").join(format!("{own}-{name}.arena"))
     }
 
-    /// The command, with its registry in here.
+    /// The command, with its registry in the scratch directory.
     pub(crate) fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
         command.args(arguments).env("SLACKWATER_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
@@ -88,7 +89,7 @@ impl Scratch {
         run(self.command(arguments))
     }
 
-    /// Mounts with `more` arguments, in the foreground.
+    /// Mounts in the foreground, with `more` arguments.
     pub(crate) fn mount(&self, source: &Path, mountpoint: &Path, more: &[&str]) -> Mount {
         let name = mountpoint.file_name().unwrap().to_string_lossy().into_owned();
         let arena = self.arena(&name);
@@ -101,14 +102,14 @@ impl Scratch {
         Mount::start(self.command(arguments), mountpoint)
     }
 
-    /// Unmounts and expects success. A child that another test is about to start has our descriptors for a moment: that is
-    /// waited for.
+    /// Unmounts and expects success. Retries while the volume is busy: for a moment, a child that another test starts
+    /// has copies of our descriptors.
     #[track_caller]
     pub(crate) fn umount(&self, mountpoint: &Path) {
         self.umount_with(mountpoint, &[]);
     }
 
-    /// The same, with `more` arguments.
+    /// As [`umount`](Self::umount), with `more` arguments.
     #[track_caller]
     pub(crate) fn umount_with(&self, mountpoint: &Path, more: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
@@ -144,7 +145,7 @@ impl Drop for Scratch {
     }
 }
 
-/// How a command ended, and all it said.
+/// Exit status and output of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) code: Option<i32>,
@@ -152,7 +153,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Asserts status and words.
+    /// Asserts the status, and that the output contains `words`.
     #[track_caller]
     pub(crate) fn expect(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{}", self.text);
@@ -162,7 +163,7 @@ impl Output {
     }
 }
 
-/// Runs a command to its end; one that hangs is killed.
+/// Runs a command and waits for its end; kills it if it hangs.
 #[track_caller]
 pub(crate) fn run(mut command: Command) -> Output {
     let mut child = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
@@ -189,7 +190,7 @@ fn follow(from: impl Read + Send + 'static, said: Arc<Mutex<String>>) -> thread:
     })
 }
 
-/// A child that does not outlive the test.
+/// A child process that is killed at the end of the test.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -202,7 +203,7 @@ impl Process {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
@@ -218,7 +219,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that is stopped takes this too. One that waits for a source that another process is to free does not end here.
+        // A stopped process is killed too. A process that waits for a source which another process has to free does not
+        // end here.
         let _ = self.0.kill();
         let deadline = Instant::now() + PATIENCE / 12;
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -227,15 +229,15 @@ impl Drop for Process {
     }
 }
 
-/// A mount in the foreground, which has announced itself.
+/// A mount in the foreground that has printed its announcement.
 pub(crate) struct Mount {
     pub(crate) process: Process,
     pub(crate) mountpoint: PathBuf,
-    /// What it announced.
+    /// The lines that it printed on standard output when it was mounted.
     pub(crate) announcement: String,
     stdout: Option<thread::JoinHandle<String>>,
     stderr: Option<thread::JoinHandle<()>>,
-    /// What it has said on standard error so far.
+    /// What it has printed on standard error so far.
     said: Arc<Mutex<String>>,
 }
 
@@ -258,13 +260,13 @@ impl Mount {
         Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr), said }
     }
 
-    /// As a crash would.
+    /// Kills the process, as a crash would.
     pub(crate) fn kill(&mut self) {
         self.process.0.kill().unwrap();
         self.process.wait();
     }
 
-    /// Waits for the process to end by itself; how, and what it said after the announcement.
+    /// Waits for the process to end without being killed. Returns its status, and its output after the announcement.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> Output {
         let code = self.process.wait().code();
@@ -274,7 +276,7 @@ impl Mount {
         Output { code, text }
     }
 
-    /// How often it has said `words` on standard error so far.
+    /// How often `words` have appeared on standard error so far.
     pub(crate) fn said(&self, words: &str) -> usize {
         self.said.lock().unwrap().matches(words).count()
     }
@@ -287,7 +289,7 @@ impl Drop for Mount {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

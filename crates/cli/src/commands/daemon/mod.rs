@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     if let Some(metrics) = &metrics {
         outln!("Metrics: http://{}/metrics", metrics.address());
     }
-    outln!("Stop it with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
+    outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
 
     let end = main_loop.keep(&volumes);
     volumes.shared.events.end();

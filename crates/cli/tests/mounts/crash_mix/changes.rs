@@ -1,4 +1,4 @@
-//! Files that somebody changes in the source between the death of a mount and the next one: both versions are kept.
+//! Files that are changed in the source between the death of a mount and the next one: both versions are kept.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,8 +14,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl World {
-    /// Changes one or two files, or none, in the source of what may be a dead mount. Another mount may die there as well before
-    /// and after.
+    /// Changes up to two files in the source of a mount that may be dead. Another mount may also die there before and
+    /// after.
     pub(super) fn change_behind(&mut self) {
         for _ in 0..self.random.below(3) {
             let nth = self.random.below(self.files.len() as u64) as usize;
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// What is there afterwards.
+    /// The content of the file after the change.
     fn change(&mut self, path: &Path) -> Option<Vec<u8>> {
         let theirs = bytes(self.random.below(u64::MAX), self.random.below(100_000) as usize);
         let how = self.random.below(6);
@@ -49,7 +49,7 @@ impl World {
                 fs::write(&new, &theirs).unwrap();
                 fs::rename(&new, path).unwrap();
             }
-            // Its inode number is likely to be the old one's.
+            // Its inode number is likely to be that of the old file.
             1 => {
                 fs::remove_file(path).unwrap();
                 fs::write(path, &theirs).unwrap();
@@ -63,7 +63,7 @@ impl World {
             }
         }
         if how >= 3 {
-            // A change within seconds of the last write-back may go unnoticed, and a restored backup has its old time.
+            // A change within seconds of the last write-back may go unnoticed; a restored backup has its old time.
             let now = SystemTime::now();
             let modified = if self.chance(2) { now + HOUR } else { now - YEAR };
             File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
@@ -71,8 +71,8 @@ impl World {
         find(path).map(|(bytes, _)| bytes)
     }
 
-    /// After a mount: whatever was acknowledged of changed files must be somewhere. They are made anew then, and what the
-    /// others hold is what they must hold from now on.
+    /// After a mount, checks that everything acknowledged of changed files is somewhere. Then creates these files anew;
+    /// the contents of the others become the expected ones.
     pub(super) fn settle_changes(&mut self, shown: &dyn Fn(&str) -> Option<PathBuf>) {
         let kept = self.kept_beside();
         for (name, state) in &mut self.files {
@@ -102,7 +102,7 @@ impl World {
         self.seen.extend(kept);
     }
 
-    /// What was kept beside changed files since the last look.
+    /// Rescue files that were created since the last check.
     fn kept_beside(&self) -> Vec<PathBuf> {
         let entries = DIRS.iter().flat_map(|dir| fs::read_dir(self.source.join(dir)).unwrap());
         let paths = entries.map(|entry| entry.unwrap().path());

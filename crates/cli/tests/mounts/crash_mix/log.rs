@@ -1,13 +1,13 @@
-//! What a worker reports: each operation before it begins, and that it has returned. One JSON object per line.
+//! The report of a worker: each operation before it begins, and its return. One JSON object per line.
 
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// See the [module documentation](self). A path is relative to the outermost source.
+/// See the [module documentation](self). Paths are relative to the outermost source.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Event {
-    /// A slot of a file is about to get the bytes of `number`.
+    /// A slot of a file is about to be overwritten with the bytes of `number`.
     Slot {
         file: String,
         slot: u64,
@@ -16,18 +16,18 @@ pub(crate) enum Event {
     },
     /// The last slot was stored through a mapping at this time, in milliseconds, and nothing has acknowledged it yet.
     Stored(u64),
-    /// All stores to this file are about to be made durable, or its mapping to end.
+    /// All stores to this file are about to be made durable, or its mapping is about to end.
     Sync {
         file: String,
         call: String,
     },
-    /// A file is about to get a mode.
+    /// The mode of a file is about to change.
     Mode {
         file: String,
         mode: u32,
         number: u64,
     },
-    /// Another user is about to cut a file to the size that it has, which clears set-user-id.
+    /// Another user is about to truncate a file to its current size, which clears set-user-ID.
     Cut {
         file: String,
     },
@@ -37,7 +37,7 @@ pub(crate) enum Event {
         number: u64,
         by_store: bool,
     },
-    /// A file is about to be emptied and written anew.
+    /// A file is about to be truncated to zero and rewritten.
     Anew {
         file: String,
         number: u64,
@@ -55,7 +55,7 @@ impl Event {
         io::stderr().write_all(line.as_bytes()).unwrap();
     }
 
-    /// The events of a report, up to the line within which its worker was killed.
+    /// The events of a report, up to the line in which its worker was killed.
     pub(crate) fn all(report: &str) -> Vec<Self> {
         let whole = report.rfind('\n').map_or("", |end| &report[..end]);
         whole

@@ -1,9 +1,9 @@
-//! A mount process killed at any moment, among everything that may be under way: writes and stores through mappings, modes
-//! with set-user-id that another user's writes clear, files that are replaced, emptied and removed, files that somebody changes
-//! in the source before the next mount, and a next mount of a directory above or below, which may die as well before it is
-//! there.
+//! A mount process is killed at any moment, with every kind of operation in progress: writes and stores through
+//! mappings, modes with set-user-ID that another user's writes clear, and files that are replaced, truncated and
+//! removed. Before the next mount, files are changed in the source. The next mount may be of a directory above or
+//! below, and may also die before it is ready.
 //!
-//! `SLACKWATER_CRASH_MIX_SEED` repeats the choices of a run that failed, though not its moments.
+//! `SLACKWATER_CRASH_MIX_SEED` repeats the choices of a failed run, but not its timing.
 
 mod changes;
 mod log;
@@ -26,23 +26,23 @@ use self::worker::Orders;
 use crate::rig::{Process, Scratch, need_fuse};
 use crate::runs;
 
-/// How many kills, as for `kills`.
+/// Number of kills, as in `kills`.
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_KILLS";
 const RUNS: u64 = 8;
 const SEED_VARIABLE: &str = "SLACKWATER_CRASH_MIX_SEED";
-/// Up to this long they work; now and then so long that stores become old.
+/// The longest time that workers run, except for an occasional long run, in which stores reach their age limit.
 const LIFE_US: u64 = 300_000;
 const LONG_LIFE_US: u64 = 3_500_000;
 /// A killed process that takes longer is stuck.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const QUIET_AFTER_MS: u64 = 400;
-/// A mount that dies before it is there has so long.
+/// The longest time before a mount is killed while it starts.
 const START_US: u64 = 60_000;
 const WORKERS: u64 = 2;
-/// Each lies in the one before. Every one of them is mounted, at a mount point of its own.
+/// Each directory is inside the one before. Each is mounted at its own mount point.
 const DIRS: [&str; 3] = ["", "inner", "inner/deep"];
 const OPTIONS: [&str; 4] = ["--dirty-expire", "100ms", "--cache", "32MiB"];
-/// Mode of a file that anybody may write to.
+/// Mode of a file that every user may write to.
 const FOR_ALL: u32 = 0o757;
 
 fn slot_file(dir: &str) -> String {
@@ -76,17 +76,17 @@ struct World {
     scratch: Scratch,
     /// The outermost source.
     source: PathBuf,
-    /// A bind mount of the one in it.
+    /// A bind mount of the directory inside it.
     alias: PathBuf,
     random: Random,
     files: Files,
     next_numbers: [u64; WORKERS as usize],
-    /// Names of what was kept beside changed files, as far as it was looked at.
+    /// Names of the rescue files that were already checked.
     seen: Vec<PathBuf>,
     figures: Figures,
 }
 
-/// What a run met with.
+/// Counts of what happened in a run.
 #[derive(Debug, Default)]
 struct Figures {
     kills: u64,
@@ -95,7 +95,7 @@ struct Figures {
     operations: usize,
     changed: u64,
     kept_beside: u64,
-    /// Killed processes that could not end by themselves.
+    /// Killed processes that could not end without help.
     helped: u64,
 }
 
@@ -132,7 +132,7 @@ impl World {
         self.random.below(of) == 0
     }
 
-    /// Where a directory is mounted, and from which path this time.
+    /// The mount point of a directory, and the path of its source this time.
     fn place(&mut self, nth: usize) -> (PathBuf, PathBuf) {
         let source = match nth == 1 && self.chance(3) {
             true => self.alias.clone(),
@@ -141,7 +141,7 @@ impl World {
         (source, self.scratch.path.join(format!("mount-{nth}")))
     }
 
-    /// A mount that dies before it has said that it is there, or just then.
+    /// Starts a mount and kills it before, or just when, it is ready.
     fn start_and_kill(&mut self) {
         let nth = self.random.below(DIRS.len() as u64) as usize;
         let (source, mountpoint) = self.place(nth);
@@ -154,7 +154,7 @@ impl World {
         self.figures.kills_at_start += 1;
     }
 
-    /// One life: a mount, what it finds, work, and its end.
+    /// One life: a mount, its initial check, work, and its end.
     fn live(&mut self) {
         if self.chance(5) {
             self.start_and_kill();
@@ -225,7 +225,8 @@ impl World {
         self.change_behind();
     }
 
-    /// Kills a mount process. One that waits for itself in the kernel at that moment cannot end: whoever looks next, helps it.
+    /// Kills a mount process. If it waits for its own answer in the kernel at that moment, it cannot end until another
+    /// command ends it.
     fn kill(&mut self, process: &mut Process) {
         process.0.kill().unwrap();
         let deadline = Instant::now() + ENDS_WITHIN;
@@ -239,7 +240,7 @@ impl World {
         }
     }
 
-    /// Compares all files with the model, and takes over what was found.
+    /// Compares all files with the model, which then takes over what was found.
     fn check(&self, path_of: &dyn Fn(&str) -> PathBuf) -> Vec<(String, Option<Found>)> {
         let look = |(name, state): (&String, &State)| {
             let (path, figures) = (path_of(name), &self.figures);
@@ -250,7 +251,7 @@ impl World {
         self.files.iter().map(look).collect()
     }
 
-    /// Looks for set-user-id with bytes of another user's in the source of a dead mount.
+    /// Checks that no file in the source of a dead mount has set-user-ID together with bytes of another user.
     fn check_set_ids(&self) {
         for (name, state) in &self.files {
             if let Some(found) = find(&self.source.join(name)) {
@@ -260,7 +261,7 @@ impl World {
     }
 }
 
-/// A file, if it is there.
+/// The content and mode of a file, if it exists.
 fn find(path: &Path) -> Option<Found> {
     match fs::read(path) {
         Ok(bytes) => Some((bytes, fs::metadata(path).unwrap().mode() & 0o7777)),
@@ -269,7 +270,7 @@ fn find(path: &Path) -> Option<Found> {
     }
 }
 
-/// Makes a file as it is at the beginning, durably, whatever is there.
+/// Creates a file durably in its initial state, whatever was there.
 fn make_anew(path: &Path) {
     let temporary = path.with_extension("anew");
     let is_saved = path.file_name().unwrap().to_str().unwrap().starts_with("saved");
@@ -279,19 +280,19 @@ fn make_anew(path: &Path) {
     fs::rename(temporary, path).unwrap();
 }
 
-/// Prints how to repeat a run that fails.
+/// Prints how to repeat a failed run.
 struct Seed(u64);
 
 impl Drop for Seed {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("to repeat its choices: {SEED_VARIABLE}={}", self.0);
+            eprintln!("to repeat the choices: {SEED_VARIABLE}={}", self.0);
         }
     }
 }
 
 #[test]
-fn a_killed_mount_loses_nothing_whatever_was_under_way_and_whatever_comes_next() {
+fn a_killed_mount_loses_nothing_whatever_was_in_progress() {
     need_fuse();
     let by_chance = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = Seed(runs(SEED_VARIABLE, by_chance));
@@ -301,5 +302,5 @@ fn a_killed_mount_loses_nothing_whatever_was_under_way_and_whatever_comes_next()
         world.live();
     }
     println!("seed {}: {:?}", seed.0, world.figures);
-    assert!(world.figures.operations > 0, "nobody got anything done");
+    assert!(world.figures.operations > 0, "no operation completed");
 }

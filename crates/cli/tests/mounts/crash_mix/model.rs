@@ -1,22 +1,23 @@
-//! What files may hold after a death: for each place the bytes that were acknowledged last, or any that were begun since.
+//! What files may hold after a crash: at each place the bytes that were acknowledged last, or any of those begun since.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::log::Event;
 
-/// A file of slots has so many, which lie so far apart; some lie across pages.
+/// Number of slots of a file, and their distance. Some slots span two pages.
 pub(crate) const SLOTS: u64 = 60;
 const STRIDE: usize = 1000;
 const SLOT_BYTES: usize = 96;
 pub(crate) const FILE_BYTES: usize = SLOTS as usize * STRIDE;
-/// A number, as it stands in a file. No chunk lies across pages.
+/// Size of a number in a file. No chunk spans two pages.
 const CHUNK: usize = 8;
 const PAGE: usize = 4096;
 
-/// Set-user-id and set-group-id.
+/// Set-user-ID and set-group-ID.
 pub(crate) const SET_ID: u32 = 0o6000;
 
-/// A store is acknowledged at this age. It is fetched at half of `--dirty-expire` (100 ms); the rest is for a loaded machine.
+/// Age at which a store counts as acknowledged. The mount fetches it at half of `--dirty-expire` (100 ms); the rest is
+/// slack for a loaded machine.
 const FETCHED_MS: u64 = 2500;
 
 fn chunk(number: u64) -> Vec<u8> {
@@ -28,31 +29,31 @@ pub(crate) fn slot_bytes(number: u64) -> Vec<u8> {
     chunk(number).repeat(SLOT_BYTES / CHUNK)
 }
 
-/// Where a slot lies.
+/// Offset of a slot.
 pub(crate) fn slot_at(slot: u64) -> usize {
     slot as usize * STRIDE
 }
 
-/// A file of slots that all have the bytes of `number`.
+/// A file of slots that all hold the bytes of `number`.
 pub(crate) fn slotted_bytes(number: u64) -> Vec<u8> {
     let mut bytes = vec![0; FILE_BYTES];
     (0..SLOTS).map(slot_at).for_each(|at| bytes[at..at + SLOT_BYTES].copy_from_slice(&slot_bytes(number)));
     bytes
 }
 
-/// The whole of a file that is saved at once.
+/// The content of a file that is saved as a whole.
 pub(crate) fn saved_bytes(number: u64) -> Vec<u8> {
     chunk(number).repeat(1 + (number.wrapping_mul(0x9e37_79b9) % 12_000) as usize)
 }
 
-/// A file as it was found: its bytes and its mode.
+/// A file as found: its bytes and its mode.
 pub(crate) type Found = (Vec<u8>, u32);
 
 /// What a file may hold.
 pub(crate) enum State {
     Slotted(Slotted),
     Saved(Saved),
-    /// Changed behind a dead mount.
+    /// Changed in the source of a dead mount.
     Foreign(Foreign),
 }
 
@@ -61,41 +62,41 @@ pub(crate) struct Slotted {
     slots: Vec<Slot>,
     mode: u32,
     begun_modes: Vec<u32>,
-    /// What the user who is not root has written.
+    /// Numbers that the unprivileged user has written.
     nobodys: HashSet<u64>,
-    /// When set-user-id or set-group-id was given last, by its number.
+    /// The number of the last operation that set set-user-ID or set-group-ID.
     granted: u64,
 }
 
 struct Slot {
     bytes: Vec<u8>,
-    /// What acknowledged them.
+    /// The event that acknowledged them.
     by: Option<Event>,
     begun: Vec<Begun>,
 }
 
 struct Begun {
     number: u64,
-    /// Stored through a mapping, and not acknowledged.
+    /// The time of a store through a mapping that is not acknowledged.
     stored_ms: Option<u64>,
 }
 
-/// A file that is replaced as a whole. `None`: it is not there.
+/// A file that is replaced as a whole. `None`: it does not exist.
 pub(crate) struct Saved {
     bytes: Option<Vec<u8>>,
-    /// How it came to them.
+    /// The event that gave the file these bytes.
     last: Option<Event>,
     begun: Option<Event>,
 }
 
-/// A file that somebody else changed.
+/// A file that was changed in the source.
 pub(crate) struct Foreign {
-    /// What the change left.
+    /// Content after the change.
     pub(crate) theirs: Option<Vec<u8>>,
-    /// What was in the source before the change, and the number of its inode.
+    /// Content before the change, and its inode number.
     pub(crate) before: Vec<u8>,
     pub(crate) ino: u64,
-    /// What was acknowledged: each byte is in `before`, or was kept in a file beside it.
+    /// What was acknowledged: each byte is in `before`, or was kept in a rescue file.
     pub(crate) was: Box<State>,
 }
 
@@ -109,7 +110,7 @@ impl State {
         Self::Saved(Saved { bytes: Some(saved_bytes(number)), last: None, begun: None })
     }
 
-    /// What is wrong with a file that was found so.
+    /// What is wrong with a file in this state.
     pub(crate) fn check(&self, found: Option<&Found>) -> Result<(), String> {
         let bytes = found.map(|(bytes, _)| bytes.as_slice());
         match self {
@@ -126,7 +127,7 @@ impl State {
         }
     }
 
-    /// What was found is what there is, and stays.
+    /// Takes the found state as the only possible one.
     pub(crate) fn settle(&mut self, found: Option<Found>) {
         match (self, found) {
             (Self::Slotted(slotted), Some((bytes, mode))) => {
@@ -145,7 +146,7 @@ impl State {
 }
 
 impl Slotted {
-    /// `beside`: where what is not in `bytes` may be.
+    /// `beside` may hold what is not in `bytes`.
     fn check_bytes(&self, bytes: &[u8], beside: Option<&[u8]>) -> Result<(), String> {
         if beside.is_none() && bytes.len() != FILE_BYTES {
             return Err(format!("it has {} bytes", bytes.len()));
@@ -179,8 +180,8 @@ impl Slotted {
         self.check_set_id(bytes, mode)
     }
 
-    /// Bytes of another user's, written after set-user-id was given, never come with it. This holds at every moment, in the
-    /// source of a dead mount too.
+    /// Bytes that another user wrote after set-user-ID was set never come together with it. This holds at every moment,
+    /// also in the source of a dead mount.
     fn check_set_id(&self, bytes: &[u8], mode: u32) -> Result<(), String> {
         let numbers =
             (0..SLOTS).flat_map(|slot| bytes.get(slot_at(slot)..slot_at(slot) + SLOT_BYTES)).flat_map(|slot| {
@@ -221,7 +222,7 @@ impl Saved {
 }
 
 impl Foreign {
-    /// What is missing of what was acknowledged, where `beside` was kept.
+    /// What is missing of the acknowledged data, if `beside` was kept.
     pub(crate) fn check_kept(&self, beside: Option<&[u8]>) -> Result<(), String> {
         match &*self.was {
             State::Slotted(slotted) => slotted.check_bytes(&self.before, Some(beside.unwrap_or_default())),
@@ -237,7 +238,7 @@ impl Foreign {
     }
 }
 
-/// The pages of `over` that are no holes, over those of `under`.
+/// The pages of `over` that are not holes, on top of those of `under`.
 fn laid_over(under: &[u8], over: &[u8]) -> Vec<u8> {
     let mut both = over.to_vec();
     for (nth, page) in both.chunks_mut(PAGE).enumerate() {
@@ -255,7 +256,7 @@ fn about(bytes: Option<&[u8]>) -> String {
     match bytes {
         None => "no file".to_owned(),
         Some(bytes) => {
-            // The beginnings of its runs.
+            // The first chunks of its runs.
             let mut runs: Vec<_> = bytes.chunks(CHUNK).enumerate().collect();
             runs.dedup_by_key(|(_, chunk)| *chunk);
             let text = |(nth, chunk): &(usize, &[u8])| format!("{}: {:?}", nth * CHUNK, String::from_utf8_lossy(chunk));
@@ -265,10 +266,11 @@ fn about(bytes: Option<&[u8]>) -> String {
     }
 }
 
-/// All files, by their paths from the outermost source.
+/// All files, by path relative to the outermost source.
 pub(crate) type Files = BTreeMap<String, State>;
 
-/// Brings what a worker has reported into the model. Its mount was killed at `killed_ms`, if it was. Returns the last number.
+/// Replays the report of a worker in the model. `killed_ms` is the time at which its mount was killed, if it was.
+/// Returns the last number.
 pub(crate) fn replay(files: &mut Files, worker: u64, events: &[Event], killed_ms: Option<u64>) -> u64 {
     let (mut numbers, mut last) = (0, None);
     for event in events {
@@ -301,18 +303,18 @@ pub(crate) fn replay(files: &mut Files, worker: u64, events: &[Event], killed_ms
 fn slotted<'a>(files: &'a mut Files, name: &str) -> &'a mut Slotted {
     match files.get_mut(name) {
         Some(State::Slotted(slotted)) => slotted,
-        _ => panic!("{name} is no file of slots"),
+        _ => panic!("{name} is not a file of slots"),
     }
 }
 
 fn saved<'a>(files: &'a mut Files, name: &str) -> &'a mut Saved {
     match files.get_mut(name) {
         Some(State::Saved(saved)) => saved,
-        _ => panic!("{name} is no saved file"),
+        _ => panic!("{name} is not a saved file"),
     }
 }
 
-/// The number that the operation has.
+/// The number of the operation.
 fn begin(files: &mut Files, event: &Event) -> Option<u64> {
     match event {
         Event::Slot { file, slot, number, by_nobody } => {
@@ -375,7 +377,7 @@ fn acknowledge(files: &mut Files, worker: u64, event: Event) {
     }
 }
 
-/// Whether a file that a dead mount has left in the source can be executed with rights that its bytes do not have.
+/// Checks that a file in the source of a dead mount cannot be executed with rights that its bytes do not have.
 pub(crate) fn check_set_id(state: &State, found: &Found) -> Result<(), String> {
     match state {
         State::Slotted(slotted) => slotted.check_set_id(&found.0, found.1),

@@ -1,6 +1,7 @@
-//! A program that changes files in every way there is, and reports each change before and after.
+//! A program that changes files in every possible way, and reports each change before and after.
 //!
-//! A process of its own: a store into a mapping of a dead mount is a signal, and another user's write needs another user.
+//! It is a separate process: a store into a mapping of a dead mount raises a signal, and another user's write needs
+//! another user.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ use super::{Random, mode_file, saved_file, slot_file};
 use crate::rig::Process;
 use crate::sys::Mapped;
 
-/// What a worker is to do, as JSON.
+/// The orders of a worker, as JSON.
 const VARIABLE: &str = "SLACKWATER_CRASH_MIX_WORKER";
 const NOBODY: u32 = 65534;
 const MODES: [u32; 6] = [0o4757, 0o6777, 0o2777, 0o6767, 0o757, 0o777];
@@ -27,16 +28,16 @@ const MODES: [u32; 6] = [0o4757, 0o6777, 0o2777, 0o6767, 0o757, 0o777];
 /// See the [module documentation](self).
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
-    /// The mount, and what it shows of the outermost source.
+    /// The mount point, and the part of the outermost source that it shows.
     pub(crate) mountpoint: PathBuf,
     pub(crate) shown: String,
-    /// Directories from the outermost source on.
+    /// Directories, relative to the outermost source.
     pub(crate) dirs: Vec<String>,
     /// 0 or 1.
     pub(crate) worker: u64,
     pub(crate) next_number: u64,
     pub(crate) seed: u64,
-    /// From then on nothing makes a store durable but its age.
+    /// After this time, only its age makes a store durable.
     pub(crate) quiet_after_ms: Option<u64>,
 }
 
@@ -50,7 +51,7 @@ impl Orders {
     }
 }
 
-/// Not a test of its own: the worker.
+/// Not a test: the worker process.
 #[test]
 fn worker() {
     let Ok(orders) = std::env::var(VARIABLE) else { return };
@@ -70,7 +71,7 @@ struct Worker {
     random: Random,
     number: u64,
     start: Instant,
-    /// A file of slots that stays open, and its mapping.
+    /// Per directory: a file of slots that stays open, and its mapping.
     maps: Vec<Option<(File, Option<Mapped>)>>,
 }
 
@@ -106,7 +107,7 @@ impl Worker {
         self.orders.quiet_after_ms.is_some_and(|ms| self.start.elapsed() > Duration::from_millis(ms))
     }
 
-    /// A write into the file that both workers and their mappings use, or into one of this worker's with a mode.
+    /// Writes into the file that both workers and their mappings use, or into this worker's file with a mode.
     fn write_slot(&mut self, dir: usize) -> io::Result<()> {
         let dir = &self.orders.dirs[dir];
         let file = if self.random.below(2) == 0 { slot_file(dir) } else { mode_file(dir, self.orders.worker) };
@@ -125,7 +126,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A store, which msync, munmap or its age acknowledges.
+    /// Stores through a mapping; msync, munmap or the age of the store acknowledges it.
     fn store(&mut self, dir: usize) -> io::Result<()> {
         let (slot, number, how) = (self.own_slot(), self.next_number(), self.random.below(4));
         let file = slot_file(&self.orders.dirs[dir]);
@@ -143,7 +144,7 @@ impl Worker {
         Event::Slot { file: file.clone(), slot, number, by_nobody: false }.report();
         map.store_at(slot_at(slot), &slot_bytes(number))?;
         Event::Stored(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64).report();
-        // The age counts from the first page on that the kernel hands over of an open file.
+        // The age counts from the first page that the kernel hands over of an open file.
         match how {
             0 if !is_quiet || is_first => {
                 Event::Sync { file, call: "msync".to_owned() }.report();
@@ -153,7 +154,7 @@ impl Worker {
             1 if !is_quiet => {
                 Event::Sync { file, call: "munmap".to_owned() }.report();
                 map.unmap()?;
-                // It tells no error: whoever answers now has taken what it sent.
+                // The result is ignored: a process that answers at this point has received the store.
                 let path = self.path(&slot_file(&self.orders.dirs[dir]));
                 File::open(path)?;
                 Event::Done.report();
@@ -181,7 +182,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Another user's write, or cut, which takes set-user-id away.
+    /// Another user's write or truncation, which clears set-user-ID.
     fn write_as_nobody(&mut self, dir: usize) -> io::Result<()> {
         let file = mode_file(&self.orders.dirs[dir], self.orders.worker);
         let path = self.path(&file);
@@ -210,14 +211,15 @@ impl Worker {
         Ok(())
     }
 
-    /// A new file over the old one; its bytes are written, or stored in a mapping that is still there at the rename.
+    /// Renames a new file over the old one. Its bytes are written, or stored in a mapping that still exists at the
+    /// rename.
     fn replace(&mut self, dir: usize) -> io::Result<()> {
         let (file, number) = (saved_file(&self.orders.dirs[dir], self.orders.worker), self.next_number());
         let (path, how) = (self.path(&file), self.random.below(3));
         let (temporary, bytes) = (path.with_extension("new"), saved_bytes(number));
         let mut options = OpenOptions::new();
         let mut opened = options.read(true).write(true).create(true).truncate(true).open(&temporary)?;
-        // Only a file that takes another's place brings its stores along.
+        // Only a rename over an existing file writes the stores back.
         let by_store = how == 0 && path.exists();
         let mut map = None;
         if by_store {
@@ -252,7 +254,7 @@ impl Worker {
     }
 }
 
-/// Does something as another user, on a thread of its own.
+/// Runs `work` as another user, on its own thread.
 fn as_nobody(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
     let act = || {
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
