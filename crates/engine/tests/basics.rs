@@ -1,4 +1,4 @@
-//! What a program sees of one volume: bytes written are bytes read, before and after write-back.
+//! A volume as programs see it: bytes written are bytes read, before and after write-back.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -73,7 +73,7 @@ fn written_bytes_are_read_back_and_reach_the_backend_at_fsync() {
     let file = rig.create("a");
     file.write_at(0, b"hello").unwrap();
     file.write_at(5000, b"world").unwrap();
-    assert_eq!(rig.stored(&file), b"", "nothing is written back yet");
+    assert_eq!(rig.stored(&file), b"", "not yet written back");
     let mut want = vec![0; 5005];
     want[..5].copy_from_slice(b"hello");
     want[5000..].copy_from_slice(b"world");
@@ -103,7 +103,7 @@ fn old_data_is_written_back_after_its_age_and_one_period() {
 }
 
 #[test]
-fn a_cut_and_extended_file_has_zeroes_where_bytes_were() {
+fn a_truncated_and_extended_file_has_zeroes_in_place_of_old_bytes() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     file.write_at(0, &[7; 10_000]).unwrap();
@@ -159,7 +159,7 @@ fn an_open_file_makes_the_volume_busy_and_a_second_umount_finds_nothing() {
 }
 
 #[test]
-fn an_unlinked_file_lives_while_it_is_open_and_its_dirty_pages_go_with_it() {
+fn an_unlinked_file_exists_while_open_and_its_dirty_pages_are_dropped_with_it() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     file.write_at(0, &[1; 9000]).unwrap();
@@ -186,7 +186,7 @@ fn offsets_beyond_the_backends_limit_are_refused_before_anything_is_cached() {
 }
 
 #[test]
-fn a_time_that_was_set_is_what_a_flush_leaves() {
+fn a_flush_keeps_times_set_explicitly() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     file.write_at(0, b"x").unwrap();
@@ -201,7 +201,7 @@ fn a_time_that_was_set_is_what_a_flush_leaves() {
 }
 
 #[test]
-fn a_full_arena_says_no_room_and_goes_on_after_write_back() {
+fn a_full_arena_refuses_a_write_until_write_back_frees_frames() {
     let rig = Rig::by_hand();
     let file = rig.create("a");
     let share = rig.volume.bdi().share_frames();

@@ -1,4 +1,4 @@
-//! What a subscriber hears of write-back: every event of the catalogue in `docs/ARCHITECTURE.md`, with its fields.
+//! The trace events of write-back: every event listed in `docs/ARCHITECTURE.md`, with its fields.
 
 #![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -21,7 +21,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// Events and their fields. All have `volume`, by which each test finds its own.
+/// Events and their fields. All have `volume`, by which each test finds its own events.
 const CATALOGUE: [(&str, &str); 24] = [
     (
         "bdi_dirty_ratelimit",
@@ -52,13 +52,13 @@ const CATALOGUE: [(&str, &str); 24] = [
     ("writeback_written", "cgroup reason wrote"),
 ];
 
-/// Events as they would be printed: field names and values.
-static HEARD: Mutex<Vec<Heard>> = Mutex::new(Vec::new());
+/// All recorded events, as field names and formatted values.
+static RECORDED: Mutex<Vec<Recorded>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Debug, Default)]
-struct Heard(BTreeMap<&'static str, String>);
+struct Recorded(BTreeMap<&'static str, String>);
 
-impl Heard {
+impl Recorded {
     fn get(&self, field: &str) -> &str {
         self.0.get(field).map_or("", String::as_str)
     }
@@ -68,7 +68,7 @@ impl Heard {
     }
 }
 
-impl Visit for Heard {
+impl Visit for Recorded {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0.insert(field.name(), format!("{value:?}"));
     }
@@ -86,9 +86,9 @@ impl Subscriber for Listener {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut heard = Heard::default();
+        let mut heard = Recorded::default();
         event.record(&mut heard);
-        HEARD.lock().unwrap().push(heard);
+        RECORDED.lock().unwrap().push(heard);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -101,24 +101,24 @@ impl Subscriber for Listener {
     fn exit(&self, _: &Id) {}
 }
 
-/// Memory that keeps units unanswered, or refuses them, while it is told to.
+/// A memory backend that holds or refuses units while told to.
 #[derive(Default)]
-struct Moody {
+struct FlakyBackend {
     inner: MemBackend,
     holds: AtomicBool,
     refuses: AtomicBool,
     held: Mutex<Vec<Call>>,
 }
 
-impl Moody {
-    fn let_go(&self) {
+impl FlakyBackend {
+    fn release(&self) {
         self.holds.store(false, Ordering::SeqCst);
         let held = std::mem::take(&mut *self.held.lock().unwrap());
         held.into_iter().for_each(|call| self.inner.submit(call));
     }
 }
 
-impl Backend for Moody {
+impl Backend for FlakyBackend {
     fn submit(&self, call: Call) {
         let Call::Write(unit) = call else { return self.inner.submit(call) };
         if self.refuses.load(Ordering::SeqCst) {
@@ -137,12 +137,12 @@ impl Backend for Moody {
     }
 }
 
-/// A volume driven by hand, but for grace periods; its name is in all of its events.
+/// A volume stepped by hand, except grace periods. Its name is in all its events.
 struct Rig {
     name: &'static str,
     engine: Engine,
     clock: Arc<ManualClock>,
-    backend: Arc<Moody>,
+    backend: Arc<FlakyBackend>,
     volume: Arc<SuperBlock>,
 }
 
@@ -154,7 +154,7 @@ impl Rig {
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
         let engine = Engine::new(arena, clock.clone(), tunables);
-        let backend = Arc::new(Moody::default());
+        let backend = Arc::new(FlakyBackend::default());
         let volume = engine.mount(name, backend.clone()).unwrap();
         Self { name, engine, clock, backend, volume }
     }
@@ -170,11 +170,11 @@ impl Rig {
         }
     }
 
-    /// What was heard of the volume under this name, in order. Every one of them has the fields of the catalogue.
-    fn all(&self, name: &str) -> Vec<Heard> {
-        let heard = HEARD.lock().unwrap();
-        let ours = |heard: &&Heard| heard.get("volume") == self.name && heard.get("message") == name;
-        let found: Vec<Heard> = heard.iter().filter(ours).cloned().collect();
+    /// The volume's events of this name, in order. Checks that each has the fields of the catalogue.
+    fn all(&self, name: &str) -> Vec<Recorded> {
+        let heard = RECORDED.lock().unwrap();
+        let ours = |heard: &&Recorded| heard.get("volume") == self.name && heard.get("message") == name;
+        let found: Vec<Recorded> = heard.iter().filter(ours).cloned().collect();
         let (_, fields) = CATALOGUE.iter().find(|(known, _)| *known == name).unwrap();
         for event in &found {
             let names: Vec<&str> =
@@ -184,12 +184,12 @@ impl Rig {
         found
     }
 
-    fn one(&self, name: &str, is_it: impl Fn(&Heard) -> bool) -> Heard {
+    fn one(&self, name: &str, is_it: impl Fn(&Recorded) -> bool) -> Recorded {
         let all = self.all(name);
-        all.iter().find(|event| is_it(event)).unwrap_or_else(|| panic!("{name} is not among {all:?}")).clone()
+        all.iter().find(|event| is_it(event)).unwrap_or_else(|| panic!("no matching {name} in {all:?}")).clone()
     }
 
-    fn any(&self, name: &str) -> Heard {
+    fn any(&self, name: &str) -> Recorded {
         self.one(name, |_| true)
     }
 
@@ -199,7 +199,7 @@ impl Rig {
 }
 
 #[test]
-fn a_file_is_followed_from_its_first_dirty_page_until_it_is_durable() {
+fn a_file_is_traced_from_its_first_dirty_page_until_it_is_durable() {
     let rig = Rig::new("flush");
     let inode = rig.create();
     let ino = inode.id().ino.to_string();
@@ -220,14 +220,14 @@ fn a_file_is_followed_from_its_first_dirty_page_until_it_is_durable() {
     assert_eq!(rig.any("writeback_pages_written").get("pages"), "3");
     assert_eq!(rig.any("writeback_write_inode").get("ok"), "true");
     assert!(rig.one("writeback_written", |event| event.get("wrote") == "3").get("reason") == "periodic");
-    assert_eq!(rig.all("writeback_start").len(), rig.all("writeback_written").len(), "a pass that begins ends");
+    assert_eq!(rig.all("writeback_start").len(), rig.all("writeback_written").len(), "each pass that begins also ends");
     assert!(rig.one("commit_start", |event| event.get("inodes") == "1").get("volume") == "flush");
     drop((file, inode));
     rig.umount();
 }
 
 #[test]
-fn a_sync_is_queued_taken_up_and_ended() {
+fn a_sync_is_queued_executed_and_ended() {
     let rig = Rig::new("sync");
     let file = File::open(&rig.create()).unwrap();
     file.write_at(0, &[1; PAGE]).unwrap();
@@ -242,7 +242,7 @@ fn a_sync_is_queued_taken_up_and_ended() {
 }
 
 #[test]
-fn an_error_is_heard_when_it_is_latched_and_when_somebody_is_told() {
+fn an_error_is_traced_when_latched_and_when_reported() {
     let rig = Rig::new("error");
     let file = File::open(&rig.create()).unwrap();
     file.write_at(0, &[1; PAGE]).unwrap();
@@ -255,17 +255,17 @@ fn an_error_is_heard_when_it_is_latched_and_when_somebody_is_told() {
     assert_ne!(told.get("old"), told.get("new"));
     rig.backend.refuses.store(false, Ordering::SeqCst);
     file.fsync().unwrap();
-    assert_eq!(rig.all("file_check_and_advance_wb_err").len(), 1, "nothing is news after that");
+    assert_eq!(rig.all("file_check_and_advance_wb_err").len(), 1, "reported only once");
     drop(file);
     rig.umount();
 }
 
 #[test]
-fn a_writer_that_is_slowed_down_and_a_flusher_that_waits_say_why() {
+fn a_throttled_writer_and_a_waiting_flusher_are_traced_with_the_reason() {
     let rig = Rig::new("throttle");
     let file = File::open(&rig.create()).unwrap();
     rig.backend.holds.store(true, Ordering::SeqCst);
-    // 16 MiB have 4096 pages: nobody waits up to 30 % of them, and 50 % are the limit.
+    // 16 MiB are 4096 pages: writers run freely up to 30 % of them, and the limit is 50 %.
     let chunk = vec![1; 32 * PAGE];
     for n in 0..56 {
         let at = n * chunk.len() as u64;
@@ -283,20 +283,20 @@ fn a_writer_that_is_slowed_down_and_a_flusher_that_waits_say_why() {
     assert_eq!(rig.any("balance_dirty_pages").get("by_tenant"), "false");
     let rates = rig.any("bdi_dirty_ratelimit");
     assert!(rates.number("dirty_rate_kib_s") > 0 && rates.number("dirty_ratelimit_kib_s") > 0, "{rates:?}");
-    assert!((1..=4).contains(&rig.all("bdi_dirty_ratelimit").len()), "every 200 ms, not at each look");
+    assert!((1..=4).contains(&rig.all("bdi_dirty_ratelimit").len()), "every 200 ms, not at each poll");
     let _ = rig.any("writeback_wake_background");
 
     let _ = rig.engine.step();
     assert_eq!(rig.any("writeback_wait").get("reason"), "background");
     let _ = rig.any("writeback_sb_inodes_requeue");
-    rig.backend.let_go();
+    rig.backend.release();
     rig.volume.sync().unwrap();
     drop(file);
     rig.umount();
 }
 
 #[test]
-fn a_switch_tells_of_its_grace_period() {
+fn a_switch_traces_its_grace_period() {
     let rig = Rig::new("switch");
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let inode = rig.create();
@@ -309,7 +309,7 @@ fn a_switch_tells_of_its_grace_period() {
     }
     let began = Instant::now();
     while inode.memcg().id() != b.id() {
-        assert!(began.elapsed() < Duration::from_secs(60), "the switch does not come");
+        assert!(began.elapsed() < Duration::from_secs(60), "timed out waiting for the switch");
         let _ = rig.engine.step();
         std::thread::yield_now();
     }
@@ -321,11 +321,11 @@ fn a_switch_tells_of_its_grace_period() {
 }
 
 #[test]
-fn the_catalogue_names_every_event() {
+fn the_documentation_lists_every_event() {
     let catalogue = include_str!("../../../docs/ARCHITECTURE.md");
     for (name, fields) in CATALOGUE {
         let line = catalogue.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
-        let line = line.unwrap_or_else(|| panic!("{name} has no line"));
+        let line = line.unwrap_or_else(|| panic!("{name} is not documented"));
         for field in fields.split(' ') {
             assert!(line.contains(&format!("`{field}`")) || field == "cgroup", "{name}: {field} in {line}");
         }

@@ -1,4 +1,4 @@
-//! Volumes by path: lookups, nesting, who keeps a mount, and what an unmount leaves.
+//! Volumes by path: lookups, nesting, busy mounts, and what an unmount leaves behind.
 
 #![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -33,13 +33,13 @@ impl Rig {
     }
 }
 
-/// Lookups of the process come to a gate that one of the tests holds: they take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serialises the tests: lookups of any of them stop at a gate that one of them holds.
+fn serialize() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A volume of its own at `path`, with a file that has the path for its bytes.
+/// Mounts a new volume at `path`, with a file whose content is the path.
 fn mount(rig: &Rig, path: &str) {
     let mount = rig.namespace.mount(path, &name_of(path), Arc::new(MemBackend::new())).unwrap();
     let volume = mount.super_block();
@@ -49,7 +49,7 @@ fn mount(rig: &Rig, path: &str) {
     file.fsync().unwrap();
 }
 
-/// A volume at /a, with another one on its directory.
+/// A volume at /a, and another mounted on its directory.
 fn mount_nested(rig: &Rig) {
     mount(rig, "/a");
     let volume = rig.namespace.resolve(Path::new("/a")).unwrap().0.super_block();
@@ -77,8 +77,8 @@ fn mounted(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn a_path_leads_into_the_volume_that_is_mounted_on_its_way() {
-    let _turn = turn();
+fn a_path_resolves_through_the_volumes_mounted_on_it() {
+    let _turn = serialize();
     let rig = Rig::new();
     mount(&rig, "/vol/a");
     mount(&rig, "/vol/b");
@@ -94,7 +94,7 @@ fn a_path_leads_into_the_volume_that_is_mounted_on_its_way() {
 
 #[test]
 fn a_volume_can_be_mounted_on_a_directory_of_another_and_on_the_root() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::new();
     mount(&rig, "/");
     let root = rig.namespace.resolve(Path::new("/")).unwrap().0.super_block();
@@ -108,7 +108,7 @@ fn a_volume_can_be_mounted_on_a_directory_of_another_and_on_the_root() {
     assert!(matches!(on("/none"), Err(NamespaceError::File(_))));
     assert!(matches!(on("dir"), Err(NamespaceError::BadPath(_))));
     assert!(matches!(on("/dir/../x"), Err(NamespaceError::BadPath(_))));
-    assert_eq!(rig.engine.volumes().len(), 2, "what could not be mounted is not left behind");
+    assert_eq!(rig.engine.volumes().len(), 2, "a failed mount leaves nothing behind");
     root.make(&root.root().unwrap(), "more", NewNode::Directory, 0o755).unwrap();
     let name_taken = rig.namespace.mount("/more", &name_of("/dir"), Arc::new(MemBackend::new())).map(drop);
     assert!(matches!(name_taken, Err(NamespaceError::Mount(MountError::NameTaken(_)))));
@@ -116,7 +116,7 @@ fn a_volume_can_be_mounted_on_a_directory_of_another_and_on_the_root() {
 
 #[test]
 fn a_mount_that_is_in_use_stays_and_works() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::new();
     mount(&rig, "/a");
     let file = rig.namespace.open("/a/file").unwrap();
@@ -127,7 +127,7 @@ fn a_mount_that_is_in_use_stays_and_works() {
     assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Busy { references: 3, .. })));
     let inode = found.super_block().walk("file").unwrap();
     drop(found);
-    // Not by path: the volume itself knows of it.
+    // Not through the path: the volume itself has an open inode.
     assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Umount(UmountError::Busy { open_inodes: 1, .. }))));
     drop(inode);
     assert_eq!(content(&rig, "/a/file").unwrap(), "more");
@@ -138,8 +138,8 @@ fn a_mount_that_is_in_use_stays_and_works() {
 }
 
 #[test]
-fn a_mount_goes_after_those_on_it_or_with_them() {
-    let _turn = turn();
+fn a_mount_is_unmounted_after_or_together_with_those_on_it() {
+    let _turn = serialize();
     let rig = Rig::new();
     mount_nested(&rig);
     assert!(matches!(umount(&rig, "/a"), Err(NamespaceError::Busy { mounts: 1, references: 2, .. })));
@@ -148,13 +148,13 @@ fn a_mount_goes_after_those_on_it_or_with_them() {
     let waited = rig.namespace.grace_periods();
     let results = rig.namespace.umount_all(&["/a", "/none", "/b", "/a/dir"], UmountOptions::default());
     assert!(matches!(&results[..], [Ok(()), Err(NamespaceError::NotAMount(_)), Ok(()), Ok(())]), "{results:?}");
-    assert_eq!(rig.namespace.grace_periods() - waited, 1, "one for all");
+    assert_eq!(rig.namespace.grace_periods() - waited, 1, "one grace period for all");
     assert!(mounted(&rig).is_empty() && rig.engine.volumes().is_empty());
 }
 
 #[test]
-fn a_volume_that_was_unmounted_by_itself_is_taken_out_and_its_place_is_free() {
-    let _turn = turn();
+fn a_volume_unmounted_directly_leaves_the_tree_and_frees_its_path() {
+    let _turn = serialize();
     let rig = Rig::new();
     let mount = || rig.namespace.mount("/a", "a", Arc::new(MemBackend::new())).map(|mount| mount.super_block());
     let volume = mount().unwrap();
@@ -166,23 +166,23 @@ fn a_volume_that_was_unmounted_by_itself_is_taken_out_and_its_place_is_free() {
 }
 
 #[test]
-fn who_has_a_file_of_a_lazily_detached_mount_keeps_it_and_unmounts_it_at_last() {
-    let _turn = turn();
+fn the_last_user_of_a_lazily_detached_mount_unmounts_it() {
+    let _turn = serialize();
     let rig = Rig::new();
     mount_nested(&rig);
     let file = rig.namespace.open("/a/file").unwrap();
     rig.namespace.umount_lazily("/a").unwrap();
     assert!(mounted(&rig).is_empty());
-    assert_eq!(rig.engine.volumes().len(), 1, "the one below was not in use");
+    assert_eq!(rig.engine.volumes().len(), 1, "the nested volume was not in use");
     assert!(matches!(content(&rig, "/a/file"), Err(NamespaceError::NotFound(_))));
     assert!(matches!(rig.namespace.umount_lazily("/a"), Err(NamespaceError::NotAMount(_))));
     file.write_at(0, b"late").unwrap();
-    // Its place is free, its name is not.
+    // Its path is free, its name is not.
     let again = |name: &str| rig.namespace.mount("/a", name, Arc::new(MemBackend::new())).map(drop);
     assert!(matches!(again(&name_of("/a")), Err(NamespaceError::Mount(MountError::NameTaken(_)))));
     again("other").unwrap();
     let old = file.inode().clone();
-    drop(file); // the inode is still referred to: it is not the mount that keeps the volume
+    drop(file); // the inode is still referenced, and keeps the volume although the mount is gone
     assert_eq!(rig.engine.volumes().len(), 2, "an inode is in use");
     drop(old);
     let left = rig.engine.volumes().into_iter().find(|volume| volume.name() == name_of("/a")).unwrap();
@@ -192,8 +192,8 @@ fn who_has_a_file_of_a_lazily_detached_mount_keeps_it_and_unmounts_it_at_last() 
 }
 
 #[test]
-fn mounts_come_and_go_in_the_same_slots() {
-    let _turn = turn();
+fn slots_are_reused_by_later_mounts() {
+    let _turn = serialize();
     for grace in [UmountGrace::Expedited, UmountGrace::Normal] {
         let rig = Rig::with(grace);
         for _ in 0..20 {
@@ -208,8 +208,8 @@ fn mounts_come_and_go_in_the_same_slots() {
 }
 
 #[test]
-fn lookups_beside_unmounts_find_the_right_volume_or_none() {
-    let _turn = turn();
+fn lookups_during_unmounts_find_the_right_volume_or_none() {
+    let _turn = serialize();
     let rig = Rig::new();
     let paths = ["/a", "/b", "/a/dir"];
     let is_over = AtomicBool::new(false);
@@ -221,7 +221,7 @@ fn lookups_beside_unmounts_find_the_right_volume_or_none() {
                     for path in paths {
                         match content(&rig, &format!("{path}/file")) {
                             Ok(content) => {
-                                // The file is there before its bytes.
+                                // The file exists before it has its content.
                                 assert!(content.is_empty() || content == path, "{content} at {path}");
                                 found += 1;
                             }
@@ -240,15 +240,15 @@ fn lookups_beside_unmounts_find_the_right_volume_or_none() {
                 let _ = rig.namespace.umount_all(&paths, UmountOptions::default()); // those that are not busy
             }
             mounted(&rig).iter().for_each(|path| {
-                let _ = rig.namespace.umount_lazily(path); // it may have gone with the one it was on
+                let _ = rig.namespace.umount_lazily(path); // it may have been unmounted together with its parent
             });
             while !rig.engine.volumes().is_empty() {
-                std::thread::yield_now(); // a reader ends what was detached lazily
+                std::thread::yield_now(); // a reader completes the unmount of a lazily detached volume
             }
         }
         is_over.store(true, Ordering::Relaxed);
         let found: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-        assert!(found != 0, "no lookup has met a volume");
+        assert!(found != 0, "no lookup found a volume");
     });
     assert_eq!(rig.engine.arena().free_frames(), u64::from(rig.engine.arena().frames()));
 }
@@ -262,8 +262,8 @@ mod races {
     use super::*;
 
     #[test]
-    fn a_lookup_that_found_a_mount_just_before_it_went_is_waited_for_and_does_not_get_it() {
-        let _turn = turn();
+    fn an_unmount_waits_for_a_lookup_that_found_the_mount_just_before() {
+        let _turn = serialize();
         let rig = Rig::new();
         mount(&rig, "/a");
         thread::scope(|scope| {
@@ -272,12 +272,12 @@ mod races {
             leaving.wait_reached();
             let found = gate::hold("namespace.found");
             let reader = scope.spawn(|| content(&rig, "/a/file"));
-            found.wait_reached(); // in its section, without a reference
+            found.wait_reached(); // in its read section, without a reference
             drop(leaving);
             while !mounted(&rig).is_empty() {
                 thread::yield_now();
             }
-            assert!(!umounter.is_finished(), "its grace period has not waited for the lookup");
+            assert!(!umounter.is_finished(), "its grace period did not wait for the lookup");
             drop(found);
             assert!(matches!(reader.join().unwrap(), Err(NamespaceError::NotFound(_))));
             umounter.join().unwrap().unwrap();
@@ -286,8 +286,8 @@ mod races {
     }
 
     #[test]
-    fn what_becomes_busy_during_the_flush_stays() {
-        let _turn = turn();
+    fn a_mount_that_becomes_busy_during_the_flush_stays_mounted() {
+        let _turn = serialize();
         let rig = Rig::new();
         mount(&rig, "/a");
         mount(&rig, "/b");
@@ -308,14 +308,17 @@ mod races {
     }
 
     #[test]
-    fn deferred_to_a_callback_an_unmount_is_met_unfinished_by_the_next_mount() {
-        let _turn = turn();
+    fn an_unmount_deferred_to_a_callback_blocks_the_next_mount_until_it_ends() {
+        let _turn = serialize();
         let rig = Rig::with(UmountGrace::Deferred);
         mount(&rig, "/a");
         let hold = gate::hold("namespace.deferred");
         umount(&rig, "/a").unwrap();
         let again = || rig.namespace.mount("/a", &name_of("/a"), Arc::new(MemBackend::new())).map(drop);
-        assert!(matches!(again(), Err(NamespaceError::Mount(MountError::NameTaken(_)))), "not while that one is there");
+        assert!(
+            matches!(again(), Err(NamespaceError::Mount(MountError::NameTaken(_)))),
+            "not while the old one exists"
+        );
         hold.wait_reached();
         drop(hold);
         while again().is_err() {

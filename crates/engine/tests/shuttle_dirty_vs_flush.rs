@@ -1,19 +1,19 @@
-//! Writers, flushers, syncs, cuts and unmounts of one volume in random schedules.
+//! Writers, flushers, syncs, truncations and unmounts of one volume in random schedules.
 //!
-//! The backend answers from a thread of its own, so completions run against everything else. Limits are
-//! small: a few frames, units of two pages.
+//! The backend answers from its own thread, so completions run concurrently with everything else. Limits are small: a
+//! few frames, units of two pages.
 
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod elsewhere;
+mod threaded;
 
-use elsewhere::{Elsewhere, Refused};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, model, thread};
+use threaded::{Refused, ThreadedBackend};
 
 const EXECUTIONS: usize = 2000;
 
@@ -22,19 +22,19 @@ struct Rig {
     volume: Arc<SuperBlock>,
     backend: Arc<MemBackend>,
     worker: thread::JoinHandle<()>,
-    /// The volume has been unmounted: the backend is left alone.
+    /// Set once the volume is unmounted: the backend must not be called any more.
     is_gone: Arc<AtomicBool>,
 }
 
-/// A backend that belongs to a volume.
+/// A backend that checks that its volume is mounted.
 struct OfVolume {
-    inner: Elsewhere,
+    inner: ThreadedBackend,
     is_gone: Arc<AtomicBool>,
 }
 
 impl Backend for OfVolume {
     fn submit(&self, call: Call) {
-        assert!(!self.is_gone.load(Ordering::SeqCst), "{} for a volume that has gone", call.name());
+        assert!(!self.is_gone.load(Ordering::SeqCst), "{} for an unmounted volume", call.name());
         self.inner.submit(call);
     }
 
@@ -67,9 +67,9 @@ impl Rig {
             reopens: true,
         };
         let backend = Arc::new(MemBackend::with_limits(limits));
-        let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend), refused);
+        let (threaded, worker) = ThreadedBackend::new(Arc::clone(&backend), refused);
         let is_gone = Arc::new(AtomicBool::new(false));
-        let own = OfVolume { inner: elsewhere, is_gone: Arc::clone(&is_gone) };
+        let own = OfVolume { inner: threaded, is_gone: Arc::clone(&is_gone) };
         let volume = engine.mount("rig", Arc::new(own)).unwrap();
         Self { engine, volume, backend, worker, is_gone }
     }
@@ -81,11 +81,11 @@ impl Rig {
 
     fn finish(self) {
         self.volume.umount(UmountOptions::default()).unwrap();
-        self.nothing_is_left();
+        self.assert_nothing_left();
     }
 
-    /// Of the volume, which has been unmounted: every frame comes back and the backend is left alone.
-    fn nothing_is_left(self) {
+    /// Checks, after the unmount, that every frame is free and the backend is not called.
+    fn assert_nothing_left(self) {
         self.is_gone.store(true, Ordering::SeqCst);
         assert_eq!(self.volume.bdi().pinned_frames(), 0);
         assert_eq!(self.engine.arena().free_frames(), 16);
@@ -123,9 +123,9 @@ fn rewrites_during_write_back_are_written_back_too() {
     });
 }
 
-/// The second write lands in the page that the first made, in the same frame, while a flush may be taking it.
+/// The second write goes to the page and frame of the first, while a flush may be taking it.
 #[test]
-fn a_page_that_grows_while_it_is_taken_loses_nothing_of_its_tail() {
+fn a_page_extended_while_it_is_taken_loses_none_of_its_tail() {
     model::check(EXECUTIONS, || {
         let rig = Rig::new();
         let file = rig.create("a");
@@ -145,7 +145,7 @@ fn a_page_that_grows_while_it_is_taken_loses_nothing_of_its_tail() {
 }
 
 #[test]
-fn a_cut_and_a_flush_never_leave_the_backing_file_longer() {
+fn a_truncation_and_a_flush_never_leave_the_backing_file_longer() {
     model::check(EXECUTIONS, || {
         let rig = Rig::new();
         let file = rig.create("a");
@@ -166,9 +166,9 @@ fn a_cut_and_a_flush_never_leave_the_backing_file_longer() {
     });
 }
 
-/// The pages lie in two leaves, so that there is an index above them, which learns of a mark later than the leaf.
+/// The pages are in two leaves, so there is an index above them, which is updated later than the leaf.
 #[test]
-fn a_cut_of_a_long_file_waits_for_the_units_that_a_flush_takes_meanwhile() {
+fn a_truncation_of_a_long_file_waits_for_units_that_a_flush_takes_meanwhile() {
     model::check(EXECUTIONS, || {
         let rig = Rig::new();
         let file = rig.create("a");
@@ -185,15 +185,15 @@ fn a_cut_of_a_long_file_waits_for_the_units_that_a_flush_takes_meanwhile() {
         file.set_len(66 * PAGE_BYTES).unwrap();
         file.fsync().unwrap();
         let durable = rig.backend.durable_file("a").unwrap();
-        assert!(durable[PAGE_BYTES as usize + 5..].iter().all(|byte| *byte == 0), "nothing comes back");
+        assert!(durable[PAGE_BYTES as usize + 5..].iter().all(|byte| *byte == 0), "no old bytes reappear");
         drop(file);
         rig.finish();
     });
 }
 
-/// The unit is the flusher's, and may come back before, while or after the sync looks.
+/// The unit is the flusher's, and may complete before, while or after the sync checks.
 #[test]
-fn a_sync_beside_a_unit_that_fails_says_so_or_writes_again() {
+fn a_sync_during_a_failing_unit_reports_it_or_writes_again() {
     model::check(EXECUTIONS, || {
         let rig = Rig::with(Refused(1));
         let file = rig.create("a");
@@ -206,7 +206,10 @@ fn a_sync_beside_a_unit_that_fails_says_so_or_writes_again() {
         };
         if file.fsync().is_ok() {
             let durable = rig.backend.durable_file("a").unwrap();
-            assert!(durable == [page(7), page(7)].concat() || durable == [page(8), page(7)].concat(), "fsync said so");
+            assert!(
+                durable == [page(7), page(7)].concat() || durable == [page(8), page(7)].concat(),
+                "fsync returned success"
+            );
         }
         writer.join().unwrap();
         drop(file);
@@ -215,7 +218,7 @@ fn a_sync_beside_a_unit_that_fails_says_so_or_writes_again() {
 }
 
 #[test]
-fn a_writer_that_finds_no_room_gets_it() {
+fn a_writer_without_a_free_frame_gets_one() {
     model::check(EXECUTIONS / 3, || {
         let rig = Rig::new();
         let file = rig.create("a");
@@ -238,7 +241,7 @@ fn a_writer_that_finds_no_room_gets_it() {
 }
 
 #[test]
-fn umount_beside_a_reader_and_a_writer_ends_and_loses_nothing() {
+fn umount_during_reads_and_writes_ends_and_loses_nothing() {
     model::check(EXECUTIONS, || {
         let rig = Rig::new();
         let file = rig.create("a");
@@ -251,17 +254,17 @@ fn umount_beside_a_reader_and_a_writer_ends_and_loses_nothing() {
         let early = rig.volume.umount(UmountOptions::default());
         user.join().unwrap();
         match early {
-            // The file was open, or the handle went while the inode was still in use.
+            // The file was open, or it was closed while the inode was still in use.
             Err(UmountError::Busy { .. }) => rig.volume.umount(UmountOptions::default()).unwrap(),
             other => other.unwrap(),
         }
         assert!(rig.backend.durable_file("a").unwrap() == page(9));
-        rig.nothing_is_left();
+        rig.assert_nothing_left();
     });
 }
 
 #[test]
-fn eviction_takes_no_page_from_under_a_reader() {
+fn eviction_takes_no_page_that_is_being_read() {
     model::check(EXECUTIONS / 3, || {
         let rig = Rig::new();
         let file = rig.create("a");

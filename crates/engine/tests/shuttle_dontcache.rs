@@ -1,17 +1,16 @@
-//! DONTCACHE writes beside flushers, commits, cuts and switches in random schedules.
+//! DONTCACHE writes with concurrent flushers, commits, truncations and switches in random schedules.
 //!
-//! Nothing is written back for its age or because much is dirty: what no sync asks for is written because of a kick.
-//! `SLACKWATER_SHUTTLE_EXECUTIONS` runs more.
+//! Neither age nor the background threshold starts write-back: data that no sync covers is written only because of a
+//! kick. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of schedules.
 
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod elsewhere;
 mod schedules;
+mod threaded;
 
 use std::time::Duration;
 
-use elsewhere::{Elsewhere, Refused};
 use schedules::check;
 use slackwater::backend::{Limits, MemBackend, NewNode};
 use slackwater::{
@@ -21,12 +20,13 @@ use slackwater::{
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::{Arc, thread};
+use threaded::{Refused, ThreadedBackend};
 
 const FRAMES: u64 = 16;
-/// Foreign rounds of one page after which the next one moves the inode.
+/// Foreign rounds of one page, after which the next one moves the inode.
 const ROUNDS: u64 = 8;
-/// Looks at what other threads are to bring about. They come about within some hundred.
-const LOOKS: usize = 5_000;
+/// Polls for what other threads do, which happens within some hundred.
+const POLLS: usize = 5_000;
 
 struct Rig {
     engine: Engine,
@@ -57,8 +57,8 @@ impl Rig {
             reopens: true,
         };
         let backend = Arc::new(MemBackend::with_limits(limits));
-        let (elsewhere, worker) = Elsewhere::new(Arc::clone(&backend), Refused(0));
-        let volume = engine.mount("rig", Arc::new(elsewhere)).unwrap();
+        let (threaded, worker) = ThreadedBackend::new(Arc::clone(&backend), Refused(0));
+        let volume = engine.mount("rig", Arc::new(threaded)).unwrap();
         Self { engine, volume, backend, worker }
     }
 
@@ -67,30 +67,30 @@ impl Rig {
     }
 
     fn eventually(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if is_so() {
                 return;
             }
             thread::yield_now();
         }
-        panic!("{what} does not come: {:?}, {:?}", self.volume.status(), self.engine.check_counts());
+        panic!("gave up waiting for {what}: {:?}, {:?}", self.volume.status(), self.engine.check_counts());
     }
 
-    /// Syncs until nothing is left. A page whose write is just being answered may be left by the first, as not known to be
-    /// durable, though it is.
+    /// Syncs until nothing is left. The first sync may leave a page whose write is just being answered and which is not
+    /// yet known to be durable.
     fn sync(&self) {
-        self.eventually("an end of what is dirty", || {
+        self.eventually("dirty data to be written", || {
             self.volume.sync().unwrap();
             self.volume.status().bytes_left() == 0
         });
     }
 
-    /// `cached` pages are in the cache, nothing else is left anywhere.
+    /// Checks that `cached` pages are in the cache and nothing else is left.
     fn finish(self, cached: u64) {
         self.sync();
-        self.eventually("a state that adds up", || self.engine.check_counts().is_ok());
+        self.eventually("consistent counts", || self.engine.check_counts().is_ok());
         self.eventually("what stays", || self.engine.arena().free_frames() == FRAMES - cached);
-        self.eventually("the end of all tenants", || {
+        self.eventually("the tenants to be released", || {
             self.volume.wbs_alive() == 1 && self.engine.memcgs().len() == 1 && self.engine.switches_in_flight() == 0
         });
         self.volume.umount(UmountOptions::default()).unwrap();
@@ -118,10 +118,10 @@ fn start_writer(
     thread::spawn(move || indexes.for_each(|index| drop(write(&inode, &memcg, flags, index, 7))))
 }
 
-/// No kick is lost, whether the flusher sleeps, runs, or the file's units are in flight. The pages are so few that the
-/// approximate counts stay at nothing: nobody but the kicks starts the flusher.
+/// No kick is lost, whether the flusher sleeps, runs, or the file's units are in flight. There are so few pages that
+/// the approximate counts stay at zero, so that only kicks start the flusher.
 #[test]
-fn what_writers_leave_dirty_is_written_by_kicks_alone() {
+fn kicks_alone_write_back_all_dirty_pages() {
     check("kicks", 1500, || {
         let rig = Rig::new();
         let root = Arc::clone(rig.engine.root_memcg());
@@ -141,7 +141,7 @@ fn what_writers_leave_dirty_is_written_by_kicks_alone() {
     });
 }
 
-/// The inode moves to `b` by its round, and from `a` to the root when that goes offline.
+/// The round of `b` moves the inode to it, and going offline moves it from `a` to the root.
 #[test]
 fn counts_are_exact_while_pages_come_and_leave_and_the_inode_moves() {
     check("counts", 700, || {
@@ -171,7 +171,7 @@ fn counts_are_exact_while_pages_come_and_leave_and_the_inode_moves() {
         assert!(rig.engine.memcg_offline(&a));
         cutter.join().unwrap();
         writer.join().unwrap();
-        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        rig.eventually("consistent counts", || rig.engine.check_counts().is_ok());
         rig.sync();
         assert!(rig.engine.memcg_offline(&b));
         drop((a, b, inode));
@@ -179,9 +179,9 @@ fn counts_are_exact_while_pages_come_and_leave_and_the_inode_moves() {
     });
 }
 
-/// The write comes while the page is dirty, under write-back, waiting for the commit, leaving, or gone.
+/// The write happens while the page is dirty, under write-back, waiting for the commit, being dropped, or gone.
 #[test]
-fn an_ordinary_write_keeps_its_page_however_far_it_has_got() {
+fn an_ordinary_write_keeps_its_page_in_any_state() {
     check("kept", 1000, || {
         let rig = Rig::new();
         let root = Arc::clone(rig.engine.root_memcg());
@@ -209,9 +209,9 @@ fn an_ordinary_write_keeps_its_page_however_far_it_has_got() {
     });
 }
 
-/// Of two who read the same pages the last one takes them out, whoever had them read.
+/// Of two concurrent readers of the same pages, the last one drops them, whichever of them brought them in.
 #[test]
-fn nothing_is_left_of_what_only_dontcache_readers_have_read() {
+fn pages_read_only_by_dontcache_readers_leave() {
     check("readers", 1000, || {
         let rig = Rig::new();
         let root = Arc::clone(rig.engine.root_memcg());

@@ -1,4 +1,4 @@
-//! Lookups by path beside unmounts in random schedules. `SLACKWATER_SHUTTLE_EXECUTIONS` runs more.
+//! Lookups by path during unmounts in random schedules. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of schedules.
 
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -18,7 +18,7 @@ use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::{Arc, thread};
 
 const FRAMES: u64 = 16;
-/// Attempts at what others are in the way of.
+/// Attempts at an operation that other threads may block.
 const ATTEMPTS: usize = 5_000;
 
 /// An engine and its namespace.
@@ -37,7 +37,7 @@ fn rig() -> Arc<Rig> {
     Arc::new(Rig { engine, namespace })
 }
 
-/// A store whose file has this byte.
+/// A backend whose file contains this byte.
 fn store(byte: u8) -> Arc<MemBackend> {
     let backend = Arc::new(MemBackend::new());
     let rig = rig();
@@ -49,7 +49,7 @@ fn store(byte: u8) -> Arc<MemBackend> {
     backend
 }
 
-/// The byte of the file at `path`; none if there is no such volume now, or none that takes an open.
+/// The byte of the file at `path`; `None` if there is no such volume, or it refuses to open files.
 fn look(rig: &Rig, path: &str) -> Option<u8> {
     match rig.namespace.open(path) {
         Ok(file) => {
@@ -62,7 +62,7 @@ fn look(rig: &Rig, path: &str) -> Option<u8> {
     }
 }
 
-/// Unmounts what is at `path`, over the others' uses of it.
+/// Unmounts the volume at `path`, retrying while others use it.
 fn umount(rig: &Rig, path: &str) {
     for _ in 0..ATTEMPTS {
         match rig.namespace.umount(path, UmountOptions::default()) {
@@ -74,7 +74,7 @@ fn umount(rig: &Rig, path: &str) {
     panic!("{path} stays busy");
 }
 
-/// Nothing is left.
+/// Checks that nothing is left.
 fn finish(rig: &Rig) {
     assert!(rig.namespace.mounts().is_empty() && rig.engine.volumes().is_empty());
     assert_eq!(rig.engine.arena().free_frames(), FRAMES);
@@ -92,7 +92,7 @@ fn a_lookup_finds_the_old_volume_or_the_new_one_or_none() {
             move || {
                 let seen = [(); 3].map(|()| look(&rig, "/v/file"));
                 let is_new = seen.iter().flatten().map(|byte| *byte == b'n');
-                assert!(is_new.is_sorted(), "the old one after the new: {seen:?}");
+                assert!(is_new.is_sorted(), "the old volume after the new one: {seen:?}");
             }
         });
         umount(&rig, "/v");
@@ -143,7 +143,7 @@ fn of_two_unmounts_of_one_path_one_succeeds() {
         };
         let unmounters = [unmount(["/v", "/w"]), unmount(["/w", "/v"])];
         let unmounted: usize = unmounters.into_iter().map(|unmounter| unmounter.join().unwrap()).sum();
-        // Each may find the other's reference, and give up.
+        // Each may find the other's reference and give up.
         assert_eq!(unmounted + rig.engine.volumes().len(), 2);
         let left: Vec<_> = rig.namespace.mounts().into_iter().map(|(path, _)| path).collect();
         assert!(rig.namespace.umount_all(&left, UmountOptions::default()).iter().all(Result::is_ok));

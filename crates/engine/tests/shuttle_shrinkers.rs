@@ -1,6 +1,6 @@
-//! Shrinkers that come and go beside walks, in random schedules and in each form; and volumes with theirs.
+//! Shrinkers registered and unregistered during walks, in random schedules and in each form; and volumes with theirs.
 //!
-//! `SLACKWATER_SHUTTLE_EXECUTIONS` runs more.
+//! `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of schedules.
 
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -27,7 +27,7 @@ fn engine(shrinkers: ShrinkerForm) -> Engine {
     Engine::with_forms(arena, Survivors::default(), Arc::new(ManualClock::new(Timestamp(1))), tunables, forms)
 }
 
-/// One object for ever, unless it is gone.
+/// Has one object until it is unregistered.
 struct Owned(Arc<AtomicBool>);
 
 impl Owned {
@@ -54,7 +54,7 @@ impl Shrinker for Owned {
     }
 }
 
-fn come_and_go(form: ShrinkerForm) {
+fn register_and_unregister(form: ShrinkerForm) {
     let engine = engine(form);
     let mut threads = Vec::new();
     for _ in 0..2 {
@@ -74,7 +74,7 @@ fn come_and_go(form: ShrinkerForm) {
         threads.push(thread::spawn(move || {
             for _ in 0..2 {
                 let given = engine.shrink(0);
-                assert!(given == 0 || form == ShrinkerForm::Rwsem, "nothing is to be had");
+                assert!(given == 0 || form == ShrinkerForm::Rwsem, "nothing can be freed");
             }
         }));
     }
@@ -83,33 +83,33 @@ fn come_and_go(form: ShrinkerForm) {
 }
 
 #[test]
-fn shrinkers_come_and_go_refcount_rcu() {
-    check("come and go, refcount_rcu", 1000, || come_and_go(ShrinkerForm::RefcountRcu));
+fn shrinkers_register_and_unregister_during_walks_refcount_rcu() {
+    check("register and unregister, refcount_rcu", 1000, || register_and_unregister(ShrinkerForm::RefcountRcu));
 }
 
 #[test]
-fn shrinkers_come_and_go_srcu() {
-    check("come and go, srcu", 1000, || come_and_go(ShrinkerForm::Srcu));
+fn shrinkers_register_and_unregister_during_walks_srcu() {
+    check("register and unregister, srcu", 1000, || register_and_unregister(ShrinkerForm::Srcu));
 }
 
 #[test]
-fn shrinkers_come_and_go_rwsem() {
-    check("come and go, rwsem", 1000, || come_and_go(ShrinkerForm::Rwsem));
+fn shrinkers_register_and_unregister_during_walks_rwsem() {
+    check("register and unregister, rwsem", 1000, || register_and_unregister(ShrinkerForm::Rwsem));
 }
 
-/// What a front door keeps.
+/// Inodes that a front end keeps.
 const KNOWN: Rank = Rank::new(20, "KNOWN");
 
 #[test]
-fn a_volume_is_unmounted_beside_walks_and_lookups() {
-    check("unmount beside walks", 500, || {
+fn a_volume_is_unmounted_during_walks_and_lookups() {
+    check("unmount during walks", 500, || {
         let engine = engine(ShrinkerForm::default());
         let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
         let known = Arc::new(Mutex::new(KNOWN, Vec::<InodeRef>::new()));
         volume.on_inode_pressure({
             let known = Arc::clone(&known);
             move |ids| {
-                // Let go of under the lock: whoever finds the list empty finds no reference.
+                // Dropped under the lock: a thread that finds the list empty then finds no reference either.
                 let mut known = known.lock();
                 let before = known.len();
                 known.retain(|inode| !ids.contains(&inode.id()));

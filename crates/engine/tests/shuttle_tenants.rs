@@ -1,18 +1,18 @@
-//! Switches, tenants that go offline, limits and unmounts in random schedules.
+//! Switches, tenants going offline, limits and unmounts in random schedules.
 //!
-//! Limits are small: a few frames, files of a few pages. What an inode needs to be given to another tenant, nine rounds
-//! of write-back, is done up to the last round before the threads start. `SLACKWATER_SHUTTLE_EXECUTIONS` runs more.
+//! Limits are small: a few frames, files of a few pages. An inode moves to another tenant after nine rounds of
+//! write-back; all but the last are done before the threads start. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of
+//! schedules.
 
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod elsewhere;
 mod schedules;
+mod threaded;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use elsewhere::{Elsewhere, Refused};
 use schedules::{check, check_fair};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
@@ -24,23 +24,24 @@ use slackwater_sync::lock::{Mutex, Rank};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, thread};
+use threaded::{Refused, ThreadedBackend};
 
 const FRAMES: u64 = 16;
-/// Foreign rounds of one page after which the next one moves the inode.
+/// Foreign rounds of one page, after which the next one moves the inode.
 const ROUNDS: u64 = 8;
-/// Looks at what other threads are to bring about. They come about within some hundred.
-const LOOKS: usize = 20_000;
+/// Polls for what other threads do, which happens within some hundred.
+const POLLS: usize = 20_000;
 
-/// Who answers for the backend.
+/// The thread that answers for the backend.
 #[derive(Copy, Clone)]
 enum Answers {
     /// The caller's thread.
-    Here,
-    /// Another one.
-    Elsewhere,
+    Inline,
+    /// A separate thread.
+    Threaded,
 }
 
-/// Keeps units until they are let go, and answers all else at once.
+/// Holds units until they are released, and answers all other calls at once.
 struct Stuck {
     inner: MemBackend,
     units: Mutex<Option<Vec<Call>>>,
@@ -56,7 +57,7 @@ impl Stuck {
         self.units.lock().as_ref().map_or(0, Vec::len)
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         let units = self.units.lock().take();
         units.into_iter().flatten().for_each(|unit| self.inner.submit(unit));
     }
@@ -97,23 +98,23 @@ struct Rig {
 }
 
 impl Rig {
-    /// Whose flushers begin with the second dirty page.
+    /// The flushers start at the second dirty page.
     fn new(umount: UmountForm, answers: Answers) -> Self {
         Self::with(umount, answers, 10)
     }
 
-    /// Whose flushers begin at the request of a tenant without room, and of nobody else.
+    /// The flushers start only at the request of a tenant that is waiting for frames.
     fn for_limits() -> Self {
-        Self::with(UmountForm::PerSb, Answers::Elsewhere, 95)
+        Self::with(UmountForm::PerSb, Answers::Threaded, 95)
     }
 
     fn with(umount: UmountForm, answers: Answers, dirty_background_percent: u32) -> Self {
         let mem = MemBackend::with_limits(limits());
         match answers {
-            Answers::Here => Self::on(Arc::new(mem), None, umount, dirty_background_percent),
-            Answers::Elsewhere => {
-                let (elsewhere, worker) = Elsewhere::new(Arc::new(mem), Refused(0));
-                Self::on(Arc::new(elsewhere), Some(worker), umount, dirty_background_percent)
+            Answers::Inline => Self::on(Arc::new(mem), None, umount, dirty_background_percent),
+            Answers::Threaded => {
+                let (threaded, worker) = ThreadedBackend::new(Arc::new(mem), Refused(0));
+                Self::on(Arc::new(threaded), Some(worker), umount, dirty_background_percent)
             }
         }
     }
@@ -149,7 +150,7 @@ impl Rig {
         self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
     }
 
-    /// A clean file that belongs to `owner`, and that the next round of `other` moves to him.
+    /// A clean file that belongs to `owner`, and that the next round of `other` moves to `other`.
     fn create_contested(&self, name: &str, owner: &Arc<Memcg>, other: &Arc<Memcg>) -> InodeRef {
         let inode = self.create(name);
         write(&inode, owner, 0).fsync().unwrap();
@@ -161,26 +162,26 @@ impl Rig {
     }
 
     fn eventually(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if is_so() {
                 return;
             }
             thread::yield_now();
         }
         let (wbs, memcgs) = (self.volume.wbs_alive(), self.engine.memcgs());
-        panic!("{what} does not come: {wbs} wbs, {memcgs:?}, {:?}", self.engine.check_counts());
+        panic!("gave up waiting for {what}: {wbs} wbs, {memcgs:?}, {:?}", self.engine.check_counts());
     }
 
-    /// Syncs until nothing is left. A page whose write is just being answered may be left by the first, as not known to be
-    /// durable, though it is.
+    /// Syncs until nothing is left. The first sync may leave a page whose write is just being answered and which is not
+    /// yet known to be durable.
     fn sync(&self) {
-        self.eventually("an end of what is dirty", || {
+        self.eventually("dirty data to be written", || {
             self.volume.sync().unwrap();
             self.volume.status().bytes_left() == 0
         });
     }
 
-    /// Unmounts as soon as nobody has a file open.
+    /// Unmounts as soon as no file is open.
     fn umount(&self) -> Result<(), UmountError> {
         loop {
             match self.volume.umount(UmountOptions::default()) {
@@ -190,13 +191,13 @@ impl Rig {
         }
     }
 
-    /// With all tenants offline nothing of them is left but what the root has; then nothing at all.
+    /// Checks that once all tenants are offline nothing is left but the root's state, and finally nothing at all.
     fn finish(self) {
         self.sync();
-        self.eventually("the end of all tenants", || {
+        self.eventually("the tenants to be released", || {
             self.volume.wbs_alive() == 1 && self.engine.memcgs().len() == 1 && self.engine.switches_in_flight() == 0
         });
-        self.eventually("a state that adds up", || self.engine.check_counts().is_ok());
+        self.eventually("consistent counts", || self.engine.check_counts().is_ok());
         self.umount().unwrap();
         self.end();
     }
@@ -217,10 +218,10 @@ fn write(inode: &InodeRef, memcg: &Arc<Memcg>, index: u64) -> File {
     file
 }
 
-/// Unmounts while an inode is moved because its owner goes offline; and with `flush`, while the flush of the unmount finds
-/// that another one is to be moved. Returns what the unmount said.
+/// Unmounts while an inode is moved because its owner goes offline; with `flush`, also while the flush of the unmount
+/// finds that another one has to move. Returns the result of the unmount.
 fn umount_beside_switches(form: UmountForm, flush: bool) -> (Rig, Result<(), UmountError>) {
-    let rig = Rig::new(form, Answers::Here);
+    let rig = Rig::new(form, Answers::Inline);
     let (a, b) = (rig.tenant("a"), rig.tenant("b"));
     if flush {
         let contested = rig.create_contested("x", &a, &b);
@@ -235,7 +236,7 @@ fn umount_beside_switches(form: UmountForm, flush: bool) -> (Rig, Result<(), Umo
     };
     let result = rig.umount();
     offline.join().unwrap();
-    rig.eventually("the end of the switches", || rig.engine.switches_in_flight() == 0);
+    rig.eventually("the switches to end", || rig.engine.switches_in_flight() == 0);
     (rig, result)
 }
 
@@ -248,23 +249,23 @@ fn umount_ends(form: UmountForm) {
 }
 
 #[test]
-fn an_unmount_beside_switches_in_the_default_form() {
+fn an_unmount_during_switches_in_the_default_form() {
     check("umount, per_sb", 700, || umount_ends(UmountForm::PerSb));
 }
 
 #[test]
-fn an_unmount_beside_switches_in_the_form_race() {
+fn an_unmount_during_switches_in_the_form_race() {
     check("umount, race", 400, || umount_ends(UmountForm::Race));
 }
 
 #[test]
-fn an_unmount_beside_switches_in_the_form_rmbarrier() {
+fn an_unmount_during_switches_in_the_form_rmbarrier() {
     check("umount, rmbarrier", 400, || umount_ends(UmountForm::RmBarrier));
 }
 
-/// About one schedule in a thousand shows it.
+/// About one schedule in a thousand shows the bug.
 #[test]
-fn the_base_form_is_found_to_be_wrong() {
+fn the_base_form_is_detected_as_incorrect() {
     static WRONG: AtomicU64 = AtomicU64::new(0);
     let is_found = (0..60).any(|_| {
         check("umount, base", 500, || {
@@ -278,11 +279,11 @@ fn the_base_form_is_found_to_be_wrong() {
     assert!(is_found);
 }
 
-/// Meets a wb of the tenant that is just being made, one that is just being killed, and a switch on its way to it.
+/// Covers a wb of the tenant that is just being created, one that is just being killed, and a switch to one.
 #[test]
-fn a_tenant_goes_offline_while_files_come_to_it() {
+fn a_tenant_goes_offline_while_files_are_assigned_to_it() {
     check("offline", 1000, || {
-        let rig = Rig::new(UmountForm::PerSb, Answers::Here);
+        let rig = Rig::new(UmountForm::PerSb, Answers::Inline);
         let (a, b) = (rig.tenant("a"), rig.tenant("b"));
         let contested = rig.create_contested("x", &b, &a);
         let new = rig.create("y");
@@ -296,7 +297,7 @@ fn a_tenant_goes_offline_while_files_come_to_it() {
         let left = |inode: &InodeRef| inode.memcg().id() != a.id();
         rig.eventually("another owner", || left(&contested) && left(&new));
         assert!(rig.engine.memcg_offline(&b));
-        rig.eventually("the last owner", || {
+        rig.eventually("the last owner to change", || {
             contested.memcg().id() == MemcgId::ROOT && new.memcg().id() == MemcgId::ROOT
         });
         drop((a, b, contested, new));
@@ -304,11 +305,11 @@ fn a_tenant_goes_offline_while_files_come_to_it() {
     });
 }
 
-/// The inode moves to `b` by its round, and from `a` to the root when that goes offline.
+/// The round of `b` moves the inode to it, and going offline moves it from `a` to the root.
 #[test]
-fn counts_are_exact_while_pages_are_dirtied_flushed_cut_and_synced_and_the_inode_moves() {
+fn counts_are_exact_while_pages_are_dirtied_flushed_truncated_and_synced_and_the_inode_moves() {
     check("counts", 700, || {
-        let rig = Rig::new(UmountForm::PerSb, Answers::Elsewhere);
+        let rig = Rig::new(UmountForm::PerSb, Answers::Threaded);
         let (a, b) = (rig.tenant("a"), rig.tenant("b"));
         let contested = rig.create_contested("x", &a, &b);
         let cutter = {
@@ -329,7 +330,7 @@ fn counts_are_exact_while_pages_are_dirtied_flushed_cut_and_synced_and_the_inode
         assert!(rig.engine.memcg_offline(&a));
         cutter.join().unwrap();
         writer.join().unwrap();
-        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        rig.eventually("consistent counts", || rig.engine.check_counts().is_ok());
         rig.sync();
         assert_eq!((a.charged_bytes(), b.charged_bytes()), (0, 0));
         assert!(rig.engine.memcg_offline(&b));
@@ -338,7 +339,7 @@ fn counts_are_exact_while_pages_are_dirtied_flushed_cut_and_synced_and_the_inode
     });
 }
 
-/// Two writers, of `first` and `second`, that write more than both may have dirty.
+/// Two writers, of `first` and `second`, write more than both may have dirty.
 fn writers_get_room(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
     let writer = {
         let (inode, first) = (rig.create("x"), Arc::clone(&first));
@@ -356,7 +357,7 @@ fn writers_get_room(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
 }
 
 #[test]
-fn two_writers_of_a_limited_tenant_get_room() {
+fn two_writers_of_a_limited_tenant_get_frames() {
     check_fair("limits", 1000, || {
         let rig = Rig::for_limits();
         let memcg = rig.engine.memcg_create("limited", None, Some(2 * PAGE_BYTES));
@@ -365,7 +366,7 @@ fn two_writers_of_a_limited_tenant_get_room() {
 }
 
 #[test]
-fn writers_of_a_limited_tenant_and_of_one_below_it_get_room() {
+fn writers_of_a_limited_tenant_and_of_its_child_get_frames() {
     check_fair("nested limits", 1000, || {
         let rig = Rig::for_limits();
         let parent = rig.engine.memcg_create("parent", None, Some(3 * PAGE_BYTES));
@@ -374,9 +375,10 @@ fn writers_of_a_limited_tenant_and_of_one_below_it_get_room() {
     });
 }
 
-/// What fills the limit is on the wb of somebody who has none. That is committed when it is time, so time goes on here.
+/// The pages that reach the limit are on the wb of an unlimited tenant. They are committed only when due, so the clock
+/// advances here.
 #[test]
-fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
+fn a_limited_tenant_writing_to_files_of_others_gets_frames() {
     check_fair("foreign limits", 1000, || {
         let rig = Rig::for_limits();
         let (owner, memcg) = (rig.tenant("owner"), rig.engine.memcg_create("limited", None, Some(2 * PAGE_BYTES)));
@@ -390,7 +392,7 @@ fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
                 has_ended.store(true, Ordering::Release);
             })
         };
-        rig.eventually("room", || {
+        rig.eventually("free frames", || {
             rig.clock.advance(Duration::from_secs(1));
             has_ended.load(Ordering::Acquire)
         });
@@ -401,9 +403,9 @@ fn a_writer_of_a_limited_tenant_to_files_of_others_gets_room() {
     });
 }
 
-/// Units of another tenant have all slots, so nothing that is written back wakes the writer.
+/// Units of another tenant occupy all slots, so no write-back wakes the writer.
 #[test]
-fn a_writer_that_waits_gets_the_room_of_a_page_that_another_tenant_takes_over() {
+fn a_waiting_writer_gets_the_frame_of_a_page_that_another_tenant_takes_over() {
     check_fair("taken over", 1000, || {
         let stuck = Stuck::new();
         let rig = Rig::on(stuck.clone(), None, UmountForm::PerSb, 95);
@@ -423,7 +425,7 @@ fn a_writer_that_waits_gets_the_room_of_a_page_that_another_tenant_takes_over() 
         };
         drop(write(&taken, &b, 0));
         writer.join().unwrap();
-        stuck.let_go();
+        stuck.release();
         rig.sync();
         [&full, &a, &b].into_iter().for_each(|memcg| assert!(rig.engine.memcg_offline(memcg)));
         drop((held, full, a, b, taken, other));
@@ -431,11 +433,12 @@ fn a_writer_that_waits_gets_the_room_of_a_page_that_another_tenant_takes_over() 
     });
 }
 
-/// Its mode waits for write-back when they come, so it is the root's, until that has been written.
+/// When the writers arrive, the file's mode is waiting for write-back, so the file belongs to the root until the mode
+/// is written.
 #[test]
-fn writers_of_two_tenants_come_to_a_file_that_waits_on_a_list_of_the_root() {
+fn writers_of_two_tenants_open_a_file_on_a_list_of_the_root() {
     check("contested first", 1000, || {
-        let rig = Rig::new(UmountForm::PerSb, Answers::Here);
+        let rig = Rig::new(UmountForm::PerSb, Answers::Inline);
         let (a, b) = (rig.tenant("a"), rig.tenant("b"));
         let inode = rig.volume.make(&rig.volume.root().unwrap(), "x", NewNode::File, 0o4755).unwrap();
         let file = File::open(&inode).unwrap();
@@ -447,25 +450,25 @@ fn writers_of_two_tenants_come_to_a_file_that_waits_on_a_list_of_the_root() {
         });
         file.fsync().unwrap();
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        rig.eventually("consistent counts", || rig.engine.check_counts().is_ok());
         assert!(rig.engine.memcg_offline(&a) && rig.engine.memcg_offline(&b));
         drop((a, b, file, inode));
         rig.finish();
     });
 }
 
-/// The flusher has used up its slots in the middle of a file that a sync then ends.
+/// The flusher has used up its slots in the middle of a file that a sync then finishes.
 #[test]
-fn an_inode_that_becomes_clean_while_its_flusher_is_blocked_is_listed_when_it_is_dirty_again() {
+fn an_inode_cleaned_while_its_flusher_is_blocked_is_listed_when_dirtied_again() {
     check("blocked", 1000, || {
-        let rig = Rig::new(UmountForm::PerSb, Answers::Elsewhere);
+        let rig = Rig::new(UmountForm::PerSb, Answers::Threaded);
         let a = rig.tenant("a");
         let inode = rig.create("x");
         let file = File::open_for(&inode, &a).unwrap();
         file.write_at(0, &[7; 7 * PAGE_BYTES as usize]).unwrap();
         file.fsync().unwrap();
         drop(write(&inode, &a, 0));
-        rig.eventually("a state that adds up", || rig.engine.check_counts().is_ok());
+        rig.eventually("consistent counts", || rig.engine.check_counts().is_ok());
         assert!(rig.engine.memcg_offline(&a));
         drop((a, file, inode));
         rig.finish();

@@ -1,4 +1,4 @@
-//! Tenants: whose wb an inode belongs to, what is charged to whom, and that nothing of a tenant stays behind.
+//! Tenants: the wb that an inode belongs to, charges, and that nothing of a tenant is left behind.
 
 #![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -28,7 +28,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Driven by hand, but for grace periods.
+    /// Stepped by hand, except grace periods.
     fn new() -> Self {
         Self::with(Tunables::default())
     }
@@ -50,11 +50,11 @@ impl Rig {
         self.volume.remove(&self.volume.root().unwrap(), name, Removal::File).unwrap();
     }
 
-    /// Steps until `done`: switches wait for a grace period, which takes its time.
+    /// Steps until `done`. Switches wait for a grace period, which takes real time.
     fn step_until(&self, what: &str, done: impl Fn() -> bool) {
         let began = Instant::now();
         while !done() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{what} does not come");
+            assert!(began.elapsed() < Duration::from_secs(20), "timed out waiting for {what}");
             let _ = self.engine.step();
             std::thread::yield_now();
         }
@@ -66,7 +66,7 @@ impl Rig {
     }
 }
 
-/// Writes page `index` for `memcg` and makes it durable: one round of write-back.
+/// Writes page `index` for `memcg` and makes it durable, which is one round of write-back.
 fn write_round(inode: &InodeRef, memcg: &Arc<Memcg>, index: u64) {
     let file = File::open_for(inode, memcg).unwrap();
     file.write_at(index * PAGE_BYTES, &[7; PAGE]).unwrap();
@@ -74,7 +74,7 @@ fn write_round(inode: &InodeRef, memcg: &Arc<Memcg>, index: u64) {
 }
 
 #[test]
-fn an_inode_belongs_to_who_dirties_it_first_and_keeps_him_when_it_is_clean() {
+fn an_inode_belongs_to_its_first_dirtier_and_keeps_it_while_clean() {
     let rig = Rig::new();
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let inode = rig.create("x");
@@ -110,9 +110,10 @@ fn a_steady_foreign_majority_moves_the_inode_and_a_single_round_of_its_owner_doe
     rig.umount();
 }
 
-/// What is charged to a tenant may be on another's wb, and written already when room is wanted: a commit is all it takes.
+/// Pages charged to a tenant may be on another tenant's wb and already written when it needs frames: then a commit is
+/// enough.
 #[test]
-fn a_tenant_gets_room_from_what_another_has_written_for_it() {
+fn a_tenant_gets_frames_from_pages_another_has_written_for_it() {
     let rig = Rig::new();
     let limited = |name, pages| rig.engine.memcg_create(name, None, Some(pages * PAGE_BYTES));
     let (a, b) = (limited("a", 4), limited("b", 8));
@@ -120,10 +121,10 @@ fn a_tenant_gets_room_from_what_another_has_written_for_it() {
     write_round(&theirs, &b, 100);
     let file = File::open_for(&theirs, &a).unwrap();
     file.write_at(0, &[1; 4 * PAGE]).unwrap();
-    // Above the background level of `b`, whose flusher takes all that is on its wb.
+    // Above the background level of `b`, whose flusher writes everything on its wb.
     File::open_for(&rig.create("own"), &b).unwrap().write_at(0, &[1; 3 * PAGE]).unwrap();
     let _ = rig.engine.step();
-    assert_eq!((rig.volume.status().dirty_bytes, a.charged_bytes()), (0, 4 * PAGE_BYTES), "written, and not durable");
+    assert_eq!((rig.volume.status().dirty_bytes, a.charged_bytes()), (0, 4 * PAGE_BYTES), "written, but not durable");
     assert_eq!(try_write(&file, 5 * PAGE_BYTES, &[1; PAGE]), Written::NoFrames);
     let _ = rig.engine.step();
     assert_eq!(a.charged_bytes(), 0);
@@ -133,7 +134,7 @@ fn a_tenant_gets_room_from_what_another_has_written_for_it() {
 }
 
 #[test]
-fn a_tenant_gets_room_from_anothers_file_however_old_its_pages_are_there() {
+fn a_tenant_gets_frames_from_anothers_file_whatever_the_age_of_its_pages() {
     for dirty_writeback in [Duration::ZERO, Duration::from_secs(5)] {
         let rig = Rig::with(Tunables { dirty_writeback, ..Tunables::default() });
         let (owner, memcg) = (rig.engine.root_memcg(), rig.engine.memcg_create("a", None, Some(2 * PAGE_BYTES)));
@@ -153,7 +154,7 @@ fn a_tenant_gets_room_from_anothers_file_however_old_its_pages_are_there() {
 }
 
 #[test]
-fn dirty_pages_move_with_their_inode_and_are_charged_to_who_dirtied_them() {
+fn dirty_pages_move_with_their_inode_but_stay_charged_to_their_dirtier() {
     let rig = Rig::new();
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let inode = rig.create("x");
@@ -164,7 +165,7 @@ fn dirty_pages_move_with_their_inode_and_are_charged_to_who_dirtied_them() {
     assert_eq!((a.charged_bytes(), b.charged_bytes()), (4 * PAGE_BYTES, 0));
     let theirs = File::open_for(&inode, &b).unwrap();
     theirs.write_at(PAGE_BYTES, b"mine now").unwrap();
-    assert_eq!((a.charged_bytes(), b.charged_bytes()), (3 * PAGE_BYTES, PAGE_BYTES), "whoever dirtied it last");
+    assert_eq!((a.charged_bytes(), b.charged_bytes()), (3 * PAGE_BYTES, PAGE_BYTES), "charged to the last dirtier");
     for round in 100..110 {
         write_round(&inode, &b, round);
     }
@@ -178,7 +179,7 @@ fn dirty_pages_move_with_their_inode_and_are_charged_to_who_dirtied_them() {
 }
 
 #[test]
-fn what_a_tenant_leaves_goes_to_the_nearest_ancestor_that_is_online() {
+fn files_of_an_offline_tenant_move_to_its_nearest_online_ancestor() {
     let rig = Rig::new();
     let parent = rig.engine.memcg_create("parent", None, None);
     let child = rig.engine.memcg_create("child", Some(&parent), None);
@@ -194,23 +195,23 @@ fn what_a_tenant_leaves_goes_to_the_nearest_ancestor_that_is_online() {
     for _ in 0..50 {
         let _ = rig.engine.step();
     }
-    assert!(inodes.iter().all(|inode| inode.memcg().id() == grandchild.id()), "while something of it is dirty");
+    assert!(inodes.iter().all(|inode| inode.memcg().id() == grandchild.id()), "while the inode is dirty");
     dirty.fsync().unwrap();
     drop(dirty);
     rig.step_until("the clean-up", || inodes.iter().all(|inode| inode.memcg().id() == parent.id()));
     assert_eq!(grandchild.state(), MemcgState::Offline);
-    assert_eq!(rig.engine.memcgs().len(), 4, "the test has references to them");
+    assert_eq!(rig.engine.memcgs().len(), 4, "the test holds references to them");
     let ids = (child.id(), grandchild.id());
     drop((child, grandchild));
     rig.step_until("the release", || rig.engine.memcgs().len() == 2);
     let next = rig.engine.memcg_create("next", None, None);
-    assert!(next.id() != ids.0 && next.id() != ids.1, "numbers are not given twice");
+    assert!(next.id() != ids.0 && next.id() != ids.1, "numbers are not reused");
     drop(inodes);
     rig.umount();
 }
 
 #[test]
-fn a_write_for_a_tenant_that_is_gone_is_its_ancestors() {
+fn a_write_for_an_offline_tenant_belongs_to_its_ancestor() {
     let rig = Rig::new();
     let parent = rig.engine.memcg_create("parent", None, None);
     let child = rig.engine.memcg_create("child", Some(&parent), None);
@@ -225,7 +226,7 @@ fn a_write_for_a_tenant_that_is_gone_is_its_ancestors() {
 }
 
 #[test]
-fn an_inode_leaves_a_tenant_that_is_gone_though_its_only_write_was_refused() {
+fn an_inode_leaves_an_offline_tenant_even_if_its_only_write_was_refused() {
     let rig = Rig::with(Tunables { pinned_nodes: 2, ..Tunables::default() });
     let memcg = rig.engine.memcg_create("a", None, None);
     let others: Vec<_> = ["x", "y"].iter().map(|name| File::open(&rig.create(name)).unwrap()).collect();
@@ -243,12 +244,12 @@ fn an_inode_leaves_a_tenant_that_is_gone_though_its_only_write_was_refused() {
 }
 
 #[test]
-fn removed_files_that_wait_for_a_commit_do_not_keep_the_others_of_a_tenant_that_is_gone() {
+fn removed_files_waiting_for_a_commit_do_not_keep_other_files_of_an_offline_tenant() {
     let rig = Rig::new();
     let memcg = rig.engine.memcg_create("a", None, None);
     let removed: Vec<_> = (0..200).map(|nth| format!("{nth}")).collect();
     for name in &removed {
-        File::open_for(&rig.create(name), &memcg).unwrap().write_at(0, b"written, and not durable").unwrap();
+        File::open_for(&rig.create(name), &memcg).unwrap().write_at(0, b"written, but not durable").unwrap();
     }
     rig.clock.advance(Duration::from_secs(40));
     let _ = rig.engine.step();
@@ -263,7 +264,7 @@ fn removed_files_that_wait_for_a_commit_do_not_keep_the_others_of_a_tenant_that_
 }
 
 #[test]
-fn clean_files_leave_a_tenant_that_is_gone_when_others_take_its_last_dirty_one() {
+fn clean_files_leave_an_offline_tenant_when_others_take_its_last_dirty_one() {
     let rig = Rig::new();
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let (clean, contested) = (rig.create("clean"), rig.create("contested"));
@@ -283,7 +284,7 @@ fn clean_files_leave_a_tenant_that_is_gone_when_others_take_its_last_dirty_one()
 }
 
 #[test]
-fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit_is_raised() {
+fn a_waiting_writer_wakes_when_others_take_over_pages_or_its_limit_is_raised() {
     let rig = Rig::new();
     let a = rig.engine.memcg_create("a", None, Some(2 * PAGE_BYTES));
     let b = rig.engine.memcg_create("b", None, None);
@@ -317,33 +318,37 @@ fn who_waits_for_room_hears_that_others_have_taken_pages_over_and_that_his_limit
 }
 
 #[test]
-fn a_limit_holds_for_a_tenant_and_those_below_it_on_every_volume_and_for_nobody_else() {
+fn a_limit_covers_a_tenant_and_its_descendants_on_every_volume_and_no_others() {
     let rig = Rig::new();
     let second = rig.engine.mount("second", Arc::new(MemBackend::new())).unwrap();
     let parent = rig.engine.memcg_create("parent", None, Some(8 * PAGE_BYTES));
     let child = rig.engine.memcg_create("child", Some(&parent), Some(6 * PAGE_BYTES));
     let other = rig.engine.memcg_create("other", None, None);
     let inode = rig.create("x");
-    let elsewhere = second.make(&second.root().unwrap(), "y", NewNode::File, 0o644).unwrap();
-    let (file, on_second) = (File::open_for(&inode, &child).unwrap(), File::open_for(&elsewhere, &parent).unwrap());
+    let other_file = second.make(&second.root().unwrap(), "y", NewNode::File, 0o644).unwrap();
+    let (file, on_second) = (File::open_for(&inode, &child).unwrap(), File::open_for(&other_file, &parent).unwrap());
     assert_eq!(try_write(&file, 0, &[1; 5 * PAGE]), Written::Bytes(5 * PAGE));
     assert_eq!(try_write(&file, 5 * PAGE_BYTES, &[1; PAGE]), Written::Bytes(PAGE));
     assert_eq!(try_write(&file, 6 * PAGE_BYTES, &[1; PAGE]), Written::NoFrames, "its own");
-    assert_eq!(try_write(&on_second, 0, &[1; 3 * PAGE]), Written::Bytes(3 * PAGE), "by one request at most");
+    assert_eq!(try_write(&on_second, 0, &[1; 3 * PAGE]), Written::Bytes(3 * PAGE), "exceeded by one request at most");
     assert_eq!(parent.charged_bytes(), 9 * PAGE_BYTES);
-    assert_eq!(try_write(&on_second, 3 * PAGE_BYTES, b"x"), Written::NoFrames, "the child's are the parent's too");
+    assert_eq!(
+        try_write(&on_second, 3 * PAGE_BYTES, b"x"),
+        Written::NoFrames,
+        "the child's pages also count for the parent"
+    );
     let theirs = File::open_for(&inode, &other).unwrap();
     assert_eq!(try_write(&theirs, 9 * PAGE_BYTES, b"x"), Written::Bytes(1));
-    // Their wbs have been woken; room comes without anybody asking for a sync.
+    // Their wbs have been woken: frames become free without a sync.
     file.write_at(6 * PAGE_BYTES, &[1; 20 * PAGE]).unwrap();
     on_second.write_at(3 * PAGE_BYTES, &[1; 20 * PAGE]).unwrap();
-    drop((file, on_second, theirs, inode, elsewhere));
+    drop((file, on_second, theirs, inode, other_file));
     second.umount(UmountOptions::default()).unwrap();
     rig.umount();
 }
 
 #[test]
-fn limits_of_nothing_of_a_page_and_beyond_the_arena_let_everything_through() {
+fn writes_proceed_under_limits_of_zero_one_page_and_more_than_the_arena() {
     let rig = Rig::new();
     for limit in [0, 1, PAGE_BYTES, PAGE_BYTES + 1, u64::MAX] {
         let memcg = rig.engine.memcg_create("odd", None, Some(limit));
@@ -364,7 +369,7 @@ fn limits_of_nothing_of_a_page_and_beyond_the_arena_let_everything_through() {
 }
 
 #[test]
-fn ten_thousand_tenants_come_and_go_and_leave_nothing() {
+fn ten_thousand_short_lived_tenants_leave_nothing() {
     let rig = Rig::new();
     let inode = rig.create("x");
     for nth in 0..10_000_u64 {
@@ -380,15 +385,15 @@ fn ten_thousand_tenants_come_and_go_and_leave_nothing() {
         drop(memcg);
         let _ = rig.engine.step();
     }
-    rig.volume.sync().unwrap(); // what waits for the next commit is held until then
-    rig.step_until("the release of all", || rig.engine.memcgs().len() == 1);
+    rig.volume.sync().unwrap(); // pages waiting for the next commit hold it until then
+    rig.step_until("all tenants to be released", || rig.engine.memcgs().len() == 1);
     assert_eq!(rig.volume.wbs_alive(), 1);
     drop(inode);
     rig.umount();
 }
 
 #[test]
-fn each_tenant_has_figures_of_its_own_on_each_volume() {
+fn each_tenant_has_its_own_status_on_each_volume() {
     let rig = Rig::new();
     let second = rig.engine.mount("second", Arc::new(MemBackend::new())).unwrap();
     let a = rig.engine.memcg_create("a", None, Some(512 * PAGE_BYTES));
@@ -413,14 +418,14 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
     assert_eq!((of_b.name.as_str(), of_b.limit_bytes, of_b.oldest), ("b\n\"c", None, Some(Duration::ZERO)));
     assert_eq!(rig.volume.status().oldest, of_a.oldest, "the oldest of all tenants'");
     let ids = |tenants: Vec<TenantStatus>| tenants.iter().map(|tenant| tenant.id).collect::<Vec<_>>();
-    assert_eq!(ids(second.tenants()), [MemcgId::ROOT], "nobody else has anything there");
+    assert_eq!(ids(second.tenants()), [MemcgId::ROOT], "no other tenant has anything there");
     let other = second.make(&second.root().unwrap(), "z", NewNode::File, 0o644).unwrap();
     File::open_for(&other, &a).unwrap().write_at(0, &[1; PAGE]).unwrap();
     let there = of(&second, a.id());
     assert_eq!(
         (there.charged_bytes, there.dirty_bytes, there.oldest),
         (4 * PAGE_BYTES, PAGE_BYTES, Some(Duration::ZERO)),
-        "the limit is for all"
+        "the limit covers all volumes"
     );
     assert_eq!(ids(rig.volume.tenants()), [MemcgId::ROOT, a.id(), b.id()]);
     let idle = rig.engine.memcg_create("idle", None, None);
@@ -447,7 +452,7 @@ fn each_tenant_has_figures_of_its_own_on_each_volume() {
         "the page on the other volume, and one that was clean and is dirty again"
     );
 
-    // What is found counts for who reads, and so does what is not.
+    // Hits and misses count for the reader's tenant.
     assert_eq!((full.read_hits, full.read_misses), (0, 0));
     let reader = File::open(file.inode()).unwrap();
     reader.set_reader(&a);

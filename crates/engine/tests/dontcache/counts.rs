@@ -1,4 +1,4 @@
-//! The count of dirty pages that are to leave, over everything that changes it.
+//! The count of dirty drop-behind pages, through everything that changes it.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use slackwater::{File, PAGE_BYTES, UmountOptions};
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
 #[test]
-fn a_cut_and_a_removal_take_their_pages_out_of_it() {
+fn truncation_and_removal_subtract_their_pages() {
     let rig = Rig::small();
     let (file, removed) = (rig.create("x"), rig.create("y"));
     pass_through(&file, 0, 10, 1);
@@ -27,7 +27,7 @@ fn a_cut_and_a_removal_take_their_pages_out_of_it() {
 }
 
 #[test]
-fn what_a_failed_unit_makes_dirty_again_is_counted_and_leaves_later() {
+fn pages_redirtied_by_a_failed_unit_are_counted_and_leave_later() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 10, 1);
@@ -43,7 +43,7 @@ fn what_a_failed_unit_makes_dirty_again_is_counted_and_leaves_later() {
 }
 
 #[test]
-fn what_a_failed_commit_makes_dirty_again_is_counted_and_leaves_later() {
+fn pages_redirtied_by_a_failed_commit_are_counted_and_leave_later() {
     for by_fsync in [true, false] {
         let rig = Rig::small();
         let file = rig.create("x");
@@ -56,7 +56,7 @@ fn what_a_failed_commit_makes_dirty_again_is_counted_and_leaves_later() {
         } else {
             rig.volume.sync().unwrap_err();
         }
-        assert_eq!((rig.dontcache_dirty(), rig.cached()), (9, 10), "all but the one that is wanted");
+        assert_eq!((rig.dontcache_dirty(), rig.cached()), (9, 10), "all but the one written ordinarily");
         rig.advance(8);
         assert_eq!((rig.dontcache_dirty(), rig.cached()), (0, 1));
         drop(file);
@@ -64,9 +64,9 @@ fn what_a_failed_commit_makes_dirty_again_is_counted_and_leaves_later() {
     }
 }
 
-/// Nine rounds of somebody else's writes move the file, with what is dirty of its first owner.
+/// After nine rounds of another tenant's writes, the file moves together with its first owner's dirty pages.
 #[test]
-fn it_moves_with_the_file_to_another_tenant() {
+fn the_count_moves_with_the_file_to_another_tenant() {
     let rig = Rig::small();
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let first = rig.create("x");
@@ -88,20 +88,20 @@ fn it_moves_with_the_file_to_another_tenant() {
     ours.fdatasync().unwrap();
     let began = Instant::now();
     while inode.memcg().id() != b.id() {
-        assert!(began.elapsed() < Duration::from_secs(20), "the switch does not come");
+        assert!(began.elapsed() < Duration::from_secs(20), "timed out waiting for the switch");
         rig.engine.step();
         std::thread::yield_now();
     }
     rig.engine.check_counts().unwrap();
     rig.volume.sync().unwrap();
-    assert_eq!((rig.dontcache_dirty(), rig.cached()), (0, 1), "the one of ordinary writes");
+    assert_eq!((rig.dontcache_dirty(), rig.cached()), (0, 1), "the page of the ordinary write");
     assert!(rig.engine.memcg_offline(&a) && rig.engine.memcg_offline(&b));
     drop((theirs, ours, inode));
     rig.umount();
 }
 
 #[test]
-fn an_unmount_finds_it_at_nothing_with_and_without_what_is_dirty() {
+fn the_count_is_zero_after_a_flushing_and_a_discarding_unmount() {
     for discard in [false, true] {
         let rig = Rig::small();
         let file = rig.create("x");

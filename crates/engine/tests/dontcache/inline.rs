@@ -1,4 +1,4 @@
-//! The earlier form: the writer itself submits what it wrote.
+//! The inline form: the writer itself submits the pages it wrote.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use slackwater::{DontcacheForm, PAGE_BYTES, WaitFor, WriteFlags, WriteRequest, W
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
-/// Only a failure waits for it.
+/// Timeout; reached only if a test fails.
 const LONG: Duration = Duration::from_secs(60);
 
 fn inline() -> Rig {
@@ -16,7 +16,7 @@ fn inline() -> Rig {
 }
 
 #[test]
-fn a_writer_writes_back_what_it_wrote_and_nothing_else() {
+fn a_writer_writes_back_its_own_pages_and_no_others() {
     let rig = inline();
     let (file, other) = (rig.create("x"), rig.create("y"));
     write(&other, 0, 10, 1);
@@ -47,16 +47,16 @@ fn a_writer_waits_where_every_slot_is_taken() {
     });
     let start = Instant::now();
     while rig.backend.held() < slots {
-        assert!(start.elapsed() < LONG, "in vain");
+        assert!(start.elapsed() < LONG, "timed out");
         thread::yield_now();
     }
-    // Its last bytes are in the cache; nobody takes them from there.
+    // Its last bytes are in the cache, and no flusher takes them from there.
     while rig.volume.status().dirty_bytes < 1 << 20 {
-        assert!(start.elapsed() < LONG, "in vain");
+        assert!(start.elapsed() < LONG, "timed out");
         thread::yield_now();
     }
     assert!(!writer.is_finished());
-    rig.backend.let_go();
+    rig.backend.release();
     let file = writer.join().unwrap();
     assert_eq!(rig.volume.status().dirty_bytes, 0);
     drop(file);
@@ -64,7 +64,7 @@ fn a_writer_waits_where_every_slot_is_taken() {
 }
 
 #[test]
-fn who_may_not_wait_leaves_it_to_the_flusher() {
+fn a_writer_that_may_not_wait_leaves_its_pages_to_the_flusher() {
     let rig = inline();
     let slots = rig.backend.limits().units_in_flight as u64;
     let file = rig.create("x");
@@ -74,14 +74,14 @@ fn who_may_not_wait_leaves_it_to_the_flusher() {
         assert_eq!(file.write(request, &pages(256, 1)).unwrap(), Written::Bytes(256 * PAGE));
     }
     assert_eq!((rig.backend.held() as u64, rig.volume.status().dirty_bytes), (slots, 1 << 20));
-    rig.backend.let_go();
+    rig.backend.release();
     rig.volume.sync().unwrap();
     assert_eq!(rig.cached(), 0);
     drop(file);
     rig.umount();
 }
 
-/// It is found by the flusher when it is old.
+/// The flusher writes it once it is old.
 #[test]
 fn a_page_that_is_under_write_back_is_left_dirty() {
     let rig = inline();
@@ -89,7 +89,7 @@ fn a_page_that_is_under_write_back_is_left_dirty() {
     rig.backend.hold_units();
     pass_through(&file, 0, 1, 1);
     pass_through(&file, 0, 1, 2);
-    rig.backend.let_go();
+    rig.backend.release();
     rig.engine.step();
     assert_eq!((rig.dontcache_dirty(), rig.volume.status().dontcache_passes), (1, 0));
     rig.advance(45);

@@ -1,4 +1,4 @@
-//! When the flusher runs for DONTCACHE writes, and what it writes then.
+//! When the flusher runs for DONTCACHE writes, and what it then writes.
 
 use std::sync::Arc;
 use std::thread;
@@ -24,7 +24,7 @@ fn many_writes_share_one_pass() {
 }
 
 #[test]
-fn ordinary_writes_ask_for_no_pass() {
+fn ordinary_writes_start_no_pass() {
     let rig = Rig::small();
     let file = rig.create("x");
     write(&file, 0, 100, 1);
@@ -34,14 +34,14 @@ fn ordinary_writes_ask_for_no_pass() {
     rig.umount();
 }
 
-/// The kick is taken before the pages are counted: who dirties more while the pass runs gets another.
+/// The kick is taken before the pages are counted, so a writer that dirties more during the pass gets another one.
 #[test]
 fn a_write_in_the_middle_of_a_pass_gets_a_pass_of_its_own() {
     let rig = Rig::small();
     let (first, second) = (rig.create("x"), Arc::new(rig.create("y")));
     pass_through(&first, 0, 3, 1);
     let late = Arc::clone(&second);
-    // On another thread: this one is the flusher's.
+    // On another thread: this one runs the flusher.
     rig.backend.at_next_unit(move || thread::spawn(move || pass_through(&late, 0, 5, 2)).join().unwrap());
     rig.engine.step();
     assert_eq!((rig.volume.status().dontcache_passes, rig.volume.status().dirty_bytes), (2, 0));
@@ -62,16 +62,16 @@ fn writes_to_a_file_whose_units_are_in_flight_share_the_pass_that_follows_them()
         rig.engine.step();
     }
     assert_eq!((rig.volume.status().dontcache_passes, rig.dontcache_dirty()), (1, 99));
-    rig.backend.let_go();
+    rig.backend.release();
     rig.engine.step();
     assert_eq!((rig.volume.status().dontcache_passes, rig.dontcache_dirty()), (2, 0));
     drop(file);
     rig.umount();
 }
 
-/// As many pages as are counted, of the inodes that have been dirty longest, rounded up to chunks of 1024.
+/// It writes as many pages as are counted, from the inodes that have been dirty longest, rounded up to chunks of 1024.
 #[test]
-fn the_count_says_how_much_and_age_says_what() {
+fn the_count_limits_a_pass_and_age_selects_its_inodes() {
     let rig = Rig::small();
     let (old, young, new) = (rig.create("old"), rig.create("young"), rig.create("new"));
     write(&old, 0, 1100, 1);
@@ -100,7 +100,7 @@ fn the_count_says_how_much_and_age_says_what() {
 }
 
 #[test]
-fn a_sync_goes_before_a_pass_that_cannot_go_on() {
+fn a_sync_overtakes_a_blocked_pass() {
     let rig = Rig::small();
     let (file, other) = (rig.create("x"), rig.create("y"));
     for index in 0..6 {
@@ -109,7 +109,7 @@ fn a_sync_goes_before_a_pass_that_cannot_go_on() {
     rig.backend.hold_units();
     rig.engine.step();
     assert_ne!(rig.volume.status().writeback_bytes, 0);
-    rig.backend.let_go();
+    rig.backend.release();
     write(&other, 0, 1, 1);
     rig.volume.sync().unwrap();
     assert_eq!((rig.volume.status().bytes_left(), rig.cached()), (0, 1));

@@ -1,4 +1,4 @@
-//! Random histories against a plain model: the bytes, and which pages are wanted.
+//! Random histories against a plain model of the bytes and of the pages that stay.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 enum Wanted {
     /// An ordinary write wrote to it.
     Yes,
-    /// It may have left before it was read.
+    /// It may have been evicted before it was read.
     Perhaps,
 }
 
@@ -78,7 +78,7 @@ impl Model {
         let to = (at as usize + len).min(self.bytes.len());
         let mut stay = pages_of(from as u64, to - from);
         if dontcache {
-            stay.start = to as u64 / PAGE_BYTES; // a sequential reader goes on there
+            stay.start = to as u64 / PAGE_BYTES; // a sequential reader continues there
         }
         for index in stay {
             self.wanted.entry(index).or_insert(Wanted::Perhaps);
@@ -92,7 +92,7 @@ impl Model {
     }
 }
 
-/// Does what does not wait for a unit that is held.
+/// Performs steps that do not wait for a held unit.
 fn run(rig: &Rig, file: &File, model: &mut Model, nth: usize, step: Step, holds: &mut bool) {
     match step {
         Step::Write { at, len, dontcache } => {
@@ -122,7 +122,7 @@ fn run(rig: &Rig, file: &File, model: &mut Model, nth: usize, step: Step, holds:
             *holds = true;
         }
         Step::LetGo => {
-            rig.backend.let_go();
+            rig.backend.release();
             *holds = false;
         }
     }
@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn bytes_are_those_that_were_written_and_what_nobody_wants_leaves(steps in steps()) {
+    fn bytes_read_are_bytes_written_and_unwanted_pages_leave(steps in steps()) {
         let rig = Rig::small();
         let file = rig.create("x");
         let mut model = Model::default();
@@ -141,9 +141,9 @@ proptest! {
             run(&rig, &file, &mut model, nth, step, &mut holds);
             rig.engine.check_counts().unwrap();
         }
-        rig.backend.let_go();
+        rig.backend.release();
         rig.backend.fail(0, 0);
-        drop(file.fsync()); // an error from before may be left to be told
+        drop(file.fsync()); // an earlier error may still have to be reported
         rig.volume.sync().unwrap();
         rig.engine.check_counts().unwrap();
         prop_assert_eq!(rig.volume.status().bytes_left(), 0);

@@ -1,4 +1,4 @@
-//! DONTCACHE reads: what they bring here leaves when it has been read, and nothing else does.
+//! DONTCACHE reads: only the pages they bring in leave, once they have been read.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +16,7 @@ fn read_once(file: &File, offset_bytes: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn p10_what_a_dontcache_read_brings_leaves_when_it_has_been_read() {
+fn p10_pages_brought_in_by_a_dontcache_read_leave_once_read() {
     let rig = Rig::small();
     let file = stored(&rig, "x", 300);
     assert!(read_once(&file, 0, 300 * PAGE) == pages(300, 1));
@@ -28,7 +28,7 @@ fn p10_what_a_dontcache_read_brings_leaves_when_it_has_been_read() {
 }
 
 #[test]
-fn p10_so_does_what_is_read_ahead_once_it_has_been_read() {
+fn p10_pages_read_ahead_leave_once_read() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 64, ..tunables });
     let file = stored(&rig, "x", 300);
     let mut most = 0;
@@ -36,14 +36,14 @@ fn p10_so_does_what_is_read_ahead_once_it_has_been_read() {
         assert!(read_once(&file, index * PAGE_BYTES, PAGE) == pages(1, 1));
         most = most.max(rig.cached());
     }
-    assert!((32..=128).contains(&most), "{most} pages: the window that is read and the one ahead of it");
+    assert!((32..=128).contains(&most), "{most} pages: the current window and the next one");
     assert_eq!(rig.cached(), 0);
     drop(file);
     rig.umount();
 }
 
 #[test]
-fn a_page_that_was_here_stays() {
+fn a_page_that_was_cached_before_stays() {
     let rig = Rig::small();
     let file = stored(&rig, "x", 10);
     assert!(read(&file, 2, 3) == pages(3, 1));
@@ -59,7 +59,7 @@ fn a_page_that_was_here_stays() {
     rig.umount();
 }
 
-/// As long as it goes on there: else each of its small reads would ask the backend for the whole page.
+/// As long as it continues there. Otherwise each of its small reads would fetch the whole page from the backend again.
 #[test]
 fn a_sequential_reader_keeps_the_page_in_whose_middle_it_stopped() {
     let rig = Rig::small();
@@ -74,7 +74,7 @@ fn a_sequential_reader_keeps_the_page_in_whose_middle_it_stopped() {
 }
 
 #[test]
-fn a_plain_read_neither_drops_what_was_read_ahead_nor_keeps_it() {
+fn a_plain_read_neither_drops_nor_keeps_pages_read_ahead() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 16, ..tunables });
     let file = stored(&rig, "x", 16);
     assert!(read_once(&file, 0, PAGE) == pages(1, 1));
@@ -91,7 +91,7 @@ fn a_plain_read_neither_drops_what_was_read_ahead_nor_keeps_it() {
 }
 
 #[test]
-fn a_page_that_is_written_to_before_it_has_been_read_is_the_writers() {
+fn a_page_written_before_it_is_read_is_treated_as_written() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 16, ..tunables });
     let file = stored(&rig, "x", 16);
     assert!(read_once(&file, 0, PAGE) == pages(1, 1));
@@ -100,15 +100,15 @@ fn a_page_that_is_written_to_before_it_has_been_read_is_the_writers() {
     assert_eq!((rig.dontcache_dirty(), rig.cached()), (1, 15));
     let rest = [pages(2, 1), pages(1, 2), pages(1, 3), pages(11, 1)].concat();
     assert!(read_once(&file, PAGE_BYTES, 15 * PAGE) == rest);
-    assert_eq!((rig.dontcache_dirty(), rig.cached()), (1, 2), "what is dirty is kept until it is durable");
+    assert_eq!((rig.dontcache_dirty(), rig.cached()), (1, 2), "dirty pages are kept until durable");
     rig.volume.sync().unwrap();
-    assert_eq!(rig.cached(), 1, "the ordinary write's");
+    assert_eq!(rig.cached(), 1, "the page of the ordinary write");
     drop(file);
     rig.umount();
 }
 
 #[test]
-fn a_page_that_somebody_else_reads_stays_for_the_next_of_the_kind() {
+fn a_page_held_by_another_reader_stays_for_the_next_dontcache_read() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 4, ..tunables });
     let file = stored(&rig, "x", 4);
     assert!(read_once(&file, 0, PAGE) == pages(1, 1));
@@ -123,7 +123,7 @@ fn a_page_that_somebody_else_reads_stays_for_the_next_of_the_kind() {
 }
 
 #[test]
-fn nothing_is_left_of_a_read_that_fails() {
+fn a_failed_read_leaves_nothing() {
     let rig = Rig::small();
     let file = stored(&rig, "x", 300);
     rig.backend.fail_reads_from(256 * PAGE_BYTES);
@@ -137,7 +137,7 @@ fn nothing_is_left_of_a_read_that_fails() {
 }
 
 #[test]
-fn four_times_the_arena_is_read_through_and_pushes_nothing_out() {
+fn reading_four_times_the_arena_evicts_nothing() {
     let rig = Rig::small();
     let kept = rig.create("kept");
     write(&kept, 0, 700, 2);
@@ -156,7 +156,7 @@ fn four_times_the_arena_is_read_through_and_pushes_nothing_out() {
 }
 
 #[test]
-fn readers_of_both_kinds_at_once_read_what_is_there() {
+fn concurrent_readers_of_both_kinds_read_the_right_bytes() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 8, ..tunables });
     let file = Arc::new(stored(&rig, "x", 64));
     let readers: Vec<_> = (0..4_usize)

@@ -1,4 +1,4 @@
-//! What can be in the way of a DONTCACHE write or read: no room, no space, a cut, a reader that has to wait.
+//! Obstacles to a DONTCACHE write or read: no free frame, no space, a truncation, a reader that must wait.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use slackwater::{File, PAGE_BYTES, ReadFlags, ReadRequest, Tunables, WaitFor, Wr
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
-/// Only a failure waits for it.
+/// Timeout; reached only if a test fails.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Of which the volume may pin all.
+/// A volume that may pin all frames.
 fn greedy(arena_bytes: u64) -> Rig {
     Rig::with(arena_bytes, |tunables| Tunables { volume_share_percent: 100, ..tunables })
 }
 
 #[test]
-fn without_room_nothing_is_taken_and_with_room_it_goes_on() {
+fn a_write_is_refused_without_free_frames_and_continues_with_them() {
     let rig = greedy(16 << 20);
     let frames = u64::from(rig.engine.arena().frames());
     let file = rig.create("x");
@@ -31,7 +31,7 @@ fn without_room_nothing_is_taken_and_with_room_it_goes_on() {
     }
     rig.engine.check_counts().unwrap();
     assert_eq!(file.inode().size_bytes(), taken);
-    rig.backend.let_go();
+    rig.backend.release();
     rig.advance(6);
     assert_eq!((rig.cached(), rig.volume.status().bytes_left()), (0, 0));
     pass_through(&file, taken / PAGE_BYTES, 64, 2);
@@ -42,7 +42,7 @@ fn without_room_nothing_is_taken_and_with_room_it_goes_on() {
 }
 
 #[test]
-fn a_reader_for_whom_there_is_no_frame_waits_for_one() {
+fn a_reader_waits_for_a_free_frame() {
     let rig = greedy(4 << 20);
     let file = rig.create("x");
     pass_through(&file, 0, 8, 1);
@@ -62,12 +62,12 @@ fn a_reader_for_whom_there_is_no_frame_waits_for_one() {
     });
     let start = Instant::now();
     while rig.backend.held() == 0 {
-        assert!(start.elapsed() < LONG, "in vain: the reader has what is dirty written back");
+        assert!(start.elapsed() < LONG, "timed out: the reader should start write-back");
         thread::yield_now();
     }
-    rig.backend.let_go();
+    rig.backend.release();
     while !reader.is_finished() {
-        assert!(start.elapsed() < LONG, "in vain: it gets a frame");
+        assert!(start.elapsed() < LONG, "timed out: the reader should get a frame");
         rig.clock.advance(Duration::from_millis(500));
         rig.engine.step();
     }
@@ -81,7 +81,7 @@ fn a_reader_for_whom_there_is_no_frame_waits_for_one() {
 }
 
 #[test]
-fn a_full_backend_refuses_it_like_any_write() {
+fn a_full_backend_refuses_a_dontcache_write_like_any_other() {
     let rig = Rig::of_space(16 << 20, 10 * PAGE_BYTES);
     let file = rig.create("x");
     let write_at = |index: u64| {
@@ -93,7 +93,7 @@ fn a_full_backend_refuses_it_like_any_write() {
     assert_eq!(write_at(taken), Written::NoSpace);
     rig.volume.sync().unwrap();
     assert_eq!((rig.cached(), write_at(taken)), (0, Written::NoSpace));
-    assert_eq!(write_at(taken - 1), Written::Bytes(PAGE), "what has space");
+    assert_eq!(write_at(taken - 1), Written::Bytes(PAGE), "an allocated page");
     rig.volume.sync().unwrap();
     assert_eq!(rig.cached(), 0);
     drop(file);
@@ -101,7 +101,7 @@ fn a_full_backend_refuses_it_like_any_write() {
 }
 
 #[test]
-fn a_cut_takes_along_what_was_read_ahead() {
+fn a_truncation_drops_pages_read_ahead() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 32, ..tunables });
     let file = rig.create("x");
     pass_through(&file, 0, 32, 1);
@@ -118,9 +118,9 @@ fn a_cut_takes_along_what_was_read_ahead() {
     rig.umount();
 }
 
-/// Whoever is first: what is read is one of the two, and nothing is left of it.
+/// In either order, the bytes read are from one of the two, and no page is left.
 #[test]
-fn readers_beside_cuts_and_writers_read_what_was_there() {
+fn readers_racing_with_truncations_and_writers_read_valid_bytes() {
     let rig = Rig::small();
     let file = rig.create("x");
     write(&file, 0, 16, 1);
@@ -149,7 +149,7 @@ fn readers_beside_cuts_and_writers_read_what_was_there() {
 }
 
 #[test]
-fn a_switched_file_leaves_nothing_either() {
+fn a_switched_file_leaves_nothing() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 16, ..tunables });
     let (a, b) = (rig.engine.memcg_create("a", None, None), rig.engine.memcg_create("b", None, None));
     let inode = rig.create("x").inode().clone();
@@ -164,7 +164,7 @@ fn a_switched_file_leaves_nothing_either() {
     rig.volume.sync().unwrap();
     let start = Instant::now();
     while inode.memcg().id() == a.id() || rig.engine.switches_in_flight() != 0 {
-        assert!(start.elapsed() < LONG, "in vain: the file is given to somebody else");
+        assert!(start.elapsed() < LONG, "timed out: the file should move to the other tenant");
         rig.engine.step();
         thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! A volume driven by hand, on a backend that can be made to wait and to fail.
+//! A volume stepped by hand, on a backend that can hold and fail calls.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) const PAGE: usize = PAGE_BYTES as usize;
 type Hook = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct Wishes {
+struct Script {
     holds_units: bool,
     held: Vec<Call>,
     units_to_fail: u32,
@@ -24,45 +24,45 @@ struct Wishes {
     reads_fail_from: Option<u64>,
 }
 
-/// In front of a [`MemBackend`], which answers on the caller's thread.
-pub(crate) struct Steered {
+/// A wrapper of [`MemBackend`], which answers on the caller's thread.
+pub(crate) struct ScriptedBackend {
     pub(crate) mem: MemBackend,
-    wishes: Mutex<Wishes>,
+    script: Mutex<Script>,
 }
 
-impl Steered {
-    /// Keeps units until [`Steered::let_go`].
+impl ScriptedBackend {
+    /// Holds units until [`ScriptedBackend::release`].
     pub(crate) fn hold_units(&self) {
-        self.wishes.lock().unwrap().holds_units = true;
+        self.script.lock().unwrap().holds_units = true;
     }
 
-    /// Units that are kept.
+    /// Number of units held.
     pub(crate) fn held(&self) -> usize {
-        self.wishes.lock().unwrap().held.len()
+        self.script.lock().unwrap().held.len()
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         let held = {
-            let mut wishes = self.wishes.lock().unwrap();
-            wishes.holds_units = false;
-            std::mem::take(&mut wishes.held)
+            let mut script = self.script.lock().unwrap();
+            script.holds_units = false;
+            std::mem::take(&mut script.held)
         };
         held.into_iter().for_each(|call| self.submit(call));
     }
 
     pub(crate) fn fail(&self, units: u32, commits: u32) {
-        let mut wishes = self.wishes.lock().unwrap();
-        (wishes.units_to_fail, wishes.commits_to_fail) = (units, commits);
+        let mut script = self.script.lock().unwrap();
+        (script.units_to_fail, script.commits_to_fail) = (units, commits);
     }
 
-    /// Reads of bytes from `offset_bytes` on fail.
+    /// Makes reads of bytes from `offset_bytes` on fail.
     pub(crate) fn fail_reads_from(&self, offset_bytes: u64) {
-        self.wishes.lock().unwrap().reads_fail_from = Some(offset_bytes);
+        self.script.lock().unwrap().reads_fail_from = Some(offset_bytes);
     }
 
-    /// Runs `hook` when the next unit comes, on the thread of the flusher.
+    /// Runs `hook` at the next unit, on the flusher's thread.
     pub(crate) fn at_next_unit(&self, hook: impl FnOnce() + Send + 'static) {
-        self.wishes.lock().unwrap().at_next_unit = Some(Box::new(hook));
+        self.script.lock().unwrap().at_next_unit = Some(Box::new(hook));
     }
 }
 
@@ -72,24 +72,24 @@ fn fails(left: &mut u32) -> bool {
     fails
 }
 
-impl Backend for Steered {
+impl Backend for ScriptedBackend {
     fn submit(&self, call: Call) {
         let is_unit = matches!(call, Call::Write(_));
         let is_commit = matches!(call, Call::Sync { .. } | Call::SyncVolume { .. });
-        let mut wishes = self.wishes.lock().unwrap();
-        let hook = if is_unit { wishes.at_next_unit.take() } else { None };
-        if is_unit && wishes.holds_units {
-            wishes.held.push(call);
-            drop(wishes);
+        let mut script = self.script.lock().unwrap();
+        let hook = if is_unit { script.at_next_unit.take() } else { None };
+        if is_unit && script.holds_units {
+            script.held.push(call);
+            drop(script);
         } else {
-            let from = wishes.reads_fail_from.unwrap_or(u64::MAX);
+            let from = script.reads_fail_from.unwrap_or(u64::MAX);
             let is_bad_read = matches!(&call, Call::Read(unit) if unit.offset_bytes() >= from);
             let fails = is_bad_read
-                || is_unit && fails(&mut wishes.units_to_fail)
-                || is_commit && fails(&mut wishes.commits_to_fail);
-            drop(wishes);
+                || is_unit && fails(&mut script.units_to_fail)
+                || is_commit && fails(&mut script.commits_to_fail);
+            drop(script);
             if fails {
-                drop(call); // which answers that it came to nothing
+                drop(call); // which answers with an error
             } else {
                 self.mem.submit(call);
             }
@@ -105,22 +105,23 @@ impl Backend for Steered {
 pub(crate) struct Rig {
     pub(crate) engine: Engine,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) backend: Arc<Steered>,
+    pub(crate) backend: Arc<ScriptedBackend>,
     pub(crate) volume: Arc<SuperBlock>,
 }
 
 impl Rig {
-    /// Whose flusher begins when it is told to, and not because much is dirty. Reads bring what is asked for and no more.
+    /// The flusher runs only on request, not because of the background threshold. Reads fetch what is asked for and no
+    /// more.
     pub(crate) fn new(arena_bytes: u64) -> Self {
         Self::with(arena_bytes, |tunables| tunables)
     }
 
-    /// The same but for what `adjust` changes.
+    /// The same, with the changes that `adjust` makes.
     pub(crate) fn with(arena_bytes: u64, adjust: impl FnOnce(Tunables) -> Tunables) -> Self {
         Self::build(arena_bytes, adjust, DontcacheForm::Kick, MemBackend::new())
     }
 
-    /// On a backend with room for `space_bytes`.
+    /// On a backend with `space_bytes` of space.
     pub(crate) fn of_space(arena_bytes: u64, space_bytes: u64) -> Self {
         let limits = MemBackend::new().limits();
         let mem = MemBackend::with_space(limits, space_bytes);
@@ -148,7 +149,7 @@ impl Rig {
         let arena = Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap();
         let forms = Forms { dontcache, ..Forms::default() };
         let engine = Engine::with_forms(arena, Survivors::default(), clock.clone(), tunables, forms);
-        let backend = Arc::new(Steered { mem, wishes: Mutex::default() });
+        let backend = Arc::new(ScriptedBackend { mem, script: Mutex::default() });
         let volume = engine.mount("rig", backend.clone()).unwrap();
         Self { engine, clock, backend, volume }
     }
@@ -172,7 +173,7 @@ impl Rig {
         self.volume.status().dontcache_dirty_bytes / PAGE_BYTES
     }
 
-    /// As much time passes as is left of a back-off and of the wait for a commit, and the flusher runs.
+    /// Lets enough time pass for any back-off and commit interval to expire, and runs the flusher.
     pub(crate) fn advance(&self, seconds: u64) {
         for _ in 0..2 * seconds {
             self.clock.advance(Duration::from_millis(500));
@@ -180,7 +181,7 @@ impl Rig {
         }
     }
 
-    /// All is in the backend and every frame is free.
+    /// Unmounts, and checks that everything is durable and every frame is free.
     pub(crate) fn umount(self) {
         self.engine.check_counts().unwrap();
         self.volume.umount(UmountOptions::default()).unwrap();
@@ -197,7 +198,7 @@ pub(crate) fn pass_through(file: &File, index: u64, count: usize, byte: u8) {
     file.write(WriteRequest::at(index * PAGE_BYTES).flags(WriteFlags::DONTCACHE), &pages(count, byte)).unwrap();
 }
 
-/// A file of `count` pages of which nothing is cached.
+/// A file of `count` pages, none of them cached.
 pub(crate) fn stored(rig: &Rig, name: &str, count: usize) -> File {
     let file = rig.create(name);
     pass_through(&file, 0, count, 1);

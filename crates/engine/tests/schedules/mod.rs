@@ -1,11 +1,13 @@
-//! Running a scenario in many schedules, for tests under shuttle. `SLACKWATER_SHUTTLE_EXECUTIONS` says in how many, if it is set.
+//! Runs a scenario in many schedules, for tests under shuttle. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of
+//! schedules.
 #![allow(dead_code, reason = "each test target uses a part")]
 
 use std::time::Instant;
 
 use slackwater_sync::shim::model;
 
-/// Runs `scenario` in `executions` schedules of each kind, or as many as the environment wants, and says how long it took.
+/// Runs `scenario` in `executions` schedules of each kind, or the number in the environment, and prints how long it
+/// took.
 pub(crate) fn check(name: &str, executions: usize, scenario: fn()) {
     let executions = wanted().unwrap_or(executions);
     let start = Instant::now();
@@ -13,8 +15,7 @@ pub(crate) fn check(name: &str, executions: usize, scenario: fn()) {
     report(name, executions, start);
 }
 
-/// The same, with fair schedules only: for scenarios in which a thread looks again and again for what another one is to
-/// bring about.
+/// The same with fair schedules only, for scenarios in which a thread polls for what another one does.
 pub(crate) fn check_fair(name: &str, executions: usize, scenario: fn()) {
     let executions = wanted().unwrap_or(executions);
     let start = Instant::now();

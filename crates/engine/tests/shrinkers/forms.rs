@@ -1,4 +1,4 @@
-//! What each form of the registry waits for, and what all of them refuse.
+//! What each form of the registry waits for, and the calls that all of them refuse.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,10 @@ use slackwater::backend::MemBackend;
 use slackwater::shrink::{Count, Scanned, ShrinkerForm, ShrinkerRegistration};
 use slackwater::{Engine, InsideScan, MountError, UmountError, UmountOptions};
 
-use crate::rig::{FORMS, SlowWalk, Told, end, engine, eventually};
+use crate::rig::{FORMS, Scripted, SlowWalk, end, engine, eventually};
 
 fn register(engine: &Engine) -> ShrinkerRegistration {
-    engine.register_shrinker(Told::new(|_| Scanned::Freed(1))).unwrap()
+    engine.register_shrinker(Scripted::new(|_| Scanned::Freed(1))).unwrap()
 }
 
 fn names(engine: &Engine) -> Vec<String> {
@@ -19,7 +19,7 @@ fn names(engine: &Engine) -> Vec<String> {
 }
 
 #[test]
-fn a_slow_scan_keeps_nobody_from_coming_and_going_in_the_default_form() {
+fn a_slow_scan_does_not_block_registration_in_the_default_form() {
     let engine = engine(ShrinkerForm::default());
     let neighbour = register(&engine);
     let (walk, slow) = SlowWalk::start(&engine);
@@ -28,19 +28,19 @@ fn a_slow_scan_keeps_nobody_from_coming_and_going_in_the_default_form() {
         move || {
             assert!(engine.unregister_shrinker(neighbour).is_ok());
             let late = register(&engine);
-            assert_eq!(engine.shrink(0), 1, "another walk passes it too");
+            assert_eq!(engine.shrink(0), 1, "another walk passes over it too");
             assert!(engine.unregister_shrinker(late).is_ok());
             let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
             volume.umount(UmountOptions::default()).unwrap();
         }
     });
-    end("the owner beside the scan", owner);
+    end("the owner during the scan", owner);
     walk.finish();
     assert!(engine.unregister_shrinker(slow).is_ok());
 }
 
 #[test]
-fn a_slow_scan_keeps_everybody_from_registering_in_the_form_with_a_lock() {
+fn a_slow_scan_blocks_registration_in_the_form_with_a_lock() {
     let engine = engine(ShrinkerForm::Rwsem);
     let (walk, slow) = SlowWalk::start(&engine);
     assert_eq!(engine.shrink(0), 0, "walks share the lock");
@@ -48,7 +48,7 @@ fn a_slow_scan_keeps_everybody_from_registering_in_the_form_with_a_lock() {
         let engine = engine.clone();
         move || drop(engine.mount("a", Arc::new(MemBackend::new())).unwrap())
     });
-    eventually("a walk that gives way", || engine.shrink(0) == 1);
+    eventually("a walk to yield", || engine.shrink(0) == 1);
     assert!(!mounter.is_finished());
     walk.finish();
     end("the mount", mounter);
@@ -57,16 +57,16 @@ fn a_slow_scan_keeps_everybody_from_registering_in_the_form_with_a_lock() {
 }
 
 #[test]
-fn a_slow_scan_keeps_everybody_from_unregistering_in_the_form_with_srcu() {
+fn a_slow_scan_blocks_every_unregistration_in_the_form_with_srcu() {
     let engine = engine(ShrinkerForm::Srcu);
     let (walk, slow) = SlowWalk::start(&engine);
     let other = register(&engine);
-    assert_eq!(names(&engine), ["told-0", "told-1"]);
+    assert_eq!(names(&engine), ["scripted-0", "scripted-1"]);
     let owner = thread::spawn({
         let engine = engine.clone();
         move || assert!(engine.unregister_shrinker(other).is_ok())
     });
-    eventually("its going", || names(&engine) == ["told-0"]);
+    eventually("it to be unlisted", || names(&engine) == ["scripted-0"]);
     assert!(!owner.is_finished());
     walk.finish();
     end("unregistering", owner);
@@ -86,8 +86,8 @@ fn unregistering_waits_for_the_shrinkers_own_scan_in_each_form() {
                 is_gone.store(true, Ordering::Release);
             }
         });
-        eventually("its end for other walks", || {
-            engine.shrinkers().is_empty() // the form with a lock gives way to who waits
+        eventually("it to disappear from other walks", || {
+            engine.shrinkers().is_empty() // the form with a lock yields to the waiting writer
         });
         assert!(!is_gone.load(Ordering::Acquire), "{form:?}");
         walk.finish();
@@ -96,22 +96,22 @@ fn unregistering_waits_for_the_shrinkers_own_scan_in_each_form() {
 }
 
 #[test]
-fn what_would_wait_for_itself_is_refused_inside_a_scan_in_each_form() {
+fn calls_that_would_wait_for_themselves_are_refused_inside_a_scan_in_each_form() {
     for form in FORMS {
         let engine = engine(form);
         let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
-        let other = engine.register_shrinker(Told::new(|_| Scanned::Stop)).unwrap();
+        let other = engine.register_shrinker(Scripted::new(|_| Scanned::Stop)).unwrap();
         let registrations = Arc::new(Mutex::new(vec![other]));
-        let own = Told::new({
+        let own = Scripted::new({
             let (engine, volume, registrations) = (engine.clone(), Arc::clone(&volume), Arc::clone(&registrations));
             move |_| {
                 let all = std::mem::take(&mut *registrations.lock().unwrap());
                 let refused: Vec<_> =
                     all.into_iter().filter_map(|registration| engine.unregister_shrinker(registration).err()).collect();
-                assert_eq!(refused.len(), 2, "its own, and another's: both are given back");
+                assert_eq!(refused.len(), 2, "its own and another's registration are both returned");
                 *registrations.lock().unwrap() = refused;
-                assert!(engine.register_shrinker(Told::new(|_| Scanned::Stop)).is_err());
-                assert_eq!(engine.shrink(0), 0, "and does not come here again");
+                assert!(engine.register_shrinker(Scripted::new(|_| Scanned::Stop)).is_err());
+                assert_eq!(engine.shrink(0), 0, "a nested walk does nothing");
                 let mounted = engine.mount("b", Arc::new(MemBackend::new()));
                 assert!(matches!(mounted, Err(MountError::InsideScan(InsideScan))));
                 let unmounted = volume.umount(UmountOptions::default());
@@ -153,7 +153,7 @@ fn no_scan_runs_after_unregistering_in_any_form() {
                     for round in 0..ROUNDS {
                         let is_gone = Arc::new(AtomicBool::new(false));
                         let before = scans.load(Ordering::Relaxed);
-                        let shrinker = Told::new({
+                        let shrinker = Scripted::new({
                             let (is_gone, scans) = (Arc::clone(&is_gone), Arc::clone(&scans));
                             move |_| {
                                 thread::yield_now();
@@ -180,19 +180,19 @@ fn no_scan_runs_after_unregistering_in_any_form() {
 }
 
 #[test]
-fn shrinkers_are_listed_under_numbers_that_are_used_again() {
+fn shrinkers_are_listed_under_numbers_that_are_reused() {
     for form in FORMS {
         let engine = engine(form);
         let [first, second] = [(); 2].map(|()| register(&engine));
-        assert_eq!(names(&engine), ["told-0", "told-1"], "{form:?}");
+        assert_eq!(names(&engine), ["scripted-0", "scripted-1"], "{form:?}");
         let first_status = engine.shrinkers().swap_remove(0);
         assert_eq!((first_status.count, first_status.deferred), (Count::Objects(1), 0));
         assert!(engine.unregister_shrinker(first).is_ok());
-        assert_eq!(names(&engine), ["told-1"]);
-        // When what is left of the first is gone, which may take a grace period.
-        eventually("its number", || {
+        assert_eq!(names(&engine), ["scripted-1"]);
+        // Once the first entry is freed, which may take a grace period.
+        eventually("its number to be reused", || {
             let third = register(&engine);
-            let is_again = names(&engine).contains(&"told-0".to_owned());
+            let is_again = names(&engine).contains(&"scripted-0".to_owned());
             assert!(engine.unregister_shrinker(third).is_ok());
             is_again
         });

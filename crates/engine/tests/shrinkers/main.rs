@@ -1,4 +1,4 @@
-//! Shrinkers: how they come and go beside walks, in each form, and what those of volumes give back.
+//! Shrinkers: registration during walks, in each form, and what the shrinkers of volumes free.
 
 #![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

@@ -1,4 +1,4 @@
-//! Engines for the tests, and shrinkers that do as they are told.
+//! Engines for the tests, and shrinkers with scripted behaviour.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use slackwater::{Engine, Forms, ManualClock, Timestamp, Tunables};
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::Completion;
 
-/// Longest wait for what takes milliseconds.
+/// Timeout for operations that take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const FORMS: [ShrinkerForm; 3] = [ShrinkerForm::Rwsem, ShrinkerForm::Srcu, ShrinkerForm::RefcountRcu];
 
-/// Driven by hand, but for grace periods.
+/// Stepped by hand, except grace periods.
 pub(crate) fn engine(shrinkers: ShrinkerForm) -> Engine {
     let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).unwrap();
     let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
@@ -26,29 +26,29 @@ pub(crate) fn engine(shrinkers: ShrinkerForm) -> Engine {
 pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting for {what}");
         thread::yield_now();
     }
 }
 
-/// The result of a thread that ends by itself.
+/// The result of a thread that should end on its own.
 pub(crate) fn end<T>(what: &str, thread: JoinHandle<T>) -> T {
     eventually(what, || thread.is_finished());
     thread.join().unwrap()
 }
 
-/// One object for ever. Each scan runs `scan`, which is told how many there were before.
-pub(crate) struct Told<F>(F, AtomicU64);
+/// Always has one object. Each scan runs `scan` with the number of earlier scans.
+pub(crate) struct Scripted<F>(F, AtomicU64);
 
-impl<F: Fn(u64) -> Scanned + Send + Sync> Told<F> {
+impl<F: Fn(u64) -> Scanned + Send + Sync> Scripted<F> {
     pub(crate) fn new(scan: F) -> Box<Self> {
         Box::new(Self(scan, AtomicU64::new(0)))
     }
 }
 
-impl<F: Fn(u64) -> Scanned + Send + Sync> Shrinker for Told<F> {
+impl<F: Fn(u64) -> Scanned + Send + Sync> Shrinker for Scripted<F> {
     fn name(&self) -> String {
-        "told".into()
+        "scripted".into()
     }
 
     fn count(&self, _control: &ShrinkControl) -> Count {
@@ -60,17 +60,17 @@ impl<F: Fn(u64) -> Scanned + Send + Sync> Shrinker for Told<F> {
     }
 }
 
-/// A walk that is inside the scan of a shrinker of ours, until it is let go on. Other walks pass that by.
+/// A walk that stays inside the scan of one shrinker until it is released. Other walks pass over that shrinker.
 pub(crate) struct SlowWalk {
     go_on: Arc<Completion>,
     thread: JoinHandle<u64>,
 }
 
 impl SlowWalk {
-    /// Returns what is to unregister the slow shrinker, too.
+    /// Also returns the registration of the slow shrinker.
     pub(crate) fn start(engine: &Engine) -> (Self, slackwater::shrink::ShrinkerRegistration) {
         let (is_there, go_on) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-        let slow = Told::new({
+        let slow = Scripted::new({
             let (is_there, go_on) = (Arc::clone(&is_there), Arc::clone(&go_on));
             move |scans| {
                 if scans == 0 {
@@ -91,6 +91,6 @@ impl SlowWalk {
 
     pub(crate) fn finish(self) {
         self.go_on.complete();
-        end("the end of the walk", self.thread);
+        end("the walk to end", self.thread);
     }
 }

@@ -1,4 +1,4 @@
-//! What the shrinker of a volume asks a front door for, and what it leaves alone.
+//! Which inodes the shrinker of a volume asks a front end to release, and which it leaves alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,24 +12,24 @@ use slackwater_sync::Completion;
 
 use crate::rig::{end, engine, eventually};
 
-/// As heavy as a walk can be that scans each object once: half of them, times two.
+/// The heaviest walk that scans each object once: half of them, times two.
 const ONCE: u32 = 1;
 
-/// A volume, and what stands for a kernel that was told of its nodes.
+/// A volume, and a front end that stands for a kernel with cached nodes.
 struct Rig {
     engine: Engine,
     volume: Arc<SuperBlock>,
-    door: Arc<Door>,
+    front_end: Arc<FrontEnd>,
 }
 
 #[derive(Default)]
-struct Door {
+struct FrontEnd {
     known: Mutex<HashMap<NodeId, InodeRef>>,
     asked: Mutex<Vec<NodeId>>,
     refuses: AtomicBool,
 }
 
-impl Door {
+impl FrontEnd {
     fn forget(&self, ids: &[NodeId]) -> usize {
         self.asked.lock().unwrap().extend(ids);
         if self.refuses.load(Ordering::Relaxed) {
@@ -49,27 +49,27 @@ impl Rig {
     fn new() -> Self {
         let engine = engine(ShrinkerForm::default());
         let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
-        let door = Arc::new(Door::default());
-        let weak = Arc::downgrade(&door);
-        volume.on_inode_pressure(move |ids| weak.upgrade().map_or(0, |door| door.forget(ids)));
-        Self { engine, volume, door }
+        let front_end = Arc::new(FrontEnd::default());
+        let weak = Arc::downgrade(&front_end);
+        volume.on_inode_pressure(move |ids| weak.upgrade().map_or(0, |front_end| front_end.forget(ids)));
+        Self { engine, volume, front_end }
     }
 
-    /// A file that the door knows.
-    fn tell_of(&self, name: &str) -> NodeId {
+    /// Creates a file that the front end knows.
+    fn look_up(&self, name: &str) -> NodeId {
         let inode = self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap();
         let id = inode.id();
-        self.door.known.lock().unwrap().insert(id, inode);
+        self.front_end.known.lock().unwrap().insert(id, inode);
         id
     }
 
-    /// An even number of them, so that [`ONCE`] is exact.
-    fn tell_of_many(&self, names: &[&str]) -> Vec<NodeId> {
-        names.iter().map(|name| self.tell_of(name)).collect()
+    /// Creates files; an even number of them, so that [`ONCE`] is exact.
+    fn look_up_many(&self, names: &[&str]) -> Vec<NodeId> {
+        names.iter().map(|name| self.look_up(name)).collect()
     }
 
     fn known(&self, id: NodeId) -> InodeRef {
-        self.door.known.lock().unwrap()[&id].clone()
+        self.front_end.known.lock().unwrap()[&id].clone()
     }
 
     fn count(&self) -> Count {
@@ -77,7 +77,7 @@ impl Rig {
     }
 
     fn umount(self) {
-        self.door.known.lock().unwrap().clear();
+        self.front_end.known.lock().unwrap().clear();
         self.volume.umount(UmountOptions::default()).unwrap();
         assert!(self.engine.shrinkers().is_empty());
         self.engine.check_counts().unwrap();
@@ -85,13 +85,13 @@ impl Rig {
 }
 
 #[test]
-fn inodes_that_only_the_door_keeps_are_asked_for() {
+fn inodes_that_only_the_front_end_keeps_are_asked_for() {
     let rig = Rig::new();
     assert_eq!((rig.count(), rig.engine.shrinkers()[0].name.as_str()), (Count::Empty, "sb-a-0"));
-    let told_of = rig.tell_of_many(&["a", "b", "c", "d"]);
+    let told_of = rig.look_up_many(&["a", "b", "c", "d"]);
     assert_eq!(rig.count(), Count::Objects(4), "not the root");
     assert_eq!(rig.engine.shrink(0), 4);
-    assert_eq!(rig.door.asked(), told_of);
+    assert_eq!(rig.front_end.asked(), told_of);
     assert_eq!((rig.count(), rig.volume.status().inodes), (Count::Empty, 1));
     assert_eq!(rig.engine.shrink(0), 0);
     rig.umount();
@@ -112,11 +112,11 @@ fn a_volume_knows_its_own_shrinker_in_every_form() {
 }
 
 #[test]
-fn inodes_that_were_there_before_the_door_are_asked_for() {
+fn inodes_older_than_the_front_end_are_asked_for() {
     let engine = engine(ShrinkerForm::default());
     let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
     let inode = volume.make(&volume.root().unwrap(), "x", NewNode::File, 0o644).unwrap();
-    assert_eq!(engine.shrinkers()[0].count, Count::Empty, "without a door nothing is to be had");
+    assert_eq!(engine.shrinkers()[0].count, Count::Empty, "nothing can be freed without a front end");
     let asked = Arc::new(Mutex::new(Vec::new()));
     volume.on_inode_pressure({
         let asked = Arc::clone(&asked);
@@ -129,27 +129,27 @@ fn inodes_that_were_there_before_the_door_are_asked_for() {
     assert_eq!(*asked.lock().unwrap(), [inode.id()]);
     drop(inode);
     volume.umount(UmountOptions::default()).unwrap();
-    assert_eq!(Arc::strong_count(&asked), 1, "the door is let go of");
+    assert_eq!(Arc::strong_count(&asked), 1, "the front end is dropped");
 }
 
 #[test]
-fn what_was_used_since_the_last_walk_gets_a_second_chance() {
+fn an_inode_used_since_the_last_walk_gets_a_second_chance() {
     let rig = Rig::new();
-    let told_of = rig.tell_of_many(&["a", "b", "c", "d"]);
+    let told_of = rig.look_up_many(&["a", "b", "c", "d"]);
     let again = rig.volume.lookup(&rig.volume.root().unwrap(), "c").unwrap();
     assert_eq!(again.id(), told_of[2]);
     drop(again);
     assert_eq!(rig.engine.shrink(ONCE), 3);
-    assert_eq!(rig.door.asked(), [told_of[0], told_of[1], told_of[3]]);
+    assert_eq!(rig.front_end.asked(), [told_of[0], told_of[1], told_of[3]]);
     assert_eq!(rig.engine.shrink(0), 1);
-    assert_eq!(rig.door.asked(), [told_of[2]]);
+    assert_eq!(rig.front_end.asked(), [told_of[2]]);
     rig.umount();
 }
 
 #[test]
 fn open_dirty_and_cached_files_are_left_alone_until_they_are_not() {
     let rig = Rig::new();
-    let ids = rig.tell_of_many(&["open", "dirty", "cached", "idle"]);
+    let ids = rig.look_up_many(&["open", "dirty", "cached", "idle"]);
     let open = File::open(&rig.known(ids[0])).unwrap();
     let dirty = File::open(&rig.known(ids[1])).unwrap();
     dirty.write_at(0, b"dirty").unwrap();
@@ -158,10 +158,10 @@ fn open_dirty_and_cached_files_are_left_alone_until_they_are_not() {
     cached.write_at(0, b"cached").unwrap();
     cached.fsync().unwrap();
     drop(cached);
-    // Twice, since they were used.
+    // Two walks, because they were used.
     assert_eq!(rig.engine.shrink(0) + rig.engine.shrink(0), 1);
-    assert_eq!((rig.door.asked(), rig.count()), (vec![ids[3]], Count::Empty));
-    // Each comes back when what kept it has ended.
+    assert_eq!((rig.front_end.asked(), rig.count()), (vec![ids[3]], Count::Empty));
+    // Each is listed again when what kept it in use has ended.
     drop(open);
     assert_eq!(rig.count(), Count::Objects(1));
     for id in &ids[1..3] {
@@ -171,57 +171,58 @@ fn open_dirty_and_cached_files_are_left_alone_until_they_are_not() {
     }
     assert_eq!(rig.count(), Count::Objects(3));
     assert_eq!(rig.engine.shrink(0) + rig.engine.shrink(0), 3);
-    assert_eq!((rig.door.asked(), rig.volume.status().inodes), (ids[..3].to_vec(), 1));
+    assert_eq!((rig.front_end.asked(), rig.volume.status().inodes), (ids[..3].to_vec(), 1));
     rig.umount();
 }
 
 #[test]
-fn an_inode_comes_back_when_its_last_page_is_evicted() {
+fn an_inode_is_listed_when_its_last_page_is_evicted() {
     let rig = Rig::new();
-    let id = rig.tell_of("small");
+    let id = rig.look_up("small");
     let small = File::open(&rig.known(id)).unwrap();
     small.write_at(0, b"small").unwrap();
     small.fsync().unwrap();
     drop(small);
     assert_eq!(rig.engine.shrink(0) + rig.engine.shrink(0), 0);
     assert_eq!(rig.count(), Count::Empty);
-    let large = File::open(&rig.known(rig.tell_of("large"))).unwrap();
+    let large = File::open(&rig.known(rig.look_up("large"))).unwrap();
     for page in 0..1024 {
         large.write_at(page * PAGE_BYTES, b"four times the arena").unwrap();
         large.fsync().unwrap();
     }
     assert_eq!(rig.engine.shrink(0) + rig.engine.shrink(0), 1);
-    assert_eq!(rig.door.asked(), [id]);
+    assert_eq!(rig.front_end.asked(), [id]);
     drop(large);
     rig.umount();
 }
 
 #[test]
-fn what_the_door_refuses_is_asked_for_again() {
+fn an_inode_that_the_front_end_refuses_is_asked_for_again() {
     let rig = Rig::new();
-    let told_of = rig.tell_of_many(&["a", "b"]);
-    rig.door.refuses.store(true, Ordering::Relaxed);
+    let told_of = rig.look_up_many(&["a", "b"]);
+    rig.front_end.refuses.store(true, Ordering::Relaxed);
     assert_eq!(rig.engine.shrink(ONCE), 0);
-    assert_eq!((rig.door.asked(), rig.count()), (told_of.clone(), Count::Objects(2)));
-    rig.door.refuses.store(false, Ordering::Relaxed);
+    assert_eq!((rig.front_end.asked(), rig.count()), (told_of.clone(), Count::Objects(2)));
+    rig.front_end.refuses.store(false, Ordering::Relaxed);
     assert_eq!(rig.engine.shrink(0), 2);
-    assert_eq!(rig.door.asked(), told_of);
+    assert_eq!(rig.front_end.asked(), told_of);
     rig.umount();
 }
 
 #[test]
-fn what_is_forgotten_or_removed_is_counted_no_more() {
+fn forgotten_and_removed_inodes_are_no_longer_counted() {
     let rig = Rig::new();
-    let told_of = rig.tell_of_many(&["a", "b", "c"]);
-    rig.door.known.lock().unwrap().remove(&told_of[0]);
+    let told_of = rig.look_up_many(&["a", "b", "c"]);
+    rig.front_end.known.lock().unwrap().remove(&told_of[0]);
     assert_eq!(rig.count(), Count::Objects(2));
     rig.volume.remove(&rig.volume.root().unwrap(), "b", slackwater::backend::Removal::File).unwrap();
-    rig.door.known.lock().unwrap().remove(&told_of[1]);
+    rig.front_end.known.lock().unwrap().remove(&told_of[1]);
     assert_eq!(rig.count(), Count::Objects(1));
     rig.umount();
 }
 
-/// The door has let go, and stays in the call: unmounting that volume waits for it at the end, and no other does.
+/// The front end has released the inode but stays in the call. Only the unmount of that volume waits for it, at its
+/// end.
 #[test]
 fn an_unmount_waits_for_a_scan_of_its_own_volume_alone() {
     let engine = engine(ShrinkerForm::default());
@@ -243,10 +244,10 @@ fn an_unmount_waits_for_a_scan_of_its_own_volume_alone() {
     });
     is_there.wait();
     let umount = |volume: Arc<SuperBlock>| thread::spawn(move || volume.umount(UmountOptions::default()).unwrap());
-    end("the other's unmount", umount(other));
+    end("the other volume's unmount to end", umount(other));
     let umounter = umount(volume);
-    // Without a look at the volume's inodes, which would keep it busy.
-    eventually("the end of everything but the scan", || engine.volumes().is_empty() && engine.shrinkers().is_empty());
+    // Without touching the volume's inodes, which would keep it busy.
+    eventually("everything but the scan to end", || engine.volumes().is_empty() && engine.shrinkers().is_empty());
     assert!(!umounter.is_finished());
     go_on.complete();
     assert_eq!(end("the walk", walker), 1);

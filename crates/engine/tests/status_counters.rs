@@ -1,4 +1,4 @@
-//! What `status` counts: each figure is right, and moves for its own reason alone.
+//! The values in `status`: each counts correctly and changes only for its own reason.
 
 #![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -15,22 +15,22 @@ use slackwater::{ErrorKind, File, PAGE_BYTES, ReadRequest, Tunables, UmountOptio
 
 use crate::rig::{PAGE, Rig, pages, pass_through, read, stored, write};
 
-/// A description of its own for one read, which hands in what it has counted.
+/// A separate description for one read, which reports its counts when closed.
 fn reader(file: &File) -> File {
     File::open(file.inode()).unwrap()
 }
 
-/// Pages that reads found, that they had to have brought, and that came from the backend.
+/// Pages found by reads, pages fetched for reads, and pages filled from the backend.
 fn reads(rig: &Rig) -> (u64, u64, u64) {
     let VolumeStatus { read_hits, read_misses, filled_bytes, .. } = rig.volume.status();
     (read_hits, read_misses, filled_bytes / PAGE_BYTES)
 }
 
 #[test]
-fn a_page_is_missed_by_the_read_that_has_it_brought_and_found_by_those_after() {
+fn the_first_read_of_a_page_is_a_miss_and_later_ones_are_hits() {
     let rig = Rig::small();
     let file = stored(&rig, "x", 300);
-    assert_eq!(reads(&rig), (0, 0, 0), "writes are no reads");
+    assert_eq!(reads(&rig), (0, 0, 0), "writes are not reads");
     read(&reader(&file), 10, 10);
     assert_eq!(reads(&rig), (0, 10, 10));
     read(&reader(&file), 15, 10);
@@ -38,10 +38,10 @@ fn a_page_is_missed_by_the_read_that_has_it_brought_and_found_by_those_after() {
     assert_eq!(reader(&file).peek(ReadRequest::at(11 * PAGE_BYTES), 2 * PAGE, |slices| slices.len()), Some(2));
     assert_eq!(reads(&rig), (7, 15, 15));
     assert!(reader(&file).peek(ReadRequest::at(24 * PAGE_BYTES), 2 * PAGE, |_| ()).is_none());
-    assert_eq!(reads(&rig), (7, 15, 15), "it is read then, and counted there");
+    assert_eq!(reads(&rig), (7, 15, 15), "it is read then, and counted as filled");
     reader(&file).read_at(10 * PAGE_BYTES + 5, &mut [0; 3]).unwrap();
-    assert_eq!(reads(&rig), (8, 15, 15), "a part of a page is a page");
-    // In the middle of what is missing, and more than a unit.
+    assert_eq!(reads(&rig), (8, 15, 15), "a part of a page counts as a page");
+    // In the middle of missing pages, and longer than a unit.
     read(&reader(&file), 0, 300);
     assert_eq!(reads(&rig), (8 + 15, 300, 300));
     drop(file);
@@ -49,12 +49,12 @@ fn a_page_is_missed_by_the_read_that_has_it_brought_and_found_by_those_after() {
 }
 
 #[test]
-fn what_is_read_ahead_in_time_is_found() {
+fn pages_read_ahead_in_time_are_hits() {
     let rig = Rig::with(16 << 20, |tunables| Tunables { readahead_pages: 64, ..tunables });
     let file = stored(&rig, "x", 300);
     let reader = reader(&file);
     (0..300).for_each(|index| drop(read(&reader, index, 1)));
-    assert_eq!(reads(&rig), (256, 1, 300), "the first of all is missed; the others are told of by 64");
+    assert_eq!(reads(&rig), (256, 1, 300), "the first page is a miss; the others are reported in batches of 64");
     drop(reader);
     assert_eq!(reads(&rig), (299, 1, 300));
     drop(file);
@@ -62,7 +62,7 @@ fn what_is_read_ahead_in_time_is_found() {
 }
 
 #[test]
-fn holes_are_found_and_failed_reads_and_writes_are_not_counted() {
+fn holes_are_hits_and_failed_reads_and_writes_are_not_counted() {
     let rig = Rig::small();
     let file = stored(&rig, "x", 10);
     write(&file, 20, 1, 1);
@@ -105,7 +105,7 @@ fn every_failed_attempt_is_counted_and_lowers_the_share() {
 }
 
 #[test]
-fn the_oldest_dirty_file_gives_the_age() {
+fn the_age_is_that_of_the_oldest_dirty_file() {
     let rig = Rig::small();
     let (first, second) = (rig.create("x"), rig.create("y"));
     rig.volume.sync().unwrap();
@@ -142,7 +142,7 @@ fn only_the_dontcache_write_that_wakes_a_flusher_is_a_kick() {
 }
 
 #[test]
-fn every_frame_of_the_arena_is_free_or_dirty_or_on_its_way_or_clean() {
+fn every_frame_of_the_arena_is_free_dirty_in_flight_or_clean() {
     let rig = Rig::small();
     let file = rig.create("x");
     let frames = || {
@@ -158,8 +158,8 @@ fn every_frame_of_the_arena_is_free_or_dirty_or_on_its_way_or_clean() {
     rig.clock.advance(Duration::from_secs(60));
     rig.engine.step();
     assert_eq!(frames(), [0, 12, 0]);
-    rig.backend.let_go();
-    assert_eq!(frames(), [0, 12, 0], "written, and not durable");
+    rig.backend.release();
+    assert_eq!(frames(), [0, 12, 0], "written, but not durable");
     rig.volume.sync().unwrap();
     assert_eq!(frames(), [0, 0, 12]);
     drop(file);
@@ -167,7 +167,7 @@ fn every_frame_of_the_arena_is_free_or_dirty_or_on_its_way_or_clean() {
 }
 
 #[test]
-fn an_engine_counts_its_volumes_its_tenants_and_their_ends() {
+fn an_engine_counts_volumes_and_tenants_created_and_ended() {
     let rig = Rig::small();
     let figures = || (rig.engine.status().volumes, rig.engine.status().tenants, rig.engine.status().drains.drains);
     assert_eq!(figures(), (1, 1, 0));

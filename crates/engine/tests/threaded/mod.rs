@@ -1,4 +1,4 @@
-//! A backend that answers from a thread of its own, for tests under shuttle.
+//! A backend that answers from its own thread, for tests under shuttle.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,19 @@ use slackwater_sync::shim::{Arc, thread};
 
 const QUEUE: Rank = Rank::new(90, "test queue");
 
-/// Answers calls from a thread of its own, in their order. Or refused ones from there, and the others at once.
-pub(crate) struct Elsewhere {
+/// Answers calls from its own thread, in order. If it refuses units, it answers only those from the thread and others
+/// at once.
+pub(crate) struct ThreadedBackend {
     queue: Arc<(Mutex<(VecDeque<Call>, bool)>, Condvar)>,
     limits: Limits,
     at_once: Option<Arc<MemBackend>>,
 }
 
-/// How many units the backend refuses before it takes one.
+/// How many units the backend refuses before it accepts one.
 #[derive(Copy, Clone)]
 pub(crate) struct Refused(pub(crate) u32);
 
-impl Elsewhere {
+impl ThreadedBackend {
     pub(crate) fn new(inner: Arc<MemBackend>, Refused(mut refused): Refused) -> (Self, thread::JoinHandle<()>) {
         let queue = Arc::new((Mutex::new(QUEUE, (VecDeque::new(), false)), Condvar::new()));
         let limits = inner.limits();
@@ -49,7 +50,7 @@ impl Elsewhere {
     }
 }
 
-impl Backend for Elsewhere {
+impl Backend for ThreadedBackend {
     fn submit(&self, call: Call) {
         match (&self.at_once, call) {
             (Some(inner), call) if !matches!(call, Call::Write(_)) => inner.submit(call),
@@ -65,7 +66,7 @@ impl Backend for Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for ThreadedBackend {
     fn drop(&mut self) {
         self.queue.0.lock().1 = true;
         self.queue.1.notify_one();

@@ -1,5 +1,6 @@
 //! The race of sem. 6.2, replayed for each of the four forms: a switch is held between *prepare* and *queue* while its
-//! volume is unmounted. Only the first form lets the unmount pass it. And the last form takes back what is queued.
+//! volume is unmounted. Only the first form lets the unmount overtake it. The last form also takes back queued
+//! switches.
 
 #![cfg(all(debug_assertions, not(any(slackwater_loom, slackwater_shuttle))))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -19,15 +20,15 @@ use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_sync::gate;
 use slackwater_sync::rcu::Options;
 
-/// Longest wait for what takes milliseconds.
+/// Timeout for operations that take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time in which what is not to happen would happen, as a rule.
+/// Time within which a forbidden event would usually happen.
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// Every switch of the process comes to a gate that is held: the tests take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serialises the tests: switches of any of them stop at a gate that one of them holds.
+fn serialize() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Rig {
@@ -37,8 +38,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// Driven by hand, but for grace periods; with one clean inode that belongs to a tenant which goes offline: whoever
-    /// steps next begins the switch.
+    /// Stepped by hand, except grace periods. It has one clean inode that belongs to a tenant going offline, so the
+    /// next step begins the switch.
     fn new(umount: UmountForm) -> Self {
         let rig = Self::with(0, Forms { umount, ..Forms::default() });
         rig.leave_files(1);
@@ -58,7 +59,7 @@ impl Rig {
         self.volume.make(&self.volume.root().unwrap(), name, NewNode::File, 0o644).unwrap()
     }
 
-    /// Clean files that belong to a tenant which goes offline.
+    /// Creates clean files that belong to a tenant going offline.
     fn leave_files(&self, count: usize) {
         let memcg = self.engine.memcg_create("a", None, None);
         for number in 0..count {
@@ -67,7 +68,7 @@ impl Rig {
         assert!(self.engine.memcg_offline(&memcg));
     }
 
-    /// A clean file of the first tenant, that the next round of the second one moves to him.
+    /// A clean file of the first tenant, which the next round of the second one moves to the second.
     fn contested_file(&self) -> (InodeRef, [Arc<Memcg>; 2]) {
         let [a, b] = ["a", "b"].map(|name| self.engine.memcg_create(name, None, None));
         let inode = self.create("x");
@@ -76,24 +77,24 @@ impl Rig {
         (inode, [a, b])
     }
 
-    /// Unmounts beside a switch, which ends though no grace period does; no inode is moved.
+    /// Unmounts while a switch is in flight. The switch ends although no grace period does, and no inode is moved.
     fn umount_takes_back(&self) {
         assert_ne!(self.engine.switches_in_flight(), 0);
         umount(&self.volume).unwrap();
-        eventually("the end of the switches", || self.engine.switches_in_flight() == 0);
+        eventually("the switches to end", || self.engine.switches_in_flight() == 0);
         assert_eq!((self.waits(), self.engine.inodes_switched(), self.engine.dead_volume_uses()), ((0, 0, 0), 0, 0));
     }
 
-    fn nothing_is_left_of(&self, memcgs: impl IntoIterator<Item = Arc<Memcg>>) {
+    fn assert_released(&self, memcgs: impl IntoIterator<Item = Arc<Memcg>>) {
         memcgs.into_iter().for_each(|memcg| assert!(self.engine.memcg_offline(&memcg)));
-        eventually("the end of the tenants", || {
+        eventually("the tenants to be released", || {
             let _ = self.engine.step();
             self.engine.memcgs().len() == 1
         });
     }
 
-    /// Unmounts while the switch is held at `gate`; says whether the unmount, which has seen it, ended within `window`,
-    /// before the switch was let go on.
+    /// Unmounts while the switch is held at `gate`. Returns whether the unmount, having seen it, ended within `window`
+    /// while the switch was still held.
     fn umount_while_held(&self, gate: &'static str, window: Duration) -> (bool, Result<(), UmountError>) {
         let hold = gate::hold(gate);
         let stop = Arc::new(AtomicBool::new(false));
@@ -108,7 +109,7 @@ impl Rig {
         });
         hold.wait_reached();
         let umounter = start_umount(&self.volume);
-        eventually("the unmount's look at switches", || {
+        eventually("the unmount to check for switches", || {
             let DrainStats { grace_periods, barriers, waits, .. } = self.engine.drain_stats();
             grace_periods + barriers + waits != 0
         });
@@ -119,7 +120,7 @@ impl Rig {
         let passed = umounter.is_finished();
         drop(hold);
         let result = end_umount(umounter);
-        eventually("the end of the switches", || self.engine.switches_in_flight() == 0);
+        eventually("the switches to end", || self.engine.switches_in_flight() == 0);
         stop.store(true, Ordering::Release);
         switcher.join().unwrap();
         (passed, result)
@@ -134,7 +135,7 @@ impl Rig {
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting for {what}");
         thread::yield_now();
     }
 }
@@ -145,7 +146,7 @@ fn start_umount(volume: &Arc<SuperBlock>) -> JoinHandle<Result<(), UmountError>>
 }
 
 fn end_umount(umounter: JoinHandle<Result<(), UmountError>>) -> Result<(), UmountError> {
-    eventually("the end of the unmount", || umounter.is_finished());
+    eventually("the unmount to end", || umounter.is_finished());
     umounter.join().unwrap()
 }
 
@@ -153,7 +154,7 @@ fn umount(volume: &Arc<SuperBlock>) -> Result<(), UmountError> {
     end_umount(start_umount(volume))
 }
 
-/// Writes the first bytes for `memcg` and makes them durable: one round of write-back.
+/// Writes the first bytes for `memcg` and makes them durable, which is one round of write-back.
 fn write_round(inode: &InodeRef, memcg: &Arc<Memcg>) {
     let file = File::open_for(inode, memcg).unwrap();
     file.write_at(0, b"x").unwrap();
@@ -162,24 +163,24 @@ fn write_round(inode: &InodeRef, memcg: &Arc<Memcg>) {
 
 #[test]
 fn sem_6_2_the_base_form_leaves_a_busy_inode_and_its_switch_ends_on_a_dead_volume() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::new(UmountForm::Base);
     let (passed, result) = rig.umount_while_held("switch.prepared", PATIENCE);
-    assert!(passed, "it does not see what is not queued");
+    assert!(passed, "it does not see a switch that is not queued");
     assert!(matches!(result, Err(UmountError::BusyInodes(1))), "{result:?}");
     assert_eq!(rig.engine.dead_volume_uses(), 1);
-    assert_eq!(rig.waits(), (0, 1, 1), "and yet it has waited");
+    assert_eq!(rig.waits(), (0, 1, 1), "although it waited");
 }
 
 #[test]
 fn the_other_forms_wait_for_a_switch_that_is_prepared_and_not_queued() {
-    let _turn = turn();
+    let _turn = serialize();
     for (form, waits, switched) in
         [(UmountForm::Race, (1, 1, 1), 1), (UmountForm::RmBarrier, (1, 0, 1), 1), (UmountForm::PerSb, (0, 0, 0), 0)]
     {
         let rig = Rig::new(form);
         let (passed, result) = rig.umount_while_held("switch.prepared", MOMENT);
-        assert!(!passed, "{form:?} passed the switch");
+        assert!(!passed, "{form:?} overtook the switch");
         result.unwrap();
         assert_eq!(rig.engine.dead_volume_uses(), 0, "{form:?}");
         assert_eq!((rig.waits(), rig.engine.inodes_switched()), (waits, switched), "{form:?}");
@@ -187,20 +188,20 @@ fn the_other_forms_wait_for_a_switch_that_is_prepared_and_not_queued() {
 }
 
 #[test]
-fn the_forms_that_are_right_wait_until_the_inode_was_let_go_of() {
-    let _turn = turn();
+fn the_correct_forms_wait_until_the_inode_is_dropped() {
+    let _turn = serialize();
     for form in [UmountForm::PerSb, UmountForm::Race, UmountForm::RmBarrier] {
         let rig = Rig::new(form);
         let (passed, result) = rig.umount_while_held("switch.iput", MOMENT);
-        assert!(!passed, "{form:?} passed the switch");
+        assert!(!passed, "{form:?} overtook the switch");
         result.unwrap();
         assert_eq!(rig.engine.dead_volume_uses(), 0, "{form:?}");
     }
 }
 
 #[test]
-fn a_volume_without_switches_waits_for_nobody_elses() {
-    let _turn = turn();
+fn a_volume_without_switches_does_not_wait_for_those_of_others() {
+    let _turn = serialize();
     let rig = Rig::new(UmountForm::PerSb);
     let other = rig.engine.mount("other", Arc::new(MemBackend::new())).unwrap();
     let hold = gate::hold("switch.prepared");
@@ -210,7 +211,7 @@ fn a_volume_without_switches_waits_for_nobody_elses() {
     });
     hold.wait_reached();
     umount(&other).unwrap();
-    assert_eq!(rig.engine.switches_in_flight(), 1, "that of the other volume, which stands at the gate");
+    assert_eq!(rig.engine.switches_in_flight(), 1, "the other volume's, held at the gate");
     drop(hold);
     switcher.join().unwrap();
     umount(&rig.volume).unwrap();
@@ -219,21 +220,21 @@ fn a_volume_without_switches_waits_for_nobody_elses() {
 
 #[test]
 fn switches_that_wait_for_their_grace_period_are_taken_back() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::with(0, Forms::default());
-    rig.leave_files(130); // more than one context has
+    rig.leave_files(130); // more than fit in one context
     let hold = gate::hold("switch.grace");
     let _ = rig.engine.step();
     hold.wait_reached();
     rig.umount_takes_back();
     assert_eq!(rig.engine.drain_stats().waits, 1);
     drop(hold);
-    rig.nothing_is_left_of([]);
+    rig.assert_released([]);
 }
 
 #[test]
 fn a_switch_to_another_tenant_is_taken_back() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::with(0, Forms::default());
     let (inode, tenants) = rig.contested_file();
     let hold = gate::hold("switch.grace");
@@ -242,10 +243,10 @@ fn a_switch_to_another_tenant_is_taken_back() {
     rig.umount_takes_back();
     assert_eq!(rig.engine.drain_stats().waits, 1);
     drop(hold);
-    rig.nothing_is_left_of(tenants);
+    rig.assert_released(tenants);
 }
 
-/// Its writes come to a gate.
+/// A backend whose writes stop at a gate.
 struct Gated(MemBackend);
 
 impl Backend for Gated {
@@ -261,10 +262,10 @@ impl Backend for Gated {
     }
 }
 
-/// The only one is at the gate of another volume's backend.
+/// The only flusher is held in the backend of another volume.
 #[test]
 fn a_switch_that_no_flusher_has_seen_is_taken_back() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::with(1, Forms::default());
     let (inode, tenants) = rig.contested_file();
     let other = rig.engine.mount("other", Arc::new(Gated(MemBackend::new()))).unwrap();
@@ -284,13 +285,13 @@ fn a_switch_that_no_flusher_has_seen_is_taken_back() {
     syncer.join().unwrap().unwrap();
     drop(file);
     umount(&other).unwrap();
-    rig.nothing_is_left_of(tenants);
+    rig.assert_released(tenants);
 }
 
-/// It is at work on the volume, so the unmount comes to the switches when they have been queued.
+/// The flusher is working on the volume, so the unmount reaches the switches after they have been queued.
 #[test]
 fn a_switch_that_a_flusher_is_about_to_queue_is_taken_back() {
-    let _turn = turn();
+    let _turn = serialize();
     let rig = Rig::with(0, Forms::default());
     let (inode, tenants) = rig.contested_file();
     File::open_for(&inode, &tenants[1]).unwrap().write_at(0, b"x").unwrap();
@@ -310,14 +311,14 @@ fn a_switch_that_a_flusher_is_about_to_queue_is_taken_back() {
     let _ = flusher.join().unwrap();
     assert_eq!((rig.engine.switches_in_flight(), rig.waits()), (0, (0, 0, 0)));
     assert_eq!((rig.engine.inodes_switched(), rig.engine.dead_volume_uses()), (0, 0));
-    rig.nothing_is_left_of(tenants);
+    rig.assert_released(tenants);
 }
 
 #[test]
 fn an_unmount_does_not_wait_for_a_grace_period_of_an_hour() {
-    let _turn = turn();
+    let _turn = serialize();
     let rcu = Options { coalesce: Duration::from_secs(3600), ..Options::default() };
-    // Kept for ever: its end would wait for the callbacks.
+    // Never dropped: dropping it would wait for the callbacks.
     let rig = ManuallyDrop::new(Rig::with(2, Forms { rcu, ..Forms::default() }));
     rig.leave_files(1);
     eventually("the switch", || rig.engine.switches_in_flight() != 0);

@@ -5,14 +5,14 @@ use slackwater::{PAGE_BYTES, ReadRequest, WaitFor, WriteFlags, WriteRequest, Wri
 use crate::rig::{PAGE, Rig, pages, pass_through, read, write};
 
 #[test]
-fn p10_a_dontcache_write_leaves_no_trace_once_it_is_clean() {
+fn p10_a_dontcache_write_leaves_no_pages_once_it_is_durable() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 300, 1);
     file.write(WriteRequest::at(300 * PAGE_BYTES).flags(WriteFlags::DONTCACHE), b"a tail").unwrap();
     assert_eq!((rig.cached(), rig.dontcache_dirty()), (301, 301));
     rig.engine.step();
-    assert_eq!((rig.volume.status().dirty_bytes, rig.cached()), (0, 301), "written, and kept until it is durable");
+    assert_eq!((rig.volume.status().dirty_bytes, rig.cached()), (0, 301), "written, and kept until durable");
     rig.advance(6);
     assert_eq!((rig.cached(), rig.volume.status().bytes_left()), (0, 0));
     let stored = rig.backend.mem.durable_file(file.inode().id()).unwrap();
@@ -23,7 +23,7 @@ fn p10_a_dontcache_write_leaves_no_trace_once_it_is_clean() {
 }
 
 #[test]
-fn p10_nothing_is_left_of_any_kind_of_write() {
+fn p10_no_kind_of_write_leaves_pages() {
     let rig = Rig::small();
     let file = rig.create("x");
     let dontcache = |at| WriteRequest::at(at).flags(WriteFlags::DONTCACHE);
@@ -35,7 +35,7 @@ fn p10_nothing_is_left_of_any_kind_of_write() {
     landed.slices_mut().for_each(|slice| slice.fill(2));
     let written = file.write_landed(dontcache(64 * PAGE_BYTES), &mut landed, 0..1 << 20);
     assert_eq!(written.unwrap(), Written::Bytes(1 << 20));
-    // Again: in place, and by exchange of dirty pages.
+    // Again, in place and by an exchange of dirty pages.
     assert_eq!(file.write(dontcache(0).wait(WaitFor::Backend), b"one").unwrap(), Written::Bytes(3));
     let written = file.write_landed(dontcache(0), &mut landed, 0..1 << 20);
     assert_eq!(written.unwrap(), Written::Bytes(1 << 20));
@@ -52,7 +52,7 @@ fn p10_nothing_is_left_of_any_kind_of_write() {
     rig.umount();
 }
 
-/// Dirty, under write-back, and written but not durable.
+/// Dirty, under write-back, and written but not yet durable.
 #[test]
 fn an_ordinary_write_keeps_the_page_whatever_its_state() {
     for state in 0..3 {
@@ -67,7 +67,7 @@ fn an_ordinary_write_keeps_the_page_whatever_its_state() {
         }
         file.write_at(3 * PAGE_BYTES + 5, b"kept").unwrap();
         assert_eq!(rig.dontcache_dirty(), if state == 0 { 9 } else { 0 }, "state {state}");
-        rig.backend.let_go();
+        rig.backend.release();
         rig.volume.sync().unwrap();
         assert_eq!(rig.cached(), 1, "state {state}");
         let mut want = pages(1, 1);
@@ -79,7 +79,7 @@ fn an_ordinary_write_keeps_the_page_whatever_its_state() {
 }
 
 #[test]
-fn what_a_kernel_held_for_a_mapping_keeps_the_page_and_so_does_an_exchange() {
+fn a_store_from_a_mapping_and_an_exchange_keep_the_page() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 300, 1);
@@ -93,13 +93,13 @@ fn what_a_kernel_held_for_a_mapping_keeps_the_page_and_so_does_an_exchange() {
     drop(landed);
     assert_eq!(rig.dontcache_dirty(), 43);
     rig.volume.sync().unwrap();
-    assert_eq!(rig.cached(), 1 + 256 + 256, "and those that are lent");
+    assert_eq!(rig.cached(), 1 + 256 + 256, "and the frames on loan");
     drop(file);
     rig.umount();
 }
 
 #[test]
-fn a_page_under_write_back_that_is_written_again_leaves_after_the_second_time() {
+fn a_page_rewritten_under_write_back_leaves_after_the_second_unit() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 4, 1);
@@ -107,9 +107,9 @@ fn a_page_under_write_back_that_is_written_again_leaves_after_the_second_time() 
     rig.engine.step();
     pass_through(&file, 0, 2, 2);
     assert_eq!(rig.dontcache_dirty(), 2);
-    rig.backend.let_go();
+    rig.backend.release();
     rig.engine.step();
-    assert_eq!(rig.volume.status().dirty_bytes, 0, "the kick has waited for the unit");
+    assert_eq!(rig.volume.status().dirty_bytes, 0, "the kick waited for the unit");
     rig.advance(6);
     assert_eq!(rig.cached(), 0);
     assert!(read(&file, 0, 4) == [pages(2, 2), pages(2, 1)].concat());
@@ -130,13 +130,13 @@ fn a_read_neither_keeps_a_page_nor_drops_it() {
     rig.volume.sync().unwrap();
     assert_eq!(rig.cached(), 0);
     assert!(read(&file, 0, 2) == pages(2, 1));
-    assert_eq!(rig.cached(), 2, "read from the backend, as any page");
+    assert_eq!(rig.cached(), 2, "read from the backend, like any page");
     drop(file);
     rig.umount();
 }
 
 #[test]
-fn a_page_that_is_being_read_when_it_becomes_clean_is_an_ordinary_one_from_then_on() {
+fn a_page_being_read_when_it_becomes_clean_stays_as_an_ordinary_one() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 4, 1);
@@ -155,7 +155,7 @@ fn a_page_that_is_being_read_when_it_becomes_clean_is_an_ordinary_one_from_then_
 }
 
 #[test]
-fn a_page_that_was_here_stays_however_it_came() {
+fn a_page_that_was_cached_before_stays() {
     let rig = Rig::small();
     let file = rig.create("x");
     write(&file, 0, 3, 1);
@@ -175,7 +175,7 @@ fn a_page_that_was_here_stays_however_it_came() {
 }
 
 #[test]
-fn a_stream_of_four_times_the_arena_goes_through_and_pushes_nothing_out() {
+fn a_stream_of_four_times_the_arena_evicts_nothing() {
     let rig = Rig::small();
     let (kept, file) = (rig.create("kept"), rig.create("x"));
     write(&kept, 0, 700, 1);
@@ -202,7 +202,7 @@ fn p10_the_footprint_of_a_stream_is_bounded() {
         most = most.max(rig.cached());
         rig.engine.step();
     }
-    assert!(most * PAGE_BYTES <= 9 << 20, "{most} pages: what waits for a commit, and the last write");
+    assert!(most * PAGE_BYTES <= 9 << 20, "{most} pages: those waiting for a commit, and the last write");
     rig.advance(6);
     assert_eq!(rig.cached(), 0);
     drop(file);
