@@ -1,4 +1,4 @@
-//! `slackwater completions`: the completion script of a shell, made from the definition of the command line.
+//! `slackwater completions`: the completion script of a shell, generated from the definition of the command line.
 
 use std::io;
 

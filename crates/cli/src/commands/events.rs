@@ -11,7 +11,7 @@ use crate::control::client::{ANSWER_WITHIN, Conversation};
 use crate::control::protocol::{Event, Happening, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 
-/// Prints what happens, until it is interrupted or the daemon ends.
+/// Prints events until it is interrupted or the daemon ends.
 pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     let socket = arguments.at.path()?;
     let failed = |error: io::Error| no_daemon(&socket, &error);
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
         }
         let line = if arguments.json { serde_json::to_string(&event).unwrap_or_default() } else { line(&event) };
         if writeln!(io::stdout(), "{line}").is_err() {
-            // Whoever read it has gone.
+            // The reader of the output is gone.
             return Ok(());
         }
     }

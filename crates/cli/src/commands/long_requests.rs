@@ -1,4 +1,4 @@
-//! Requests about volumes whose answers take their time, sent to one process or to several at the same time.
+//! Requests that take a while to answer, sent to one process or to several at the same time.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ use crate::output::terminal::errln;
 use crate::parallel::for_each_parallel;
 use crate::registry::Found;
 
-/// Requests that are in flight at the same time.
+/// Requests in flight at the same time.
 const CONCURRENT_MAX: usize = 16;
 
 pub(super) fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result<Vec<Target>, Failure> {
     if all { Target::all(at) } else { words.iter().map(|word| Target::find(word, at)).collect() }
 }
 
-/// Does `work` for each, some at the same time, so that one that hangs delays few; it hears whether it is the only one. Of
-/// several failures the last one is the result, and the others are said.
+/// Does `work` for each target, several at a time, so that a hung one delays few others. Passes whether it is the only
+/// one. If several fail, the last failure is returned and the others are printed.
 pub(super) fn each(
     targets: &[Target],
     work: impl Fn(&Target, bool) -> Result<(), Failure> + Sync,
@@ -35,7 +35,7 @@ pub(super) fn each(
     for_each_parallel(CONCURRENT_MAX, targets.iter(), |target| {
         if let Err(failure) = target.attempt(|target| work(target, false)) {
             let failure = Failure { what: format!("{}: {}", target.name.printable(), failure.what), ..failure };
-            // A thread that panicked here has said so.
+            // A thread that panicked here has reported it.
             failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
         }
     });
@@ -45,8 +45,8 @@ pub(super) fn each(
     last.map_or(Ok(()), Err)
 }
 
-/// Sends a request whose answer takes its time, and shows how it goes if it is the only one. A process that ends in order
-/// instead of answering has done what was asked for: everything is in the source, and it is unmounted.
+/// Sends a request that takes a while to answer, and shows the progress if it is the only one. A process that ends in
+/// order instead of answering has done what was requested: everything is written back and unmounted.
 pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only: bool) -> Result<(), Failure> {
     let answered = hear(target, request, is_only.then_some(action));
     answered.unwrap_or_else(|error| match &target.found {
@@ -63,7 +63,7 @@ pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only
     })
 }
 
-/// What the process answers in the end; the outer error is that it does not.
+/// The final answer of the process; the outer error means that there is none.
 fn hear(target: &Target, request: &Request, action: Option<&str>) -> io::Result<Result<(), Failure>> {
     let mut conversation = target.open(request)?;
     let mut meter = action.map(Meter::new);
@@ -106,7 +106,8 @@ mod tests {
     use crate::registry::{Entry, Registered, Registry};
     use crate::source::location::Location;
 
-    /// What `umount` says to a mount that takes its request, does `last`, and closes without an answer.
+    /// The outcome of `umount` for a mount that receives its request, does `last`, and closes the connection without an
+    /// answer.
     fn unanswered(name: &str, last: impl FnOnce(Registered, &Path) + Send) -> Result<(), Failure> {
         let dir = std::env::temp_dir().join(format!("slackwater-client-{name}-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_mount_that_ends_in_order_without_an_answer_is_unmounted() {
-        // The next mount of the source may have its arena there already.
+        // The next mount of the source may already have its arena there.
         let outcome = unanswered("order", |registered, dir| {
             drop(registered);
             std::fs::write(dir.join("arena"), "").unwrap();

@@ -41,7 +41,7 @@ fn manual() -> io::Result<Vec<u8>> {
 fn write_as_is(page: &mut Vec<u8>, title: &str, text: &str) -> io::Result<()> {
     writeln!(page, ".SH {title:?}\n.nf")?;
     for line in text.trim().lines() {
-        // A dot or an apostrophe would begin a request.
+        // Otherwise roff would take a line that begins with a dot or an apostrophe for a request.
         let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
         writeln!(page, "{guard}{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
     }

@@ -1,13 +1,13 @@
-//! The commands: one file or folder each, and what several of them need to talk to a mount process or a daemon.
+//! The commands, in one file or folder each, and what several of them share for talking to mount processes and daemons.
 //!
 //! ```text
 //! mount/, daemon/                     serve volumes
-//! umount, sync, status                ask a mount process, or a daemon about a volume
-//! ls, tenants, set, events            ask a daemon
-//! top/, doctor/, man, completions     the others
+//! umount, sync, status                talk to a mount process, or to a daemon about a volume
+//! ls, tenants, set, events            talk to a daemon
+//! top/, doctor/, man, completions     other commands
 //!
 //! target          the mount that a word on the command line names
-//! long_requests   requests whose answers take their time
+//! long_requests   requests that take a while to answer
 //! survey          the status of all mounts at one moment
 //! ```
 

@@ -8,7 +8,7 @@ use crate::control::client::{ANSWER_WITHIN, ask};
 use crate::control::protocol::{Request, VolumeRef};
 use crate::exit::Failure;
 
-/// Changes a volume or a tenant.
+/// Changes settings of a volume or a tenant.
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
     let (name, words) = match (&arguments.tenant, &arguments.words[..]) {
         (Some(_), words) => (None, words),

@@ -14,7 +14,7 @@ use crate::exit::Failure;
 use crate::output::terminal::errln;
 use crate::volume::tenants;
 
-/// Prints how the mounts are, or one of them.
+/// Prints the status of one or all mounts.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     let (at, json) = (&arguments.at, arguments.json);
     let survey = match &arguments.volume {
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
             out += &format!("  Its unwritten data is in {arena}: mount {source} again to write it back.\n");
         }
     }
-    // A reader that closes early has what it wanted.
+    // A reader that closes early has seen what it wanted.
     let _ = io::stdout().write_all(out.as_bytes());
     Ok(())
 }
@@ -99,7 +99,7 @@ fn describe(status: &Status) -> String {
         text += &format!("  memory was short {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
     }
     if let Some(error) = &status.failing {
-        // An older mount process does not count.
+        // Mount processes of earlier versions do not count failures.
         let times = Some(status.failures).filter(|failures| *failures > 0);
         let times = times.map(|failures| format!(", {failures} times so far")).unwrap_or_default();
         text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and retried\n");

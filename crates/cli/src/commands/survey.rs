@@ -1,6 +1,6 @@
-//! One look at all mount processes, or at a daemon's volumes: who is there, and how each of them is.
+//! The status of all mount processes, or of a daemon's volumes, at one moment.
 //!
-//! They are asked at once, so that one that is stopped takes from the others no more than the time that it is given.
+//! All are queried at the same time, so that a stopped one delays the others by at most the time limit.
 
 use std::path::Path;
 use std::slice;
@@ -15,31 +15,31 @@ use crate::exit::Failure;
 use crate::parallel::for_each_parallel;
 use crate::registry::{Entry, Found, Registry};
 
-/// Processes that are asked at the same time.
+/// Processes queried at the same time.
 const ASKED_AT_ONCE: usize = 64;
 
-/// What a mount process said of itself, and when.
+/// The status of a mount process, and when it was received.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) at: Instant,
     pub(crate) status: Status,
 }
 
-/// All of them, each kind by number of process and mount point.
+/// All answers, each kind sorted by pid and mount point.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) answers: Vec<Answer>,
-    /// They live and do not answer.
+    /// Processes that are alive and do not answer.
     pub(crate) silent: Vec<Entry>,
-    /// They died, and what they had not brought to the source is in their arenas.
+    /// Processes that died and left unwritten data in their arenas.
     pub(crate) dead: Vec<Entry>,
 }
 
 impl Survey {
-    /// Asks all that are mounted: those of the daemon at the socket that was given, else of this user.
+    /// Queries all mounts: those of the daemon at the given socket, otherwise those of this user.
     ///
     /// # Errors
-    /// They are not known.
+    /// The list of mounts is not available.
     ///
     /// # Blocking
     /// As [`Survey::of_processes`].
@@ -55,13 +55,14 @@ impl Survey {
             }
             Err(failure) => failure,
         };
-        // Its user knows which volumes it had, if it died, or has if it is stopped.
+        // The daemon's own user knows its volumes from the registry, even if the daemon is dead or stopped.
         let mut found = Registry::open().and_then(|registry| registry.entries()).unwrap_or_default();
         found.retain(|found| found.socket() == socket);
         if found.is_empty() { Err(failure) } else { Ok(Self::of_processes(&found, within)) }
     }
 
-    /// Asks the daemon at `socket` for its volumes of these names. One that is gone by then is not among the answers.
+    /// Queries the daemon at `socket` for its volumes with these names. A volume that is gone by then is not among the
+    /// answers.
     ///
     /// # Blocking
     /// As [`Survey::of_processes`].
@@ -74,10 +75,10 @@ impl Survey {
         })
     }
 
-    /// Asks for one volume, or one process.
+    /// Queries one volume or one process.
     ///
     /// # Errors
-    /// A daemon does not answer, or does not have it.
+    /// The daemon does not answer, or does not have the volume.
     ///
     /// # Blocking
     /// As [`Survey::of_processes`].
@@ -93,10 +94,10 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Asks those that were found.
+    /// Queries the processes that were found.
     ///
     /// # Blocking
-    /// For processes that do not answer, `within` at most; longer only where there are many of them.
+    /// At most `within` for processes that do not answer; longer only if there are many of them.
     pub(crate) fn of_processes(found: &[Found], within: Duration) -> Self {
         Self::asking(found.iter(), |survey, found| {
             let answer = ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, within);
@@ -121,7 +122,7 @@ impl Survey {
     fn add(&mut self, found: &Found, answer: std::io::Result<Reply>) {
         match answer {
             Ok(Reply::Status(status)) => self.answered(*status),
-            // Who ends between two looks is gone, not dead.
+            // A process that has ended since it was listed is gone, not dead.
             _ if found.is_still_alive() => self.silent.push(found.entry.clone()),
             _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry.clone()),
             _ => {}
@@ -145,7 +146,7 @@ mod tests {
     use crate::control::protocol::Message;
     use crate::source::location::Location;
 
-    /// None of them answers before all have been asked.
+    /// None of them answers before all have been queried.
     #[test]
     fn all_are_asked_at_once_and_listed_by_number() {
         let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));
@@ -168,7 +169,7 @@ mod tests {
                 for (pid, peer) in (1..11).zip(&mut peers).rev() {
                     peer.read_exact(&mut [0; 10]).unwrap();
                     let status = crate::commands::top::tests::status(pid, "/mnt", Vec::new());
-                    // One of them says something else.
+                    // One of them sends another reply.
                     let reply = if pid == 7 { Reply::Done } else { Reply::Status(Box::new(status)) };
                     peer.write_all(&Message::new(reply).line()).unwrap();
                 }

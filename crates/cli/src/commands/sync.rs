@@ -5,7 +5,7 @@ use crate::commands::long_requests::{converse, died, each, targets};
 use crate::control::protocol::Request;
 use crate::exit::Failure;
 
-/// Makes everything durable that was written so far.
+/// Makes everything written so far durable.
 pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
     let targets = targets(&arguments.volumes, arguments.all, &arguments.at)?;
     each(&targets, |target, is_only| {

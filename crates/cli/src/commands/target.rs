@@ -16,22 +16,22 @@ use crate::output::shell;
 use crate::registry::{Found, Registry};
 use crate::volume::endpoints::name_of;
 
-/// A process listens within this time of its beginning.
+/// A process listens within this time after its start.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A process that works says so several times a second, and looks for names for ten seconds at most. As often a daemon to which
-/// nothing happens says that it lives.
+/// A busy process reports progress several times per second, and searches for names for at most ten seconds. An idle
+/// daemon sends a sign of life that often.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
-/// A mount, and whom to ask about it.
+/// A mount, and the process to ask about it.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) socket: PathBuf,
     /// The volume in a request to a daemon.
     pub(crate) volume: VolumeRef,
-    /// For people.
+    /// For messages.
     pub(crate) name: String,
-    /// Its entry in the registry; `None` where a daemon alone is asked.
+    /// Its registry entry; `None` if only a daemon is asked.
     pub(crate) found: Option<Found>,
     /// The word on the command line that only the daemon can resolve.
     unresolved: Option<PathBuf>,
@@ -51,11 +51,11 @@ impl From<Found> for Target {
 }
 
 impl Target {
-    /// The mount that `word` names. With `--socket` that is one of the daemon's, which resolves the word when the request
-    /// arrives ([`Target::attempt`]); else one of this user.
+    /// The mount that `word` names. With `--socket` it is one of the daemon's, which resolves the word when the request
+    /// arrives ([`Target::attempt`]); otherwise it is one of this user's.
     ///
     /// # Errors
-    /// `NotMounted`, where the registry alone is asked.
+    /// `NotMounted`, if only the registry is searched.
     pub(crate) fn find(word: &Path, at: &DaemonSocket) -> Result<Self, Failure> {
         let mountpoint = || name_of(word).ok().filter(|path| path.to_str().is_some());
         match word.to_str() {
@@ -66,12 +66,12 @@ impl Target {
                 found: None,
                 unresolved: Some(word.to_path_buf()),
             }),
-            // Messages are JSON, so no daemon has a volume of such a name.
+            // Messages are JSON, so no daemon has a volume with such a name.
             _ => find_in_registry(word).map(Self::from),
         }
     }
 
-    /// Does `work` for the target; if the daemon does not have the volume, for the mount of this user with that name.
+    /// Does `work` for the target; if the daemon does not have the volume, for this user's mount with that name.
     ///
     /// # Errors
     /// The failure of `work`; `NotMounted`, if neither knows the volume.
@@ -82,10 +82,10 @@ impl Target {
         }
     }
 
-    /// All that are mounted: of the daemon at the socket that was given, else of this user.
+    /// All mounts: those of the daemon at the given socket, otherwise those of this user.
     ///
     /// # Errors
-    /// They are not known.
+    /// The list of mounts is not available.
     pub(crate) fn all(at: &DaemonSocket) -> Result<Vec<Self>, Failure> {
         if at.socket.is_some() {
             let socket = at.path()?;
@@ -102,17 +102,17 @@ impl Target {
         Ok(found.into_iter().filter(|found| found.is_alive).map(Self::from).collect())
     }
 
-    /// Whether its process lives, as far as one can tell.
+    /// Whether its process is alive, as far as that is known.
     pub(crate) fn is_alive(&self) -> bool {
         self.found.as_ref().is_none_or(Found::is_still_alive)
     }
 
-    /// Whether everything of it is in the source, and nothing of it is left.
+    /// Whether it has ended with everything written back.
     pub(crate) fn has_ended_in_order(&self) -> bool {
         self.found.as_ref().is_some_and(Found::has_ended_in_order)
     }
 
-    /// Sends a request. A process that has just begun is on the list a moment before it listens.
+    /// Sends a request. A process that has just started is listed a moment before it listens.
     pub(crate) fn open(&self, request: &Request) -> io::Result<Conversation> {
         let since = Instant::now();
         loop {
@@ -130,25 +130,25 @@ impl Target {
     }
 }
 
-/// What the daemon at `socket` has.
+/// The volumes of the daemon at `socket`.
 ///
 /// # Errors
-/// None is there, or it does not answer.
+/// No daemon listens there, or it does not answer.
 pub(crate) fn list(socket: &Path) -> Result<List, Failure> {
     let reply = ask_daemon(socket, &Request::List)?;
     let Reply::List(list) = reply else { return Err(reply.refusal()) };
     Ok(list)
 }
 
-/// Asks a daemon something that it answers at once.
+/// Sends a request that the daemon answers at once.
 ///
 /// # Errors
-/// None is there, or it does not answer.
+/// No daemon listens there, or it does not answer.
 pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Failure> {
     ask(socket, &VolumeRef::default(), request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))
 }
 
-/// Why a daemon cannot be asked.
+/// Why a daemon cannot be reached.
 pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
     let shown = socket.printable();
     let kind = error.kind();
@@ -166,8 +166,8 @@ pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// The mount of this user that `word` means; a living one rather than one that died there before, and one that is mounted
-/// there rather than one that is called so.
+/// This user's mount that `word` names: a live one rather than one that died there before, and one mounted there rather
+/// than one with that name.
 fn find_in_registry(word: &Path) -> Result<Found, Failure> {
     let name = name_of(word);
     let entries = Registry::open()?.entries()?;
@@ -179,7 +179,7 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
     }
     let not_mounted = |what: String| Failure::new(Reason::NotMounted, what);
     let name = name.map_err(|error| {
-        // Neither a path nor a name of a volume: a daemon that would know it may not run.
+        // Neither a path nor the name of a volume; the daemon that knows it may not be running.
         let no_path = error.kind() == std::io::ErrorKind::NotFound;
         let cause = if no_path { String::new() } else { format!(": {error}") };
         not_mounted(format!("{} is not mounted{cause}", word.printable()))
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::control::protocol::Message;
 
-    /// The requests that a daemon receives while `work` is done, each of which it answers with `reply`.
+    /// The requests that a daemon receives during `work`; it answers each with `reply`.
     fn received(name: &str, reply: &Reply, work: impl FnOnce(&DaemonSocket)) -> Vec<Message<Request>> {
         let socket = std::env::temp_dir().join(format!("slackwater-target-{name}-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&socket).unwrap();

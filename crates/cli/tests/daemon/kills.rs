@@ -62,6 +62,6 @@ fn a_damaged_or_foreign_arena_keeps_the_daemon_from_starting() {
     let arena = scratch.arena("daemon");
     fs::write(&arena, "not an arena").unwrap();
     fs::set_permissions(&arena, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    run(command(&scratch, "")).expect(1, &["cannot use the arena", "move it away"]);
+    run(command(&scratch, "")).expect(1, &["cannot use the arena", "move the arena away"]);
     assert_eq!(fs::read(&arena).unwrap(), b"not an arena");
 }

@@ -116,7 +116,7 @@ fn metrics_label_each_volume_with_its_name() {
     let taken = scratch.pair("taken").0;
     let mut second = crate::process::command(&scratch, &format!("metrics = \"{address}\"\n"));
     second.arg("--socket").arg(taken.join("socket"));
-    run(second).expect(3, &[address, "taken"]);
+    run(second).expect(3, &[address, "in use"]);
     daemon.end();
 }
 

@@ -1,7 +1,6 @@
-//! The configuration file of a daemon, TOML. What it does not say is as for `slackwater mount`.
+//! The configuration file of a daemon, in TOML. Keys that are missing have the defaults of `slackwater mount`.
 //!
-//! What is wrong in it is said with its line and key: a key that nobody knows is wrong, since it would be one that somebody
-//! relies on.
+//! Errors name the line and the key. Unknown keys are errors: a user may rely on a misspelt one.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,37 +18,37 @@ use crate::exit::Failure;
 use crate::volume::front_end::TenantBy;
 use crate::volume::name::VolumeName;
 
-/// What a daemon is told.
+/// The configuration of a daemon.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Config {
-    /// Memory for page data, of all volumes together.
+    /// Size of the cache that all volumes share.
     #[serde(deserialize_with = "size")]
     pub(crate) cache: Option<u64>,
-    /// The file on tmpfs that holds it.
+    /// The file on tmpfs that holds the cache.
     pub(crate) arena: Option<PathBuf>,
-    /// Who may look, as the group of the socket.
+    /// The group of the socket, whose members may query the daemon.
     pub(crate) socket_group: Option<String>,
-    /// Percent of the cache that may be dirty, of each volume too.
+    /// Percentage of the cache that may be dirty; the limit also applies to each volume.
     #[serde(deserialize_with = "percent")]
     pub(crate) dirty_ratio: u32,
     #[serde(deserialize_with = "duration")]
     pub(crate) dirty_expire: Duration,
     #[serde(deserialize_with = "word")]
     pub(crate) tenant_by: TenantBy,
-    /// Where metrics are served.
+    /// The address that serves metrics.
     #[serde(deserialize_with = "address")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// By cgroup or `uid:1000`.
+    /// By the path of a cgroup, or `uid:1000`.
     pub(crate) tenants: BTreeMap<PathBuf, TenantTable>,
     pub(crate) volumes: BTreeMap<VolumeName, VolumeTable>,
 }
 
-/// What holds for one tenant.
+/// The settings of one tenant.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct TenantTable {
-    /// What may be dirty for it.
+    /// Limit for its unwritten data.
     #[serde(deserialize_with = "size")]
     pub(crate) limit: Option<u64>,
     pub(crate) dontcache: Option<bool>,
@@ -93,7 +92,7 @@ impl Default for Config {
 
 impl Config {
     /// # Errors
-    /// The file cannot be read, or something in it is wrong.
+    /// The file cannot be read or parsed.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.printable())))?;
@@ -114,7 +113,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The tenants of which something is said.
+    /// The tenants with settings.
     pub(crate) fn configured_tenants(&self) -> BTreeMap<PathBuf, TenantConfig> {
         let tables = self.tenants.iter().map(|(tenant, table)| {
             (tenant.clone(), TenantConfig { limit_bytes: table.limit, dontcache: table.dontcache })
@@ -122,7 +121,7 @@ impl Config {
         tables.filter(|(_, config)| *config != TenantConfig::default()).collect()
     }
 
-    /// The volumes, as they would be asked for.
+    /// The volumes, as mount requests.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = MountRequest> {
         self.volumes.iter().map(|(name, volume)| MountRequest {
             name: Some(name.to_string()),
@@ -209,7 +208,7 @@ mod tests {
     fn the_example_is_one() {
         let example = include_str!("../../../../../dist/slackwater.toml");
         assert_eq!(Config::parse(example).unwrap().cache, Some(1 << 30));
-        // And so it is with what it only shows.
+        // The commented-out part is valid too.
         let shown = example.replace("\n#", "\n");
         assert_eq!(Config::parse(&shown).unwrap().mounts().count(), 1, "{shown}");
     }

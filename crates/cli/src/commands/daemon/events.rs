@@ -1,7 +1,7 @@
-//! What happens in a daemon, for those who listen.
+//! The events of a daemon, for its listeners.
 //!
 //! # Invariants
-//! E1. Whoever tells of an event never waits: a listener that is too slow misses some, and is told how many.
+//! E1. The sender of an event never waits. A listener that is too slow misses events and is told how many.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::control::protocol::{Event, Happening, Reply};
 use crate::exit::Failure;
 
-/// Events that wait for a listener.
+/// Events that are queued for a listener.
 const QUEUE: usize = 256;
-/// How often a listener to whom nothing happens is told so, which shows whether it is there.
+/// How often an idle listener gets a sign of life, which also shows whether it is still there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -28,11 +28,11 @@ struct Listener {
 
 impl Events {
     fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
-        // A thread that panicked here has told some and not others.
+        // A thread that panicked here has sent the event to some listeners only.
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells all who listen. `name` is that of a volume.
+    /// Sends an event to all listeners. `name` is the name of a volume.
     pub(crate) fn tell(&self, what: Happening, name: Option<&str>, text: impl Into<String>) {
         let event = event(what, name, text.into());
         self.listeners().retain(|listener| match listener.queue.try_send(event.clone()) {
@@ -45,7 +45,7 @@ impl Events {
         });
     }
 
-    /// Tells of an unmount of `name` and does it; and if it fails, that too.
+    /// Reports an unmount of `name`, performs it, and reports a failure.
     pub(crate) fn tell_of_umount<T>(
         &self,
         name: &str,
@@ -55,12 +55,12 @@ impl Events {
         umount().inspect_err(|failure| self.tell(Happening::StillMounted, Some(name), failure.to_string()))
     }
 
-    /// Nothing happens any more: whoever listens is let go.
+    /// No more events: ends all listeners.
     pub(crate) fn end(&self) {
         self.listeners().clear();
     }
 
-    /// Passes on what happens until `pass` says that nobody listens, or the daemon ends.
+    /// Passes events on until `pass` returns false, because the peer is gone, or the daemon ends.
     ///
     /// # Blocking
     /// Until then.
@@ -69,7 +69,7 @@ impl Events {
         let missed = Arc::new(AtomicU64::new(0));
         let listener = Listener { queue, missed: Arc::clone(&missed) };
         self.listeners().push(listener);
-        // The peer knows now that it hears of all that comes.
+        // From here on the peer receives every event.
         if pass(Reply::Event(event(Happening::Idle, None, String::new()))) {
             listen(&events, &missed, pass);
         }
@@ -111,7 +111,7 @@ mod tests {
             let Reply::Event(event) = reply else { panic!("{reply:?}") };
             heard.borrow_mut().push(event.what);
             if heard.borrow().len() == 1 {
-                // While it looks the other way.
+                // The listener does not read for a while.
                 (0..QUEUE + 7).for_each(|_| events.tell(Happening::Mounted, Some("web"), ""));
             }
             heard.borrow().len() < QUEUE + 2
@@ -119,7 +119,7 @@ mod tests {
         let heard = heard.into_inner();
         assert_eq!(heard[..2], [Happening::Idle, Happening::Missed]);
         assert!(heard[2..].iter().all(|what| *what == Happening::Mounted));
-        // It has gone, and the next event finds nobody.
+        // The listener is gone; the next event has no receiver.
         events.tell(Happening::Unmounted, None, "");
         assert!(events.listeners.lock().unwrap().is_empty());
     }

@@ -1,14 +1,14 @@
-//! What a daemon that died has left: mounts where everything fails, and an arena with data that is not in the sources yet.
+//! What a dead daemon left: mounts where every operation fails, and an arena with unwritten data.
 //!
-//! The next daemon at the same socket takes the arena over as it is. A volume of which it has data gets it when it is mounted
-//! again; those that the configuration does not name are brought in at once and not mounted. What cannot be brought in
-//! stays in the arena, and the entry in the registry says whose it is.
+//! The next daemon at the same socket takes over the arena. A volume with data in it gets that data when it is mounted
+//! again. Data of volumes that are not in the configuration is written back at once, without a mount. Data that cannot
+//! be written back stays in the arena, and the registry entry says to which source it belongs.
 //!
 //! # Invariants
-//! L1. Each volume is brought in by a thread of its own, beside everything else: a source that hangs keeps nobody waiting
-//!     but who mounts that source.
-//! L2. While it is brought in nobody else mounts its source, and the arena is not removed: an identity is in `bringing_in` from
-//!     before its survivors are taken until they are in the source or in the arena again.
+//! L1. Each volume is written back by its own thread, beside everything else. A hung source delays only mounts of that
+//!     source.
+//! L2. Meanwhile no other mount of the source is allowed, and the arena is not removed: an identity is in `bringing_in`
+//!     from before its survivors are taken until they are in the source or back in the arena.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::output::terminal::errln;
 use crate::registry::{Found, Registry};
 use crate::volume::{arena_file, node_search, rescued};
 
-/// Who the volumes in the arena were, by identity.
+/// The volumes in the arena, by identity.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     volumes: HashMap<String, LeftoverVolume>,
@@ -37,7 +37,7 @@ pub(crate) struct Leftovers {
 
 #[derive(Debug)]
 struct LeftoverVolume {
-    /// Unless the registry has lost it.
+    /// `None` if the registry has lost it.
     source: Option<PathBuf>,
     nodes: HashSet<u64>,
     bytes: u64,
@@ -65,28 +65,28 @@ impl Leftovers {
         self.volumes.values().map(|left| left.bytes).sum()
     }
 
-    /// The numbers of a volume's files that have data in the arena.
+    /// The inode numbers of a volume's files that have data in the arena.
     pub(crate) fn nodes_of(&self, identity: &str) -> Option<&HashSet<u64>> {
         Some(&self.volumes.get(identity)?.nodes)
     }
 
-    /// Whose an identity is, for people.
+    /// The source of an identity, for messages.
     pub(crate) fn source_of(&self, identity: &str) -> String {
         let source = self.volumes.get(identity).and_then(|left| left.source.as_ref());
         source.map_or_else(|| format!("volume {identity}"), |source| source.printable().to_string())
     }
 
     fn bringing_in(&self) -> MutexGuard<'_, HashSet<String>> {
-        // A thread that panicked has changed one or none.
+        // A thread that panicked has changed one entry or none.
         self.bringing_in.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something of a dead daemon's is on its way to a source (L2).
+    /// Whether data of a dead daemon is being written back (L2).
     pub(crate) fn is_being_brought_in(&self) -> bool {
         !self.bringing_in().is_empty()
     }
 
-    /// Waits until what is left of a volume is in its source, or is known to stay in the arena (L2).
+    /// Waits until the leftovers of a volume are in its source, or are known to stay in the arena (L2).
     ///
     /// # Blocking
     /// For the source.
@@ -95,8 +95,8 @@ impl Leftovers {
         drop(self.brought_in.wait_while(self.bringing_in(), is_on_its_way));
     }
 
-    /// The entries of the dead whose data belongs to sources that `is_mounted_anyway` does not know. Nobody mounts these until
-    /// [`Left::bring_in`] is done with each of them.
+    /// Reserves the entries of dead mounts whose sources `is_mounted_anyway` does not know. These sources cannot be
+    /// mounted until [`Leftovers::bring_in`] has returned for each of them.
     pub(crate) fn reserve(&self, dead: Vec<Found>, is_mounted_anyway: impl Fn(&Path) -> bool) -> Vec<Found> {
         let is_to_come = |found: &Found| {
             self.volumes.contains_key(&found.entry.identity) && !is_mounted_anyway(&found.entry.source.path)
@@ -106,7 +106,7 @@ impl Leftovers {
         reserved
     }
 
-    /// Brings in what belongs to the source of one that was reserved.
+    /// Writes back the data of one reserved entry.
     ///
     /// # Blocking
     /// For the source.
@@ -135,7 +135,7 @@ impl Leftovers {
     }
 }
 
-/// The entries of dead daemons whose arena this is; where they had mounted, nothing is mounted any more.
+/// Detaches the dead mounts of the daemons that used this arena, and returns their registry entries.
 ///
 /// # Errors
 /// The registry cannot be read.
@@ -164,10 +164,10 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
     Ok(dead)
 }
 
-/// Takes over the arena of a dead daemon if it has data. `None`: there is nothing, and no file any more.
+/// Takes over the arena of a dead daemon if it has data. `None`: there is no data, and the file is removed.
 ///
 /// # Errors
-/// The file is none of ours, in use, or damaged.
+/// The file is not ours, in use, or damaged.
 pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Arena>, Survivors, Leftovers)>, Failure> {
     let Some((arena, survivors)) = arena_file::open(path)? else { return Ok(None) };
     let left = Leftovers::of(&survivors, dead);

@@ -1,8 +1,9 @@
-//! How a daemon ends: all volumes at the same time, each when everything is in its source.
+//! The end of a daemon: all volumes are unmounted at the same time, each when it is written back.
 //!
-//! SIGTERM unmounts also what is in use, as a machine that goes down wants it, and gives a source up that takes nothing for some
-//! time; Ctrl-C leaves what is in use mounted, says who uses it, and waits. The second Ctrl-C says what giving up would mean, the
-//! third gives up: what is left stays in the arena, for the next daemon.
+//! SIGTERM also unmounts volumes in use, as a machine that shuts down needs it, and gives up a source that accepts
+//! nothing for some time. Ctrl-C leaves volumes in use mounted, names the processes that use them, and waits. The
+//! second Ctrl-C says what giving up would mean, and the third gives up: the rest stays in the arena for the next
+//! daemon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,24 +24,24 @@ use crate::output::progress::Meter;
 use crate::output::terminal::errln;
 use crate::volume::shutdown::{End, Escalation, Step};
 
-/// Between two looks at how far it is.
+/// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(200);
 
 enum Event {
     Signal(Signal),
-    /// All that could be unmounted is.
+    /// All volumes that can be unmounted are unmounted.
     Tried(Outcome),
 }
 
-/// Of an attempt to unmount all.
+/// The outcome of an attempt to unmount all volumes.
 struct Outcome {
     /// Volumes that are still mounted.
     failures: usize,
-    /// Volumes that are not, and have data in the arena alone.
+    /// Volumes that are unmounted and have unwritten data in the arena.
     left: usize,
 }
 
-/// Passes signals on, as long as the process lives.
+/// Forwards signals for as long as the process lives.
 pub(super) struct MainLoop {
     events: std::sync::mpsc::Receiver<Event>,
     sender: Sender<Event>,
@@ -54,18 +55,18 @@ impl MainLoop {
         Self { events, sender }
     }
 
-    /// Whether somebody wants the daemon to end.
+    /// Whether an end was requested.
     pub(super) fn is_asked(&self) -> bool {
         let Ok(event) = self.events.try_recv() else { return false };
-        // For `keep`, which is there until the end.
+        // For `keep`, which runs until the end.
         let _ = self.sender.send(event);
         true
     }
 
-    /// Returns when the daemon was asked to end and no volume is mounted.
+    /// Returns when the end was requested and no volume is mounted.
     ///
     /// # Blocking
-    /// As long as it runs.
+    /// For as long as the daemon runs.
     pub(super) fn keep(self, volumes: &Arc<Volumes>) -> End {
         let mut escalation = Escalation::default();
         let (mut meter, mut seen) = (None, (0, 0));
@@ -75,7 +76,7 @@ impl MainLoop {
                 Some(_) => self.events.recv_timeout(TICK),
             };
             match event {
-                // A terminal that went away is no reason to end, and there is nothing to reload: `slackwater set` changes a
+                // A lost terminal is no reason to end, and there is nothing to reload: `slackwater set` changes a
                 // running daemon.
                 Ok(Event::Signal(Signal::HangUp)) => {}
                 Ok(Event::Signal(signal)) => match escalation.next(signal) {
@@ -93,7 +94,7 @@ impl MainLoop {
                     Step::Wait => {}
                 },
                 Ok(Event::Tried(Outcome { failures: 0, left })) => {
-                    // The others are being given back.
+                    // The others are being released.
                     volumes.wait_ended(left, LAST_ANSWERS_WITHIN);
                     if left > 0 && !volumes.wait_ended(0, Duration::ZERO) {
                         return End::Left;
@@ -109,7 +110,7 @@ impl MainLoop {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread of signals has a sender.
+                // The signal thread has a sender.
                 Err(RecvTimeoutError::Disconnected) => return End::Flushed,
             }
             if volumes.wait_ended(0, Duration::ZERO) {
@@ -119,7 +120,7 @@ impl MainLoop {
                 let (left, written) = volumes.figures();
                 meter.update(left, written);
                 if (left, written) != seen {
-                    // Where nothing moves the service manager's patience ends.
+                    // Without progress, the service manager's timeout applies.
                     systemd::still_stopping(left);
                     seen = (left, written);
                 }
@@ -128,7 +129,7 @@ impl MainLoop {
     }
 }
 
-/// On a thread of its own: signals are heard meanwhile.
+/// Runs on its own thread, so that signals are still handled.
 fn end(volumes: &Arc<Volumes>, insist: bool, tried: Sender<Event>) {
     let volumes = Arc::clone(volumes);
     thread::spawn(move || {
@@ -139,7 +140,7 @@ fn end(volumes: &Arc<Volumes>, insist: bool, tried: Sender<Event>) {
             errln!("{failure}");
         };
         volumes.umount_all(insist, &failed);
-        // The main thread listens until the end.
+        // The main thread receives until the end.
         let _ = tried.send(Event::Tried(Outcome { failures: failures.into_inner(), left: left.into_inner() }));
     });
 }
@@ -155,7 +156,7 @@ fn explain(volumes: &Volumes) {
     errln!("Press Ctrl-C again to give up.");
 }
 
-/// Ends the daemon as a crash would, but without dead mounts. The entries stay and say where the data is.
+/// Ends the process as a crash would, but without dead mounts. The entries stay and say where the data is.
 pub(super) fn end_with_data_left(volumes: &Volumes, end: End) -> ! {
     let (what, reason) = match end {
         End::GivenUp => ("Given up", Reason::Failed),

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! config                the configuration file
-//! socket, responder     where requests arrive, and their answers
-//! startup, leftovers    the volumes of the start, and what a daemon that died has left
+//! socket, responder     the socket, and the answers to requests
+//! startup, leftovers    the volumes at start, and what a dead daemon left
 //! volumes               the volumes, from mount to unmount
-//! events                what happens, for `slackwater events`
-//! main_loop, systemd    signals, the end, and the service manager
+//! events                events for `slackwater events`
+//! main_loop, systemd    signals, the end of the daemon, the service manager
 //! ```
 //!
 //! # Steps
-//! 1. What must be so: the kernel, `/dev/fuse`, the configuration.
-//! 2. The socket becomes ours ([`socket`]).
-//! 3. What a dead daemon left is taken over or brought in ([`leftovers`]); else a new arena is made.
-//! 4. The engine, the threads of FUSE; requests are answered from here on.
-//! 5. The volumes of the configuration. One that cannot be mounted is said, and keeps no other.
-//! 6. Until somebody ends it ([`main_loop`]).
+//! 1. Check the requirements: the kernel, `/dev/fuse`, the configuration.
+//! 2. Take the socket ([`socket`]).
+//! 3. Take over or write back what a dead daemon left ([`leftovers`]); otherwise create a new arena.
+//! 4. Start the engine and the FUSE threads; from here on requests are answered.
+//! 5. Mount the volumes of the configuration. A volume that fails to mount is reported and does not stop the others.
+//! 6. Serve until the end is requested ([`main_loop`]).
 
 pub(crate) mod config;
 mod events;
@@ -59,17 +59,17 @@ use self::responder::Responder;
 use self::socket::Socket;
 use self::volumes::{Shared, Volumes};
 
-/// Each volume has some of its own.
+/// Each volume needs some of them.
 const DESCRIPTORS: u64 = 256 << 10;
 /// Slots in the arena's table of volumes.
 const VOLUMES_MAX: u32 = 16 << 10;
 
-/// Serves volumes until it is asked to end.
+/// Serves volumes until the end is requested.
 ///
 /// # Errors
-/// What stood in the way; nothing is mounted then.
+/// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
-    // Before the first thread: all of them inherit it.
+    // Before the first thread, because all threads inherit the mask.
     let signals = Signals::block();
     prepare_process(DESCRIPTORS);
     kernel::check(kernel::Version::running())?;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let dead = leftovers::clean_up(&registry, &arena_path)?;
     let (engine, left) = start_engine(&config, &arena_path, &dead, &main_loop)?;
     let volumes = start_volumes(&config, &engine, registry, &socket_path, &arena_path, left);
-    // Nobody has written yet: but for what a dead daemon left the file has nothing.
+    // Nothing was written yet: apart from the data of a dead daemon, the file is empty.
     let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &Leftovers::default(), &arena_path)))?;
     let shrunk = engine.clone();
     let shrink = move |priority| shrunk.shrink(priority);
@@ -139,9 +139,9 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the arena, unless something is left in it of volumes that were not mounted. Whether it did.
+/// Removes the arena unless it has data of volumes that were not mounted. Returns whether it was removed.
 fn remove_if_empty(engine: &Engine, left: &Leftovers, arena_path: &Path) -> Result<bool, Failure> {
-    // In this order: what comes back to the arena does so before it counts as done (L2 of `left`).
+    // The order matters: data that returns to the arena does so before it counts as done (L2 of `leftovers`).
     let is_empty = !left.is_being_brought_in() && engine.surviving_volumes().is_empty();
     if is_empty {
         arena_file::remove(arena_path)?;
@@ -149,7 +149,7 @@ fn remove_if_empty(engine: &Engine, left: &Leftovers, arena_path: &Path) -> Resu
     Ok(is_empty)
 }
 
-/// No volumes yet, and all that they need.
+/// Starts everything that volumes need, without volumes.
 fn start_volumes(
     config: &Config,
     engine: &Engine,
@@ -176,7 +176,7 @@ fn start_volumes(
     Volumes::new(shared).map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))
 }
 
-/// The configuration file, and what the command line says over it.
+/// The configuration file, overridden by the command line.
 fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
     let mut config = match &arguments.config {
         Some(path) => Config::read(path)?,
@@ -192,7 +192,7 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// On the arena of a dead daemon where that has data, else on a new one.
+/// On the arena of a dead daemon if it has data, otherwise on a new one.
 fn start_engine(
     config: &Config,
     arena_path: &Path,

@@ -1,4 +1,4 @@
-//! What a daemon answers.
+//! The answers of a daemon.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::control::server::{Limits, Respond};
 use crate::exit::Failure;
 use crate::volume::tenants;
 
-/// As many unmounts and listeners at once as a script may have, and room for who looks.
+/// Enough for the unmounts and listeners of a script at the same time, with space for queries.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Whoever its group lets in may look.
+/// Members of the socket's group may query.
 pub(super) const LIMITS: Limits = Limits { connections_max: CONNECTIONS_MAX, anybody_may_look: true };
 
 pub(super) struct Responder {

@@ -1,10 +1,10 @@
-//! The socket of a daemon: one daemon listens at it, and what a dead one left there is taken away.
+//! The socket of a daemon. One daemon listens at it; the socket of a dead daemon is removed.
 //!
 //! # Invariants
-//! K1. Whoever listens at the socket holds a lock (`flock`) on a file in the runtime directory, where no other user can make or
-//!     lock one. A socket that is there while the lock can be had, and that nobody answers at, is of a dead daemon. (One with
-//!     another runtime directory has another lock.)
-//! K2. The socket is never there with a mode that lets in more than it should.
+//! K1. The daemon that listens holds a lock (`flock`) on a file in the runtime directory, where no other user can
+//!     create or lock one. If the lock is free and nothing answers at an existing socket, that socket belongs to a dead
+//!     daemon. (A daemon with another runtime directory has another lock.)
+//! K2. At no moment does the socket have a mode that admits more users than it should.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -22,7 +22,7 @@ use crate::exit::Failure;
 use crate::output::shell;
 use crate::output::terminal::errln;
 
-/// A place to listen at that is ours. Removed when dropped.
+/// A listening socket of this process. Dropping it removes the socket file.
 pub(crate) struct Socket {
     path: PathBuf,
     /// K1.
@@ -30,10 +30,10 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Takes the place with the lock `lock`, and listens; `group` may look.
+    /// Takes the lock at `lock` and listens at `path`; members of `group` may query.
     ///
     /// # Errors
-    /// Another daemon is there, or something that is no socket; the directory cannot be written; there is no such group.
+    /// Another daemon listens there; the file is not a socket; the directory is not writable; the group does not exist.
     pub(crate) fn listen(path: &Path, lock: &Path, group: Option<&str>) -> Result<(Self, UnixListener), Failure> {
         let gid = group.map(gid_of).transpose()?;
         let shown = path.printable();
@@ -57,7 +57,7 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("access", &error)),
         }
-        // K2: no other thread makes files yet.
+        // K2: no other thread creates files yet.
         let before = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         umask(before);
@@ -75,16 +75,16 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Were it impossible, the next daemon would do it.
+        // If this fails, the next daemon removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// What the lock and the arena of the daemon at `socket` are called: one name for each socket, by its directory, whatever path
-/// leads there.
+/// The base name of the lock and the arena of the daemon at `socket`. It is unique per socket, by its directory,
+/// whatever path leads there.
 ///
 /// # Errors
-/// There is no such directory.
+/// The directory does not exist.
 pub(crate) fn name_of(socket: &Path) -> Result<String, Failure> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     let status = fs::metadata(dir).map_err(|error| {
@@ -100,7 +100,7 @@ fn taken(who: &str, socket: &Path) -> Failure {
         .advise("use that one (slackwater ls), or start this one with another --socket PATH")
 }
 
-/// K1; who has it is written into it.
+/// K1. The holder's pid is written into the file.
 fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot lock {}: {error}", path.printable()));
     let mut options = OpenOptions::new();
@@ -110,7 +110,7 @@ fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut pid = String::new();
-            // One that has just begun has not said who it is.
+            // A daemon that has just begun has not written its pid yet.
             let _ = (&file).take(32).read_to_string(&mut pid);
             let who = pid.trim().parse().map_or_else(|_| String::new(), |pid: u32| format!(" (pid {pid})"));
             return Err(taken(&who, socket));
@@ -122,7 +122,7 @@ fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// The number of a group, by `/etc/group`; or the number that it is.
+/// The number of a group in `/etc/group`, or `group` itself if it is a number.
 fn gid_of(group: &str) -> Result<Gid, Failure> {
     let named = || {
         let groups = fs::read_to_string("/etc/group").ok()?;
@@ -158,7 +158,7 @@ mod tests {
         assert!(refused.what.contains(&format!("pid {}", std::process::id())), "{refused}");
         let elsewhere = Socket::listen(&path, &dir.join("other"), None).map(drop).unwrap_err();
         assert!(elsewhere.what.contains("another daemon listens"), "{elsewhere}");
-        // As a death: the lock goes with the descriptors, and the socket stays.
+        // As after a crash: the lock is released with the descriptors, and the socket stays.
         flock(&socket._lock, FlockOperation::Unlock).unwrap();
         std::mem::forget(socket);
         drop(listener);

@@ -1,4 +1,4 @@
-//! The volumes of a daemon that has just started: those that are configured, and what a dead one has left.
+//! The volumes of a daemon that has just started: those in the configuration, and those that a dead daemon left.
 
 use std::io;
 use std::path::Path;
@@ -15,27 +15,27 @@ use crate::output::terminal::errln;
 use crate::parallel::for_each_parallel;
 use crate::registry::Found;
 
-/// For so long the start waits for sources.
+/// How long the start waits for sources.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// A volume of the start.
+/// A volume at start.
 enum Volume {
     Left(Found),
     Configured(MountRequest),
 }
 
-/// Mounts what is configured and brings in what is left, each volume by itself; returns how many are mounted when all are done,
-/// or when those that are not have had [`BEGIN_WITHIN`]: they go on beside the others.
+/// Mounts the configured volumes and writes back the leftovers, each volume on its own thread. Returns how many are
+/// mounted when all are done, or after [`BEGIN_WITHIN`]. Volumes that are not done by then continue in the background.
 ///
 /// # Errors
-/// There is no thread.
+/// A thread cannot be started.
 pub(super) fn mount_volumes(
     volumes: &Arc<Volumes>,
     engine: &Engine,
     configured: &[MountRequest],
     dead: Vec<Found>,
 ) -> io::Result<usize> {
-    // By name alone: looking at a source may hang.
+    // By name only, because looking at a source may hang.
     let named = |source: &Path| {
         let is_it = |request: &MountRequest| std::path::absolute(&request.source).is_ok_and(|path| path == source);
         configured.iter().any(is_it)
@@ -44,7 +44,7 @@ pub(super) fn mount_volumes(
     let all: Vec<Volume> = left.chain(configured.iter().cloned().map(Volume::Configured)).collect();
     let (done, outcomes) = channel();
     let (volumes, engine) = (Arc::clone(volumes), engine.clone());
-    // One that hangs keeps this thread, and no other volume.
+    // A hung source blocks this thread only.
     thread::Builder::new().name("sw-begin".to_owned()).spawn(move || {
         for_each_parallel(usize::MAX, all.into_iter(), |volume| {
             let is_mounted = match volume {

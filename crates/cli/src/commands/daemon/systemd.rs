@@ -1,12 +1,12 @@
-//! What a service manager is told: that it is ready, that it lives, that it takes longer to end. Where none started us nobody
-//! is told.
+//! Notifications to a service manager: ready, alive, and stopping with more time needed. Without a service manager they
+//! do nothing.
 
 use std::thread;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// For how much longer an end that goes on may take, each time.
+/// How much more time each progress report requests.
 const LONGER: Duration = Duration::from_secs(30);
 
 fn tell(states: &[NotifyState<'_>]) {
@@ -15,7 +15,8 @@ fn tell(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Volumes can be mounted, and those of the configuration are. Then its watchdog hears of us in time, while `lives` answers.
+/// Reports that the configured volumes are mounted. From then on the watchdog is notified as long as `lives` returns
+/// true.
 pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("{volumes} volumes"))]);
     let Some(within) = sd_notify::watchdog_enabled() else { return };
@@ -30,12 +31,12 @@ pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
     }
 }
 
-/// The end has begun.
+/// Reports that the end has begun.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// The end makes progress: so many bytes are left.
+/// Reports progress of the end: so many bytes are left.
 pub(super) fn still_stopping(bytes_left: u64) {
     let status = format!("flushing, {} left", slackwater_size::text(bytes_left));
     let longer = u32::try_from(LONGER.as_micros()).unwrap_or(u32::MAX);

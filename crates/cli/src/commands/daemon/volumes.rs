@@ -1,15 +1,16 @@
-//! The volumes of a daemon: one engine, one pool of FUSE threads, and a mount of its own for each volume.
+//! The volumes of a daemon: one engine, one pool of FUSE threads, and a mount for each volume.
 //!
-//! # A volume's way
-//! *Reserved*: its name, its source and its mount point are nobody else's. *Mounted*: programs reach it. Its end, by whomever, is
-//! heard of on the thread `sw-ends`, which has a thread of its own wait until everything is in the source: a volume whose
-//! source hangs delays no other. Then the name is free.
+//! # Life of a volume
+//! *Reserved*: its name, source and mount point are taken. *Mounted*: programs can use it. The thread `sw-ends` is
+//! notified when it ends, whatever ended it, and starts a thread that waits until everything is written back, so that a
+//! volume whose source hangs delays no other. Then the name is free.
 //!
 //! # Invariants
-//! D1. A name stays taken from its reservation until nothing of the volume is left: its entry in the registry, its lock on the
+//! D1. A name stays taken from its reservation until nothing of the volume is left: its registry entry, its lock on the
 //!     source, its place in the namespace. An unmount is answered after that.
-//! D2. Nobody waits for a source, or for a mount, with `state` locked.
-//! D3. Once the daemon is ending no name is reserved, and what was just being mounted is unmounted by who mounted it.
+//! D2. No thread waits for a source or for a mount while it holds `state`.
+//! D3. Once the daemon is ending, no name is reserved, and a volume that was being mounted is unmounted by the thread
+//!     that mounted it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ pub(super) struct Shared {
     pub(super) namespace: Namespace,
     pub(super) pool: Arc<Pool>,
     pub(super) tenancy: Option<Arc<Tenancy>>,
-    /// What is configured for tenants.
+    /// The settings of tenants.
     pub(super) tenants: Mutex<BTreeMap<PathBuf, TenantConfig>>,
     pub(super) registry: Registry,
     pub(super) socket: PathBuf,
@@ -76,14 +77,14 @@ enum Slot {
     Mounted(Volume),
 }
 
-/// A volume that programs reach.
+/// A volume that programs can use.
 struct Volume {
     session: Arc<Session>,
-    /// Until it is given back, at the end.
+    /// Present until it is released at the end.
     ownership: Option<Ownership>,
 }
 
-/// A name that is taken, and given back when this is dropped.
+/// A taken name; dropping it frees the name.
 struct Reservation<'v> {
     volumes: &'v Volumes,
     name: VolumeName,
@@ -91,10 +92,10 @@ struct Reservation<'v> {
 }
 
 impl Volumes {
-    /// None yet. The thread that hears of ends lives as long as the process.
+    /// Without volumes. The thread that is notified of ends lives as long as the process.
     ///
     /// # Errors
-    /// There is no thread.
+    /// A thread cannot be started.
     pub(super) fn new(shared: Shared) -> std::io::Result<Arc<Self>> {
         let (ends, ended) = channel();
         let volumes = Arc::new(Self { shared, state: Mutex::default(), changed: Condvar::new(), ends });
@@ -108,13 +109,13 @@ impl Volumes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Mounts a volume, and says under which name.
+    /// Mounts a volume, and returns its name.
     ///
     /// # Errors
-    /// What stood in the way; nothing is mounted then.
+    /// The cause of the failure; nothing is mounted then.
     ///
     /// # Blocking
-    /// For the source, and for what an earlier mount of it brings in.
+    /// For the source, and for the write-back of what an earlier mount left.
     pub(crate) fn mount(&self, request: &MountRequest) -> Result<(VolumeName, Arc<FrontEnd>), Failure> {
         let name = match &request.name {
             Some(name) => VolumeName::new(name)?,
@@ -148,17 +149,17 @@ impl Volumes {
             request.mountpoint.to_string_lossy().into_owned(),
         );
         let (ends, ended) = (self.ends.clone(), name.clone());
-        // The thread that hears it lives as long as the process.
+        // The receiving thread lives as long as the process.
         front_end.on_unmounted(move || drop(ends.send(ended)));
         if is_ending {
-            // Whoever unmounts all has not seen it.
+            // The shutdown has not seen this volume.
             self.umount(&name, &session, true)?;
             return Err(ending());
         }
         Ok((name, front_end))
     }
 
-    /// Opens the source and the front end.
+    /// Opens the source and mounts it.
     fn open(&self, name: &VolumeName, session: &Session, options: VolumeOptions) -> Result<Arc<FrontEnd>, Failure> {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &*session.entry;
@@ -176,7 +177,7 @@ impl Volumes {
                 Ok(front_end)
             }
             Err(failure) => {
-                // What an earlier mount left may be in it: that is brought in first.
+                // The volume may have data of an earlier mount: that is written back first.
                 match volume.umount(UmountOptions::default()) {
                     Ok(()) => self.forget(name),
                     Err(error) => {
@@ -188,7 +189,7 @@ impl Volumes {
         }
     }
 
-    /// Takes what has ended out of the namespace.
+    /// Removes an ended volume from the namespace.
     fn forget(&self, name: &VolumeName) {
         if let Err(error) = self.shared.namespace.umount_lazily(name.path()) {
             tracing::error!(volume = name.as_str(), %error, "cannot remove the volume from the namespace");
@@ -219,7 +220,7 @@ impl Volumes {
         Ok(Reservation { volumes: self, name: name.clone(), is_kept: false })
     }
 
-    /// The entries of all, also of those that are about to be mounted.
+    /// The entries of all volumes, including those that are about to be mounted.
     fn entries(&self) -> Vec<Arc<Entry>> {
         self.state().by_name.values().map(|slot| Arc::clone(slot.entry())).collect()
     }
@@ -247,21 +248,21 @@ impl Volumes {
         }
     }
 
-    /// Whether the lock that everything needs can be had: what a watchdog wants to know.
+    /// Returns once the state lock could be taken, which is what the watchdog checks.
     pub(super) fn is_answering(&self) -> bool {
         drop(self.state());
         true
     }
 
-    /// Has a tenant be otherwise from now on.
+    /// Changes a setting of a tenant.
     ///
     /// # Errors
-    /// There is no such tenant here, or nothing called so to set.
+    /// The tenant or the setting does not exist.
     pub(crate) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
         let tenancy = self.shared.tenancy.as_ref().ok_or_else(|| {
             Failure::usage("this daemon has no tenants").advise("set tenant-by in its configuration and restart it")
         })?;
-        // A thread that panicked has changed one or none.
+        // A thread that panicked has changed one entry or none.
         let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let config = settings::changed(tenants.get(tenant).copied().unwrap_or_default(), key, value)?;
         let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.printable()));
@@ -270,7 +271,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// All mounts, by name.
+    /// All mounted volumes, by name.
     pub(crate) fn sessions(&self) -> Vec<(VolumeName, Arc<Session>)> {
         let mounted = |(name, slot): (&VolumeName, &Slot)| match slot {
             Slot::Mounted(volume) => Some((name.clone(), Arc::clone(&volume.session))),
@@ -279,12 +280,12 @@ impl Volumes {
         self.state().by_name.iter().filter_map(mounted).collect()
     }
 
-    /// The engine's side of all.
+    /// The super blocks of all volumes.
     pub(crate) fn super_blocks(&self) -> Vec<Arc<SuperBlock>> {
         self.shared.engine.volumes()
     }
 
-    /// What metrics are made of.
+    /// The data for a metrics page.
     pub(super) fn snapshot(&self) -> Snapshot {
         let volumes = self.sessions().into_iter().map(|(name, session)| (name.to_string(), session.status()));
         self.shared.tally.snapshot(Some(&self.shared.engine), volumes.collect())
@@ -299,7 +300,8 @@ impl Volumes {
         List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left }
     }
 
-    /// D3; then unmounts all at the same time. With `insist` also those in use. `failed` hears of each that stays.
+    /// Sets `is_ending` (D3), then unmounts all volumes at the same time. With `insist`, also those in use. Calls
+    /// `failed` for each volume that stays mounted.
     ///
     /// # Blocking
     /// For all sources.
@@ -318,7 +320,7 @@ impl Volumes {
         self.shared.events.tell_of_umount(name.as_str(), umount)
     }
 
-    /// Bytes that are not in a source yet, and how many have reached one since the start.
+    /// Unwritten bytes, and bytes written back since the start.
     pub(super) fn figures(&self) -> (u64, u64) {
         let sum = |(left, written), volume: Arc<SuperBlock>| {
             let status = volume.status();
@@ -327,7 +329,7 @@ impl Volumes {
         self.super_blocks().into_iter().fold((0, 0), sum)
     }
 
-    /// Waits until no more than `left` volumes are there and none can come, for `time` at most. Whether it is so.
+    /// Waits at most `time` until at most `left` volumes exist and no more can come. Returns whether that is so.
     pub(super) fn wait_ended(&self, left: usize, time: Duration) -> bool {
         let has_ended = |state: &State| state.is_ending && state.by_name.len() <= left;
         let waited = self.changed.wait_timeout_while(self.state(), time, |state| !has_ended(state));
@@ -349,7 +351,7 @@ impl Volumes {
         }
     }
 
-    /// Waits until everything of a volume that nobody can reach any more is in the source, and gives it back (D1).
+    /// Waits until a volume that no program can reach is written back, and releases it (D1).
     fn release(&self, name: &VolumeName) {
         let Ok((_, session)) = self.find(&VolumeRef::named(Some(name.as_str()))) else { return };
         let Some((front_end, super_block)) = session.served() else { return };
@@ -394,7 +396,7 @@ impl Slot {
 }
 
 impl Reservation<'_> {
-    /// It is mounted. Whether the daemon is ending, with which nobody has reckoned that it would be.
+    /// Marks the volume as mounted. Returns whether the daemon has begun to end since the reservation.
     fn fill(mut self, volume: Volume) -> bool {
         self.is_kept = true;
         let mut state = self.volumes.state();

@@ -1,4 +1,4 @@
-//! `slackwater doctor`: what this machine lacks, and what is lost with it.
+//! `slackwater doctor`: features that this machine lacks, and what each one affects.
 
 mod trial_mount;
 
@@ -20,11 +20,11 @@ use crate::os::kernel::{self, Version};
 use crate::output::terminal::outln;
 use crate::volume::pressure;
 
-/// What one look found.
+/// The result of one check.
 enum Finding {
-    /// As it should be.
+    /// The feature is available.
     Good(String),
-    /// Something is lost without it.
+    /// The feature is missing; `lost` says what that affects.
     Lost { what: String, lost: &'static str },
     /// Nothing can be mounted without it.
     Fatal(Failure),
@@ -38,7 +38,7 @@ impl Finding {
 
 type Survey = (&'static str, fn() -> Finding);
 
-/// The name of what a trial mount finds.
+/// The name of the findings of a trial mount.
 const FUSE: &str = "FUSE";
 
 const LOOKS: [Survey; 13] = [
@@ -57,7 +57,7 @@ const LOOKS: [Survey; 13] = [
     ("sync", look_at_sync),
 ];
 
-/// Looks at everything and prints it. The status says whether a mount can work.
+/// Runs all checks and prints the results. The status says whether a mount can work.
 pub(crate) fn run() -> ExitCode {
     let mut can_mount = true;
     for (name, look) in LOOKS {
@@ -74,12 +74,12 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Prints a finding. False if nothing can be mounted.
+/// Prints a finding. Returns false if nothing can be mounted.
 fn show(name: &str, finding: Finding) -> bool {
     match finding {
         Finding::Good(text) => outln!("ok       {name}: {text}"),
         Finding::Lost { what, lost } => {
-            // What the kernel's FUSE lacks comes with the name of what that affects, other findings with a sentence.
+            // A finding of the trial mount names what is affected; other findings have a sentence.
             let label = if name == FUSE { "affects" } else { "effect" };
             outln!("missing  {name}: {what}\n           {label}: {lost}");
         }
@@ -91,7 +91,7 @@ fn show(name: &str, finding: Finding) -> bool {
     true
 }
 
-/// Refuses a machine that cannot mount: no `/dev/fuse`, or nobody who may use it for us.
+/// Fails on a machine that cannot mount: without `/dev/fuse`, or without a way to use it.
 pub(crate) fn check_fuse() -> Result<(), Failure> {
     let denied = |error: &io::Error| Failure::failed(format!("cannot open /dev/fuse: {error}"));
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -115,7 +115,7 @@ pub(crate) fn check_fuse() -> Result<(), Failure> {
 }
 
 fn helper() -> Option<std::path::PathBuf> {
-    // mount(8) takes the variable from other users; then execvp(3) looks here.
+    // mount(8) removes the variable for other users; then execvp(3) searches this path.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     std::env::split_paths(&path).map(|folder| folder.join("fusermount3")).find(|path| path.is_file())
 }
@@ -183,7 +183,7 @@ fn look_at_memlock() -> Finding {
     }
 }
 
-/// As a mount process does.
+/// Sets the flag as a mount process does.
 fn look_at_io_flusher() -> Finding {
     match configure_io_flusher_behavior(true) {
         Ok(()) => Finding::Good("PR_SET_IO_FLUSHER is allowed".into()),
@@ -230,7 +230,7 @@ fn look_at_dontcache() -> Finding {
         Err(errno) => return Finding::lost(io::Error::from(errno).to_string(), lost),
     };
     let flags = ReadWriteFlags::from_bits_retain(RWF_DONTCACHE);
-    // A file in memory refuses it; a kernel that does not know it says so in the same way. So the version decides.
+    // A file in memory does not support the flag, and an old kernel gives the same error. So the version decides.
     match rustix::io::pwritev2(file.as_fd(), &[io::IoSlice::new(b"x")], 0, flags) {
         Ok(_) => Finding::Good("available".into()),
         Err(_) if Version::running().is_some_and(|running| running >= Version::new(6, 14)) => {
@@ -261,8 +261,7 @@ fn look_at_pressure() -> Finding {
     }
 }
 
-/// What only a mount finds out: one line for each feature that this kernel's FUSE has not.
-/// No kernel tells a FUSE server, but those of virtiofs.
+/// Only virtiofs receives these calls from the kernel.
 fn look_at_sync() -> Finding {
     Finding::lost(
         "Linux does not report sync(1), sync(2) and syncfs(2) to FUSE servers",
@@ -278,7 +277,7 @@ fn look_at_features() -> Vec<Finding> {
     }
 }
 
-/// Which versions are mounted, and where memory is.
+/// The mounted cgroup versions, and which of them has the memory controller.
 fn cgroup_layout(mounts: &str) -> Option<String> {
     let fields = |line: &str| -> Option<(String, String, String)> {
         let mut fields = line.split(' ').skip(1).map(str::to_owned);

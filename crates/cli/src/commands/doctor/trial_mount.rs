@@ -1,4 +1,4 @@
-//! A mount of nothing, for a moment: what it tells of this machine, nobody knows before.
+//! A short trial mount of an empty volume: it shows which features this kernel has.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -15,12 +15,12 @@ use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::volume::front_end::{self, FrontEnd, MissingFeature, Umount};
 
-/// The smallest that works.
+/// The smallest arena that works.
 const ARENA_BYTES: u64 = 8 << 20;
-/// Nobody else can be in it, and it holds nothing.
+/// The mount is empty, and no other process can use it.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Mounts, and returns what this kernel does not have. Nothing stays behind.
+/// Mounts, and returns the missing features. Leaves nothing behind.
 ///
 /// # Errors
 /// Nothing can be mounted here.
@@ -37,7 +37,7 @@ pub(crate) fn missing_features() -> Result<Vec<MissingFeature>, Failure> {
     Ok(missing)
 }
 
-/// A directory of our own, removed with this.
+/// A new directory, removed on drop.
 struct TempDir(PathBuf);
 
 impl TempDir {

@@ -1,14 +1,14 @@
-//! A mount that stays behind when the command returns.
+//! A mount in the background.
 //!
-//! The command starts itself again before it has any thread, waits for the announcement of that process, and passes it
-//! on. The new process leaves the session, and writes to a log from then on.
+//! The command starts itself again before it has any thread, waits for the announcement of the new process, and passes
+//! it on. The new process then leaves the session and writes to a log.
 //!
 //! # Invariants
-//! B1. Until the new process has left, the end of the one that started it asks it to end, as SIGTERM does. So whoever
-//!     interrupts the command interrupts the start, and nothing that is half made stays behind.
-//! B2. It has no descriptor but those it opens and the standard three: a lock that a script holds, or the end of a
-//!     pipe, would be kept as long as the mount.
-//! B3. What may fail of leaving is done before the mount; afterwards nobody could be told.
+//! B1. Until the new process has detached, it ends as on SIGTERM when its starter ends. So interrupting the command
+//!     interrupts the start, and nothing half-made is left.
+//! B2. The new process has only the descriptors that it opens and the standard three. A lock that a script holds, or
+//!     the end of a pipe, would otherwise stay open as long as the mount.
+//! B3. Every step of detaching that can fail comes before the mount; afterwards an error could not be reported.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,17 +28,17 @@ use crate::exit::{Failure, Reason};
 use crate::log;
 use crate::os::sys;
 
-/// Starts the mount in a process of its own. Returns when it is mounted, or with its failure. `announces` passes on what that
-/// process says of it.
+/// Starts the mount in a new process. Returns when it is mounted, or with its failure. `announces` says whether to pass
+/// on its announcement.
 ///
 /// # Errors
-/// When the process cannot be started.
+/// The process cannot be started.
 ///
 /// # Blocking
 /// Until it is mounted.
 pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the mount process: {error}"));
-    // By its name, so that it is listed under it; by the link where the file was replaced meanwhile.
+    // By its path, so that it is listed under that name; through /proc/self/exe if the file was replaced meanwhile.
     let own = std::env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(own.as_deref().unwrap_or(Path::new("/proc/self/exe")));
     command.arg0("slackwater").args(command_line(arguments));
@@ -49,18 +49,19 @@ pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitC
         stdout.read_to_end(&mut announcement).map_err(failed)?;
     }
     if announcement.is_empty() {
-        // It has said why. A signal leaves no status.
+        // The process has reported the error. A signal leaves no status.
         let status = child.wait().map_err(failed)?.code().and_then(|code| u8::try_from(code).ok());
         return Ok(ExitCode::from(status.unwrap_or(Reason::Failed.status())));
     }
     if announces {
-        // Nobody may be there to read it; it is mounted all the same.
+        // If the reader is gone, the volume is mounted all the same.
         let _ = io::stdout().write_all(&announcement);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What makes another process do the same. Taken apart without `..`: what is new must be passed on too.
+/// The command line for the new process. The struct is destructured without `..`, so that a new option cannot be
+/// forgotten.
 fn command_line(arguments: &MountArguments) -> Vec<OsString> {
     let MountArguments {
         source,
@@ -128,14 +129,14 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
     line
 }
 
-/// Ends with the process that started this one, until [`Departure::leave`] (B1).
+/// Lets the death of the starting process end this one, until [`Departure::leave`] (B1).
 ///
 /// # Errors
-/// It has ended already.
+/// The starting process has already ended.
 pub(crate) fn end_with_starter() -> Result<(), Failure> {
     let failed = |errno: Errno| Failure::failed(format!("cannot watch the command that started the mount: {errno}"));
     set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
-    // It may have ended before it was watched: then nobody reads the pipe any more.
+    // It may have ended before this call: then the pipe has no reader.
     let stdout = io::stdout();
     let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
     poll(&mut pipe, Some(&Timespec::default())).map_err(failed)?;
@@ -145,29 +146,29 @@ pub(crate) fn end_with_starter() -> Result<(), Failure> {
     }
 }
 
-/// What it takes to leave the terminal.
+/// Everything that is needed to detach from the terminal.
 pub(crate) struct Departure {
     nothing: File,
     log: File,
 }
 
 impl Departure {
-    /// Makes it possible to leave; what is printed afterwards goes to `log`.
+    /// Prepares to detach; later output goes to `log`.
     ///
     /// # Errors
-    /// When the log cannot be made.
+    /// The log cannot be created.
     pub(crate) fn prepare(log: &Path) -> io::Result<Self> {
         let nothing = File::open("/dev/null")?;
         let log = log::file::open(log)?;
         std::env::set_current_dir("/")?;
-        // Fails for the leader of a process group only, who has been detached by somebody else.
+        // Fails only for the leader of a process group, which another process has detached.
         let _ = setsid();
         Ok(Self { nothing, log })
     }
 
-    /// Leaves. Who started us takes it for the end of the announcement.
+    /// Detaches. The starting process takes this as the end of the announcement.
     pub(crate) fn leave(self) {
-        // B3: none of these fails for descriptors that are open, and nobody may be there for the announcement.
+        // B3: none of these calls fails for open descriptors, and the reader of the announcement may be gone.
         let _ = set_parent_process_death_signal(None);
         let _ = dup2_stdin(&self.nothing);
         let _ = dup2_stderr(&self.log);

@@ -14,13 +14,13 @@ use crate::control::protocol::{MountRequest, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 use crate::output::terminal::outln;
 
-/// A source may have to be looked at, and what an earlier mount left be brought in.
+/// The source may have to be examined, and data of an earlier mount written back.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Has the daemon mount.
+/// Asks the daemon to mount.
 ///
 /// # Errors
-/// As the daemon says.
+/// Those of the daemon.
 pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
     let arguments = options::taken_in(arguments)?;
     check_options(&arguments)?;
@@ -44,8 +44,8 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses options that the daemon alone has, which its volumes have in common. As words of their own the command line refuses
-/// them.
+/// Refuses options that apply to a whole daemon. If they are given as separate options, the command line parser already
+/// refuses them.
 fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
     let unsaid = Config::default();
     let of_daemon = [

@@ -1,7 +1,7 @@
-//! Waiting for the end of a mount, and for those who want it.
+//! Waits for the end of a mount, and for requests to end it.
 //!
-//! One thread takes signals, one waits until the volume has ended, one until it has ended without the source having everything,
-//! and an unmount that a signal asked for runs on a fourth; the main thread hears of all of it in one queue.
+//! One thread takes signals. One waits until the volume has ended, and one until it has ended with unwritten data left.
+//! An unmount requested by a signal runs on a fourth thread. The main thread receives all of it in one queue.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::volume::front_end::FrontEnd;
 use crate::volume::session::Session;
 use crate::volume::shutdown::{End, Escalation, Step};
 
-/// Between two looks at how far a flush is.
+/// Interval between progress reports.
 const TICK: std::time::Duration = std::time::Duration::from_millis(200);
 /// Lines of a list that are worth reading.
 const LINES: usize = 20;
@@ -29,21 +29,21 @@ const INTERRUPTED: &str = "Interrupted before it was mounted: nothing is lost.";
 
 enum Event {
     Signal(Signal),
-    /// An unmount that a signal asked for has failed.
+    /// An unmount requested by a signal has failed.
     Failed(Failure),
-    /// Nobody can reach the volume any more, whoever asked for it.
+    /// No program can reach the volume any more.
     Unmounted,
-    /// And everything is in the source.
+    /// Everything is written back as well.
     Ended,
-    /// Nobody can reach it any more, and not everything is in the source.
+    /// No program can reach the volume, and unwritten data is left.
     Left,
 }
 
-/// Takes signals from its beginning on.
+/// Takes signals from its creation on.
 pub(crate) struct MainLoop {
     events: Receiver<Event>,
     sender: Sender<Event>,
-    /// Nothing is made yet: a signal ends the process, which nobody gets past meanwhile.
+    /// True while nothing is set up yet: a signal then ends the process, and the lock keeps the start from going on.
     is_starting: Arc<Mutex<bool>>,
     /// A signal waits for [`MainLoop::keep`].
     is_asked: Arc<AtomicBool>,
@@ -79,15 +79,15 @@ impl MainLoop {
         main_loop
     }
 
-    /// From now on signals wait for [`MainLoop::keep`], or for who asks whether there is one.
+    /// From now on signals wait for [`MainLoop::keep`] or [`MainLoop::check`].
     pub(crate) fn mounting(&self) {
         *self.is_starting.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// Fails when a signal waits.
+    /// Fails if a signal is waiting.
     ///
     /// # Errors
-    /// With what is said then.
+    /// The message about the interruption.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.is_asked.load(Ordering::Acquire) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
     }
@@ -95,11 +95,11 @@ impl MainLoop {
     /// Returns when the volume has ended, and how.
     ///
     /// # Blocking
-    /// As long as it is mounted.
+    /// For as long as it is mounted.
     pub(crate) fn keep(self, session: &Arc<Session>, front_end: &Arc<FrontEnd>, is_detached: bool) -> End {
         let (sender, ending) = (self.sender.clone(), Arc::clone(front_end));
         thread::spawn(move || {
-            // The main thread is there until it hears of the end.
+            // The main thread receives until the end.
             ending.wait_unmounted();
             let _ = sender.send(Event::Unmounted);
             ending.wait_ended();
@@ -108,7 +108,7 @@ impl MainLoop {
         let (sender, leaving) = (self.sender.clone(), Arc::clone(session));
         thread::spawn(move || {
             leaving.wait_left();
-            // The main thread may have heard of another end.
+            // The main thread may already have received another end.
             let _ = sender.send(Event::Left);
         });
         let mut escalation = Escalation::default();
@@ -141,7 +141,7 @@ impl MainLoop {
     }
 }
 
-/// On a thread of its own; the volume's end is its success. With `insist` also while the volume is in use.
+/// Runs on its own thread; success shows as the end of the volume. With `insist`, also unmounts a volume in use.
 fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
     let session = Arc::clone(session);
     thread::spawn(move || {
@@ -155,16 +155,16 @@ fn unmount(session: &Arc<Session>, insist: bool, failed: Sender<Event>) {
         if let Err(failure) = outcome
             && failure.reason != Reason::Left
         {
-            // The main thread is there until the volume has ended.
+            // The main thread receives until the volume has ended.
             let _ = failed.send(Event::Failed(failure));
         }
     });
 }
 
-/// umount(2) was faster than we, and its caller does not wait: whoever looks here sees how far the flush is.
+/// After umount(2), whose caller does not wait: shows the progress of the flush here.
 fn follow(session: &Arc<Session>) {
     let session = Arc::clone(session);
-    // Ends with the process, which the end of the flush ends.
+    // Ends with the process, which ends with the flush.
     thread::spawn(move || {
         let mut meter = Meter::new("unmounted, flushing");
         while let Some((left, written)) = session.figures_after(TICK) {
@@ -173,7 +173,7 @@ fn follow(session: &Arc<Session>) {
     });
 }
 
-/// Names are searched for in the source, which may hang: signals are heard meanwhile.
+/// Runs on its own thread: names are searched for in the source, which may hang, and signals must still be handled.
 fn explain(session: &Arc<Session>) {
     let session = Arc::clone(session);
     thread::spawn(move || explain_here(&session));

@@ -1,15 +1,15 @@
-//! `slackwater mount`: from two directories to a volume, and back.
+//! `slackwater mount`: from two directories to a mounted volume, and back.
 //!
 //! # Steps
-//! 1. What must be so: the kernel, `/dev/fuse`, the two directories (`endpoints`).
-//! 2. The source becomes ours (`ownership`), and the command can ask how it goes (`session`).
-//! 3. What a dead predecessor left is brought into the source (`arena_file`).
-//! 4. A new arena, an engine, a volume, the mount (`front end`). Now it is announced.
-//! 5. Until somebody ends it (`main_loop`), in any way; then everything is given back.
+//! 1. Check the requirements: the kernel, `/dev/fuse`, the two directories (`endpoints`).
+//! 2. Take ownership of the source (`ownership`), and answer queries of the command (`session`).
+//! 3. Write back what a dead predecessor left (`arena_file`).
+//! 4. Create a new arena, an engine, a volume and the mount (`front_end`), and announce it.
+//! 5. Serve until the end is requested in any way (`main_loop`); then release everything.
 //!
-//! A signal before step 4 ends the process at once: it has taken nothing from anybody yet, and what it brings in stays
-//! in the old arena until it is in the source. So does one while the new arena is made, which has no name before it is
-//! whole. A later one unmounts.
+//! A signal before step 4 ends the process at once: it has changed nothing yet, and data that it writes back stays in
+//! the old arena until it is in the source. So does a signal while the new arena is allocated, which has no name before
+//! it is complete. A later signal unmounts.
 
 mod background;
 pub(crate) mod in_daemon;
@@ -51,12 +51,13 @@ use crate::volume::{endpoints, pressure, rescued};
 use self::background::Departure;
 use self::main_loop::MainLoop;
 
-/// Descriptors for files of the source, up to three each, and for all else. While they are short, clean files are closed.
+/// Descriptors for files of the source, up to three each, and for everything else. When they are short, clean files are
+/// closed.
 const DESCRIPTORS: u64 = 64 << 10;
 /// Mounts, and stays until it is unmounted.
 ///
 /// # Errors
-/// What stood in the way; nothing is mounted then.
+/// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let arguments = options::taken_in(arguments)?;
     match arguments.background {
@@ -66,7 +67,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
 }
 
 fn serve(arguments: &MountArguments) -> Result<(), Failure> {
-    // The variable may be there for other commands.
+    // The variable may be set for other commands.
     if arguments
         .at
         .socket
@@ -76,7 +77,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         return Err(Failure::usage("--socket names a daemon, and this mount gets a process of its own")
             .advise("add --daemon to have the daemon mount it, or leave --socket out"));
     }
-    // Before the first thread: all of them inherit it.
+    // Before the first thread, because all threads inherit the mask.
     let main_loop = MainLoop::begin(Signals::block());
     if arguments.detached {
         background::end_with_starter()?;
@@ -105,7 +106,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     }
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes);
-    // Before anything is anybody's: the port may be taken.
+    // First, because the port may be in use.
     let metrics = arguments.metrics.map(metrics::listen).transpose()?;
     let ownership =
         ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &|text| errln!("{text}"))?;
@@ -124,7 +125,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
     if let Err(failure) = bring_in_what_was_left(&session) {
-        // The entry says whose data it is that stays there.
+        // The entry says to which source the data there belongs.
         if arena_file::may_hold_data(&session.entry.arena) {
             ownership.registered.leave();
         }
@@ -143,7 +144,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
             end_with_data_left(&session, end);
         }
     }
-    drop(metrics); // it has the engine while somebody scrapes
+    drop(metrics); // it holds the engine during a scrape
     mounted.close(&session, ownership)?;
     session.set_released();
     unanswered.wait_for_none();
@@ -195,9 +196,9 @@ fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything that is given back at the end.
+/// Everything that is released at the end.
 struct Mounted {
-    /// Goes first: it has the engine shrink.
+    /// Dropped first: it makes the engine shrink.
     pressure: Option<pressure::Listener>,
     engine: Engine,
     volume: Arc<SuperBlock>,
@@ -212,7 +213,7 @@ impl Mounted {
         main_loop: &MainLoop,
     ) -> Result<Self, Failure> {
         let entry = &session.entry;
-        // What an earlier mount had is free only now.
+        // Memory of an earlier mount is free only now.
         let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
         let backend = DirBackend::open(&entry.source.path).map_err(|error| Failure::failed(error.to_string()))?;
         let arena = arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check())?;
@@ -230,14 +231,14 @@ impl Mounted {
             let pressure = pressure::Listener::start(session.pressure(), shrink);
             Ok(Self { pressure, engine, volume, front_end })
         };
-        // Nobody has written yet: the file has nothing.
+        // Nothing was written yet: the file is empty.
         let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena)))?;
         session.show(Some(&mounted.volume));
         session.set_mounted(&mounted.engine, &mounted.front_end);
         Ok(mounted)
     }
 
-    /// The volume has ended, with everything in the source: the arena, the lock and the entry go.
+    /// Releases the arena, the lock and the entry of a volume that has ended with everything written back.
     fn close(self, session: &Session, ownership: Ownership) -> Result<(), Failure> {
         let left = self.volume.status().bytes_left();
         session.let_go();
@@ -251,7 +252,7 @@ impl Mounted {
         }
         let removed = arena_file::remove(&session.entry.arena);
         if removed.is_err() {
-            // With the log that will say why.
+            // The log stays too, and will say why.
             ownership.registered.leave();
         }
         removed
@@ -282,7 +283,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     }
 }
 
-/// How this command is called: by its name where a shell finds it, else as it was called now.
+/// How to call this command: by name if a shell finds it, otherwise as it was called now.
 fn command_name() -> PathBuf {
     let own = std::env::current_exe().ok();
     let is_own = |folder: &Path| own.is_some() && folder.join("slackwater").canonicalize().ok() == own;

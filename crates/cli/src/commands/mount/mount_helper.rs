@@ -1,4 +1,5 @@
-//! `mount.slackwater`, which `mount(8)` and `/etc/fstab` call: `mount.slackwater SOURCE DIR [-sfnv] [-o OPTIONS]`.
+//! `mount.slackwater`, the helper that `mount(8)` calls, also for `/etc/fstab`: `mount.slackwater SOURCE DIR [-sfnv]
+//! [-o OPTIONS]`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,27 +15,27 @@ use crate::exit::{Failure, Reason};
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::output::terminal::errln;
 
-/// The name under which the command is the helper.
+/// The name that makes the command act as the helper.
 pub(crate) const NAME: &str = "mount.slackwater";
 
-/// As `mount(8)` documents them for itself.
+/// The exit status that `mount(8)` documents.
 const STATUS_USAGE: u8 = 1;
 const STATUS_MOUNT_FAILED: u8 = 32;
 
 const USAGE: &str = "usage: mount.slackwater SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]";
 
-/// What `mount(8)` asks for.
+/// The request of `mount(8)`.
 struct Asked {
     arguments: MountArguments,
-    /// Look and do nothing.
+    /// Check everything, but mount nothing.
     fake: bool,
-    /// Say where it is mounted. Otherwise nothing is printed unless something is wrong: what calls this has its own say.
+    /// Print the announcement. Otherwise only errors are printed, because the caller has its own output.
     verbose: bool,
-    /// Change the options that the kernel looks after; what serves the mount is left alone.
+    /// Change the options that the kernel enforces, without touching the mount process.
     is_remount: bool,
 }
 
-/// `mount -o remount`: read-only or not, and what programs may do there. All other options stay as they are.
+/// `mount -o remount`: changes read-only, nosuid, nodev and noexec. All other options stay as they are.
 fn remount(arguments: &MountArguments) -> Result<(), Failure> {
     let MountArguments { mountpoint, read_only, nosuid, nodev, noexec, .. } = arguments;
     let mut flags = MountFlags::NOATIME;
@@ -75,7 +76,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
         let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
         match word.to_str() {
             Some("-o") => option_lists.push(words.next().ok_or_else(missing)?),
-            // A mount namespace and a type with a subtype: mount(8) has done what they ask.
+            // A mount namespace, and a type with a subtype: mount(8) has already handled them.
             Some("-N" | "-t") => drop(words.next().ok_or_else(missing)?),
             Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
                 for flag in flags[1..].chars() {
@@ -101,7 +102,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
     };
     let line =
         ["slackwater".into(), "mount".into(), "--background".into(), "--".into(), source.clone(), mountpoint.clone()];
-    // A directory without a name, for one.
+    // For example a directory with an empty name.
     let parsed = Arguments::try_parse_from(line).map_err(|error| {
         let text = error.to_string();
         let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
@@ -114,7 +115,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
         let list = list.to_str().ok_or_else(|| Failure::usage("options must be UTF-8"))?;
         let mut unknown = options::apply(&mut arguments, list)?;
         is_remount |= unknown.iter().any(|option| option == "remount");
-        // The kernel's own list of options comes back with a remount.
+        // A remount passes the kernel's own options back.
         unknown.retain(|option| option != "remount" && !is_of_the_kernel(option));
         if let (Some(unknown), false) = (unknown.first(), sloppy) {
             return Err(Failure::usage(format!("unknown option {}", unknown.printable()))
@@ -124,7 +125,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
     Ok(Asked { arguments, fake, verbose, is_remount })
 }
 
-/// Options that /proc/mounts shows for FUSE and that say nothing to the command.
+/// Options that /proc/mounts shows for FUSE and that the command ignores.
 fn is_of_the_kernel(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or(option);
     ["fd", "rootmode", "user_id", "group_id", "default_permissions", "blksize", "max_read"].contains(&name)

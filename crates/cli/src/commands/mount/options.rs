@@ -1,4 +1,4 @@
-//! Options as in `/etc/fstab`: words between commas, some with a value.
+//! Options as in `/etc/fstab`: separated by commas, some with a value.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tena
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 
-/// What `mount(8)`, `systemd` and the kernel's own file systems know, and what changes nothing here: the first ones are
-/// for them, the others say how it is anyway. Access times are not kept, whatever is asked for: every mount is `noatime`.
+/// Options of `mount(8)`, `systemd` and the kernel's own file systems that change nothing here: the first ones are
+/// meant for others, and the rest state what is so anyway. Access times are never kept: every mount is `noatime`.
 const GENERIC: [&str; 20] = [
     "defaults",
     "auto",
@@ -35,13 +35,13 @@ const GENERIC: [&str; 20] = [
     "comment",
 ];
 
-/// What those know as well, and what no cache can do.
+/// Such options that a cache cannot support.
 const IMPOSSIBLE: [&str; 4] = ["sync", "dirsync", "strictatime", "mand"];
 
-/// The arguments with the lists of options taken in that they have.
+/// The arguments with the `-o` lists applied.
 ///
 /// # Errors
-/// One is unknown, or cannot be that.
+/// An option is unknown or not possible.
 pub(crate) fn taken_in(arguments: &MountArguments) -> Result<MountArguments, Failure> {
     let mut arguments = arguments.clone();
     for list in std::mem::take(&mut arguments.options) {
@@ -54,13 +54,13 @@ pub(crate) fn taken_in(arguments: &MountArguments) -> Result<MountArguments, Fai
     Ok(arguments)
 }
 
-/// What of them is about the volume and not about its process.
+/// The options of the volume, without those of its process.
 pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
     let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
     VolumeOptions { read_only, allow_other, nosuid, nodev, noexec, dontcache }
 }
 
-/// What they say of tenants, the last of several words for one.
+/// The settings of tenants. The last one for a tenant counts.
 pub(crate) fn of_tenants(arguments: &MountArguments) -> BTreeMap<PathBuf, TenantConfig> {
     let mut tenants = BTreeMap::<_, TenantConfig>::new();
     for (tenant, bytes) in arguments.tenant_limit.iter().cloned() {
@@ -72,10 +72,10 @@ pub(crate) fn of_tenants(arguments: &MountArguments) -> BTreeMap<PathBuf, Tenant
     tenants
 }
 
-/// Applies options to what the command line says, a later one over an earlier one. Those that nobody knows come back.
+/// Applies options to the arguments; a later one overrides an earlier one. Returns the unknown options.
 ///
 /// # Errors
-/// A value that cannot be read, and what is known but not possible.
+/// A value is invalid, or the option is not possible.
 pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec<String>, Failure> {
     let mut unknown = Vec::new();
     for option in options.split(',').filter(|option| !option.is_empty()) {
@@ -92,7 +92,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "nosuid" | "suid" if value.is_none() => arguments.nosuid = name == "nosuid",
             "nodev" | "dev" if value.is_none() => arguments.nodev = name == "nodev",
             "noexec" | "exec" if value.is_none() => arguments.noexec = name == "noexec",
-            // `mount(8)`: these imply others, and may say who has mounted.
+            // `mount(8)`: these imply others, and may name the user who mounted.
             "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
             "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
