@@ -62,6 +62,7 @@ mod throttle;
 mod tunables;
 mod umount;
 mod units;
+mod wait;
 mod writeback;
 
 pub use cgroup::{Memcg, MemcgId, MemcgState};

@@ -293,12 +293,12 @@ fn a_waiting_writer_wakes_when_others_take_over_pages_or_its_limit_is_raised() {
     let theirs = File::open_for(&inode, &b).unwrap();
     file.write_at(0, &[1; 2 * PAGE]).unwrap();
     let refused = || {
-        let seen = rig.volume.room_given();
+        let seen = rig.volume.progress_count();
         assert_eq!(try_write(&waits, 0, b"x"), Written::NoFrames);
-        assert!(!rig.volume.wait_for_room(seen, Some(Tick(0))));
+        assert!(!rig.volume.wait_for_progress(seen, Some(Tick(0))));
         seen
     };
-    let hears = |seen| rig.volume.wait_for_room(seen, Some(Tick(0)));
+    let hears = |seen| rig.volume.wait_for_progress(seen, Some(Tick(0)));
     let seen = refused();
     theirs.write_at(0, b"a part of one").unwrap();
     assert!(hears(seen));

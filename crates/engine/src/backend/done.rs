@@ -1,8 +1,16 @@
 //! Where the answer to a call goes.
 
 use std::fmt;
+use std::time::Duration;
 
+use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::shim::Arc;
+
+use crate::backend::{Backend, Call};
+use crate::clock::Clock;
 use crate::error::{BackendError, ErrorKind};
+use crate::lock_order::LEAVES;
+use crate::units::Tick;
 
 /// Where the answer to a call goes. Dropping it answers [`ErrorKind::Abandoned`].
 pub struct Done<T>(Option<Then<T>>);
@@ -31,6 +39,51 @@ impl<T> Drop for Done<T> {
     }
 }
 
+/// Makes a call and waits for its answer. `make` gets the [`Done`] to put into it.
+///
+/// # Errors
+/// The answer's, or `TimedOut` if `deadline` came first. The call goes on then, and its answer is dropped.
+///
+/// # Blocking
+/// For the backend, until `deadline` at most.
+pub(crate) fn call_and_wait<T: Send + 'static>(
+    backend: &dyn Backend,
+    clock: &dyn Clock,
+    deadline: Option<Tick>,
+    make: impl FnOnce(Done<T>) -> Call,
+) -> Result<T, BackendError> {
+    struct Answer<T> {
+        slot: Mutex<Option<Result<T, BackendError>>>,
+        arrived: Condvar,
+    }
+    let answer = Arc::new(Answer { slot: Mutex::new(LEAVES, None), arrived: Condvar::new() });
+    let sender = Arc::clone(&answer);
+    let call = make(Done::new(move |result| {
+        *sender.slot.lock() = Some(result);
+        sender.arrived.notify_one();
+    }));
+    match deadline {
+        None => backend.submit_and_wait(call),
+        Some(_) => backend.submit(call),
+    }
+    let mut slot = answer.slot.lock();
+    loop {
+        if let Some(result) = slot.take() {
+            return result;
+        }
+        match deadline {
+            None => answer.arrived.wait(&mut slot),
+            Some(deadline) => {
+                let left = deadline.since(clock.now());
+                if left == Duration::ZERO {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                let _ = answer.arrived.wait_timeout(&mut slot, left);
+            }
+        }
+    }
+}
+
 impl<T> fmt::Debug for Done<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Done")
@@ -42,7 +95,6 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::backend::Call;
 
     #[test]
     fn a_dropped_call_is_answered_as_abandoned() {

@@ -39,6 +39,7 @@ pub mod file_flags {
 
 pub use call::Call;
 pub use done::Done;
+pub(crate) use done::call_and_wait;
 pub use mem::{MemBackend, MemFile};
 pub use unit::{ReadUnit, WriteUnit};
 pub use values::{

@@ -46,13 +46,13 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 use crate::cgroup::foreign::ForeignWbs;
-use crate::engine::Room;
 use crate::lock_order::{CGROUP, LEAVES};
 use crate::reclaim::Lruvec;
 use crate::super_block::{ReadCounts, SuperBlock};
 use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
+use crate::wait::Progress;
 use crate::writeback::BdiWriteback;
 
 /// Number of a tenant, never reused in the life of an engine. Kernel: `css->id`.
@@ -107,7 +107,7 @@ pub struct Memcg {
     /// Total length of the pauses imposed on its writers.
     paused_ns: AtomicU64,
     /// Where its writers wait for frames.
-    room: Arc<Room>,
+    progress: Arc<Progress>,
     /// The ratio of its background level to its limit is that of these two percentages.
     ratios: DirtyRatios,
     /// Its dirty limit, divided among its wbs. Kernel: `cgwb_domain`.
@@ -131,7 +131,7 @@ impl Memcg {
         parent: Option<Arc<Memcg>>,
         limit_bytes: Option<u64>,
         ratios: DirtyRatios,
-        room: &Arc<Room>,
+        progress: &Arc<Progress>,
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -143,7 +143,7 @@ impl Memcg {
             charged_pages: AtomicI64::new(0),
             want_room: Demand::new(),
             paused_ns: AtomicU64::new(0),
-            room: Arc::clone(room),
+            progress: Arc::clone(progress),
             ratios,
             domain: WbDomain::new(),
             foreign: Mutex::new(LEAVES, ForeignWbs::default()),
@@ -194,7 +194,7 @@ impl Memcg {
         if !self.is_root() {
             self.limit_pages.store(pages_of(limit_bytes), Ordering::Relaxed);
             self.domain.resized();
-            self.room.give();
+            self.progress.note();
         }
     }
 
@@ -357,7 +357,7 @@ impl Memcg {
             }
         }
         if is_wanted {
-            self.room.give(); // after `want_room` was cleared, so that a writer that has just set it is woken
+            self.progress.note(); // after `want_room` was cleared, so that a writer that has just set it is woken
         }
     }
 

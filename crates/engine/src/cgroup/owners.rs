@@ -17,10 +17,10 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::cgroup::{Memcg, MemcgId, MemcgState};
-use crate::engine::Room;
 use crate::lock_order::LEAVES;
 use crate::throttle::DirtyRatios;
 use crate::tunables::Tunables;
+use crate::wait::Progress;
 
 struct Table {
     slots: Vec<Option<Arc<Memcg>>>,
@@ -60,14 +60,14 @@ pub(crate) struct FrameOwners {
     table: RwLock<Table>,
     root: Arc<Memcg>,
     ratios: DirtyRatios,
-    room: Arc<Room>,
+    progress: Arc<Progress>,
 }
 
 impl FrameOwners {
-    /// `room`: where writers of all tenants wait for frames.
-    pub(crate) fn new(frames: u32, tunables: &Tunables, room: Arc<Room>) -> Self {
+    /// `progress`: where writers of all tenants wait for frames.
+    pub(crate) fn new(frames: u32, tunables: &Tunables, progress: Arc<Progress>) -> Self {
         let ratios = DirtyRatios::of(tunables);
-        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios, &room);
+        let root = Memcg::new(MemcgId::ROOT, 0, "root", None, None, ratios, &progress);
         let table =
             Table { slots: vec![Some(Arc::clone(&root))], free: Vec::new(), offline: VecDeque::new(), last_id: 0 };
         Self {
@@ -76,7 +76,7 @@ impl FrameOwners {
             table: RwLock::new(LEAVES, table),
             root,
             ratios,
-            room,
+            progress,
         }
     }
 
@@ -94,7 +94,7 @@ impl FrameOwners {
             table.slots.push(None);
             (table.slots.len() - 1) as u32
         });
-        let memcg = Memcg::new(id, slot, name, parent, limit_bytes, self.ratios, &self.room);
+        let memcg = Memcg::new(id, slot, name, parent, limit_bytes, self.ratios, &self.progress);
         table.slots[slot as usize] = Some(Arc::clone(&memcg));
         memcg
     }

@@ -8,30 +8,30 @@ mod status;
 
 pub use status::EngineStatus;
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
 use slackwater_arena::{Arena, Survivors};
-use slackwater_sync::lock::{Condvar, Mutex};
+use slackwater_sync::lock::Mutex;
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::atomic::AtomicU32;
-use slackwater_sync::shim::{Arc, Weak, thread};
+use slackwater_sync::shim::{Arc, thread};
 
-use crate::backend::{Backend, Call, Done};
+use crate::backend::Backend;
 use crate::cgroup::{FrameOwners, HeldNodes, Memcg};
 use crate::clock::Clock;
-use crate::error::{BackendError, ErrorKind, InsideScan, MountError};
+use crate::error::{InsideScan, MountError};
 use crate::lock_order::LEAVES;
-use crate::page_cache::{LandingStock, WaitTable};
+use crate::page_cache::LandingStock;
 use crate::reclaim::Reclaim;
 use crate::shrink::{Shrinker, ShrinkerForm, ShrinkerRegistration, ShrinkerStatus, Shrinkers};
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
+use crate::wait::{Progress, WaitTable};
 use crate::writeback::check::check_charges;
 use crate::writeback::{
-    BdiWriteback, DeviceGate, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
+    BdiWriteback, DeviceGates, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
 };
 
 /// What all volumes of an engine share.
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) tunables: Tunables,
     pub(crate) pool: Arc<FlusherPool>,
     pub(crate) waits: WaitTable,
-    pub(crate) room: Arc<Room>,
+    pub(crate) progress: Arc<Progress>,
     pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) dontcache: &'static dyn StartWriteback,
     pub(crate) shrinkers: Shrinkers,
     volumes: Mutex<Volumes>,
-    gates: Mutex<HashMap<u64, Weak<DeviceGate>>>,
+    pub(crate) gates: DeviceGates,
 }
 
 /// Mechanisms that exist in more than one form; the default is right.
@@ -107,25 +107,25 @@ impl Engine {
         let Forms { umount, dontcache, shrinkers, rcu } = forms;
         let coalesce = rcu.coalesce;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
-        let room = Arc::new(Room::new());
+        let progress = Arc::new(Progress::new(Arc::clone(&clock)));
         let shared = Shared {
-            owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&room)),
+            owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&progress)),
             held: HeldNodes::new(tunables.held_nodes),
             pinned_nodes: Arc::new(AtomicU32::new(0)),
             switches: SwitchQueue::new(umount),
             reclaim: Reclaim::new(arena.frames()),
             dontcache: dontcache.start(),
             shrinkers: Shrinkers::new(shrinkers, &pool.rcu, coalesce),
+            waits: WaitTable::new(Arc::clone(&clock)),
             arena,
             clock,
             tunables,
             pool,
-            waits: WaitTable::new(),
-            room,
+            progress,
             landing: LandingStock::new(),
             survivors: Mutex::new(LEAVES, survivors),
             volumes: Mutex::new(LEAVES, Volumes::default()),
-            gates: Mutex::new(LEAVES, HashMap::new()),
+            gates: DeviceGates::new(),
         };
         let shared = Arc::new(shared);
         let threads = shared.pool.start(&shared);
@@ -316,7 +316,7 @@ impl Drop for Owner {
             sb.abandon();
         }
         self.shared.landing.free_kept();
-        self.shared.room.give(); // who waits for room finds that the volume is gone
+        self.shared.progress.note(); // writers that wait find that the volume is gone
     }
 }
 
@@ -330,123 +330,10 @@ impl Shared {
         self.volumes.lock().remove(sb.name());
     }
 
-    /// The gate of a device, shared by its volumes.
-    pub(crate) fn gate(&self, device: Option<u64>) -> Arc<DeviceGate> {
-        let Some(device) = device else { return DeviceGate::new() };
-        let mut gates = self.gates.lock();
-        gates.retain(|_, gate| gate.strong_count() != 0);
-        if let Some(gate) = gates.get(&device).and_then(Weak::upgrade) {
-            return gate;
-        }
-        let gate = DeviceGate::new();
-        gates.insert(device, Arc::downgrade(&gate));
-        gate
-    }
-
-    /// Makes a call and waits for its answer. `make` gets the [`Done`] to put into it.
-    ///
-    /// # Errors
-    /// The answer's, or `TimedOut` when `deadline` came first; the call goes on then.
-    ///
-    /// # Blocking
-    /// For the backend, until `deadline` at most.
-    pub(crate) fn call<T: Send + 'static>(
-        &self,
-        backend: &dyn Backend,
-        deadline: Option<Tick>,
-        make: impl FnOnce(Done<T>) -> Call,
-    ) -> Result<T, BackendError> {
-        struct Answer<T> {
-            slot: Mutex<Option<Result<T, BackendError>>>,
-            arrived: Condvar,
-        }
-        let answer = Arc::new(Answer { slot: Mutex::new(LEAVES, None), arrived: Condvar::new() });
-        let sender = Arc::clone(&answer);
-        let call = make(Done::new(move |result| {
-            *sender.slot.lock() = Some(result);
-            sender.arrived.notify_one();
-        }));
-        match deadline {
-            None => backend.submit_and_wait(call),
-            Some(_) => backend.submit(call),
-        }
-        let mut slot = answer.slot.lock();
-        loop {
-            if let Some(result) = slot.take() {
-                return result;
-            }
-            match deadline {
-                None => answer.arrived.wait(&mut slot),
-                Some(deadline) => {
-                    let left = deadline.since(self.clock.now());
-                    if left == Duration::ZERO {
-                        return Err(ErrorKind::TimedOut.into());
-                    }
-                    let _ = answer.arrived.wait_timeout(&mut slot, left);
-                }
-            }
-        }
-    }
-
     /// In an engine without flusher threads, runs what is due.
     pub(crate) fn run_by_hand(&self) {
         if self.tunables.flusher_threads == 0 {
             self.pool.run_due(self);
         }
-    }
-}
-
-/// Where writers wait for frames: a count of the times that some came free.
-pub(crate) struct Room {
-    given: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Room {
-    fn new() -> Self {
-        Self { given: Mutex::new(LEAVES, 0), changed: Condvar::new() }
-    }
-
-    /// Read before the attempt whose failure is to be waited for.
-    pub(crate) fn given(&self) -> u64 {
-        *self.given.lock()
-    }
-
-    /// Frames came free, or may be evicted now.
-    pub(crate) fn give(&self) {
-        *self.given.lock() += 1;
-        self.changed.notify_all();
-    }
-
-    /// Waits for `time`, whatever happens meanwhile.
-    pub(crate) fn sleep(&self, time: Duration) {
-        let nobody = Mutex::new(LEAVES, ());
-        let _ = Condvar::new().wait_timeout(&mut nobody.lock(), time);
-    }
-
-    /// Waits until room is given, or for `moment`.
-    pub(crate) fn pause(&self, moment: Duration) {
-        let mut given = self.given.lock();
-        let _ = self.changed.wait_timeout(&mut given, moment);
-        drop(given);
-        thread::yield_now();
-    }
-
-    /// Waits until room was given after `seen` was read; false when `deadline` came first.
-    pub(crate) fn wait(&self, seen: u64, clock: &dyn Clock, deadline: Option<Tick>) -> bool {
-        let mut given = self.given.lock();
-        while *given == seen {
-            match deadline {
-                None => self.changed.wait(&mut given),
-                Some(deadline) => {
-                    let left = deadline.since(clock.now());
-                    if left == Duration::ZERO {
-                        return false;
-                    }
-                    let _ = self.changed.wait_timeout(&mut given, left);
-                }
-            }
-        }
-        true
     }
 }

@@ -17,6 +17,6 @@ pub(super) fn is_being_filled(inode: &Inode, index: PageIndex, frame: FrameId) -
 pub(super) fn wait_for_frame(inode: &Inode, index: PageIndex, frame: FrameId) {
     let engine = inode.super_block().engine();
     let filled = || (!is_being_filled(inode, index, frame)).then_some(());
-    let _ = engine.waits.wait(inode.id(), &*engine.clock, None, filled);
+    let _ = engine.waits.wait(inode.id(), None, filled);
     inode.wait_for_copy(index, frame);
 }

@@ -116,7 +116,7 @@ impl File {
                     // Fetched before and gone again: frames are that short, so it is fetched alone.
                     let alone = fetched.replace(index) == Some(index);
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
-                    let seen = engine.room.given();
+                    let seen = engine.progress.count();
                     self.set_reader(payer);
                     match fetch_and_wait(inode, index..pages.end, ahead, payer, flags)? {
                         Fetched::Read(wanted) => missed += wanted,
@@ -124,7 +124,7 @@ impl File {
                         Fetched::NoFrame => {
                             inode.super_block().make_room();
                             engine.run_by_hand();
-                            engine.room.wait(seen, &*engine.clock, None);
+                            engine.progress.wait(seen, None);
                         }
                     }
                     continue;
@@ -268,7 +268,7 @@ fn fetch_and_wait(
     });
     if taken {
         let answered = || answer.lock().take();
-        let result = engine.waits.wait(inode.id(), &*engine.clock, None, answered);
+        let result = engine.waits.wait(inode.id(), None, answered);
         result.unwrap_or(Ok(()))?;
         return Ok(Fetched::Read(pages));
     }

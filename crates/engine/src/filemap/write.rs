@@ -31,6 +31,7 @@ use crate::inode::{Inode, meta};
 use crate::super_block::Left;
 use crate::throttle::Pause;
 use crate::units::Tick;
+use crate::wait::sleep;
 use crate::writeback::Pages;
 
 /// What became of a write.
@@ -136,10 +137,10 @@ impl File {
                 }
                 (Written::NoSpace, _) if done == 0 => return Ok(Written::NoSpace),
                 (Written::NoSpace, _) => break,
-                (Written::NoFrames, None) => seen = Some(engine.room.given()),
+                (Written::NoFrames, None) => seen = Some(engine.progress.count()),
                 (Written::NoFrames, Some(given)) => {
                     engine.run_by_hand();
-                    if !engine.room.wait(given, &*engine.clock, deadline) {
+                    if !engine.progress.wait(given, deadline) {
                         return Ok(if done == 0 { Written::NoFrames } else { Written::Bytes(done) });
                     }
                 }
@@ -234,7 +235,7 @@ impl File {
             if over || engine.tunables.flusher_threads == 0 {
                 return; // driven by hand, nothing changes by waiting
             }
-            engine.room.sleep(time);
+            sleep(time);
             if matches!(pause, Pause::For(_)) {
                 return;
             }

@@ -1,8 +1,7 @@
 //! The cached pages of files: their frames and states.
 //!
 //! [`leaf`] defines the states of a page and their transitions, [`tree`] finds a leaf, and [`address_space`] is one
-//! file's pages with their counts. Threads wait for pages in [`wait`], and [`landing`] keeps frames that payloads are
-//! received into.
+//! file's pages with their counts. [`landing`] keeps frames that payloads are received into.
 
 mod address_space;
 mod landing;
@@ -10,9 +9,7 @@ mod leaf;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod wait;
 
 pub(crate) use address_space::{AddressSpace, Scan};
 pub(crate) use landing::LandingStock;
 pub(crate) use leaf::{LEAF_PAGES, LeafState, Mark, range_bits, slots};
-pub(crate) use wait::WaitTable;

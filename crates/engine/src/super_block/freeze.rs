@@ -44,28 +44,28 @@ impl SuperBlock {
         if deadline.is_some_and(|deadline| deadline <= now) || self.engine.tunables.flusher_threads == 0 {
             return false;
         }
-        self.engine.room.pause(deadline.map_or(MOMENT, |deadline| deadline.since(now).min(MOMENT)));
+        self.engine.progress.pause(deadline.map_or(MOMENT, |deadline| deadline.since(now).min(MOMENT)));
         true
     }
 
     /// A counter of events that freed frames or made them evictable. Read it before an attempt whose failure you want
-    /// to wait out with [`SuperBlock::wait_for_room`].
-    pub fn room_given(&self) -> u64 {
-        self.engine.room.given()
+    /// to wait out with [`SuperBlock::wait_for_progress`].
+    pub fn progress_count(&self) -> u64 {
+        self.engine.progress.count()
     }
 
     /// Waits until the counter has moved on from `seen`; false if `deadline` came first.
     ///
     /// # Blocking
     /// Until write-back progresses, or `deadline`.
-    pub fn wait_for_room(&self, seen: u64, deadline: Option<Tick>) -> bool {
-        self.engine.room.wait(seen, &*self.engine.clock, deadline)
+    pub fn wait_for_progress(&self, seen: u64, deadline: Option<Tick>) -> bool {
+        self.engine.progress.wait(seen, deadline)
     }
 
     /// Accepts changes again after [`SuperBlock::freeze_writes`]. An unmounted volume stays unmounted.
     pub fn thaw(&self) {
         if self.state.compare_exchange(FROZEN, MOUNTED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.engine.room.give();
+            self.engine.progress.note();
         }
     }
 
@@ -81,11 +81,11 @@ impl SuperBlock {
     /// Until [`SuperBlock::thaw`], the unmount, or `deadline`.
     pub fn wait_while_frozen(&self, deadline: Option<Tick>) -> bool {
         loop {
-            let seen = self.engine.room.given();
+            let seen = self.engine.progress.count();
             if !self.is_frozen() {
                 return self.is_mounted();
             }
-            if !self.engine.room.wait(seen, &*self.engine.clock, deadline) {
+            if !self.engine.progress.wait(seen, deadline) {
                 return false;
             }
         }

@@ -51,7 +51,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::backend::{Backend, Call, Found};
+use crate::backend::{Backend, Call, Found, call_and_wait};
 use crate::cgroup::{HeldCount, Hold, Memcg};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
@@ -131,8 +131,9 @@ impl SuperBlock {
     pub(crate) fn mount(engine: &Arc<Shared>, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<Self>, MountError> {
         let bad_name = || MountError::BadName(name.into());
         let id = ShortBytes::new(name.as_bytes()).filter(|_| !name.is_empty()).ok_or_else(bad_name)?;
-        let root: Found = engine.call(&*backend, None, |done| Call::Root { done }).map_err(MountError::Root)?;
-        let gate = engine.gate(backend.limits().device);
+        let root: Found =
+            call_and_wait(&*backend, &*engine.clock, None, |done| Call::Root { done }).map_err(MountError::Root)?;
+        let gate = engine.gates.of(backend.limits().device);
         let frames = u64::from(engine.arena.frames());
         let bdi = Arc::new(BackingDevInfo::new(
             name,
@@ -238,7 +239,7 @@ impl SuperBlock {
             Err(error) => Err(error),
         };
         self.syncs.fetch_sub(1, Ordering::SeqCst);
-        self.engine.room.give();
+        self.engine.progress.note();
         result
     }
 
@@ -317,7 +318,7 @@ impl SuperBlock {
     /// Called when something has ended that an unmount may be waiting for.
     fn wake_umount(&self) {
         if !self.is_mounted() {
-            self.engine.room.give();
+            self.engine.progress.note();
         }
     }
 
@@ -355,7 +356,7 @@ impl SuperBlock {
     /// Records progress of this volume and wakes writers that wait for frames.
     pub(crate) fn note_progress(&self) {
         self.progress_at_ns.store(self.engine.clock.now().0, Ordering::Relaxed);
-        self.engine.room.give();
+        self.engine.progress.note();
     }
 
     pub(crate) fn progress_at(&self) -> Tick {
@@ -398,7 +399,7 @@ impl SuperBlock {
         deadline: Option<Tick>,
         make: impl FnOnce(crate::backend::Done<T>) -> Call,
     ) -> Result<T, BackendError> {
-        self.engine.call(&*self.bdi.backend, deadline, make)
+        call_and_wait(&*self.bdi.backend, &*self.engine.clock, deadline, make)
     }
 
     /// Drops the lists of inodes that wait for write-back and commit.

@@ -64,7 +64,7 @@ impl SuperBlock {
     pub(crate) fn wait_for_removals(&self) {
         let engine = self.engine();
         let quiet = || self.removals.quiet();
-        let _ = engine.waits.wait(self.root_id(), &*engine.clock, None, quiet);
+        let _ = engine.waits.wait(self.root_id(), None, quiet);
     }
 
     /// Copies the content of each file that another program removed to a rescue file, durably.

@@ -16,6 +16,7 @@ use crate::lock_order::LEAVES;
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
+use crate::wait::sleep;
 
 /// Interval at which a pause checks whether it is over.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -66,7 +67,7 @@ impl SuperBlock {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return false;
             }
-            engine.room.sleep(deadline.map_or(POLL_INTERVAL, |deadline| deadline.since(now).min(POLL_INTERVAL)));
+            sleep(deadline.map_or(POLL_INTERVAL, |deadline| deadline.since(now).min(POLL_INTERVAL)));
         }
     }
 }

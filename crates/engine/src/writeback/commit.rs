@@ -270,10 +270,8 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
         // Data was written through the node that is open now; a clean file may be synced through any node.
         (!std::mem::replace(&mut state.committing, true)).then(|| state.node.as_ref().unwrap_or(&opened).clone())
     };
-    let node = engine
-        .waits
-        .wait(inode.id(), &*engine.clock, deadline, begin_own)
-        .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+    let node =
+        engine.waits.wait(inode.id(), deadline, begin_own).ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
     begin(inode);
     let was_emptied = inode.emptied.swap(false, Ordering::AcqRel);
     sb.pin();

@@ -8,11 +8,12 @@
 //! # Kernel counterpart
 //! None. The nearest is `wbt`, which does this below the file system by measured latency.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicU32, Ordering},
 };
 
@@ -41,6 +42,28 @@ pub(crate) struct DeviceGate {
     state: Mutex<State>,
     /// Nonzero during and shortly after syncs; the fast path without the lock.
     recent: AtomicU32,
+}
+
+/// The gates of all devices that volumes are on.
+pub(crate) struct DeviceGates(Mutex<HashMap<u64, Weak<DeviceGate>>>);
+
+impl DeviceGates {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(LEAVES, HashMap::new()))
+    }
+
+    /// The gate of `device`, shared by its volumes. A volume without a device has a gate of its own.
+    pub(crate) fn of(&self, device: Option<u64>) -> Arc<DeviceGate> {
+        let Some(device) = device else { return DeviceGate::new() };
+        let mut gates = self.0.lock();
+        gates.retain(|_, gate| gate.strong_count() != 0);
+        if let Some(gate) = gates.get(&device).and_then(Weak::upgrade) {
+            return gate;
+        }
+        let gate = DeviceGate::new();
+        gates.insert(device, Arc::downgrade(&gate));
+        gate
+    }
 }
 
 /// Whether a flusher may start background units now.

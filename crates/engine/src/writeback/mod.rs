@@ -38,7 +38,7 @@ pub(crate) use cgwb::{CgroupWbs, Foreign, Round, SwitchQueue};
 pub use cgwb::{DrainStats, UmountForm};
 pub use dontcache::DontcacheForm;
 pub(crate) use dontcache::{DroppedBehind, StartWriteback};
-pub(crate) use gate::DeviceGate;
+pub(crate) use gate::DeviceGates;
 pub(crate) use io_lists::ListName;
 pub(crate) use pool::FlusherPool;
 pub(crate) use setattr_turn::SetattrTurn;

@@ -38,7 +38,7 @@ impl<'a> SetattrTurn<'a> {
             let mut state = inode.state.lock();
             (!std::mem::replace(&mut state.meta_in_flight, true)).then_some(())
         };
-        let _ = engine.waits.wait(inode.id(), &*engine.clock, None, take);
+        let _ = engine.waits.wait(inode.id(), None, take);
         Self { inode }
     }
 

@@ -85,10 +85,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
             return Ok(());
         }
         let cut = || (!inode.is_being_cut()).then_some(());
-        engine
-            .waits
-            .wait(inode.id(), &*engine.clock, deadline, cut)
-            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+        engine.waits.wait(inode.id(), deadline, cut).ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
         if let Some(frame) = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot)).flatten() {
             inode.wait_for_copy(index, frame);
         }
@@ -129,10 +126,7 @@ fn wait_for_units(
             (bits == 0).then_some(())
         };
         let engine = inode.super_block().engine();
-        engine
-            .waits
-            .wait(inode.id(), &*engine.clock, deadline, still)
-            .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+        engine.waits.wait(inode.id(), deadline, still).ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
         at = base.plus(LEAF_PAGES);
     }
     Ok(())
@@ -166,7 +160,7 @@ fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> 
     let wait = |ready: &dyn Fn() -> bool| {
         engine
             .waits
-            .wait(inode.id(), &*engine.clock, deadline, || ready().then_some(()))
+            .wait(inode.id(), deadline, || ready().then_some(()))
             .ok_or_else(|| BackendError::from(ErrorKind::TimedOut))
     };
     loop {
@@ -244,13 +238,13 @@ fn commit_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), Bac
             break number;
         }
         let idle = || (!sb.commits().is_running()).then_some(());
-        engine.waits.wait(sb.root_id(), &*engine.clock, deadline, idle).ok_or_else(timed_out)?;
+        engine.waits.wait(sb.root_id(), deadline, idle).ok_or_else(timed_out)?;
     };
     let answered = || sb.commits().result_of(number);
-    let result = engine.waits.wait(sb.root_id(), &*engine.clock, deadline, answered).ok_or_else(timed_out)?;
+    let result = engine.waits.wait(sb.root_id(), deadline, answered).ok_or_else(timed_out)?;
     for inode in sb.unclean_inodes() {
         let idle = || (!inode.state.lock().committing).then_some(());
-        engine.waits.wait(inode.id(), &*engine.clock, deadline, idle).ok_or_else(timed_out)?;
+        engine.waits.wait(inode.id(), deadline, idle).ok_or_else(timed_out)?;
     }
     result.map_err(BackendError::from)
 }

@@ -349,7 +349,7 @@ impl Volume {
         while self.worker.wait_for_work(|| self.sb.now()) {
             self.send_paused(self.is_refusing());
             self.flush_mapped_if_due();
-            let seen = self.sb.room_given();
+            let seen = self.sb.progress_count();
             let mut is_short = false;
             for tenant in self.worker.parked_tenants() {
                 let mut has_room = true;
@@ -362,7 +362,7 @@ impl Volume {
             if let Some(again) = again {
                 let moment = self.sb.now() + again;
                 let until = self.worker.paused.first().map_or(moment, |due| due.min(moment));
-                self.sb.wait_for_room(seen, Some(until));
+                self.sb.wait_for_progress(seen, Some(until));
             }
             self.check_watched_callers();
         }

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use slackwater_sync::lock::{Condvar, Mutex, might_sleep};
+use slackwater_sync::shim::Arc;
 
 use crate::clock::Clock;
 use crate::lock_order::WAIT_TABLE;
@@ -28,12 +29,13 @@ struct Bucket {
 /// See the [module documentation](self).
 pub(crate) struct WaitTable {
     buckets: Box<[Bucket]>,
+    clock: Arc<dyn Clock>,
 }
 
 impl WaitTable {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         let bucket = |_| Bucket { lock: Mutex::new(WAIT_TABLE, ()), changed: Condvar::new() };
-        Self { buckets: (0..BUCKETS).map(bucket).collect() }
+        Self { buckets: (0..BUCKETS).map(bucket).collect(), clock }
     }
 
     /// Waits until `ready` returns a value, or until `deadline`.
@@ -43,7 +45,6 @@ impl WaitTable {
     pub(crate) fn wait<R>(
         &self,
         key: NodeId,
-        clock: &dyn Clock,
         deadline: Option<Tick>,
         mut ready: impl FnMut() -> Option<R>,
     ) -> Option<R> {
@@ -60,7 +61,7 @@ impl WaitTable {
             match deadline {
                 None => bucket.changed.wait(&mut guard),
                 Some(deadline) => {
-                    let left = deadline.since(clock.now());
+                    let left = deadline.since(self.clock.now());
                     if left == Duration::ZERO {
                         return None;
                     }
