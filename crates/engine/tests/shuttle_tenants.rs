@@ -340,7 +340,7 @@ fn counts_are_exact_while_pages_are_dirtied_flushed_truncated_and_synced_and_the
 }
 
 /// Two writers, of `first` and `second`, write more than both may have dirty.
-fn writers_get_room(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
+fn writers_get_frames(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
     let writer = {
         let (inode, first) = (rig.create("x"), Arc::clone(&first));
         thread::spawn(move || (0..4).for_each(|index| drop(write(&inode, &first, index))))
@@ -361,7 +361,7 @@ fn two_writers_of_a_limited_tenant_get_frames() {
     check_fair("limits", 1000, || {
         let rig = Rig::for_limits();
         let memcg = rig.engine.memcg_create("limited", None, Some(2 * PAGE_BYTES));
-        writers_get_room(rig, Arc::clone(&memcg), memcg);
+        writers_get_frames(rig, Arc::clone(&memcg), memcg);
     });
 }
 
@@ -371,7 +371,7 @@ fn writers_of_a_limited_tenant_and_of_its_child_get_frames() {
         let rig = Rig::for_limits();
         let parent = rig.engine.memcg_create("parent", None, Some(3 * PAGE_BYTES));
         let child = rig.engine.memcg_create("child", Some(&parent), Some(2 * PAGE_BYTES));
-        writers_get_room(rig, child, parent);
+        writers_get_frames(rig, child, parent);
     });
 }
 

@@ -412,7 +412,7 @@ fn each_tenant_has_its_own_status_on_each_volume() {
         (of_a.charged_bytes, of_a.dirty_bytes, of_a.written_bytes),
         (3 * PAGE_BYTES, 3 * PAGE_BYTES, PAGE_BYTES)
     );
-    assert_eq!((of_a.writeback_bytes, of_a.unstable_bytes, of_a.wants_room), (0, 0, false));
+    assert_eq!((of_a.writeback_bytes, of_a.unstable_bytes, of_a.is_at_limit), (0, 0, false));
     assert_eq!(of_a.oldest, Some(Duration::from_secs(7)));
     let of_b = of(&rig.volume, b.id());
     assert_eq!((of_b.name.as_str(), of_b.limit_bytes, of_b.oldest), ("b\n\"c", None, Some(Duration::ZERO)));
@@ -443,7 +443,7 @@ fn each_tenant_has_its_own_status_on_each_volume() {
     }
     assert_eq!(try_write(&file, 512 * PAGE_BYTES, &[1; PAGE]), Written::NoFrames);
     let full = of(&rig.volume, a.id());
-    assert!(full.wants_room && full.paused > Duration::ZERO, "{full:?}");
+    assert!(full.is_at_limit && full.paused > Duration::ZERO, "{full:?}");
     assert_eq!(of(&rig.volume, b.id()).paused, Duration::ZERO);
     assert_eq!((rig.volume.status().paused, second.status().paused), (full.paused, Duration::ZERO));
     assert_eq!(

@@ -73,7 +73,7 @@ impl From<TenantStatus> for Tenant {
             misses: status.read_misses,
             oldest_ms: status.oldest.map(ms),
             paused_ms: ms(status.paused),
-            wants_room: status.wants_room,
+            wants_room: status.is_at_limit,
             name: status.name,
         }
     }

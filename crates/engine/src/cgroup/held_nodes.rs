@@ -40,7 +40,7 @@ impl HeldNodes {
     }
 
     /// Whether a tenant that holds `of_tenant` may hold one more.
-    pub(crate) fn has_room(&self, of_tenant: &HeldCount) -> bool {
+    pub(crate) fn may_hold_more(&self, of_tenant: &HeldCount) -> bool {
         of_tenant.get() < self.max.saturating_sub(self.all.get())
     }
 
@@ -77,7 +77,7 @@ mod tests {
         let take_all = |tenant| std::iter::from_fn(|| held.try_hold(tenant)).collect::<Vec<_>>();
         let holds: Vec<_> = tenants.iter().map(take_all).collect();
         assert_eq!(holds.iter().map(Vec::len).collect::<Vec<_>>(), [32, 16, 8, 4]);
-        assert!(!held.has_room(&tenants[0]) && held.try_hold(&tenants[0]).is_none());
+        assert!(!held.may_hold_more(&tenants[0]) && held.try_hold(&tenants[0]).is_none());
         assert_eq!(tenants.iter().map(HeldCount::get).collect::<Vec<_>>(), [32, 16, 8, 4], "a refusal is not counted");
         drop(holds);
         assert_eq!((held.all.get(), tenants[0].get()), (0, 0));

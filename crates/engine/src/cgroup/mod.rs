@@ -16,8 +16,8 @@
 //!     durable) and whose owner is this tenant or a descendant. The root counts none: its count would equal the bdi's.
 //! T2. A slot is reused for another tenant only after the last frame that names it was uncharged.
 //! T3. `cgwbs` is `None` from `Dying` on. It is checked under its lock before a wb is added.
-//! T4. A writer is refused only after it has set `want_room` of the tenants that are full, and has then found them
-//!     still full. A thread that uncharges a tenant checks `want_room` afterwards and wakes the waiters. So no writer
+//! T4. A writer is refused only after it has set `want_frames` of the tenants that are full, and has then found them
+//!     still full. A thread that uncharges a tenant checks `want_frames` afterwards and wakes the waiters. So no writer
 //!     waits for frames that are free.
 //!
 //! # Memory ordering
@@ -103,7 +103,7 @@ pub struct Memcg {
     limit_pages: AtomicU64,
     charged_pages: AtomicI64,
     /// A writer is waiting for frames: its wbs write back whatever the thresholds are (T4).
-    want_room: Demand,
+    want_frames: Demand,
     /// Total length of the pauses imposed on its writers.
     paused_ns: AtomicU64,
     /// Where its writers wait for frames.
@@ -141,7 +141,7 @@ impl Memcg {
             state: AtomicU8::new(MemcgState::Online as u8),
             limit_pages: AtomicU64::new(pages_of(limit_bytes)),
             charged_pages: AtomicI64::new(0),
-            want_room: Demand::new(),
+            want_frames: Demand::new(),
             paused_ns: AtomicU64::new(0),
             progress: Arc::clone(progress),
             ratios,
@@ -244,14 +244,14 @@ impl Memcg {
     /// its waiters are woken as soon as that may have changed (T4).
     pub(crate) fn may_dirty(&self) -> bool {
         self.lineage().all(|memcg| {
-            memcg.has_room() || {
-                memcg.want_room.raise(); // T4
-                memcg.has_room()
+            memcg.is_below_limit() || {
+                memcg.want_frames.raise(); // T4
+                memcg.is_below_limit()
             }
         })
     }
 
-    fn has_room(&self) -> bool {
+    fn is_below_limit(&self) -> bool {
         let charged = self.charged_pages();
         charged == 0 || charged < self.limit_pages.load(Ordering::Relaxed)
     }
@@ -260,17 +260,17 @@ impl Memcg {
     pub(crate) fn over_background(&self) -> bool {
         let over =
             |memcg: &Memcg| memcg.thresholds().is_some_and(|levels| memcg.charged_pages() > levels.background_pages);
-        self.wants_room() || self.lineage().any(over)
+        self.wants_frames() || self.lineage().any(over)
     }
 
     /// Whether one of its writers waits for frames.
-    pub(crate) fn wants_room(&self) -> bool {
-        self.lineage().any(Memcg::wants_room_itself)
+    pub(crate) fn wants_frames(&self) -> bool {
+        self.lineage().any(Memcg::wants_frames_itself)
     }
 
     /// The same for itself alone, without its ancestors.
-    pub(crate) fn wants_room_itself(&self) -> bool {
-        self.want_room.is_set()
+    pub(crate) fn wants_frames_itself(&self) -> bool {
+        self.want_frames.is_set()
     }
 
     /// Records a pause imposed on one of its writers.
@@ -326,9 +326,9 @@ impl Memcg {
 
     /// Called when one of its writers finds no free frame. Of the tenant and its ancestors, the full ones and their
     /// descendants start writing back. `volumes`: where their wbs may be.
-    pub(crate) fn ask_for_room(&self, volumes: &[Arc<SuperBlock>]) {
-        let full = self.lineage().filter(|memcg| !memcg.has_room());
-        let Some(full) = full.inspect(|memcg| memcg.want_room.raise()).last() else { return };
+    pub(crate) fn request_frames(&self, volumes: &[Arc<SuperBlock>]) {
+        let full = self.lineage().filter(|memcg| !memcg.is_below_limit());
+        let Some(full) = full.inspect(|memcg| memcg.want_frames.raise()).last() else { return };
         // Does not use `cgwbs`: a descendant may be what fills it, and a tenant going offline has no list any more.
         let wake = |wb: &Arc<BdiWriteback>| {
             if wb.memcg.is_self_or_descendant_of(full) {
@@ -349,15 +349,15 @@ impl Memcg {
         let mut is_wanted = false;
         for memcg in self.lineage() {
             let left = memcg.charged_pages.fetch_sub(pages, Ordering::Relaxed) - pages;
-            if memcg.want_room.is_raised() {
+            if memcg.want_frames.is_raised() {
                 is_wanted = true;
                 if memcg.thresholds().is_none_or(|levels| left.max(0) as u64 <= levels.background_pages) {
-                    memcg.want_room.lower();
+                    memcg.want_frames.lower();
                 }
             }
         }
         if is_wanted {
-            self.progress.note(); // after `want_room` was cleared, so that a writer that has just set it is woken
+            self.progress.note(); // after `want_frames` was cleared, so that a writer that has just set it is woken
         }
     }
 

@@ -122,7 +122,7 @@ impl File {
                         Fetched::Read(wanted) => missed += wanted,
                         Fetched::Changed => {}
                         Fetched::NoFrame => {
-                            inode.super_block().make_room();
+                            inode.super_block().wakeup_flushers();
                             engine.run_by_hand();
                             engine.progress.wait(seen, None);
                         }

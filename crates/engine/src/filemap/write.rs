@@ -278,7 +278,7 @@ fn write_pages(
     if !terms.memcg.may_dirty() {
         let engine = sb.engine();
         terms.memcg.flush_foreign(engine.clock.now(), &engine.tunables);
-        terms.memcg.ask_for_room(&engine.super_blocks());
+        terms.memcg.request_frames(&engine.super_blocks());
         return Ok(Written::NoFrames);
     }
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {
@@ -315,7 +315,7 @@ fn write_pages(
         Some(error) if done == 0 => Err(error),
         None if done == 0 && !space => Ok(Written::NoSpace),
         None if done == 0 => {
-            sb.make_room();
+            sb.wakeup_flushers();
             Ok(Written::NoFrames)
         }
         Some(_) | None => Ok(Written::Bytes(done)),
@@ -332,7 +332,7 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileErro
     inode.attach_wb(terms.memcg);
     let bdi = inode.super_block().bdi();
     if !bdi.try_pin_node() {
-        inode.super_block().make_room();
+        inode.super_block().wakeup_flushers();
         return Ok(false);
     }
     match inode.ensure_slot(&node) {
@@ -341,7 +341,7 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileErro
         Some(false) => bdi.node_unpinned(),
         None => {
             bdi.node_unpinned();
-            inode.super_block().make_room();
+            inode.super_block().wakeup_flushers();
             return Ok(false);
         }
     }

@@ -127,9 +127,9 @@ pub(crate) fn alloc_frames(engine: &Shared, pool: Pool, count: usize, out: &mut 
 
 impl SuperBlock {
     /// Called when a writer finds no free frame: every volume with pinned frames writes back and commits.
-    pub(crate) fn make_room(&self) {
+    pub(crate) fn wakeup_flushers(&self) {
         for sb in self.engine().super_blocks() {
-            if sb.bdi().pinned_frames() != 0 && sb.bdi().ask_for_room() {
+            if sb.bdi().pinned_frames() != 0 && sb.bdi().request_frames() {
                 sb.wake_wbs();
             }
         }

@@ -22,7 +22,7 @@ use crate::super_block::{INODE_SHARDS, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex};
 
 /// Shards up to this capacity are not shrunk.
-const ROOM_MIN: usize = 64;
+const CAPACITY_MIN: usize = 64;
 
 /// How many inodes that we had changed have been evicted (D1).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -182,7 +182,7 @@ impl SuperBlock {
     fn remove_same(&self, shard: &mut HashMap<NodeId, Arc<Inode>>, inode: &Arc<Inode>) {
         if shard.get(&inode.id()).is_some_and(|held| Arc::ptr_eq(held, inode)) {
             shard.remove(&inode.id());
-            if shard.capacity() > ROOM_MIN && shard.len() < shard.capacity() / 8 {
+            if shard.capacity() > CAPACITY_MIN && shard.len() < shard.capacity() / 8 {
                 shard.shrink_to(2 * shard.len());
             }
             if inode.changes.has_begun() {

@@ -259,7 +259,7 @@ impl SuperBlock {
 
     /// Whether `memcg` may hold one more node open.
     pub(crate) fn may_hold(&self, memcg: &Memcg) -> bool {
-        self.engine.held.has_room(self.held_by(memcg))
+        self.engine.held.may_hold_more(self.held_by(memcg))
     }
 
     /// Checks whether a file that does not exist yet could be opened for `memcg` once created.

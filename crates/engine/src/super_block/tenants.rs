@@ -50,7 +50,7 @@ pub struct TenantStatus {
     /// drain it. Excludes the time for which they were refused at a limit.
     pub paused: Duration,
     /// It is at its limit: one of its writers was refused frames, and little has been written back since.
-    pub wants_room: bool,
+    pub is_at_limit: bool,
 }
 
 impl SuperBlock {
@@ -102,6 +102,6 @@ fn status_of(memcg: &Memcg, wbs: &[Arc<BdiWriteback>], now: Tick) -> TenantStatu
         written_bytes: wbs.iter().map(|wb| wb.written_pages()).sum::<u64>() * PAGE_BYTES,
         oldest: oldest.map(|when| now.since(when)),
         paused: memcg.paused(),
-        wants_room: memcg.wants_room_itself(),
+        is_at_limit: memcg.wants_frames_itself(),
     }
 }

@@ -62,7 +62,7 @@ pub struct BackingDevInfo {
     pinned_nodes_of_all: Arc<AtomicU32>,
     max_pinned_nodes_of_all: u32,
     /// A writer is waiting for frames: flush and commit whatever the thresholds are.
-    want_room: AtomicBool,
+    want_frames: AtomicBool,
     written_bytes: AtomicU64,
     /// Unstable pages that will leave the cache once durable and that no commit covers yet. Briefly negative when a
     /// commit overtakes the completion that made the pages unstable.
@@ -105,7 +105,7 @@ impl BackingDevInfo {
             max_pinned_nodes: tunables.pinned_nodes.max(2),
             pinned_nodes_of_all,
             max_pinned_nodes_of_all: tunables.pinned_nodes_of_all,
-            want_room: AtomicBool::new(false),
+            want_frames: AtomicBool::new(false),
             written_bytes: AtomicU64::new(0),
             dropbehind_unstable: AtomicI64::new(0),
             dontcache_passes: AtomicU64::new(0),
@@ -209,16 +209,16 @@ impl BackingDevInfo {
     }
 
     /// Requests frames. True for the first request since frames were last freed.
-    pub(crate) fn ask_for_room(&self) -> bool {
-        !self.want_room.swap(true, Ordering::AcqRel)
+    pub(crate) fn request_frames(&self) -> bool {
+        !self.want_frames.swap(true, Ordering::AcqRel)
     }
 
-    pub(crate) fn wants_room(&self) -> bool {
-        self.want_room.load(Ordering::Acquire)
+    pub(crate) fn wants_frames(&self) -> bool {
+        self.want_frames.load(Ordering::Acquire)
     }
 
-    pub(crate) fn room_given(&self) {
-        self.want_room.store(false, Ordering::Release);
+    pub(crate) fn frames_freed(&self) {
+        self.want_frames.store(false, Ordering::Release);
     }
 
     /// Adjusts the count of unstable pages that leave the cache once durable.

@@ -165,8 +165,8 @@ fn is_short(sb: &SuperBlock, listed: usize) -> bool {
     let much = bdi.pinned_frames() > share - share / LEFT_PART && sb.unstable_pages() > share / UNSTABLE_PART;
     // A commit of many nodes helps a writer that waits for a node more than an immediate one. But when no unit is in
     // flight, there is nothing more to wait for.
-    let room = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;
-    much || bdi.dropbehind_wants_commit() || bdi.nodes_want_commit(listed) || (bdi.wants_room() && room())
+    let may_start = || !bdi.nodes_are_used_up() || sb.pages().writeback == 0;
+    much || bdi.dropbehind_wants_commit() || bdi.nodes_want_commit(listed) || (bdi.wants_frames() && may_start())
 }
 
 /// Starts a volume commit if one is due: by age, because much is unstable, or because a writer waits for frames.
@@ -179,8 +179,8 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
         (commits.since, commits.is_running(), commits.wanted, commits.inodes.len())
     };
     let Some(since) = since else {
-        if bdi.wants_room() && !running && sb.is_idle() {
-            bdi.room_given();
+        if bdi.wants_frames() && !running && sb.is_idle() {
+            bdi.frames_freed();
         }
         return None;
     };
@@ -240,7 +240,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
             commits.failed = result.err().map(|kind| (number, kind)).or(commits.failed);
             commits.since.is_some() || commits.wanted
         };
-        owner.bdi().room_given();
+        owner.bdi().frames_freed();
         owner.engine().waits.wake(owner.root_id());
         owner.note_progress();
         // Clean pages give the flusher nothing to do. Waking its thread would take longer than the rest of an unmount,

@@ -181,7 +181,7 @@ impl BdiWriteback {
 
     /// Starts a commit if a writer of this tenant waits for frames and nothing is left to write.
     fn want_commit_if_last(&self, sb: &SuperBlock) {
-        if !self.memcg.wants_room() {
+        if !self.memcg.wants_frames() {
             return;
         }
         let pages = self.stat.sum();
@@ -221,7 +221,7 @@ impl BdiWriteback {
         pass.foreign |= self.foreign_flush.swap(false, Ordering::AcqRel);
         let over = self.is_over_background()
             || self.is_over_bg_thresh()
-            || self.bdi.wants_room()
+            || self.bdi.wants_frames()
             || self.bdi.nodes_are_short();
         let lists = self.lists.lock();
         if pass.foreign && lists.has_untried() {
