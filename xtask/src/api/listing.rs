@@ -269,13 +269,15 @@ fn fields(fields: &Fields, need_pub: bool) -> (String, Vec<String>) {
     match fields {
         Fields::Unit => (String::new(), Vec::new()),
         Fields::Unnamed(all) => {
-            let text = |field| if shown(field) { format!("{word}{}", render::text(&field.ty)) } else { "_".into() };
+            let text = |field: &syn::Field| {
+                if shown(field) { format!("{}{word}{}", from(field), render::text(&field.ty)) } else { "_".into() }
+            };
             (format!("({})", all.unnamed.iter().map(text).collect::<Vec<_>>().join(", ")), Vec::new())
         }
         Fields::Named(all) => {
             let named = |field: &syn::Field| {
                 let name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
-                format!("{word}{name}: {}", render::text(&field.ty))
+                format!("{}{word}{name}: {}", from(field), render::text(&field.ty))
             };
             let mut lines: Vec<String> = all.named.iter().filter(|field| shown(field)).map(named).collect();
             if lines.len() < all.named.len() && !lines.is_empty() {
@@ -285,6 +287,11 @@ fn fields(fields: &Fields, need_pub: bool) -> (String, Vec<String>) {
             (tuple.into(), lines)
         }
     }
+}
+
+/// `thiserror` derives `From` for such a field.
+fn from(field: &syn::Field) -> &'static str {
+    if field.attrs.iter().any(|attribute| attribute.path().is_ident("from")) { "#[from] " } else { "" }
 }
 
 /// A line for a public function or constant of an `impl`.
@@ -398,7 +405,7 @@ mod tests {
     fn implementations_are_found_wherever_they_are() {
         let files = [
             ("src/lib.rs", "mod b; mod c; pub use b::{B, E}; mod private { pub trait Q {} }"),
-            ("src/b.rs", "#[derive(Debug, Clone)] pub struct B(u8); #[non_exhaustive] pub enum E { X = 1, Y(u8), Z { n: u8 } }"),
+            ("src/b.rs", "#[derive(Debug, Clone)] pub struct B(u8); #[non_exhaustive] pub enum E { X = 1, Y(#[from] u8), Z { n: u8 } }"),
             (
                 "src/c.rs",
                 "use super::b; use b::B as Short; struct B; impl B { pub fn no() {} } impl Short { pub fn yes() {} fn no() {} }
@@ -413,7 +420,7 @@ mod tests {
             "    pub fn yes()",
             "#[non_exhaustive] pub enum a::E",
             "    X = 1",
-            "    Y(u8)",
+            "    Y(#[from] u8)",
             "    Z { n: u8 }",
             "impl From<Short> for u8",
         ];

@@ -9,7 +9,9 @@
 //! and takes less than a second for all crates.
 //!
 //! The price is that the listing shows types as the source spells them. A public signature that names a type alias does
-//! not change when the alias does; the alias has its own line. Auto traits (`Send`, `Sync`) are not listed.
+//! not change when the alias does; the alias has its own line. Auto traits (`Send`, `Sync`) and the implementations behind
+//! a `derive` are not spelled out. Apart from these, the listing was compared with rustdoc's JSON of all crates, and
+//! nothing was missing.
 //!
 //! # How it works
 //! * [`crate_map`]: reads the modules of a crate, drops what `cfg` and `doc(hidden)` hide, and resolves paths.
