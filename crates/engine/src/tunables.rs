@@ -42,7 +42,7 @@ pub struct Tunables {
     /// The same for all volumes together. Beyond that a volume holds at most 16. Default 65,536.
     pub pinned_nodes_of_all: u32,
     /// Open backend nodes one volume keeps for clean inodes that somebody knows or has open: the others are opened again when
-    /// they are needed. Fewer while the backend is [short of them](crate::backend::NodeRoom). Default 2048.
+    /// they are needed. Fewer while the backend is [short of them](crate::backend::NodeSupply). Default 2048.
     pub idle_nodes: u32,
     /// Open backend nodes that all volumes together keep for open files that nothing else leads to: those without a name, and all of a
     /// backend that does not [reopen](crate::backend::Limits::reopens) nodes. One tenant gets a half of what the others leave.

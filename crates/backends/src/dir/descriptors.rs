@@ -11,7 +11,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{Resource, getrlimit};
-use slackwater::backend::NodeRoom;
+use slackwater::backend::NodeSupply;
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -48,8 +48,8 @@ pub(super) fn learn_limit() {
 }
 
 /// How many more may be opened (F2).
-pub(super) fn room() -> NodeRoom {
-    room_of(OPEN.load(Ordering::Relaxed), LIMIT.load(Ordering::Relaxed))
+pub(super) fn supply() -> NodeSupply {
+    supply_of(OPEN.load(Ordering::Relaxed), LIMIT.load(Ordering::Relaxed))
 }
 
 /// How many more may be opened of those that can be let go.
@@ -57,12 +57,12 @@ pub(super) fn left() -> usize {
     (LIMIT.load(Ordering::Relaxed) / 2).saturating_sub(OPEN.load(Ordering::Relaxed))
 }
 
-fn room_of(open: usize, limit: usize) -> NodeRoom {
+fn supply_of(open: usize, limit: usize) -> NodeSupply {
     let (short, scarce) = (limit / 2, limit / 2 + limit / 8);
     match open {
-        _ if open < short => NodeRoom::Enough,
-        _ if open < scarce => NodeRoom::Short,
-        _ => NodeRoom::Scarce,
+        _ if open < short => NodeSupply::Enough,
+        _ if open < scarce => NodeSupply::Short,
+        _ => NodeSupply::Scarce,
     }
 }
 
@@ -72,10 +72,10 @@ mod tests {
 
     #[test]
     fn room_is_short_from_a_half_of_the_limit_on() {
-        use NodeRoom::{Enough, Scarce, Short};
-        let rooms = [0, 511, 512, 639, 640, 1024, usize::MAX].map(|open| room_of(open, 1024));
-        assert_eq!(rooms, [Enough, Enough, Short, Short, Scarce, Scarce, Scarce]);
-        assert_eq!(room_of(100_000, usize::MAX), Enough, "no limit");
+        use NodeSupply::{Enough, Scarce, Short};
+        let supplies = [0, 511, 512, 639, 640, 1024, usize::MAX].map(|open| supply_of(open, 1024));
+        assert_eq!(supplies, [Enough, Enough, Short, Short, Scarce, Scarce, Scarce]);
+        assert_eq!(supply_of(100_000, usize::MAX), Enough, "no limit");
     }
 
     #[test]

@@ -59,7 +59,7 @@ use std::path::Path;
 
 #[cfg(doc)]
 use slackwater::backend::WriteUnit;
-use slackwater::backend::{Backend, Call, Limits, NodeRoom};
+use slackwater::backend::{Backend, Call, Limits, NodeSupply};
 use slackwater_sync::shim::Arc;
 
 pub use self::transfer::DirStats;
@@ -145,7 +145,7 @@ impl Backend for DirBackend {
         self.volume.limits()
     }
 
-    fn node_room(&self) -> NodeRoom {
-        descriptors::room()
+    fn node_supply(&self) -> NodeSupply {
+        descriptors::supply()
     }
 }

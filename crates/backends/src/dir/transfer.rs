@@ -180,7 +180,7 @@ impl Volume {
     /// Has the next sync of the volume reach what a call that was answered with `answer` has changed (R4).
     pub(super) fn changed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
         if let (Some(unsynced), Ok(_)) = (&self.unsynced, &answer) {
-            for node in nodes.iter().filter(|node| !unsynced.note(node, descriptors::room())) {
+            for node in nodes.iter().filter(|node| !unsynced.note(node, descriptors::supply())) {
                 self.sync_node(node, SyncScope::All)?;
             }
         }

@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 
-use slackwater::backend::{Node, NodeRoom};
+use slackwater::backend::{Node, NodeSupply};
 use slackwater::{BackendError, NodeId};
 use slackwater_sync::lock::{Mutex, Rank};
 
@@ -37,13 +37,13 @@ impl Unsynced {
     }
 
     /// Remembers that `node` has changed (U1). False if there is no room: the caller syncs it (U3).
-    pub(super) fn note(&self, node: &Node, room: NodeRoom) -> bool {
+    pub(super) fn note(&self, node: &Node, supply: NodeSupply) -> bool {
         let mut nodes = self.nodes.lock();
-        let has_room = (nodes.len() < NODES_MAX && room == NodeRoom::Enough) || nodes.contains_key(&node.id());
-        if has_room {
+        let may_keep = (nodes.len() < NODES_MAX && supply == NodeSupply::Enough) || nodes.contains_key(&node.id());
+        if may_keep {
             nodes.entry(node.id()).or_insert_with(|| node.clone());
         }
-        has_room
+        may_keep
     }
 
     /// Calls `sync` for every node that has changed since; those that fail are kept for the next time.
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn each_change_is_synced_once_and_until_it_succeeds() {
         let unsynced = Unsynced::new();
-        assert!([1, 2, 1].iter().all(|ino| unsynced.note(&node(*ino), NodeRoom::Enough)));
+        assert!([1, 2, 1].iter().all(|ino| unsynced.note(&node(*ino), NodeSupply::Enough)));
         let seen = RefCell::new(Vec::new());
         let sync = |fails: u64| {
             seen.borrow_mut().clear();
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_there_is_no_room_for_is_not_taken() {
         let unsynced = Unsynced::new();
-        assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino), NodeRoom::Enough)));
-        assert!(!unsynced.note(&node(u64::MAX), NodeRoom::Enough) && unsynced.note(&node(0), NodeRoom::Enough));
+        assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino), NodeSupply::Enough)));
+        assert!(!unsynced.note(&node(u64::MAX), NodeSupply::Enough) && unsynced.note(&node(0), NodeSupply::Enough));
     }
 }

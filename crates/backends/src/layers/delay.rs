@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use slackwater::Clock;
-use slackwater::backend::{Backend, Call, Limits, NodeRoom};
+use slackwater::backend::{Backend, Call, Limits, NodeSupply};
 use slackwater_sync::shim::Arc;
 
 use super::timer::Timer;
@@ -66,8 +66,8 @@ impl Backend for Delay {
         self.inner.limits()
     }
 
-    fn node_room(&self) -> NodeRoom {
-        self.inner.node_room()
+    fn node_supply(&self) -> NodeSupply {
+        self.inner.node_supply()
     }
 }
 

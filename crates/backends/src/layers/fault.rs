@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits, NodeRoom};
+use slackwater::backend::{Backend, Call, Limits, NodeSupply};
 use slackwater::{BackendError, Clock, ErrorKind, NodeId};
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::Arc;
@@ -98,8 +98,8 @@ impl Backend for Fault {
         self.shared.inner.limits()
     }
 
-    fn node_room(&self) -> NodeRoom {
-        self.shared.inner.node_room()
+    fn node_supply(&self) -> NodeSupply {
+        self.shared.inner.node_supply()
     }
 }
 

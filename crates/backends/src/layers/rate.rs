@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits, NodeRoom};
+use slackwater::backend::{Backend, Call, Limits, NodeSupply};
 use slackwater::{Clock, Tick};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
@@ -100,8 +100,8 @@ impl Backend for Rate {
         self.inner.limits()
     }
 
-    fn node_room(&self) -> NodeRoom {
-        self.inner.node_room()
+    fn node_supply(&self) -> NodeSupply {
+        self.inner.node_supply()
     }
 }
 

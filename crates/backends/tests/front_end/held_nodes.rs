@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Creator, Limits, MemBackend, NewNode, NodeRoom, Removal, RenameMode};
+use slackwater::backend::{Backend, Call, Creator, Limits, MemBackend, NewNode, NodeSupply, Removal, RenameMode};
 use slackwater::{ErrorKind, File, InodeRef, Memcg, Tunables, WriteFlags, WriteRequest, Written};
 use slackwater_backends::{Fault, Rule};
 
@@ -17,7 +17,7 @@ const CREATOR: Creator = Creator { uid: 0, gid: 0, umask: 0 };
 /// A backend that reports how many more nodes it can open.
 struct Narrow {
     inner: Arc<MemBackend>,
-    room: Arc<Mutex<NodeRoom>>,
+    supply: Arc<Mutex<NodeSupply>>,
 }
 
 impl Backend for Narrow {
@@ -29,22 +29,22 @@ impl Backend for Narrow {
         self.inner.limits()
     }
 
-    fn node_room(&self) -> NodeRoom {
-        *self.room.lock().unwrap()
+    fn node_supply(&self) -> NodeSupply {
+        *self.supply.lock().unwrap()
     }
 }
 
 /// A volume on which few nodes may be held, and the number that its backend reports.
-fn narrow(limits: Limits) -> (Rig, Arc<Mutex<NodeRoom>>) {
+fn narrow(limits: Limits) -> (Rig, Arc<Mutex<NodeSupply>>) {
     narrow_with(limits, 0)
 }
 
-fn narrow_with(limits: Limits, idle_nodes: u32) -> (Rig, Arc<Mutex<NodeRoom>>) {
+fn narrow_with(limits: Limits, idle_nodes: u32) -> (Rig, Arc<Mutex<NodeSupply>>) {
     let mem = Arc::new(MemBackend::with_limits(limits));
-    let room = Arc::new(Mutex::new(NodeRoom::Enough));
-    let (backend, faults) = Fault::new(Arc::new(Narrow { inner: mem.clone(), room: Arc::clone(&room) }));
+    let supply = Arc::new(Mutex::new(NodeSupply::Enough));
+    let (backend, faults) = Fault::new(Arc::new(Narrow { inner: mem.clone(), supply: Arc::clone(&supply) }));
     let disk = Disk { mem, faults, backend: Arc::new(backend) };
-    (Rig::with(disk, Tunables { held_nodes: HELD, idle_nodes, ..by_hand() }), room)
+    (Rig::with(disk, Tunables { held_nodes: HELD, idle_nodes, ..by_hand() }), supply)
 }
 
 fn make(rig: &Rig, name: &str) -> InodeRef {
@@ -104,14 +104,14 @@ fn p14_a_tenant_with_too_many_nameless_files_open_is_refused_and_no_other() {
 /// tenant. If none can be held, a file is lost to its user once nodes are short.
 #[test]
 fn p14_files_that_others_have_open_can_always_be_removed() {
-    let (rig, room) = narrow(limits());
+    let (rig, supply) = narrow(limits());
     let [hog, other] = ["hog", "other"].map(|name| rig.engine.memcg_create(name, None, None));
     let names: Vec<_> = (0..9).map(|nth| format!("hog{nth}")).collect();
     let files: Vec<_> = names.iter().map(|name| open_for(&rig, &hog, name)).collect();
     for name in &names {
         assert_eq!(remove(&rig, &other, name), Ok(()));
     }
-    *room.lock().unwrap() = NodeRoom::Short;
+    *supply.lock().unwrap() = NodeSupply::Short;
     // Creating files evicts others, beyond the few that any volume keeps.
     let more: Vec<_> = (0..40).map(|nth| make(&rig, &format!("more{nth}"))).collect();
     let read = |file: &File| {
@@ -125,7 +125,7 @@ fn p14_files_that_others_have_open_can_always_be_removed() {
     // Their attributes are known, and they have no name.
     let attrs = files.iter().map(|file| rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap().nlink);
     assert!(attrs.into_iter().all(|nlink| nlink == 0));
-    *room.lock().unwrap() = NodeRoom::Enough;
+    *supply.lock().unwrap() = NodeSupply::Enough;
     drop((files, more));
     rig.unmount_and_find_nothing_left();
 }
@@ -186,7 +186,7 @@ fn p14_a_tenant_has_a_bound_of_open_files_where_nodes_are_not_opened_again() {
 /// their own. Each use of a node closes some of the others, until only the few remain that any volume keeps.
 #[test]
 fn p14_each_use_of_a_node_closes_others_while_nodes_are_short() {
-    let (rig, room) = narrow_with(limits(), 1000);
+    let (rig, supply) = narrow_with(limits(), 1000);
     let files: Vec<_> = (0..100).map(|nth| rig.create(&format!("f{nth}"))).collect();
     let count_open = || {
         rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("reopen"));
@@ -195,11 +195,11 @@ fn p14_each_use_of_a_node_closes_others_while_nodes_are_short() {
         open
     };
     assert_eq!(count_open(), 100);
-    *room.lock().unwrap() = NodeRoom::Short;
+    *supply.lock().unwrap() = NodeSupply::Short;
     for file in files.iter().cycle().skip(90).take(40) {
         file.fsync().unwrap();
     }
-    *room.lock().unwrap() = NodeRoom::Enough;
+    *supply.lock().unwrap() = NodeSupply::Enough;
     let open = count_open();
     assert!((1..=20).contains(&open), "{open} nodes are open");
     drop(files);
@@ -232,9 +232,9 @@ fn p14_no_volume_keeps_others_from_having_files_dirty() {
 /// those are durable.
 #[test]
 fn p14_few_files_are_dirty_while_nodes_are_scarce() {
-    let (rig, room) = narrow(limits());
+    let (rig, supply) = narrow(limits());
     let files: Vec<_> = (0..40).map(|nth| rig.create(&format!("f{nth}"))).collect();
-    *room.lock().unwrap() = NodeRoom::Scarce;
+    *supply.lock().unwrap() = NodeSupply::Scarce;
     let text = |nth: usize| format!("this is {nth}").into_bytes();
     let is_taken = |(nth, file): (usize, &File)| try_write(file, 0, &text(nth)) == Written::Bytes(text(nth).len());
     assert_eq!(files.iter().enumerate().filter(|file| is_taken(*file)).count(), 16);

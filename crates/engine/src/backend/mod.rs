@@ -74,24 +74,24 @@ pub trait Backend: Send + Sync + 'static {
     /// What the backend can take. Constant while it lives.
     fn limits(&self) -> Limits;
 
-    /// Whether it can have more nodes open. The engine lets nodes go that nobody is using while there is not
-    /// [enough](NodeRoom::Enough).
+    /// Whether the backend can hold more nodes open. While there are not [enough](NodeSupply::Enough), the engine releases
+    /// unused nodes.
     ///
     /// # Blocking
     /// Never.
-    fn node_room(&self) -> NodeRoom {
-        NodeRoom::Enough
+    fn node_supply(&self) -> NodeSupply {
+        NodeSupply::Enough
     }
 }
 
-/// How many more nodes a backend can have open: each may cost a descriptor of the process.
+/// How many more nodes a backend can hold open. Each may cost a descriptor of the process.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
-pub enum NodeRoom {
-    /// As many as the engine likes.
+pub enum NodeSupply {
+    /// As many as the engine needs.
     Enough,
-    /// Nodes that can be opened again are to go.
+    /// Nodes that can be reopened should be released.
     Short,
-    /// The rest is for calls. A volume opens further nodes for dirty files only while it has few.
+    /// The rest is needed for calls. A volume opens further nodes for dirty files only while it has few.
     Scarce,
 }
 

@@ -37,7 +37,7 @@ use slackwater_sync::lock::{Mutex, RwLock};
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, thread};
 
-use crate::backend::{Attr, Call, FileHandle, Node, NodeKind, NodeRoom};
+use crate::backend::{Attr, Call, FileHandle, Node, NodeKind, NodeSupply};
 use crate::error::{BackendError, ErrorKind};
 use crate::errseq::ErrSeq;
 use crate::lock_order::{I_LOCK, I_RWSEM};
@@ -297,7 +297,7 @@ impl Inode {
     pub(crate) fn node(&self) -> Result<Node, BackendError> {
         self.lru.mark_used();
         if let Some(node) = self.open_node() {
-            if self.sb.bdi().backend.node_room() != NodeRoom::Enough {
+            if self.sb.bdi().backend.node_supply() != NodeSupply::Enough {
                 self.sb.bound_idle_nodes();
             }
             return Ok(node);

@@ -29,7 +29,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::backend::NodeRoom;
+use crate::backend::NodeSupply;
 use crate::engine::Shared;
 use crate::inode::{IdleNode, Inode};
 use crate::lock_order::LEAVES;
@@ -87,10 +87,10 @@ impl SuperBlock {
     fn release_idle_nodes(&self) -> Left {
         let max = self.engine.tunables.idle_nodes as usize;
         for _ in 0..SCANNED_PER_LISTED {
-            let room = self.bdi.backend.node_room();
-            let is_short = room != NodeRoom::Enough;
+            let supply = self.bdi.backend.node_supply();
+            let is_short = supply != NodeSupply::Enough;
             match self.idle_nodes.pop_over(if is_short { KEPT_MIN.min(max) } else { max }) {
-                Some(id) => self.release_node(id, room),
+                Some(id) => self.release_node(id, supply),
                 None if is_short => return Left::Few,
                 None => return Left::Enough,
             }
@@ -98,16 +98,16 @@ impl SuperBlock {
         Left::Enough
     }
 
-    fn release_node(&self, id: NodeId, room: NodeRoom) {
+    fn release_node(&self, id: NodeId, supply: NodeSupply) {
         let Some(inode) = self.find(id) else { return };
         // A second chance, unless node space is nearly exhausted.
-        if inode.idle_used.swap(false, Ordering::Relaxed) && room != NodeRoom::Scarce {
+        if inode.idle_used.swap(false, Ordering::Relaxed) && supply != NodeSupply::Scarce {
             self.idle_nodes.0.lock().push_back(id);
             return;
         }
         // Before it is examined: a thread that makes it idle meanwhile lists it again.
         inode.idle_listed.store(false, Ordering::Release);
-        match inode.take_idle_node(room != NodeRoom::Enough) {
+        match inode.take_idle_node(supply != NodeSupply::Enough) {
             IdleNode::Released(node) => drop(node), // closing a descriptor may enter the kernel, so no lock is held
             IdleNode::InUse => {}
             IdleNode::Kept if inode.idle_listed.swap(true, Ordering::AcqRel) => {}

@@ -16,7 +16,7 @@ use std::time::Duration;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::backend::{Backend, Limits, MAX_UNIT_BYTES, NodeRoom};
+use crate::backend::{Backend, Limits, MAX_UNIT_BYTES, NodeSupply};
 use crate::tunables::Tunables;
 use crate::units::PAGE_BYTES;
 use crate::writeback::gate::DeviceGate;
@@ -172,7 +172,7 @@ impl BackingDevInfo {
     /// too many pinned, or the backend is almost out of node space.
     pub(crate) fn try_pin_node(&self) -> bool {
         let of_all = self.pinned_nodes_of_all.fetch_add(1, Ordering::Relaxed);
-        let is_scarce = of_all >= self.max_pinned_nodes_of_all || self.backend.node_room() == NodeRoom::Scarce;
+        let is_scarce = of_all >= self.max_pinned_nodes_of_all || self.backend.node_supply() == NodeSupply::Scarce;
         let max = if is_scarce { self.max_pinned_nodes.min(SCARCE_NODES) } else { self.max_pinned_nodes };
         if self.pinned_nodes.fetch_add(1, Ordering::Relaxed) < max {
             return true;
