@@ -1,10 +1,10 @@
-//! Text as it comes from a file that was damaged, a peer of another version, or somebody who means harm: for the tests of
-//! what reads it. None of it may panic, and what is refused is refused with words.
+//! Damaged text, for tests of parsers: as from a corrupt file, a peer of another version, or an attacker. No parser may
+//! panic on it, and each refusal has a message.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// Pieces at which readers of text break.
+/// Pieces at which text parsers tend to fail.
 const PIECES: [&[u8]; 30] = [
     b"",
     b" ",

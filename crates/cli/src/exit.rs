@@ -27,7 +27,7 @@ pub(crate) enum Reason {
     Busy,
     Deadline,
     NotMounted,
-    /// No daemon listens where one was asked; a daemon never sends this.
+    /// No daemon listens at the socket; a daemon never sends this.
     NoDaemon,
     Rescued,
     Left,

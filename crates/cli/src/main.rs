@@ -7,11 +7,11 @@
 //! volume/           a volume as a mount process and a daemon serve it
 //! source/           the source directory and its one owner
 //! control/          the protocol between the commands and the processes that serve volumes
-//! registry          the mounts of this user, and how a command finds them
-//! metrics/, log/    figures for Prometheus, and events
+//! registry          the mounts of this user, and how commands find them
+//! metrics/, log/    metrics for Prometheus, and logged events
 //! output/           lines on the terminal, progress, commands to copy
 //! os/               the mount table, signals, descriptors and processes
-//! parallel          the same job for many items, so that one that hangs delays few
+//! parallel          the same job for many items, so that a hung one delays few
 //! ```
 
 mod arguments;

@@ -1,10 +1,10 @@
-//! One job for each of several, so that one that hangs delays few.
+//! One job for each of several items, so that a hung one delays few.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Does `work` for each of `items`, for `most` of them at the same time. It is done on this thread too: others that cannot be
-/// had leave it more.
+/// Does `work` for each of `items`, for at most `most` of them at the same time. This thread works too, so the work is
+/// done even if no other thread can be started.
 ///
 /// # Blocking
 /// Until all of it is done.
@@ -17,7 +17,7 @@ pub(crate) fn for_each_parallel<T>(
     let queue = Mutex::new(items);
     let work = || {
         loop {
-            // A thread that panicked has taken an item or none.
+            // A thread that panicked has taken one item or none.
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(item) = next else { break };
             work(item);

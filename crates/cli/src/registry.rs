@@ -1,15 +1,16 @@
-//! The mounts of this user: one file for each, in a directory of its own. A mount process has a socket beside it; the volumes of a
-//! daemon name its socket.
+//! The mounts of this user: one file per mount, in a private directory. A mount process has a socket beside its file;
+//! the volumes of a daemon name the daemon's socket.
 //!
 //! # Invariants
-//! Y1. The directory belongs to us and nobody else gets in. What is in it was written by a process of ours.
-//! Y2. An entry is locked (`flock`) by the process it names, from before it has its name until the process is gone.
-//!     So an entry that can be locked is of a dead process, whatever runs under its number now.
-//! Y3. An entry whose process ended in order is empty: it was emptied before it was removed. Who has it open can tell
-//!     this end from a death.
-//! Y4. Who looks for conflicts and then adds an entry holds [`Guard`] over both.
+//! Y1. The directory belongs to this user and is closed to all others. Its files were written by processes of this
+//!     user.
+//! Y2. The process that an entry names holds a lock (`flock`) on it, from before the entry has its name until the
+//!     process is gone. So an entry that can be locked belongs to a dead process, whatever process has its pid now.
+//! Y3. The entry of a process that ended in order is empty: it was emptied before it was removed. A process that has it
+//!     open can tell this end from a death.
+//! Y4. A process that checks for conflicts and then adds an entry holds [`Guard`] during both.
 //!
-//! An entry of a dead process stays while its arena does: it says whose data is in there.
+//! The entry of a dead process stays as long as its arena: it says to which source that data belongs.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -34,22 +35,22 @@ use crate::os::killed_process;
 use crate::os::private_dir;
 use crate::source::location::Location;
 
-/// An entry that is longer is none of ours.
+/// A longer entry is not ours.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 const ENTRY_VERSION: u32 = 1;
-/// For how long a killed process may take to end once nothing holds it up.
+/// How long a killed process may take to end once nothing holds it up.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
-/// For how long one that is gone may still have its lock: its descriptors are being closed by another process.
+/// How long the lock of a dead process may remain while another process closes its descriptors.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a mount process says of itself, or a daemon of one of its volumes.
+/// The entry of a mount process, or of a volume of a daemon.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     version: u32,
     pub(crate) pid: u32,
     pub(crate) source: Location,
-    /// Of the source: [`Location::identity`]. Entries without it are entries all the same.
+    /// Of the source: [`Location::identity`]. Entries of earlier versions do not have it.
     #[serde(default)]
     pub(crate) identity: String,
     pub(crate) mountpoint: PathBuf,
@@ -58,7 +59,7 @@ pub(crate) struct Entry {
     /// Its name in a daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume: Option<String>,
-    /// Where the daemon listens.
+    /// The socket of the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) daemon: Option<PathBuf>,
 }
@@ -75,12 +76,12 @@ impl Entry {
         Self { version, pid, source, identity, mountpoint, arena, cache_bytes, volume: None, daemon: None }
     }
 
-    /// Whether a volume in an arena is of its source, whatever file system that was on.
+    /// Whether a volume in an arena belongs to this source, on whatever file system that was.
     pub(crate) fn is_meant_by(&self, volume: &[u8]) -> bool {
         volume == self.identity.as_bytes() || self.source.is_meant_by(volume)
     }
 
-    /// The same, of a volume of the daemon that listens at `daemon`.
+    /// The same entry, for a volume of the daemon that listens at `daemon`.
     pub(crate) fn of_daemon(self, volume: String, daemon: PathBuf) -> Self {
         Self { volume: Some(volume), daemon: Some(daemon), ..self }
     }
@@ -111,17 +112,17 @@ impl Found {
     /// Waits until the process is gone.
     ///
     /// # Blocking
-    /// As it says.
+    /// As described.
     pub(crate) fn wait_until_dead(&self) -> io::Result<()> {
         Ok(flock(&self.file, FlockOperation::LockShared)?)
     }
 
-    /// Whether the process lives at this moment.
+    /// Whether the process is alive now.
     pub(crate) fn is_still_alive(&self) -> bool {
         is_locked(&self.file)
     }
 
-    /// Whether the process has given everything back, which leaves nothing behind (Y3).
+    /// Whether the process has released everything, so that nothing is left (Y3).
     pub(crate) fn has_ended_in_order(&self) -> bool {
         self.file.metadata().is_ok_and(|status| status.len() == 0)
     }
@@ -132,7 +133,7 @@ impl Found {
         remove_files(&self.path);
     }
 
-    /// Where the process listens.
+    /// The socket of the process.
     pub(crate) fn socket(&self) -> PathBuf {
         self.entry.daemon.clone().unwrap_or_else(|| self.path.with_extension("sock"))
     }
@@ -145,7 +146,7 @@ pub(crate) struct Registry {
     own: Own,
 }
 
-/// What this process has registered.
+/// The entries of this process.
 #[derive(Clone, Debug, Default)]
 struct Own(Arc<Mutex<OwnEntries>>);
 
@@ -163,12 +164,12 @@ impl Own {
     }
 }
 
-/// Nobody else adds an entry while it lives (Y4).
+/// While it exists, no other process adds an entry (Y4).
 pub(crate) struct Guard {
     _lock: File,
 }
 
-/// An entry of this process. Removed when dropped.
+/// An entry of this process. Dropping it removes the entry.
 pub(crate) struct Registered {
     own: Own,
     path: PathBuf,
@@ -181,7 +182,7 @@ impl Registered {
         self.path.with_extension("sock")
     }
 
-    /// As the end of the process without any order.
+    /// Leaves everything as a killed process does.
     #[cfg(test)]
     pub(crate) fn die(self) {
         let mut this = std::mem::ManuallyDrop::new(self);
@@ -199,7 +200,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Y3; were it impossible, the end would be taken for a death, of which the arena says that it left nothing.
+        // Y3. If it failed, the end would look like a death that left nothing in the arena.
         let _ = self.file.set_len(0);
         remove_files(&self.path);
         if let Some(name) = self.path.file_name() {
@@ -212,24 +213,24 @@ impl Drop for Registered {
 }
 
 fn remove_files(entry: &Path) {
-    // What is missing is removed.
+    // Files that do not exist count as removed.
     let _ = std::fs::remove_file(entry.with_extension("sock"));
     let log = entry.with_extension("log");
     if std::fs::metadata(&log).is_ok_and(|log| log.len() == 0) {
-        // Nothing happened that is worth keeping.
+        // An empty log has nothing worth keeping.
         let _ = std::fs::remove_file(&log);
     }
     let _ = std::fs::remove_file(entry);
 }
 
 impl Registry {
-    /// In a directory that the test has made.
+    /// In a directory that the test has created.
     #[cfg(test)]
     pub(crate) fn in_dir(dir: &Path) -> Self {
         Self { dir: dir.to_path_buf(), own: Own::default() }
     }
 
-    /// The directory of this user, made if it is not there.
+    /// Opens the directory of this user, and creates it if it does not exist.
     pub(crate) fn open() -> Result<Self, Failure> {
         let dir = runtime_dir()?;
         let failed = |what: &str, error: &io::Error| {
@@ -247,10 +248,10 @@ impl Registry {
         Ok(Self { dir, own: Own::default() })
     }
 
-    /// Where a daemon listens unless told otherwise.
+    /// The default socket of a daemon.
     ///
     /// # Errors
-    /// There is no runtime directory, and none can be made.
+    /// There is no runtime directory, and none can be created.
     pub(crate) fn default_socket() -> Result<PathBuf, Failure> {
         Ok(runtime_dir()?.join("daemon.sock"))
     }
@@ -266,18 +267,18 @@ impl Registry {
         Ok(Guard { _lock: lock })
     }
 
-    /// All entries, by number of process.
+    /// All entries, sorted by pid.
     pub(crate) fn entries(&self) -> Result<Vec<Found>, Failure> {
         self.read_all(|_| true)
     }
 
-    /// The same without those that were registered here: a daemon knows its own, which may be thousands.
+    /// All entries except those of this process: a daemon knows its own, of which there may be thousands.
     pub(crate) fn entries_of_others(&self) -> Result<Vec<Found>, Failure> {
         let own = self.own.entries();
         self.read_all(|name| !own.names.contains_key(name))
     }
 
-    /// Whether an entry that was registered here is mounted there, or will be.
+    /// Whether an entry of this process is mounted there, or will be.
     pub(crate) fn is_own_mountpoint(&self, mountpoint: &Path) -> bool {
         self.own.entries().mountpoints.contains(mountpoint)
     }
@@ -300,7 +301,7 @@ impl Registry {
     pub(crate) fn register(&self, _guard: &Guard, entry: &Entry) -> io::Result<Registered> {
         let name = entry.file_name();
         let path = self.dir.join(&name);
-        remove_files(&path); // of an earlier process of this number, which cannot be alive
+        remove_files(&path); // of an earlier process with this pid, which cannot be alive
         let unnamed = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -313,18 +314,18 @@ impl Registry {
         Ok(Registered { own: self.own.clone(), path, file })
     }
 
-    /// The file whose lock the daemon called `name` holds.
+    /// The lock file of the daemon whose base name is `name`.
     pub(crate) fn lock_of(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.lock"))
     }
 
-    /// Where a mount without a terminal writes.
+    /// The log file of a mount in the background.
     pub(crate) fn log_file(&self, pid: u32) -> PathBuf {
         self.dir.join(format!("{pid}.log"))
     }
 }
 
-/// A process that was killed and cannot end by itself is helped to, and its entries are those of a dead one then.
+/// Ends killed processes that cannot end without help; their entries then count as dead.
 fn help_the_dying(found: &mut [Found]) {
     for of_one in found.chunk_by_mut(|one, other| one.entry.pid == other.entry.pid) {
         if of_one.iter().all(|found| !found.is_alive) {
@@ -346,7 +347,7 @@ fn help_the_dying(found: &mut [Found]) {
     }
 }
 
-/// An entry that vanishes, or that is not one, is none.
+/// A file that vanishes or is not an entry is skipped.
 fn read(path: PathBuf) -> Option<Found> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(&path, flags, Mode::empty()).ok()?);
@@ -354,7 +355,8 @@ fn read(path: PathBuf) -> Option<Found> {
     if !status.is_file() || status.len() > ENTRY_BYTES_MAX {
         return None;
     }
-    // Locked first: a process that ends between the two leaves a whole entry and counts as alive for a moment.
+    // The lock is checked first: a process that ends in between leaves a complete entry and counts as alive for a
+    // moment.
     let is_alive = is_locked(&file);
     let entry: Entry = serde_json::from_reader(io::BufReader::new(&file)).ok()?;
     (entry.version == ENTRY_VERSION).then_some(Found { entry, is_alive, file, path })
@@ -368,7 +370,7 @@ fn is_locked(file: &File) -> bool {
     }
 }
 
-/// `SLACKWATER_RUNTIME_DIR`, else `/run/slackwater` for root, else the user's own.
+/// `SLACKWATER_RUNTIME_DIR`; otherwise `/run/slackwater` for root and a private directory for others.
 fn runtime_dir() -> Result<PathBuf, Failure> {
     if let Some(dir) = std::env::var_os("SLACKWATER_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         return Ok(dir.into());

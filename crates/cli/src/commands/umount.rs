@@ -16,10 +16,10 @@ use crate::output::terminal::outln;
 use crate::registry::Found;
 use crate::volume::UnwrittenFiles;
 
-/// Files that are listed on a terminal.
+/// Files listed on a terminal.
 const LINES: usize = 50;
 
-/// Unmounts; returns when everything is in the sources, or with the reason why not.
+/// Unmounts; returns when everything is written back, or with the reason why not.
 pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     let targets = targets(&arguments.volumes, arguments.all, &arguments.at)?;
     each(&targets, |target, is_only| umount_one(target, arguments, is_only))
@@ -40,7 +40,7 @@ fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Re
     converse(target, &request, "flushing", is_only)
 }
 
-/// Frees the mount point of a process that died. That is no unmount that could say "everything is in the source".
+/// Frees the mount point of a dead process. This is not an unmount, which would mean that everything is written back.
 fn free_mountpoint(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
     match mount_table::mount_at(mountpoint) {
@@ -54,10 +54,10 @@ fn free_mountpoint(found: &Found) -> Failure {
     }
 }
 
-/// Names what would be lost, and asks.
+/// Lists what would be lost, and asks.
 fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
     let unclear = || Failure::failed("cannot determine what would be lost; nothing was discarded");
-    // Names are searched for: that takes longer than a plain question.
+    // The process searches for names, so the answer takes longer.
     let mut conversation = target.open(&Request::WouldLose).map_err(|_| unclear())?;
     let reply = conversation.next(Some(SILENCE)).map_err(|_| unclear())?;
     let Reply::WouldLose { source, files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };

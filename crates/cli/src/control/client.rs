@@ -1,4 +1,4 @@
-//! Asking a mount process or a daemon.
+//! The client side: requests to a mount process or a daemon.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -12,34 +12,34 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::control::line;
 use crate::control::protocol::{Message, REPLY_BYTES_MAX, Reply, Request, VERSION, VolumeRef};
 
-/// A process that lives answers a question about itself within this time.
+/// A live process answers a question about itself within this time.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 const LISTENS_WITHIN: Duration = Duration::from_millis(100);
 
-/// A question that is answered at once.
+/// Sends a request that is answered at once.
 ///
 /// # Errors
-/// The process does not listen, does not answer `within` the time, or answers nonsense.
+/// The process does not listen, does not answer within the time, or sends an invalid answer.
 ///
 /// # Blocking
-/// For the process, `within` at most.
+/// For the process, at most `within`.
 pub(crate) fn ask(socket: &Path, volume: &VolumeRef, request: &Request, within: Duration) -> io::Result<Reply> {
     let since = Instant::now();
     Conversation::open(socket, volume, request, within)?.next(Some(within.saturating_sub(since.elapsed())))
 }
 
-/// A request whose answer takes its time, with progress before it.
+/// A request that takes a while to answer, with progress reports before the answer.
 pub(crate) struct Conversation {
     stream: UnixStream,
     buffer: Vec<u8>,
 }
 
 impl Conversation {
-    /// Asks; of a daemon, about `volume`.
+    /// Sends the request; to a daemon, about `volume`.
     ///
     /// # Blocking
-    /// For a process that is stopped and whose queue is full, `within` at most.
+    /// At most `within`, for a stopped process whose queue is full.
     pub(crate) fn open(socket: &Path, volume: &VolumeRef, request: &Request, within: Duration) -> io::Result<Self> {
         let mut stream = connected(socket, within)?;
         stream.write_all(&Message::new(request).about(volume.clone()).line())?;
@@ -63,10 +63,10 @@ impl Conversation {
     }
 }
 
-/// Whether a process listens at `socket`, whatever it is busy with.
+/// Whether a process listens at `socket`, even if it is busy.
 ///
 /// # Blocking
-/// While the queue of the process is full, [`LISTENS_WITHIN`] at most.
+/// At most [`LISTENS_WITHIN`], while the queue of the process is full.
 pub(crate) fn is_anyone_at(socket: &Path) -> bool {
     match connected(socket, LISTENS_WITHIN) {
         Ok(_) => true,
@@ -74,7 +74,7 @@ pub(crate) fn is_anyone_at(socket: &Path) -> bool {
     }
 }
 
-/// The standard library would wait for ever while the queue of the process is full.
+/// The standard library would wait forever while the queue of the process is full.
 fn connected(socket: &Path, within: Duration) -> io::Result<UnixStream> {
     let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&stream, Timeout::Send, Some(within))?;

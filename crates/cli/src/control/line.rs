@@ -1,18 +1,18 @@
-//! One line from a peer that may send too much, too slowly, or nothing.
+//! Reads one line from a peer that may send too much, too slowly, or nothing.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Reads up to and without the newline, what follows it stays with the caller in `buffer`. `None` when the peer has
-/// closed before it sent a byte.
+/// Reads up to the newline, without it; what follows stays in `buffer`. `None` if the peer closed before it sent a
+/// byte.
 ///
 /// # Errors
-/// `TimedOut` when the whole line did not come `within` the time, `InvalidData` when it is longer than `most`,
-/// `UnexpectedEof` when it ends in the middle.
+/// `TimedOut` if the line is not complete within the time, `InvalidData` if it is longer than `most`, `UnexpectedEof`
+/// if it ends in the middle.
 ///
 /// # Blocking
-/// For the peer, `within` at most.
+/// For the peer, at most `within`.
 pub(super) fn read(
     stream: &mut UnixStream,
     buffer: &mut Vec<u8>,
@@ -95,7 +95,7 @@ mod tests {
     proptest! {
         #![proptest_config(cases())]
 
-        /// However the bytes come in, the lines are the same.
+        /// The lines are the same, however the bytes are split.
         #[test]
         fn lines_come_whole_in_any_pieces(text in prop::collection::vec(prop_oneof![4 => any::<u8>(), 1 => Just(b'\n')], 0..400),
             pieces in prop::collection::vec(1_usize..50, 1..20)) {
@@ -107,7 +107,7 @@ mod tests {
                 let (piece, after) = rest.split_at((*lengths.next().unwrap()).min(rest.len()));
                 far.write_all(piece).unwrap();
                 rest = after;
-                // As many as are whole by now.
+                // As many as are complete by now.
                 let whole = text[..text.len() - rest.len()].iter().filter(|byte| **byte == b'\n').count();
                 while lines.len() < whole {
                     lines.push(read(&mut near, &mut buffer, 1000, LATE).unwrap().unwrap());

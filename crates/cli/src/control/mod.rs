@@ -1,6 +1,7 @@
-//! How the command talks to a mount process or to a daemon: one request per connection, one JSON object per line.
+//! How the command talks to a mount process or a daemon: one request per connection, one JSON object per line.
 //!
-//! `protocol` has the messages, and `status` the longest of them, `line` reads one within limits, `server` answers, `client` asks.
+//! `protocol` has the messages, `status` the longest of them. `line` reads one within limits, `server` answers,
+//! `client` asks.
 
 pub(crate) mod client;
 mod line;

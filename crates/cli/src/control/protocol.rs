@@ -1,7 +1,8 @@
-//! The messages. A request is answered by any number of [`Reply::Progress`] or [`Reply::Event`], and then by one other reply.
+//! The messages. A request is answered by any number of [`Reply::Progress`] or [`Reply::Event`], and then by one other
+//! reply.
 //!
-//! A mount process has one volume, and every request to it is about that one. A daemon has many: a message to it names the
-//! volume that it is about, or none where the request is to the daemon itself.
+//! A mount process has one volume, and every request to it is about that one. A daemon has many: a request names the
+//! volume, or no volume if it is to the daemon itself.
 
 use std::path::PathBuf;
 
@@ -13,16 +14,16 @@ pub(crate) use super::status::{
     Dontcache, MemoryPressure, Phase, Reads, Shrinker, Status, Switches, Tenant, TenantState, Writers,
 };
 
-/// Raised when a message changes its meaning; both sides refuse any other.
+/// Incremented when a message changes its meaning; both sides refuse any other version.
 pub(crate) const VERSION: u32 = 1;
-/// No request is longer, newline included.
+/// Maximum length of a request, newline included.
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// No reply is longer.
+/// Maximum length of a reply.
 pub(crate) const REPLY_BYTES_MAX: usize = 16 << 20;
 /// Most files that a reply names.
 pub(crate) const FILES_MAX: usize = 10_000;
 
-/// A message with the version of its meaning.
+/// A message with its protocol version.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Message<T> {
     pub(crate) version: u32,
@@ -32,19 +33,21 @@ pub(crate) struct Message<T> {
     pub(crate) body: T,
 }
 
-/// The volume that a message is about, for the daemon to find. Empty in a message to a mount process, or about the daemon itself.
+/// The volume that a message is about, for the daemon to look up. Empty in a message to a mount process, or about the
+/// daemon itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VolumeRef {
     /// Its name.
     #[serde(rename = "volume", default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Its mount point, absolute and without links. A volume that is mounted there takes precedence over one of that name.
+    /// Its mount point, absolute and without symbolic links. A volume mounted there takes precedence over one of that
+    /// name.
     #[serde(rename = "at", default, skip_serializing_if = "Option::is_none")]
     pub(crate) mountpoint: Option<PathBuf>,
 }
 
 impl VolumeRef {
-    /// The volume of this name, if there is a name.
+    /// The volume with this name, if there is a name.
     pub(crate) fn named(name: Option<&str>) -> Self {
         Self { name: name.map(str::to_owned), mountpoint: None }
     }
@@ -60,14 +63,14 @@ impl<T> Message<T> {
         Self { version: VERSION, volume: VolumeRef::default(), body }
     }
 
-    /// The same, about one of a daemon's volumes.
+    /// The same message, about one of a daemon's volumes.
     pub(crate) fn about(self, volume: VolumeRef) -> Self {
         Self { volume, ..self }
     }
 }
 
 impl<T: Serialize> Message<T> {
-    /// As sent, newline included.
+    /// The line that is sent, newline included.
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_else(|error| {
             let failure = Failure::failed(format!("cannot encode the answer: {error}"));
@@ -78,36 +81,36 @@ impl<T: Serialize> Message<T> {
     }
 }
 
-/// What the command asks.
+/// A request.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub(crate) enum Request {
-    /// How the volume is.
+    /// The status of the volume.
     Status,
-    /// Everything written so far is to be durable.
+    /// Make everything written so far durable.
     Sync,
-    /// What `discard` would throw away.
+    /// List what `discard` would drop.
     WouldLose,
-    /// It is to end.
+    /// Unmount.
     Umount { deadline_ms: u64, force: bool, discard: bool },
-    /// It is taken away from its mount point at once, and ends when nobody uses it any more.
+    /// Detach the volume from its mount point at once; it ends when no program uses it any more.
     Detach,
-    /// It is to be otherwise from now on.
+    /// Change a setting of the volume.
     Set { key: String, value: String },
-    /// Of a daemon: another volume.
+    /// To a daemon: mount a volume.
     Mount(MountRequest),
-    /// Of a daemon: its volumes.
+    /// To a daemon: list its volumes.
     List,
-    /// Of a daemon: its tenants, over all volumes.
+    /// To a daemon: list its tenants, with totals over all volumes.
     Tenants,
-    /// Of a daemon: a tenant is to be otherwise from now on.
+    /// To a daemon: change a setting of a tenant.
     SetTenant { tenant: PathBuf, key: String, value: String },
-    /// Of a daemon: what happens from now on, until the peer goes.
+    /// To a daemon: send events from now on, until the peer closes.
     Events,
 }
 
 impl Request {
-    /// Whether it changes nothing, and tells nothing of what is in files.
+    /// Whether it changes nothing, and reveals nothing of the contents of files.
     pub(crate) fn only_looks(&self) -> bool {
         match self {
             Self::Status | Self::List | Self::Tenants | Self::Events => true,
@@ -122,42 +125,42 @@ impl Request {
     }
 }
 
-/// A volume that a daemon is to mount.
+/// A volume for a daemon to mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MountRequest {
-    /// `None`: the last name of the mount point.
+    /// `None`: the last component of the mount point.
     pub(crate) name: Option<String>,
-    /// Absolute, both.
+    /// Absolute, as is `mountpoint`.
     pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
     #[serde(default)]
     pub(crate) options: VolumeOptions,
 }
 
-/// What may be different from volume to volume.
+/// Options that may differ between volumes.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct VolumeOptions {
-    /// Refuse every change.
+    /// Mounted read-only.
     pub(crate) read_only: bool,
-    /// Let other users in. Always so for root.
+    /// Other users may access it. Always so for root.
     pub(crate) allow_other: bool,
-    /// Set-user-id bits have no effect.
+    /// Set-user-ID and set-group-ID bits have no effect.
     pub(crate) nosuid: bool,
-    /// Device nodes cannot be opened.
+    /// Device files cannot be opened.
     pub(crate) nodev: bool,
-    /// No program can be run from it.
+    /// Programs cannot be executed.
     pub(crate) noexec: bool,
-    /// Keep what is read and written out of the cache.
+    /// Keeps what is read and written out of the cache.
     pub(crate) dontcache: bool,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub(crate) enum Reply {
     Status(Box<Status>),
-    /// Bytes that are not in the source yet, and that reached it since the mount.
+    /// Unwritten bytes, and bytes written back since the mount.
     Progress {
         bytes_left: u64,
         written_bytes: u64,
@@ -170,7 +173,7 @@ pub(crate) enum Reply {
         more_files: u64,
         more_bytes: u64,
     },
-    /// It is mounted, under this name; what the kernel lacks, and what is lost with it.
+    /// It is mounted under this name; with the features that the kernel lacks, and what each affects.
     Mounted {
         name: String,
         missing_features: Vec<String>,
@@ -186,12 +189,12 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Whether what was asked for is done.
+    /// Whether the request was carried out.
     pub(crate) fn done(self) -> Result<(), Failure> {
         if self == Self::Done { Ok(()) } else { Err(self.refusal()) }
     }
 
-    /// What it means to who has expected another.
+    /// The failure for a caller that expected another reply.
     pub(crate) fn refusal(self) -> Failure {
         match self {
             Self::Failed(failure) => failure,
@@ -207,38 +210,38 @@ impl Reply {
     }
 }
 
-/// What a daemon has.
+/// The volumes of a daemon.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct List {
     pub(crate) pid: u32,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
-    /// By name.
+    /// Sorted by name.
     pub(crate) volumes: Vec<Listed>,
-    /// What an earlier daemon left of volumes that have not been mounted since.
+    /// Sources with data that an earlier daemon left, and that have not been mounted since.
     pub(crate) left: Vec<String>,
 }
 
-/// One of its volumes.
+/// One of the volumes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
     pub(crate) phase: Phase,
-    /// Not in the source yet.
+    /// Unwritten bytes.
     pub(crate) bytes_left: u64,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Event {
     /// Since 1970.
     pub(crate) time_ms: u64,
     pub(crate) what: Happening,
-    /// The volume that it is about.
+    /// The name of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     /// For people.
@@ -246,24 +249,24 @@ pub(crate) struct Event {
     pub(crate) text: String,
 }
 
-/// What happens in a daemon.
+/// The kinds of events.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Happening {
     Mounted,
     Unmounting,
-    /// The unmount has failed, and the volume works on.
+    /// The unmount has failed, and the volume stays usable.
     StillMounted,
     Unmounted,
     /// A warning or an error, as in the log.
     Warning,
     /// The reader was too slow for some events before this one.
     Missed,
-    /// Nothing: the daemon lives.
+    /// No event: the daemon is alive.
     Idle,
 }
 
-/// A file and how much of it is not in the source.
+/// A file and its unwritten bytes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LostFile {
     pub(crate) path: String,

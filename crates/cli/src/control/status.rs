@@ -1,115 +1,115 @@
-//! How a mount is, as it tells it.
+//! The status of a mount.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a mount is in its life.
+/// The phases in the life of a mount.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Phase {
-    /// It brings in what a predecessor left.
+    /// It writes back what a predecessor left.
     Starting,
     Mounted,
-    /// An unmount is under way.
+    /// An unmount is in progress.
     Unmounting,
-    /// Unmounted here, but in use: by files that were open, as a bind mount, in another namespace.
+    /// Unmounted here, but in use: by open files, as a bind mount, or in another namespace.
     Elsewhere,
-    /// Nobody can reach it any more, and not everything is in the source yet.
+    /// No program can reach it any more, and it is not fully written back.
     Flushing,
 }
 
-/// Where a tenant is in its life.
+/// The states in the life of a tenant.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TenantState {
     Online,
     /// Its cgroup has just been removed.
     Dying,
-    /// That is gone, and some of its data is left.
+    /// Its cgroup is removed, and some of its data is left.
     Offline,
 }
 
-/// What a tenant has in the cache of a mount.
+/// The data of a tenant in the cache of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tenant {
-    /// No two tenants of a mount have the same, ever; 0 is what nobody else is asked to pay for.
+    /// Unique for the life of the mount; 0 is data that is charged to no other tenant.
     pub(crate) id: u64,
     /// The path of a cgroup, `uid:1000` or `volume`, and `root` for number 0.
     pub(crate) name: String,
     pub(crate) state: TenantState,
     pub(crate) limit_bytes: Option<u64>,
-    /// What counts against the limit: pages that it dirtied, until they are durable in the source. 0 for number 0.
+    /// Charged against the limit: pages that it dirtied, until they are durable in the source. 0 for number 0.
     pub(crate) charged_bytes: u64,
-    /// The same in the files that are mostly its own, by how far it is.
+    /// Dirty data in the files that it owns, and below that the other states of such data.
     pub(crate) dirty_bytes: u64,
     pub(crate) writeback_bytes: u64,
     pub(crate) unstable_bytes: u64,
-    /// What its flusher has brought to the source so far.
+    /// Bytes that its flusher has written back so far.
     pub(crate) written_bytes: u64,
-    /// Age of the oldest file of it that waits for its flusher.
+    /// Age of its oldest dirty file that waits for its flusher.
     pub(crate) oldest_ms: Option<u64>,
-    /// How long its writers were slowed down, all together.
+    /// Total time for which its writers were slowed down.
     pub(crate) paused_ms: u64,
-    /// Clean pages that were cached for it.
+    /// Clean pages cached for it.
     #[serde(default)]
     pub(crate) cached_bytes: u64,
     /// Pages that its reads found in the cache, on all volumes.
     #[serde(default)]
     pub(crate) hits: u64,
-    /// Pages that its reads had to have brought from a source, on all volumes.
+    /// Pages that its reads had to fetch from a source, on all volumes.
     #[serde(default)]
     pub(crate) misses: u64,
-    /// It is at its limit, and its writers wait.
+    /// It is at its limit, and its writers are blocked.
     pub(crate) wants_room: bool,
 }
 
-/// A cache of the mount process that can give memory back.
+/// A cache of the mount process that can free memory.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Shrinker {
-    /// No two have the same at a time.
+    /// Unique at any moment.
     pub(crate) name: String,
-    /// Objects that it could give back. None if it cannot say now.
+    /// Objects that it could free. `None` if it cannot say now.
     pub(crate) count: Option<u64>,
-    /// Scans that were due and have not been made yet.
+    /// Scans that are due but deferred.
     pub(crate) deferred: u64,
 }
 
-/// What the cache is worth to readers, since the mount. What the kernel's own cache answers is not in it.
+/// Cache hits and misses of reads since the mount, without reads that the kernel answers itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reads {
     /// Pages that were found in the cache.
     pub(crate) hits: u64,
-    /// Pages that had to be brought from the source.
+    /// Pages that had to be read from the source.
     pub(crate) misses: u64,
-    /// What came from the source, also ahead of readers and for parts of pages that were written.
+    /// Bytes read from the source, including readahead and the rest of partly written pages.
     pub(crate) filled_bytes: u64,
 }
 
-/// What DONTCACHE writes do.
+/// The effect of DONTCACHE writes.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Dontcache {
     pub(crate) dirty_bytes: u64,
     /// Writes that woke a flusher, since the mount.
     pub(crate) kicks: u64,
-    /// Passes of flushers for such writes, since the mount.
+    /// Flusher passes for such writes, since the mount.
     pub(crate) passes: u64,
 }
 
-/// How writers are held back.
+/// How writers are throttled.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Writers {
-    /// How long they were told to pause since the mount, all together.
+    /// Total time for which writers were paused since the mount.
     pub(crate) paused_ms: u64,
-    /// Writes that are done and whose writers pause now.
+    /// Completed writes whose writers are paused now.
     pub(crate) paused: u64,
-    /// Writes that wait for room now.
+    /// Writes that wait for free frames now.
     pub(crate) parked: u64,
-    /// What is kept of these.
+    /// Payload held for these writes.
     pub(crate) parked_bytes: u64,
 }
 
-/// Files that are given to another tenant, since others write them.
+/// Files that move to another tenant because it writes to them most.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Switches {
     /// Since the mount.
@@ -117,18 +117,18 @@ pub(crate) struct Switches {
     pub(crate) in_flight: u64,
 }
 
-/// How short of memory the machine was, or the cgroup of a mount process.
+/// Memory pressure on the machine, or on the cgroup of a mount process.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MemoryPressure {
-    /// The files in which the kernel tells of it; none if it tells nothing here.
+    /// The files through which the kernel reports it; empty if it reports nothing here.
     pub(crate) sources: Vec<String>,
-    /// How often it was heard of since the mount.
+    /// Number of reports since the mount.
     pub(crate) events: u64,
-    /// Objects in memory that were freed then; most of them are inodes.
+    /// Objects that were freed then, mostly inodes.
     pub(crate) freed_objects: u64,
 }
 
-/// How a mount is.
+/// The status of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) pid: u32,
@@ -140,8 +140,8 @@ pub(crate) struct Status {
     pub(crate) mountpoint: PathBuf,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
-    /// How much of the cache may hold what is not in the source yet; less while write-back fails. None from a mount process that is older than this,
-    /// and while there is no volume.
+    /// Limit for the unwritten data of the volume; lower while write-back fails. `None` from a mount process of an
+    /// earlier version, and while there is no volume.
     #[serde(default)]
     pub(crate) share_bytes: Option<u64>,
     pub(crate) dirty_bytes: u64,
@@ -153,10 +153,11 @@ pub(crate) struct Status {
     pub(crate) inodes: u64,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
-    /// Attempts that failed since the mount. 0 from a mount process that is older than this, as all that follows.
+    /// Failed attempts since the mount. This and all later fields are 0 or empty from a mount process of an earlier
+    /// version.
     #[serde(default)]
     pub(crate) failures: u64,
-    /// Age of the oldest file that waits for its flusher.
+    /// Age of the oldest dirty file that waits for its flusher.
     #[serde(default)]
     pub(crate) oldest_ms: Option<u64>,
     #[serde(default)]
@@ -167,25 +168,25 @@ pub(crate) struct Status {
     pub(crate) writers: Writers,
     #[serde(default)]
     pub(crate) switches: Switches,
-    /// What the kernel lacks, and what is lost with it.
+    /// Features that the kernel lacks, and what each affects.
     pub(crate) missing_features: Vec<String>,
-    /// Those with most in the cache first. None from a mount process that is older than this.
+    /// Sorted by data in the cache, most first. Empty from a mount process of an earlier version.
     #[serde(default)]
     pub(crate) tenants: Vec<Tenant>,
-    /// And how many there are beyond what a reply holds.
+    /// Number of tenants that did not fit into the reply.
     #[serde(default)]
     pub(crate) more_tenants: u64,
-    /// None from a mount process that is older than this.
+    /// Empty from a mount process of an earlier version.
     #[serde(default)]
     pub(crate) shrinkers: Vec<Shrinker>,
-    /// Nothing from a mount process that is older than this.
+    /// Zero from a mount process of an earlier version.
     #[serde(default)]
     pub(crate) memory_pressure: MemoryPressure,
 }
 
 #[cfg(test)]
 impl Tenant {
-    /// One that has nothing.
+    /// A tenant without data.
     pub(crate) fn sample(id: u64, name: &str) -> Self {
         Self {
             id,
@@ -209,7 +210,7 @@ impl Tenant {
 
 #[cfg(test)]
 impl Status {
-    /// A mount that has nothing.
+    /// A mount without data.
     pub(crate) fn sample() -> Self {
         Self {
             name: None,

@@ -1,25 +1,25 @@
-//! The log of a mount in the background: a file in memory that does not grow without bound.
+//! The log file of a mount in the background, which is bounded in size.
 //!
-//! When it has [`MOST_BYTES`], the older half is dropped, at the end of a line. The file stays the same one: whoever has it
-//! open for appending, which is every descriptor of this process, writes on at its new end.
+//! When it exceeds [`MOST_BYTES`], its older half is dropped, at a line boundary. The file stays the same inode, so
+//! every descriptor that is open for appending continues at its new end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The largest size of a log.
+/// Maximum size of a log.
 pub(crate) const MOST_BYTES: u64 = 8 << 20;
 
-/// Opens the log at `path` for appending, for this user alone.
+/// Opens the log at `path` for appending, accessible to this user only.
 ///
 /// # Errors
-/// The file cannot be made.
+/// The file cannot be created.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
 }
 
-/// Drops the older half of `file` if it has more than `most_bytes`.
+/// Drops the older half of `file` if it exceeds `most_bytes`.
 ///
 /// # Errors
 /// The file cannot be read or written.

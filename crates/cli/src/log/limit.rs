@@ -1,7 +1,8 @@
-//! Fewer lines of one kind: a source that fails tells the same for each attempt, and each of its files.
+//! Limits similar lines: a failing source reports the same error for every attempt and every file.
 //!
-//! Lines are of one kind when one place in the code writes them. A kind has [`LINES`] in [`WINDOW`]; what comes beyond is
-//! counted. The last of those is written when the window is over, with the count, before the next line of any kind.
+//! Lines are of one kind if the same place in the code writes them. Of each kind, [`LINES`] are written per [`WINDOW`],
+//! and the rest are counted. After the window, the last of them is written with the count, before the next line of any
+//! kind.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Lines of a kind that are written in one window.
 pub(super) const LINES: u32 = 10;
-/// From the first line of a kind on.
+/// Begins with the first line of a kind.
 pub(super) const WINDOW: Duration = Duration::from_secs(30);
 
 /// What was written of each kind.
@@ -22,7 +23,7 @@ struct Kind {
     begun: Instant,
     lines: u32,
     left_out: u64,
-    /// Of those that were left out.
+    /// The last line that was left out.
     last: String,
 }
 
@@ -30,7 +31,7 @@ struct Kind {
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct LeftOut {
     pub(super) line: String,
-    /// With `line`.
+    /// Including `line`.
     pub(super) lines: u64,
 }
 
@@ -39,7 +40,7 @@ impl<K: Eq + Hash> Limiter<K> {
         Self { kinds: HashMap::new() }
     }
 
-    /// What is to be written before a line that comes at `now`: of kinds whose window is over.
+    /// The lines to write before a line that comes at `now`: those of kinds whose window is over.
     pub(super) fn over(&mut self, now: Instant) -> Vec<LeftOut> {
         let mut left_out = Vec::new();
         self.kinds.retain(|_, kind| {
@@ -52,7 +53,7 @@ impl<K: Eq + Hash> Limiter<K> {
         left_out
     }
 
-    /// Whether a `line` of `kind` is to be written at `now`; else it is counted.
+    /// Whether to write a `line` of `kind` at `now`; otherwise it is counted.
     pub(super) fn passes(&mut self, kind: K, line: &str, now: Instant) -> bool {
         let kind =
             self.kinds.entry(kind).or_insert_with(|| Kind { begun: now, lines: 0, left_out: 0, last: String::new() });

@@ -1,8 +1,8 @@
-//! What the engine tells of itself, on standard error: as lines for people or, with `SLACKWATER_LOG_FORMAT=json`, each as an
-//! object for programs. What the command says to whoever runs it stays as it is.
+//! Events of the engine on standard error: as text for people or, with `SLACKWATER_LOG_FORMAT=json`, as one JSON object
+//! per line. Messages of the command itself are not affected.
 //!
-//! Warnings and errors of one kind are limited in number ([`limit`]); what `SLACKWATER_LOG` asks for beyond them is not. The log
-//! of a mount in the background has a largest size ([`file`]).
+//! Similar warnings and errors are limited in number ([`limit`]); lower levels that `SLACKWATER_LOG` enables are not.
+//! The log of a mount in the background is bounded in size ([`file`]).
 
 pub(crate) mod file;
 mod limit;
@@ -22,14 +22,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::log::limit::{LeftOut, Limiter};
 use crate::output::terminal::errln;
 
-/// How a line is written.
+/// The format of a line.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Format {
     Text,
     Json,
 }
 
-/// Prints warnings and errors from now on; `SLACKWATER_LOG` says from which level on.
+/// Logs warnings and errors from now on; `SLACKWATER_LOG` changes the level.
 pub(crate) fn start() {
     let level = env::var("SLACKWATER_LOG").ok().and_then(|level| level.parse().ok());
     let format = env::var("SLACKWATER_LOG_FORMAT").unwrap_or_default();
@@ -46,25 +46,25 @@ pub(crate) fn start() {
 
 type Told = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Who else hears of warnings and errors.
+/// A second receiver of warnings and errors.
 static TOLD: OnceLock<Told> = OnceLock::new();
 
-/// Tells `told` each line of a warning or an error from now on, as it is written. The first who asks for it is told.
+/// Passes each line of a warning or an error to `told` from now on. Only the first call has an effect.
 pub(crate) fn also_tell(told: impl Fn(&str) + Send + Sync + 'static) {
-    // A process has one such.
+    // A process calls this once.
     let _ = TOLD.set(Box::new(told));
 }
 
-/// The file that standard error goes to, where it is a log of ours.
+/// The log file behind standard error, if there is one.
 static LOG: OnceLock<File> = OnceLock::new();
 
-/// Keeps `log`, which standard error goes to from now on, below its largest size.
+/// Bounds the size of `log`, to which standard error goes from now on.
 pub(crate) fn bound(log: File) {
-    // A process leaves its terminal once.
+    // A process detaches from its terminal once.
     let _ = LOG.set(log);
 }
 
-/// Where events are printed.
+/// The writer for events.
 struct StandardError {
     format: Format,
     limiter: Mutex<Limiter<Identifier>>,
@@ -86,7 +86,7 @@ impl StandardError {
 /// One event.
 struct Line<'a> {
     to: &'a StandardError,
-    /// The place that it comes from, if it is a warning.
+    /// Where it comes from, if it is a warning.
     warning_of: Option<Identifier>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> MakeWriter<'a> for StandardError {
 }
 
 impl Write for Line<'_> {
-    /// Gets the whole line at once.
+    /// Receives the whole line in one call.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (line, now) = (String::from_utf8_lossy(bytes), Instant::now());
         let mut limiter = self.to.limiter.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ impl Write for Line<'_> {
     }
 }
 
-/// The line of a kind that stands for all that were left out.
+/// The line that stands for all lines of a kind that were left out.
 fn with_count(LeftOut { line, lines }: LeftOut, format: Format) -> String {
     match (format, serde_json::from_str::<serde_json::Value>(&line)) {
         (Format::Json, Ok(mut line)) => {
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what is written.
+    /// Collects what is written.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<u8>>>);
 

@@ -1,9 +1,9 @@
-//! Who has series of his own, and who is summed up as `other`.
+//! Which volumes and tenants have their own series, and which are summed up as `other`.
 //!
-//! Those who hold most are named. So who is named changes, and a sum of counters over the others would go down whenever one
-//! of them is named or ends. Therefore what is summed is by how much each has grown since the scrape before. For the same reason
-//! a label keeps what earlier ones of its name have counted, as a cgroup does that is removed and made again, while one of
-//! them is left.
+//! Those that hold the most have their own series. That set changes, so a sum of counters over the rest would go down
+//! when one of them gets its own series or ends. Therefore the sums add the growth of each counter since the previous
+//! scrape. For the same reason a label keeps the counts of earlier items with the same name, such as a cgroup that was
+//! removed and created again, while one of them is left.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,17 +11,17 @@ use std::hash::Hash;
 
 use crate::metrics::catalogue::{Kind, Metric};
 
-/// Volumes that have series of their own.
+/// Volumes that have their own series.
 pub(super) const VOLUMES_MAX: usize = 100;
-/// Tenants that have series of their own: on all volumes together, and on each volume.
+/// Tenants that have their own series: on all volumes together, and on each volume.
 pub(super) const TENANTS_MAX: usize = 50;
 
-/// The label of all others. Who is called so himself is one of them.
+/// The label of the rest. An item with that name is part of the rest.
 pub(super) const OTHER: &str = "other";
 
-/// One of those who are counted.
+/// An item to count.
 pub(super) struct Item<'a, K, T> {
-    /// No two that are or were have the same.
+    /// Unique over all past and present items.
     pub(super) key: K,
     pub(super) label: &'a str,
     pub(super) held_bytes: u64,
@@ -31,13 +31,13 @@ pub(super) struct Item<'a, K, T> {
 /// A label and its values, in the order of the table.
 pub(super) type Row = (String, Vec<Option<f64>>);
 
-/// What the scrape before has seen, for one table.
+/// What the previous scrape has seen, for one table.
 #[derive(Debug)]
 pub(super) struct Bounded<K> {
     seen: HashMap<K, Vec<Option<f64>>>,
     /// Counters by label.
     totals: BTreeMap<String, Vec<f64>>,
-    /// Counters of all others.
+    /// Counters of the rest.
     other: Vec<f64>,
 }
 
@@ -47,7 +47,7 @@ impl<K> Default for Bounded<K> {
     }
 }
 
-/// What those of one label have now, and by how much their counters have grown.
+/// The current values of one label, and the growth of its counters.
 struct Sum {
     held_bytes: u64,
     gauges: Vec<Option<f64>>,
@@ -84,7 +84,7 @@ fn add_all(to: &mut [f64], more: &[f64]) {
     to.iter_mut().zip(more).for_each(|(to, more)| *to += more);
 }
 
-/// Counters from `totals`, the others from `gauges`.
+/// Takes counters from `totals` and the others from `gauges`.
 fn values<T>(table: &[Metric<T>], gauges: &[Option<f64>], totals: &[f64]) -> Vec<Option<f64>> {
     let value = |(at, metric): (usize, &Metric<T>)| match metric.kind {
         Kind::Counter => Some(totals[at]),
@@ -94,7 +94,8 @@ fn values<T>(table: &[Metric<T>], gauges: &[Option<f64>], totals: &[f64]) -> Vec
 }
 
 impl<K: Eq + Hash> Bounded<K> {
-    /// The rows of `items` in `table`: `most` of them, those who hold most, and one for all others if there are any.
+    /// The rows for `items` in `table`: one for each of the `most` items that hold the most, and one for the rest if
+    /// there is any.
     pub(super) fn rows<'a, T: 'a>(
         &mut self,
         table: &[Metric<T>],

@@ -1,20 +1,20 @@
-//! Every metric: its name, its unit, what it means, and where its value comes from.
+//! All metrics: name, unit, meaning, and the source of the value.
 //!
-//! Names are without what the text form adds: the unit, and `_total` for a counter.
+//! Names are without the suffixes of the text format: the unit, and `_total` for a counter.
 
 use slackwater::EngineStatus;
 
 use crate::control::protocol::{Phase, Status, Tenant};
 use crate::metrics::Snapshot;
 
-/// What the value of a metric is.
+/// The type of a metric.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
-    /// It only grows.
+    /// Only grows.
     Counter,
-    /// It is as it is; those without a series of their own are summed.
+    /// A current value; the series `other` has the sum.
     Gauge,
-    /// The same, and the largest of them counts.
+    /// A current value; the series `other` has the maximum.
     GaugeMax,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Unit {
     Seconds,
 }
 
-/// One metric of a `T`; no value, no series.
+/// One metric of a `T`. Without a value there is no series.
 pub(super) struct Metric<T: 'static> {
     pub(super) name: &'static str,
     pub(super) unit: Unit,
@@ -60,7 +60,7 @@ fn flag(is_set: bool) -> Option<f64> {
     Some(f64::from(u8::from(is_set)))
 }
 
-/// Of the engine.
+/// Metrics of the engine.
 #[rustfmt::skip]
 pub(super) static ENGINE: [Metric<EngineStatus>; 12] = [
     metric("slackwater_arena", Bytes, Gauge, "Memory for pages; the cache never exceeds it", |it| number(it.arena_bytes)),
@@ -77,7 +77,7 @@ pub(super) static ENGINE: [Metric<EngineStatus>; 12] = [
     metric("slackwater_engine_drain", Seconds, Counter, "Time spent in drains", |it| Some(it.drains.time.as_secs_f64())),
 ];
 
-/// Of the process.
+/// Metrics of the process.
 #[rustfmt::skip]
 pub(super) static PROCESS: [Metric<Snapshot>; 7] = [
     metric("slackwater_memory_pressure_sources", Plain, Gauge, "Files through which the kernel reports memory pressure", |it| number(it.memory_pressure.sources.len() as u64)),
@@ -89,7 +89,7 @@ pub(super) static PROCESS: [Metric<Snapshot>; 7] = [
     metric("slackwater_unmount_failures", Plain, Counter, "Failed unmounts: the volume was in use, or the deadline passed", |it| number(it.unmounts.failures())),
 ];
 
-/// Of each volume; label `volume`.
+/// Metrics of each volume; label `volume`.
 #[rustfmt::skip]
 pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_dirty", Bytes, Gauge, "Dirty pages", |it| number(it.dirty_bytes)),
@@ -121,7 +121,7 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_flushing", Plain, Gauge, "1 while it is unmounted and still being written back", |it| flag(it.phase == Phase::Flushing)),
 ];
 
-/// Of each tenant on each volume; labels `volume` and `tenant`.
+/// Metrics of each tenant on each volume; labels `volume` and `tenant`.
 #[rustfmt::skip]
 pub(super) static TENANT_ON_VOLUME: [Metric<Tenant>; 5] = [
     metric("slackwater_volume_tenant_dirty", Bytes, Gauge, "Dirty pages of the files that it owns", |it| number(it.dirty_bytes)),
@@ -131,7 +131,7 @@ pub(super) static TENANT_ON_VOLUME: [Metric<Tenant>; 5] = [
     metric("slackwater_volume_tenant_oldest_dirty_age", Seconds, GaugeMax, "Age of its oldest dirty file that waits for its flusher; 0 if there is none", |it| seconds(it.oldest_ms.unwrap_or(0))),
 ];
 
-/// Of each tenant on all volumes together; label `tenant`.
+/// Metrics of each tenant on all volumes together; label `tenant`.
 #[rustfmt::skip]
 pub(super) static TENANT: [Metric<Tenant>; 7] = [
     metric("slackwater_tenant_charged", Bytes, Gauge, "Charged against its limit: pages that it dirtied, until they are durable", |it| number(it.charged_bytes)),

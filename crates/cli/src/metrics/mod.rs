@@ -1,12 +1,12 @@
-//! Metrics for Prometheus: the figures of an engine and its volumes, over HTTP.
+//! Metrics for Prometheus: an engine and its volumes, over HTTP.
 //!
-//! A scrape takes a [`Snapshot`], by a closure of whoever has the figures; [`render`] makes text of it by the tables of
-//! [`catalogue`], and [`server`] hands it out. Nothing is counted here but [`Unmounts`], and nothing is done between scrapes.
-//! `docs/METRICS.md` has every metric, and a test holds the two together.
+//! A scrape takes a [`Snapshot`] through a closure. [`render`] turns it into text according to the tables of
+//! [`catalogue`], and [`server`] serves it. Only [`Unmounts`] counts anything here, and no work is done between
+//! scrapes. `docs/METRICS.md` lists every metric; a test compares the two.
 //!
 //! # Invariants
 //! M1. The number of series is bounded, however many volumes and tenants there are ([`bounds`]).
-//! M2. A counter never goes down while its series goes on; so neither does that of all who have no series of their own.
+//! M2. A counter never goes down while its series exists. This includes the series of all items without their own.
 
 mod bounds;
 mod catalogue;
@@ -26,10 +26,10 @@ use crate::exit::Failure;
 pub(crate) use server::{Server, serve};
 pub(crate) use unmounts::Unmounts;
 
-/// Takes the port of `address`, before anything else is begun. Who connects waits until [`serve`].
+/// Opens the port of `address` before anything else is started. Clients wait until [`serve`].
 ///
 /// # Errors
-/// It is taken, or not one of this machine.
+/// The port is in use, or the address is not one of this machine.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).map_err(|error| {
         if error.kind() == io::ErrorKind::AddrInUse {
@@ -44,17 +44,17 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-/// All that a scrape tells.
+/// The data of a scrape.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// None before it is there.
+    /// `None` before the engine exists.
     pub(crate) engine: Option<EngineStatus>,
-    /// All of the engine.
+    /// All tenants of the engine.
     pub(crate) tenants: Vec<Tenant>,
-    /// The caches of the process that can give memory back.
+    /// The caches of the process that can free memory.
     pub(crate) shrinkers: Vec<Shrinker>,
     pub(crate) memory_pressure: MemoryPressure,
-    /// Each by the name that its series have.
+    /// With the value of the label `volume`.
     pub(crate) volumes: Vec<(String, Status)>,
     pub(crate) unmounts: Unmounts,
 }

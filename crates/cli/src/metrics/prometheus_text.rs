@@ -1,13 +1,13 @@
-//! The page in Prometheus' own text format, for those that do not ask for OpenMetrics: `promtool check metrics`, and most other
-//! programs that read metrics.
+//! The page in Prometheus' own text format, for clients that do not request OpenMetrics: `promtool check metrics` and
+//! most other programs that read metrics.
 //!
-//! The two differ in their heads. Here a counter's head has the name of its series, with `_total`; an info is a gauge; there
-//! are no units, and the end is not marked.
+//! The formats differ in the heads. In this one, the head of a counter has the name of its series, with `_total`; an
+//! info is a gauge; there are no units, and no end marker.
 
 /// Version 0.0.4 of the format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The form of a page in OpenMetrics, whose metrics each have a HELP before their TYPE.
+/// Converts a page in OpenMetrics, in which each HELP comes before the TYPE.
 pub(super) fn of_openmetrics(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     let mut help = "";

@@ -1,4 +1,4 @@
-//! The text of a snapshot, in the form of OpenMetrics.
+//! The text of a snapshot in the OpenMetrics format.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::metrics::bounds::{Bounded, Item, Row, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::catalogue::{ENGINE, Kind, Metric, PROCESS, TENANT, TENANT_ON_VOLUME, Unit, VOLUME};
 use crate::metrics::{Snapshot, Unmounts};
 
-/// What a client is told that the text is.
+/// The content type of the page.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = Vec<(&'static str, String)>;
@@ -28,14 +28,14 @@ struct Family {
     series: Vec<(Labels, f64)>,
 }
 
-/// A whole page, as the encoder wants it: its own.
+/// A whole page; the encoder wants to own it.
 #[derive(Debug)]
 struct Page {
     families: Vec<Family>,
     unmounts: Unmounts,
 }
 
-/// Makes text of snapshots, each time of all it is given. What it keeps is for [`Bounded`].
+/// Turns snapshots into text, each time in full. Its state is that of [`Bounded`].
 #[derive(Debug, Default)]
 pub(super) struct Renderer {
     volumes: Bounded<String>,
@@ -73,7 +73,7 @@ impl Renderer {
         self.volumes.rows(&VOLUME, VOLUMES_MAX, items)
     }
 
-    /// Those of the volumes that have series of their own.
+    /// The rows of the volumes that have their own series.
     fn rows_on_volumes(&mut self, snapshot: &Snapshot, named: &[String]) -> Vec<(Labels, Vec<Option<f64>>)> {
         let mut rows = Vec::new();
         let mut before = std::mem::take(&mut self.on_volumes);

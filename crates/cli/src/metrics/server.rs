@@ -1,10 +1,10 @@
-//! Handing metrics out: one thread, plain HTTP, `GET /metrics`, and addresses for probes.
+//! Serves the metrics: one thread, plain HTTP, `GET /metrics`, and paths for probes.
 //!
 //! # Invariants
-//! H1. There are at most [`CONNECTIONS_MAX`] connections, and each ends within [`CONNECTION_WITHIN`]. One more takes the place of
-//!     the oldest. So clients that say nothing, or take no answer, keep nobody from a scrape.
+//! H1. There are at most [`CONNECTIONS_MAX`] connections, and each ends within [`CONNECTION_WITHIN`]. A further one
+//!     replaces the oldest. So clients that send nothing, or do not read the answer, delay no scrape.
 //! H2. A connection serves one request, whose head has at most [`HEAD_BYTES_MAX`] bytes. Its body is not read.
-//! H3. When a [`Server`] has been dropped its thread has ended, and with it every snapshot and who makes them.
+//! H3. When a [`Server`] has been dropped, its thread has ended, and all snapshots and their closure are gone.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,13 +30,13 @@ use crate::metrics::render::{self, Renderer};
 use crate::metrics::{Snapshot, prometheus_text};
 
 const CONNECTIONS_MAX: usize = 32;
-/// As long as Prometheus waits, by default.
+/// The default timeout of Prometheus.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
-/// The least that the library allows.
+/// The minimum that the library allows.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// After an accept that failed, for want of descriptors most likely.
+/// Pause after a failed accept, most likely for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a client is told that any other answer than the metrics is.
+/// The content type of all other answers.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves until it is dropped.
@@ -48,7 +48,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address at which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -58,17 +58,17 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
 }
 
-/// Serves what `snapshot` returns, asked once for each scrape, on a thread of its own. `is_ready` answers probes, without the
-/// figures of all volumes.
+/// Serves the result of `snapshot`, which is called once per scrape, on its own thread. `is_ready` answers probes
+/// without collecting the figures of all volumes.
 ///
 /// # Errors
-/// There is no thread, or the listener is none.
+/// A thread cannot be started, or the listener is invalid.
 pub(crate) fn serve(
     listener: TcpListener,
     snapshot: impl Fn() -> Snapshot + Send + 'static,
@@ -85,7 +85,7 @@ pub(crate) fn serve(
     let thread = thread::Builder::new().name("sw-metrics".to_owned()).spawn(move || {
         let tasks = LocalSet::new();
         tasks.spawn_local(accept(listener, snapshot, is_ready));
-        // It ends with an error: the sender is dropped.
+        // Ends with an error when the sender is dropped.
         let _ = tasks.block_on(&runtime, stopped);
     })?;
     Ok(Server { address, stop: Some(stop), thread: Some(thread) })
@@ -119,7 +119,7 @@ async fn accept(
     }
 }
 
-/// What is served.
+/// The pages that are served.
 struct Pages {
     metrics: Box<dyn Fn() -> String>,
     /// Whether volumes can be served by now.
@@ -166,7 +166,7 @@ fn respond(request: &Request<Incoming>, pages: &Pages) -> Response<String> {
     response
 }
 
-/// Whether a client names OpenMetrics among what it takes, as Prometheus does.
+/// Whether a client accepts OpenMetrics, as Prometheus does.
 fn asks_for_openmetrics(request: &Request<Incoming>) -> bool {
     let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(',')).filter_map(|kind| kind.split(';').next());

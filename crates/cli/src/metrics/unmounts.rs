@@ -1,4 +1,4 @@
-//! How long unmounts take.
+//! Durations of unmounts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use prometheus_client::metrics::histogram::Histogram;
 
-/// Upper ends of the classes: from a volume that has nothing to flush to one that fills a slow disk.
+/// Upper bounds of the buckets: from a volume with nothing to flush to one that fills a slow disk.
 const SECONDS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// How long unmounts took from request to end, and how many gave up. Clones share their figures.
+/// Durations of unmounts from request to end, and the number of failures. Clones share their figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Unmounts {
     pub(super) seconds: Histogram,
@@ -23,7 +23,7 @@ impl Default for Unmounts {
 }
 
 impl Unmounts {
-    /// Does an unmount and counts it.
+    /// Performs an unmount and counts it.
     ///
     /// # Errors
     /// Those of `unmount`.
@@ -39,7 +39,7 @@ impl Unmounts {
         outcome
     }
 
-    /// Those that failed: it was in use, or the deadline passed.
+    /// Failed unmounts: the volume was in use, or the deadline passed.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }

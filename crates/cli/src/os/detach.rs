@@ -1,4 +1,4 @@
-//! Taking a mount out of sight, whether its process lives or not.
+//! Lazy unmount, whether or not the process of the mount is alive.
 
 use std::io;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-/// Detaches what is mounted at `mountpoint`: nobody finds it any more, and who has files open keeps them.
+/// Detaches the mount at `mountpoint`: lookups no longer find it, and open files stay open.
 ///
 /// # Errors
-/// It is not mounted, or is none of ours to unmount.
+/// It is not mounted, or this user may not unmount it.
 pub(crate) fn detach(mountpoint: &Path) -> io::Result<()> {
     match unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => by_helper(mountpoint),
@@ -18,7 +18,7 @@ pub(crate) fn detach(mountpoint: &Path) -> io::Result<()> {
     }
 }
 
-/// Without privileges the set-uid helper does it.
+/// Without privileges, the set-user-ID helper does it.
 fn by_helper(mountpoint: &Path) -> io::Result<()> {
     let mut helper = Command::new("fusermount3");
     let output = helper.args(["-u", "-z", "--"]).arg(mountpoint).stdin(Stdio::null()).output()?;

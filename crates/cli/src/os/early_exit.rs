@@ -1,14 +1,15 @@
-//! The end of a process whose sources may hang.
+//! The exit of a process whose sources may hang.
 //!
-//! A process that exits closes its descriptors, and the close of a file on a network file system or a FUSE mount waits for
-//! its server: the process would stay for as long as that hangs. So it leaves its table of descriptors to a child, which waits
-//! until the process has no thread any more and then closes them.
+//! An exiting process closes its descriptors, and closing a file on a network file system or a FUSE mount waits for the
+//! server: if the server hangs, the process stays. Therefore the process leaves its descriptor table to a child, which
+//! waits until the process has no threads and then closes the descriptors.
 //!
 //! # Invariants
-//! A1. Locks on sources, arena and entries in the registry go after the last thread: a thread that the kernel cannot
-//!     interrupt may still write to a source. They go before anything whose close may wait.
-//! A2. Connections of `/dev/fuse`, sockets, pipes and the terminal wait for no such thread, since programs and the shell wait for
-//!     these.
+//! A1. Locks on sources, the arena and registry entries are released after the last thread has ended, because a thread
+//!     that the kernel cannot interrupt may still write to a source. They are released before any descriptor whose
+//!     close may wait.
+//! A2. `/dev/fuse` connections, sockets, pipes and the terminal are closed without waiting for such a thread, because
+//!     programs and the shell wait for them.
 
 use std::os::fd::RawFd;
 use std::process::exit;
@@ -19,24 +20,25 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use crate::exit::Reason;
 use crate::os::sys;
 
-/// Ends the process, whose sources are on the devices `sources`. Arena and entries in the registry stay, for the next process.
+/// Exits the process, whose sources are on the devices `sources`. The arena and the registry entries stay for the next
+/// process.
 pub(crate) fn exit_now(reason: Reason, sources: &[u64]) -> ! {
     let (others, locks) = descriptors(sources);
-    // Where this is not to be had the process waits for its sources.
+    // Where pidfds are not available, the process waits for its sources.
     if let Ok(this_process) = pidfd_open(getpid(), PidfdFlags::empty()) {
         sys::leave_descriptors(this_process, &others, &locks);
     }
     exit(i32::from(reason.status()))
 }
 
-/// The descriptors whose close waits for nothing: those of A2, and what may be locked (A1).
+/// The descriptors whose close does not wait: those of A2, and those that may be locked (A1).
 fn descriptors(sources: &[u64]) -> (Vec<RawFd>, Vec<RawFd>) {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<RawFd> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let (mut others, mut locks) = (Vec::new(), Vec::new());
     for number in numbers {
         match sys::kind_of(number) {
-            // A close of a directory sends nothing that is waited for.
+            // Closing a directory sends nothing to wait for.
             Some((FileType::Directory, _)) => locks.push(number),
             Some((FileType::RegularFile, device)) if sources.contains(&device) => {}
             Some((FileType::RegularFile, _)) => locks.push(number),

@@ -1,8 +1,8 @@
-//! The kernel's version, and what that decides.
+//! The kernel's version, and what depends on it.
 
 use crate::exit::Failure;
 
-/// A version as far as features go with it.
+/// A version, as far as features depend on it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) struct Version {
     major: u32,
@@ -14,12 +14,12 @@ impl Version {
         Self { major, minor }
     }
 
-    /// Of the running kernel; `None` if it calls itself something else than a version.
+    /// The running kernel's version; `None` if its name is not a version.
     pub(crate) fn running() -> Option<Self> {
         Self::parse(rustix::system::uname().release().to_str().ok()?)
     }
 
-    /// `6.18.44-fc`.
+    /// Parses, for example, `6.18.44-fc`.
     fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
         Some(Self { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
@@ -32,12 +32,12 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Below it a mount is refused: direct writes beside cached readers of one file came with it.
+/// Mounts are refused on older kernels: direct writes beside cached readers of one file came with this version.
 pub(crate) const FLOOR: Version = Version::new(6, 9);
-/// What every release is tested on.
+/// The version on which every release is tested.
 pub(crate) const TESTED: Version = Version::new(6, 18);
 
-/// Refuses a kernel that is too old.
+/// Fails on a kernel that is too old.
 pub(crate) fn check(running: Option<Version>) -> Result<(), Failure> {
     match running {
         Some(running) if running < FLOOR => {

@@ -1,9 +1,9 @@
 //! Processes that were killed and cannot end.
 //!
-//! A thread of a mount process may be asking the kernel for pages of a shared mapping, and waits in the kernel until they are
-//! written back, to that same process. If all its threads are killed meanwhile, nobody answers: the thread waits for ever, its
-//! descriptors stay open with it, and so do the connection and the locks. Only who cuts the connection off from outside ends
-//! that. The connection of such a process serves nobody any more.
+//! A thread of a mount process may be asking the kernel for pages of a shared mapping. It then waits in the kernel
+//! until the same process has written them back. If all threads of the process are killed meanwhile, nothing answers:
+//! the thread waits forever, and its descriptors, the connection and the locks stay open with it. Only another process
+//! can end that, by aborting the connection, which serves nothing any more.
 //!
 //! # Kernel counterpart
 //! `folio_wait_writeback` in `fuse_launder_folio`, which no signal ends.
@@ -17,8 +17,9 @@ use slackwater_fuse::abort_connection;
 /// SIGKILL among the pending signals of a thread.
 const SIGKILL_BIT: u64 = 1 << 8;
 
-/// Cuts off the connections of a process that was killed, if it is at its end. True if there were some. They are those that its
-/// descriptors name, which Linux tells from 6.17 on: at its mount point there may be another mount by now.
+/// Aborts the connections of a process that was killed and has only dying threads left. Returns whether there were any.
+/// They are those that its descriptors name, which Linux shows from 6.17 on; its mount point may already have another
+/// mount.
 pub(crate) fn help_to_end(pid: u32) -> bool {
     if !is_killed(pid) {
         return false;
@@ -32,14 +33,14 @@ pub(crate) fn help_to_end(pid: u32) -> bool {
     !connections.is_empty()
 }
 
-/// Whether every thread is gone or was killed: none will do anything again.
+/// Whether every thread is gone or was killed, so that none will do anything again.
 fn is_killed(pid: u32) -> bool {
     let mut threads = threads(pid).peekable();
     threads.peek().is_some() && threads.all(|thread| is_thread_killed(&thread))
 }
 
-/// Whether no thread of a process is left, though it may have left its descriptors to another ([`crate::os::early_exit`]). So it is also of a
-/// process of another pid namespace.
+/// Whether no thread of a process is left, although another process may still hold its descriptors
+/// ([`crate::os::early_exit`]). This is also true for a process of another pid namespace.
 pub(crate) fn is_gone(pid: u32) -> bool {
     threads(pid).all(|thread| has_ended(&status_of(&thread)))
 }
@@ -50,7 +51,7 @@ fn is_thread_killed(thread: &Path) -> bool {
     has_ended(&status) || pending.is_some_and(|bits| bits & SIGKILL_BIT != 0)
 }
 
-/// What the kernel says of a thread; nothing of one that is gone.
+/// The kernel's status of a thread; empty if the thread is gone.
 fn status_of(thread: &Path) -> String {
     fs::read_to_string(thread.join("status")).unwrap_or_default()
 }
@@ -64,7 +65,7 @@ fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path())
 }
 
-/// What the kernel says of each descriptor that a thread still has.
+/// The kernel's descriptions of all descriptors that a thread still has.
 fn descriptors(pid: u32) -> impl Iterator<Item = PathBuf> {
     let of = |thread: PathBuf| fs::read_dir(thread.join("fdinfo")).into_iter().flatten().flatten();
     threads(pid).flat_map(of).map(|entry| entry.path())

@@ -1,4 +1,4 @@
-//! The operating system: what it has mounted, its processes and directories, and the calls that need more than one line.
+//! The operating system: its mounts, processes and directories, and calls that need more than one line.
 //!
 //! ```text
 //! kernel           the version of the kernel

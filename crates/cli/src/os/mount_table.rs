@@ -1,12 +1,12 @@
-//! What the kernel says is mounted where. Asking it touches no file system: a mount that hangs answers too.
+//! The kernel's mount table. Reading it touches no file system, so a hung mount does not block it.
 //!
-//! The list is long where thousands are mounted, so it is not read for each question.
+//! The table is long on machines with thousands of mounts, so it is cached.
 //!
 //! # Invariants
-//! M1. It is read again when the kernel says that it has changed. That is asked before it is read: what changes in between is
-//!     seen by the next who asks.
-//! M2. A directory above a mount point may be renamed, of which the kernel says nothing: so nobody gets a list that is older
-//!     than [`AGE_MAX`].
+//! M1. It is read again when the kernel reports a change. The report is checked before the table is read, so a change
+//!     in between is seen by the next caller.
+//! M2. The kernel does not report the rename of a directory above a mount point. So no caller gets a table that is
+//!     older than [`AGE_MAX`].
 //!
 //! # Kernel counterpart
 //! `mounts_poll`.
@@ -25,11 +25,11 @@ use slackwater_arena::MountInfo;
 /// M2.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// All that is mounted.
+/// All mounts.
 #[derive(Default)]
 pub(crate) struct MountTable(HashMap<PathBuf, MountInfo>);
 
-/// The list as it was read last.
+/// The table as last read.
 struct Known {
     list: File,
     read_at: Instant,
@@ -39,7 +39,7 @@ struct Known {
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
 impl MountTable {
-    /// As of now (M2). Nothing, where the list cannot be had.
+    /// The current table (M2). Empty if it cannot be read.
     pub(crate) fn now() -> Arc<Self> {
         // A thread that panicked has left all or nothing.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,21 +49,21 @@ impl MountTable {
     }
 
     fn parse(mountinfo: &[u8]) -> Self {
-        // The last of several on one place hides the others.
+        // The last of several mounts at one place hides the others.
         Self(MountInfo::all(mountinfo).map(|mount| (mount.point.clone(), mount)).collect())
     }
 
-    /// The mount that a path of exactly this name leads to, if one is there.
+    /// The mount at exactly this path.
     pub(crate) fn at(&self, path: &Path) -> Option<&MountInfo> {
         self.0.get(path)
     }
 
-    /// All of ours.
+    /// All of our mounts.
     pub(crate) fn of_slackwater(&self) -> impl Iterator<Item = &MountInfo> {
         self.0.values().filter(|mount| is_slackwater(mount))
     }
 
-    /// Whether one of ours is at exactly this path.
+    /// Whether one of our mounts is at exactly this path.
     pub(crate) fn has_slackwater_at(&self, path: &Path) -> bool {
         self.at(path).is_some_and(is_slackwater)
     }
@@ -82,31 +82,31 @@ impl Known {
     }
 
     fn brought_up_to_date(self) -> io::Result<Self> {
-        // Asked in any case: what it says counts from here on.
+        // Always checked: changes count from here on.
         let has_changed = self.has_changed();
         if has_changed || self.read_at.elapsed() >= AGE_MAX { Self::read_from(self.list) } else { Ok(self) }
     }
 
-    /// Since this was asked last, or the list was opened (M1).
+    /// Whether it has changed since the last check, or since it was opened (M1).
     fn has_changed(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         !matches!(poll(&mut [PollFd::new(&self.list, PollFlags::PRI)], Some(&at_once)), Ok(0))
     }
 }
 
-/// The mount that a path of exactly this name leads to, if one is there. Reads the list, whatever is known of it.
+/// The mount at exactly this path. Always reads the table.
 pub(crate) fn mount_at(path: &Path) -> Option<MountInfo> {
     Known::read().ok()?.mounts.at(path).cloned()
 }
 
-/// Whether it is one of ours.
+/// Whether it is one of our mounts.
 pub(crate) fn is_slackwater(mount: &MountInfo) -> bool {
     mount.kind == "fuse.slackwater"
 }
 
-/// Whether `path` leads to a directory or file on which certainly nothing is mounted. Who mounts on a fresh directory need not
-/// read the list, which is long where thousands are mounted. Asks for nothing that the kernel does not know, but follows the
-/// path: of a mount that hangs, or whose process died, it may not come back with an answer.
+/// Whether `path` leads to a directory or file on which certainly nothing is mounted. A mount on a fresh directory then
+/// need not read the table. It asks only what the kernel knows, but follows the path: on a hung or dead mount it may
+/// fail or not return.
 pub(crate) fn is_no_mount_point(path: &Path) -> bool {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let root = StatxAttributes::MOUNT_ROOT;

@@ -1,11 +1,11 @@
-//! A directory of this user's own where everyone may make files, such as `/dev/shm` and `/tmp`.
+//! A directory of this user in a place where every user may create files, such as `/dev/shm` or `/tmp`.
 //!
 //! # Invariants
-//! N1. The directory is a directory and no link, belongs to this user, and lets no other user in. Such parents are sticky: no
-//!     other user can rename or remove it.
-//! N2. Its name is `slackwater-UID`. Where another user has taken that name first, it is the first of our directories whose
-//!     name begins so, and a new one has a name that cannot be foreseen. So no user can keep another from having one, and
-//!     all processes of a user find the same one.
+//! N1. The directory is a directory and not a link, belongs to this user, and is closed to all others. Its parent is
+//!     sticky, so no other user can rename or remove it.
+//! N2. Its name is `slackwater-UID`. If another user has taken that name, it is the first of this user's directories
+//!     whose name begins with it, and a new one gets an unpredictable name. So no user can prevent another from having
+//!     one, and all processes of a user find the same one.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// The directory in `parent`, made if it is not there.
+/// The directory in `parent`, created if it does not exist.
 ///
 /// # Errors
-/// Nothing can be made in `parent`.
+/// No directory can be created in `parent`.
 pub(crate) fn within(parent: &Path) -> io::Result<PathBuf> {
     let name = format!("slackwater-{}", geteuid().as_raw());
     let usual = parent.join(&name);
@@ -44,7 +44,7 @@ pub(crate) fn within(parent: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Makes a directory where there is nothing. Whether it is private then (N1).
+/// Creates a directory if nothing exists there. Returns whether it is private then (N1).
 fn make(path: &Path) -> io::Result<bool> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

@@ -1,8 +1,8 @@
-//! Signals, descriptors as numbers, locks of descriptors and the heap, which the standard library leaves to the C one.
+//! Signals, descriptors by number, locks of descriptors and the heap, for which the standard library has no calls.
 //!
 //! # Invariants
-//! G1. [`Signals::block`] runs before the first thread starts. A signal that is blocked nowhere ends the process
-//!     in whichever thread it finds.
+//! G1. [`Signals::block`] runs before the first thread starts. A signal that is not blocked in every thread ends the
+//!     process from whichever thread receives it.
 #![allow(unsafe_code, reason = "the C library's calls on signal sets, descriptors by number, locks and the heap")]
 
 use std::io;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
 
-/// What somebody wants of this process.
+/// Why this process should end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Signal {
     /// Ctrl-C.
@@ -26,12 +26,13 @@ pub(crate) enum Signal {
 /// The signals that are waited for instead of being delivered.
 pub(crate) struct Signals {
     set: libc::sigset_t,
-    /// `nohup` was here.
+    /// Started by `nohup`.
     ignores_hang_up: bool,
 }
 
 impl Signals {
-    /// Blocks them in this thread and all it starts (G1). Blocked signals are kept even where they were ignored.
+    /// Blocks them in this thread and in all threads that it starts (G1). Blocked signals stay pending even where they
+    /// were ignored.
     pub(crate) fn block() -> Self {
         let mut set = MaybeUninit::uninit();
         let mut hang_up = MaybeUninit::<libc::sigaction>::zeroed();
@@ -50,10 +51,10 @@ impl Signals {
         }
     }
 
-    /// The next signal that matters.
+    /// Returns the next signal of interest.
     ///
     /// # Blocking
-    /// Until there is one.
+    /// Until a signal arrives.
     pub(crate) fn wait(&self) -> Signal {
         loop {
             let mut signal = 0;
@@ -69,14 +70,14 @@ impl Signals {
     }
 }
 
-/// Closes every descriptor but the standard three in the programs that this process starts from now on.
+/// Closes all descriptors except the standard three in programs that this process starts from now on.
 pub(crate) fn keep_descriptors_from_programs() {
     let first = libc::STDERR_FILENO.cast_unsigned() + 1;
-    // SAFETY: it marks descriptors and closes none. Where the kernel has no such call, they stay as they are.
+    // SAFETY: it marks descriptors and closes none. On a kernel without this call, they stay as they are.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// What a descriptor is open on: its type and device. The kernel answers from memory, also for a server that hangs.
+/// The type and device of an open descriptor. The kernel answers from memory, even if the server hangs.
 pub(crate) fn kind_of(number: RawFd) -> Option<(FileType, u64)> {
     // SAFETY: the number, which is not -1, is borrowed for a call that changes nothing and fails where it is not open.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
@@ -85,9 +86,9 @@ pub(crate) fn kind_of(number: RawFd) -> Option<(FileType, u64)> {
     Some((FileType::from_raw_mode(status.stx_mode.into()), device))
 }
 
-/// Makes a child that shares the table of descriptors with this process, so that the end of this one closes nothing. The child
-/// closes `others` as soon as the process has exited or is stuck in that, `locks` when its last thread has gone, and then the rest.
-/// The caller exits.
+/// Creates a child that shares the descriptor table with this process, so that the exit of this process closes nothing.
+/// The child closes `others` as soon as the process has exited or is stuck in the exit, `locks` when its last thread
+/// has ended, and then the rest. The caller exits.
 pub(crate) fn leave_descriptors(this_process: OwnedFd, others: &[RawFd], locks: &[RawFd]) {
     /// An exit that takes longer waits for threads that the kernel cannot interrupt.
     const EXIT_WITHIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -116,23 +117,23 @@ pub(crate) fn leave_descriptors(this_process: OwnedFd, others: &[RawFd], locks: 
     unsafe { libc::_exit(0) };
 }
 
-/// Puts a shared lock of this open file description on a file or directory that it may read. It keeps nobody from anything, and
-/// is gone when the description is closed.
+/// Puts a shared lock of this open file description on a file or directory that it may read. It blocks nothing, and
+/// ends when the description is closed.
 pub(crate) fn mark(fd: impl AsFd) -> io::Result<()> {
     lock(fd, libc::F_OFD_SETLK, libc::F_RDLCK).map(drop)
 }
 
-/// Takes it away.
+/// Removes that lock.
 pub(crate) fn unmark(fd: impl AsFd) -> io::Result<()> {
     lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK).map(drop)
 }
 
-/// Whether such a lock of another description is there, or one of fcntl(2) that a process has.
+/// Whether another description has such a lock, or a process has one of fcntl(2).
 pub(crate) fn is_marked_by_others(fd: impl AsFd) -> bool {
     lock(fd, libc::F_OFD_GETLK, libc::F_WRLCK).is_ok_and(|found| i32::from(found) != libc::F_UNLCK)
 }
 
-/// Asks for a lock of a whole file; answers with the type that the kernel has written.
+/// Requests a lock of a whole file. Returns the type that the kernel has written.
 fn lock(fd: impl AsFd, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_short> {
     // SAFETY: a lock of zeroes is a valid one: of the whole file, by no process.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -142,8 +143,8 @@ fn lock(fd: impl AsFd, command: libc::c_int, kind: libc::c_int) -> io::Result<li
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(lock.l_type) }
 }
 
-/// Gives memory that the heap holds and nothing uses back to the system. The C library does that by itself only at the end of
-/// a heap, and one small object that stays there keeps all before it.
+/// Returns unused heap memory to the system. The C library does that on its own only at the end of a heap, and one
+/// small object there keeps everything before it.
 pub(crate) fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes the heap's own locks and changes nothing that is in use.

@@ -1,4 +1,4 @@
-//! What people see: lines on the terminal, progress, and commands to copy.
+//! Output for people: lines on the terminal, progress, and commands to copy.
 
 pub(crate) mod progress;
 pub(crate) mod shell;

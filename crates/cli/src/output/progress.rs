@@ -1,4 +1,4 @@
-//! How far a flush is, or the making of a cache: a bar on a terminal, a line now and then elsewhere.
+//! Progress of a flush or of the allocation of a cache: a bar on a terminal, otherwise a line from time to time.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, stderr};
@@ -10,12 +10,12 @@ use slackwater_size as size;
 
 use crate::output::terminal::errln;
 
-/// The rate is that of the last moments.
+/// The rate is an average over this time.
 const WINDOW: Duration = Duration::from_secs(3);
-/// Between two lines where there is no terminal.
+/// Interval between two lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Follows one of them. Prints nothing for one that ends at once.
+/// Shows the progress of one operation. Prints nothing if it ends at once.
 pub(crate) struct Meter {
     action: String,
     bar: Option<ProgressBar>,
@@ -25,11 +25,11 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// `action` is what is being done, as in "flushing".
+    /// `action` is the operation, such as "flushing".
     pub(crate) fn new(action: impl Into<String>) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            // The template is a constant; were it wrong, the default would do.
+            // The template is a constant; if it were invalid, the default style would do.
             bar.with_style(
                 ProgressStyle::with_template("{bar:24} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
@@ -37,7 +37,7 @@ impl Meter {
         Self { action: action.into(), bar, rate: Rate::default(), most_left: 0, printed_at: Instant::now() }
     }
 
-    /// So many bytes are left, and so many reached the source since the mount.
+    /// Shows the bytes left, given the bytes written back since the mount.
     pub(crate) fn update(&mut self, left: u64, written: u64) {
         self.rate.add(Instant::now(), written);
         self.most_left = self.most_left.max(left);
@@ -45,7 +45,7 @@ impl Meter {
         self.show(self.most_left - left, self.most_left, &text);
     }
 
-    /// So many bytes are there, of so many in the end.
+    /// Shows `done` bytes of `of`.
     pub(crate) fn fill(&mut self, done: u64, of: u64) {
         self.show(done, of, &format!("{} of {}", size::text(done), size::text(of)));
     }
@@ -75,7 +75,7 @@ impl Drop for Meter {
     }
 }
 
-/// How much is left, how fast it goes, and how long it will take.
+/// Bytes left, rate, and time left.
 pub(crate) fn description(left: u64, per_second: Option<f64>) -> String {
     let left_text = size::text(left);
     match (per_second, time_left(left, per_second)) {
@@ -87,13 +87,13 @@ pub(crate) fn description(left: u64, per_second: Option<f64>) -> String {
     }
 }
 
-/// `None` while nothing moves.
+/// `None` while there is no progress.
 pub(crate) fn time_left(left: u64, per_second: Option<f64>) -> Option<Duration> {
     let rate = per_second.filter(|rate| *rate >= 1.0)?;
     Duration::try_from_secs_f64(left as f64 / rate).ok()
 }
 
-/// Bytes per second over the last moments.
+/// Bytes per second over [`WINDOW`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rate {
     samples: VecDeque<(Instant, u64)>,

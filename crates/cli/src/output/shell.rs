@@ -1,11 +1,11 @@
-//! Words as a shell takes them, for commands that are to be copied.
+//! Quoting for a shell, for commands that users copy.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A path as one word. Where quotes would not do, or the line would not stay one, it is in `$'...'`, which bash, zsh and
-/// the newest POSIX shells know.
+/// A path as one word. If quotes are not enough, or the line would not stay one line, it is written as `$'...'`, which
+/// bash, zsh and recent POSIX shells understand.
 pub(crate) fn word(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-+./,:@%=".contains(byte);
@@ -18,7 +18,8 @@ pub(crate) fn word(path: &Path) -> String {
                 match byte {
                     b'\'' | b'\\' => word.extend(['\\', char::from(*byte)]),
                     b' '..=b'~' => word.push(char::from(*byte)),
-                    // Three digits, so that none that follows is taken for one more. Writing into a string does not fail.
+                    // Three digits, so that a following digit is not part of the escape. Writing into a string does not
+                    // fail.
                     _ => drop(write!(word, "\\{byte:03o}")),
                 }
             }

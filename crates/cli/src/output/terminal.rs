@@ -1,11 +1,11 @@
-//! Printing that survives its reader. The standard macros panic when a pipe is closed, and a mount must not end because
-//! nobody listens any more.
+//! Printing that ignores a closed pipe. The standard macros panic then, and a mount must not end because its reader is
+//! gone.
 
 use serde::Serialize;
 
 use crate::exit::Failure;
 
-/// A line on standard output.
+/// Prints a line on standard output.
 macro_rules! outln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -13,7 +13,7 @@ macro_rules! outln {
     }};
 }
 
-/// A line on standard error.
+/// Prints a line on standard error.
 macro_rules! errln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -26,7 +26,7 @@ pub(crate) use {errln, outln};
 /// Prints a document as JSON.
 ///
 /// # Errors
-/// It cannot be written as JSON.
+/// It cannot be encoded as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| Failure::failed(format!("cannot encode the answer: {error}")))?;

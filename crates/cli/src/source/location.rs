@@ -1,12 +1,13 @@
-//! Where a directory is: itself, and what it lies in.
+//! The location of a directory: the directory itself and all directories above it.
 //!
-//! Identity is device and inode number, never the path: a bind mount, a link or `..` would hide what is the same. A
-//! directory is walked upwards through `..`, across mounts, without opening anything for reading.
+//! A directory is identified by device and inode number, never by its path: a bind mount, a link or `..` would hide
+//! that two paths lead to the same directory. The directories above are found through `..`, across mounts, without
+//! opening anything for reading.
 //!
-//! Two directories overlap where that walk says so, or their places in one file system do. The walk does not see what a bind
-//! mount shows from above its root, and a mount namespace may have nothing but bind mounts; the kernel's list of mounts tells
-//! what of its file system each of them shows. The place is that of the moment: a directory above that is renamed
-//! later leaves the walk alone to tell.
+//! Two directories overlap if that walk finds one above the other, or if their paths inside one file system do. The
+//! walk does not see above the root of a bind mount, and a mount namespace may consist of bind mounts only; the
+//! kernel's mount table shows which part of its file system each of them shows. That path is the current one: if a
+//! directory above is renamed later, only the walk remains.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,27 +19,27 @@ use serde::{Deserialize, Serialize};
 use crate::os::mount_table::{MountTable, is_slackwater};
 use crate::registry::Entry;
 
-/// Which directory.
+/// The identity of a directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
 pub(crate) struct DirId {
     pub(crate) dev: u64,
     ino: u64,
 }
 
-/// A directory and those it lies in.
+/// A directory and the directories above it.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Location {
-    /// Absolute, without links.
+    /// Absolute, without symbolic links.
     pub(crate) path: PathBuf,
     pub(crate) id: DirId,
     /// Nearest first, the root last.
     above: Vec<DirId>,
-    /// Unless the kernel does not tell.
+    /// `None` if the kernel does not show it.
     #[serde(default)]
     in_file_system: Option<InFileSystem>,
 }
 
-/// A directory by its path from the root of its file system, whatever shows that where.
+/// A directory by its path from the root of its file system, independent of mounts.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 struct InFileSystem {
     /// Major and minor number.
@@ -47,7 +48,7 @@ struct InFileSystem {
 }
 
 impl InFileSystem {
-    /// That of a directory whose path is absolute and without links.
+    /// The path inside its file system of a directory whose path is absolute and without symbolic links.
     fn named(path: &Path, mounts: &MountTable) -> Option<Self> {
         let mount = path.ancestors().find_map(|above| mounts.at(above))?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -62,12 +63,12 @@ impl InFileSystem {
 /// `STATX_MNT_ID_UNIQUE`, Linux 6.8.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// How the identity of a directory on a mount of ours begins. Its files have other device numbers after each mount.
+/// Prefix of the identity of a directory on one of our mounts. Its files have another device number after each mount.
 pub(crate) const ON_A_MOUNT: &str = "on-";
-/// Names of volumes in an arena are no longer.
+/// Maximum length of the name of a volume in an arena.
 const IDENTITY_MAX: usize = 120;
 
-/// Deeper than any path can be.
+/// More levels than any path can have.
 const LEVELS_MAX: usize = 4096;
 
 impl Location {
@@ -91,32 +92,32 @@ impl Location {
         }
     }
 
-    /// Whether `other` is this directory or lies below it.
+    /// Whether `other` is this directory or is inside it.
     pub(crate) fn contains(&self, other: &Location) -> bool {
         let both = self.in_file_system.as_ref().zip(other.in_file_system.as_ref());
         let in_file_system = both.is_some_and(|(outer, inner)| outer.contains(inner));
         self.id == other.id || other.above.contains(&self.id) || in_file_system
     }
 
-    /// Whether one of the two lies in the other.
+    /// Whether one of the two is inside the other.
     pub(crate) fn overlaps(&self, other: &Location) -> bool {
         self.contains(other) || other.contains(self)
     }
 
-    /// Whether the directory of an absolute path without links is this one, or one of the two lies in the other. Looks only at
-    /// the list of `mounts`.
+    /// Whether an absolute path without symbolic links names this directory, or one of the two is inside the other.
+    /// Looks only at the table of `mounts`.
     pub(crate) fn overlaps_path(&self, path: &Path, mounts: &MountTable) -> bool {
         let both = self.in_file_system.as_ref().zip(InFileSystem::named(path, mounts));
         both.is_some_and(|(own, other)| own.contains(&other) || other.contains(own))
     }
 
-    /// Name of the volume in an arena, and part of the name of its file: two directories never share it, and one
-    /// keeps it as long as its file system is there.
+    /// The name of the volume in an arena, and part of the name of its file. Two directories never share it, and a
+    /// directory keeps it as long as its file system exists.
     ///
-    /// Where a file system has neither a device nor an id (FUSE), the kernel gives its number to another when it is gone,
-    /// and the roots of all may have one inode number. So the number of the mount is part of it, which no other ever gets. A
-    /// directory on one of `mounts`, which are those of ours that live, is known by the source of that: when both have died,
-    /// it is the same directory once that is mounted again.
+    /// For a file system with neither a device nor an id (FUSE), the kernel reuses the device number after an unmount,
+    /// and all roots may have the same inode number. Therefore the unique id of the mount is part of the identity. A
+    /// directory on one of `mounts`, which are our live mounts, is identified through the source of that mount: if both
+    /// have died, it is the same directory once that source is mounted again.
     pub(crate) fn identity(&self, mounts: &[&Entry]) -> io::Result<String> {
         let fd = open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let fsid = rustix::fs::fstatvfs(&fd)?.f_fsid;
@@ -127,8 +128,8 @@ impl Location {
             }
         }
         let mut identity = format!("{}{fsid:x}", self.identity_start());
-        // XFS, F2FS and FAT take the number of the device for an id, which the next image there has too. The nanosecond in which
-        // the directory was made is no other's.
+        // XFS, F2FS and FAT use the device number as the id, so the next image on that device has the same one. The
+        // creation time of the directory, in nanoseconds, distinguishes them.
         if fsid == encoded(self.id.dev)
             && let Some((sec, nsec)) = made_at(&fd)?
         {
@@ -141,7 +142,7 @@ impl Location {
         Ok(identity)
     }
 
-    /// The mount of ours that the directory lies on.
+    /// The mount of ours that the directory is on.
     fn lower<'a>(&self, mounts: &[&'a Entry]) -> Option<&'a Entry> {
         if rustix::fs::major(self.id.dev) != 0 {
             return None; // a disk
@@ -152,7 +153,7 @@ impl Location {
         mounts.iter().find(is_lower).copied()
     }
 
-    /// Whether an identity is one of this directory, whatever file system that number is of.
+    /// Whether an identity is one of this directory, whatever file system had that number.
     pub(crate) fn is_meant_by(&self, identity: &[u8]) -> bool {
         identity.starts_with(self.identity_start().as_bytes())
     }
@@ -161,8 +162,8 @@ impl Location {
         format!("{:x}-{:x}-", self.id.dev, self.id.ino)
     }
 
-    /// Device and number as `/proc/locks` writes them: the device is that of the file system, which on btrfs is another than that
-    /// of its files.
+    /// Device and inode as `/proc/locks` writes them. The device is that of the file system, which on btrfs differs
+    /// from that of its files.
     pub(crate) fn lock_name(&self) -> String {
         let numbers = || {
             let (major, minor) = self.in_file_system.as_ref()?.device.split_once(':')?;
@@ -174,13 +175,13 @@ impl Location {
     }
 }
 
-/// A device number as the kernel puts it into an id. Kernel: `huge_encode_dev`.
+/// A device number as the kernel encodes it into an id. Kernel: `huge_encode_dev`.
 fn encoded(dev: u64) -> u64 {
     let (major, minor) = (u64::from(rustix::fs::major(dev)), u64::from(rustix::fs::minor(dev)));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// When a directory was made, if its file system keeps that.
+/// The creation time of a directory, if its file system stores it.
 fn made_at(fd: impl AsFd) -> io::Result<Option<(i64, u32)>> {
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
     let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);

@@ -1,9 +1,9 @@
-//! Which processes have a lock on a directory, and whether they may write to it.
+//! The processes that hold a lock on a directory, and whether they may write to it.
 //!
-//! A lock of flock(2) takes no more than the right to read. So a process that may not write to a source can have a lock on it, and
-//! no data for it: it is a *stranger*. Who has a lock now is in `/proc/PID/fdinfo`. `/proc/locks` names the process that took it,
-//! which may have handed it to another and be gone. An owner holds the locks that it took itself until its end, so where a
-//! process hides its descriptors from us, what `/proc/locks` names is good enough.
+//! A lock of flock(2) only needs read permission. So a process without write permission can hold a lock on a source
+//! without having data for it: it is a *stranger*. `/proc/PID/fdinfo` shows the current holders. `/proc/locks` names
+//! the process that took a lock, which may have passed it on and ended. An owner keeps the locks that it took itself
+//! until its end, so if a process hides its descriptors from us, `/proc/locks` is good enough.
 //!
 //! # Kernel counterpart
 //! `show_fd_locks`, `locks_translate_pid`.
@@ -17,22 +17,22 @@ use rustix::process::{getpid, getuid};
 
 use crate::source::location::Location;
 
-/// The first of all pid namespaces, which shows every process. Kernel: `PROC_PID_INIT_INO`.
+/// The initial pid namespace, which shows every process. Kernel: `PROC_PID_INIT_INO`.
 const INITIAL_PIDS: &str = "pid:[4026531836]";
 const CAP_DAC_OVERRIDE: u32 = 1;
 
-/// Who has a lock on a directory.
+/// The holders of locks on a directory.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     /// A process that may write to the directory.
     pub(super) owner: Option<u32>,
-    /// One that may not, with its user.
+    /// A process that may not, with its user.
     pub(super) stranger: Option<(u32, u32)>,
-    /// Whether there is no process that was not looked at.
+    /// Whether every process could be checked.
     pub(super) are_all_seen: bool,
 }
 
-/// Whose locks are looked for.
+/// The directory whose locks are searched for.
 struct Directory {
     /// As [`lock_on`] finds it.
     name: String,
@@ -40,20 +40,20 @@ struct Directory {
     mode: u32,
 }
 
-/// What counts of `/proc/PID/status`.
+/// The relevant part of `/proc/PID/status`.
 #[derive(Debug, Eq, PartialEq)]
 struct Process {
-    /// The real one: a set-user-id program does what its caller wants with descriptors that it was given.
+    /// The real user: a set-user-ID program handles the descriptors of its caller.
     user: u32,
-    /// It may write whatever its user namespace knows.
+    /// It may write whatever its user namespace maps.
     overrides: bool,
 }
 
 impl Holders {
-    /// Looks at all processes, but not at what the descriptor `but` of this one has.
+    /// Checks all processes, except the descriptor `but` of this one.
     ///
     /// # Errors
-    /// The directory cannot be looked at, or there is no /proc.
+    /// The directory cannot be examined, or there is no /proc.
     pub(super) fn of(source: &Location, but: &OwnedFd) -> io::Result<Self> {
         let status = rustix::fs::fstat(but)?;
         let directory = Directory { name: source.lock_name(), owner: status.st_uid, mode: status.st_mode };
@@ -88,8 +88,8 @@ impl Holders {
     }
 }
 
-/// Whether a user may write to a directory of `owner` with `mode`. Of a group everyone may be a member, and an access control list
-/// that lets more users in shows in the bits of the group.
+/// Whether a user may write to a directory of `owner` with `mode`. Every user may be a member of the group, and an
+/// access control list that admits more users shows in the group bits.
 pub(super) fn may_write(user: u32, owner: u32, mode: u32) -> bool {
     [0, owner, getuid().as_raw()].contains(&user) || mode & 0o022 != 0
 }
@@ -99,10 +99,10 @@ impl Directory {
         may_write(process.user, self.owner, self.mode) || process.overrides && self.is_mapped_for(pid)
     }
 
-    /// Whether the user namespace of a process knows the owner, without which its capabilities count for nothing here.
+    /// Whether the user namespace of a process maps the owner; otherwise its capabilities do not count here.
     fn is_mapped_for(&self, pid: u32) -> bool {
         let map = |process: &str| fs::read_to_string(format!("/proc/{process}/uid_map")).ok();
-        // That of our own namespace is told in the numbers of the one above.
+        // The map of our own namespace uses the numbers of its parent.
         map(&pid.to_string()).is_none_or(|theirs| Some(&theirs) == map("self").as_ref() || maps(&theirs, self.owner))
     }
 }
@@ -113,14 +113,14 @@ impl Process {
         let mut users = field("Uid")?.split_whitespace().map(str::parse::<u32>);
         let (user, effective) = (users.next()?.ok()?, users.next()?.ok()?);
         let capabilities = u64::from_str_radix(field("CapEff")?.trim(), 16).ok()?;
-        // Those of a set-user-id program are not its caller's.
+        // The capabilities of a set-user-ID program are not those of its caller.
         let overrides = user == effective && capabilities >> CAP_DAC_OVERRIDE & 1 == 1;
         Some(Self { user, overrides })
     }
 }
 
-/// Whether a process has a lock there now, in a descriptor that is not called `but`. `None`: it cannot be told. That is so too of one
-/// that is ending, whose descriptors are no longer listed while they are being closed.
+/// Whether a process now holds a lock there, in a descriptor other than `but`. `None` if it cannot be determined, which
+/// includes a process that is ending: its descriptors are no longer listed while they are being closed.
 fn has_lock(pid: u32, name: &str, but: Option<&str>) -> Option<bool> {
     let mut is_any_listed = false;
     for descriptor in fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()? {
@@ -143,7 +143,7 @@ fn has_lock(pid: u32, name: &str, but: Option<&str>) -> Option<bool> {
     is_any_listed.then_some(false)
 }
 
-/// A process or descriptor that was there a moment ago.
+/// A process or descriptor that existed a moment ago.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
@@ -154,8 +154,8 @@ fn takers(locks: &str, name: &str) -> HashSet<u32> {
     on_it.filter_map(|(pid, _)| pid.parse().ok()).collect()
 }
 
-/// Process and place of a lock that is held: number, kind, `ADVISORY`, `READ` or `WRITE`, process, device and inode, range.
-/// One that is waited for has an arrow before its kind.
+/// Process and place of a held lock: number, kind, `ADVISORY`, `READ` or `WRITE`, process, device and inode, range. A
+/// waiting lock has an arrow before its kind.
 fn lock_on(line: &str) -> Option<(&str, &str)> {
     let mut fields = line.split_whitespace().skip(1).peekable();
     fields.next_if(|kind| *kind != "->")?;
@@ -163,7 +163,7 @@ fn lock_on(line: &str) -> Option<(&str, &str)> {
     Some((fields.next()?, fields.next()?))
 }
 
-/// Whether a map of a user namespace has a user: first inside, first outside, how many.
+/// Whether a user namespace map contains a user: first inside, first outside, count.
 fn maps(map: &str, user: u32) -> bool {
     map.lines().any(|line| {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();

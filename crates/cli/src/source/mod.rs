@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! location       a directory and those above it
-//! ownership      one owner per source, and what keeps a mount from becoming it
+//! ownership      one owner per source, and the obstacles for a mount
 //! lock           the lock of the owner
 //! lock_holders   the processes that hold such a lock
 //! ```

@@ -1,11 +1,11 @@
 //! One owner per source directory.
 //!
-//! The source is locked until nothing of it is dirty ([`source_lock`]), which keeps out other users' mounts too. A mount of a
-//! directory above or below it is found in the registry, whose entries tell where their sources are, and one of another user
-//! in the kernel's list of mounts, which tells their paths.
+//! The source is locked until nothing of it is dirty ([`super::lock`]), which also excludes mounts by other users. A
+//! mount of a directory above or below it is found in the registry, whose entries say where their sources are. Such a
+//! mount by another user is found in the kernel's mount table, by its path.
 //!
-//! A dead mount of a directory above or below may have left data that is older than what this mount will make durable. So it
-//! is brought in as soon as the source is ours, and before anybody can write.
+//! A dead mount of a directory above or below may have left data that is older than what this mount will make durable.
+//! So that data is written back as soon as this process owns the source, before any program can write.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -29,28 +29,29 @@ use crate::source::lock::Owner;
 use crate::source::{lock, lock_holders};
 use crate::volume::{arena_file, endpoints, rescued};
 
-/// For how long an owner that answers nothing, or has just left, may hold what it is about to let go of.
+/// How long an owner that does not answer, or has just ended, may still hold what it is about to release.
 const LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A source that is ours. Dropping it gives it back: the lock first, since who waits is woken by the entry's end.
+/// A source that this process owns. Dropping it releases the lock first, because the end of the entry wakes a waiting
+/// process.
 pub(crate) struct Ownership {
     _lock: OwnedFd,
     pub(crate) registered: Registered,
 }
 
-/// What is in the way.
+/// What prevents the ownership.
 enum Obstacle {
     /// A mount of this user.
     Mount(Box<Found>),
-    /// A mount that this user's registry does not know: its source, and where it is.
+    /// A mount that this user's registry does not know: its source and its mount point.
     Unregistered(MountInfo),
     /// Another owner, which has the source locked.
     Locked(Owner),
 }
 
-/// Claims the source of `entry`, which is open as `source_fd`. Waits while the owner only flushes after an umount(2),
-/// or as long as it takes with `wait`; `say` hears for what.
+/// Acquires the source of `entry`, which is open as `source_fd`. Waits while the owner is only flushing after
+/// umount(2), or without limit with `wait`; reports through `say` what it waits for.
 ///
 /// # Errors
 /// `Busy`, with the owner and what to do; or an earlier mount left data in another arena.
@@ -62,7 +63,8 @@ pub(crate) fn acquire(
     say: &dyn Fn(&str),
 ) -> Result<Ownership, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot register the mount: {error}"));
-    // Who left may still be closing its lock: a process that is killed closes all it has in no order of ours.
+    // A process that has ended may still be releasing its lock: a killed process closes its descriptors in no defined
+    // order.
     let mut left_at: Option<Instant> = None;
     loop {
         let obstacle = {
@@ -99,13 +101,13 @@ pub(crate) fn acquire(
                 found.wait_until_dead().map_err(failed)?;
                 left_at = Some(Instant::now());
             }
-            // Which of the locks is given back first is not known.
+            // It is not known which of the locks is released first.
             Obstacle::Unregistered(_) | Obstacle::Locked(_) => thread::sleep(LEAVING),
         }
     }
 }
 
-/// What is in the way; a mount is taken out of `mounts`.
+/// The obstacle; a mount is taken out of `mounts`.
 fn obstacle(
     registry: &Registry,
     mounts: &mut Vec<Found>,
@@ -127,13 +129,13 @@ fn obstacle(
     Ok(others.map(Obstacle::Unregistered))
 }
 
-/// A live mount that is in none of `mounts` nor of this process, and whose source overlaps `source`. Its path tells, as the list
-/// of mounts has it: nothing of it is opened, so a source that hangs keeps nobody else from mounting.
+/// A live mount that is neither in `mounts` nor of this process, and whose source overlaps `source`. It is found by its
+/// path in the mount table and not opened, so a hung source does not block other mounts.
 fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Location) -> Option<MountInfo> {
     let known: HashSet<_> = mounts.iter().map(|found| &found.entry.mountpoint).collect();
     let listed = MountTable::now();
     let is_in_the_way = |mount: &&MountInfo| {
-        // This process knows by itself what its own overlap, which may be thousands.
+        // This process knows the overlaps of its own mounts, of which there may be thousands.
         !(registry.is_own_mountpoint(&mount.point) || known.contains(&mount.point))
             && mount.source.is_absolute()
             && source.overlaps_path(&mount.source, &listed)
@@ -143,8 +145,8 @@ fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Location) -> 
     listed.of_slackwater().find(is_in_the_way).cloned()
 }
 
-/// Whether a mount may have data for its source. Any user may mount a file system that says it is of ours and shows what it
-/// likes, so its user must be one who may write there.
+/// Whether a mount may have data for its source. Any user may mount a file system that claims to be ours and shows
+/// anything, so its user must have write permission there.
 fn may_have_data(mount: &MountInfo) -> bool {
     let user = mount.super_options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
     let Some(user) = user else { return true };
@@ -155,12 +157,13 @@ fn may_have_data(mount: &MountInfo) -> bool {
     }
 }
 
-/// Whether the arena of a dead mount is for a directory above or below the source of `entry`, and not for the same one.
+/// Whether the arena of a dead mount belongs to a directory above or below the source of `entry`, and not to the same
+/// one.
 fn is_beside(dead: &Entry, entry: &Entry) -> bool {
     dead.arena != entry.arena && dead.source.id != entry.source.id && dead.source.overlaps(&entry.source)
 }
 
-/// Brings in what a dead mount of a directory above or below left.
+/// Writes back what a dead mount of a directory above or below left.
 fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), Failure> {
     let dead = &found.entry;
     let Some(left) = arena_file::left_in(&dead.arena)? else {
@@ -202,8 +205,8 @@ fn not_brought_in(dead: &Entry, why: &str) -> Failure {
     .advise(format!("to abandon that data, move the arena away: {}", arena_file::away(&dead.arena)))
 }
 
-/// Refuses to go on without what an earlier mount of this source left in another arena: brought in later, it would be
-/// written over what is newer.
+/// Fails if an earlier mount of this source left data in another arena: written back later, it would overwrite newer
+/// data.
 fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) -> Result<(), Failure> {
     for dead in dead.map(|found| &found.entry) {
         let is_about_this = dead.source.id == entry.source.id || dead.source.path == entry.source.path;
@@ -211,8 +214,8 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             continue;
         }
         let Some(mut left) = arena_file::left_in(&dead.arena)? else {
-            // A mount process takes no file with data of another source. The next daemon takes that of a dead one, and
-            // removes the entries of those whose data it has brought in.
+            // A mount process does not use a file with data of another source. The next daemon takes over the file of a
+            // dead one, and removes the entries whose data it has written back.
             let Some(daemon) = &dead.daemon else { continue };
             let (source, daemon) = (dead.source.path.printable(), shell::word(daemon));
             let what = format!("a daemon died with unwritten data of {source}, and the next daemon has taken it over");
@@ -221,12 +224,12 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             )));
         };
         if left.is_empty() && dead.daemon.is_none() {
-            arena_file::remove(&dead.arena)?; // it holds memory for nobody
+            arena_file::remove(&dead.arena)?; // it only holds memory
         }
         left.retain(|(volume, _)| dead.is_meant_by(volume));
         let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
-            // Directory and number may be the same, and the file system another.
+            // Directory and number may be the same on another file system.
             let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
             let (bytes, source, arena) = (size::text(bytes), dead.source.path.printable(), dead.arena.printable());
             let what = format!("an earlier mount of {source} died with {bytes} unwritten, which are in {arena}");
@@ -241,20 +244,20 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
     Ok(())
 }
 
-/// Entries of the dead that say nothing any more: this source is taken over, or their arena is gone.
+/// Removes obsolete entries of dead mounts: this source is taken over, or their arena is gone.
 fn forget<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) {
     dead.filter(|found| found.entry.source.id == entry.source.id || !found.entry.arena.exists())
         .for_each(Found::remove);
 }
 
 impl Obstacle {
-    /// Whether it ends by itself.
+    /// Whether it ends without help.
     fn is_going_away(&self) -> bool {
         let Self::Mount(found) = self else { return false };
         let start = Instant::now();
         loop {
             match client::ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, client::ANSWER_WITHIN) {
-                // Just unmounted, and the process has not heard of it.
+                // Just unmounted, and the process has not noticed yet.
                 Ok(Reply::Status(status)) if status.phase == Phase::Elsewhere && start.elapsed() < LEAVING => {
                     thread::sleep(LOOK);
                 }
@@ -289,7 +292,8 @@ fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
     }
 }
 
-/// What is said of a source that another mount has, in whole or in part; or whose mount point that has.
+/// The message about a source that another mount has, in whole or in part, or about a mount point that another mount
+/// has.
 pub(crate) fn taken_by(owner: &Entry, source: &Location) -> Failure {
     let (path, mountpoint, pid) = (source.path.printable(), owner.mountpoint.printable(), owner.pid);
     let others = owner.source.path.printable();

@@ -349,7 +349,7 @@ fn dontcache_tenants_must_be_valid() {
     let line = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap()];
     for (by, word, why) in [
         ("uid", "nobody=on", "uid:1000"),
-        ("volume", "uid:0=on", "written volume"),
+        ("volume", "uid:0=on", "written as volume"),
         ("uid", "uid:0=1", "neither on nor off"),
         ("uid", "uid:0", "/containers/backup=on"),
     ] {

@@ -1,16 +1,16 @@
-//! Figures and names as they stand in a cell of the table.
+//! Figures and names in the cells of the table.
 
 use ratatui::text::Span;
 use slackwater_size as size;
 
 use super::rates::Figures;
 
-/// Columns of a terminal that a text takes.
+/// Terminal columns that a text occupies.
 pub(super) fn width(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { Span::raw(text).width() }
 }
 
-/// `1.5G`: units count 1024. Five columns below 1000 TiB.
+/// `1.5G`: powers of 1024. Five columns below 1000 TiB.
 pub(super) fn bytes(bytes: u64) -> String {
     let text = size::text(bytes);
     text.trim_end_matches("iB").trim_end_matches('B').replace(' ', "")
@@ -21,7 +21,7 @@ pub(super) fn percent(percent: f64) -> String {
     if percent < 100.0 { format!("{percent:.1}%") } else { "100%".to_owned() }
 }
 
-/// `12s`, in the largest unit that leaves something to tell. Five columns below 27 years.
+/// `12s`, in the largest unit that does not round it away. Five columns below 27 years.
 pub(super) fn time(ms: u64) -> String {
     const SECOND: u64 = 1000;
     const MINUTE: u64 = 60 * SECOND;
@@ -37,20 +37,20 @@ pub(super) fn time(ms: u64) -> String {
     }
 }
 
-/// A name in so many columns: without its middle, since both ends say more.
+/// A name shortened to `columns` by cutting out its middle: both ends carry more information.
 pub(super) fn shortened(name: &str, columns: usize) -> String {
     const GAP: &str = "..";
     if width(name) <= columns {
         return name.to_owned();
     }
     let Some(left) = columns.checked_sub(GAP.len()) else { return GAP[..columns].to_owned() };
-    // The end tells more names apart than the beginning.
+    // The end distinguishes more names than the beginning.
     let head = taken(name.chars(), left / 3);
     let tail: Vec<char> = taken(name.chars().rev(), left - left / 3).chars().rev().collect();
     head + GAP + &String::from_iter(tail)
 }
 
-/// The first of `letters`, as far as `columns` go.
+/// The first of `letters` that fit into `columns`.
 fn taken(letters: impl Iterator<Item = char>, columns: usize) -> String {
     let mut left = columns;
     let fits = |letter: &char| {
@@ -60,20 +60,20 @@ fn taken(letters: impl Iterator<Item = char>, columns: usize) -> String {
     letters.take_while(fits).collect()
 }
 
-/// Text at the left of its cell, or the beginning of it.
+/// Text aligned left in its cell, cut off at the end.
 pub(super) fn left(text: &str, columns: usize) -> String {
     let text = taken(text.chars(), columns);
     let blank = columns - width(&text);
     text + &" ".repeat(blank)
 }
 
-/// A figure at the right of its cell. Stars where it does not fit: a part of a figure would be another figure.
+/// A figure aligned right in its cell. Stars if it does not fit: a part of a figure would be another figure.
 pub(super) fn right(figure: &str, columns: usize) -> String {
     if width(figure) > columns { "*".repeat(columns) } else { format!("{figure:>columns$}") }
 }
 
-/// What is held of the limit: `#` is dirty, `=` being written, `-` not yet durable, `+` dirtied elsewhere. Without a dot
-/// only when nothing more may come. Blank where there is no limit.
+/// What is held of the limit: `#` is dirty, `=` being written, `-` not yet durable, `+` dirtied in others' files.
+/// Without a dot only when no more is allowed. Blank without a limit.
 pub(super) fn bar(figures: &Figures, columns: usize) -> String {
     let (Some(limit), Some(room)) = (figures.limit_bytes, columns.checked_sub(2)) else { return " ".repeat(columns) };
     let part = |of: u128, whole: u128| (room as u128 * of / whole.max(1)).min(room as u128) as usize;
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(shortened(name, 20), "/kubep..45/container");
         assert_eq!(shortened(name, 5), "/..er");
         assert_eq!([0, 1, 2, 3].map(|columns| shortened(name, columns)), ["", ".", "..", "..r"]);
-        // A wide letter is not cut in two.
+        // A wide letter is not cut in half.
         assert!((0..30).all(|columns| width(&shortened("/\u{6f6e}\u{6d41}/\u{6f6e}\u{6d41}", columns)) <= columns));
         assert_eq!(shortened("/\u{6f6e}\u{6d41}/\u{6f6e}\u{6d41}", 8), "/..\u{6f6e}\u{6d41}");
     }

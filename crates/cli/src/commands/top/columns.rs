@@ -1,22 +1,22 @@
-//! Which columns there is room for, and the text of a row in them.
+//! The columns that fit, and the text of a row in them.
 //!
-//! Every width is that of the terminal, never that of the figures: columns stay where they are from look to look.
+//! Widths depend on the terminal and never on the figures, so columns stay in place from sample to sample.
 
 use super::cells::{bar, bytes, left, percent, right, shortened, time};
 use super::groups::{Line, Order, SortBy};
 use super::rates::Figures;
 use super::screen::{Content, Fold};
 
-/// The mark of the row that keys are about, `!`, the fold, and a blank.
+/// The mark of the selected row, `!`, the fold mark, and a blank.
 const PREFIX: usize = 4;
-/// Members of a group stand further to the right.
+/// Indentation of the members of a group.
 const INDENT: usize = 2;
-/// With less for the name a column is left out.
+/// A column is left out if the name would get less than this.
 const NAME_MIN: usize = 17;
-/// From this width on a bar is twice as long.
+/// From this width on, a bar is twice as long.
 const WIDE: usize = 120;
 
-/// What a piece of text is, for whoever gives it a colour.
+/// The role of a piece of text, which determines its colour.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Tone {
     Plain,
@@ -30,11 +30,11 @@ pub(super) enum Tone {
 /// A row in pieces.
 pub(super) type Pieces = Vec<(Tone, String)>;
 
-/// What stands in a column.
+/// The content of a column.
 enum Cell {
     State,
     Bar,
-    /// `None` is what nobody knows.
+    /// `None` if it is not known.
     Figure(fn(&Figures) -> Option<String>),
     OpenFiles,
 }
@@ -42,7 +42,7 @@ enum Cell {
 struct Column {
     title: &'static str,
     width: usize,
-    /// Those with the lowest are the last to be left out.
+    /// Columns with the lowest rank are left out last.
     rank: u32,
     sort: Option<SortBy>,
     cell: Cell,
@@ -75,7 +75,7 @@ impl Column {
         }
     }
 
-    /// Blank where there is nobody to ask, `-` where nobody knows yet.
+    /// Blank if the process cannot be asked, `-` if the figure is not known yet.
     fn text(&self, line: &Line, width: usize) -> String {
         let Some(figures) = &line.figures else {
             return left(if matches!(self.cell, Cell::State) { line.state } else { "" }, width);
@@ -89,16 +89,16 @@ impl Column {
     }
 }
 
-/// The columns that there is room for.
+/// The columns that fit.
 pub(super) struct Columns {
     name: usize,
-    /// With the width that each has here.
+    /// With their widths here.
     chosen: Vec<(&'static Column, usize)>,
     width: usize,
 }
 
 impl Columns {
-    /// For a terminal of this width.
+    /// The columns for a terminal of this width.
     pub(super) fn for_width(width: usize) -> Self {
         let mut left = width.saturating_sub(PREFIX);
         let mut by_rank: Vec<_> = COLUMNS.iter().collect();
@@ -114,7 +114,7 @@ impl Columns {
         Self { name: left, chosen: chosen.map(|column| (column, column.width_in(width))).collect(), width }
     }
 
-    /// The line above the table. The sorted column is marked `v` from the most down, `^` from the least up.
+    /// The header line. The sorted column is marked `v` for descending and `^` for ascending.
     pub(super) fn titles(&self, order: Order) -> String {
         let is_upward = order.is_reversed != (order.by == SortBy::Name);
         let mark = if is_upward { "^" } else { "v" };
@@ -129,7 +129,7 @@ impl Columns {
         left(&text, self.width)
     }
 
-    /// A row, `is_at` if keys are about it.
+    /// The text of a row; `is_at` if it is selected.
     pub(super) fn row(&self, content: Content<'_>, is_at: bool) -> Pieces {
         let cursor = if is_at { '>' } else { ' ' };
         let (line, fold, indent, tone) = match content {

@@ -1,6 +1,6 @@
 //! The screen as text with tones, for a terminal of any size.
 //!
-//! Nothing is told by a colour alone: `!` marks what is wrong, `>` the row that keys are about, letters make the bars.
+//! No information depends on colour alone: `!` marks problems, `>` the selected row, and letters form the bars.
 
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
@@ -35,7 +35,7 @@ K M G T     powers of 1024";
 
 const KEYS: &str = "[d]irty [w]rate [p]aused [a]ge [n]ame [r]everse [v]iew [f]old [?]help [q]uit";
 
-/// Whether there may be colours.
+/// Whether colours are allowed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Palette {
     Colours,
@@ -57,7 +57,7 @@ impl Palette {
     }
 }
 
-/// How many lines of what there is room for.
+/// How many lines each part of the screen gets.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 struct Layout {
     summary: usize,
@@ -68,7 +68,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// The table gets what is left; where that is little, first the keys go, then the rest.
+    /// The table gets the rest. On a low screen the keys are left out first, then the others.
     fn for_height(height: usize) -> Self {
         let [summary, titles, detail, keys] = match height {
             10.. => [2, 1, 1, 1],
@@ -80,7 +80,7 @@ impl Layout {
     }
 }
 
-/// The lines of the screen. `screen` learns how many rows it has for the table.
+/// The lines of the screen. Sets the number of rows that `screen` has for the table.
 fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
     let layout = Layout::for_height(rows);
     screen.set_height(layout.table);
@@ -113,7 +113,7 @@ fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
     lines
 }
 
-/// What there is, and what is wrong with it; then the figures of all volumes.
+/// A count of everything and of all problems, and the figures of all volumes.
 fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
     let snapshot = screen.snapshot();
     let Snapshot { volumes, silent, dead } = snapshot;
@@ -146,7 +146,7 @@ fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
     [first, vec![(Tone::Plain, left(&second, columns))]]
 }
 
-/// Draws it.
+/// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, palette: Palette) {
     let area = frame.area();
     let lines = lines(screen, usize::from(area.width), usize::from(area.height));

@@ -1,7 +1,7 @@
-//! What the table lists: groups of lines, in the order that was asked for.
+//! The rows of the table: groups of lines, in the requested order.
 //!
-//! A group is a volume with its tenants, or a tenant with its volumes, or a process of which nothing more is known. The
-//! last come first: they are what somebody has to look after.
+//! A group is a volume with its tenants, a tenant with its volumes, or a process of which nothing more is known. The
+//! last kind comes first, because it needs attention.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -14,7 +14,7 @@ use crate::output::progress::description;
 use super::cells::bytes;
 use super::rates::{Figures, Found, Process, Snapshot, Tenant, Volume, is_going, sum, total};
 
-/// What is grouped by what.
+/// How rows are grouped.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum View {
     /// Volumes, each with its tenants.
@@ -35,7 +35,7 @@ impl View {
     }
 }
 
-/// What comes first: the most, or the first name.
+/// Sort keys: descending by figure, or ascending by name.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum SortBy {
     #[default]
@@ -52,14 +52,14 @@ pub(super) struct Order {
     pub(super) is_reversed: bool,
 }
 
-/// A line of figures. The name is harmless to a terminal, whoever chose it.
+/// A line of figures. The name is safe to print, whoever chose it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) state: &'static str,
-    /// Somebody has to do something, or has to wait.
+    /// Something needs attention, or a writer is blocked.
     pub(super) is_wrong: bool,
-    /// None of a process that does not answer.
+    /// `None` for a process that does not answer.
     pub(super) figures: Option<Figures>,
     pub(super) open_files: Option<u64>,
     /// What does not fit into columns.
@@ -68,16 +68,16 @@ pub(super) struct Line {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Group {
-    /// The same in every look, and of no other group.
+    /// Stable from sample to sample, and unique.
     pub(super) id: String,
     pub(super) head: Line,
-    /// Sentences on the head: how an unmount goes, why write-back fails.
+    /// Sentences below the head: progress of an unmount, why write-back fails.
     pub(super) notes: Vec<String>,
-    /// With what tells them apart.
+    /// With their identifiers.
     pub(super) members: Vec<(String, Line)>,
 }
 
-/// The groups of a view, sorted, and the members of each in the same way.
+/// The groups of a view, and the members of each, in the same order.
 pub(super) fn groups(snapshot: &Snapshot, view: View, order: Order) -> Vec<Group> {
     let mut groups = match view {
         View::Both => snapshot.volumes.iter().map(|volume| of_volume(volume, true)).collect(),
@@ -89,7 +89,7 @@ pub(super) fn groups(snapshot: &Snapshot, view: View, order: Order) -> Vec<Group
     snapshot.dead.iter().map(dead).chain(snapshot.silent.iter().map(silent)).chain(groups).collect()
 }
 
-/// Equals by name, so that they do not change places from look to look.
+/// Ties are sorted by name, so that rows keep their places from sample to sample.
 fn sort<T>(lines: &mut [T], order: Order, line: fn(&T) -> &Line) {
     let most = |it: &T| {
         let figures = line(it).figures.as_ref();
@@ -127,7 +127,7 @@ fn of_volume(volume: &Volume, has_members: bool) -> Group {
         notes.push(format!("{} with less unwritten data", counted(volume.more_tenants, "more tenant")));
     }
     let here = || volume.tenants.iter().filter(|tenant| tenant.is_here);
-    // The root alone says no more than the volume.
+    // The root alone shows no more than the volume does.
     let has_members = has_members && here().any(|tenant| tenant.id != 0);
     Group {
         id: id_of(volume),
@@ -148,7 +148,7 @@ fn mountpoint_of(volume: &Volume) -> String {
     volume.mountpoint.printable().to_string()
 }
 
-/// What people call it: its name in a daemon, else its mount point.
+/// The displayed name: the name in a daemon, otherwise the mount point.
 fn name_of(volume: &Volume) -> String {
     volume.name.as_ref().map_or_else(|| mountpoint_of(volume), |name| name.printable().to_string())
 }
@@ -213,7 +213,7 @@ fn silent(process: &Process) -> Group {
     lost(process, "no answer", "it may be stopped; kill -CONT continues it")
 }
 
-/// Tenants of one name, on whatever volumes.
+/// Tenants with the same name, on all volumes.
 fn of_tenants(volumes: &[Volume]) -> Vec<Group> {
     let mut by_name = BTreeMap::<&str, Vec<(&Volume, &Tenant)>>::new();
     for volume in volumes {
@@ -226,7 +226,7 @@ fn of_tenants(volumes: &[Volume]) -> Vec<Group> {
 
 fn of_tenant(name: &str, parts: &[(&Volume, &Tenant)]) -> Group {
     let all = || parts.iter().map(|(_, tenant)| &tenant.figures);
-    // What it has in a process stands at each volume of that process.
+    // The figures of a tenant are per process and repeat at each of its volumes.
     let mut seen = HashSet::new();
     let once: Vec<_> = parts
         .iter()
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// One process with two volumes, as a daemon has, and another one.
+    /// A process with two volumes, as a daemon has, and another one.
     #[test]
     fn what_a_tenant_has_in_a_process_counts_once() {
         let shared = |dirty, reads| {

@@ -1,7 +1,8 @@
-//! The terminal: what it says, what it shows, and that it is as it was when this ends.
+//! The terminal: input, output, and its restoration at the end.
 //!
-//! Three threads tell one: what is typed, which signal came, how the mounts are. Each of them waits for one thing, so that a
-//! mount that does not answer leaves the keys alone. Whoever of them panics ends the process, after the terminal is restored.
+//! Three threads send events to the main thread: keys, signals, and samples of the mounts. Each waits for one thing, so
+//! that a mount that does not answer does not block the keys. If any of them panics, the process ends after the
+//! terminal is restored.
 
 use std::io;
 use std::panic;
@@ -22,7 +23,7 @@ use super::draw::{Palette, draw};
 use super::rates::Watch;
 use super::screen::{Next, Screen};
 
-/// What can happen.
+/// The events.
 enum Happening {
     Typed(event::Event),
     Signal,
@@ -31,7 +32,7 @@ enum Happening {
     Broken(io::Error),
 }
 
-/// Shows the mounts until somebody has seen enough.
+/// Shows the mounts until the user quits.
 ///
 /// # Blocking
 /// Until then.
@@ -53,7 +54,7 @@ fn broken(error: io::Error) -> Failure {
     Failure::failed(format!("cannot use the terminal: {error}")).advise("slackwater top --once prints one table")
 }
 
-/// As the main thread's would, and with its status.
+/// Ends the process with the status of a panic in the main thread.
 fn end_with_any_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -66,12 +67,12 @@ fn show(mut terminal: DefaultTerminal, happenings: &Receiver<Happening>, palette
     let (mut screen, mut watch) = (Screen::default(), Watch::default());
     loop {
         terminal.draw(|frame| draw(frame, &mut screen, palette)).map_err(broken)?;
-        // Nobody sends any more only when a thread has panicked, which ends the process.
+        // The senders end only after a panic, which ends the process.
         let Ok(happening) = happenings.recv() else { return Ok(()) };
         match happening {
             Happening::Typed(event::Event::Key(key)) if screen.press(key) == Next::Leave => return Ok(()),
             Happening::Signal => return Ok(()),
-            // Of another size, it is drawn anew as well.
+            // If the size has changed, the screen is redrawn as well.
             Happening::Typed(_) => {}
             Happening::Looked(look) => screen.show(watch.add(look?)),
             Happening::Broken(error) => return Err(broken(error)),

@@ -1,16 +1,16 @@
-//! `slackwater top`: volumes and tenants, how much of each is not in the source yet, and how fast it gets there.
+//! `slackwater top`: volumes and tenants with their unwritten data and write-back rates.
 //!
 //! ```text
-//! look (of the crate)   asks all mount processes at once
-//!   rates               two looks become figures and rates, in the form that --json prints
-//!     groups            volumes with their tenants or the other way round, sorted
-//!       screen          what is shown of them, and what each key does to it
-//!         columns       the text of a row, in as many columns as there is room for; cells has the parts
-//!           draw        the lines of a terminal; live runs one
-//!           once        or the rows alone, printed
+//! look (of the crate)   queries all mount processes at the same time
+//!   rates               turns two samples into figures and rates, as --json prints them
+//!     groups            volumes with their tenants, or tenants with their volumes, sorted
+//!       screen          the visible part, and what each key does
+//!         columns       the text of a row, in the columns that fit; cells has the parts
+//!           draw        the lines of the screen; live runs the terminal
+//!           once        prints the rows once instead
 //! ```
 //!
-//! All but `live` and the two looks of `once` is arithmetic on what was asked for, and tested without a terminal.
+//! Everything except `live` and the two samples of `once` is arithmetic, and is tested without a terminal.
 
 mod cells;
 mod columns;
@@ -30,7 +30,7 @@ use crate::exit::Failure;
 
 use self::draw::Palette;
 
-/// Shows or prints it.
+/// Shows or prints the table.
 pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
     if arguments.once {
         return once::run(&arguments.at, arguments.interval, arguments.json);

@@ -1,4 +1,4 @@
-//! One table or one JSON document of two looks, for scripts and for terminals that are none.
+//! One table or one JSON document from two samples, for scripts and for output that is not a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;
@@ -15,24 +15,24 @@ use super::columns::Columns;
 use super::rates::{Snapshot, Watch};
 use super::screen::Screen;
 
-/// Columns where there is no terminal that says how many it has.
+/// Columns if there is no terminal to ask.
 const COLUMNS: usize = 160;
 
-/// What `--json` prints; `slackwater top --help` says what is in it.
+/// The output of `--json`; `slackwater top --help` describes it.
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
-    /// Between the two looks.
+    /// Time between the two samples.
     interval_ms: u64,
     #[serde(flatten)]
     snapshot: &'a Snapshot,
 }
 
-/// Looks twice, `interval` apart, and prints what that tells.
+/// Takes two samples, `interval` apart, and prints the result.
 ///
 /// # Blocking
-/// For the interval, and for processes that do not answer, ten seconds in each look: a script shall not take one that is
-/// slow for one that is stopped.
+/// For the interval, and up to ten seconds per sample for processes that do not answer: a script must not mistake a
+/// slow process for a stopped one.
 pub(super) fn run(at: &DaemonSocket, interval: Duration, json: bool) -> Result<(), Failure> {
     let mut watch = Watch::default();
     let since = Instant::now();
@@ -41,7 +41,7 @@ pub(super) fn run(at: &DaemonSocket, interval: Duration, json: bool) -> Result<(
     let apart = since.elapsed();
     let snapshot = watch.add(Survey::all(at, ANSWER_WITHIN)?);
     let text = if json { document(&snapshot, apart) } else { table(snapshot, columns()) };
-    // A reader that closes early has what it wanted.
+    // A reader that closes early has seen what it wanted.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(())
 }
@@ -51,7 +51,7 @@ fn document(snapshot: &Snapshot, apart: Duration) -> String {
     format!("{:#}\n", serde_json::json!(Document { version: 1, interval_ms, snapshot }))
 }
 
-/// Of the terminal, if there is one.
+/// The width of the terminal, if there is one.
 fn columns() -> usize {
     let size = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
     size.map_or(COLUMNS, |(columns, _)| usize::from(columns))

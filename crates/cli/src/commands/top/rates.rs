@@ -1,6 +1,7 @@
-//! What two looks tell together: figures of the later one, and rates from the difference. In the form that `--json` prints.
+//! Figures and rates from two samples, in the form that `--json` prints.
 //!
-//! A volume or tenant that only the later look has seen has no rates yet; neither has one that began anew between them.
+//! A volume or tenant that is only in the later sample has no rates yet. Neither has one that was restarted between
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use crate::control::protocol::{self, Phase, Status, TenantState};
 use crate::output::progress::{Rate, time_left};
 use crate::registry::Entry;
 
-/// What reads found in the cache between the two looks, in pages.
+/// Pages that reads found in the cache between two samples.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Found {
     pub(super) hits: u64,
@@ -21,7 +22,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// How many of a hundred pages were found, with one decimal, which is rounded down: 100 says that none was missed. `None` where
+    /// Percentage of pages that were found, rounded down to one decimal: 100 means that none was missed. `None` if
     /// nothing was read.
     pub(super) fn percent(self) -> Option<f64> {
         let all = u128::from(self.hits) + u128::from(self.misses);
@@ -38,43 +39,45 @@ fn as_percent<S: Serializer>(found: &Option<Found>, serializer: S) -> Result<S::
     found.and_then(Found::percent).serialize(serializer)
 }
 
-/// What volumes and tenants have in common.
+/// Figures that volumes and tenants have in common.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
-    /// What counts against the limit.
+    /// The bytes that count against the limit.
     pub(super) held_bytes: u64,
     pub(super) limit_bytes: Option<u64>,
     pub(super) dirty_bytes: u64,
     pub(super) writeback_bytes: u64,
     pub(super) unstable_bytes: u64,
     pub(super) written_bytes_per_s: Option<u64>,
-    /// How long writers were slowed down, all together, in each second.
+    /// Time per second for which writers were slowed down, in total.
     pub(super) paused_ms_per_s: Option<u64>,
     #[serde(rename = "hit_percent", serialize_with = "as_percent")]
     pub(super) found: Option<Found>,
     pub(super) oldest_ms: Option<u64>,
 }
 
-/// A tenant on a volume. What it holds, its limit, its pauses and what its reads found are those on all volumes of the process.
+/// A tenant on a volume. Its limit, its pauses, what it holds and what its reads found are totals over all volumes of
+/// the process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Tenant {
     pub(super) id: u64,
     pub(super) name: String,
     pub(super) state: TenantState,
-    /// It is at its limit, and its writers wait.
+    /// It is at its limit, and its writers are blocked.
     pub(super) wants_room: bool,
-    /// It has or had data on this volume. A mount process lists all of its tenants, a daemon some that are here as writers only.
+    /// It has or had data on this volume. A mount process lists all of its tenants; a daemon also lists tenants that
+    /// only write here.
     #[serde(skip)]
     pub(super) is_here: bool,
     #[serde(flatten)]
     pub(super) figures: Figures,
 }
 
-/// A volume. The oldest age is that of the tenants that are here; the limit is its share of the cache.
+/// A volume. Its oldest age is that of the tenants on it; its limit is its share of the cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Volume {
     pub(super) pid: u32,
-    /// In a daemon.
+    /// Its name in a daemon.
     pub(super) name: Option<String>,
     pub(super) source: PathBuf,
     pub(super) mountpoint: PathBuf,
@@ -84,21 +87,21 @@ pub(super) struct Volume {
     #[serde(flatten)]
     pub(super) figures: Figures,
     pub(super) open_files: u64,
-    /// Until an unmount that is under way has brought everything to the source, as fast as it went in the last moments.
+    /// Time until an unmount in progress has written everything back, at the recent rate.
     pub(super) eta_ms: Option<u64>,
-    /// The same, in bytes per second.
+    /// The recent rate, in bytes per second.
     #[serde(skip)]
     pub(super) recent: Option<f64>,
     pub(super) tenants: Vec<Tenant>,
     pub(super) more_tenants: u64,
 }
 
-/// Whether it is being unmounted, or has been and goes on flushing.
+/// Whether it is being unmounted, or is unmounted and still flushing.
 pub(super) fn is_going(phase: Phase) -> bool {
     matches!(phase, Phase::Unmounting | Phase::Flushing)
 }
 
-/// A process of which only its entry is known.
+/// A process of which only the registry entry is known.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -113,18 +116,18 @@ impl From<Entry> for Process {
     }
 }
 
-/// How everything is.
+/// Everything in one sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Snapshot {
     pub(super) volumes: Vec<Volume>,
-    /// They live and do not answer.
+    /// Processes that are alive and do not answer.
     pub(super) silent: Vec<Process>,
-    /// They died, and what they had not brought in is in their arenas.
+    /// Processes that died and left unwritten data in their arenas.
     pub(super) dead: Vec<Process>,
 }
 
 impl Snapshot {
-    /// Each once, on however many volumes of its process it is.
+    /// Each tenant once, on however many volumes of its process it is.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
         let mut seen = HashSet::new();
         let all = self.volumes.iter().flat_map(|volume| volume.tenants.iter().map(|tenant| (volume.pid, tenant)));
@@ -138,22 +141,22 @@ fn key(status: &Status) -> VolumeKey {
     (status.pid, status.mountpoint.clone())
 }
 
-/// Look after look.
+/// The sequence of samples.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     before: HashMap<VolumeKey, Answer>,
-    /// Of unmounts that are under way, since they were first seen to be.
+    /// The rates of unmounts in progress, from when they were first seen.
     going: HashMap<VolumeKey, Rate>,
 }
 
 impl Watch {
-    /// What this look tells, with those before it.
+    /// Computes a snapshot from this sample and the earlier ones.
     pub(super) fn add(&mut self, look: Survey) -> Snapshot {
         let (mut before, mut going) = (HashMap::new(), HashMap::new());
         let mut volumes = Vec::new();
         let mut volumes_of = HashMap::<u32, usize>::new();
         look.answers.iter().for_each(|answer| *volumes_of.entry(answer.status.pid).or_default() += 1);
-        // What a tenant has on all volumes of its process is told on each volume where it is.
+        // Totals of a tenant over its process are shown on each volume where it is.
         let everywhere: HashMap<(u32, u64), protocol::Tenant> = self
             .before
             .values()
@@ -177,8 +180,8 @@ impl Watch {
     }
 }
 
-/// `everywhere`: a tenant of its process as it was before, on one volume or another. `is_alone` if it is the only volume of its
-/// process.
+/// `everywhere` has the earlier figures of each tenant of the process, on any volume. `is_alone` is true for the only
+/// volume of its process.
 fn volume<'a>(
     before: Option<&Answer>,
     now: &Answer,
@@ -191,7 +194,7 @@ fn volume<'a>(
         before.iter().flat_map(|before| &before.status.tenants).map(|it| (it.id, it.written_bytes)).collect();
     let time = before.map_or(Duration::ZERO, |before| now.at - before.at);
     let of_tenant = |now: &protocol::Tenant| {
-        // Whom a volume did not tell of had written nothing there.
+        // A tenant that was not listed for a volume had written nothing there.
         let written = earlier.get(&now.id).copied().or(before.map(|_| 0));
         let written_per_s = written.and_then(|before| per_second(before, now.written_bytes, time));
         let everywhere = everywhere(now.id);
@@ -259,23 +262,23 @@ fn tenant(
     }
 }
 
-/// By how much hits and misses have grown. `None` for those that have begun anew.
+/// Growth of hits and misses. `None` if the counts were restarted.
 fn found([hits_before, misses_before]: [u64; 2], [hits, misses]: [u64; 2]) -> Option<Found> {
     Some(Found { hits: hits.checked_sub(hits_before)?, misses: misses.checked_sub(misses_before)? })
 }
 
-/// By how much a count has grown in each second. `None` for one that has begun anew.
+/// Growth of a count per second. `None` if it was restarted.
 fn per_second(before: u64, now: u64, time: Duration) -> Option<u64> {
     let grown = now.checked_sub(before)?;
     (time > Duration::ZERO).then(|| (grown as f64 / time.as_secs_f64()).round() as u64)
 }
 
-/// Of those that are known; `None` if none is.
+/// The sum of the known values; `None` if there is none.
 pub(super) fn sum(figures: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     figures.flatten().reduce(u64::saturating_add)
 }
 
-/// Of all.
+/// The sum of all values.
 pub(super) fn total(figures: impl IntoIterator<Item = u64>) -> u64 {
     figures.into_iter().fold(0, u64::saturating_add)
 }
@@ -348,7 +351,7 @@ mod tests {
         assert_eq!(second.volumes[0].tenants[1].figures.paused_ms_per_s, None, "another tenant");
         assert_eq!(second.volumes[1].figures.written_bytes_per_s, None, "new");
         assert_eq!(per_second(1, 2, Duration::ZERO), None);
-        // It was away for a look: two looks ago is no longer known.
+        // It was missing in one sample, and older samples are forgotten.
         watch.add(Survey::default());
         let back = watch.add(look(start + Duration::from_secs(3), self::statuses(1 << 20, 200)));
         assert_eq!(back.volumes[0].figures.written_bytes_per_s, None);
@@ -372,7 +375,7 @@ mod tests {
         assert_eq!(watch.add(mounted).volumes[0].eta_ms, None);
     }
 
-    /// One process with two volumes, as a daemon has.
+    /// A process with two volumes, as a daemon has.
     #[test]
     fn a_tenant_is_on_the_volumes_that_it_writes_to_and_counts_once() {
         let volume = |name, dirty, paused_ms| {
@@ -391,12 +394,12 @@ mod tests {
         let paused: Vec<_> = snapshot.volumes.iter().map(|volume| volume.figures.paused_ms_per_s).collect();
         assert_eq!(paused, [Some(900), Some(3)], "of the volume, whatever its tenants do elsewhere");
         assert_eq!(snapshot.tenants().map(|it| it.id).collect::<Vec<_>>(), [7, 0]);
-        // Where there is one volume, what is charged is charged for it.
+        // With one volume, the volume is charged for everything.
         let alone = Watch::default().add(look(start, vec![volume("/b", 0, 0)]));
         assert_eq!(here(&alone.volumes[0]), [7, 0]);
     }
 
-    /// As a daemon tells of them.
+    /// As a daemon reports them.
     #[test]
     fn a_tenant_that_comes_to_a_volume_keeps_its_rates() {
         let hog = |written, paused_ms| {

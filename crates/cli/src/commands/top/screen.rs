@@ -1,8 +1,8 @@
-//! What is on the screen, and what each key does to it. No terminal is needed for either.
+//! The content of the screen, and what each key does to it. It needs no terminal.
 //!
 //! # Invariants
 //! N1. `at` and `first` are rows that exist, or 0; `at` is on the screen while the screen has a row.
-//! N2. Whoever has moved from the first row stays on the line where he is, wherever the next look puts it.
+//! N2. A cursor that has left the first row stays on its line, wherever the next sample puts it.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::groups::{Group, Line, Order, SortBy, View, groups};
 use super::rates::Snapshot;
 
-/// A row of the table: a line of a group, by its place there.
+/// A row of the table: a line of a group, by its position there.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Part {
     Head,
@@ -25,7 +25,7 @@ struct Row {
     part: Part,
 }
 
-/// What a row is about, in every look.
+/// What a row is about, stable over samples.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Identity {
     group: String,
@@ -33,7 +33,7 @@ struct Identity {
     member: Option<String>,
 }
 
-/// What a row shows.
+/// The content of a row.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Content<'a> {
     Head { line: &'a Line, fold: Fold },
@@ -49,7 +49,7 @@ pub(super) enum Fold {
     Closed,
 }
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Next {
     Stay,
@@ -69,7 +69,7 @@ pub(super) struct Screen {
     rows: Vec<Row>,
     at: usize,
     first: usize,
-    /// Rows that the screen has.
+    /// Rows on the screen.
     height: usize,
 }
 
@@ -86,23 +86,23 @@ impl Screen {
         self.shows_help
     }
 
-    /// Whether there has been a look at all.
+    /// Whether there has been a sample.
     pub(super) fn has_looked(&self) -> bool {
         self.has_looked
     }
 
-    /// The rows that are on the screen, and whether each is the one that keys are about.
+    /// The rows on the screen, and whether each is selected.
     pub(super) fn visible(&self) -> impl Iterator<Item = (Content<'_>, bool)> {
         let visible = self.rows.iter().enumerate().skip(self.first).take(self.height);
         visible.map(|(index, row)| (self.content(*row), index == self.at))
     }
 
-    /// How many rows there are above the screen, and below it.
+    /// Number of rows above and below the screen.
     pub(super) fn hidden(&self) -> (usize, usize) {
         (self.first, self.rows.len().saturating_sub(self.first + self.height))
     }
 
-    /// What does not fit into columns, of the row that keys are about.
+    /// What does not fit into columns, for the selected row.
     pub(super) fn detail(&self) -> &str {
         let Some(row) = self.rows.get(self.at) else { return "" };
         match (row.part, &self.groups[row.group]) {
@@ -112,14 +112,14 @@ impl Screen {
         }
     }
 
-    /// Shows the next look.
+    /// Shows the next sample.
     pub(super) fn show(&mut self, snapshot: Snapshot) {
         self.snapshot = snapshot;
         self.has_looked = true;
         self.rebuild();
     }
 
-    /// The screen has so many rows for the table.
+    /// Sets the number of rows that the screen has for the table.
     pub(super) fn set_height(&mut self, rows: usize) {
         self.height = rows;
         self.scroll();
@@ -170,7 +170,7 @@ impl Screen {
         self.rebuild();
     }
 
-    /// Opens or closes the group of the row; who closes it is on its head then.
+    /// Folds or unfolds the group of the row; the cursor then is on the head of a folded group.
     fn fold(&mut self) {
         let Some(row) = self.rows.get(self.at).copied() else { return };
         if self.groups[row.group].members.is_empty() {
@@ -184,7 +184,7 @@ impl Screen {
         self.rebuild();
     }
 
-    /// Closes all groups, or opens all when none is open.
+    /// Folds all groups, or unfolds all if all are folded.
     fn fold_all(&mut self) {
         let is_open = |group: &&Group| !group.members.is_empty() && !self.folded.contains(&group.id);
         let open: Vec<_> = self.groups.iter().filter(is_open).map(|group| group.id.clone()).collect();
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// What is on the screen, the row that keys are about in brackets.
+    /// The content of the screen, with the selected row in brackets.
     fn shown(screen: &Screen) -> String {
         let name = |(content, is_at): (Content<'_>, bool)| {
             if is_at { format!("[{}]", name_of(&content)) } else { name_of(&content).to_owned() }
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(press(&mut screen, "dwpanrjkgGfFvx "), Next::Stay);
         assert_eq!(screen.press(KeyEvent::from(KeyCode::Esc)), Next::Stay);
         assert_eq!(press(&mut screen, "q"), Next::Leave);
-        // From the help as well; any other key leads back.
+        // Also from the help; any other key leads back.
         assert_eq!(press(&mut screen, "?q"), Next::Leave);
         assert_eq!(press(&mut screen, "x?"), Next::Stay);
         assert!(screen.shows_help());

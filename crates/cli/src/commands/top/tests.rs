@@ -1,4 +1,4 @@
-//! A fixed set of mounts, and what a terminal shows of it.
+//! A fixed set of mounts, and the screen that shows it.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ pub(crate) fn look(at: Instant, statuses: Vec<Status>) -> Survey {
     Survey { answers, ..Survey::default() }
 }
 
-/// Two users, of whom one is at his limit; a source that fails; an unmount; one process of each kind that does not answer.
+/// Two users, one of them at its limit; a failing source; an unmount; a dead and a silent process.
 fn statuses(seconds: u64) -> Vec<Status> {
     let mut hog = tenant(3, "uid:1001", 16, Some(16));
     (hog.dirty_bytes, hog.writeback_bytes, hog.unstable_bytes) = (9 * MIB, 4 * MIB, 3 * MIB);

@@ -1,12 +1,12 @@
-//! Answering the command.
+//! The server side: answers to the command.
 //!
 //! # Invariants
-//! V1. A peer is root or the user who runs this process; any other may look at most, and only where [`Limits`] say so, else
-//!     it is dropped unread.
-//! V2. Each connection has a thread of its own, and a time within which its request must be here. There are at most as
-//!     many at once as [`Limits`] say, and those who may only look have a quarter of them. So no peer keeps another from
-//!     being answered for longer than that time.
-//! V3. What a peer sends is bounded in length, and what cannot be understood is answered, never acted on.
+//! V1. A peer is root or the user of this process. Any other user may at most query, and only if [`Limits`] allow it;
+//!     otherwise the connection is dropped unread.
+//! V2. Each connection has its own thread, and a time limit for its request. [`Limits`] bound the number of
+//!     connections, and users who may only query get a quarter of them. So no peer can delay the answer to another for
+//!     longer than the time limit.
+//! V3. Requests are bounded in length. A request that cannot be parsed is answered, and has no other effect.
 
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -23,28 +23,28 @@ use crate::control::protocol::{Message, REQUEST_BYTES_MAX, Reply, Request, VERSI
 use crate::exit::Failure;
 
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
-/// A peer that does not take its reply within this time has lost it.
+/// A peer that does not read its reply within this time loses it.
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
-/// A client that does not take its answer within this time, at the end of the process, goes without.
+/// At the end of the process, a client that does not read its answer within this time does not get it.
 pub(crate) const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// Who may come in, and how many at once.
+/// Who may connect, and how many at the same time.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) connections_max: usize,
-    /// Whoever the socket's mode lets in may look.
+    /// Users whom the socket's mode admits may query.
     pub(crate) anybody_may_look: bool,
 }
 
-/// Of a mount process, whose socket is in a directory of its user's own.
+/// For a mount process, whose socket is in a private directory of its user.
 pub(crate) const PRIVATE: Limits = Limits { connections_max: 32, anybody_may_look: false };
 
-/// Who knows the answers.
+/// Answers requests.
 pub(crate) trait Respond: Send + Sync + 'static {
-    /// Answers `request` about `volume`; what `progress` returns says whether the peer still listens.
+    /// Answers `request` about `volume`. `progress` returns whether the peer still listens.
     ///
     /// # Blocking
-    /// As long as it takes.
+    /// Until the request is carried out.
     fn respond(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
 }
 
@@ -57,20 +57,20 @@ pub(crate) struct Unanswered {
 
 impl Unanswered {
     fn count(&self) -> MutexGuard<'_, u32> {
-        // Nobody panics who has it.
+        // No code panics while it holds the lock.
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, until what is returned is dropped: however the answer ends.
+    /// Counts one more request until the returned value is dropped, however the answer ends.
     fn add(&self) -> Asked<'_> {
         *self.count() += 1;
         Asked(self)
     }
 
-    /// Waits until those who have asked have heard, for [`LAST_ANSWERS_WITHIN`] at most.
+    /// Waits at most [`LAST_ANSWERS_WITHIN`] until all requests are answered.
     ///
     /// # Blocking
-    /// As it says.
+    /// As described.
     pub(crate) fn wait_for_none(&self) {
         drop(self.changed.wait_timeout_while(self.count(), LAST_ANSWERS_WITHIN, |count| *count > 0));
     }
@@ -86,10 +86,10 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Answers who connects to `listener` from now until the process ends.
+/// Answers connections to `listener` until the process ends.
 ///
 /// # Errors
-/// There is no thread.
+/// A thread cannot be started.
 pub(crate) fn start(listener: UnixListener, limits: Limits, respond: Arc<dyn Respond>) -> io::Result<Arc<Unanswered>> {
     let unanswered = Arc::new(Unanswered::default());
     let counted = Arc::clone(&unanswered);
@@ -101,7 +101,7 @@ fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, u
     let (all, looking) = (Slots::new(limits.connections_max), Slots::new(limits.connections_max / 4));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            // Out of descriptors, most likely; the peer waits in the queue.
+            // Most likely out of descriptors; the peer waits in the queue.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -124,10 +124,10 @@ fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, u
     }
 }
 
-/// So many at once.
+/// A number of concurrent connections.
 struct Slots(Arc<AtomicUsize>);
 
-/// One of them, given back however its thread ends.
+/// One of them, released however its thread ends.
 struct Slot(Arc<AtomicUsize>);
 
 impl Slots {
@@ -147,7 +147,7 @@ impl Drop for Slot {
     }
 }
 
-/// What a peer may ask.
+/// The requests that a peer may send.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Access {
     All,
@@ -197,7 +197,7 @@ fn understood(line: &[u8]) -> Result<Message<Request>, Failure> {
     struct Version {
         version: u32,
     }
-    // The version first: of another one not even the form of a request is known.
+    // The version comes first: the rest of a request with another version may have any form.
     let nonsense = |error| Failure::usage(format!("invalid request: {error}"));
     let Version { version } = serde_json::from_slice(line).map_err(nonsense)?;
     if version != VERSION {
@@ -207,7 +207,7 @@ fn understood(line: &[u8]) -> Result<Message<Request>, Failure> {
     serde_json::from_slice(line).map_err(nonsense)
 }
 
-/// False when the peer is gone or does not read.
+/// Returns false if the peer is gone or does not read.
 fn reply(mut stream: &UnixStream, body: Reply) -> bool {
     let sent = stream.set_write_timeout(Some(REPLY_WITHIN)).and_then(|()| stream.write_all(&Message::new(body).line()));
     sent.is_ok()

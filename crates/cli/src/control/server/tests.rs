@@ -1,4 +1,4 @@
-//! A hostile peer is answered or dropped, and never keeps another one waiting.
+//! A hostile peer is answered or dropped, and never delays another one.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -33,7 +33,7 @@ impl Socket {
 
     fn send(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(&self.0).unwrap();
-        // The server may have refused and closed already.
+        // The server may already have refused and closed.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = String::new();
@@ -77,7 +77,7 @@ fn nonsense_is_answered_and_a_half_message_is_dropped() {
     assert!(socket.send(&[&deep[..], b"\n"].concat()).contains("invalid request"));
     assert_eq!(socket.send(b"{\"version\":1,\"requ"), "");
     assert_eq!(socket.send(b""), "");
-    // The refusal may be lost when it meets what the peer still sends; what counts is that the server goes on.
+    // The refusal may be lost while the peer still sends; what counts is that the server goes on.
     let _ = socket.send(&vec![b'x'; 2 << 20]);
     socket.assert_answers();
 }
@@ -88,7 +88,7 @@ fn silent_peers_keep_nobody_waiting() {
     let _silent: Vec<_> = (0..PRIVATE.connections_max - 1).map(|_| UnixStream::connect(&socket.0).unwrap()).collect();
     socket.assert_answers();
     let _two_more = [UnixStream::connect(&socket.0).unwrap(), UnixStream::connect(&socket.0).unwrap()];
-    // All places are taken: refused at once, and served once the silent ones have had their time.
+    // All slots are taken: new peers are refused at once, and served after the time limit of the silent ones.
     loop {
         match client::ask(&socket.0, &VolumeRef::default(), &Request::Status, client::ANSWER_WITHIN) {
             Ok(Reply::Failed(failure)) if failure.what == "echo" => break,
@@ -148,7 +148,7 @@ proptest! {
     }
 }
 
-/// Over a socket, as it comes: every request is answered, and the server answers the next.
+/// Over a socket: every request is answered, and the server answers the next one.
 #[test]
 fn damaged_requests_are_answered_and_keep_no_other_waiting() {
     let socket = Socket::listening("damaged");

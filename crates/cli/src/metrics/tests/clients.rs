@@ -1,4 +1,4 @@
-//! Whoever connects: he gets an answer or is dropped, and keeps nobody else from a scrape.
+//! Clients get an answer or are dropped, and do not delay another client's scrape.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::control::protocol::Status;
 use crate::exit::Reason;
 use crate::metrics::{Server, listen, serve};
 
-/// Nothing takes as long, however loaded the machine is.
+/// Limit for every wait. Nothing takes that long, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -26,10 +26,10 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// Sends bytes and returns what comes back until the server closes.
+/// Sends bytes and returns everything that comes back until the server closes.
 fn send(server: &Server, bytes: &[u8]) -> String {
     let mut stream = connect(server);
-    // It may have refused and closed already.
+    // The server may already have refused and closed.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -83,7 +83,7 @@ fn garbage_is_refused_and_harms_nobody() {
         let answer = send(&server, garbage);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
-    // One head without an end, and a body that nobody reads.
+    // A head without an end, and a body that is not read.
     let endless = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &vec![b'x'; 1 << 20]].concat();
     let answer = send(&server, &endless);
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
@@ -102,7 +102,7 @@ fn two_hundred_clients_that_say_nothing_keep_nobody_waiting() {
     assert_scraped(&server);
     let half = |_| {
         let mut stream = connect(&server);
-        // One that came later may have taken its place.
+        // A later client may have taken its place.
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHo");
         stream
     };
@@ -153,7 +153,7 @@ fn a_port_that_is_taken_and_an_address_of_others_are_named() {
     let failure = listen(taken.local_addr().unwrap()).unwrap_err();
     assert_eq!(failure.reason, Reason::Busy);
     assert!(failure.what.contains(&taken.local_addr().unwrap().to_string()), "{failure}");
-    // Reserved for documentation: nobody has it.
+    // Reserved for documentation; no machine has it.
     let failure = listen("192.0.2.1:9810".parse().unwrap()).unwrap_err();
     assert!(failure.reason == Reason::Usage && failure.what.contains("192.0.2.1"), "{failure}");
 }

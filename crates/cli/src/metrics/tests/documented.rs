@@ -1,4 +1,4 @@
-//! `docs/METRICS.md` has every metric that is rendered, as it is rendered, and no other.
+//! `docs/METRICS.md` lists exactly the metrics that are rendered, with the same text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::metrics::render::Renderer;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/METRICS.md");
 
-/// The rows of its table: name as in queries, type, unit, labels, meaning, what to alert on.
+/// The rows of its table: name as in queries, type, unit, labels, meaning, alert.
 fn rows() -> Vec<Vec<String>> {
     let text = fs::read_to_string(PAGE).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| `slackwater_"));

@@ -1,4 +1,4 @@
-//! The text as others read it, its bounds, what is written about it, and clients of every kind.
+//! The rendered text, its bounds, its documentation, and clients of every kind.
 
 mod clients;
 mod documented;
@@ -17,7 +17,7 @@ use crate::metrics::{Snapshot, Unmounts};
 
 use self::page::Page;
 
-/// Of an engine with one volume, which nobody has written to.
+/// A snapshot of an engine with one volume without data.
 fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
     let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).unwrap();
     let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
@@ -35,7 +35,7 @@ fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
     }
 }
 
-/// Of one volume with `tenants`, which are all.
+/// A snapshot of one volume with `tenants`, which are all.
 fn of_tenants(tenants: Vec<Tenant>) -> Snapshot {
     let volumes = vec![("/mnt".to_owned(), Status { tenants: tenants.clone(), ..Status::sample() })];
     Snapshot { tenants, ..snapshot(volumes) }

@@ -1,8 +1,8 @@
-//! Reads the text form strictly: what is not allowed there, panics.
+//! A strict parser of the text format: it panics on everything that is not allowed.
 
 use std::collections::BTreeMap;
 
-/// A metric as its head says, and the labels that its series have.
+/// A metric as its head describes it, and the labels of its series.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Head {
     pub(super) kind: String,
@@ -11,7 +11,7 @@ pub(super) struct Head {
     pub(super) labels: Vec<String>,
 }
 
-/// A name and labels, in the order in which they stand.
+/// A name and labels, in the order in which they appear.
 pub(super) type Series = (String, Vec<(String, String)>);
 
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Page {
         assert!(self.series.insert((sample.to_owned(), labels), value).is_none(), "twice: {line}");
     }
 
-    /// The value of the series `sample` with the values of its labels.
+    /// The value of the series `sample` with these label values.
     #[track_caller]
     pub(super) fn value(&self, sample: &str, labels: &[&str]) -> f64 {
         self.find(sample, labels).unwrap_or_else(|| panic!("no {sample} of {labels:?}"))
@@ -97,7 +97,7 @@ impl Page {
     }
 }
 
-/// `a="b",c="d"`, with what is escaped in it.
+/// Parses `a="b",c="d"`, including escapes.
 fn labels_of(text: &str) -> Vec<(String, String)> {
     let mut labels = Vec::new();
     let mut rest = text;

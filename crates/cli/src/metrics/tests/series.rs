@@ -1,4 +1,4 @@
-//! Values, names that others chose, and who is summed up.
+//! Values, names chosen by others, and the series for the rest.
 
 use std::time::Duration;
 
@@ -199,7 +199,7 @@ fn a_cgroup_that_was_made_again_goes_on_where_it_was() {
     assert_eq!(written(vec![tenant(2, "/a", 0, 7)]), 117.0);
 }
 
-/// M2, with tenants that come, go, and hold more and less than others.
+/// M2, with tenants that come and go, and hold more and less than others.
 #[test]
 fn no_counter_goes_down_while_its_series_goes_on() {
     let mut renderer = Renderer::default();
