@@ -45,6 +45,7 @@ mod record;
 mod srcu;
 #[cfg(all(test, not(any(slackwater_loom, slackwater_shuttle))))]
 mod tests;
+mod waits;
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -55,6 +56,7 @@ use self::grace::{Kind, Progress};
 pub use self::list::{Iter, RcuList};
 use self::record::{Record, Records};
 pub use self::srcu::{Srcu, SrcuGuard};
+pub use self::waits::{Wait, waits_during};
 use crate::lock::{enter_read_section, exit_read_section};
 use crate::shim::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::shim::thread::JoinHandle;
@@ -170,6 +172,7 @@ impl Domain {
     #[track_caller]
     pub fn synchronize(&self) {
         self.core.assert_outside();
+        waits::note(Wait::Normal);
         self.core.wait_for_grace(Kind::Normal);
     }
 
@@ -184,6 +187,7 @@ impl Domain {
     #[track_caller]
     pub fn synchronize_expedited(&self) {
         self.core.assert_outside();
+        waits::note(Wait::Expedited);
         self.core.wait_for_grace(Kind::Expedited);
     }
 
@@ -219,6 +223,7 @@ impl Domain {
     #[track_caller]
     pub fn barrier(&self) {
         self.core.assert_outside();
+        waits::note(Wait::Barrier);
         let reached = Arc::new(crate::Completion::new());
         let sentinel = Arc::clone(&reached);
         self.call(move || sentinel.complete());
