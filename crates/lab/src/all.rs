@@ -1,7 +1,7 @@
-//! `all`: every experiment, one after the other, and one page of them all.
+//! `all`: every experiment, one after the other, on one page.
 //!
-//! What cannot be measured here is named with the reason. The page is written anew after each experiment, so that an
-//! interrupt costs the one that runs.
+//! An experiment that cannot run here is listed with the reason. The page is written again after each experiment, so that an
+//! interrupt only loses the one that runs.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,17 +10,16 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::machine::Machine;
-use crate::options::PageOptions;
-use crate::page::{self, escaped};
-use crate::report::{Report, write_json};
-use crate::table::{Align, Table};
-use crate::targets::Target;
+use crate::harness::machine::Machine;
+use crate::harness::page::{self, escaped};
+use crate::harness::report::write_json;
+use crate::harness::targets::LEGEND;
+use crate::harness::{PageOptions, Report, Table};
 use crate::{cache, daemon, dontcache, fuse, gate, idle, interrupt, isolation, namespace, reclaim, shrinker, umount};
 
 type Run = fn(&PageOptions) -> Result<Report>;
 
-/// In the order of the page: what the project is about first, then what it costs.
+/// In the order of the page: first the purpose of the project, then its costs.
 const EXPERIMENTS: [(&str, Run); 11] = [
     ("umount", |page| umount::run(&page.options)),
     ("isolation", |page| isolation::run(&page.options)),
@@ -37,12 +36,12 @@ const EXPERIMENTS: [(&str, Run); 11] = [
 
 const TITLE: &str = "Slackwater, measured";
 
-/// What became of an experiment.
+/// The result of an experiment.
 enum Outcome {
     Measured(Box<Report>),
-    /// And why.
+    /// It cannot run here, for this reason.
     NotHere(String),
-    /// Its turn has not come.
+    /// It has not run yet.
     Ahead,
 }
 
@@ -51,7 +50,7 @@ struct Chapter {
     outcome: Outcome,
 }
 
-/// Runs all experiments; false when a target is to be checked and missed.
+/// Runs all experiments; false if targets are checked and one is missed.
 pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     let options = &arguments.options;
     let path = arguments.page("all")?;
@@ -63,7 +62,7 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
             Ok(report) => Outcome::Measured(Box::new(report)),
             Err(error) => {
                 interrupt::check()?;
-                // What another program said may be empty, or have an end of line.
+                // The message of another program may be empty, or end with a newline.
                 Outcome::NotHere(format!("{error:#}").trim_end_matches([':', ' ', '\n']).to_owned())
             }
         };
@@ -90,7 +89,7 @@ impl Chapter {
         }
     }
 
-    /// What is said of it in a list.
+    /// The result in a few words.
     fn verdict(&self) -> String {
         match &self.outcome {
             Outcome::Measured(report) => format!("{} of {} targets met", report.targets_met(), report.targets.len()),
@@ -107,18 +106,18 @@ impl Chapter {
     }
 }
 
-/// Those met, and all.
+/// Targets that are met, and all targets.
 fn targets_met(chapters: &[Chapter]) -> (usize, usize) {
     let reports = || chapters.iter().filter_map(Chapter::report);
     (reports().map(Report::targets_met).sum(), reports().map(|report| report.targets.len()).sum())
 }
 
 fn missed_table(chapters: &[Chapter]) -> Table {
-    let columns = [("", Align::Left), ("target", Align::Left), ("wanted", Align::Right), ("reached", Align::Left)];
-    let mut table = Table::new("Targets that were missed", &columns);
+    let mut table = Table::new("Targets that were missed", " | <target | wanted | <reached");
     for report in chapters.iter().filter_map(Chapter::report) {
-        for Target { name, bound, reached } in report.targets.iter().filter(|target| !target.is_met()) {
-            table.row([report.experiment.to_owned(), name.clone(), bound.text(), reached.text()]);
+        for target in report.targets.iter().filter(|target| !target.is_met()) {
+            let row = table.row(report.experiment).text(&target.name).text(target.bound.text());
+            row.estimate(target.reached);
         }
     }
     table
@@ -132,10 +131,11 @@ fn write_page(path: &Path, machine: &Machine, seed: u64, chapters: &[Chapter]) -
 fn body(machine: &Machine, seed: u64, chapters: &[Chapter]) -> Result<String> {
     let mut html = format!(
         "<h1>{TITLE}</h1>\n\
-         <p>Slackwater is a page cache and write-back engine outside the kernel. These are its experiments, on one machine, \
-         each beside what was published of the Linux kernel and beside the kernel that runs here. What is compared took \
-         turns in every round; ratios are medians of the rounds, or of all samples where it says so, with 95&nbsp;% \
-         intervals. A target is met when the bad end of its interval meets it.</p>\n"
+         <p>Slackwater is a page cache and writeback engine outside the kernel. These are its experiments on one machine, each \
+         beside what was published of the Linux kernel and beside the kernel of this machine. Subjects that are compared take turns \
+         in every round. Ratios are medians of the rounds' ratios, or ratios of quantiles of all samples where it says so, with \
+         95&nbsp;% intervals. {}</p>\n",
+        escaped(LEGEND)
     );
     html.push_str(&machine.table("all", seed, None).html());
     let (met, all) = targets_met(chapters);
@@ -171,21 +171,18 @@ fn body(machine: &Machine, seed: u64, chapters: &[Chapter]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::statistics::Estimate;
-    use crate::targets::Bound;
+    use crate::harness::{Bound, Estimate};
 
     fn chapter(name: &'static str, bounds: &[f64]) -> Chapter {
-        let mut report = Report::new(name, None, 1, Some(1));
-        report.about("What it asks.");
-        let reached = Estimate { value: 2.0, low: 2.0, high: 2.0 };
+        let mut report = Report::of_test(name);
         for (number, bound) in bounds.iter().enumerate() {
-            report.target(Target::new(format!("{name} {number}"), Bound::AtMost(*bound), reached));
+            report.target(format!("{name} {number}"), Bound::AtMost(*bound), Estimate::exactly(2.0));
         }
         Chapter { name, outcome: Outcome::Measured(Box::new(report)) }
     }
 
     #[test]
-    fn a_page_counts_targets_names_what_is_missing_and_links_to_every_part() {
+    fn a_page_counts_targets_lists_the_missed_ones_and_links_to_every_part() {
         let reason = Outcome::NotHere("only root < may".to_owned());
         let chapters = [
             chapter("umount", &[3.0, 1.0]),
@@ -202,17 +199,11 @@ mod tests {
             "not measured yet",
             "<a href=\"#isolation\">",
             "<section id=\"isolation\">",
-            "What it asks.",
+            "Is it &lt; so?",
         ] {
             assert!(html.contains(part), "{part}: {html}");
         }
-        assert!(!html.contains("<td>umount 0</td>\n<td>"), "a target that was met is not among the missed");
+        assert!(!html.contains("<td>umount 0</td>\n<td>"), "a target that was met is not listed");
         assert_eq!(chapters[1].json()["missing"], "not measured here: only root < may");
-    }
-
-    #[test]
-    fn experiments_have_names_of_their_own() {
-        let names: std::collections::BTreeSet<_> = EXPERIMENTS.iter().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), EXPERIMENTS.len());
     }
 }

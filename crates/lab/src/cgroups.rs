@@ -1,4 +1,4 @@
-//! Cgroups that are gone when the program is.
+//! Temporary cgroups.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use slackwater_fuse::tenants::{Hierarchy as Mounted, Layout};
 
-/// Our cgroups below the hierarchy, for those who end the process without unwinding.
+/// Our top-level cgroups, for an end of the process without unwinding.
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// How often a cgroup is removed whose last process may not have been reaped.
+/// Attempts to remove a cgroup whose last process may not have been reaped.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A mounted hierarchy of cgroups.
 pub(crate) struct Hierarchy(Mounted);
 
-/// One of ours, removed when dropped.
+/// A cgroup of ours, removed when dropped.
 pub(crate) struct Cgroup {
     path: PathBuf,
-    /// As `/proc/PID/cgroup` has it.
+    /// As in `/proc/PID/cgroup`.
     name: PathBuf,
     about: &'static str,
 }
@@ -31,34 +31,34 @@ impl Hierarchy {
     /// cgroup2.
     ///
     /// # Errors
-    /// There is none.
+    /// It is not mounted.
     pub(crate) fn unified() -> Result<Self> {
         layout()?.unified.map(Self).context("no cgroup2 is mounted")
     }
 
-    /// The one that tells tenants apart: cgroup2, else the memory controller of v1.
+    /// The hierarchy whose cgroups are tenants: cgroup2, else the memory controller of v1.
     ///
     /// # Errors
-    /// There is neither.
+    /// Neither is mounted.
     pub(crate) fn of_tenants() -> Result<Self> {
         let layout = layout()?;
         layout.unified.or(layout.memory).map(Self).context("neither cgroup2 nor the memory controller of v1 is mounted")
     }
 
-    /// A top-level cgroup: a tenant by itself, without a limit.
+    /// A top-level cgroup, which is a tenant also without a limit.
     pub(crate) fn top(&self, name: &str) -> Result<Cgroup> {
         let name = self.0.root.join(format!("slackwater-lab-{}-{name}", std::process::id()));
-        let path = self.0.directory(&name).context("cgroups above the mounted ones are out of reach")?;
+        let path = self.0.directory(&name).context("the cgroup of this process is outside the mounted hierarchy")?;
         let mut cgroup = Cgroup::new(path, name)?;
         live().push(cgroup.path.clone());
         cgroup.about = about(cgroup.path.join("memory.max").exists() && cgroup.path.join("io.stat").exists());
         Ok(cgroup)
     }
 
-    /// A cgroup for all others, with the controllers that cgroup writeback needs if there are such.
+    /// A cgroup for other cgroups, with the controllers that cgroup writeback needs, if this hierarchy has them.
     pub(crate) fn make(&self) -> Result<Cgroup> {
         let mut cgroup = self.top("all")?;
-        // Refused where they are not on this hierarchy.
+        // Fails if they are not on this hierarchy.
         let enabled = fs::write(cgroup.path.join("cgroup.subtree_control"), "+memory +io");
         cgroup.about = about(enabled.is_ok());
         Ok(cgroup)
@@ -75,7 +75,7 @@ fn about(has_controllers: bool) -> &'static str {
 
 impl Cgroup {
     fn new(path: PathBuf, name: PathBuf) -> Result<Self> {
-        fs::create_dir(&path).with_context(|| format!("cannot make the cgroup {}", path.display()))?;
+        fs::create_dir(&path).with_context(|| format!("cannot create the cgroup {}", path.display()))?;
         Ok(Self { path, name, about: "" })
     }
 
@@ -84,17 +84,17 @@ impl Cgroup {
         Self::new(self.path.join(name), self.name.join(name))
     }
 
-    /// The file that a process writes its number to.
+    /// The file that takes the pid of a process to move.
     pub(crate) fn members(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// Its path as processes in it have it.
+    /// Its path, as in `/proc/PID/cgroup`.
     pub(crate) fn name(&self) -> &Path {
         &self.name
     }
 
-    /// Whether the kernel writes back by cgroup in these.
+    /// Whether the kernel's cgroup writeback applies to it.
     pub(crate) fn about(&self) -> &str {
         self.about
     }
@@ -107,10 +107,9 @@ impl Drop for Cgroup {
     }
 }
 
-/// Ends what is in them and removes all. For the way out that drops nothing.
+/// Kills all processes in our cgroups and removes the cgroups, for an end of the process without unwinding.
 pub(crate) fn remove_all() {
     for path in live().drain(..) {
-        // Writers among them.
         let _ = fs::write(path.join("cgroup.kill"), "1");
         remove_below(&path);
     }
@@ -133,13 +132,13 @@ fn remove(path: &Path) {
     for _ in 0..ATTEMPTS {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => thread::sleep(PAUSE),
-            // Gone on the second interrupt.
+            // A second interrupt has removed it.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => return eprintln!("cannot remove the cgroup {}: {error}", path.display()),
             Ok(()) => return,
         }
     }
-    eprintln!("cannot remove the cgroup {}: something is in it", path.display());
+    eprintln!("cannot remove the cgroup {}: it is busy", path.display());
 }
 
 fn live() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {

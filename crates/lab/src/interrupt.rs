@@ -1,7 +1,7 @@
-//! Ctrl-C as a question that long work asks now and then.
+//! Ctrl-C as a flag that long work checks.
 //!
-//! The first interrupt lets the running step end, so that everything temporary goes the ordinary way. The
-//! second removes it at once and ends the process.
+//! After the first interrupt the running step ends and temporary files are removed in the ordinary way. The second interrupt
+//! removes them at once and ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,10 +13,10 @@ use crate::{cgroups, scratch};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// What the shell expects of a process that ended by an interrupt.
+/// The exit status of a process that an interrupt has ended.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-/// Takes over Ctrl-C and SIGTERM.
+/// Handles Ctrl-C and SIGTERM.
 pub(crate) fn install() -> Result<()> {
     let on_signal = || {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -24,17 +24,17 @@ pub(crate) fn install() -> Result<()> {
             scratch::remove_all();
             std::process::exit(EXIT_CODE.into());
         }
-        eprintln!("\nstopping and cleaning up; once more to stop at once");
+        eprintln!("\nstopping and cleaning up; interrupt again to stop at once");
     };
-    ctrlc::set_handler(on_signal).context("cannot take over Ctrl-C")
+    ctrlc::set_handler(on_signal).context("cannot handle Ctrl-C")
 }
 
-/// Whether an interrupt came.
+/// Whether there was an interrupt.
 pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Fails when an interrupt came.
+/// Fails after an interrupt.
 pub(crate) fn check() -> Result<()> {
     if is_interrupted() {
         bail!("interrupted");
@@ -42,7 +42,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Sleeps for `time`, in pieces; fails when an interrupt came.
+/// Sleeps for `time`; fails soon after an interrupt.
 pub(crate) fn sleep(time: Duration) -> Result<()> {
     const PIECE: Duration = Duration::from_millis(200);
     let end = Instant::now() + time;

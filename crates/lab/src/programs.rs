@@ -1,7 +1,7 @@
-//! Programs of the system that write in cgroups, and are run to their end.
+//! System programs that write in cgroups, run to their end.
 //!
-//! Files are written by others than this process: what is open here is open as well in every program that is just being
-//! started, and what is open cannot be unmounted.
+//! Other programs write the files, not this process: a file that is open here is also open in every program that is just
+//! being forked, and a volume with open files cannot be unmounted.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,23 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cgroups::Cgroup;
 
-/// In which cgroups programs run one after another.
+/// The cgroups of programs that run one after another.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Tenants {
-    /// Each in a new one, which is removed when it ends.
+    /// Each program has a new one, which is removed when the program ends.
     Fresh,
-    /// All in the same.
+    /// All have the same one.
     Steady,
 }
 
-/// Has its file written synchronously, again and again.
+/// Runs programs that write a file synchronously, one after another.
 pub(crate) struct Writer<'a> {
-    /// Makes one of that name.
+    /// Makes a cgroup with this name.
     pub(crate) cgroup: &'a (dyn Fn(&str) -> Result<Cgroup> + Sync),
-    /// No other writer has it.
+    /// No other writer has this name.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
-    /// Of 4 KiB, that each program writes.
+    /// Blocks of 4 KiB that each program writes.
     pub(crate) blocks: u64,
 }
 
@@ -42,7 +42,7 @@ impl Writer<'_> {
                 break;
             }
             match tenants {
-                // Beside the other: what has processes in it has no controllers for those below it.
+                // Beside the steady one: a cgroup with processes has no controllers for cgroups below it.
                 Tenants::Fresh => self.write_in(&cgroup(&format!("{name}-{number}"))?)?,
                 Tenants::Steady => self.write_in(&steady)?,
             }
@@ -59,15 +59,15 @@ impl Writer<'_> {
     }
 }
 
-/// Has a new file written and synced.
+/// Lets a program write and sync a new file.
 pub(crate) fn write(file: &Path) -> Result<()> {
     let of = format!("of={}", file.display());
     run(Command::new("dd").args(["if=/dev/zero", "bs=4k", "count=1", "conv=fsync"]).arg(of))
 }
 
-/// Runs it to its end.
+/// Runs a program to its end.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    // A group of its own: Ctrl-C is for this process, which waits for it.
+    // In a process group of its own: Ctrl-C is meant for this process, which waits for the program.
     let output = command.process_group(0).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());

@@ -1,4 +1,4 @@
-//! An engine with volumes, as experiments need it.
+//! Engines with volumes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ pub(crate) fn engine(arena_bytes: u64, tunables: Tunables) -> Result<Engine> {
     engine_with_forms(arena_bytes, tunables, Forms::default())
 }
 
-/// The same with mechanisms in other forms.
+/// The same with other forms of its mechanisms.
 pub(crate) fn engine_with_forms(arena_bytes: u64, tunables: Tunables, forms: Forms) -> Result<Engine> {
     engine_in(&ArenaConfig::memfd(arena_bytes), tunables, forms)
 }
 
-/// The same with an arena that is told more of.
+/// The same with more settings of the arena.
 pub(crate) fn engine_in(config: &ArenaConfig, tunables: Tunables, forms: Forms) -> Result<Engine> {
     let arena = Arena::create(config)
-        .with_context(|| format!("cannot make a cache of {}", slackwater_size::text(config.frames_bytes)))?;
+        .with_context(|| format!("cannot create a cache of {}", slackwater_size::text(config.frames_bytes)))?;
     Ok(Engine::with_forms(arena, Survivors::default(), Arc::new(SystemClock), tunables, forms))
 }
 
@@ -44,16 +44,16 @@ pub(crate) fn new_file(volume: &Arc<SuperBlock>, name: &str) -> Result<File> {
     Ok(File::open(&inode)?)
 }
 
-/// Unmounts a volume of an experiment without keeping what is still dirty.
+/// Unmounts a volume and discards its dirty data.
 pub(crate) fn discard(volume: &Arc<SuperBlock>) -> Result<()> {
     volume.umount(UmountOptions { discard: true, ..UmountOptions::default() }).context("cannot unmount")
 }
 
-/// Raises the limit of open files to what this process may have: a dirty file keeps descriptors.
+/// Raises the limit of open files as far as permitted: a dirty file keeps descriptors open.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Without it there are fewer, and the engine says so if they do not suffice.
+    // If this fails and there are too few, the engine reports it.
     let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -1,4 +1,4 @@
-//! Directories and files that are gone when the program is.
+//! Temporary directories and files.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,24 +10,24 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::{UnmountFlags, unmount};
 use slackwater_arena::MountInfo;
 
-/// What exists now, with the folders that were made for it, for those who end the process without unwinding.
+/// The directories that exist, each with the folders that were made for it, for an end of the process without unwinding.
 static LIVE: Mutex<Vec<(PathBuf, Vec<PathBuf>)>> = Mutex::new(Vec::new());
 
-/// How often a directory is removed in which threads may still be making files.
+/// Attempts to remove a directory in which threads may still create files.
 const ATTEMPTS: u32 = 5;
 
-/// A new directory, removed with everything in it when dropped. The folder it is in stays if it was there
-/// before, or if something else is in it.
+/// A new directory, removed with everything in it when dropped. The folder it is in is also removed, unless it existed before
+/// or contains something else.
 pub(crate) struct Scratch {
     path: PathBuf,
     made: Vec<PathBuf>,
 }
 
 impl Scratch {
-    /// A directory in `folder`, which is made if it is not there.
+    /// A directory in `folder`, which is made if it does not exist.
     pub(crate) fn in_folder(folder: &Path) -> Result<Self> {
         let made = missing_ancestors(folder);
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create the directory {}", folder.display()))?;
         let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
         let pid = std::process::id();
         for number in 0_u32.. {
@@ -38,27 +38,25 @@ impl Scratch {
                     return Ok(Self { path, made });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error).with_context(|| format!("cannot make {}", path.display())),
+                Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
         unreachable!("there are fewer directories than numbers")
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A new directory in it for a tree of many files, far away on the disk from those of earlier runs.
+    /// A new directory in it for a tree of many files, placed far away on the disk from those of earlier runs.
     ///
-    /// ext4 puts the first directories below one that is marked as a top apart, by their names. That matters
-    /// to repeated runs: for some minutes it leaves alone the inodes that were freed, and looks at each of
-    /// them whenever a file is made near by.
+    /// ext4 spreads the directories below one that is marked as a top directory, by their names. That matters to repeated
+    /// runs: for some minutes ext4 does not reuse freed inodes, and looks at each of them when a file is created near by.
     pub(crate) fn tree(&self, name: &str) -> Result<PathBuf> {
         if let Ok(directory) = File::open(&self.path)
             && let Ok(flags) = ioctl_getflags(&directory)
         {
-            // Other file systems need not know of it.
+            // Other file systems may not have the flag.
             let _ = ioctl_setflags(&directory, flags | IFlags::TOPDIR);
         }
         self.subdirectory(&format!("{name}-{}", std::process::id()))
@@ -67,11 +65,11 @@ impl Scratch {
     /// A new directory in it.
     pub(crate) fn subdirectory(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(path)
     }
 
-    /// Lets it stay.
+    /// Keeps it.
     pub(crate) fn keep(mut self) {
         let path = std::mem::take(&mut self.path);
         live().retain(|(live, _)| *live != path);
@@ -96,13 +94,13 @@ pub(crate) fn nameless_file(folder: &Path) -> Result<File> {
     nameless(folder, OpenOptions::new().read(true).write(true).create_new(true))
 }
 
-/// The same with further options, which create the file.
+/// The same with other options, which must create the file.
 pub(crate) fn nameless(folder: &Path, options: &OpenOptions) -> Result<File> {
     let scratch = Scratch::in_folder(folder)?;
-    options.open(scratch.path().join("file")).with_context(|| format!("cannot make a file in {}", folder.display()))
+    options.open(scratch.path().join("file")).with_context(|| format!("cannot create a file in {}", folder.display()))
 }
 
-/// Removes everything that exists now. For the way out that drops nothing.
+/// Removes everything that exists, for an end of the process without unwinding.
 pub(crate) fn remove_all() {
     for (path, made) in live().drain(..).rev() {
         let _ = (0..ATTEMPTS).map(|_| remove(&path)).find(Result::is_ok);
@@ -110,10 +108,10 @@ pub(crate) fn remove_all() {
     }
 }
 
-/// Removes a tree, also directories of ours that we may not write in. What is mounted in it is unmounted.
+/// Removes a tree, including read-only directories. What is mounted in it is unmounted first.
 fn remove(path: &Path) -> std::io::Result<()> {
     for point in mounts_below(path).iter().rev() {
-        let _ = unmount(point, UnmountFlags::DETACH); // what stays mounted, stays
+        let _ = unmount(point, UnmountFlags::DETACH); // what cannot be unmounted makes the removal fail
     }
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -124,7 +122,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Mount points below `path`, each after those that it is on.
+/// Mount points below `path`, each after the mount that it is on.
 fn mounts_below(path: &Path) -> Vec<PathBuf> {
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     MountInfo::all(&mounts).map(|mount| mount.point).filter(|point| point.starts_with(path)).collect()
@@ -143,8 +141,7 @@ fn permit(directory: &Path) -> std::io::Result<()> {
 
 fn remove_if_empty(folders: &[PathBuf]) {
     for folder in folders {
-        // Fails when it is not empty, which is right.
-        let _ = fs::remove_dir(folder);
+        let _ = fs::remove_dir(folder); // fails if it is not empty, as it should
     }
 }
 
@@ -157,7 +154,7 @@ fn live() -> std::sync::MutexGuard<'static, Vec<(PathBuf, Vec<PathBuf>)>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The directories that making `folder` makes, deepest first.
+/// The directories that have to be made for `folder`, deepest first.
 fn missing_ancestors(folder: &Path) -> Vec<PathBuf> {
     let ancestors = folder.ancestors().filter(|path| !path.as_os_str().is_empty());
     ancestors.take_while(|path| !path.exists()).map(Path::to_path_buf).collect()
@@ -168,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_goes_and_what_was_there_stays() {
+    fn only_what_was_made_is_removed() {
         let outer = Scratch::in_folder(&std::env::temp_dir()).unwrap();
         let inner = Scratch::in_folder(&outer.path().join("a/b")).unwrap();
         let path = inner.path().to_path_buf();

@@ -1,4 +1,4 @@
-//! The program `copy`, as a user calls it.
+//! The command `copy`, as a user calls it.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
-/// A directory that is gone at the end of the test.
+/// A directory that is removed at the end of the test.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -37,7 +37,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Files of every awkward size, links, odd modes and old times.
+/// Files of unusual sizes, links, unusual modes and old times.
 fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("empty/below")).expect("made");
     fs::write(root.join("nothing"), "").expect("made");
@@ -63,7 +63,7 @@ fn make_tree(root: &Path) {
 }
 
 #[test]
-fn a_tree_arrives_byte_for_byte() {
+fn a_tree_is_copied_byte_for_byte() {
     let dir = TempDir::new("tree");
     make_tree(&dir.path("from"));
     let output = copy(&dir, &["from", "to", "--json", "result.json"]);
@@ -88,14 +88,14 @@ fn a_temporary_copy_leaves_nothing_behind_unless_it_is_kept() {
     make_tree(&dir.path("from"));
     let output = copy(&dir, &["from"]);
     assert!(output.status.success(), "{}", text(&output));
-    assert!(!dir.path("target").exists(), "target/lab was made for it and is gone");
+    assert!(!dir.path("target").exists(), "target/lab was made for it and is removed");
     let output = copy(&dir, &["from", "--keep", "--quick"]);
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(fs::read_dir(dir.path("target/lab")).expect("kept").count(), 1);
 }
 
 #[test]
-fn bad_input_is_refused_in_words() {
+fn bad_input_is_refused_with_the_reason() {
     let dir = TempDir::new("bad");
     make_tree(&dir.path("from"));
     for (arguments, words) in [
@@ -110,12 +110,12 @@ fn bad_input_is_refused_in_words() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output));
         assert!(text(&output).contains(words), "{arguments:?}: {}", text(&output));
     }
-    for (cache, words) in [("1KiB", "too small"), ("9999TiB", "cannot make a cache"), ("much", "write for example")] {
+    for (cache, words) in [("1KiB", "too small"), ("9999TiB", "cannot create a cache"), ("much", "write for example")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-lab"));
         let output = command.args(["copy", "from", "to", "--cache", cache]).current_dir(&dir.0).output();
         let output = output.expect("the program can be started");
         assert_eq!(output.status.code(), Some(2), "{cache}: {}", text(&output));
         assert!(text(&output).contains(words), "{cache}: {}", text(&output));
     }
-    assert!(!dir.path("to").exists() && !dir.path("from/empty/new").exists(), "a refusal makes nothing");
+    assert!(!dir.path("to").exists() && !dir.path("from/empty/new").exists(), "a refusal creates nothing");
 }

@@ -1,9 +1,9 @@
-//! The process of `namespace` that says what an idle volume takes, as it starts it.
+//! The process of `namespace` that measures the memory of an idle volume, as it starts it.
 
 use std::process::Command;
 
 #[test]
-fn a_process_says_how_many_bytes_an_idle_volume_takes() {
+fn a_process_prints_the_bytes_of_an_idle_volume() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-lab"));
     let output = command.args(["idle-volumes", "500"]).output().expect("the program can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

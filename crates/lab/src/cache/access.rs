@@ -1,9 +1,9 @@
 //! Overwriting and reading cached pages, and the first write of a file.
 //!
-//! A setting's turn in a round: every page of all subjects is written once, then come the two orders of writing,
-//! then everything is settled, then come the two orders of reading. So writes meet dirty pages with write-back
-//! going on as it does by default, and reads meet clean ones. For each of the four the subjects follow directly on
-//! one another: what else the machine's memory is used for changes within a second, and ratios are what is asked.
+//! The turn of a setting: every page of all subjects is written once; then pages are written in both orders; then everything
+//! is settled; then pages are read in both orders. So writes meet dirty pages while writeback runs as it does by default,
+//! and reads meet clean pages. In each of the four steps the subjects follow directly on one another: the use of the
+//! machine's memory by others changes within a second, and what is wanted is ratios.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,17 +14,15 @@ use slackwater::Tunables;
 use super::memory::Memory;
 use super::pattern::{Order, PAGE, Pattern};
 use super::subject::{Cached, Kernel, Operation, Sharing, Subject, Writer};
-use crate::options::Options;
-use crate::series::Series;
-use crate::{lanes, rounds};
+use crate::harness::{Options, Series, rounds, threads};
 
 /// Size of each file in a full and in a quick run: far more than any processor's cache.
 const FILE_BYTES: (u64, u64) = (256 << 20, 128 << 20);
 const ARENA_BYTES: u64 = 1 << 30;
-/// Files that two threads need to have one each.
+/// One for each of two threads.
 const FILES: usize = 2;
 
-/// Threads, and what they share.
+/// The number of threads, and whether they share a file.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Setting {
     pub(crate) threads: usize,
@@ -48,12 +46,11 @@ pub(crate) fn row(operation: Operation, order: Order, setting: Setting) -> Strin
     format!("{} {}, {threads}", operation.name(), order.name())
 }
 
-/// Name of the rows of first writes.
+/// The row of first writes.
 pub(crate) const FIRST_WRITE: &str = "first write sequential, 1 thread";
 
-/// Write-back by amount starts where it does for the kernel's subjects, which is beyond what they write: at a
-/// tenth of the machine's memory, not of a cache that is just large enough for the files. Old data is written
-/// back on all sides.
+/// Writeback by amount starts only beyond what is written, as it does for the kernel's files, where it starts at a tenth of the
+/// machine's memory. Here the cache is just large enough for the files. Old data is written back on both sides.
 fn tunables() -> Tunables {
     Tunables { volume_share_percent: 75, dirty_background_percent: 75, dirty_percent: 100, ..Tunables::default() }
 }
@@ -63,12 +60,12 @@ pub(crate) fn file_bytes(options: &Options) -> u64 {
     options.pick(FILE_BYTES.0, FILE_BYTES.1)
 }
 
-/// All that is compared, ready. The kernel's disk is the file system of `dir`.
+/// All subjects. The kernel's disk is the file system of `dir`.
 fn subjects(options: &Options, dir: &Path, files: usize) -> Result<Vec<Box<dyn Subject>>> {
     let bytes = file_bytes(options);
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(Memory::new(files, bytes)),
-        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes, Writer::Anybody)?),
+        Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes, Writer::Root)?),
         Box::new(Cached::new(dir, ARENA_BYTES, tunables(), files, bytes, Writer::Tenant)?),
         Box::new(Kernel::new(super::DISK, dir, files, bytes, true)?),
     ];
@@ -79,7 +76,7 @@ fn subjects(options: &Options, dir: &Path, files: usize) -> Result<Vec<Box<dyn S
     Ok(subjects)
 }
 
-/// Measures overwriting and reading: ns per page and thread.
+/// Measures overwriting and reading, in ns per page and thread.
 pub(crate) fn overwrite_and_read(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
     let (count, pages) = (options.pick(65_536, 16_384), file_bytes(options) / PAGE as u64);
     let mut subjects = subjects(options, dir, FILES)?;
@@ -89,9 +86,8 @@ pub(crate) fn overwrite_and_read(options: &Options, dir: &Path, series: &mut Ser
         }
         subject.settle()?;
     }
-    // Every setting of a round follows directly on the one before: they are compared too.
-    rounds::run("access", options.rounds(), Setting::ALL.len(), |round, turn| {
-        let (setting, seed) = (Setting::ALL[turn], options.seed.wrapping_add(u64::from(round)));
+    rounds::run("access", options.rounds(), &Setting::ALL, |round, setting| {
+        let (setting, seed) = (*setting, options.seed.wrapping_add(u64::from(round)));
         for subject in &mut subjects {
             touch(&mut **subject, setting, pages)?;
         }
@@ -115,8 +111,9 @@ pub(crate) fn overwrite_and_read(options: &Options, dir: &Path, series: &mut Ser
 pub(crate) fn first_write(options: &Options, dir: &Path, series: &mut Series) -> Result<()> {
     let mut subjects = subjects(options, dir, 1)?;
     let count = file_bytes(options) / PAGE as u64;
-    rounds::run("first write", options.rounds(), subjects.len(), |_, turn| {
-        let subject = &mut *subjects[turn];
+    let turns: Vec<usize> = (0..subjects.len()).collect();
+    rounds::run("first write", options.rounds(), &turns, |_, turn| {
+        let subject = &mut *subjects[*turn];
         subject.empty()?;
         let time = batch(subject, Operation::Write, Order::Sequential, Setting::ONE, count, 0)?;
         series.add(FIRST_WRITE, subject.name(), time.as_nanos() as f64 / count as f64);
@@ -131,7 +128,7 @@ fn touch(subject: &mut dyn Subject, setting: Setting, pages: u64) -> Result<()> 
     batch(subject, Operation::Write, Order::Sequential, setting, each, 0).map(drop)
 }
 
-/// Has each thread do `count` operations at once with the others; the time it took.
+/// Lets each thread do `count` operations, all at once, and returns the time that took.
 fn batch(
     subject: &mut dyn Subject,
     operation: Operation,
@@ -148,19 +145,5 @@ fn batch(
         };
         (lane, Pattern::new(order, start, pages, seed + number as u64))
     });
-    lanes::run(lanes.collect(), |(lane, pattern)| lane.batch(operation, pattern, count))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_have_names_of_their_own() {
-        let all = Operation::ALL
-            .map(|operation| Order::ALL.map(|order| Setting::ALL.map(|setting| row(operation, order, setting))));
-        let names: std::collections::BTreeSet<_> = all.into_iter().flatten().flatten().collect();
-        assert_eq!(names.len(), 12);
-        assert!(names.contains("write random, 2 on own files"));
-    }
+    threads::run_lanes(lanes.collect(), |(lane, pattern)| lane.batch(operation, pattern, count))
 }

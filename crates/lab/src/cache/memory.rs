@@ -1,9 +1,9 @@
-//! Copying in memory: what the others cannot be faster than.
+//! Copying in memory, which the others cannot beat.
 //!
-//! The memory and the instruction are those of the engine's frames: huge pages, which the kernel's own page cache is
-//! reached through as well, and `copy_bytes`. So what an engine adds to the copy shows, and with two threads both meet
-//! the same limit of the machine. (The C library's `memcpy` on a program's ordinary memory takes a quarter longer, which
-//! flatters whoever is compared with it.)
+//! The memory and the instruction are those of the engine's frames: huge pages, through which the kernel also accesses its
+//! page cache, and `copy_bytes`. So the difference is what an engine adds to the copy, and with two threads both meet the
+//! same limit of the machine. (The C library's `memcpy` on a program's ordinary memory takes a quarter longer, which would
+//! flatter whatever is compared with it.)
 
 use std::hint::black_box;
 
@@ -14,8 +14,8 @@ use super::pattern::{PAGE, PageBuffer, Pattern};
 use super::subject::{Lane, Operation, Sharing, Subject};
 use super::sys;
 
-/// Buffers of memory, for `memcpy`. A shared buffer is divided among the lanes: which thread copies which of
-/// its pages makes no difference to memory.
+/// Buffers for `memcpy`. A shared buffer is divided among the lanes: to memory it makes no difference which thread copies
+/// which page.
 pub(crate) struct Memory {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
@@ -46,7 +46,7 @@ impl Subject for Memory {
     }
 
     fn empty(&mut self) -> Result<()> {
-        // Given back first, so that the next use finds fresh pages, and those that programs have.
+        // Freed first, so that the next use finds fresh pages, of the size that programs get by default.
         self.buffers[0] = Vec::new();
         self.buffers[0] = vec![0; self.bytes];
         Ok(())

@@ -1,30 +1,22 @@
-//! Which page comes next.
+//! The order in which pages are used.
 
 use slackwater_backends::Random;
 
-/// Bytes that every operation moves.
+use crate::harness::axis;
+
+/// Bytes that every operation copies.
 pub(crate) const PAGE: usize = 4096;
 
-/// Order in which pages are visited.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Order {
-    Sequential,
-    /// Every page as likely as any other, each time.
-    Random,
-}
-
-impl Order {
-    pub(crate) const ALL: [Self; 2] = [Self::Sequential, Self::Random];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Sequential => "sequential",
-            Self::Random => "random",
-        }
+axis! {
+    /// The order in which pages are used.
+    pub(crate) enum Order {
+        Sequential = "sequential",
+        /// Every page is equally likely each time.
+        Random = "random",
     }
 }
 
-/// Page numbers without end.
+/// An endless sequence of page numbers.
 #[derive(Clone, Debug)]
 pub(crate) enum Pattern {
     Sequential { next: u64, pages: u64 },
@@ -32,7 +24,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// Over pages `0..pages`; a sequential one begins at `start` and goes round.
+    /// Of the pages `0..pages`; a sequential pattern begins at `start` and wraps around.
     pub(crate) fn new(order: Order, start: u64, pages: u64, seed: u64) -> Self {
         match order {
             Order::Sequential => Self::Sequential { next: start % pages, pages },
@@ -53,7 +45,7 @@ impl Pattern {
     }
 }
 
-/// A page of bytes to write or to read into, as programs have it: aligned.
+/// An aligned page to write from or to read into.
 #[repr(align(4096))]
 pub(crate) struct PageBuffer(pub(crate) [u8; PAGE]);
 
@@ -62,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sequential_pattern_goes_round_from_where_it_starts() {
+    fn a_sequential_pattern_wraps_around_from_its_start() {
         let mut pattern = Pattern::new(Order::Sequential, 2, 4, 1);
         assert_eq!([(); 6].map(|()| pattern.next()), [2, 3, 0, 1, 2, 3]);
     }
 
     #[test]
-    fn random_patterns_of_two_lanes_differ_and_of_one_seed_do_not() {
+    fn random_patterns_differ_between_lanes_and_repeat_with_the_seed() {
         let draw = |start| {
             let mut pattern = Pattern::new(Order::Random, start, 1 << 16, 1);
             [(); 8].map(|()| pattern.next())

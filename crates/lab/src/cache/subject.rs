@@ -1,7 +1,7 @@
-//! What is compared: [memory](super::memory), the engine, and files of the kernel; all read and written a page at a time.
+//! What is compared: [memory](super::memory), the engine, and files of the kernel, all read and written a page at a time.
 //!
-//! A subject gives out *lanes*, one for each thread, and each lane has a file of its own or all share one.
-//! The loop over pages is compiled once for each kind of lane, so nothing but the operation differs.
+//! A subject has *lanes*, one for each thread. Each lane has a file of its own, or all share one. The loop over pages is
+//! compiled once for each kind of lane, so only the operation differs.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -13,42 +13,33 @@ use rustix::io::{pread, pwrite};
 use slackwater::{Engine, File, Pause, SuperBlock, Tunables};
 
 use super::pattern::{PAGE, PageBuffer, Pattern};
+use crate::harness::axis;
 use crate::rig;
 use crate::scratch::{self, Scratch};
 
-/// What a batch does with each page.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Operation {
-    Write,
-    Read,
-}
-
-impl Operation {
-    pub(crate) const ALL: [Self; 2] = [Self::Write, Self::Read];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-        }
+axis! {
+    /// What a batch does with each page.
+    pub(crate) enum Operation {
+        Write = "write",
+        Read = "read",
     }
 }
 
 /// Which file the threads use.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Sharing {
-    /// Each its own.
+    /// Each thread its own.
     Own,
-    /// All the first.
+    /// All threads the first.
     Shared,
 }
 
-/// What one thread works on.
+/// The part of one thread.
 pub(crate) trait Lane: Send {
     /// Does `operation` to the next `count` pages of `pattern`.
     fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()>;
 
-    /// The page that `share` of the way into the lane's file begins at, and its pages.
+    /// The page at `share` of the lane's file, and the number of its pages.
     fn pages(&self, share: f64) -> (u64, u64);
 }
 
@@ -59,23 +50,23 @@ pub(crate) trait Subject {
     /// A lane for each of `threads`.
     fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>>;
 
-    /// Ends what is going on behind the operations, so that the next subject has the machine to itself.
+    /// Finishes background work, so that the next subject has the machine to itself.
     fn settle(&mut self) -> Result<()>;
 
     /// Makes the first file empty.
     fn empty(&mut self) -> Result<()>;
 }
 
-/// Who writes to files of the engine.
+/// The writer of the engine's files.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Writer {
-    /// Nobody in particular; the engine has no tenants.
-    Anybody,
-    /// A tenant with a limit that it stays below, which asks the throttle after each write.
+    /// The root tenant: the engine has no others.
+    Root,
+    /// A tenant that stays below its limit and asks the throttle after each write.
     Tenant,
 }
 
-/// Files of the engine, on a directory.
+/// Files of the engine, in a directory.
 pub(crate) struct Cached {
     writer: Writer,
     files: Vec<File>,
@@ -86,7 +77,7 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    /// `files` files of `bytes` each are to be read and written.
+    /// Room for `files` files of `bytes` each.
     pub(crate) fn new(
         folder: &Path,
         arena_bytes: u64,
@@ -127,7 +118,7 @@ impl Drop for Cached {
 impl Subject for Cached {
     fn name(&self) -> &'static str {
         match self.writer {
-            Writer::Anybody => super::ENGINE,
+            Writer::Root => super::ENGINE,
             Writer::Tenant => super::TENANT,
         }
     }
@@ -137,14 +128,14 @@ impl Subject for Cached {
         let lane = |number| {
             let file = &self.files[if sharing == Sharing::Own { number } else { 0 }];
             match self.writer {
-                Writer::Anybody => Box::new(CachedLane::<false> { file, pages }) as Box<dyn Lane>,
+                Writer::Root => Box::new(CachedLane::<false> { file, pages }) as Box<dyn Lane>,
                 Writer::Tenant => Box::new(CachedLane::<true> { file, pages }),
             }
         };
         (0..threads).map(lane).collect()
     }
 
-    /// Everything clean: nothing is left for the flushers to do.
+    /// Makes everything clean, so that the flushers have nothing to do.
     fn settle(&mut self) -> Result<()> {
         Ok(self.volume.sync()?)
     }
@@ -154,7 +145,7 @@ impl Subject for Cached {
     }
 }
 
-/// `ASKS`: the throttle, after each write.
+/// With `ASKS` it asks the throttle after each write.
 struct CachedLane<'a, const ASKS: bool> {
     file: &'a File,
     pages: u64,
@@ -217,7 +208,7 @@ impl Subject for Kernel {
         (0..threads).map(lane).collect()
     }
 
-    /// Everything written: the engine syncs the whole file system, and must not pay for this.
+    /// Writes everything: the engine syncs the whole file system, which must not include this.
     fn settle(&mut self) -> Result<()> {
         if self.is_on_disk {
             self.files.iter().try_for_each(|file| fdatasync(file).context("fdatasync"))?;

@@ -1,4 +1,4 @@
-//! Whether two trees are the same, by ordinary system calls: the engine has no part in it.
+//! Compares two trees by ordinary system calls, without the engine.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -11,23 +11,24 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result};
 
 use super::plan::{Entry, Kind, Plan, mtime_of};
+use crate::harness::threads::at_once;
 use crate::interrupt;
 
 /// Bytes compared at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A path below the two roots, and what differs there.
+/// A difference, with its path below the two roots.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 pub(crate) struct Difference {
     pub(crate) path: PathBuf,
     pub(crate) what: String,
 }
 
-/// Compares every entry of `plan` with what is at `destination`: type, mode, time, link target, contents;
-/// and looks for what is there and should not be. `compared` counts bytes. Ordered by path.
+/// Compares every entry of `plan` with `destination`: type, mode, time, link target, contents. Also finds entries at the
+/// destination that should not exist. Counts bytes in `compared`. The result is ordered by path.
 ///
 /// # Errors
-/// Something cannot be read, or an interrupt.
+/// A file or directory cannot be read, or an interrupt.
 pub(crate) fn compare(
     plan: &Plan,
     destination: &Path,
@@ -50,13 +51,7 @@ pub(crate) fn compare(
         }
         Ok(())
     };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, Result<()>>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().map(join).collect::<Result<Vec<()>>>()
-    })?;
+    at_once(vec![(); threads], |_, ()| work()).into_iter().collect::<Result<()>>()?;
     let root = fs::metadata(destination).with_context(|| format!("cannot read {}", destination.display()))?;
     if let Some(what) = attribute_difference((plan.root_mode, plan.root_mtime.0), &root) {
         note(Path::new("."), what);
@@ -66,12 +61,12 @@ pub(crate) fn compare(
     Ok(found)
 }
 
-/// What is at the destination and not in the plan.
+/// Entries of the destination that are not in the plan.
 fn surplus(plan: &Plan, destination: &Path) -> Result<Vec<Difference>> {
     let wanted: HashSet<&Path> = plan.entries.iter().map(|entry| entry.path.as_path()).collect();
     let there = Plan::of(destination)?;
     let surplus = there.entries.into_iter().filter(|entry| !wanted.contains(entry.path.as_path()));
-    Ok(surplus.map(|entry| Difference { path: entry.path, what: "should not be there".into() }).collect())
+    Ok(surplus.map(|entry| Difference { path: entry.path, what: "should not exist".into() }).collect())
 }
 
 fn difference(
@@ -92,12 +87,12 @@ fn difference(
         Kind::Symlink { .. } => metadata.is_symlink(),
     };
     if !is_right_type {
-        return Ok(Some("is of another type".into()));
+        return Ok(Some("has another type".into()));
     }
     if let Kind::Symlink { target } = &entry.kind {
         let found = fs::read_link(&path).with_context(|| format!("cannot read {}", path.display()))?;
         if found.as_os_str() != target {
-            return Ok(Some(format!("points to {} and not to {}", found.display(), target.display())));
+            return Ok(Some(format!("points to {} instead of {}", found.display(), target.display())));
         }
     }
     if let Kind::File { .. } = entry.kind {
@@ -107,14 +102,14 @@ fn difference(
             return Ok(Some(what));
         }
     }
-    // A link has the mode of all links.
+    // All links have the same mode.
     let mode = if metadata.is_symlink() { metadata.mode() & 0o7777 } else { entry.mode };
     Ok(attribute_difference((mode, entry.mtime.0), &metadata))
 }
 
 fn attribute_difference((mode, mtime_ns): (u32, i64), found: &fs::Metadata) -> Option<String> {
     if found.mode() & 0o7777 != mode {
-        return Some(format!("has mode {:o} and not {mode:o}", found.mode() & 0o7777));
+        return Some(format!("has mode {:o} instead of {mode:o}", found.mode() & 0o7777));
     }
     let off_by_ns = mtime_of(found).0 - mtime_ns;
     (off_by_ns != 0).then(|| format!("has a modification time off by {:.9} s", off_by_ns as f64 / 1e9))
@@ -136,7 +131,7 @@ fn content_difference(
         }
         if wanted != got {
             let (is, should) = (offset_bytes + got as u64, offset_bytes + wanted as u64);
-            return Ok(Some(format!("is not as long: {is} against {should} bytes, at least")));
+            return Ok(Some(format!("differs in length: {is} bytes instead of {should}, at least")));
         }
         if wanted == 0 {
             return Ok(None);
@@ -146,7 +141,7 @@ fn content_difference(
     }
 }
 
-/// Fills `buffer` as far as the file goes.
+/// Fills `buffer`, or as much of it as the file has.
 fn read_full(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -181,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_difference_is_found_and_named() {
+    fn every_kind_of_difference_is_found_and_described() {
         let scratch = Scratch::in_folder(&std::env::temp_dir()).unwrap();
         let (one, other) = (tree(&scratch, "one"), tree(&scratch, "other"));
         let plan = Plan::of(&one).unwrap();
@@ -210,12 +205,12 @@ mod tests {
         };
         for (path, what) in [
             ("content", "differs at byte 4321"),
-            ("length", "is not as long: 5001 against 5000"),
-            ("mode", "has mode 751 and not"),
-            ("target", "points to b and not to a"),
+            ("length", "differs in length: 5001 bytes instead of 5000"),
+            ("mode", "has mode 751 instead of"),
+            ("target", "points to b instead of a"),
             ("time", "has a modification time off by"),
-            ("type", "is of another type"),
-            ("zurplus", "should not be there"),
+            ("type", "has another type"),
+            ("zurplus", "should not exist"),
         ] {
             assert!(of(path).contains(what), "{path}: {}", of(path));
         }

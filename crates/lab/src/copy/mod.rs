@@ -1,4 +1,4 @@
-//! `copy`: a tree of real files through the cache into a directory, unmounted, and compared with its source.
+//! `copy`: a tree of real files, copied through the cache into a directory, unmounted, and compared with its source.
 
 mod compare;
 mod places;
@@ -21,20 +21,20 @@ use slackwater_size as size;
 use self::places::Destination;
 use self::plan::Plan;
 use self::through::Progress;
-use crate::options::Options;
-use crate::quantity::{self, mb_per_s};
-use crate::report::Report;
+use crate::harness::threads::beside;
+use crate::harness::{Options, Report, Table, mb_per_s};
 use crate::scratch::{self, Scratch};
-use crate::table::{Align, Table};
 use crate::{interrupt, rig};
 
-/// Time between two looks at the engine.
-const LOOK: Duration = Duration::from_millis(20);
-/// Smaller than this the cache is all in flight.
+const ABOUT: &str = "A tree of real files, copied through the cache, unmounted, and compared with its source.";
+
+/// Time between two updates of the progress bar.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A smaller cache would be entirely in flight.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
-/// How long an unmount tries before it is asked whether it gets anywhere.
+/// How long an unmount tries before its progress is checked.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// Attempts without a byte written after which a failing backend is given up.
+/// Attempts without any progress after which an unmount with a failing backend gives up.
 const VAIN_MAX: u32 = 3;
 /// Differences that are printed.
 const SHOWN: usize = 10;
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Directory to copy [default: the Rust toolchain's documentation, or /usr/share]
     source: Option<PathBuf>,
 
-    /// Empty directory to copy to; made if it is not there [default: a temporary one in --dir]
+    /// Empty directory to copy to; created if it does not exist [default: a temporary one in --dir]
     #[arg(value_name = "DEST")]
     destination: Option<PathBuf>,
 
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 
-    /// Keep the copy where it is a temporary one
+    /// Keep a temporary copy
     #[arg(long)]
     keep: bool,
 
@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     options: Options,
 }
 
-/// What the copy through the engine took.
+/// The copy through the engine.
 struct Measured {
     copying: Duration,
     unmounting: Duration,
@@ -74,12 +74,12 @@ struct Measured {
     stats: DirStats,
 }
 
-/// Runs the copy; false when it differs from its source.
+/// Runs the copy; false if it differs from its source.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let (options, threads) = (&arguments.options, usize::from(arguments.threads));
     if arguments.cache < CACHE_BYTES_MIN {
         let (cache, least) = (size::text(arguments.cache), size::text(CACHE_BYTES_MIN));
-        bail!("a cache of {cache} is too small to work with: give --cache at least {least}");
+        bail!("a cache of {cache} is too small: --cache must be at least {least}");
     }
     rig::raise_file_limit();
     let source = places::source(arguments.source.as_deref())?;
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     println!("from  {}", source.display());
     println!("to    {}\n", destination.path().display());
 
-    let mut report = Report::new("copy", Some(destination.path()), options.seed, None);
+    let mut report = Report::with("copy", ABOUT, Some(destination.path()), options.seed, None);
     if !options.quick {
         warm(&plan)?;
     }
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     drop((volume, backend, engine));
     let differences = compared(&plan, destination.path(), threads)?;
     let plain = if options.quick { None } else { plainly(&plan, &destination, threads)? };
-    tell(&mut report, &plan, &measured, plain);
+    add_figures(&mut report, &plan, &measured, plain);
 
     let is_same = differences.is_empty();
     for difference in differences.iter().take(SHOWN) {
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(report.publish(options)? && is_same)
 }
 
-/// What becomes of the copy.
+/// Keeps or removes the copy, and says so.
 fn settle(destination: Destination, keep: bool) -> String {
     match destination {
         Destination::Named(path) => format!("The copy is in {}.", path.display()),
@@ -127,7 +127,7 @@ fn settle(destination: Destination, keep: bool) -> String {
             scratch.keep();
             format!("The copy is kept in {}.", path.display())
         }
-        Destination::Temporary(..) => "The copy was temporary and is removed; --keep keeps it.".into(),
+        Destination::Temporary(..) => "The copy was temporary and has been removed; --keep keeps it.".into(),
     }
 }
 
@@ -154,7 +154,7 @@ fn list(source: &Path) -> Result<Plan> {
     plan
 }
 
-/// Reads the source once, so that both copies find it in the kernel's cache.
+/// Reads the source once, so that it is in the kernel's cache for both copies.
 fn warm(plan: &Plan) -> Result<()> {
     let bar = bar(plan.bytes, "reading");
     for entry in &plan.entries {
@@ -170,25 +170,16 @@ fn warm(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Runs `work` beside a thread that calls `look` now and then until it is over.
-fn watched<T>(look: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
-    struct End<'a>(&'a AtomicBool);
-    impl Drop for End<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
+/// Does `work` beside a thread that calls `look` now and then.
+fn watched<T>(mut look: impl FnMut() + Send, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let watch = |stop: &AtomicBool| {
+        while !stop.load(Ordering::Relaxed) {
+            look();
+            std::thread::sleep(PAUSE);
         }
-    }
-    let (is_over, mut look) = (AtomicBool::new(false), look);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                look();
-                std::thread::sleep(LOOK);
-            }
-        });
-        let _end = End(&is_over);
-        work()
-    })
+        Ok(())
+    };
+    Ok(beside([watch], |_| work())?.0)
 }
 
 fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, threads: usize) -> Result<Measured> {
@@ -207,7 +198,6 @@ fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, t
     let copying = start.elapsed();
     bar_copying.finish_and_clear();
     if let Err(error) = copied {
-        // What is not in the directory yet is of no use to anybody.
         let _ = rig::discard(volume);
         return Err(error);
     }
@@ -230,7 +220,7 @@ fn through_engine(plan: &Plan, volume: &Arc<SuperBlock>, backend: &DirBackend, t
     Ok(Measured { copying, unmounting, left_bytes, written_bytes, pinned_frames_max, stats: backend.stats() })
 }
 
-/// Unmounts, however long it takes, unless it gets nowhere or an interrupt comes.
+/// Unmounts, however long it takes, unless there is no progress or an interrupt.
 fn unmount(volume: &Arc<SuperBlock>) -> Result<()> {
     let options = UmountOptions { deadline: Some(ATTEMPT), ..UmountOptions::default() };
     let (mut least_bytes, mut vain) = (u64::MAX, 0);
@@ -245,12 +235,12 @@ fn unmount(volume: &Arc<SuperBlock>) -> Result<()> {
         vain = if *dirty_bytes < least_bytes { 0 } else { vain + 1 };
         least_bytes = least_bytes.min(*dirty_bytes);
         let is_over = match cause {
-            Some(kind) if vain >= VAIN_MAX => Some(format!("write-back fails for good: {kind}")),
+            Some(kind) if vain >= VAIN_MAX => Some(format!("writeback keeps failing: {kind}")),
             Some(_) | None => interrupt::is_interrupted().then(|| "interrupted".to_owned()),
         };
         if let Some(why) = is_over {
             let _ = rig::discard(volume);
-            bail!("cannot unmount: {why}; {} did not arrive", size::text(*dirty_bytes));
+            bail!("cannot unmount: {why}; {} were not written back", size::text(*dirty_bytes));
         }
     }
 }
@@ -263,7 +253,7 @@ fn compared(plan: &Plan, destination: &Path, threads: usize) -> Result<Vec<compa
     differences
 }
 
-/// The same without the engine, in a temporary directory beside `destination`, if one can be made there.
+/// The same copy without the engine, in a temporary directory beside `destination`, if it can be made there.
 fn plainly(plan: &Plan, destination: &Destination, threads: usize) -> Result<Option<plain::PlainTimes>> {
     let folder = match destination {
         Destination::Named(path) => path.parent(),
@@ -282,8 +272,7 @@ fn plainly(plan: &Plan, destination: &Destination, threads: usize) -> Result<Opt
     Ok(Some(times))
 }
 
-fn tell(report: &mut Report, plan: &Plan, measured: &Measured, plain: Option<plain::PlainTimes>) {
-    let columns = [("", Align::Left), ("engine", Align::Right), ("std::fs::copy + syncfs", Align::Right)];
+fn add_figures(report: &mut Report, plan: &Plan, measured: &Measured, plain: Option<plain::PlainTimes>) {
     let title = format!(
         "{} files, {} names, {} ({} sockets, FIFOs and devices left out)",
         plan.files,
@@ -291,28 +280,27 @@ fn tell(report: &mut Report, plan: &Plan, measured: &Measured, plain: Option<pla
         size::text(plan.bytes),
         plan.skipped
     );
-    let mut table = Table::new(title, &columns);
-    let whole = measured.copying + measured.unmounting;
-    let plain_text = |of: &dyn Fn(plain::PlainTimes) -> String| plain.map_or_else(String::new, of);
-    let mut row = |name: &str, engine: String, plain: String| table.row([name.to_owned(), engine, plain]);
-    row("copying", quantity::seconds(measured.copying), plain_text(&|times| quantity::seconds(times.copying)));
-    row(
-        "unmounting, syncfs",
-        quantity::seconds(measured.unmounting),
-        plain_text(&|times| quantity::seconds(times.syncing)),
-    );
-    row("together", quantity::seconds(whole), plain_text(&|times| quantity::seconds(times.copying + times.syncing)));
+    let mut table = Table::new(title, " | engine | std::fs::copy + syncfs");
+    let seconds = |time: Duration| format!("{:.3} s", time.as_secs_f64());
     let rate = |time: Duration| format!("{:.0} MB/s", mb_per_s(plan.bytes, time));
-    row("rate", rate(whole), plain_text(&|times| rate(times.copying + times.syncing)));
-    row("left for the unmount", size::text(measured.left_bytes), String::new());
+    let whole = measured.copying + measured.unmounting;
+    let plain_whole = plain.map(|times| times.copying + times.syncing);
+    let mut times = |name: &str, text: &dyn Fn(Duration) -> String, engine, plain: Option<Duration>| {
+        table.row(name).text(text(engine)).text(plain.map_or_else(String::new, text));
+    };
+    times("copying", &seconds, measured.copying, plain.map(|times| times.copying));
+    times("unmounting, syncfs", &seconds, measured.unmounting, plain.map(|times| times.syncing));
+    times("together", &seconds, whole, plain_whole);
+    times("rate", &rate, whole, plain_whole);
     let pinned = measured.pinned_frames_max * slackwater::PAGE_BYTES;
-    row("most pinned in the cache", size::text(pinned), String::new());
     let stats = measured.stats;
     let writes = stats.direct_writes + stats.dontcache_writes + stats.plain_writes;
     let average = measured.written_bytes.checked_div(writes).unwrap_or(0);
-    row("write calls, average", format!("{writes}, {}", size::text(average)), String::new());
+    table.row("left for the unmount").text(size::text(measured.left_bytes));
+    table.row("most pinned in the cache").text(size::text(pinned));
+    table.row("write calls, average").text(format!("{writes}, {}", size::text(average)));
     let direct = format!("{}/{}/{}", stats.direct_writes, stats.dontcache_writes, stats.plain_writes);
-    row("direct/dontcache/plain", direct, String::new());
+    table.row("direct/dontcache/plain").text(direct);
     report.table(table);
 
     report.figure("files", plan.files);

@@ -1,4 +1,4 @@
-//! Which directory is copied, and where to.
+//! The source and the destination of the copy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::scratch::Scratch;
 
 /// Where the copy goes.
 pub(crate) enum Destination {
-    /// A directory that the user named; it stays.
+    /// A directory that the user has named; it is kept.
     Named(PathBuf),
-    /// A directory of ours; it goes, unless it is to be kept.
+    /// A directory of ours, removed unless `--keep`.
     Temporary(Scratch, PathBuf),
 }
 
@@ -26,15 +26,15 @@ impl Destination {
     }
 }
 
-/// The directory to copy: `wanted`, or documentation that is there on most machines.
+/// The directory to copy: `wanted`, or documentation that most machines have.
 ///
 /// # Errors
-/// It is not there, or not a directory.
+/// It does not exist or is not a directory.
 pub(crate) fn source(wanted: Option<&Path>) -> Result<PathBuf> {
     let Some(wanted) = wanted else {
         let documentation = toolchain_documentation().into_iter().chain([PathBuf::from("/usr/share")]);
         let first = documentation.into_iter().find(|path| path.is_dir());
-        return first.context("neither the toolchain's documentation nor /usr/share is here: name a SOURCE");
+        return first.context("found neither the toolchain's documentation nor /usr/share: name a SOURCE");
     };
     let path = wanted.canonicalize().with_context(|| format!("there is no SOURCE {}", wanted.display()))?;
     if !path.is_dir() {
@@ -49,10 +49,10 @@ fn toolchain_documentation() -> Option<PathBuf> {
     Some(Path::new(sysroot.trim()).join("share/doc")).filter(|path| path.is_dir())
 }
 
-/// The directory to copy to: `wanted`, which is made if it is not there, or a new one in `folder`.
+/// The directory to copy to: `wanted`, which is made if it does not exist, or a new one in `folder`.
 ///
 /// # Errors
-/// It is not empty, is no directory, or lies inside `source`.
+/// It is not empty, is not a directory, or is inside `source`.
 pub(crate) fn destination(wanted: Option<&Path>, folder: &Path, source: &Path) -> Result<Destination> {
     let destination = match wanted {
         None => {
@@ -62,7 +62,7 @@ pub(crate) fn destination(wanted: Option<&Path>, folder: &Path, source: &Path) -
         }
         Some(wanted) => {
             refuse_inside(source, wanted)?;
-            fs::create_dir_all(wanted).with_context(|| format!("cannot make DEST {}", wanted.display()))?;
+            fs::create_dir_all(wanted).with_context(|| format!("cannot create DEST {}", wanted.display()))?;
             let path = wanted.canonicalize().with_context(|| format!("cannot find DEST {}", wanted.display()))?;
             let mut entries = fs::read_dir(&path).with_context(|| format!("cannot list DEST {}", path.display()))?;
             if entries.next().is_some() {
@@ -75,7 +75,7 @@ pub(crate) fn destination(wanted: Option<&Path>, folder: &Path, source: &Path) -
     Ok(destination)
 }
 
-/// Refuses a destination below the source, also one that does not exist yet.
+/// Refuses a destination below the source, even if it does not exist yet.
 fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
     let absolute = std::path::absolute(destination)?;
     let existing = absolute.ancestors().find_map(|path| path.canonicalize().ok());
@@ -85,17 +85,17 @@ fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what does not fit: `copies` of the tree, with a block for every name.
+/// Refuses `copies` of the tree, with a block for every name, if they do not fit.
 ///
 /// # Errors
-/// There is less room on the file system of `destination`.
+/// The file system of `destination` has too little space.
 pub(crate) fn refuse_too_much(plan: &Plan, destination: &Path, copies: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(destination).context("statvfs")?;
-    let room = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let needed = (plan.bytes + plan.entries.len() as u64 * 4096) * copies;
-    if needed > room {
-        let (needed, room) = (size::text(needed), size::text(room));
-        bail!("{} has room for {room}, and about {needed} are needed", destination.display());
+    if needed > free {
+        let (needed, free) = (size::text(needed), size::text(free));
+        bail!("{} has {free} free, and the copy needs about {needed}", destination.display());
     }
     Ok(())
 }

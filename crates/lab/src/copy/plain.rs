@@ -11,9 +11,10 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, syncfs, utimens
 use slackwater::Timestamp;
 
 use super::plan::{Entry, Kind, Plan};
+use crate::harness::threads::at_once;
 use crate::interrupt;
 
-/// How long the two parts took.
+/// The times of the two parts.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct PlainTimes {
     pub(crate) copying: Duration,
@@ -24,7 +25,7 @@ pub(crate) struct PlainTimes {
 /// durable.
 ///
 /// # Errors
-/// The first failure, with the path it befell, or an interrupt.
+/// The first failure, with its path, or an interrupt.
 pub(crate) fn copy(plan: &Plan, destination: &Path, threads: usize) -> Result<PlainTimes> {
     let start = Instant::now();
     for entry in &plan.entries {
@@ -36,17 +37,12 @@ pub(crate) fn copy(plan: &Plan, destination: &Path, threads: usize) -> Result<Pl
             }
             Kind::File { .. } => Ok(()),
         };
-        made.with_context(|| format!("cannot make {}", path.display()))?;
+        made.with_context(|| format!("cannot create {}", path.display()))?;
     }
     let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| copy_files(plan, destination, &next))).collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, Result<()>>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().map(join).collect::<Result<Vec<()>>>()
-    })?;
-    // From the leaves up: what is made in a directory changes its time.
+    let copied = at_once(vec![(); threads], |_, ()| copy_files(plan, destination, &next));
+    copied.into_iter().collect::<Result<()>>()?;
+    // From the leaves up, because creating an entry changes the time of its directory.
     for entry in plan.entries.iter().rev().filter(|entry| entry.kind == Kind::Directory) {
         let path = destination.join(&entry.path);
         let set = fs::set_permissions(&path, Permissions::from_mode(entry.mode))
@@ -81,7 +77,7 @@ fn copy_file(plan: &Plan, destination: &Path, entry: &Entry) -> Result<()> {
     Ok(())
 }
 
-/// Sets the time of a directory or of a link itself.
+/// Sets the time of a directory, or of a link and not of its target.
 fn set_link_time(path: &Path, mtime: Timestamp) -> std::io::Result<()> {
     let last_modification =
         Timespec { tv_sec: mtime.0.div_euclid(1_000_000_000), tv_nsec: mtime.0.rem_euclid(1_000_000_000) };

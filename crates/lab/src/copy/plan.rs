@@ -1,4 +1,4 @@
-//! The tree that is to be copied, listed before anything is.
+//! The list of the tree that is copied.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use slackwater::Timestamp;
 
 use crate::interrupt;
 
-/// What there is to do for an entry.
+/// The kind of an entry.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Kind {
     Directory,
@@ -21,9 +21,9 @@ pub(crate) enum Kind {
 /// One name of the tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Below the source.
+    /// Relative to the source.
     pub(crate) path: PathBuf,
-    /// Names above it: 1 for what is directly in the source.
+    /// 1 for an entry directly in the source.
     pub(crate) depth: usize,
     pub(crate) kind: Kind,
     /// Permission bits.
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) mtime: Timestamp,
 }
 
-/// A whole tree, each directory directly before what is in it.
+/// A whole tree, each directory directly before its entries.
 pub(crate) struct Plan {
     pub(crate) source: PathBuf,
     pub(crate) root_mode: u32,
@@ -69,7 +69,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The names in a directory, last first, so that taking them from the end gives their order.
+    /// The names in a directory in descending order, so that popping them gives them in ascending order.
     fn names_in(&self, directory: &Path, depth: usize) -> Result<Vec<(PathBuf, usize)>> {
         let path = self.source.join(directory);
         let cannot = || format!("cannot list {}", path.display());
@@ -101,7 +101,6 @@ impl Plan {
     }
 }
 
-/// When the data was last changed.
 pub(crate) fn mtime_of(metadata: &fs::Metadata) -> Timestamp {
     Timestamp(metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec())
 }
@@ -112,7 +111,7 @@ mod tests {
     use crate::scratch::Scratch;
 
     #[test]
-    fn a_directory_comes_directly_before_what_is_in_it() {
+    fn a_directory_comes_directly_before_its_entries() {
         let scratch = Scratch::in_folder(&std::env::temp_dir()).unwrap();
         let root = scratch.path();
         fs::create_dir_all(root.join("b/d")).unwrap();

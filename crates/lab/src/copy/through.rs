@@ -1,8 +1,7 @@
-//! The copy through the engine: one thread walks the tree and makes directories and links, several copy
-//! files.
+//! The copy through the engine: one thread walks the tree and makes directories and links, others copy files.
 //!
 //! # Invariants
-//! T1. A directory gets its times when nothing will be made in it any more: whoever drops the last
+//! T1. A directory gets its mode and times when no more entries will be made in it. The thread that drops the last
 //!     reference to its [`OpenDirectory`] sets them.
 //! T2. The queue of files is bounded, so few directories are open at once however many there are.
 
@@ -19,6 +18,7 @@ use slackwater::backend::{AttrChange, NewNode};
 use slackwater::{File, InodeRef, SuperBlock, Timestamp};
 
 use super::plan::{Entry, Kind, Plan};
+use crate::harness::threads::join;
 use crate::interrupt;
 
 /// Files listed ahead of the threads that copy them.
@@ -26,14 +26,14 @@ const QUEUE: usize = 256;
 /// Bytes read and written at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What has been copied so far.
+/// How much has been copied so far.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) files: AtomicU64,
     pub(crate) bytes: AtomicU64,
 }
 
-/// A directory of the volume that something is still being made in (T1).
+/// A directory of the volume in which entries are still made (T1).
 struct OpenDirectory {
     parent: Option<Arc<OpenDirectory>>,
     inode: InodeRef,
@@ -50,14 +50,14 @@ struct Copier<'a> {
     plan: &'a Plan,
     volume: &'a Arc<SuperBlock>,
     progress: &'a Progress,
-    /// Somebody failed: the others need not go on.
+    /// A thread has failed, so the others stop.
     failed: AtomicBool,
 }
 
 /// Copies everything in `plan` to the root of `volume` with `threads` threads beside the calling one.
 ///
 /// # Errors
-/// The first failure, with the path it befell, or an interrupt.
+/// The first failure, with its path, or an interrupt.
 pub(crate) fn copy(plan: &Plan, volume: &Arc<SuperBlock>, threads: usize, progress: &Progress) -> Result<()> {
     let copier = Copier { plan, volume, progress, failed: AtomicBool::new(false) };
     let (send, receive) = sync_channel(QUEUE);
@@ -65,11 +65,8 @@ pub(crate) fn copy(plan: &Plan, volume: &Arc<SuperBlock>, threads: usize, progre
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| copier.work(&receive))).collect();
         let walked = copier.noting_failure(copier.walk(send));
-        let worked = workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect::<Result<Vec<()>>>();
-        // A walk that stopped because a worker failed has less to say than the worker.
+        let worked = workers.into_iter().map(join).collect::<Result<Vec<()>>>();
+        // If the walk stopped because a worker failed, the worker's error says more.
         worked.and(walked)
     })
 }
@@ -100,7 +97,7 @@ impl<'a> Copier<'a> {
                 above.pop().map_or(Ok(()), |directory| self.leave(directory))?;
             }
             let Some(directory) = above.last() else { bail!("{} has no parent", entry.path.display()) };
-            let cannot = || format!("cannot make {} in the volume", entry.path.display());
+            let cannot = || format!("cannot create {} in the volume", entry.path.display());
             match &entry.kind {
                 Kind::Directory => above.push(self.make_directory(entry, directory).with_context(cannot)?),
                 Kind::Symlink { target } => {
@@ -129,13 +126,13 @@ impl<'a> Copier<'a> {
     }
 
     fn make_directory(&self, entry: &Entry, parent: &Arc<OpenDirectory>) -> Result<Arc<OpenDirectory>> {
-        // Its own bits come last: until then we must be able to write in it.
+        // Its own mode is set last, because it may be read-only.
         let inode = self.make(entry, parent, NewNode::Directory, 0o700)?;
         let parent = Some(Arc::clone(parent));
         Ok(Arc::new(OpenDirectory { parent, inode, mode: entry.mode, mtime: entry.mtime }))
     }
 
-    /// Lets go of a directory; the last to do so sets its mode and times, and lets go of the one above (T1).
+    /// Drops a reference to a directory. The last one sets its mode and times, and drops the reference to its parent (T1).
     fn leave(&self, directory: Arc<OpenDirectory>) -> Result<()> {
         let mut left = Some(directory);
         while let Some(directory) = left.take().and_then(Arc::into_inner) {
@@ -151,10 +148,10 @@ impl<'a> Copier<'a> {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
             let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            // The walk is over, or has failed.
+            // The walk has ended, or failed.
             let Ok(Job { entry, directory }) = job else { return Ok(()) };
             if self.failed.load(Ordering::Relaxed) {
-                continue; // so that the walk, which may be waiting for room in the queue, sees it as well
+                continue; // and drain the queue: the walk may be waiting for space in it
             }
             let source = self.plan.source.join(&entry.path);
             let copied = self.copy_file(entry, &directory, &source, &mut buffer).and_then(|()| self.leave(directory));
@@ -179,7 +176,7 @@ impl<'a> Copier<'a> {
         }
         let mode = (entry.mode & 0o600 != 0o600).then_some(entry.mode);
         if mode.is_some() && !geteuid().is_root() {
-            // A backend opens files when it writes to them, and only root may then open a read-only one.
+            // A backend opens files when it writes back, and only root may open a read-only file for writing.
             to.fsync()?;
         }
         self.volume.setattr(&inode, AttrChange { mode, mtime: Some(entry.mtime), ..AttrChange::default() })?;

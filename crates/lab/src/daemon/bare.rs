@@ -1,14 +1,13 @@
-//! Mounts that a server with nothing of its own answers: what as many of them cost the kernel.
+//! Mounts of a server that does nothing: what as many mounts cost the kernel.
 //!
-//! One thread in a process of its own, with the system calls of any server that serves many mounts, no pool and no session,
-//! and nothing kept but their descriptors. Each mount has one file, which takes everything and forgets it.
+//! One thread in a process of its own makes the system calls of any server with many mounts. It has no pool and no sessions,
+//! and keeps only the descriptors. Each mount has one file, whose writes are discarded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -21,6 +20,7 @@ use slackwater_fuse::mount::{MountOptions, mount, unmount};
 use slackwater_fuse::{DevFuse, Errno, Transport};
 
 use crate::fuse::{lab, tied};
+use crate::harness::process::Process;
 
 /// The hidden command.
 const COMMAND: &str = "bare-mounts";
@@ -29,43 +29,41 @@ const FILE: u64 = 2;
 const FILE_BYTES: u64 = 1 << 30;
 const DAY_S: u64 = 86_400;
 const MAX_WRITE: u32 = 32 << 10;
-/// The kernel wants room for a header beside the largest write.
-const ROOM: usize = MAX_WRITE as usize + 4096;
+/// The kernel requires space for a header beside the largest write.
+const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 
 #[derive(Args, Debug)]
 pub(crate) struct BareArguments {
-    /// Where directories 0, 1, ... are mounted on
+    /// Directory with the mount points 0, 1, ...
     folder: PathBuf,
     /// How many
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     mounts: u32,
 }
 
-/// A server and its mounts. Unmounted and ended when dropped.
+/// A server and its mounts. Dropping it unmounts them and ends the server.
 pub(super) struct BareServer {
-    child: Child,
+    process: Process,
     points: Vec<PathBuf>,
-    /// One of each mount, open for writing.
+    /// The file of each mount, open for writing.
     pub(super) files: Vec<File>,
 }
 
 impl BareServer {
-    /// Has so many file systems mounted in the empty directory `folder`.
+    /// Starts a server with so many mounts in the empty directory `folder`.
     pub(super) fn start(folder: &Path, mounts: usize) -> Result<Self> {
         let points: Vec<PathBuf> = (0..mounts).map(|number| folder.join(number.to_string())).collect();
         for point in &points {
-            fs::create_dir(point).with_context(|| format!("cannot make {}", point.display()))?;
+            fs::create_dir(point).with_context(|| format!("cannot create {}", point.display()))?;
         }
         let mut command = tied(&lab()?, "KILL");
         command.arg(COMMAND).arg(folder).arg(mounts.to_string());
-        // A group of its own: Ctrl-C is for this process, which ends it.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
-        let child = command.spawn().context("cannot start a server")?;
-        let mut server = Self { child, points, files: Vec::with_capacity(mounts) };
-        let out = server.child.stdout.take().context("it has an output")?;
+        let process = Process::start(command.stdout(Stdio::piped()))?;
+        let mut server = Self { process, points, files: Vec::with_capacity(mounts) };
+        let out = server.process.child().stdout.take().context("its output is a pipe")?;
         let mut line = String::new();
-        BufReader::new(out).read_line(&mut line).context("a server does not begin")?;
-        ensure!(line.trim() == READY, "a server of {mounts} mounts does not begin");
+        BufReader::new(out).read_line(&mut line).context("the bare server does not start")?;
+        ensure!(line.trim() == READY, "a bare server with {mounts} mounts does not start");
         for point in &server.points {
             let file = OpenOptions::new().write(true).open(point.join("file"));
             server.files.push(file.with_context(|| format!("cannot open the file in {}", point.display()))?);
@@ -74,7 +72,7 @@ impl BareServer {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 }
 
@@ -82,24 +80,22 @@ impl Drop for BareServer {
     fn drop(&mut self) {
         self.files.clear();
         for point in &self.points {
-            let _ = unmount(point, true); // what is not mounted any more needs nothing
+            let _ = unmount(point, true); // fails if it is not mounted any more
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
-/// Mounts, says so, and serves until all are unmounted.
+/// Mounts, prints that, and serves until all are unmounted.
 pub(crate) fn run_bare(arguments: &BareArguments) -> Result<()> {
     crate::rig::raise_file_limit();
     let options = MountOptions { source: "bare".to_owned(), ..MountOptions::default() };
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("no epoll set")?;
-    let mut buffer = vec![0; ROOM];
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot create an epoll set")?;
+    let mut buffer = vec![0; BUFFER_BYTES];
     let mut devices = Vec::new();
     for number in 0..arguments.mounts {
         let point = arguments.folder.join(number.to_string());
         let device = mount(&point, &options).with_context(|| format!("cannot mount {}", point.display()))?;
-        let device = DevFuse::new(device).context("cannot have the device not block")?;
+        let device = DevFuse::new(device).context("cannot make the device non-blocking")?;
         shake_hands(&device, &mut buffer).context("the kernel did not start the session")?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, device.fd(), epoll::EventData::new_u64(u64::from(number)), flags).context("epoll_ctl")?;
@@ -108,8 +104,8 @@ pub(crate) fn run_bare(arguments: &BareArguments) -> Result<()> {
     println!("{READY}");
     let mut left = devices.len();
     while left != 0 {
-        let mut room = [MaybeUninit::<epoll::Event>::uninit()];
-        let (events, _) = match epoll::wait(&epoll, &mut room, None) {
+        let mut space = [MaybeUninit::<epoll::Event>::uninit()];
+        let (events, _) = match epoll::wait(&epoll, &mut space, None) {
             Err(Errno::INTR) => continue,
             outcome => outcome.context("epoll_wait")?,
         };
@@ -126,7 +122,7 @@ fn shake_hands(device: &DevFuse, buffer: &mut [u8]) -> Result<()> {
     poll(&mut [PollFd::new(&device.fd(), PollFlags::IN)], None).context("poll")?;
     let len = device.receive(&mut [IoSliceMut::new(buffer)]).context("INIT")?;
     let header = InHeader::take(&mut &buffer[..len]).context("a short request")?;
-    ensure!(header.opcode == Opcode::Init as u32, "the first request is number {}", header.opcode);
+    ensure!(header.opcode == Opcode::Init as u32, "the first request has the opcode {}", header.opcode);
     let init = InitOut {
         major: KERNEL_VERSION,
         minor: KERNEL_MINOR_VERSION,
@@ -138,7 +134,7 @@ fn shake_hands(device: &DevFuse, buffer: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Answers all that is there; false when the mount is gone.
+/// Answers all pending requests; false if the mount no longer exists.
 fn drain(device: &DevFuse, buffer: &mut [u8]) -> bool {
     loop {
         match device.receive(&mut [IoSliceMut::new(buffer)]) {
@@ -155,7 +151,7 @@ fn serve(device: &DevFuse, message: &[u8]) {
     let Some(header) = InHeader::take(&mut rest) else { return };
     let ok = |body: &[u8]| answer(device, header.unique, 0, body);
     let no = |errno: Errno| answer(device, header.unique, -errno.raw_os_error(), &[]);
-    #[allow(clippy::wildcard_enum_match_arm, reason = "nobody asks for the rest")]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other requests are expected")]
     match Opcode::from_number(header.opcode) {
         Some(Opcode::Write) => {
             let size = WriteIn::take(&mut rest).map_or(0, |args| args.size);
@@ -186,6 +182,6 @@ fn attr(node: u64) -> Attr {
 
 fn answer(device: &DevFuse, unique: u64, error: i32, body: &[u8]) {
     let header = OutHeader { len: (OutHeader::SIZE + body.len()) as u32, error, unique }.to_bytes();
-    // Whoever asked may be gone.
+    // Fails if the request was interrupted.
     let _ = device.send(&[IoSlice::new(&header), IoSlice::new(body)]);
 }

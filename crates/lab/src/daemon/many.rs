@@ -12,19 +12,18 @@ use slackwater_backends::Random;
 
 use super::bare::BareServer;
 use super::process::{Daemon, Volume};
-use crate::fuse::{Placement, memory, open_descriptors};
-use crate::options::Options;
+use crate::harness::placement::Placement;
+use crate::harness::{Options, Series, axis, quantile, rounds, time_us};
 use crate::scratch::Scratch;
-use crate::series::Series;
-use crate::statistics::quantile;
-use crate::{interrupt, rig, rounds};
+use crate::{interrupt, proc, rig};
 
 const PAGE: usize = 4096;
 /// Of each file.
 const PAGES: u64 = 4;
-/// Nothing is written back while small writes are measured, and nobody waits.
+/// Nothing is written back while small writes are measured, and no writer is throttled.
 const CONFIG: &str = "cache = \"256MiB\"\ndirty-ratio = 75\ndirty-expire = \"1h\"\n";
-const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks at the threads.
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) const LIST: &str = "list over the socket, ms";
 pub(super) const LS: &str = "slackwater ls, ms";
@@ -37,39 +36,22 @@ pub(super) const ASKED: [&str; 5] = [LIST, LS, STATUS, MOUNT, UMOUNT];
 pub(super) const ALONE: &str = "one volume";
 pub(super) const MANY: &str = "many volumes";
 
-/// Which files small writes go to.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Files {
-    /// The one of the only volume.
-    Single,
-    /// As many of the only volume as there are volumes elsewhere.
-    OfOneVolume,
-    /// That of one of many volumes, beside which nothing happens.
-    OfOneOfMany,
-    /// Those of all of many volumes.
-    OfAll,
-    /// That of one of as many mounts whose server does nothing.
-    BareSingle,
-    /// Those of all of them.
-    BareOfAll,
+axis! {
+    /// Which files small writes go to.
+    pub(super) enum Files {
+        Single = "a file of the only volume",
+        /// As many of the only volume as there are volumes elsewhere.
+        OfOneVolume = "many files of the only volume",
+        /// While the other volumes are idle.
+        OfOneOfMany = "a file of one of many volumes",
+        OfAll = "a file of each of many volumes",
+        BareSingle = "bare server, a file of one mount",
+        BareOfAll = "bare server, a file of each of many mounts",
+    }
 }
 
 impl Files {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Single, Self::OfOneVolume, Self::OfOneOfMany, Self::OfAll, Self::BareSingle, Self::BareOfAll];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Single => "a file of the only volume",
-            Self::OfOneVolume => "many files of the only volume",
-            Self::OfOneOfMany => "a file of one of many volumes",
-            Self::OfAll => "a file of each of many volumes",
-            Self::BareSingle => "bare server, a file of one mount",
-            Self::BareOfAll => "bare server, a file of each of many mounts",
-        }
-    }
-
-    /// What it is to be compared with.
+    /// What they are compared with.
     pub(super) fn single(self) -> Self {
         match self {
             Self::Single | Self::OfOneVolume | Self::OfOneOfMany | Self::OfAll => Self::Single,
@@ -93,30 +75,30 @@ pub(super) fn p99(row: &str) -> String {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Amounts {
     pub(super) volumes: usize,
-    /// Of a turn.
+    /// In a turn.
     pub(super) writes: usize,
-    /// A daemon is idle when no thread has come or gone for that long.
+    /// A daemon is idle when its number of threads has not changed for so long.
     pub(super) settle: Duration,
-    /// Idle daemons are watched that long.
+    /// How long idle daemons are watched.
     pub(super) idle: Duration,
 }
 
 impl Amounts {
     pub(super) fn of(options: &Options) -> Self {
-        // No thread waits longer for work, before it leaves, than 10 s.
+        // A thread without work ends after 10 s at most.
         let (settle, idle) = (Duration::from_secs(11), Duration::from_secs(options.pick(10, 3)));
         Self { volumes: options.pick(1000, 200), writes: options.pick(4000, 1500), settle, idle }
     }
 }
 
-/// What a process has, with all its volumes idle.
+/// What a process uses with all its volumes idle.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Usage {
     pub(super) volumes: usize,
-    pub(super) threads: usize,
+    pub(super) threads: u64,
     pub(super) descriptors: u64,
     pub(super) anonymous_bytes: u64,
-    /// Of CPU time, in all the time that it was watched.
+    /// CPU time while it was watched, in clock ticks.
     pub(super) ticks: u64,
 }
 
@@ -127,7 +109,7 @@ pub(super) struct Records {
     pub(super) series: Series,
     pub(super) alone: Usage,
     pub(super) many: Usage,
-    /// With all volumes mounted, and until all are unmounted that had something dirty.
+    /// The start with all volumes mounted, and the end, when all have dirty data.
     pub(super) start_s: [f64; 2],
     pub(super) end_s: [f64; 2],
 }
@@ -137,14 +119,14 @@ struct Host {
     name: &'static str,
     daemon: Daemon,
     volumes: Vec<Volume>,
-    /// All in one volume, or one in each.
+    /// All in one volume, or one in each volume.
     files: Vec<File>,
-    /// Mounted and unmounted again.
+    /// A volume that is mounted and unmounted again.
     extra: Volume,
 }
 
 impl Host {
-    /// A daemon with so many volumes, and `files` all together.
+    /// A daemon with so many volumes, and `files` files in total.
     fn new(program: &Path, home: &Scratch, name: &'static str, volumes: usize, files: usize) -> Result<Self> {
         let folder = home.subdirectory(&name.replace(' ', "-"))?;
         let make = |number| Volume::make(&folder, format!("volume-{number}"));
@@ -162,7 +144,7 @@ impl Host {
         Ok(Self { name, daemon, volumes, files: Vec::new(), extra })
     }
 
-    /// Opens `count` files, and has all of each in the cache.
+    /// Opens `count` files and writes them, so that they are in the cache.
     fn open(&mut self, count: usize) -> Result<()> {
         for number in 0..count {
             let volume = &self.volumes[number % self.volumes.len()];
@@ -179,14 +161,14 @@ impl Host {
         let pid = self.daemon.pid();
         Ok(Usage {
             volumes: self.volumes.len(),
-            threads: threads(pid)?,
-            descriptors: open_descriptors(pid)?,
-            anonymous_bytes: memory(pid, "RssAnon")?,
+            threads: proc::threads(pid)?,
+            descriptors: proc::open_descriptors(pid)?,
+            anonymous_bytes: proc::memory(pid, "RssAnon")?,
             ticks: 0,
         })
     }
 
-    /// Asks for everything once.
+    /// Makes each request once.
     fn ask(&self, series: &mut Series) -> Result<()> {
         let mut time = |row, work: &dyn Fn() -> Result<()>| -> Result<()> {
             let start = Instant::now();
@@ -212,7 +194,7 @@ impl Host {
     }
 }
 
-/// Overwrites pages at random, of `files`, which `server` serves. How long each took, in microseconds.
+/// Overwrites pages of `files` at random, which `server` serves, and returns the microseconds of each write.
 fn overwrite(files: &[File], server: u32, placement: Placement, count: usize, seed: u64) -> Result<Vec<f64>> {
     let (mut random, page) = (Random::new(seed), [7; PAGE]);
     let _placed = placement.place(Some(server))?;
@@ -220,9 +202,7 @@ fn overwrite(files: &[File], server: u32, placement: Placement, count: usize, se
     for _ in 0..count {
         let file = &files[random.below(files.len() as u64) as usize];
         let offset = random.below(PAGES) * PAGE as u64;
-        let start = Instant::now();
-        file.write_all_at(&page, offset)?;
-        us.push(start.elapsed().as_secs_f64() * 1e6);
+        time_us(&mut us, || file.write_all_at(&page, offset))?;
     }
     Ok(us)
 }
@@ -241,33 +221,34 @@ pub(super) fn measure(rounds: u32, seed: u64, amounts: Amounts, home: &Scratch, 
     let bare = BareServer::start(&home.subdirectory("bare")?, amounts.volumes)?;
     write(rounds, seed, amounts, ([&alone, &many], &bare), &mut records.series)?;
     drop(bare);
-    // Each program that is started would close them all, with a request for each.
+    // Each program that is started would close all of them, with a request for each.
     alone.files.clear();
     many.files.clear();
     let hosts = [&alone, &many];
-    rounds::run("asking", rounds, hosts.len(), |_, turn| hosts[turn].ask(&mut records.series))?;
+    rounds::run("requests", rounds, &hosts, |_, host| host.ask(&mut records.series))?;
     records.end_s = [alone.end()?, many.end()?];
     Ok(records)
 }
 
-/// Waits until the threads that have nothing to do are gone, and looks what is left.
+/// Waits until threads without work have ended, and measures what the processes then use.
 fn watch_idle(hosts: [&Host; 2], amounts: Amounts) -> Result<[Usage; 2]> {
-    let threads_of = || -> Result<Vec<usize>> { hosts.iter().map(|host| threads(host.daemon.pid())).collect() };
-    let ticks_of = || -> Result<Vec<u64>> { hosts.iter().map(|host| ticks(host.daemon.pid())).collect() };
+    let of_each = |what: fn(u32) -> Result<u64>| -> Result<Vec<u64>> {
+        hosts.iter().map(|host| what(host.daemon.pid())).collect()
+    };
     let Amounts { settle, idle, .. } = amounts;
     let bar = rounds::bar("idle", settle.as_secs());
-    let (mut before, mut since) = (threads_of()?, Instant::now());
+    let (mut before, mut since) = (of_each(proc::threads)?, Instant::now());
     while since.elapsed() < settle {
-        interrupt::sleep(LOOK)?;
+        interrupt::sleep(PAUSE)?;
         bar.set_position(since.elapsed().as_secs());
-        let now = threads_of()?;
+        let now = of_each(proc::threads)?;
         if now != before {
             (before, since) = (now, Instant::now());
         }
     }
-    let before = ticks_of()?;
+    let before = of_each(proc::ticks)?;
     interrupt::sleep(idle)?;
-    let after = ticks_of()?;
+    let after = of_each(proc::ticks)?;
     bar.finish_and_clear();
     let mut usages = [hosts[0].usage()?, hosts[1].usage()?];
     for (usage, (before, after)) in usages.iter_mut().zip(before.into_iter().zip(after)) {
@@ -288,8 +269,7 @@ fn write(
         .zip(Placement::ALL)
         .flat_map(|(row, placement)| Files::ALL.map(|files| (row, placement, files)))
         .collect();
-    rounds::run("many", rounds, turns.len(), |round, turn| {
-        let (row, placement, files) = turns[turn];
+    rounds::run("many", rounds, &turns, |round, (row, placement, files)| {
         let seed = seed.wrapping_add(u64::from(round));
         let one = Random::new(seed).below(amounts.volumes as u64) as usize;
         let (server, chosen) = match files {
@@ -300,39 +280,9 @@ fn write(
             Files::BareSingle => (bare.pid(), &bare.files[one..=one]),
             Files::BareOfAll => (bare.pid(), &bare.files[..]),
         };
-        let us = overwrite(chosen, server, placement, amounts.writes, seed).with_context(|| files.name())?;
+        let us = overwrite(chosen, server, *placement, amounts.writes, seed).with_context(|| files.name())?;
         series.add(&p50(row), files.name(), quantile(&us, 0.5));
         series.add(&p99(row), files.name(), quantile(&us, 0.99));
         Ok(())
     })
-}
-
-fn threads(pid: u32) -> Result<usize> {
-    let list = fs::read_dir(format!("/proc/{pid}/task")).context("cannot list the threads of a daemon")?;
-    Ok(list.count())
-}
-
-/// CPU time of the process so far, in clock ticks.
-fn ticks(pid: u32) -> Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot look at a daemon")?;
-    // What is in parentheses may be anything. After it the state is the first, and utime the twelfth.
-    let (_, fields) = stat.rsplit_once(')').context("there is no name in it")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-    Ok(number(11).context("no utime")? + number(12).context("no stime")?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn our_own_process_has_threads_and_has_taken_time() {
-        let (pid, start) = (std::process::id(), Instant::now());
-        assert!(threads(pid).unwrap() > 1);
-        let before = ticks(pid).unwrap();
-        while ticks(pid).unwrap() == before {
-            assert!(start.elapsed() < Duration::from_secs(60));
-        }
-    }
 }

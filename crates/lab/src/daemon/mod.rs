@@ -1,25 +1,23 @@
 //! `daemon`: what a volume of `slackwater daemon` costs beside a thousand others, and what an unmount costs beside tenants
 //! that come and go on other volumes.
 //!
-//! *Many volumes*: a daemon with a thousand volumes beside one with a single volume. Small writes go to a file of the only
-//! volume, to one of one of the thousand, and to one of each in random order; the same of as many files in one volume, which
-//! tells what is due to files and what to volumes; and of mounts whose server does nothing, which tells what of that is the
-//! kernel's. Then what is asked over the socket, and what the idle process has.
+//! *Many volumes*: a daemon with a thousand volumes, beside one with a single volume. Small writes go to a file of the only
+//! volume, to a file of one of the thousand, and to a file of each in random order. The same with as many files in one
+//! volume separates the cost of files from that of volumes. The same with mounts of a server that does nothing shows the
+//! kernel's part. Then come requests over the socket, and what the idle process uses.
 //!
-//! *Unmounts*: on four volumes programs write synchronously over one file, one after another, each in a cgroup that is new
-//! and removed after it (*churn*), or all in the same (*control*). Beside that, volumes are mounted and unmounted over the
+//! *Unmounts*: on four volumes programs write synchronously to one file, one after another: each in a new cgroup that is
+//! removed afterwards (*churn*), or all in the same cgroup (*control*). Meanwhile volumes are mounted and unmounted over the
 //! socket. The same on a second daemon with one more volume, whose source does not answer.
 //!
-//! *Hung neighbours*: writes and fsyncs on a volume that is the only one of its daemon, and on one beside nine volumes whose source
-//! does not answer.
+//! *Hung neighbours*: writes and fsyncs on the only volume of a daemon, and on a volume beside nine whose source does not
+//! answer.
 
-mod axes;
 mod bare;
 mod hung;
 mod many;
 mod neighbours;
 mod process;
-mod records;
 mod results;
 mod testbed;
 
@@ -27,25 +25,26 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use self::axes::Cell;
 use self::hung::Hung;
-use self::records::Umounts;
-use self::testbed::Testbed;
+use self::testbed::{Testbed, Umount};
 use crate::cgroups::Hierarchy;
 use crate::fuse::slackwater;
-use crate::options::Options;
-use crate::report::Report;
+use crate::harness::{Cells, Options, Report, Samples, axis, rounds};
+use crate::interrupt;
+use crate::programs::Tenants;
 use crate::scratch::Scratch;
-use crate::{interrupt, rounds};
 
 pub(crate) use self::bare::{BareArguments, run_bare};
+
+const ABOUT: &str = "What a volume costs in a process that has a thousand others, and how long the unmount of a volume takes there while \
+     tenants come and go on other volumes, and while a source hangs.";
 
 /// How much of the unmounts.
 #[derive(Copy, Clone, Debug)]
 struct Amounts {
-    /// Of 4 KiB, that a program writes.
+    /// Blocks of 4 KiB that a program writes.
     blocks: u64,
-    /// Of a turn.
+    /// In a turn.
     umounts: usize,
 }
 
@@ -55,37 +54,67 @@ impl Amounts {
     }
 }
 
+axis! {
+    /// What runs beside the unmounts.
+    enum Cell {
+        Control = "control",
+        Churn = "churn",
+        HungControl = "control, a source hangs",
+        HungChurn = "churn, a source hangs",
+    }
+}
+
+impl Cell {
+    /// Control and churn.
+    fn of(beside_hung: bool) -> [Self; 2] {
+        if beside_hung { [Self::HungControl, Self::HungChurn] } else { [Self::Control, Self::Churn] }
+    }
+
+    fn is_churn(self) -> bool {
+        matches!(self, Self::Churn | Self::HungChurn)
+    }
+
+    fn beside_hung(self) -> bool {
+        matches!(self, Self::HungControl | Self::HungChurn)
+    }
+}
+
+/// The unmounts of a cell, including those that failed.
+#[derive(Default)]
+struct Seen {
+    umount_ms: Samples,
+    mount_ms: Samples,
+    failures: Vec<String>,
+    /// Programs that have written in the background.
+    programs: u64,
+}
+
+type Umounts = Cells<Cell, Seen>;
+
+impl Seen {
+    fn add_round(&mut self, umounts: Vec<Umount>, programs: u64) {
+        self.umount_ms.push_round(umounts.iter().map(|umount| umount.umount_ms).collect());
+        self.mount_ms.push_round(umounts.iter().map(|umount| umount.mount_ms).collect());
+        self.failures.extend(umounts.into_iter().filter_map(|umount| umount.failure));
+        self.programs += programs;
+    }
+}
+
 /// Runs the experiment.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let program = slackwater()?;
     let home = Scratch::in_folder(&options.dir)?;
-    let mut report = Report::new("daemon", Some(&options.dir), options.seed, Some(options.rounds()));
-    report.about(
-        "What a volume of one process costs that has a thousand others, and how long the unmount of a volume takes there while tenants \
-         come and go on other volumes, and while a source hangs.",
-    );
+    let mut report = Report::new("daemon", ABOUT, options);
     let many = many::measure(options.rounds(), options.seed, many::Amounts::of(options), &home, &program)?;
     results::report_many(&many, &mut report);
     let amounts = Amounts::of(options);
     let umounts = measure_umounts(options.rounds(), amounts, &home, &program)?;
-    results::report_umounts(&umounts, &mut report);
+    results::report_umounts(&umounts, amounts.blocks, &mut report);
     if let Some(bindfs) = Hung::program() {
         let amounts = neighbours::Amounts::of(options);
         let seen = neighbours::measure(options.rounds(), amounts, &home, (&program, &bindfs))?;
         neighbours::report(&seen, &mut report);
-    }
-    report.note("Small writes: medians of the rounds; by a single mount's: of the rounds' ratios, 95 % intervals; the bare server's");
-    report.note("by its own. Client and server on one CPU, or on two where it says so. Nothing is written back meanwhile; at the end all is.");
-    report.note(
-        "A write to a file of each of many volumes takes the same system calls as any other, on what is in no cache of the",
-    );
-    report.note("CPU: the kernel has structures of its own for each mount, as the daemon has for each volume.");
-    report.note(format!(
-        "Each program beside unmounts writes {} blocks of 4 KiB, each synced. Churn: each in a new cgroup; control: all",
-        amounts.blocks
-    ));
-    report.note("those of a volume in one. By control: of all unmounts, 95 % intervals by a bootstrap of rounds.");
-    if Hung::program().is_none() {
+    } else {
         report.note("bindfs is not installed: no rows beside a source that hangs.");
     }
     Ok(report)
@@ -101,14 +130,14 @@ fn measure_umounts(count: u32, amounts: Amounts, home: &Scratch, program: &Path)
     let turns: Vec<(&Testbed, Cell)> =
         testbeds.iter().flat_map(|testbed| Cell::of(testbed.has_hung()).map(|cell| (testbed, cell))).collect();
     let mut umounts = Umounts::default();
-    rounds::run("unmounts", count, turns.len(), |_, turn| {
-        let (testbed, cell) = turns[turn];
+    rounds::run("unmounts", count, &turns, |_, (testbed, cell)| {
         let unmount_all = || {
             let one = |_| interrupt::check().and_then(|()| testbed.mount_and_umount());
             (0..amounts.umounts).map(one).collect::<Result<Vec<_>>>()
         };
-        let (seen, programs) = testbed.under(cell.tenants, amounts.blocks, unmount_all).with_context(|| cell.name())?;
-        umounts.add_round(cell, seen, programs);
+        let tenants = if cell.is_churn() { Tenants::Fresh } else { Tenants::Steady };
+        let (seen, programs) = testbed.under(tenants, amounts.blocks, unmount_all).with_context(|| cell.name())?;
+        umounts.entry(*cell).add_round(seen, programs);
         Ok(())
     })?;
     testbeds.into_iter().try_for_each(Testbed::end)?;
@@ -122,12 +151,11 @@ mod tests {
 
     use super::*;
 
-    /// Daemons, mounts and cgroups of this process that are still there.
+    /// Mounts in `home` that still exist.
     fn left(home: &Scratch) -> Vec<String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let mut left: Vec<String> = mounts.lines().map(str::to_owned).collect();
-        left.retain(|line| line.contains(&home.path().display().to_string()));
-        left
+        let home = home.path().display().to_string();
+        mounts.lines().filter(|line| line.contains(&home)).map(str::to_owned).collect()
     }
 
     #[test]
@@ -138,45 +166,54 @@ mod tests {
         let records = many::measure(2, 1, amounts, &home, &program).unwrap();
         assert_eq!((records.alone.volumes, records.many.volumes), (1, 3));
         assert!(records.many.descriptors > records.alone.descriptors);
-        assert!(many::ASKED.iter().all(|row| records.series.of(row, many::MANY).len() == 2));
+        assert!(many::ASKED.iter().all(|row| records.series.of(row, many::MANY).count() == 2));
         assert_eq!(left(&home), [""; 0]);
-        // All was brought in.
+        // Everything was written back.
         for number in 0..3 {
             let file = home.path().join(format!("many-volumes/volume-{number}/source/file-{number}"));
             let bytes = fs::read(file).unwrap();
             assert!(bytes.len() == 4 * 4096 && bytes.iter().all(|byte| [2, 7].contains(byte)), "{number}");
         }
-        let mut page = Report::new("daemon", None, 1, Some(2));
-        results::report_many(&records, &mut page);
-        let path = home.path().join("page.html");
-        page.write_page(&path).unwrap();
-        let page = fs::read_to_string(path).unwrap();
-        for part in ["2 CPUs: bare server, a file of each", "descriptors, idle", "list over the socket, ms, of many"] {
-            assert!(page.contains(part), "{part}");
-        }
+        let mut report = Report::of_test("daemon");
+        results::report_many(&records, &mut report);
+        report.assert_page_has(&[
+            "2 CPUs: bare server, a file of each",
+            "descriptors, idle",
+            "list over the socket, ms, of many",
+        ]);
     }
 
     #[test]
-    fn every_unmount_ends_in_each_cell_and_nothing_stays() {
+    fn every_unmount_ends_in_each_cell_and_nothing_stays_mounted() {
         let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
         let program = slackwater().unwrap();
         let umounts = measure_umounts(1, Amounts { blocks: 2, umounts: 2 }, &home, &program).unwrap();
         let has_hung = Hung::program().is_some();
-        for cell in Cell::of(false).into_iter().chain(Cell::of(true).into_iter().filter(|_| has_hung)) {
-            let seen = umounts.of(cell).unwrap();
-            assert_eq!((seen.all_ms().len(), &seen.failures[..]), (2, &[][..]), "{}", cell.name());
+        for cell in Cell::ALL.into_iter().filter(|cell| has_hung || !cell.beside_hung()) {
+            let seen = umounts.of(&cell).unwrap();
+            assert_eq!((seen.umount_ms.count(), &seen.failures[..]), (2, &[][..]), "{}", cell.name());
             // Two of each of the four writers before the first unmount.
             assert!(seen.programs >= 8, "{}", seen.programs);
         }
         assert_eq!(left(&home), [""; 0]);
-        let mut page = Report::new("daemon", None, 1, Some(1));
-        results::report_umounts(&umounts, &mut page);
-        let path = home.path().join("page.html");
-        page.write_page(&path).unwrap();
-        let page = fs::read_to_string(path).unwrap();
-        for part in ["control", "all sources answer", "<svg", "churn: p95 by the control", "did not end, churn"] {
-            assert!(page.contains(part), "{part}");
-        }
+        let mut report = Report::of_test("daemon");
+        results::report_umounts(&umounts, 2, &mut report);
+        report.assert_page_has(&[
+            "control",
+            "all sources answer",
+            "<svg",
+            "churn: p95 by the control",
+            "failed, churn",
+        ]);
+    }
+
+    #[test]
+    fn failed_unmounts_are_counted_and_keep_their_times() {
+        let umount =
+            |umount_ms, failure: Option<&str>| Umount { mount_ms: 1.0, umount_ms, failure: failure.map(str::to_owned) };
+        let mut seen = Seen::default();
+        seen.add_round(vec![umount(3.0, None), umount(99.0, Some("no"))], 5);
+        assert_eq!((seen.failures.len(), seen.programs, seen.umount_ms.all()), (1, 5, vec![3.0, 99.0]));
     }
 
     #[test]
@@ -186,24 +223,18 @@ mod tests {
         let amounts = neighbours::Amounts { open_files: 2, writes: 3, syncs: 2 };
         let seen = neighbours::measure(2, amounts, &home, (&slackwater().unwrap(), &bindfs)).unwrap();
         assert_eq!(left(&home), [""; 0]);
-        let mut page = Report::new("daemon", None, 1, Some(2));
-        neighbours::report(&seen, &mut page);
-        let path = home.path().join("page.html");
-        page.write_page(&path).unwrap();
-        let page = fs::read_to_string(path).unwrap();
-        for part in ["beside nine that hang", "64 KiB and fsync", "p99 by alone"] {
-            assert!(page.contains(part), "{part}");
-        }
+        let mut report = Report::of_test("daemon");
+        neighbours::report(&seen, &mut report);
+        report.assert_page_has(&["beside nine that hang", "64 KiB and fsync", "p99 by alone"]);
     }
 
-    /// As after an interrupt: nothing is ended in order.
+    /// As after an interrupt, when nothing is ended in order.
     #[test]
-    fn what_hangs_is_gone_when_it_is_dropped() {
+    fn dropping_a_hung_source_removes_everything() {
         let Some(bindfs) = Hung::program() else { return };
         let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        let daemon =
-            process::Daemon::start(&slackwater().unwrap(), "cache = \"64MiB\"\ndirty-expire = \"1s\"\n", "KILL")
-                .unwrap();
+        let config = "cache = \"64MiB\"\ndirty-expire = \"1s\"\n";
+        let daemon = process::Daemon::start(&slackwater().unwrap(), config, "KILL").unwrap();
         let hung = Hung::new(&bindfs, &daemon, home.path(), (2, 1)).unwrap();
         hung.probe().unwrap();
         drop(hung);

@@ -1,6 +1,6 @@
 //! A volume beside nine others whose source hangs, and one that is alone in its daemon.
 //!
-//! The nine have unwritten data, write-back under way, open files, and programs that waited for the source and were killed.
+//! The nine have dirty data, writeback in flight, open files, and programs that waited for the source and were killed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,21 +11,15 @@ use anyhow::{Context, Result};
 
 use super::hung::Hung;
 use super::process::{Daemon, Volume};
-use crate::options::Options;
-use crate::quantity::figure;
-use crate::report::Report;
-use crate::rounds;
+use crate::harness::{Bound, Estimate, Options, Report, Samples, Table, rounds};
 use crate::scratch::Scratch;
-use crate::statistics::{Estimate, quantile, quantile_ratio_estimate};
-use crate::table::{Align, Table};
-use crate::targets::{Bound, Target};
 
-/// Beside the one that is measured.
+/// Volumes beside the one that is measured.
 const HUNG: usize = 9;
-/// Most of a p99 by that of the volume alone.
+/// Most of a p99 by that of the volume that is alone.
 const BY_ALONE: f64 = 1.2;
 const CONFIG: &str = "cache = \"256MiB\"\n";
-/// Of the file that is overwritten.
+/// The size of the file that is overwritten.
 const FILE_BYTES: u64 = 4 << 20;
 const OPERATIONS: [&str; 2] = ["4 KiB write", "64 KiB and fsync"];
 const SUBJECTS: [&str; 2] = ["alone", "beside nine that hang"];
@@ -33,9 +27,9 @@ const SUBJECTS: [&str; 2] = ["alone", "beside nine that hang"];
 /// How much of everything.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Amounts {
-    /// On each volume that hangs.
+    /// On each volume whose source hangs.
     pub(super) open_files: usize,
-    /// Of a turn.
+    /// In a turn.
     pub(super) writes: usize,
     pub(super) syncs: usize,
 }
@@ -46,12 +40,12 @@ impl Amounts {
     }
 }
 
-/// Microseconds of each operation, by operation, subject and round.
-pub(super) type Seen = [[Vec<Vec<f64>>; 2]; 2];
+/// Microseconds by operation and subject.
+pub(super) type Seen = [[Samples; 2]; 2];
 
 /// A daemon with the volume that is measured.
 struct Host {
-    /// Before the daemon: it goes first.
+    /// Before the daemon, because it must be dropped first.
     hung: Option<Hung>,
     daemon: Daemon,
     file: File,
@@ -69,7 +63,7 @@ impl Host {
         Ok(Self { hung, daemon, file })
     }
 
-    /// Microseconds of each of `count` writes of `bytes`, one after the other through the file.
+    /// Microseconds of each of `count` consecutive writes of `bytes`.
     fn write(&self, count: usize, bytes: usize, is_synced: bool) -> Result<Vec<f64>> {
         let payload = vec![7; bytes];
         let one = |nth: usize| -> Result<f64> {
@@ -97,42 +91,32 @@ pub(super) fn measure(count: u32, amounts: Amounts, home: &Scratch, programs: (&
     let host = |name, bindfs| Host::new(ours, &home.subdirectory(name)?, bindfs, amounts.open_files);
     let hosts = [host("neighbours-none", None)?, host("neighbours-hung", Some(bindfs))?];
     let mut seen = Seen::default();
-    rounds::run("neighbours", count, hosts.len(), |_, turn| {
-        let writes = hosts[turn].write(amounts.writes, 4 << 10, false).context(SUBJECTS[turn])?;
-        let syncs = hosts[turn].write(amounts.syncs, 64 << 10, true).context(SUBJECTS[turn])?;
-        seen[0][turn].push(writes);
-        seen[1][turn].push(syncs);
+    rounds::run("neighbours", count, &[0, 1], |_, turn| {
+        let (host, subject) = (&hosts[*turn], SUBJECTS[*turn]);
+        seen[0][*turn].push_round(host.write(amounts.writes, 4 << 10, false).context(subject)?);
+        seen[1][*turn].push_round(host.write(amounts.syncs, 64 << 10, true).context(subject)?);
         Ok(())
     })?;
     hosts.into_iter().try_for_each(Host::end)?;
     Ok(seen)
 }
 
-fn by_alone([alone, beside]: &[Vec<Vec<f64>>; 2], share: f64) -> Estimate {
-    quantile_ratio_estimate(beside, alone, share)
-}
-
 /// Puts what was seen into `report`.
 pub(super) fn report(seen: &Seen, report: &mut Report) {
-    let right = |name| (name, Align::Right);
-    let columns = [("", Align::Left), right("p50 us"), right("p99"), right("p50 by alone"), right("p99 by alone")];
-    let mut table = Table::new("A volume alone in its daemon, and beside nine whose source hangs", &columns);
-    for (operation, subjects) in OPERATIONS.into_iter().zip(seen) {
-        for (subject, rounds) in SUBJECTS.into_iter().zip(subjects) {
-            let all = rounds.concat();
-            let ratio = |share| match subject == SUBJECTS[0] {
-                true => String::new(),
-                false => by_alone(subjects, share).text(),
-            };
-            let of = |share| figure(quantile(&all, share));
-            table.row([format!("{operation}: {subject}"), of(0.5), of(0.99), ratio(0.5), ratio(0.99)]);
-        }
+    let columns = " | p50 us | p99 | p50 by alone | p99 by alone";
+    let mut table = Table::new("A volume alone in its daemon, and beside nine whose source hangs", columns);
+    for (operation, [alone, beside]) in OPERATIONS.into_iter().zip(seen) {
+        let by_alone = |share| -> Option<Estimate> { beside.quantile_by(alone, share) };
+        table.row(format!("{operation}: {}", SUBJECTS[0])).figures(alone.quantiles([0.5, 0.99]));
+        let row = table.row(format!("{operation}: {}", SUBJECTS[1])).figures(beside.quantiles([0.5, 0.99]));
+        row.estimate(by_alone(0.5)).estimate(by_alone(0.99));
         let title = format!("{operation}: p99 beside nine that hang by alone");
-        report.target(Target::new(title, Bound::AtMost(BY_ALONE), by_alone(subjects, 0.99)));
+        report.target(title, Bound::AtMost(BY_ALONE), by_alone(0.99));
     }
     report.table(table);
+    let us_by_round = seen.each_ref().map(|subjects| subjects.each_ref().map(Samples::rounds));
     report.figure(
         "neighbours",
-        serde_json::json!({ "operations": OPERATIONS, "subjects": SUBJECTS, "us_by_round": seen }),
+        serde_json::json!({ "operations": OPERATIONS, "subjects": SUBJECTS, "us_by_round": us_by_round }),
     );
 }

@@ -1,4 +1,4 @@
-//! Files of an engine of their own, on a directory.
+//! Files of an engine of their own, in a directory.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is written: blocks, files, how many at once, and how much.
+//! What is written: blocks, files, how many threads at once, and how much.
 
 use clap::ValueEnum;
 use slackwater_backends::Random;
@@ -6,19 +6,19 @@ use slackwater_backends::Random;
 /// A part of the experiment; sem. 12.4.
 #[derive(Copy, Clone, Eq, Ord, PartialEq, PartialOrd, Debug, ValueEnum)]
 pub(super) enum Job {
-    /// One file in a row, 1 MiB x 16 at once
+    /// One file in order, 16 threads, 1 MiB each
     Sequential,
-    /// One file at random, 4 KiB x 16 at once
+    /// One file at random, 16 threads, 4 KiB each
     Random,
     /// Four files, 1 MiB
     FourWriters,
     /// 32 files, 64 KiB
     ManyFiles,
-    /// An ordinary writer and another one, 1 MiB
+    /// A buffered writer and a second writer, 1 MiB
     Competing,
 }
 
-/// Its amounts.
+/// The amounts of a job.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Shape {
     pub(super) block_bytes: usize,
@@ -41,8 +41,9 @@ impl Job {
         }
     }
 
-    /// With a memory of `scale_bytes`. The recipe has twice the memory at random as well, which is a quarter here; and twice
-    /// for each of two that compete, which is four times here: of it the one has what may be dirty before anybody waits.
+    /// The shape with a memory of `scale_bytes`. Two amounts differ from the published recipe. Random writes are a quarter of
+    /// the memory, not twice. Each of two competing writers has four times the memory, not twice: a part of it may be dirty
+    /// before any writer waits.
     pub(super) fn shape(self, scale_bytes: u64) -> Shape {
         const MIB: usize = 1 << 20;
         let (block_bytes, files, threads_per_file, file_bytes) = match self {

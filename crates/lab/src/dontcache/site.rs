@@ -1,5 +1,6 @@
-//! Who writes, and where: what is compared.
+//! What is compared: who writes, and where.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,71 +9,46 @@ use slackwater::DontcacheForm;
 
 use super::engine::EngineSite;
 use super::jobs::{Job, Shape};
-use super::kernel::{KernelSite, Road};
+use super::kernel::{KernelSite, Mode};
+use crate::harness::axis;
 
-/// Whose writes.
-#[derive(Copy, Clone, Eq, Ord, PartialEq, PartialOrd, Debug)]
-pub(super) enum Subject {
-    /// The engine, DONTCACHE, as in Linux 7.2.
-    Kick,
-    /// The engine, DONTCACHE, as in Linux up to 7.1.
-    Inline,
-    /// The engine, ordinary writes.
-    Buffered,
-    KernelBuffered,
-    KernelDontcache,
-    KernelDirect,
+axis! {
+    pub(super) enum Subject {
+        /// The engine with DONTCACHE writes, as in Linux 7.2.
+        Kick = "engine, kick",
+        /// The engine with DONTCACHE writes, as in Linux up to 7.1.
+        Inline = "engine, inline",
+        Buffered = "engine, buffered",
+        KernelBuffered = "kernel, buffered",
+        KernelDontcache = "kernel, RWF_DONTCACHE",
+        KernelDirect = "kernel, O_DIRECT",
+    }
 }
 
 impl Subject {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Kick, Self::Inline, Self::Buffered, Self::KernelBuffered, Self::KernelDontcache, Self::KernelDirect];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Kick => "engine, kick",
-            Self::Inline => "engine, inline",
-            Self::Buffered => "engine, buffered",
-            Self::KernelBuffered => "kernel, buffered",
-            Self::KernelDontcache => "kernel, RWF_DONTCACHE",
-            Self::KernelDirect => "kernel, O_DIRECT",
-        }
-    }
-
-    fn is_of_engine(self) -> bool {
+    fn is_engine(self) -> bool {
         matches!(self, Self::Kick | Self::Inline | Self::Buffered)
     }
 
-    /// Whether its writes are not to stay in the cache.
     pub(super) fn is_dontcache(self) -> bool {
         matches!(self, Self::Kick | Self::Inline | Self::KernelDontcache)
     }
 }
 
-/// On what.
-#[derive(Copy, Clone, Eq, Ord, PartialEq, PartialOrd, Debug)]
-pub(super) enum Place {
-    /// A directory.
-    Disk,
-    /// The same, with writers that it keeps up with.
-    Paced,
-    /// The same behind a line of 200 MB/s and 1 ms.
-    Slow,
+axis! {
+    pub(super) enum Place {
+        /// A directory.
+        Disk = "disk",
+        /// The same with pauses between writes, so that the disk keeps up with the writers.
+        Paced = "disk, paced to 1 GB/s",
+        /// The same with an injected bandwidth and latency.
+        Slow = "200 MB/s and 1 ms",
+    }
 }
 
 impl Place {
-    pub(super) const ALL: [Self; 3] = [Self::Disk, Self::Paced, Self::Slow];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Paced => "disk, 1 GB/s of writers",
-            Self::Slow => "200 MB/s and 1 ms",
-        }
-    }
-
-    /// Between two writes of a writer. Where none has to wait for the backend all would have the CPUs to wait for. Paced: 32
-    /// writers of 64 KiB.
+    /// The pause of a writer between two writes. On the slow place it leaves the CPUs to the others: where no writer waits
+    /// for the backend, all would otherwise wait for a CPU. Paced: 32 writers of 64 KiB every 2 ms write 1 GB/s.
     pub(super) fn think_time(self) -> Option<Duration> {
         match self {
             Self::Disk => None,
@@ -91,18 +67,18 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// All of a job.
+    /// All cells of a job.
     pub(super) fn of(job: Job) -> Vec<Self> {
         let subjects = move |place| Subject::ALL.into_iter().map(move |subject| Self { job, place, subject });
-        Place::ALL.into_iter().flat_map(subjects).filter(|cell| cell.is_there()).collect()
+        Place::ALL.into_iter().flat_map(subjects).filter(|cell| cell.exists()).collect()
     }
 
-    fn is_there(self) -> bool {
+    fn exists(self) -> bool {
         match self.place {
-            // One that does not wait for the device has no competitor.
+            // A direct writer does not compete for the cache.
             Place::Disk => self.job != Job::Competing || self.subject != Subject::KernelDirect,
             Place::Paced => self.job == Job::ManyFiles && self.subject != Subject::KernelDirect,
-            Place::Slow => self.subject.is_of_engine() && self.job != Job::Competing,
+            Place::Slow => self.subject.is_engine() && self.job != Job::Competing,
         }
     }
 
@@ -114,7 +90,7 @@ impl Cell {
         }
     }
 
-    /// New, empty files. `None`: the file system cannot do this.
+    /// New, empty files. `None`: the file system does not support this.
     pub(super) fn open(self, scale_bytes: u64, folder: &Path) -> Result<Option<Box<dyn Site>>> {
         let files = self.job.shape(scale_bytes).files;
         let engine = |form| -> Result<Option<Box<dyn Site>>> {
@@ -123,24 +99,48 @@ impl Cell {
         match self.subject {
             Subject::Kick | Subject::Buffered => engine(DontcacheForm::Kick),
             Subject::Inline => engine(DontcacheForm::Inline),
-            Subject::KernelBuffered => KernelSite::open(Road::Buffered, files, folder),
-            Subject::KernelDontcache => KernelSite::open(Road::Dontcache, files, folder),
-            Subject::KernelDirect => KernelSite::open(Road::Direct, files, folder),
+            Subject::KernelBuffered => KernelSite::open(Mode::Buffered, files, folder),
+            Subject::KernelDontcache => KernelSite::open(Mode::Dontcache, files, folder),
+            Subject::KernelDirect => KernelSite::open(Mode::Direct, files, folder),
         }
     }
 }
 
 /// Files that a job writes.
 pub(super) trait Site: Sync {
-    /// Writes `block`, waiting as any writer does. `dontcache`: in the subject's way, else as an ordinary one.
+    /// Writes `block`, and blocks as any write does. `dontcache`: as the subject does it, else as an ordinary buffered write.
     fn write(&self, file: usize, dontcache: bool, offset_bytes: u64, block: &[u8]) -> Result<()>;
 
-    /// What is dirty and not under write-back.
+    /// Dirty bytes that are not under writeback.
     fn dirty_bytes(&self) -> Result<u64>;
 
-    /// Makes everything durable. Returns what the cache has more than before.
+    /// Makes everything durable. Returns by how much the cache has grown since the site was opened.
     fn clean(&self) -> Result<u64>;
 
     /// Passes of the flusher for DONTCACHE writes.
     fn passes(&self) -> u64;
+}
+
+/// Bytes to write, aligned to a page as direct writes need them.
+pub(super) struct Block {
+    memory: Vec<u8>,
+    skip: usize,
+    len: usize,
+}
+
+impl Block {
+    pub(super) fn new(len: usize) -> Self {
+        const PAGE: usize = 4096;
+        let memory = vec![0x5a; len + PAGE];
+        let skip = memory.as_ptr().align_offset(PAGE);
+        Self { memory, skip, len }
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.skip..self.skip + self.len]
+    }
 }

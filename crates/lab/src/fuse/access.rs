@@ -1,4 +1,4 @@
-//! Reading and writing files of a mounted directory, as programs do: one system call after another.
+//! Reading and writing files of a mounted directory, one system call after another.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,12 +9,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{Advice, fadvise};
 use slackwater_backends::Random;
 
-use super::placement::Placement;
 use super::subject::Subject;
-use crate::lanes;
-use crate::options::Options;
-use crate::quantity::mb_per_s;
-use crate::series::Series;
+use crate::harness::placement::Placement;
+use crate::harness::{Options, Series, mb_per_s, threads};
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 1 << 20;
@@ -28,7 +25,7 @@ pub(crate) const WRITE: [&str; 2] = ["1 MiB write, 1 client", "1 MiB write, 2 cl
 pub(crate) const READ: [&str; 2] = ["1 MiB read, 1 client", "1 MiB read, 2 clients"];
 pub(crate) const READ_AGAIN: [&str; 2] = ["1 MiB read again, 1 client", "1 MiB read again, 2 clients"];
 
-/// Rows of latencies have two figures.
+/// The two rows of a latency.
 pub(crate) fn p50(row: &str) -> String {
     format!("{row}, p50 us")
 }
@@ -42,11 +39,11 @@ pub(crate) fn p99(row: &str) -> String {
 pub(crate) struct Amounts {
     /// Small writes of each kind.
     small: usize,
-    /// Small writes that are synced.
+    /// Small writes with fdatasync.
     synced: usize,
-    /// Pages of the file that is written at random.
+    /// Pages of the file that is overwritten at random.
     pages: u64,
-    /// Blocks of the file of each client.
+    /// Blocks of each client's large file.
     blocks: u64,
 }
 
@@ -86,13 +83,13 @@ pub(crate) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut
 
     for (clients, row) in CLIENTS.into_iter().zip(WRITE) {
         let files = (0..clients).map(|client| writable(&large(subject, client))).collect::<Result<Vec<_>>>()?;
-        let time = lanes::run(files, |file| write_blocks(file, amounts.blocks))?;
+        let time = threads::run_lanes(files, |file| write_blocks(file, amounts.blocks))?;
         series.add(row, name, mb_per_s(clients as u64 * amounts.blocks * BLOCK as u64, time));
     }
     Ok(())
 }
 
-/// One turn of reading what was written, and of writing what is synced at once.
+/// One turn of reading the large files, and of writes with fdatasync.
 pub(crate) fn read_and_sync(subject: &Subject, amounts: Amounts, series: &mut Series) -> Result<()> {
     let name = subject.name();
     for (clients, (row, again)) in CLIENTS.into_iter().zip(READ.into_iter().zip(READ_AGAIN)) {
@@ -103,13 +100,13 @@ pub(crate) fn read_and_sync(subject: &Subject, amounts: Amounts, series: &mut Se
                 let path = large(subject, client);
                 let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
                 if pass == 0 && subject.is_mounted() {
-                    // The kernel's copy goes; what the server keeps stays.
+                    // Drops the kernel's pages; the server's cache stays.
                     fadvise(&file, 0, None, Advice::DontNeed)?;
                 }
                 Ok(file)
             };
             let files = (0..clients).map(open).collect::<Result<Vec<_>>>()?;
-            *rate = mb_per_s(bytes, lanes::run(files, |file| read_blocks(file, amounts.blocks))?);
+            *rate = mb_per_s(bytes, threads::run_lanes(files, |file| read_blocks(file, amounts.blocks))?);
         }
         series.add(row, name, rates[0]);
         series.add(again, name, rates[1]);
@@ -123,7 +120,7 @@ pub(crate) fn read_and_sync(subject: &Subject, amounts: Amounts, series: &mut Se
     Ok(())
 }
 
-/// Brings everything to the disk, so that the next turn is undisturbed.
+/// Makes all files durable, so that the next turn is undisturbed.
 pub(crate) fn sync(subject: &Subject) -> Result<()> {
     for entry in std::fs::read_dir(subject.path())? {
         let entry = entry?;
@@ -157,7 +154,7 @@ fn large(subject: &Subject, client: usize) -> PathBuf {
 
 fn writable(path: &Path) -> Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    file.with_context(|| format!("cannot write {}", path.display()))
+    file.with_context(|| format!("cannot open {} for writing", path.display()))
 }
 
 fn write_blocks(file: &File, blocks: u64) -> Result<()> {
@@ -169,7 +166,7 @@ fn read_blocks(file: &File, blocks: u64) -> Result<()> {
     let mut block = vec![0; BLOCK];
     for number in 0..blocks {
         file.read_exact_at(&mut block, number * BLOCK as u64)?;
-        ensure!(block[0] == 5 && block[BLOCK - 1] == 5, "other bytes were read than written");
+        ensure!(block[0] == 5 && block[BLOCK - 1] == 5, "the bytes that were read differ from those that were written");
     }
     Ok(())
 }

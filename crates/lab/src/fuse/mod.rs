@@ -1,13 +1,12 @@
 //! `fuse`: what a mounted directory costs, beside the disk it is on, a bare FUSE server, and other file systems.
 //!
-//! Everything runs on directories of one disk, and every subject has its turn in each round. The bare server lands
-//! what is written in memory that is mapped already and answers at once: what is left of its time is the kernel's.
+//! Everything runs in directories on one disk, and every subject has its turn in each round. The bare server reads writes
+//! into memory that is already mapped and answers at once, so its time is that of the kernel.
 
 mod access;
 mod footprint;
 mod mounted;
 mod names;
-mod placement;
 mod programs;
 mod subject;
 
@@ -15,33 +14,26 @@ use anyhow::{Context, Result};
 
 use self::access::{Amounts, p50, p99};
 use self::footprint::Footprint;
-pub(crate) use self::footprint::{memory, open_descriptors};
 use self::mounted::Mounted;
-pub(crate) use self::placement::Placement;
 use self::programs::{BARE, PEERS};
 pub(crate) use self::programs::{BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, tied};
 pub(crate) use self::subject::Subject;
-use crate::bars::Bars;
-use crate::options::Options;
-use crate::quantity::figure;
-use crate::report::{Report, Source};
-use crate::rounds;
+use crate::harness::samples::ratio;
+use crate::harness::{Bars, Bound, Estimate, Options, Report, Series, Source, Table, figure, rounds};
 use crate::scratch::Scratch;
-use crate::series::Series;
-use crate::statistics::{Estimate, median_estimate, ratios};
-use crate::table::{Align, Table};
-use crate::targets::{Bound, Target};
+
+const ABOUT: &str = "What a mounted directory costs, beside the disk it is on, a FUSE server that only answers, and file systems of others.";
 
 /// Holds all files of the comparison.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// Most that a small write may take by the bare server's time.
+/// Most of a small write's time by the bare server's.
 const BY_BARE: f64 = 1.1;
 /// Least of the bare server's throughput.
 const OF_BARE: f64 = 0.8;
 /// Least by the throughput of mergerfs.
 const BY_MERGERFS: f64 = 2.5;
-/// Two that are equally fast differ by this in an interval.
+/// Least of a ratio that counts as equally fast: an interval of equal rates reaches down to this.
 const AS_FAST: f64 = 0.95;
 const MIB_MAX: f64 = 64.0;
 const DESCRIPTORS_MAX: f64 = 4096.0;
@@ -53,7 +45,7 @@ const UMOUNT: &str = "unmount, ms";
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let home = Scratch::in_folder(&options.dir)?;
     let servers = Server::all()?;
-    let mut report = Report::new("fuse", Some(&options.dir), options.seed, Some(options.rounds()));
+    let mut report = Report::new("fuse", ABOUT, options);
     let mut series = Series::default();
     mount_and_umount(options, &home, &servers, &mut series)?;
     compare(options, &home, &servers, &mut series)?;
@@ -61,10 +53,6 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let footprint = footprint::measure(options, ours, &home.subdirectory("footprint")?)?;
 
     let columns: Vec<&'static str> = [DISK].into_iter().chain(servers.iter().map(|server| server.name)).collect();
-    report.about(
-        "What a mounted directory costs, beside the disk it is on, a FUSE server that does nothing but answer, and file systems of \
-         others.",
-    );
     let rates = [access::WRITE, access::READ_AGAIN].concat();
     report.finding(Source::Kernel, format!("The disk itself, MB/s: {}.", listed(&series, &rates, DISK)));
     report.finding(Source::Ours, format!("MB/s: {}.", listed(&series, &rates, OURS)));
@@ -75,15 +63,17 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let rows = [names::CREATE, names::STAT, names::UNLINK];
     report.plot(bars("Names, per second", &series, &columns, &rows, str::to_owned));
     report.table(table(&series, &columns));
-    report.table(footprint_table(&footprint));
+    let title = format!("The process of the mount while {} files were copied", footprint.inodes);
+    let mut table = Table::new(title, " | ");
+    table.row("peak of memory").text(slackwater_size::text(footprint.peak_bytes));
+    table.row("of which the arena").text(slackwater_size::text(footprint.arena_bytes));
+    table.row("most descriptors at once").text(footprint.descriptors);
+    report.table(table);
     report.note(
-        "Medians of the rounds, each on a directory of the same disk. Reads come from what the server has cached;",
+        "Medians of the rounds, each in a directory on the same disk. Reads come from the server's cache; reads again, from the \
+         kernel's. The disk's own reads always come from the kernel. Small writes and names: client and server on one CPU, or on two \
+         where the row says so. Left alone, the scheduler would choose one or the other.",
     );
-    report.note("reads again, from what the kernel has. The disk's own reads always come from the kernel.");
-    report.note(
-        "Small writes and names: client and server on one CPU, or on two where it says so. Left to the scheduler",
-    );
-    report.note("it is now this, now that.");
     for peer in PEERS.into_iter().filter(|peer| !columns.contains(peer)) {
         report.note(format!("{peer} is not installed."));
     }
@@ -92,14 +82,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.figure("arena_bytes", footprint.arena_bytes);
     report.figure("inodes", footprint.inodes);
     report.figure("descriptors", footprint.descriptors);
-    targets(&series, &footprint).into_iter().for_each(|target| report.target(target));
+    targets(&series, &footprint, &mut report);
     Ok(report)
 }
 
 fn mount_and_umount(options: &Options, home: &Scratch, servers: &[Server], series: &mut Series) -> Result<()> {
     let home = home.subdirectory("mounts")?;
-    rounds::run("mounts", options.rounds(), servers.len(), |_, turn| {
-        let server = &servers[turn];
+    rounds::run("mounts", options.rounds(), servers, |_, server| {
         let mounted = Mounted::new(server, &home.join(server.name), CACHE_BYTES)?;
         series.add(MOUNT, server.name, mounted.mount_time.as_secs_f64() * 1e3);
         series.add(UMOUNT, server.name, mounted.umount()?.as_secs_f64() * 1e3);
@@ -108,7 +97,7 @@ fn mount_and_umount(options: &Options, home: &Scratch, servers: &[Server], serie
 }
 
 fn compare(options: &Options, home: &Scratch, servers: &[Server], series: &mut Series) -> Result<()> {
-    // The kernel takes longer for a longer path.
+    // Names of equal length: the kernel takes longer for a longer path.
     let mut subjects = vec![Subject::disk(home.subdirectory("subject-0")?)];
     for (server, number) in servers.iter().zip(1..) {
         subjects.push(Subject::mounted(server, home.subdirectory(&format!("subject-{number}"))?, CACHE_BYTES)?);
@@ -117,8 +106,7 @@ fn compare(options: &Options, home: &Scratch, servers: &[Server], series: &mut S
     for subject in &subjects {
         access::prepare(subject, amounts).and_then(|()| subject.settle()).with_context(|| subject.name())?;
     }
-    rounds::run("fuse", options.rounds(), subjects.len(), |round, turn| {
-        let subject = &subjects[turn];
+    rounds::run("fuse", options.rounds(), &subjects, |round, subject| {
         let mut turn = || -> Result<()> {
             access::write(subject, amounts, options.seed.wrapping_add(u64::from(round)), series)?;
             subject.settle()?;
@@ -132,8 +120,7 @@ fn compare(options: &Options, home: &Scratch, servers: &[Server], series: &mut S
     })?;
     let keepers: Vec<&Subject> = subjects.iter().filter(|subject| subject.keeps_files()).collect();
     for phase in names::Phase::ALL {
-        rounds::run(phase.name(), options.rounds(), keepers.len(), |round, turn| {
-            let subject = keepers[turn];
+        rounds::run(phase.name(), options.rounds(), &keepers, |round, subject| {
             phase.measure(subject, files, round, series).with_context(|| subject.name())
         })?;
     }
@@ -156,78 +143,53 @@ fn listed(series: &Series, rows: &[&str], subject: &'static str) -> String {
     rows.iter().filter_map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// `named`: how a figure of a row is called.
+/// `named` turns the label of a group into the name of its row.
 fn bars(title: &str, series: &Series, columns: &[&'static str], rows: &[&str], named: fn(&str) -> String) -> Bars {
     let of_row = |row: &&str| {
-        let figures = columns.iter().map(|column| series.median(&named(row), column)).collect();
+        let figures = columns.iter().map(|column| series.estimate(&named(row), column)).collect();
         ((*row).to_owned(), figures)
     };
     Bars { title: title.to_owned(), subjects: columns.to_vec(), groups: rows.iter().map(of_row).collect() }
 }
 
-/// What stands beside a row in the table.
-fn with_unit(row: &str) -> String {
-    if row.starts_with("1 MiB") { format!("{row}, MB/s") } else { row.to_owned() }
-}
-
 fn table(series: &Series, columns: &[&'static str]) -> Table {
-    let mut heads = vec![("", Align::Left)];
-    heads.extend(columns.iter().map(|name| (*name, Align::Right)));
-    let mut table = Table::new(format!("A mounted directory, cache of {}", slackwater_size::text(CACHE_BYTES)), &heads);
+    let title = format!("A mounted directory, cache of {}", slackwater_size::text(CACHE_BYTES));
+    let mut table = Table::new(title, format!("| {}", columns.join(" | ")));
     for row in all_rows() {
-        let cells = columns.iter().map(|column| series.median(&row, column).map_or_else(String::new, figure));
-        table.row([with_unit(&row)].into_iter().chain(cells));
+        let unit = if row.starts_with("1 MiB") { ", MB/s" } else { "" };
+        table.row(format!("{row}{unit}")).figures(columns.iter().map(|column| series.median(&row, column)));
     }
     table
 }
 
-fn footprint_table(footprint: &Footprint) -> Table {
-    let title = format!("The process of the mount while {} files were copied", footprint.inodes);
-    let mut table = Table::new(title, &[("", Align::Left), ("", Align::Right)]);
-    table.row(["peak of memory".to_owned(), slackwater_size::text(footprint.peak_bytes)]);
-    table.row(["of which the arena".to_owned(), slackwater_size::text(footprint.arena_bytes)]);
-    table.row(["most descriptors at once".to_owned(), footprint.descriptors.to_string()]);
-    table
-}
-
-fn targets(series: &Series, footprint: &Footprint) -> Vec<Target> {
-    let mut targets = Vec::new();
+fn targets(series: &Series, footprint: &Footprint, report: &mut Report) {
     for row in [access::SEQUENTIAL, access::RANDOM].concat() {
         let ratio = series.ratio(&p50(row), OURS, BARE);
-        targets.push(Target::new(format!("{row}: p50 by the bare server's"), Bound::AtMost(BY_BARE), ratio));
+        report.target(format!("{row}: p50 by the bare server's"), Bound::AtMost(BY_BARE), ratio);
     }
     for row in access::WRITE {
         let by_bare = series.ratio(row, OURS, BARE);
-        targets.push(Target::new(format!("{row}: by the bare server"), Bound::AtLeast(OF_BARE), by_bare));
+        report.target(format!("{row}: by the bare server"), Bound::AtLeast(OF_BARE), by_bare);
         let by_mergerfs = by_fastest(series, row, &[MERGERFS]);
-        targets.extend(
-            by_mergerfs.map(|ratio| Target::new(format!("{row}: by mergerfs"), Bound::AtLeast(BY_MERGERFS), ratio)),
-        );
+        report.target(format!("{row}: by mergerfs"), Bound::AtLeast(BY_MERGERFS), by_mergerfs);
     }
     for row in access::READ_AGAIN {
         let ratio = by_fastest(series, row, &PEERS);
-        targets.extend(
-            ratio.map(|ratio| Target::new(format!("{row}: by the fastest peer"), Bound::AtLeast(AS_FAST), ratio)),
-        );
+        report.target(format!("{row}: by the fastest peer"), Bound::AtLeast(AS_FAST), ratio);
     }
     for row in [names::CREATE, names::STAT, names::STAT_OF_SERVER, names::UNLINK] {
         let ratio = by_fastest(series, row, &[BINDFS, MERGERFS]);
-        let name = format!("{row}: by the faster of bindfs and mergerfs");
-        targets.extend(ratio.map(|ratio| Target::new(name, Bound::AtLeast(AS_FAST), ratio)));
+        report.target(format!("{row}: by the faster of bindfs and mergerfs"), Bound::AtLeast(AS_FAST), ratio);
     }
-    // One copy is one figure: the most that it took.
-    let once = |value| Estimate { value, low: value, high: value };
-    let memory = "memory beside the arena and 400 bytes an inode, MiB";
-    targets.push(Target::new(memory, Bound::AtMost(MIB_MAX), once(footprint.beside_mib())));
-    let descriptors = once(footprint.descriptors as f64);
-    targets.push(Target::new("descriptors at once", Bound::AtMost(DESCRIPTORS_MAX), descriptors));
-    targets
+    let memory = "memory beside the arena and 400 bytes per inode, MiB";
+    report.target(memory, Bound::AtMost(MIB_MAX), Estimate::exactly(footprint.beside_mib()));
+    let descriptors = Estimate::exactly(footprint.descriptors as f64);
+    report.target("descriptors at once", Bound::AtMost(DESCRIPTORS_MAX), descriptors);
 }
 
-/// Our rate by that of the fastest of `peers`, round by round; none if none of them is here.
+/// Our rate by that of the fastest of `peers`, round by round; `None` if none of them is installed.
 fn by_fastest(series: &Series, row: &str, peers: &[&'static str]) -> Option<Estimate> {
-    let here: Vec<&'static str> = peers.iter().copied().filter(|peer| !series.of(row, peer).is_empty()).collect();
-    (!here.is_empty()).then(|| median_estimate(&ratios(series.of(row, OURS), &series.most(row, &here))))
+    ratio(&series.of(row, OURS).all(), &series.best(row, peers, f64::max))
 }
 
 #[cfg(test)]
@@ -235,18 +197,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fastest_peer_that_is_here_counts() {
+    fn only_the_fastest_installed_peer_counts() {
         let mut series = Series::default();
         series.add("r", OURS, 6.0);
         assert!(by_fastest(&series, "r", &PEERS).is_none());
         series.add("r", BINDFS, 2.0);
         series.add("r", MERGERFS, 3.0);
         assert_eq!(by_fastest(&series, "r", &PEERS).unwrap().value, 2.0);
-    }
-
-    #[test]
-    fn rows_have_names_of_their_own() {
-        let names: std::collections::BTreeSet<_> = all_rows().into_iter().collect();
-        assert_eq!(names.len(), all_rows().len());
     }
 }

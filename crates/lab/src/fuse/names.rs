@@ -1,4 +1,4 @@
-//! Making, looking at and removing empty files, one after another.
+//! Creating empty files, reading their attributes and removing them, one after another.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,10 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use super::placement::Placement;
 use super::subject::Subject;
-use crate::options::Options;
-use crate::series::Series;
+use crate::harness::placement::Placement;
+use crate::harness::{Options, Series, axis};
 
 pub(crate) const CREATE: &str = "create per s";
 pub(crate) const STAT: &str = "stat per s";
@@ -23,29 +22,20 @@ pub(crate) fn files(options: &Options) -> usize {
     options.pick(1000, 400)
 }
 
-/// What is done to the files of all turns before the next is begun. Among others because ext4 without a journal looks
-/// at every inode that was removed in the last minute when it makes a file, whoever asks.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Phase {
-    /// Each name is new, so that nobody knows it from before.
-    Create,
-    /// Each file is looked at twice: by attributes that the kernel may keep for as long as the file system says, and by
-    /// such as the server is asked for each time.
-    Stat,
-    Unlink,
+axis! {
+    /// What is done to the files of all rounds before the next phase begins. One reason is ext4 without a journal: when it
+    /// creates a file, it looks at every inode that any process has removed in the last minute.
+    pub(crate) enum Phase {
+        /// Each name is new, so it is in no cache.
+        Create = "create",
+        /// Reads the attributes of each file twice: once as the kernel may cache them, and once forced, so that the server
+        /// has to answer.
+        Stat = "stat",
+        Unlink = "unlink",
+    }
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 3] = [Self::Create, Self::Stat, Self::Unlink];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Stat => "stat",
-            Self::Unlink => "unlink",
-        }
-    }
-
     /// One turn.
     pub(crate) fn measure(self, subject: &Subject, files: usize, round: u32, series: &mut Series) -> Result<()> {
         let directory = subject.path().join(format!("names-{round}"));
@@ -63,17 +53,17 @@ impl Phase {
         let look = |path: &Path| fs::metadata(path).map(drop);
         match self {
             Self::Create => {
-                fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+                fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
                 time(CREATE, &|path| File::create_new(path).map(drop))
             }
             Self::Stat => {
-                paths.iter().try_for_each(|path| look(path)).context("cannot look at what was made")?;
+                paths.iter().try_for_each(|path| look(path)).context("cannot read the attributes of a new file")?;
                 time(STAT, &look)?;
                 let force = |path: &Path| statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
                 time(STAT_OF_SERVER, &|path| Ok(force(path).map(drop)?))
             }
             Self::Unlink => {
-                paths.iter().try_for_each(|path| look(path)).context("cannot look at what was made")?;
+                paths.iter().try_for_each(|path| look(path)).context("cannot read the attributes of a new file")?;
                 time(UNLINK, &|path| fs::remove_file(path))?;
                 fs::remove_dir(&directory).with_context(|| format!("cannot remove {}", directory.display()))
             }

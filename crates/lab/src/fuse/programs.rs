@@ -6,17 +6,17 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Name of the column of this project's mount.
+/// The column of this project's mount.
 pub(crate) const OURS: &str = "slackwater";
-/// Name of the column of the directory itself.
+/// The column of the directory itself.
 pub(crate) const DISK: &str = "disk";
-/// Name of the column of the server that lands what is written and forgets it.
+/// The column of the server that reads writes into memory and discards them.
 pub(crate) const BARE: &str = "bare";
 pub(crate) const BINDFS: &str = "bindfs";
 pub(crate) const MERGERFS: &str = "mergerfs";
 pub(crate) const RCLONE: &str = "rclone";
 
-/// File systems that others have made, which keep their files in a directory as ours does.
+/// File systems of others, which store their files in a directory as ours does.
 pub(crate) const PEERS: [&str; 3] = [BINDFS, MERGERFS, RCLONE];
 
 /// A program that serves mounts in the foreground.
@@ -28,7 +28,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// All that are there. Ours and the bare one are built first where cargo runs this program.
+    /// All servers that are installed. If cargo runs this program, ours and the bare one are built first.
     pub(crate) fn all() -> Result<Vec<Server>> {
         let bare = own("examples/bare", &["--package", "slackwater-fuse", "--example", "bare"])?;
         let mut servers = Self::keepers()?;
@@ -45,9 +45,9 @@ impl Server {
 
     fn new(name: &'static str, program: PathBuf) -> Self {
         let options: &[&str] = match name {
-            // As the kernel, which has a part of all memory: what is measured stays below where writers wait.
+            // Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
             OURS => &["--dirty-ratio", "75"],
-            // Its own caching as its manual recommends it for ordinary programs.
+            // The caching that its manual recommends for ordinary programs.
             MERGERFS => &["-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"],
             _ => &[],
         };
@@ -59,61 +59,45 @@ impl Server {
         Self { options: options.iter().map(OsString::from).collect(), ..self.clone() }
     }
 
-    /// Whether it has names, attributes and what was written before.
+    /// Whether it has names and attributes, and returns what was written.
     pub(crate) fn keeps_files(&self) -> bool {
         self.name != BARE
     }
 
-    /// The command that mounts `source` at `mountpoint` and stays until that is unmounted.
+    /// The command that mounts `source` at `mountpoint` and runs until that is unmounted.
     pub(crate) fn command(&self, source: &Path, mountpoint: &Path, cache_bytes: u64, arena: &Path) -> Command {
-        let mut words: Vec<OsString> = vec![self.program.clone().into()];
-        let mut add = |items: &[&str]| words.extend(items.iter().map(OsString::from));
+        // Ours unmounts when it gets this signal.
+        let mut command = tied(&self.program, "TERM");
         match self.name {
             OURS => {
-                let cache = cache_bytes.to_string();
-                add(&["mount", "--foreground", "--cache", &cache, "--arena"]);
-                words.push(arena.into());
-                words.extend(self.options.iter().cloned());
-                words.extend([source.into(), mountpoint.into()]);
+                command.args(["mount", "--foreground", "--cache", &cache_bytes.to_string(), "--arena"]).arg(arena);
+                command.args(&self.options).arg(source);
             }
-            BARE => words.push(mountpoint.into()),
-            BINDFS => words.extend(["-f".into(), source.into(), mountpoint.into()]),
-            MERGERFS => {
-                add(&["-f"]);
-                words.extend(self.options.iter().cloned());
-                words.extend([source.into(), mountpoint.into()]);
-            }
+            BARE => {}
+            BINDFS | MERGERFS => drop(command.arg("-f").args(&self.options).arg(source)),
             _ => {
+                command.args(["mount", "--config", "/dev/null", "--vfs-cache-mode", "writes", "--cache-dir"]);
                 // Its cache is on the disk, beside its files.
-                let beside = mountpoint.with_file_name("rclone-cache");
-                add(&["mount", "--config", "/dev/null", "--vfs-cache-mode", "writes", "--cache-dir"]);
-                words.extend([beside.into(), source.into(), mountpoint.into()]);
+                command.arg(mountpoint.with_file_name("rclone-cache")).arg(source);
             }
         }
-        // Ours then unmounts by itself.
-        let mut command = tied(Path::new(&words[0]), "TERM");
-        command.args(&words[1..]);
+        command.arg(mountpoint);
         command
     }
 
     /// The command that unmounts it and ends when that is done.
     pub(crate) fn umount(&self, mountpoint: &Path) -> Command {
-        let mut command = if self.name == OURS {
-            let mut command = Command::new(&self.program);
-            command.arg("umount");
-            command
-        } else if rustix::process::geteuid().is_root() {
-            Command::new("umount")
-        } else {
-            let mut command = Command::new("fusermount3");
-            command.arg("-u");
-            command
+        let (program, option) = match self.name {
+            OURS => (self.program.as_path(), Some("umount")),
+            _ if rustix::process::geteuid().is_root() => (Path::new("umount"), None),
+            _ => (Path::new("fusermount3"), Some("-u")),
         };
-        command.arg(mountpoint);
+        let mut command = Command::new(program);
+        command.args(option).arg(mountpoint);
         command
     }
 
-    /// The command that brings what it holds to the disk, where a sync of the files is not all there is to do.
+    /// The command that writes everything back, if the server needs more than an fsync of its files.
     pub(crate) fn sync(&self, mountpoint: &Path) -> Option<Command> {
         (self.name == OURS).then(|| {
             let mut command = Command::new(&self.program);
@@ -123,7 +107,7 @@ impl Server {
     }
 }
 
-/// `program`, which gets `signal` should this process be killed: it does not stay behind.
+/// The command `program`, which gets `signal` if this process is killed, so that it does not stay behind.
 pub(crate) fn tied(program: &Path, signal: &str) -> Command {
     let Some(setpriv) = on_path("setpriv") else { return Command::new(program) };
     let mut command = Command::new(setpriv);
@@ -131,21 +115,21 @@ pub(crate) fn tied(program: &Path, signal: &str) -> Command {
     command
 }
 
-/// The command, built first where cargo runs this program.
+/// The `slackwater` command. If cargo runs this program, it is built first.
 pub(crate) fn slackwater() -> Result<PathBuf> {
     own("slackwater", &["--package", "slackwater-cli", "--bins"])
 }
 
-/// This program, for a process of its own: also where tests run, which are another.
+/// This program, also if a test calls this, which is another program.
 pub(crate) fn lab() -> Result<PathBuf> {
     own("slackwater-lab", &["--package", "slackwater-lab", "--bins"])
 }
 
-/// A program of ours at `path` beside this one; cargo is told to `build` it where it runs this one.
+/// A program of ours at `path` beside this one. If cargo runs this program, it also runs `build`.
 fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let folder = own.parent().context("this program is in no directory")?;
-    // Tests are a directory further down.
+    // Tests are one directory further down.
     let folder = folder.parent().filter(|_| folder.ends_with("deps")).unwrap_or(folder);
     let program = folder.join(path);
     let profile = if folder.ends_with("release") { "--release" } else { "--quiet" };
@@ -154,7 +138,7 @@ fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
         ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
     }
     if !program.is_file() {
-        bail!("{} is not there: run this by cargo, or build it first", program.display());
+        bail!("cannot find {}: run this program with cargo, or build it first", program.display());
     }
     Ok(program)
 }

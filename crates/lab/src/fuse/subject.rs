@@ -1,4 +1,4 @@
-//! What is compared: a directory of the disk as it is, or mounted by a server.
+//! What is compared: a directory on the disk, or one that a server has mounted.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::mounted::Mounted;
 use super::programs::{DISK, Server};
 
-/// A directory to work in, and who serves it.
+/// A directory to work in, and its server.
 pub(crate) struct Subject {
     name: &'static str,
     home: PathBuf,
@@ -35,7 +35,7 @@ impl Subject {
         self.mounted.as_ref().map_or(&self.home, Mounted::path)
     }
 
-    /// A file of that name. The bare server has one file only, which takes everything.
+    /// The path of a file. The bare server has a single file for everything.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path().join(if self.keeps_files() { name } else { "bare" })
     }
@@ -49,12 +49,12 @@ impl Subject {
         self.mounted.as_ref().map(Mounted::pid)
     }
 
-    /// Whether what is written can be read.
+    /// Whether written data can be read back.
     pub(crate) fn keeps_files(&self) -> bool {
         self.server.as_ref().is_none_or(Server::keeps_files)
     }
 
-    /// Leaves nothing to do in the background.
+    /// Makes everything durable, so that nothing is left to do in the background.
     pub(crate) fn settle(&self) -> Result<()> {
         let Some(mounted) = &self.mounted else { return super::access::sync(self) };
         if self.keeps_files() {
@@ -63,7 +63,6 @@ impl Subject {
         mounted.settle()
     }
 
-    /// Unmounts it.
     pub(crate) fn end(self) -> Result<()> {
         let name = self.name;
         self.mounted

@@ -1,8 +1,8 @@
 //! `gate`: how long a tenant's fsync takes beside others' streams on the same disk.
 //!
-//! Two engines that differ in [`Tunables::gate`](slackwater::Tunables::gate) alone take turns. In each, four
-//! tenants overwrite their files as fast as the cache takes it, so that background write-back never ends,
-//! and a fifth writes 64 KiB and syncs, again and again.
+//! Two engines that differ only in [`Tunables::gate`](slackwater::Tunables::gate) take turns. In each, four tenants
+//! overwrite their files as fast as the cache accepts it, so that background writeback never ends, and a fifth writes
+//! 64 KiB and syncs, again and again.
 
 mod streams;
 
@@ -12,24 +12,21 @@ use anyhow::Result;
 use clap::Args;
 
 use self::streams::{Latencies, Seen, Tenants};
-use crate::options::PageOptions;
-use crate::plot::{Curve, Plot};
-use crate::quantity::{figure, mb_per_s};
-use crate::report::{Report, Source};
-use crate::rounds;
-use crate::samples::of_histogram;
+use crate::harness::samples::of_histogram;
+use crate::harness::{
+    Bound, Curve, Estimate, PageOptions, Plot, Report, Samples, Source, Table, figure, mb_per_s, rounds,
+};
 use crate::scratch::Scratch;
-use crate::statistics::{median, median_estimate, ratios};
-use crate::table::{Align, Table};
-use crate::targets::{Bound, Target};
 
-/// Most of the ungated 99th percentile that is left with the gate.
+const ABOUT: &str = "How long an fsync takes beside four tenants that overwrite their files on the same disk: with the gate that holds back \
+     their writeback while a sync is in flight, and without.";
+
+/// Most of the p99 without the gate that is left with it.
 const LATENCY_LEFT: f64 = 1.0 / 3.0;
-/// Least of the streams' throughput that is left with it.
+/// Least of the streams' throughput that is left with the gate.
 const THROUGHPUT_LEFT: f64 = 0.9;
-/// Between two syncs, unless told otherwise.
 const PAUSE_MS: u64 = 5;
-/// Time for the streams to fill their shares.
+/// Time for the streams to fill their shares of the cache.
 const WARM_UP: Duration = Duration::from_millis(700);
 
 #[derive(Args, Debug)]
@@ -43,27 +40,26 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Without any of its own.
+    /// The defaults.
     pub(crate) fn usual(page: PageOptions) -> Self {
         Self { pause_ms: PAUSE_MS, page }
     }
 }
 
-/// What is kept of all rounds with one setting of the gate.
+/// All rounds of one engine. Each has its figures, and `all` the latencies of all rounds.
 struct Side {
     name: &'static str,
     all: Latencies,
-    p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
-    max_us: Vec<f64>,
-    mb_per_s: Vec<f64>,
+    p50_us: Samples,
+    p99_us: Samples,
+    max_us: Samples,
+    mb_per_s: Samples,
 }
 
 impl Side {
     fn new(name: &'static str) -> Result<Self> {
-        let all = Latencies::new()?;
         let (p50_us, p99_us, max_us, mb_per_s) = Default::default();
-        Ok(Self { name, all, p50_us, p99_us, max_us, mb_per_s })
+        Ok(Self { name, all: Latencies::new()?, p50_us, p99_us, max_us, mb_per_s })
     }
 
     fn add(&mut self, seen: &Seen) -> Result<()> {
@@ -76,17 +72,21 @@ impl Side {
         Ok(self.all.write.add(&seen.latencies.write)?)
     }
 
-    fn row(&self) -> [String; 7] {
-        let whole = |quantile| figure(self.all.whole.value_at_quantile(quantile) as f64 / 1e6);
-        let write = figure(self.all.write.value_at_quantile(0.99) as f64 / 1e6);
-        let (count, rate) = (self.all.whole.len().to_string(), figure(median(&self.mb_per_s)));
-        [self.name.to_owned(), count, whole(0.5), whole(0.99), whole(1.0), write, rate]
+    /// Milliseconds of write and fsync together.
+    fn whole_ms<const N: usize>(&self, shares: [f64; N]) -> [f64; N] {
+        shares.map(|share| self.all.whole.value_at_quantile(share) as f64 / 1e6)
+    }
+
+    fn sentence(&self) -> String {
+        let [p50, p99] = self.whole_ms([0.5, 0.99]).map(figure);
+        let rate = self.mb_per_s.median().map_or_else(String::new, figure);
+        format!("{} p50 {p50}, p99 {p99}, the four streams {rate} MB/s", self.name)
     }
 
     fn json(&self) -> serde_json::Value {
         serde_json::json!({
-            "syncs": self.all.whole.len(), "p50_us": self.p50_us, "p99_us": self.p99_us, "max_us": self.max_us,
-            "stream_mb_per_s": self.mb_per_s,
+            "syncs": self.all.whole.len(), "p50_us": self.p50_us.all(), "p99_us": self.p99_us.all(),
+            "max_us": self.max_us.all(), "stream_mb_per_s": self.mb_per_s.all(),
         })
     }
 }
@@ -97,56 +97,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     let (time, pause) = (Duration::from_millis(options.pick(4000, 1500)), Duration::from_millis(arguments.pause_ms));
     let home = Scratch::in_folder(&options.dir)?;
     let mut tenants = [Tenants::new(home.path(), true)?, Tenants::new(home.path(), false)?];
-    let mut report = Report::new("gate", Some(&options.dir), options.seed, Some(options.rounds()));
+    let mut report = Report::new("gate", ABOUT, options);
     let mut sides = [Side::new("with the gate")?, Side::new("without")?];
-    rounds::run("gate", options.rounds(), 2, |_, turn| {
-        let seen = tenants[turn].observe(WARM_UP, time, pause)?;
-        sides[turn].add(&seen)
+    rounds::run("gate", options.rounds(), &[0, 1], |_, side| {
+        let seen = tenants[*side].observe(WARM_UP, time, pause)?;
+        sides[*side].add(&seen)
     })?;
 
-    report.about(
-        "How long an fsync takes beside four tenants that overwrite their files on the same disk, with the gate that holds their \
-         write-back while a sync is in flight, and without.",
-    );
     let [gated, ungated] = &sides;
-    let p50_and_p99 = |side: &Side| {
-        let ms = |share| figure(side.all.whole.value_at_quantile(share) as f64 / 1e6);
-        format!("{} p50 {}, p99 {}, the four {} MB/s", side.name, ms(0.5), ms(0.99), figure(median(&side.mb_per_s)))
-    };
-    let text = format!("Write and fsync of 64 KiB in ms: {}; {}.", p50_and_p99(gated), p50_and_p99(ungated));
+    let text = format!("Write and fsync of 64 KiB in ms: {}; {}.", gated.sentence(), ungated.sentence());
     report.finding(Source::Ours, text);
     let curve = |(color, side): (usize, &Side)| Curve::new(side.name, color, of_histogram(&side.all.whole, 1e6));
     let curves = [ungated, gated].into_iter().enumerate().map(curve).collect();
     let title = "Write of 64 KiB and fsync, beside four streams".to_owned();
     report.plot(Plot { title, axis: "milliseconds", curves, marks: Vec::new() });
-    report.table(table(&sides));
-    let p99 = median_estimate(&ratios(&gated.p99_us, &ungated.p99_us));
-    let p50 = median_estimate(&ratios(&gated.p50_us, &ungated.p50_us));
-    let rate = median_estimate(&ratios(&gated.mb_per_s, &ungated.mb_per_s));
+
+    let columns = " | syncs | p50 ms | p99 ms | max ms | write p99 ms | streams MB/s";
+    let mut table = Table::new("Write of 64 KiB and fsync, beside four overwriting streams; all rounds", columns);
+    for side in &sides {
+        let row = table.row(side.name).text(side.all.whole.len()).figures(side.whole_ms([0.5, 0.99, 1.0]));
+        row.figure(side.all.write.value_at_quantile(0.99) as f64 / 1e6).figure(side.mb_per_s.median());
+    }
+    report.table(table);
+    let [p50, p99, rate] =
+        [gated.p50_us.by(&ungated.p50_us), gated.p99_us.by(&ungated.p99_us), gated.mb_per_s.by(&ungated.mb_per_s)];
+    let text = |ratio: Option<Estimate>| ratio.map_or_else(String::new, |ratio| ratio.text());
     report.note(format!(
-        "With the gate by without, medians of the rounds' ratios: p50 {}, p99 {},",
-        p50.text(),
-        p99.text()
+        "With the gate divided by without, medians of the rounds' ratios: p50 {}, p99 {}, throughput of the streams {}.",
+        text(p50),
+        text(p99),
+        text(rate)
     ));
-    report.note(format!("throughput of the streams {}.", rate.text()));
     report.figure("gated", gated.json());
     report.figure("ungated", ungated.json());
-    report.target(Target::new("fsync p99: with the gate by without", Bound::AtMost(LATENCY_LEFT), p99));
-    report.target(Target::new("throughput of the streams: with by without", Bound::AtLeast(THROUGHPUT_LEFT), rate));
+    report.target("fsync p99: with the gate by without", Bound::AtMost(LATENCY_LEFT), p99);
+    report.target("throughput of the streams: with by without", Bound::AtLeast(THROUGHPUT_LEFT), rate);
     Ok(report)
-}
-
-fn table(sides: &[Side]) -> Table {
-    let columns = [
-        ("", Align::Left),
-        ("syncs", Align::Right),
-        ("p50 ms", Align::Right),
-        ("p99 ms", Align::Right),
-        ("max ms", Align::Right),
-        ("write p99 ms", Align::Right),
-        ("streams MB/s", Align::Right),
-    ];
-    let mut table = Table::new("Write of 64 KiB and fsync, beside four overwriting streams; all rounds", &columns);
-    sides.iter().for_each(|side| table.row(side.row()));
-    table
 }

@@ -1,4 +1,4 @@
-//! Tenants that overwrite their files as fast as the cache takes it, and one that syncs.
+//! Tenants that overwrite their files as fast as the cache accepts it, and one that syncs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use slackwater::{Engine, File, SuperBlock, Tunables};
 
+use crate::harness::threads::beside;
 use crate::scratch::Scratch;
 use crate::{interrupt, rig};
 
@@ -16,21 +17,21 @@ use crate::{interrupt, rig};
 pub(crate) const STREAMS: usize = 4;
 /// Size of each stream's file.
 pub(crate) const STREAM_BYTES: u64 = 256 << 20;
-/// What a stream writes at a time.
+/// Size of a stream's writes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Size of the file that is synced, and what is written to it before each sync.
+/// Size of the file that is synced, and of the write before each sync.
 const SYNCED_BYTES: u64 = 64 << 20;
 const SYNC_BYTES: usize = 64 << 10;
 
-/// Less than the streams' files together: whatever they write has to reach the disk soon.
+/// Less than the streams' files together, so that what they write has to reach the disk soon.
 pub(crate) const ARENA_BYTES: u64 = 640 << 20;
 
-/// Write-back is always going on, and no tenant can take another's room: five shares make an arena.
+/// Writeback never ends, and no tenant can take another's frames: the arena has five shares.
 fn tunables(gate: bool) -> Tunables {
     Tunables { dirty_background_percent: 5, volume_share_percent: 20, gate, ..Tunables::default() }
 }
 
-/// An engine with its tenants, all in directories of one file system.
+/// An engine with its tenants, all in directories on one file system.
 pub(crate) struct Tenants {
     streams: Vec<File>,
     synced: Option<File>,
@@ -40,15 +41,15 @@ pub(crate) struct Tenants {
     _scratch: Scratch,
 }
 
-/// What was seen of a stretch of time.
+/// What was seen in one turn.
 pub(crate) struct Seen {
     pub(crate) latencies: Latencies,
-    /// What the streams got to the disk.
+    /// What was written to the disk for the streams.
     pub(crate) stream_bytes: u64,
     pub(crate) time: Duration,
 }
 
-/// Nanoseconds.
+/// Latencies in nanoseconds.
 pub(crate) struct Latencies {
     /// Writing and syncing together.
     pub(crate) whole: Histogram<u64>,
@@ -57,7 +58,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// None yet; from a microsecond to a minute, to three digits.
+    /// No samples yet; from a microsecond to a minute, to three digits.
     pub(crate) fn new() -> Result<Self> {
         let empty = || Histogram::new_with_bounds(1_000, 60_000_000_000, 3);
         Ok(Self { whole: empty()?, write: empty()? })
@@ -65,7 +66,7 @@ impl Latencies {
 }
 
 impl Tenants {
-    /// Makes volumes and files in `folder`; every file has its blocks.
+    /// Makes volumes and files in `folder`; all blocks of the files are allocated.
     pub(crate) fn new(folder: &Path, gate: bool) -> Result<Self> {
         let scratch = Scratch::in_folder(folder)?;
         let engine = rig::engine(ARENA_BYTES, tunables(gate))?;
@@ -84,25 +85,19 @@ impl Tenants {
         Ok(Self { streams: files, synced, volumes, next_sync: 0, _engine: engine, _scratch: scratch })
     }
 
-    /// Runs the streams; when they have run for `warm_up`, syncs every `pause` for `time` and looks.
+    /// Runs the streams. After `warm_up`, writes and syncs every `pause` for `time`, and measures that.
     pub(crate) fn observe(&mut self, warm_up: Duration, time: Duration, pause: Duration) -> Result<Seen> {
-        let stop = AtomicBool::new(false);
-        let (streams, volumes) = (&self.streams, &self.volumes[..STREAMS]);
+        let volumes = &self.volumes[..STREAMS];
         let synced = self.synced.as_ref().context("the file to sync is open")?;
         let next_sync = &mut self.next_sync;
-        let seen = std::thread::scope(|scope| {
-            let writers: Vec<_> = streams.iter().map(|file| scope.spawn(|| stream(file, &stop))).collect();
+        let streams = self.streams.iter().map(|file| move |stop: &AtomicBool| stream(file, stop));
+        let (seen, _) = beside(streams, |_| {
             std::thread::sleep(warm_up);
             let (written, start) = (written_bytes(volumes), Instant::now());
-            let latencies = sync_often(synced, next_sync, start + time, pause);
-            let (stream_bytes, time) = (written_bytes(volumes) - written, start.elapsed());
-            stop.store(true, Ordering::Relaxed);
-            for writer in writers {
-                writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            }
-            Ok::<_, anyhow::Error>(Seen { latencies: latencies?, stream_bytes, time })
+            let latencies = sync_often(synced, next_sync, start + time, pause)?;
+            Ok(Seen { latencies, stream_bytes: written_bytes(volumes) - written, time: start.elapsed() })
         })?;
-        // Nothing of it is left for the other engine's turn.
+        // The other engine's turn begins with nothing to write back.
         self.volumes.iter().try_for_each(|volume| volume.sync())?;
         Ok(seen)
     }
@@ -133,13 +128,11 @@ fn fill(file: &File, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites the file from end to end, again and again.
+/// Overwrites the whole file, again and again.
 fn stream(file: &File, stop: &AtomicBool) -> Result<()> {
     let block = vec![2; BLOCK_BYTES];
-    for offset_bytes in (0..STREAM_BYTES).step_by(BLOCK_BYTES).cycle() {
-        if stop.load(Ordering::Relaxed) || interrupt::is_interrupted() {
-            break;
-        }
+    let goes_on = |_: &u64| !stop.load(Ordering::Relaxed) && !interrupt::is_interrupted();
+    for offset_bytes in (0..STREAM_BYTES).step_by(BLOCK_BYTES).cycle().take_while(goes_on) {
         file.write_at(offset_bytes, &block)?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What every experiment can be told.
+//! The arguments that all experiments have.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,11 +8,12 @@ use clap::Args;
 
 /// Rounds of a full and of a quick run.
 const ROUNDS: (u32, u32) = (20, 10);
+/// Fewer samples than this have no 95 % interval of the median worth the name.
 const ROUNDS_MIN: i64 = 10;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Less of everything, to end within a minute
+    /// Measure less of everything, to finish within one or two minutes
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -24,20 +25,20 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Where files are made: a directory on the disk in question
+    /// Directory for the experiment's files, on the disk to be measured
     #[arg(long, value_name = "PATH", default_value = "target/lab")]
     pub(crate) dir: PathBuf,
 
-    /// Rounds in which everything that is compared takes its turn [default: 20, quick 10]
+    /// Rounds; in each, everything that is compared takes its turn [default: 20, quick 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(ROUNDS_MIN..=100_000))]
     rounds: Option<u32>,
 
-    /// Number that the random orders follow from
+    /// Seed of all random orders
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
 
-/// The same for what leaves a page.
+/// The same for experiments that write a page.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PageOptions {
     /// Write the report with plots to this file, as HTML [default: in --dir, named after the command]
@@ -49,22 +50,20 @@ pub(crate) struct PageOptions {
 }
 
 impl PageOptions {
-    /// Where the page of `experiment` goes. The folder is there.
+    /// The file for the page of `experiment`, in a folder that exists.
     pub(crate) fn page(&self, experiment: &str) -> Result<PathBuf> {
         if let Some(path) = &self.html {
             return Ok(path.clone());
         }
         let dir = &self.options.dir;
-        fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+        fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
         Ok(dir.join(format!("{experiment}.html")))
     }
 }
 
 impl Options {
-    /// How many rounds.
     pub(crate) fn rounds(&self) -> u32 {
-        let (full, quick) = ROUNDS;
-        self.rounds.unwrap_or(if self.quick { quick } else { full })
+        self.rounds.unwrap_or(self.pick(ROUNDS.0, ROUNDS.1))
     }
 
     /// One of two amounts.

@@ -1,16 +1,14 @@
-//! Which CPUs a client and the server of its mount run on.
+//! Which CPUs threads run on.
 //!
-//! A small operation is a few microseconds of work and the waking of the other side, which takes none on the same CPU
-//! and some 20 on an idle one. Left to itself the scheduler does now this, now that, by what else runs at the moment:
-//! a ratio of two servers is then that of their luck.
+//! A small operation of a mount takes a few microseconds and the wake-up of the other side, which costs nothing on the same
+//! CPU and some 20 us on an idle one. Left alone, the scheduler chooses one or the other by what else runs at the moment. A
+//! ratio of two servers would then compare their luck, so client and server are placed.
 
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::lanes;
-
-/// Where the two run.
+/// Where the client and the server of a mount run.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Placement {
     /// On one CPU.
@@ -22,7 +20,7 @@ pub(crate) enum Placement {
 /// Client and server stay where they were placed while this lives.
 pub(crate) struct Placed {
     server: Option<u32>,
-    /// What the calling thread and the server's may use otherwise.
+    /// The CPUs that both may use otherwise.
     allowed: CpuSet,
 }
 
@@ -31,20 +29,20 @@ impl Placement {
 
     /// Places the calling thread and all threads of the process `server`, if there is one.
     pub(crate) fn place(self, server: Option<u32>) -> Result<Placed> {
-        let allowed = sched_getaffinity(None).context("cannot ask which CPUs there are")?;
-        let cpus = lanes::cpus();
-        let (first, others) = cpus.split_first().context("there is no CPU")?;
-        let servers = if self == Self::Together || others.is_empty() { std::slice::from_ref(first) } else { others };
+        let allowed = sched_getaffinity(None).context("cannot read the CPU affinity")?;
+        let cpus = cpus();
+        let (first, others) = cpus.split_at(1);
+        let servers = if self == Self::Together || others.is_empty() { first } else { others };
         let placed = Placed { server, allowed };
-        sched_setaffinity(None, &set_of(std::slice::from_ref(first))).context("cannot stay on a CPU")?;
-        placed.keep_server(&set_of(servers));
+        sched_setaffinity(None, &set_of(first)).context("cannot set the CPU affinity")?;
+        placed.place_server(&set_of(servers));
         Ok(placed)
     }
 }
 
 impl Placed {
-    /// A thread that ends meanwhile is no matter, and one that begins is where its parent is.
-    fn keep_server(&self, cpus: &CpuSet) {
+    /// A thread that ends meanwhile does not matter, and a new one starts where its parent is.
+    fn place_server(&self, cpus: &CpuSet) {
         let Some(server) = self.server else { return };
         for thread in std::fs::read_dir(format!("/proc/{server}/task")).into_iter().flatten().flatten() {
             let number = thread.file_name().to_string_lossy().parse().ok();
@@ -58,8 +56,20 @@ impl Placed {
 impl Drop for Placed {
     fn drop(&mut self) {
         let _ = sched_setaffinity(None, &self.allowed);
-        self.keep_server(&self.allowed);
+        self.place_server(&self.allowed);
     }
+}
+
+/// The CPUs that this process may use; one at least.
+pub(super) fn cpus() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(None) else { return vec![0] };
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// Keeps the calling thread on `cpu`, where that is permitted.
+pub(super) fn pin(cpu: usize) {
+    let _ = sched_setaffinity(None, &set_of(&[cpu]));
 }
 
 fn set_of(cpus: &[usize]) -> CpuSet {

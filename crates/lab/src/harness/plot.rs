@@ -1,4 +1,4 @@
-//! Distributions drawn as SVG: which share of the samples is at most so much, on a logarithmic scale.
+//! Cumulative distributions drawn as SVG, on a logarithmic scale.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
@@ -6,7 +6,7 @@ use plotters::prelude::*;
 const SIZE: (u32, u32) = (600, 340);
 const FONT: (&str, i32) = ("sans-serif", 15);
 const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
-/// Distinct for all kinds of eyes (Okabe and Ito).
+/// Distinct also for colour-blind readers (Okabe and Ito). Without any colour the dashes tell curves apart.
 const COLORS: [RGBColor; 6] = [
     RGBColor(213, 94, 0),
     RGBColor(230, 159, 0),
@@ -15,8 +15,10 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(204, 121, 167),
 ];
+/// The dashes of the curves in the same order; the first is solid.
+const DASHES: [&str; 6] = ["", "10 3", "4 3", "10 3 2 3", "2 2", "14 3 2 3 2 3"];
 const DIM: RGBColor = RGBColor(140, 140, 140);
-/// Where the names of the curves may stand, the best place first: the corner at the left and low end, as parts of the area.
+/// Where the legend may be, the best place first, with its lower left corner as a share of the width and height.
 const LEGENDS: [(SeriesLabelPosition, [f64; 2]); 5] = [
     (SeriesLabelPosition::LowerRight, [1.0 - LEGEND_PART[0], 0.0]),
     (SeriesLabelPosition::LowerMiddle, [0.5 - LEGEND_PART[0] / 2.0, 0.0]),
@@ -24,55 +26,66 @@ const LEGENDS: [(SeriesLabelPosition, [f64; 2]); 5] = [
     (SeriesLabelPosition::MiddleMiddle, [0.5 - LEGEND_PART[0] / 2.0, 0.5 - LEGEND_PART[1] / 2.0]),
     (SeriesLabelPosition::LowerLeft, [0.0, 0.0]),
 ];
-/// What they take, as a part of the width and of the height.
+/// The size of the legend, as a share of the width and height.
 const LEGEND_PART: [f64; 2] = [0.3, 0.45];
 
-/// What becomes a diagram.
+/// Something that can be drawn as a diagram.
 pub(crate) trait Draw {
     /// The diagram as an `<svg>` element.
     ///
     /// # Errors
-    /// There is nothing in it, or it cannot be drawn.
+    /// It has no data, or cannot be drawn.
     fn svg(&self) -> Result<String>;
 }
 
-/// A color as SVG has it; there are six.
+/// A color in the notation of SVG; there are six.
 pub(crate) fn color_name(number: usize) -> String {
     let RGBColor(red, green, blue) = COLORS[number % COLORS.len()];
     format!("#{red:02X}{green:02X}{blue:02X}")
 }
 
+/// `svg` with each colored line dashed in its own way: the library draws curves solid.
+fn dashed(svg: &str) -> String {
+    let line = |line: &str| {
+        let stroke = |number: &usize| line.contains(&format!("stroke=\"{}\"", color_name(*number)));
+        let number = (1..COLORS.len()).find(stroke).filter(|_| line.starts_with("<polyline"));
+        let dashes = number.map_or_else(String::new, |number| format!(" stroke-dasharray=\"{}\"", DASHES[number]));
+        line.replacen("<polyline", &format!("<polyline{dashes}"), 1) + "\n"
+    };
+    svg.lines().map(line).collect()
+}
+
 /// One diagram.
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// What the samples are.
+    /// What the samples are, with their unit.
     pub(crate) axis: &'static str,
     pub(crate) curves: Vec<Curve>,
     pub(crate) marks: Vec<Marks>,
 }
 
-/// Samples, each above zero; sorted.
+/// The distribution of samples, which are above zero.
 pub(crate) struct Curve {
     name: &'static str,
     color: RGBColor,
     samples: Vec<f64>,
 }
 
-/// Points known of another distribution.
+/// Known points of another distribution, drawn as rings.
 pub(crate) struct Marks {
-    /// Number of the color, as that of a curve.
+    /// The color of the curve with the same number.
     pub(crate) color: usize,
-    /// Share and value of each.
+    /// The share and the value of each point.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 impl Curve {
-    /// A curve in one of six colors.
+    /// A curve in one of six colors, with dashes of its own.
     pub(crate) fn new(name: &'static str, color: usize, samples: Vec<f64>) -> Self {
         Self { name, color: COLORS[color % COLORS.len()], samples: thinned(samples) }
     }
 
-    /// A curve that others are compared with.
+    /// A grey curve, which the others are compared with.
     pub(crate) fn dim(name: &'static str, samples: Vec<f64>) -> Self {
         Self { name, color: DIM, samples: thinned(samples) }
     }
@@ -88,7 +101,7 @@ impl Curve {
     }
 }
 
-/// So many of the samples, sorted, that a curve through them looks like one through all.
+/// The samples in ascending order, reduced to as many as the curve needs.
 fn thinned(mut samples: Vec<f64>) -> Vec<f64> {
     const POINTS: usize = 400;
     samples.sort_by(f64::total_cmp);
@@ -104,7 +117,7 @@ impl Draw for Plot {
         let mut svg = String::new();
         // Its errors borrow the text that it writes.
         self.draw(&mut svg).map_err(|error| anyhow!("cannot draw \"{}\": {error}", self.title))?;
-        Ok(svg)
+        Ok(dashed(&svg))
     }
 }
 
@@ -116,7 +129,7 @@ impl Plot {
         let least = values.iter().copied().reduce(f64::min).ok_or("no samples")?;
         let most = values.iter().copied().fold(least, f64::max);
         let ends = least / 1.2..most * 1.2;
-        let legend = self.free_corner(&ends);
+        let legend = self.legend_place(&ends);
 
         let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         let mut chart = ChartBuilder::on(&area)
@@ -155,8 +168,8 @@ impl Plot {
         Ok(())
     }
 
-    /// Where the names hide least. `ends`: those of the axis.
-    fn free_corner(&self, ends: &std::ops::Range<f64>) -> SeriesLabelPosition {
+    /// The place where the legend hides the fewest points. `ends` are those of the axis.
+    fn legend_place(&self, ends: &std::ops::Range<f64>) -> SeriesLabelPosition {
         let part = |value: f64| (value / ends.start).ln() / (ends.end / ends.start).ln();
         let of_curves = self.curves.iter().flat_map(Curve::steps);
         let of_marks = self.marks.iter().flat_map(|marks| &marks.points).map(|(share, value)| (*value, *share));
@@ -182,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_rises_by_each_sample() {
+    fn a_curve_rises_at_each_sample() {
         let curve = Curve::new("x", 0, vec![3.0, 1.0]);
         assert_eq!(curve.steps(), [(1.0, 0.0), (1.0, 0.5), (3.0, 0.5), (3.0, 1.0)]);
     }
@@ -201,11 +214,13 @@ mod tests {
         let svg = plot(vec![Curve::new("one", 0, vec![0.01, 0.2, 4.0]), Curve::dim("other", vec![1.0])]).svg().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
         assert!(svg.contains("one") && svg.contains("other") && svg.contains("a &lt; b"), "{svg}");
+        let second = plot(vec![Curve::new("two", 1, vec![0.01, 4.0])]).svg().unwrap();
+        assert!(second.contains("stroke-dasharray") && !svg.contains("stroke-dasharray"), "{second}");
     }
 
     #[test]
-    fn names_stand_where_no_curve_is() {
-        let corner = |samples| plot(vec![Curve::new("x", 0, samples)]).free_corner(&(0.1..1000.0));
+    fn the_legend_is_where_no_curve_is() {
+        let corner = |samples| plot(vec![Curve::new("x", 0, samples)]).legend_place(&(0.1..1000.0));
         let lowest: Vec<f64> = (0..100).map(|nth| 0.1 + f64::from(nth) / 1000.0).collect();
         assert!(matches!(corner(lowest), SeriesLabelPosition::LowerRight));
         let highest: Vec<f64> = (0..100).map(|nth| 800.0 + f64::from(nth)).collect();
@@ -213,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_is_enough_and_none_is_an_error() {
+    fn one_value_is_drawn_and_none_is_an_error() {
         plot(vec![Curve::new("x", 9, vec![3.0])]).svg().unwrap();
         let nothing = Plot { title: String::new(), axis: "ms", curves: Vec::new(), marks: Vec::new() };
         assert!(nothing.svg().unwrap_err().to_string().contains("no samples"));

@@ -1,4 +1,4 @@
-//! Rates, times and other measurements as people write them.
+//! How rates and other figures are written.
 
 use std::time::Duration;
 
@@ -15,11 +15,6 @@ pub(crate) fn figure(value: f64) -> String {
         size if size >= 0.0995 || size == 0.0 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
     }
-}
-
-/// Seconds with milliseconds.
-pub(crate) fn seconds(time: Duration) -> String {
-    format!("{:.3} s", time.as_secs_f64())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What an experiment leaves behind: what was found in a few words, tables, targets, plots, and the same for other programs.
+//! What an experiment leaves behind: findings in a few words, tables, plots, targets, and the figures as JSON.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,46 +7,40 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::machine::Machine;
-use crate::options::{Options, PageOptions};
-use crate::page::{self, escaped};
-use crate::plot::Draw;
-use crate::table::Table;
-use crate::targets::{self, Target};
+use super::machine::Machine;
+use super::options::{Options, PageOptions};
+use super::page::{self, escaped};
+use super::plot::Draw;
+use super::statistics::Estimate;
+use super::table::{Table, wrapped};
+use super::targets::{self, Bound, LEGEND, Target};
 
-/// Whose figures they are.
+/// Letters in a line of notes.
+const WIDTH: usize = 110;
+
+/// Whose figures a finding is about.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Source {
-    /// What others published of the kernel.
+    /// What others published about the kernel.
     Published,
-    /// What the running kernel does.
+    /// The kernel of this machine.
     Kernel,
     Ours,
 }
 
 impl Source {
-    const ALL: [Self; 3] = [Self::Published, Self::Kernel, Self::Ours];
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Published => "Published",
-            Self::Kernel => "The kernel here",
-            Self::Ours => "Slackwater",
-        }
-    }
-
-    /// What is said where nothing was.
-    fn nothing(self) -> &'static str {
-        match self {
-            Self::Published => "No figures.",
-            Self::Kernel | Self::Ours => "Not measured here.",
-        }
-    }
+    /// Each with its title and what the page says if there are no findings.
+    const ALL: [(Self, &'static str, &'static str); 3] = [
+        (Self::Published, "Published", "No figures."),
+        (Self::Kernel, "The kernel here", "Not measured here."),
+        (Self::Ours, "Slackwater", "Not measured here."),
+    ];
 }
 
 /// Everything that an experiment found.
 pub(crate) struct Report {
     pub(crate) experiment: &'static str,
+    /// What the experiment asks, in a sentence or two.
     pub(crate) about: &'static str,
     machine: Machine,
     seed: u64,
@@ -60,49 +54,48 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report, with the facts of the machine as they are now; `dir` is where files are made, if any.
-    pub(crate) fn new(experiment: &'static str, dir: Option<&Path>, seed: u64, rounds: Option<u32>) -> Self {
-        Self {
-            experiment,
-            about: "",
-            machine: Machine::of(dir),
-            seed,
-            rounds,
-            findings: Vec::new(),
-            tables: Vec::new(),
-            notes: Vec::new(),
-            figures: serde_json::Map::new(),
-            targets: Vec::new(),
-            plots: Vec::new(),
-        }
+    /// An empty report, with the facts of the machine as they are now.
+    pub(crate) fn new(experiment: &'static str, about: &'static str, options: &Options) -> Self {
+        Self::with(experiment, about, Some(&options.dir), options.seed, Some(options.rounds()))
     }
 
-    /// What is asked, in a sentence or two for the page.
-    pub(crate) fn about(&mut self, text: &'static str) {
-        self.about = text;
+    /// The same; `dir` is where files are made, if any.
+    pub(crate) fn with(
+        experiment: &'static str,
+        about: &'static str,
+        dir: Option<&Path>,
+        seed: u64,
+        rounds: Option<u32>,
+    ) -> Self {
+        let (findings, tables, notes, targets, plots) = Default::default();
+        let (machine, figures) = (Machine::of(dir), serde_json::Map::new());
+        Self { experiment, about, machine, seed, rounds, findings, tables, notes, figures, targets, plots }
     }
 
-    /// The figures of one source that matter most, in a sentence or two for the page.
-    pub(crate) fn finding(&mut self, source: Source, text: impl Into<String>) {
-        self.findings.push((source, text.into()));
+    /// The most important figures of one source, in a sentence or two for the page.
+    pub(crate) fn finding(&mut self, source: Source, text: impl Into<Option<String>>) {
+        self.findings.extend(text.into().map(|text| (source, text)));
     }
 
+    /// Adds a table, unless it has no rows.
     pub(crate) fn table(&mut self, table: Table) {
-        self.tables.push(table);
+        self.tables.extend(Some(table).filter(|table| !table.is_empty()));
     }
 
-    /// A sentence below the tables.
+    /// Sentences below the tables.
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// A figure for other programs.
+    /// A figure for JSON.
     pub(crate) fn figure(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.figures.insert(name.into(), value.into());
     }
 
-    pub(crate) fn target(&mut self, target: Target) {
-        self.targets.push(target);
+    /// A target, if something was measured for it.
+    pub(crate) fn target(&mut self, name: impl Into<String>, bound: Bound, reached: impl Into<Option<Estimate>>) {
+        let target = |reached| Target { name: name.into(), bound, reached };
+        self.targets.extend(reached.into().map(target));
     }
 
     /// A diagram for the page.
@@ -114,18 +107,18 @@ impl Report {
         self.targets.iter().filter(|target| target.is_met()).count()
     }
 
-    /// Everything as HTML, but for a heading.
+    /// Everything as HTML, except a heading.
     ///
     /// # Errors
     /// A diagram cannot be drawn.
     pub(crate) fn html(&self) -> Result<String> {
         let mut html = format!("<p>{}</p>\n<dl>\n", escaped(self.about));
         // Writing to a string does not fail.
-        for source in Source::ALL {
+        for (source, title, nothing) in Source::ALL {
             let of_source = self.findings.iter().filter(|(other, _)| *other == source).map(|(_, text)| text.as_str());
-            let said: Vec<&str> = of_source.collect();
-            let said = if said.is_empty() { source.nothing().to_owned() } else { said.join(" ") };
-            let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", source.title(), escaped(&said));
+            let findings = of_source.collect::<Vec<_>>().join(" ");
+            let text = if findings.is_empty() { nothing } else { &findings };
+            let _ = writeln!(html, "<dt>{title}</dt><dd>{}</dd>", escaped(text));
         }
         html.push_str("</dl>\n<div class=\"plots\">\n");
         for plot in &self.plots {
@@ -135,25 +128,29 @@ impl Report {
         self.tables.iter().for_each(|table| html.push_str(&table.html()));
         if !self.targets.is_empty() {
             html.push_str(&targets::table(&self.targets).html());
+            html.push_str(&targets::chart(&self.targets).unwrap_or_default());
+            let _ = writeln!(html, "<p class=\"notes\">{}</p>", escaped(LEGEND));
         }
         let _ = writeln!(html, "<p class=\"notes\">{}</p>", escaped(&self.notes.join(" ")));
         html.push_str(&self.machine_table().html());
         Ok(html)
     }
 
-    /// Writes everything to one HTML file, plots among it.
-    pub(crate) fn write_page(&self, path: &Path) -> Result<()> {
+    /// Everything as one HTML page.
+    ///
+    /// # Errors
+    /// A diagram cannot be drawn.
+    pub(crate) fn page(&self) -> Result<String> {
         let title = format!("slackwater-lab {}", self.experiment);
-        let page = page::page(&title, &format!("<h1>{}</h1>\n{}", escaped(&title), self.html()?));
-        fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+        Ok(page::page(&title, &format!("<h1>{}</h1>\n{}", escaped(&title), self.html()?)))
     }
 
     fn machine_table(&self) -> Table {
         self.machine.table(self.experiment, self.seed, self.rounds)
     }
 
-    /// Prints it and writes the JSON file that `options` ask for. Returns whether all is well: without
-    /// `--check` it always is.
+    /// Prints the report and writes the JSON file, if `options` have one. Returns whether all targets are met; without
+    /// `--check` always true.
     pub(crate) fn publish(&self, options: &Options) -> Result<bool> {
         self.print();
         if let Some(path) = &options.json {
@@ -162,28 +159,31 @@ impl Report {
         if !options.check || self.targets.is_empty() {
             return Ok(true);
         }
-        println!("{}", targets::table(&self.targets));
+        println!("\n{}", targets::table(&self.targets));
         let met = self.targets_met();
         println!("{met} of {} targets met", self.targets.len());
+        if met != self.targets.len() {
+            println!("{}", wrapped(LEGEND, WIDTH));
+        }
         Ok(met == self.targets.len())
     }
 
-    /// The same, with a page that has the plots.
+    /// The same, and writes the page with the plots.
     pub(crate) fn publish_with_page(mut self, arguments: &PageOptions) -> Result<bool> {
-        let page = arguments.page(self.experiment)?;
-        self.write_page(&page)?;
-        self.note(format!("With plots: {}", page.display()));
+        let path = arguments.page(self.experiment)?;
+        fs::write(&path, self.page()?).with_context(|| format!("cannot write {}", path.display()))?;
+        self.note(format!("With plots: {}", path.display()));
         self.publish(&arguments.options)
     }
 
-    /// What was found, without the targets.
-    pub(crate) fn print(&self) {
+    /// Prints everything but the targets.
+    fn print(&self) {
         println!("{}", self.machine_table());
         for table in &self.tables {
             println!("{table}");
         }
         for note in &self.notes {
-            println!("{note}");
+            println!("{}", wrapped(note, WIDTH));
         }
     }
 
@@ -199,7 +199,7 @@ impl Report {
     }
 }
 
-/// Writes a file for other programs.
+/// Writes a JSON file.
 pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value).context("cannot write the results as JSON")?;
     text.push('\n');
@@ -207,29 +207,38 @@ pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
 }
 
 #[cfg(test)]
+impl Report {
+    /// A report on no files, of one round.
+    pub(crate) fn of_test(experiment: &'static str) -> Self {
+        Self::with(experiment, "Is it < so?", None, 7, Some(3))
+    }
+
+    /// Fails unless the page has all of `parts`.
+    pub(crate) fn assert_page_has(&self, parts: &[&str]) {
+        let page = self.page().unwrap();
+        parts.iter().for_each(|part| assert!(page.contains(part), "{part}: {page}"));
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use super::super::plot::{Curve, Plot};
     use super::*;
-    use crate::plot::{Curve, Plot};
-    use crate::statistics::Estimate;
-    use crate::table::Align;
-    use crate::targets::Bound;
 
     #[test]
     fn the_page_of_a_report_has_all_that_is_in_it() {
-        let mut report = Report::new("cache", None, 7, Some(3));
-        report.about("Is it < so?");
-        report.finding(Source::Ours, "It is.");
-        report.finding(Source::Ours, "Really.");
-        let mut table = Table::new("T & U", &[("a", Align::Left)]);
-        table.row(["cell".to_owned()]);
+        let mut report = Report::of_test("cache");
+        report.finding(Source::Ours, "It is.".to_owned());
+        report.finding(Source::Ours, "Really.".to_owned());
+        let mut table = Table::new("T & U", "a");
+        table.row("cell");
         report.table(table);
         report.note("a note");
         let curves = vec![Curve::new("one", 0, vec![1.0, 2.0])];
         report.plot(Plot { title: "plotted".to_owned(), axis: "ms", curves, marks: Vec::new() });
-        let reached = Estimate { value: 2.0, low: 2.0, high: 2.0 };
-        report.target(Target::new("a target", Bound::AtMost(1.0), reached));
-        let html = report.html().unwrap();
-        for part in [
+        report.target("a target", Bound::AtMost(1.0), Estimate::exactly(2.0));
+        report.target("not measured", Bound::AtMost(1.0), None);
+        report.assert_page_has(&[
             "Is it &lt; so?",
             "<dt>Published</dt><dd>No figures.</dd>",
             "<dt>The kernel here</dt><dd>Not measured here.</dd>",
@@ -237,11 +246,11 @@ mod tests {
             "T &amp; U",
             "a note",
             "plotted",
-            "MISSED",
+            "MISSED means",
+            "class=\"intervals\"",
+            "commit",
             "3, seed 7",
-        ] {
-            assert!(html.contains(part), "{part}: {html}");
-        }
-        assert_eq!(report.targets_met(), 0);
+        ]);
+        assert_eq!((report.targets_met(), report.targets.len()), (0, 1));
     }
 }

@@ -1,10 +1,10 @@
-//! From figures of single rounds to one figure and how far it can be trusted.
+//! From samples to one figure and its interval.
 
 use slackwater_backends::Random;
 
-use crate::quantity::figure;
+use super::quantity::figure;
 
-/// A figure with the interval that holds the true one in 95 of 100 runs.
+/// A figure with its 95 % interval: in 95 of 100 runs the interval contains the true value.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct Estimate {
     pub(crate) value: f64,
@@ -13,6 +13,11 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
+    /// A count, or an extreme: it has no interval.
+    pub(crate) fn exactly(value: f64) -> Self {
+        Self { value, low: value, high: value }
+    }
+
     /// `1.23 [1.20, 1.31]`.
     pub(crate) fn text(&self) -> String {
         format!("{} [{}, {}]", figure(self.value), figure(self.low), figure(self.high))
@@ -29,7 +34,7 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
 }
 
-/// The smallest sample that at least the share `quantile` of all does not exceed.
+/// The smallest sample that is not exceeded by at least the share `quantile` of all samples.
 ///
 /// # Panics
 /// Without samples.
@@ -39,8 +44,8 @@ pub(crate) fn quantile(samples: &[f64], quantile: f64) -> f64 {
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-/// The median with its 95 % interval between two of the samples, which supposes nothing of how they are
-/// distributed. With fewer than six samples the interval is all of them, and less than 95 %.
+/// The median with its 95 % interval between two of the samples. That makes no assumption about their distribution. With
+/// fewer than six samples the interval spans all of them and has less than 95 %.
 ///
 /// # Panics
 /// Without samples.
@@ -64,9 +69,9 @@ pub(crate) fn mean_estimate(samples: &[f64], seed: u64) -> Estimate {
     bootstrapped(mean(&mut || all.next().unwrap_or(f64::NAN)), &means)
 }
 
-/// A quantile of all samples of `top` by the same of `bottom`, with its 95 % bootstrap interval. Samples of one round have the
-/// scheduler's mood in common, so rounds are drawn, the same of both; and a high quantile of the few samples of one round would
-/// say little.
+/// A quantile of all samples of `top` divided by the same quantile of `bottom`, with its 95 % bootstrap interval. The samples
+/// of a round are not independent, so the bootstrap draws rounds, the same ones of both sides. Quantiles are of all samples,
+/// since a high quantile of the few samples of one round would say little.
 ///
 /// # Panics
 /// Without samples in a round.
@@ -86,7 +91,7 @@ pub(crate) fn quantile_ratio_estimate(top: &[Vec<f64>], bottom: &[Vec<f64>], sha
     bootstrapped(ratio(&vec![1; count]), &ratios)
 }
 
-/// `value`, with the interval in which 95 % of those lie that were drawn for it.
+/// `value`, with the interval that contains 95 % of the resampled values.
 fn bootstrapped(value: f64, drawn: &[f64]) -> Estimate {
     let drawn = sorted(drawn);
     Estimate { value, low: drawn[drawn.len() * 25 / 1000], high: drawn[drawn.len() * 975 / 1000] }
@@ -101,7 +106,7 @@ fn ascending(rounds: &[Vec<f64>]) -> Vec<(f64, usize)> {
     samples
 }
 
-/// As [`quantile`], of samples in ascending order, each as often as `weights` says of its round.
+/// As [`quantile`], of samples in ascending order, each counted as often as the weight of its round.
 fn weighted_quantile(samples: &[(f64, usize)], share: f64, weights: &[u64]) -> f64 {
     let total: u64 = samples.iter().map(|(_, round)| weights[*round]).sum();
     let rank = ((share * total as f64).ceil() as u64).max(1);
@@ -113,13 +118,13 @@ fn weighted_quantile(samples: &[(f64, usize)], share: f64, weights: &[u64]) -> f
     reached.expect("a figure needs samples").0
 }
 
-/// One ratio a round, top by bottom.
+/// `top` divided by `bottom`, round by round.
 pub(crate) fn ratios(top: &[f64], bottom: &[f64]) -> Vec<f64> {
     top.iter().zip(bottom).map(|(top, bottom)| top / bottom).collect()
 }
 
-/// How many samples may be left out at each end: the most for which the median lies outside the rest in at
-/// most 2.5 of 100 cases on either side. A sample is below the median with the chance of a coin.
+/// How many samples the interval of the median leaves out at each end: as many as keep the chance that the true median lies
+/// outside on that side at 2.5 % at most. Each sample is below the true median with a probability of one half.
 fn skipped_ends(count: usize) -> usize {
     let mut chance = 0.5_f64.powi(count as i32);
     let (mut below, mut skip) = (0.0, 0);
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_the_mean_holds_it_and_shrinks_with_more_samples() {
+    fn the_interval_of_the_mean_contains_it_and_shrinks_with_more_samples() {
         let few = mean_estimate(&up_to(10), 1);
         assert_eq!(few.value, 5.5);
         assert!(few.low < 5.5 && 5.5 < few.high);
@@ -184,20 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_of_quantiles_is_of_all_samples_and_its_interval_of_whole_rounds() {
+    fn a_ratio_of_quantiles_uses_all_samples_and_its_interval_draws_whole_rounds() {
         let bottom: Vec<Vec<f64>> = vec![up_to(20); 10];
         let tripled: Vec<Vec<f64>> = vec![up_to(20).into_iter().map(|sample| 3.0 * sample).collect(); 10];
         let equal = quantile_ratio_estimate(&tripled, &bottom, 0.95);
         assert_eq!(equal, Estimate { value: 3.0, low: 3.0, high: 3.0 });
-        // One round in ten is slow: of all samples that is 10 %, of the medians of rounds nothing.
+        // One slow round in ten is 10 % of all samples, and would not show in a median of rounds.
         let mut one_slow = bottom.clone();
         one_slow[4] = vec![1000.0; 20];
         let slow = quantile_ratio_estimate(&one_slow, &bottom, 0.95);
         assert_eq!(slow.value, 1000.0 / 19.0);
-        assert_eq!((slow.low, slow.high), (1.0, 1000.0 / 19.0), "it may be drawn never, and more than once");
+        assert_eq!(
+            (slow.low, slow.high),
+            (1.0, 1000.0 / 19.0),
+            "a resample may lack the round, or have it more than once"
+        );
         let all = quantile_ratio_estimate(&one_slow, &bottom, 0.5);
         assert_eq!(all.value, quantile(&one_slow.concat(), 0.5) / quantile(&bottom.concat(), 0.5));
-        assert_eq!(quantile_ratio_estimate(&bottom, &tripled[..1], 1.0).value, 20.0 / 60.0, "rounds of both");
+        assert_eq!(quantile_ratio_estimate(&bottom, &tripled[..1], 1.0).value, 20.0 / 60.0, "rounds that both have");
     }
 
     #[test]

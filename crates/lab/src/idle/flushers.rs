@@ -1,28 +1,28 @@
-//! What the flusher threads have done, as the kernel counts it.
+//! The activity of the flusher threads, as the kernel counts it.
 
 use std::fs;
 use std::ops::Sub;
 
 use anyhow::{Context, Result, ensure};
 
-/// How flusher threads are called.
+/// What the names of flusher threads begin with.
 const NAME_PREFIX: &str = "sw-flush-";
 
 /// Sums over all flusher threads of this process.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub(crate) struct Activity {
     pub(crate) threads: u64,
-    /// Times that one went to sleep of its own accord, which is how each wake-up ends.
+    /// Voluntary context switches: each wake-up ends with one.
     pub(crate) wake_ups: u64,
     /// Time on a CPU.
     pub(crate) cpu_ns: u64,
 }
 
 impl Activity {
-    /// What they have done until now.
+    /// The sums until now.
     ///
     /// # Errors
-    /// `/proc` cannot be read, or no thread is called like a flusher.
+    /// `/proc` cannot be read, or there is no flusher thread.
     pub(crate) fn now() -> Result<Self> {
         let mut sum = Self::default();
         for task in fs::read_dir("/proc/self/task").context("cannot list /proc/self/task")? {
@@ -37,7 +37,7 @@ impl Activity {
             sum.wake_ups += wake_ups(&read("status")?).context("no context switches in /proc status")?;
             sum.cpu_ns += cpu_ns(&read("schedstat")?).context("/proc schedstat is empty")?;
         }
-        ensure!(sum.threads != 0, "no thread is called {NAME_PREFIX}N");
+        ensure!(sum.threads != 0, "there is no thread named {NAME_PREFIX}N");
         Ok(sum)
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_s_lines_are_read() {
+    fn the_files_of_proc_are_parsed() {
         let status = "Name:\tsw-flush-0\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t3\n";
         assert_eq!(wake_ups(status), Some(17));
         assert_eq!(cpu_ns("123456 789 4\n"), Some(123_456));

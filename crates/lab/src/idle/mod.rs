@@ -1,6 +1,6 @@
-//! `idle`: what an engine costs that has ten thousand clean inodes and nothing to do.
+//! `idle`: what an engine with ten thousand clean inodes costs while there is nothing to do.
 //!
-//! Each round is a part of the time that it is left alone.
+//! Each round is a part of the time that the engine is left alone.
 
 mod flushers;
 
@@ -13,29 +13,29 @@ use slackwater::backend::MemBackend;
 use slackwater::{Engine, File, SuperBlock, Tunables, UmountOptions};
 
 use self::flushers::Activity;
-use crate::bars::Bars;
-use crate::options::PageOptions;
-use crate::quantity::figure;
-use crate::report::{Report, Source};
-use crate::statistics::mean_estimate;
-use crate::table::{Align, Table};
-use crate::targets::{Bound, Target};
-use crate::{interrupt, rig, rounds};
+use crate::harness::statistics::mean_estimate;
+use crate::harness::{Bars, Bound, Estimate, PageOptions, Report, Source, Table, figure, rounds};
+use crate::{interrupt, rig};
+
+const ABOUT: &str = "What an engine with ten thousand clean inodes costs while there is nothing to do: how often its flushers wake, and \
+     their CPU time.";
+const LINUX: &str =
+    "Linux has a timer of 5 s for each wb with dirty inodes, and none for a clean one: at most one wake-up in 5 s.";
 
 const VOLUMES: usize = 4;
 const INODES: usize = 10_000;
 const FILE_BYTES: usize = 4096;
 const ARENA_BYTES: u64 = 256 << 20;
-/// Wake-ups are counted by this time: the period of the kernel's flusher.
+/// Wake-ups are counted per this time: the period of the kernel's flusher.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Less than this is printed as 0 ms.
 const CPU_MS_MAX: f64 = 0.5;
-/// Time for timers of what was done before to run out: each fires once and finds nothing.
+/// Time for timers of earlier work to run out: each fires once and finds nothing.
 const SETTLING: Duration = Duration::from_secs(6);
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Seconds to leave it alone [default: 60, quick 15]
+    /// Seconds to leave the engine alone [default: 60, quick 15]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     seconds: Option<u16>,
 
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Without any of its own.
+    /// The defaults.
     pub(crate) fn usual(page: PageOptions) -> Self {
         Self { seconds: None, page }
     }
@@ -54,7 +54,7 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     let options = &arguments.page.options;
     let seconds = arguments.seconds.unwrap_or(options.pick(60, 15));
-    let mut report = Report::new("idle", None, options.seed, Some(options.rounds()));
+    let mut report = Report::with("idle", ABOUT, None, options.seed, Some(options.rounds()));
     let engine = rig::engine(ARENA_BYTES, Tunables::default())?;
     let volumes = (0..VOLUMES).map(|number| read_volume(&engine, number)).collect::<Result<Vec<_>>>()?;
     let inodes: u64 = volumes.iter().map(|volume| volume.status().inodes).sum();
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     interrupt::sleep(SETTLING)?;
     let start = Activity::now()?;
     let mut before = start;
-    rounds::run("idle", options.rounds(), 1, |_, _| {
+    rounds::run("idle", options.rounds(), &[()], |_, ()| {
         interrupt::sleep(window)?;
         let now = Activity::now()?;
         let seen = now - before;
@@ -77,40 +77,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     let whole = before - start;
     volumes.iter().try_for_each(|volume| volume.umount(UmountOptions::default()))?;
 
-    report.about("What an engine costs that has ten thousand clean inodes and nothing to do: how often its flushers wake, and their time.");
-    report.finding(
-        Source::Published,
-        "Linux has a timer of 5 s for each wb with dirty inodes, and none for a clean one: at most one wake-up in 5 s.",
-    );
-    let title = format!("{inodes} clean inodes on {VOLUMES} volumes, {} flusher threads, {seconds} s", whole.threads);
-    let mut table = Table::new(title, &[("", Align::Left), ("", Align::Right)]);
     let whole_ms = whole.cpu_ns as f64 / 1e6;
-    table.row(["wake-ups of all flushers".to_owned(), whole.wake_ups.to_string()]);
-    table.row(["their CPU time, ms".to_owned(), figure(whole_ms)]);
+    let title = format!("{inodes} clean inodes on {VOLUMES} volumes, {} flusher threads, {seconds} s", whole.threads);
+    let mut table = Table::new(title, " | ");
+    table.row("wake-ups of all flushers").text(whole.wake_ups);
+    table.row("their CPU time, ms").figure(whole_ms);
     report.table(table);
     report.figure("inodes", inodes);
     report.figure("seconds", seconds);
     report.figure("wake_ups", whole.wake_ups);
     report.figure("cpu_ms", whole_ms);
     let per_wb = mean_estimate(&wake_ups, options.seed);
-    let text =
-        format!("{} wake-ups of all flushers in {seconds} s, {} ms of CPU time.", whole.wake_ups, figure(whole_ms));
-    report.finding(Source::Ours, text);
+    report.finding(Source::Published, LINUX.to_owned());
+    let (count, time) = (whole.wake_ups, figure(whole_ms));
+    report.finding(Source::Ours, format!("{count} wake-ups of all flushers in {seconds} s, {time} ms of CPU time."));
     let groups = vec![
-        ("a wb of Linux with dirty inodes".to_owned(), vec![Some(1.0)]),
-        ("a wb here, all clean".to_owned(), vec![Some(per_wb.value)]),
+        ("a wb of Linux with dirty inodes".to_owned(), vec![Some(Estimate::exactly(1.0))]),
+        ("a wb here, all clean".to_owned(), vec![Some(per_wb)]),
     ];
     report.plot(Bars { title: "Wake-ups in 5 s".to_owned(), subjects: vec!["wake-ups"], groups });
-    report.target(Target::new("wake-ups per wb in 5 s", Bound::AtMost(1.0), per_wb));
-    let mut cpu = mean_estimate(&cpu_ms, options.seed);
-    for end in [&mut cpu.value, &mut cpu.low, &mut cpu.high] {
-        *end *= f64::from(options.rounds());
-    }
-    report.target(Target::new("CPU time of the flushers, ms", Bound::AtMost(CPU_MS_MAX), cpu));
+    report.target("wake-ups per wb in 5 s", Bound::AtMost(1.0), per_wb);
+    let Estimate { value, low, high } = mean_estimate(&cpu_ms, options.seed);
+    let [value, low, high] = [value, low, high].map(|ms| ms * f64::from(options.rounds()));
+    report.target("CPU time of the flushers, ms", Bound::AtMost(CPU_MS_MAX), Estimate { value, low, high });
     Ok(report)
 }
 
-/// A volume with its part of the inodes, each read once from a backend that has them already.
+/// A volume with its share of the inodes, each read once after the volume was unmounted and mounted again.
 fn read_volume(engine: &Engine, number: usize) -> Result<Arc<SuperBlock>> {
     let (name, backend) = (format!("idle-{number}"), Arc::new(MemBackend::new()));
     let files = INODES / VOLUMES;
@@ -130,6 +123,6 @@ fn read_volume(engine: &Engine, number: usize) -> Result<Arc<SuperBlock>> {
         ensure!(read == FILE_BYTES, "a short read of file {file}");
     }
     drop(root);
-    ensure!(volume.status().bytes_left() == 0, "something is dirty after reading alone");
+    ensure!(volume.status().bytes_left() == 0, "something is dirty although files were only read");
     Ok(volume)
 }

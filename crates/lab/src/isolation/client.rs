@@ -1,8 +1,8 @@
-//! A process of the experiment, as it sees itself: it waits to be put into its cgroup, works, and tells what it saw.
+//! A process of the experiment, from the inside: it waits to be moved into its cgroup, works, and reports what it measured.
 //!
-//! The protocol is lines. A first line on standard input starts it, the end of input stops it: so it ends with whoever
-//! started it. On standard output each line is a JSON object: of a victim one for each write, of a hog one every
-//! 50 ms with the bytes it has written so far.
+//! The protocol is lines. A first line on standard input starts the work and the end of input stops it, so the process ends
+//! with its parent. On standard output each line is a JSON object: a victim prints one for each write, a hog one every 50 ms
+//! with the bytes that it has written so far.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
@@ -17,16 +17,18 @@ use clap::{Args, ValueEnum};
 use rustix::fs::OFlags;
 use serde_json::json;
 
-/// What a victim writes at a time, how often, and the size of its file.
+use crate::harness::threads::join;
+
+/// The size of a victim's writes, their period, and the size of its file.
 const BEAT_BYTES: usize = 64 << 10;
 const PERIOD: Duration = Duration::from_millis(20);
 pub(super) const VICTIM_FILE_BYTES: u64 = 64 << 20;
-/// What a hog writes at a time.
+/// The size of a hog's writes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// A truncating hog empties its file when it has this size.
+/// A truncating hog empties its file at this size.
 const TRUNCATED_BYTES: u64 = 64 << 20;
 const MARK: Duration = Duration::from_millis(50);
-/// Memory for direct writes begins at a multiple of it.
+/// Alignment of the memory for direct writes.
 const ALIGNMENT: usize = 4096;
 
 /// What a process does.
@@ -36,13 +38,13 @@ pub(crate) enum Role {
     Sync,
     /// 64 KiB every 20 ms.
     Write,
-    /// Its file from end to end, again and again.
+    /// Overwrites its whole file, again and again.
     Overwrite,
-    /// The same around the kernel's cache.
+    /// The same with O_DIRECT.
     Direct,
-    /// A file that grows from nothing to its size; then a new one.
+    /// Writes a new file up to its size, removes it, and begins again.
     Extend,
-    /// A file that grows a little and is emptied.
+    /// Writes a file, empties it, and begins again.
     Truncate,
 }
 
@@ -50,7 +52,7 @@ pub(crate) enum Role {
 pub(crate) struct ClientArguments {
     #[arg(value_enum)]
     role: Role,
-    /// The file; of several threads, each has one with its number behind the name
+    /// The file; each of several threads appends its number to the name
     file: PathBuf,
     /// Size of each file
     #[arg(long)]
@@ -60,7 +62,7 @@ pub(crate) struct ClientArguments {
 }
 
 impl ClientArguments {
-    /// The words that [`run_client`] gets them from.
+    /// The command line that [`run_client`] gets them from.
     pub(super) fn words(role: Role, file: &Path, bytes: u64, threads: usize) -> Vec<std::ffi::OsString> {
         let name = role.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         let mut words = vec!["client".into(), name.into(), file.into()];
@@ -73,11 +75,11 @@ impl ClientArguments {
 pub(crate) fn run_client(arguments: &ClientArguments) -> Result<bool> {
     static STOP: AtomicBool = AtomicBool::new(false);
     let mut line = String::new();
-    if io::stdin().lock().read_line(&mut line).context("cannot read from whoever started this")? == 0 {
+    if io::stdin().lock().read_line(&mut line).context("cannot read from the parent process")? == 0 {
         return Ok(true);
     }
     thread::spawn(|| {
-        let _ = io::stdin().lock().read_to_end(&mut Vec::new()); // an error ends it as well
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new()); // an error also ends the work
         STOP.store(true, Ordering::Relaxed);
     });
     match arguments.role {
@@ -87,9 +89,9 @@ pub(crate) fn run_client(arguments: &ClientArguments) -> Result<bool> {
     Ok(true)
 }
 
-fn tell(line: &serde_json::Value) -> Result<()> {
+fn print(line: &serde_json::Value) -> Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("nobody listens")
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("the parent process has closed the pipe")
 }
 
 fn beat(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
@@ -103,7 +105,7 @@ fn beat(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
             file.sync_all().context("cannot sync")?;
         }
         let whole = start.elapsed();
-        tell(&json!({ "write_ms": written.as_secs_f64() * 1e3, "whole_ms": whole.as_secs_f64() * 1e3 }))?;
+        print(&json!({ "write_ms": written.as_secs_f64() * 1e3, "whole_ms": whole.as_secs_f64() * 1e3 }))?;
         number += 1;
         next = (next + PERIOD).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -125,11 +127,8 @@ fn hog(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
         let threads: Vec<_> = (0..arguments.threads).map(one).collect();
         while !stop.load(Ordering::Relaxed) && !threads.iter().any(thread::ScopedJoinHandle::is_finished) {
             thread::sleep(MARK);
-            tell(&json!({ "at_s": start.elapsed().as_secs_f64(), "bytes": written.load(Ordering::Relaxed) }))?;
+            print(&json!({ "at_s": start.elapsed().as_secs_f64(), "bytes": written.load(Ordering::Relaxed) }))?;
         }
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
         threads.into_iter().try_for_each(join)
     })
 }

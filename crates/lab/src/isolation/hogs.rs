@@ -1,4 +1,4 @@
-//! Two equal hogs on the mount, and two writers that go around every cache.
+//! Two equal hogs on the mount, and two direct writers on the disk.
 
 use anyhow::{Context, Result};
 
@@ -7,11 +7,10 @@ use super::client::Role;
 use super::systems::{DIRECT, HOGS, Systems, Tenants};
 use super::worker::Worker;
 use crate::fuse::{DISK, OURS, Subject};
+use crate::harness::{Options, rounds};
 use crate::interrupt;
-use crate::options::Options;
-use crate::rounds;
 
-/// MB/s of each of two, one pair a round.
+/// MB/s of each of the two, one pair per round.
 #[derive(Default)]
 pub(super) struct Hogs {
     pub(super) cached: Vec<[f64; 2]>,
@@ -24,19 +23,19 @@ impl Hogs {
         self.cached.iter().map(|[one, other]| one.min(*other) / one.max(*other)).collect()
     }
 
-    /// Both together by what both direct writers get, round by round.
+    /// Both together by both direct writers, round by round.
     pub(super) fn of_device(&self) -> Vec<f64> {
         let total = |[one, other]: &[f64; 2]| one + other;
         self.cached.iter().zip(&self.direct).map(|(cached, direct)| total(cached) / total(direct)).collect()
     }
 }
 
-/// Each pair has its turn in every round.
+/// Gives each pair its turn in every round.
 pub(super) fn measure(options: &Options, amounts: Amounts, systems: &Systems, tenants: &Tenants) -> Result<Hogs> {
     let (ours, disk) = (systems.named(OURS)?, systems.named(DISK)?);
     let mut hogs = Hogs::default();
-    rounds::run("hogs", options.rounds(), 2, |_, turn| {
-        if turn == 0 {
+    rounds::run("hogs", options.rounds(), &[Role::Overwrite, Role::Direct], |_, role| {
+        if *role == Role::Overwrite {
             hogs.cached.push(pair(ours, Role::Overwrite, HOGS, amounts.hog_bytes, amounts, tenants)?);
         } else {
             hogs.direct.push(pair(disk, Role::Direct, DIRECT, amounts.direct_bytes, amounts, tenants)?);
@@ -60,7 +59,7 @@ fn pair(
     let rate = |worker: Worker| worker.stop()?.rate(amounts.hogs_warm_up);
     let rates = workers.into_iter().map(rate).collect::<Result<Vec<_>>>()?;
     subject.settle()?;
-    rates.try_into().ok().context("there are two")
+    rates.try_into().ok().context("a pair has two rates")
 }
 
 #[cfg(test)]
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_those_of_a_round() {
+    fn ratios_are_taken_within_a_round() {
         let hogs = Hogs { cached: vec![[1.0, 2.0], [3.0, 3.0]], direct: vec![[2.0, 2.0], [1.0, 2.0]] };
         assert_eq!((hogs.evenness(), hogs.of_device()), (vec![0.5, 1.0], vec![0.75, 2.0]));
     }

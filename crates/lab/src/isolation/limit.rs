@@ -1,6 +1,6 @@
 //! How much a tenant with a limit holds at most.
 //!
-//! The volume is mounted by this process, which therefore can ask the engine all the time.
+//! This process mounts the volume, so that it can ask the engine all the time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,42 +19,42 @@ use super::client::Role;
 use super::systems::Tenants;
 use super::worker::Worker;
 use crate::cgroups::Cgroup;
-use crate::interrupt;
-use crate::rig;
-use crate::rounds;
+use crate::harness::rounds;
+use crate::harness::threads::beside;
 use crate::scratch::Scratch;
+use crate::{interrupt, rig};
 
 pub(super) const LIMIT_BYTES: u64 = 64 << 20;
 pub(super) const WRITERS: [usize; 2] = [1, 64];
-/// Of all writers together: more than the limit by far.
+/// Size of all writers' files together: far more than the limit.
 const BYTES: u64 = 512 << 20;
 const SAMPLE: Duration = Duration::from_millis(1);
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The most that was seen with so many writers.
+/// The most that a number of writers held.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Held {
     pub(super) writers: usize,
     pub(super) samples: u64,
-    /// Dirty, or not durable yet.
+    /// Dirty or not yet durable.
     pub(super) charged_bytes: u64,
-    /// That and the payload of writes that wait.
+    /// The same and the payload of parked writes.
     pub(super) with_parked_bytes: u64,
 }
 
 impl Held {
-    /// What is promised (P8): the limit, and one request of each thread.
+    /// The promise (P8): the limit, and one request of each thread.
     pub(super) fn promised_bytes(&self) -> u64 {
         LIMIT_BYTES + self.writers as u64 * u64::from(PoolOptions::default().max_write)
     }
 }
 
-/// Writers in the limited tenant, with each of [`WRITERS`].
+/// Measures the limited tenant with each number of [`WRITERS`].
 pub(super) fn measure(amounts: Amounts, home: &Scratch, tenants: &Tenants) -> Result<Vec<Held>> {
     let volume = Limited::new(amounts, home, &tenants.limited)?;
     let mut held: Vec<Held> = WRITERS.iter().map(|writers| Held { writers: *writers, ..Held::default() }).collect();
-    rounds::run("limit", amounts.limit_turns, WRITERS.len(), |_, turn| {
-        volume.observe(amounts.limit_time, &tenants.limited, &mut held[turn])
+    rounds::run("limit", amounts.limit_turns, &[0, 1], |_, turn| {
+        volume.observe(amounts.limit_time, &tenants.limited, &mut held[*turn])
     })?;
     volume.end()?;
     Ok(held)
@@ -72,7 +72,7 @@ struct Limited {
 impl Limited {
     fn new(amounts: Amounts, home: &Scratch, limited: &Cgroup) -> Result<Self> {
         let (source, mountpoint) = (home.subdirectory("limited-source")?, home.subdirectory("limited")?);
-        // As the command has them.
+        // Those of the command.
         let tunables = Tunables {
             dirty_percent: 20,
             volume_share_percent: 20,
@@ -91,27 +91,19 @@ impl Limited {
     }
 
     fn observe(&self, time: Duration, limited: &Cgroup, held: &mut Held) -> Result<()> {
-        let (threads, stop) = (held.writers, AtomicBool::new(false));
+        let threads = held.writers;
         let file = self.mountpoint.join(format!("of-{threads}"));
         let bytes = BYTES / threads as u64;
-        std::thread::scope(|scope| {
-            let sampler = scope.spawn(|| self.sample(&stop, held));
-            let work = || {
-                let worker = Worker::start(limited, Role::Overwrite, &file, bytes, threads)?;
-                interrupt::sleep(time)?;
-                worker.stop()
-            };
-            let told = work();
-            stop.store(true, Ordering::Relaxed);
-            let found = sampler.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            told.map(drop)?;
-            anyhow::ensure!(found, "the engine knows no tenant {}", self.tenant);
-            Ok(())
+        let (_, found) = beside([|stop: &AtomicBool| Ok(self.sample(stop, held))], |_| {
+            let worker = Worker::start(limited, Role::Overwrite, &file, bytes, threads)?;
+            interrupt::sleep(time)?;
+            worker.stop()
         })?;
+        anyhow::ensure!(found == [true], "the engine has no tenant {}", self.tenant);
         Ok(self.mounted.sync()?)
     }
 
-    /// Looks until `stop`; whether the tenant was seen.
+    /// Takes samples until `stop`, and returns whether the tenant was found.
     fn sample(&self, stop: &AtomicBool, held: &mut Held) -> bool {
         let mut tenant = None;
         while !stop.load(Ordering::Relaxed) {
@@ -119,7 +111,7 @@ impl Limited {
                 tenant = self.engine.memcgs().into_iter().find(|memcg| memcg.name() == self.tenant);
             }
             if let Some(tenant) = &tenant {
-                // In this order a write that lands in between is not seen twice.
+                // In this order a write that completes in between is not counted twice.
                 let charged = tenant.charged_bytes();
                 let with_parked = charged + self.mounted.parked_bytes() as u64;
                 held.samples += 1;
@@ -139,7 +131,6 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Mounted no more, where all went well.
-        let _ = unmount(&self.mountpoint, true);
+        let _ = unmount(&self.mountpoint, true); // fails if `end` has unmounted it
     }
 }

@@ -1,9 +1,9 @@
-//! `isolation`: what a tenant notices of another one that writes all the time.
+//! `isolation`: how a tenant that writes all the time affects other tenants.
 //!
-//! Tenants are cgroups, and in each is a process of its own ([`client`]). Two victims write 64 KiB every 20 ms, one of
-//! them with fsync; beside them there is nobody, or a hog. That is measured on the mount of this project, on the disk
-//! it is on, and on a FUSE file system of others that caches writes. On this project's mount alone: two equal hogs
-//! beside what the disk takes without a cache, and how much a tenant with a limit holds.
+//! Tenants are cgroups, each with one process ([`client`]). Two victims write 64 KiB every 20 ms, one of them with fsync,
+//! alone or beside a hog. That is measured on this project's mount, on the disk it is on, and on another FUSE file system
+//! that caches writes. On this project's mount only: two equal hogs, beside two direct writers on the disk, and how much a
+//! tenant with a limit holds.
 
 mod client;
 mod hogs;
@@ -20,29 +20,31 @@ use anyhow::{Context, Result};
 use self::client::Role;
 pub(crate) use self::client::{ClientArguments, run_client};
 use self::systems::{Systems, Tenants};
-use crate::options::Options;
-use crate::report::Report;
+use crate::harness::{Options, Report};
 use crate::scratch::Scratch;
+
+const ABOUT: &str = "How a tenant that writes all the time affects other tenants: a process in one cgroup that writes 64 KiB with fsync \
+     every 20 ms, beside a process in another cgroup that writes as fast as it can.";
 
 /// How much of everything.
 #[derive(Copy, Clone, Debug)]
 struct Amounts {
-    /// Of the mount.
+    /// Cache of a mount.
     cache_bytes: u64,
-    /// File of a hog: more than is ever dirty, or it would write to memory alone.
+    /// File of a hog: more than is ever dirty, or it would only write to memory.
     hog_bytes: u64,
     /// File of a direct writer.
     direct_bytes: u64,
-    /// From the start of a hog until it is looked at.
+    /// From the start of a hog until it is measured.
     warm_up: Duration,
-    /// Of the victims of a turn.
+    /// How long the victims of a turn write.
     time: Duration,
-    /// Of the hogs of a turn, after the time in which the throttle has learnt what the device takes.
+    /// How long two hogs write in a turn, after the time in which the throttle learns the bandwidth of the device.
     hogs_warm_up: Duration,
     hogs_time: Duration,
-    /// The hogs that the victims are beside.
+    /// The kinds of hogs beside the victims.
     kinds: &'static [Role],
-    /// How often a tenant's limit is tried with each number of writers, and for how long.
+    /// How often a tenant's limit is tested with each number of writers, and for how long.
     limit_turns: u32,
     limit_time: Duration,
 }
@@ -83,30 +85,25 @@ impl Amounts {
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
-    let mut report = Report::new("isolation", Some(&options.dir), options.seed, Some(options.rounds()));
-    report.about(
-        "What a tenant notices of another one that writes all the time: a process in one cgroup that writes 64 KiB with fsync \
-         every 20 ms, beside a process in another cgroup that writes as fast as it may.",
-    );
+    let mut report = Report::new("isolation", ABOUT, options);
     let tenants = Tenants::new().context("each tenant needs a cgroup of its own")?;
     let systems = Systems::new(&home, amounts)?;
     let victims = victims::measure(options, amounts, &systems, &tenants)?;
     let hogs = hogs::measure(options, amounts, &systems, &tenants)?;
-    let missing = systems.missing();
+    let lacks_peer = systems.lacks_peer();
     systems.end()?;
     let held = limit::measure(amounts, &home, &tenants)?;
     results::report(&victims, &hogs, &held, &mut report);
     report.note(
-        "Victims write 64 KiB every 20 ms, with fsync or without; a hog, blocks of 1 MiB as fast as it may. By quiet:",
+        "Victims write 64 KiB every 20 ms, with fsync or without; a hog writes blocks of 1 MiB as fast as it can. By quiet: medians of \
+         the rounds' ratios of p99, 95 % intervals. Every process is in a cgroup of its own.",
     );
-    report.note("medians of the rounds' ratios of p99, 95 % intervals. Every process is in a cgroup of its own.");
-    report.note(format!("The disk's own kernel: {}.", tenants.about()));
+    report.note(format!("The kernel on the disk: {}.", tenants.about()));
     if options.quick {
-        report
-            .note("Quick: what the hog writes stays below what the kernel begins to write back on the disk by itself.");
+        report.note("Quick: the hog writes less than what makes the kernel start writeback on the disk.");
     }
-    if missing {
-        report.note("Neither mergerfs nor rclone is installed: no file system of others is beside.");
+    if lacks_peer {
+        report.note("Neither mergerfs nor rclone is installed, so there are no rows of another FUSE file system.");
     }
     Ok(report)
 }

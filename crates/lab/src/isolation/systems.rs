@@ -1,4 +1,4 @@
-//! Who writes, and where: cgroups, and directories with the files that are overwritten.
+//! The cgroups of the writers, and the directories with the files that they overwrite.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,17 +11,17 @@ use super::Amounts;
 use super::client::VICTIM_FILE_BYTES;
 use crate::cgroups::{Cgroup, Hierarchy};
 use crate::fuse::{MERGERFS, OURS, RCLONE, Server, Subject};
+use crate::harness::rounds;
 use crate::interrupt;
-use crate::rounds;
 use crate::scratch::Scratch;
 
-/// Files of the victims, of the hogs, and of the direct writers.
+/// The files of the victims, the hogs and the direct writers.
 pub(super) const SYNCED: &str = "synced";
 pub(super) const WRITTEN: &str = "written";
 pub(super) const HOGS: [&str; 2] = ["hog-0", "hog-1"];
 pub(super) const DIRECT: [&str; 2] = ["direct-0", "direct-1"];
 
-/// A cgroup for each process, at the top: what is below one is no tenant of its own without a limit.
+/// A top-level cgroup for each process: one below another would be no tenant of its own without a limit.
 pub(super) struct Tenants {
     pub(super) syncing: Cgroup,
     pub(super) writing: Cgroup,
@@ -36,23 +36,23 @@ impl Tenants {
         Ok(Self { syncing: hierarchy.top("syncing")?, writing: hierarchy.top("writing")?, hogs, limited })
     }
 
-    /// Whether the kernel writes back by cgroup in these.
+    /// Whether the kernel's cgroup writeback applies to them.
     pub(super) fn about(&self) -> &str {
         self.limited.about()
     }
 }
 
-/// The disk, this project's mount, and that of others if one is installed.
+/// The disk, this project's mount, and another FUSE file system if one is installed.
 pub(super) struct Systems(Vec<Subject>);
 
 impl Systems {
-    /// Mounts them in `home`, with all files.
+    /// Mounts them in `home` and makes all files.
     pub(super) fn new(home: &Scratch, amounts: Amounts) -> Result<Self> {
         let servers = Server::keepers()?;
         let named = |name| servers.iter().find(|server: &&Server| server.name == name);
         let ours = named(OURS).context("there is no mount of ours")?;
         let mut chosen = vec![ours.with_options(&["--tenant-by", "cgroup"])];
-        // Where the kernel may cache writes for it.
+        // With the kernel's writeback cache.
         let options = "cache.files=auto-full,cache.writeback=true,category.create=ff,minfreespace=0,fsname=lab";
         let mergerfs = named(MERGERFS).map(|server| server.with_options(&["-o", options]));
         chosen.extend(mergerfs.or_else(|| named(RCLONE).cloned()));
@@ -69,7 +69,7 @@ impl Systems {
         for server in chosen {
             let home = home.subdirectory(server.name)?;
             let source = home.join("source");
-            fs::create_dir(&source).with_context(|| format!("cannot make {}", source.display()))?;
+            fs::create_dir(&source).with_context(|| format!("cannot create {}", source.display()))?;
             make_files(&source, if server.name == OURS { &HOGS } else { &HOGS[..1] }, amounts)?;
             subjects.push(Subject::mounted(&server, home, amounts.cache_bytes)?);
             bar.inc(1);
@@ -82,17 +82,15 @@ impl Systems {
         &self.0
     }
 
-    /// The one of that name.
     pub(super) fn named(&self, name: &str) -> Result<&Subject> {
-        self.0.iter().find(|subject| subject.name() == name).with_context(|| format!("{name} is not there"))
+        self.0.iter().find(|subject| subject.name() == name).with_context(|| format!("{name} is not mounted"))
     }
 
-    /// Whether there is nobody else's.
-    pub(super) fn missing(&self) -> bool {
+    /// Whether no other FUSE file system is installed.
+    pub(super) fn lacks_peer(&self) -> bool {
         self.0.len() < 3
     }
 
-    /// Unmounts all.
     pub(super) fn end(self) -> Result<()> {
         self.0.into_iter().try_for_each(Subject::end)
     }
@@ -105,7 +103,7 @@ fn make_files(folder: &Path, hogs: &[&str], amounts: Amounts) -> Result<()> {
     [SYNCED, WRITTEN].into_iter().try_for_each(|name| make_file(&folder.join(name), VICTIM_FILE_BYTES))
 }
 
-/// A file with all its blocks, of which the kernel has no copy.
+/// A file whose blocks are all allocated, and which is not in the kernel's cache.
 fn make_file(path: &Path, bytes: u64) -> Result<()> {
     let make = || -> Result<()> {
         let (mut file, block) = (File::create_new(path)?, vec![1; 1 << 20]);
@@ -116,5 +114,5 @@ fn make_file(path: &Path, bytes: u64) -> Result<()> {
         file.sync_all()?;
         Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
     };
-    make().with_context(|| format!("cannot make {}", path.display()))
+    make().with_context(|| format!("cannot create {}", path.display()))
 }

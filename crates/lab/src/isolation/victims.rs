@@ -1,61 +1,39 @@
-//! Victims beside nobody, and beside hogs.
+//! Victims on their own, and beside hogs.
 
 use anyhow::{Context, Result};
 
 use super::Amounts;
 use super::client::{Role, VICTIM_FILE_BYTES};
 use super::systems::{HOGS, SYNCED, Systems, Tenants, WRITTEN};
-use super::worker::{Told, Worker};
+use super::worker::Worker;
 use crate::fuse::Subject;
+use crate::harness::{Options, Samples, rounds};
 use crate::interrupt;
-use crate::options::Options;
-use crate::rounds;
-use crate::statistics::quantile;
 
-/// What the victims saw on one system beside nobody, or a hog of one kind.
+/// What the victims measured on one system, beside a hog of one kind or none.
 pub(super) struct Cell {
     pub(super) system: &'static str,
     pub(super) hog: Option<Role>,
-    pub(super) synced: Latencies,
-    pub(super) written: Latencies,
-    /// Of the hog, one figure a round.
-    pub(super) mb_per_s: Vec<f64>,
+    /// Milliseconds of write and fsync.
+    pub(super) synced: Samples,
+    /// Milliseconds of write alone.
+    pub(super) written: Samples,
+    /// MB/s of the hog.
+    pub(super) mb_per_s: Samples,
 }
 
-/// Milliseconds of all rounds.
-#[derive(Default)]
-pub(super) struct Latencies {
-    pub(super) all: Vec<f64>,
-    /// One figure a round.
-    pub(super) p99: Vec<f64>,
-}
-
-impl Latencies {
-    fn add(&mut self, told: &Told) -> Result<()> {
-        let seen = told.all("whole_ms");
-        anyhow::ensure!(!seen.is_empty(), "a victim wrote nothing");
-        self.p99.push(quantile(&seen, 0.99));
-        self.all.extend(seen);
-        Ok(())
-    }
-}
-
-/// Every system without a hog and with each kind of hog, once a round.
+/// Measures every system without a hog and with each kind of hog, once per round.
 pub(super) fn measure(options: &Options, amounts: Amounts, systems: &Systems, tenants: &Tenants) -> Result<Vec<Cell>> {
     let hogs: Vec<Option<Role>> = [None].into_iter().chain(amounts.kinds.iter().copied().map(Some)).collect();
-    let turns: Vec<(&Subject, Option<Role>)> =
-        systems.all().iter().flat_map(|subject| hogs.iter().map(move |hog| (subject, *hog))).collect();
-    let empty = |(subject, hog): &(&Subject, Option<Role>)| Cell {
-        system: subject.name(),
-        hog: *hog,
-        synced: Latencies::default(),
-        written: Latencies::default(),
-        mb_per_s: Vec::new(),
+    let of_system = |subject| hogs.iter().map(move |hog| (subject, *hog));
+    let turns: Vec<(usize, (&Subject, Option<Role>))> = systems.all().iter().flat_map(of_system).enumerate().collect();
+    let empty = |(_, (subject, hog)): &(usize, (&Subject, Option<Role>))| {
+        let (synced, written, mb_per_s) = Default::default();
+        Cell { system: subject.name(), hog: *hog, synced, written, mb_per_s }
     };
     let mut cells: Vec<Cell> = turns.iter().map(empty).collect();
-    rounds::run("victims", options.rounds(), turns.len(), |_, turn| {
-        let (subject, hog) = turns[turn];
-        observe(subject, hog, amounts, tenants, &mut cells[turn]).with_context(|| subject.name())
+    rounds::run("victims", options.rounds(), &turns, |_, (number, (subject, hog))| {
+        observe(subject, *hog, amounts, tenants, &mut cells[*number]).with_context(|| subject.name())
     })?;
     Ok(cells)
 }
@@ -72,8 +50,11 @@ fn observe(subject: &Subject, hog: Option<Role>, amounts: Amounts, tenants: &Ten
     let syncing = victim(&tenants.syncing, Role::Sync, SYNCED)?;
     let writing = victim(&tenants.writing, Role::Write, WRITTEN)?;
     interrupt::sleep(amounts.time)?;
-    cell.synced.add(&syncing.stop()?)?;
-    cell.written.add(&writing.stop()?)?;
+    for (victim, samples) in [(syncing, &mut cell.synced), (writing, &mut cell.written)] {
+        let ms = victim.stop()?.all("whole_ms");
+        anyhow::ensure!(!ms.is_empty(), "a victim wrote nothing");
+        samples.push_round(ms);
+    }
     if let Some(hog) = hog {
         cell.mb_per_s.push(hog.stop()?.rate(amounts.warm_up)?);
     }

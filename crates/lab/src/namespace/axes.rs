@@ -1,38 +1,33 @@
-//! What is varied: who mounts, how they unmount, and how many threads look up beside.
+//! What is varied: the subject, how volumes are unmounted, and how many threads look up paths meanwhile.
 
 use std::time::Duration;
 
 use slackwater::UmountGrace;
 
-/// A normal grace period: three ticks of a kernel that has 250 a second.
-pub(crate) const NORMAL_GRACE: Duration = Duration::from_millis(12);
+use crate::harness::axis;
 
-/// Who mounts and unmounts.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Subject {
-    /// An engine's namespace whose unmounts wait for an expedited grace period.
-    Expedited,
-    /// The same, for one of [`NORMAL_GRACE`].
-    Normal,
-    /// The running kernel, with tmpfs.
-    Kernel,
+/// The wait that is injected before each normal grace period: three ticks of a kernel with 250 per second.
+pub(crate) const INJECTED: Duration = Duration::from_millis(12);
+
+axis! {
+    /// What mounts and unmounts.
+    pub(crate) enum Subject {
+        /// A namespace of an engine whose unmounts wait for an expedited grace period.
+        Expedited = "expedited",
+        /// The same with normal grace periods and [`INJECTED`].
+        Normal = "normal, 12 ms injected",
+        /// The running kernel with tmpfs.
+        Kernel = "kernel",
+    }
 }
 
 impl Subject {
-    /// What unmounts of an engine wait for; the kernel is what it is.
+    /// What the unmounts of an engine wait for.
     pub(crate) fn grace(self) -> Option<UmountGrace> {
         match self {
             Self::Expedited => Some(UmountGrace::Expedited),
             Self::Normal => Some(UmountGrace::Normal),
             Self::Kernel => None,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Expedited => "expedited",
-            Self::Normal => "normal",
-            Self::Kernel => "kernel",
         }
     }
 }
@@ -45,12 +40,15 @@ pub(crate) enum Way {
     AtOnce,
 }
 
-/// Who does what, and beside how many.
+impl Way {
+    pub(crate) const ALL: [Self; 2] = [Self::OneByOne, Self::AtOnce];
+}
+
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Setting {
     pub(crate) subject: Subject,
     pub(crate) way: Way,
-    /// Threads that look up all the time.
+    /// Threads that look up paths all the time.
     pub(crate) lookers: usize,
 }
 
@@ -58,53 +56,35 @@ pub(crate) struct Setting {
 pub(crate) const LOOKERS: [usize; 3] = [0, 1, 2];
 
 impl Setting {
-    /// Everything that the engine's namespaces do.
-    pub(crate) fn of_engines() -> Vec<Self> {
-        let mut all = Vec::new();
-        for lookers in LOOKERS {
-            for way in [Way::OneByOne, Way::AtOnce] {
-                all.extend([Subject::Expedited, Subject::Normal].map(|subject| Self { subject, way, lookers }));
-            }
-        }
-        all
+    /// All that can be measured, in the order of the turns.
+    pub(crate) fn all() -> Vec<Self> {
+        let of = |lookers| Way::ALL.into_iter().map(move |way| (lookers, way));
+        let all = LOOKERS
+            .into_iter()
+            .flat_map(of)
+            .flat_map(|(lookers, way)| Subject::ALL.into_iter().map(move |subject| Self { subject, way, lookers }));
+        all.filter(|setting| setting.subject != Subject::Kernel || setting.way == Way::OneByOne).collect()
     }
 
-    /// What the kernel does.
-    pub(crate) fn of_kernel() -> Vec<Self> {
-        LOOKERS.map(|lookers| Self { subject: Subject::Kernel, way: Way::OneByOne, lookers }).to_vec()
-    }
-
-    /// What is said of the lookers.
+    /// What the lookers do.
     pub(crate) fn beside(self) -> &'static str {
         match self.lookers {
-            0 => "nobody looks up",
+            0 => "no lookups",
             1 => "1 thread looks up",
             _ => "2 threads look up",
         }
     }
 
-    /// Who, and how.
+    /// The subject, and how it unmounts.
     pub(crate) fn who(self) -> &'static str {
         match (self.way, self.subject) {
             (Way::AtOnce, Subject::Expedited) => "expedited, at once",
-            (Way::AtOnce, Subject::Normal) => "normal, at once",
+            (Way::AtOnce, Subject::Normal) => "normal, 12 ms injected, at once",
             (_, subject) => subject.name(),
         }
     }
 
     pub(crate) fn name(self) -> String {
         format!("{}: {}", self.beside(), self.who())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_have_names_of_their_own() {
-        let all = Setting::of_engines().into_iter().chain(Setting::of_kernel());
-        let names: std::collections::BTreeSet<_> = all.map(Setting::name).collect();
-        assert_eq!(names.len(), 4 * 3 + 3);
     }
 }

@@ -1,7 +1,7 @@
-//! The running kernel: the same with tmpfs, by system calls, in mounts of nobody else.
+//! The running kernel: the same with tmpfs, by system calls, in a mount namespace of its own.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -9,39 +9,32 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use super::lookups::pass;
 use super::testbed::{Cycle, STANDING};
 use crate::scratch::Scratch;
-use crate::sys::enter_own_mounts;
+use crate::sys::in_own_mounts;
 
 /// A directory for each volume.
-pub(crate) struct Kernel {
-    home: PathBuf,
-}
+pub(super) struct Kernel(PathBuf);
 
 impl Kernel {
-    /// Makes the directories, and sees whether it can be done.
+    /// Makes the directories and tries a cycle.
     ///
     /// # Errors
-    /// Only root may mount.
-    pub(crate) fn new(home: &Scratch, volumes: usize) -> Result<Self> {
+    /// The process is not root.
+    pub(super) fn new(home: &Scratch, volumes: usize) -> Result<Self> {
         anyhow::ensure!(rustix::process::geteuid().is_root(), "only root may mount");
-        let kernel = Self { home: home.subdirectory("tmpfs")? };
+        let kernel = Self(home.subdirectory("tmpfs")?);
         for name in (0..volumes).map(name).chain((0..STANDING).map(standing_name)) {
-            fs::create_dir(kernel.home.join(&name)).with_context(|| format!("cannot make {}", name.display()))?;
+            fs::create_dir(kernel.0.join(&name)).with_context(|| format!("cannot create {}", name.display()))?;
         }
         kernel.run(1, 0)?;
         Ok(kernel)
     }
 
-    /// Mounts `volumes` and unmounts them, each time while `lookers` look up what stays.
-    pub(crate) fn run(&self, volumes: usize, lookers: usize) -> Result<Cycle> {
-        thread::scope(|scope| {
-            // Lookers are started by this one, and see what it mounts.
-            let first = scope.spawn(|| {
-                enter_own_mounts()?;
-                // Its own, from now on; so paths are as short as those in the engine.
-                env::set_current_dir(&self.home).context("cannot go to where it mounts")?;
-                mount_and_umount(volumes, lookers)
-            });
-            first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    /// Mounts `volumes` and unmounts them, both while `lookers` look up other mounts.
+    pub(super) fn run(&self, volumes: usize, lookers: usize) -> Result<Cycle> {
+        in_own_mounts(|| {
+            // The thread has its own working directory, so paths are as short as those in the engine.
+            env::set_current_dir(&self.0).context("cannot change to the directory of the mounts")?;
+            mount_and_umount(volumes, lookers)
         })
     }
 }
@@ -81,9 +74,9 @@ fn standing_name(number: usize) -> PathBuf {
 }
 
 fn mount_tmpfs(path: &Path) -> Result<()> {
-    mount("none", path, "tmpfs", MountFlags::empty(), None).context("mount a tmpfs")
+    mount("none", path, "tmpfs", MountFlags::empty(), None).context("cannot mount a tmpfs")
 }
 
 fn unmount_tmpfs(path: &Path) -> Result<()> {
-    unmount(path, UnmountFlags::empty()).context("unmount a tmpfs")
+    unmount(path, UnmountFlags::empty()).context("cannot unmount a tmpfs")
 }

@@ -2,92 +2,74 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
+use crate::harness::threads::beside;
+use crate::harness::{median, time_us};
 use crate::interrupt;
-use crate::samples::Samples;
-use crate::statistics::median;
 
-/// What the lookers saw.
-pub(crate) struct Lookups {
-    pub(crate) per_s: f64,
+/// The lookups of all threads.
+pub(super) struct Lookups {
+    pub(super) per_s: f64,
     /// Nanoseconds of each.
-    pub(crate) ns: Histogram<u64>,
-    /// That ended during one change, the median of all.
-    pub(crate) during_one: f64,
+    pub(super) ns: Histogram<u64>,
+    /// Lookups that ended during one change, the median of all changes.
+    pub(super) during_one: f64,
 }
 
 /// Changes of the tree, one after the other.
-pub(crate) struct Pass {
-    pub(crate) times: Samples,
+pub(super) struct Pass {
+    /// Microseconds of each.
+    pub(super) us: Vec<f64>,
     /// From the first to the last.
-    pub(crate) all: Duration,
-    /// None without lookers.
-    pub(crate) lookups: Option<Lookups>,
+    pub(super) all: Duration,
+    /// `None` without lookers.
+    pub(super) lookups: Option<Lookups>,
 }
 
-/// Lookups of a thread that have ended.
+/// Lookups of a thread that have ended. Aligned, so that threads do not share a cache line.
 #[repr(align(128))]
 #[derive(Default)]
 struct Count(AtomicU64);
 
-/// Does `change` so many times and notes the time of each, while `lookers` threads call `look` with one number after another.
+/// Calls `change` with the numbers below `changes`, while `lookers` threads call `look` with one number after another.
 ///
 /// # Errors
-/// The first of a lookup or a change, or that an interrupt came.
-pub(crate) fn pass(
+/// The first of a lookup or a change, or an interrupt.
+pub(super) fn pass(
     lookers: usize,
     look: impl Fn(usize) -> Result<()> + Sync,
     changes: usize,
     mut change: impl FnMut(usize) -> Result<()>,
 ) -> Result<Pass> {
     let counts: Vec<Count> = (0..lookers).map(|_| Count::default()).collect();
-    let (stop, begun) = (AtomicBool::new(false), Barrier::new(lookers + 1));
-    thread::scope(|scope| {
-        let start = |(number, count)| {
-            let (look, stop, begun) = (&look, &stop, &begun);
-            scope.spawn(move || look_until(stop, begun, count, |nth| look(number + lookers * nth)))
-        };
-        let threads: Vec<_> = counts.iter().enumerate().map(start).collect();
-        begun.wait();
-        let changed = change_all(&counts, changes, &mut change);
-        stop.store(true, Ordering::Relaxed);
-        let mut ns = histogram()?;
-        for thread in threads {
-            ns.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)?;
-        }
-        let Changed { times, all, looked_up, during_each } = changed?;
-        let per_s = looked_up as f64 / all.as_secs_f64().max(1e-9);
-        let lookups = (lookers != 0).then_some(Lookups { per_s, ns, during_one: median(&during_each) });
-        Ok(Pass { times, all, lookups })
-    })
-}
-
-struct Changed {
-    times: Samples,
-    all: Duration,
-    looked_up: u64,
-    during_each: Vec<f64>,
-}
-
-fn change_all(counts: &[Count], changes: usize, change: &mut impl FnMut(usize) -> Result<()>) -> Result<Changed> {
+    let (look, begun) = (&look, &Barrier::new(lookers + 1));
+    let looker =
+        |(number, count)| move |stop: &AtomicBool| look_until(stop, begun, count, |nth| look(number + lookers * nth));
     let looked_up = || counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<u64>();
-    let (mut times, mut during_each) = (Samples::default(), Vec::with_capacity(changes));
-    let (before_all, start) = (looked_up(), Instant::now());
-    for nth in 0..changes {
-        interrupt::check()?;
-        let before = looked_up();
-        times.time(|| change(nth))?;
-        during_each.push((looked_up() - before) as f64);
-    }
-    Ok(Changed { times, all: start.elapsed(), looked_up: looked_up() - before_all, during_each })
+    let (mut us, mut during_each) = (Vec::with_capacity(changes), Vec::with_capacity(changes));
+    let ((all, sum), histograms) = beside(counts.iter().enumerate().map(looker), |_| {
+        begun.wait();
+        let (before_all, start) = (looked_up(), Instant::now());
+        for nth in 0..changes {
+            interrupt::check()?;
+            let before = looked_up();
+            time_us(&mut us, || change(nth))?;
+            during_each.push((looked_up() - before) as f64);
+        }
+        Ok((start.elapsed(), looked_up() - before_all))
+    })?;
+    let mut ns = histogram()?;
+    histograms.into_iter().try_for_each(|histogram| ns.add(histogram))?;
+    let per_s = sum as f64 / all.as_secs_f64().max(1e-9);
+    let lookups = (lookers != 0).then(|| Lookups { per_s, ns, during_one: median(&during_each) });
+    Ok(Pass { us, all, lookups })
 }
 
-/// Looks up until told to stop, and says how long each took. The others wait until it has begun.
+/// Looks up until `stop` and returns how long each lookup took. Changes begin when all lookers have begun.
 fn look_until(
     stop: &AtomicBool,
     begun: &Barrier,
@@ -110,25 +92,27 @@ fn look_until(
 }
 
 /// Of nanoseconds, up to a minute.
-pub(crate) fn histogram() -> Result<Histogram<u64>> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).context("cannot keep times of lookups")
+pub(super) fn histogram() -> Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).context("cannot create a histogram")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
-    fn lookups_beside_are_counted() {
-        let alone = pass(0, |_| anyhow::bail!("nobody looks"), 3, |_| Ok(())).unwrap();
-        assert!(alone.lookups.is_none() && alone.times.count() == 3);
+    fn lookups_during_changes_are_counted() {
+        let alone = pass(0, |_| anyhow::bail!("there are no lookers"), 3, |_| Ok(())).unwrap();
+        assert!(alone.lookups.is_none() && alone.us.len() == 3);
 
         let begun = AtomicU64::new(0);
         let look = |_| {
             begun.fetch_add(1, Ordering::Relaxed);
             Ok(())
         };
-        // So many begin during each change that two of one thread have: the first of them has ended, and was counted.
+        // Four lookups begin during each change, so one thread begins two: its first has ended and was counted.
         let change = |_| {
             let before = begun.load(Ordering::Relaxed);
             while begun.load(Ordering::Relaxed) < before + 4 {
@@ -141,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_that_fails_is_told() {
+    fn a_failed_lookup_is_reported() {
         let failed = AtomicBool::new(false);
         let look = |nth| {
             if nth != 0 {
@@ -156,7 +140,6 @@ mod tests {
             }
             Ok(())
         };
-        let error = pass(1, look, 1, change).err().unwrap();
-        assert_eq!(error.to_string(), "no");
+        assert_eq!(pass(1, look, 1, change).err().unwrap().to_string(), "no");
     }
 }

@@ -1,7 +1,6 @@
-//! Memory of an idle volume: what a process has more of with thousands of them mounted. A process of its own, so that nothing
-//! that was freed before is used again.
+//! Memory of an idle volume: what a process needs more with thousands of them mounted. Each measurement is a new process, so
+//! that no memory that was freed before is used again.
 
-use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +9,7 @@ use slackwater::UmountGrace;
 
 use super::axes::Way;
 use super::testbed::Testbed;
+use crate::proc;
 
 /// The hidden command.
 const COMMAND: &str = "idle-volumes";
@@ -21,38 +21,32 @@ pub(crate) struct IdleVolumesArguments {
     volumes: u32,
 }
 
-/// Says how many bytes a volume takes, with so many mounted.
+/// Prints the bytes of each volume with so many mounted.
 pub(crate) fn run_idle_volumes(arguments: &IdleVolumesArguments) -> Result<()> {
     println!("{}", bytes_per_volume(arguments.volumes as usize)?);
     Ok(())
 }
 
-/// The same, asked of a new process.
-pub(crate) fn ask(volumes: usize) -> Result<f64> {
+/// The same, from a new process.
+pub(super) fn ask(volumes: usize) -> Result<f64> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(own);
     let output = command.args([COMMAND, &volumes.to_string()]).stdin(Stdio::null()).output();
     let output = output.context("cannot start a process")?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    String::from_utf8_lossy(&output.stdout).trim().parse().context("it did not say how many bytes")
+    String::from_utf8_lossy(&output.stdout).trim().parse().context("the process printed no number")
 }
 
 /// Measured in this process.
 pub(super) fn bytes_per_volume(volumes: usize) -> Result<f64> {
+    // Without the arena, which is a file.
+    let anonymous_bytes = || proc::memory(std::process::id(), "RssAnon");
     let testbed = Testbed::new(UmountGrace::Expedited, volumes)?;
-    // What is made once and stays is there afterwards.
+    // What is allocated once and stays is not counted.
     testbed.run(Way::AtOnce, 1, 0)?;
     let before = anonymous_bytes()?;
     testbed.mount(volumes, 0)?;
     let more = anonymous_bytes()?.saturating_sub(before);
     testbed.umount(Way::AtOnce, volumes, 0)?;
     Ok(more as f64 / volumes as f64)
-}
-
-/// Memory of this process that is no file's: without the arena, which is one.
-fn anonymous_bytes() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status").context("cannot read the status of this process")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon in it")?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().context("RssAnon is no number")?;
-    Ok(kib << 10)
 }

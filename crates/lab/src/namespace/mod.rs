@@ -1,8 +1,9 @@
 //! `namespace`: thousands of volumes mounted and unmounted by path in one engine, beside the kernel's tmpfs.
 //!
 //! Volumes in memory are mounted one by one, and unmounted one by one or in one call, while no, one or two threads look up
-//! volumes that stay, and files in them. Unmounts wait for expedited grace periods, or for normal ones; of the latter so few are
-//! made one by one as fit into a turn. The kernel does the same with tmpfs by system calls, in a mount namespace of its own.
+//! other volumes and files in them. Unmounts wait for expedited grace periods, or for normal ones with an injected wait of
+//! 12 ms; of the latter only as many are made one by one as fit into a turn. The kernel does the same with tmpfs by system
+//! calls, in a mount namespace of its own.
 //!
 //! Each kind of grace period has an engine of its own, and everything has a turn in each round.
 
@@ -10,22 +11,23 @@ mod axes;
 mod kernel;
 mod lookups;
 mod memory;
-mod published;
-mod records;
 mod results;
 mod testbed;
 
 use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
 
-use self::axes::{NORMAL_GRACE, Setting, Subject, Way};
+use self::axes::{Setting, Subject, Way};
 use self::kernel::Kernel;
+use self::lookups::histogram;
 pub(crate) use self::memory::{IdleVolumesArguments, run_idle_volumes};
-use self::records::Records;
-use self::testbed::{STANDING, Testbed};
-use crate::options::Options;
-use crate::report::Report;
+use self::testbed::{Cycle, STANDING, Testbed};
+use crate::harness::{Cells, Options, Report, Samples, Series, quantile, rounds};
+use crate::interrupt;
 use crate::scratch::Scratch;
-use crate::{interrupt, rounds};
+
+const ABOUT: &str = "Thousands of volumes in memory mounted and unmounted by path in one engine, one by one and in one call, while threads look \
+     up others: what the grace period of an unmount costs, normal or expedited.";
 
 /// How many volumes a turn mounts and unmounts.
 #[derive(Copy, Clone)]
@@ -50,8 +52,82 @@ impl Amounts {
     }
 }
 
-/// Whose turn it is.
-#[derive(Copy, Clone)]
+/// What was seen in one setting.
+#[derive(Default)]
+struct Seen {
+    /// In a turn.
+    volumes: usize,
+    /// Microseconds of each mount, and of each unmount where each has a call.
+    mount: Samples,
+    umount: Samples,
+    beside_mounts: LookupNs,
+    beside_umounts: LookupNs,
+    /// Of each turn.
+    grace_periods: Samples,
+}
+
+/// Nanoseconds of lookups.
+struct LookupNs(Histogram<u64>);
+
+impl Default for LookupNs {
+    fn default() -> Self {
+        Self(histogram().expect("the bounds are valid"))
+    }
+}
+
+/// Everything. Series have a sample for each round.
+#[derive(Default)]
+struct Records {
+    seen: Cells<Setting, Seen>,
+    /// The median of a turn. For unmounts in one call: its time divided by the volumes.
+    mount_us: Series,
+    umount_us: Series,
+    mount_all_ms: Series,
+    umount_all_ms: Series,
+    lookups_per_s_beside_mounts: Series,
+    lookups_per_s_beside_umounts: Series,
+    /// Of lookups beside unmounts.
+    lookup_p999_us: Series,
+    lookups_during_one: Series,
+    /// Bytes of an idle volume.
+    bytes: Samples,
+}
+
+impl Records {
+    /// Adds a turn with so many volumes.
+    fn add(&mut self, setting: Setting, volumes: usize, cycle: Cycle) -> Result<()> {
+        let (row, who) = (setting.beside(), setting.who());
+        let Cycle { mount, umount, grace_periods } = cycle;
+        let umount_us = match setting.way {
+            Way::OneByOne => quantile(&umount.us, 0.5),
+            Way::AtOnce => umount.all.as_secs_f64() * 1e6 / volumes as f64,
+        };
+        self.mount_us.add(row, who, quantile(&mount.us, 0.5));
+        self.umount_us.add(row, who, umount_us);
+        self.mount_all_ms.add(row, who, mount.all.as_secs_f64() * 1e3);
+        self.umount_all_ms.add(row, who, umount.all.as_secs_f64() * 1e3);
+        let seen = self.seen.entry(setting);
+        if let Some(lookups) = &mount.lookups {
+            self.lookups_per_s_beside_mounts.add(row, who, lookups.per_s);
+            seen.beside_mounts.0.add(&lookups.ns)?;
+        }
+        if let Some(lookups) = &umount.lookups {
+            self.lookups_per_s_beside_umounts.add(row, who, lookups.per_s);
+            self.lookup_p999_us.add(row, who, lookups.ns.value_at_quantile(0.999) as f64 / 1e3);
+            self.lookups_during_one.add(row, who, lookups.during_one);
+            seen.beside_umounts.0.add(&lookups.ns)?;
+        }
+        seen.volumes = volumes;
+        seen.mount.push_round(mount.us);
+        if setting.way == Way::OneByOne {
+            seen.umount.push_round(umount.us);
+        }
+        grace_periods.into_iter().for_each(|count| seen.grace_periods.push(count as f64));
+        Ok(())
+    }
+}
+
+/// What takes turns.
 enum Turn<'a> {
     Engine(&'a Testbed, Setting),
     Kernel(&'a Kernel, Setting),
@@ -62,11 +138,7 @@ enum Turn<'a> {
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
-    let mut report = Report::new("namespace", None, options.seed, Some(options.rounds()));
-    report.about(
-        "Thousands of volumes in memory mounted and unmounted by path in one engine, one by one and in one call, while threads look \
-         up others: what an unmount costs that waits for a grace period, normal or expedited.",
-    );
+    let mut report = Report::new("namespace", ABOUT, options);
     let kernel = match Kernel::new(&home, amounts.volumes) {
         Ok(kernel) => Some(kernel),
         Err(error) => {
@@ -75,76 +147,42 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             None
         }
     };
-    let testbeds = Testbeds::new(amounts)?;
+    let testbeds = testbeds(amounts)?;
     let mut records = Records::default();
-    let turns = turns(&testbeds, kernel.as_ref());
-    rounds::run("namespace", options.rounds(), turns.len(), |_, turn| {
-        measure_turn(turns[turn], amounts, &mut records)
+    rounds::run("namespace", options.rounds(), &turns(&testbeds, kernel.as_ref()), |_, turn| {
+        measure_turn(turn, amounts, &mut records)
     })?;
     results::report(&records, &mut report);
-    report.figure("namespace", records.json());
-    report.note(format!(
-        "Normal: a grace period of {} ms, as in a kernel; one by one only {} volumes each time. All: from the first to the last.",
-        NORMAL_GRACE.as_millis(),
-        amounts.normal
-    ));
-    report.note(
-        "An unmount waits for a normal one that begins after its call, so for two where one is under way: that frees what was left before.",
-    );
-    report.note(
-        "Kernel by it: medians of the rounds' ratios of p50, 95 % intervals. The kernel's are mount(2) and umount2(2) of tmpfs",
-    );
-    report.note(format!(
-        "in a mount namespace of its own. Looked up are {STANDING} volumes that stay, and a file in each; the longest of all rounds."
-    ));
-    report.note(format!(
-        "Memory: RssAnon of a process with {} idle volumes less that with none, by volumes; their backends are in it.",
-        amounts.idle
-    ));
+    results::notes(amounts.normal, amounts.idle, &mut report);
     Ok(report)
 }
 
 /// An engine for each kind of grace period.
-struct Testbeds(Vec<(Subject, Testbed)>);
-
-impl Testbeds {
-    fn new(amounts: Amounts) -> Result<Self> {
-        let graces = [Subject::Expedited, Subject::Normal].into_iter();
-        let testbeds = graces.filter_map(|subject| Some((subject, subject.grace()?)));
-        testbeds
-            .map(|(subject, grace)| Ok((subject, Testbed::new(grace, amounts.volumes)?)))
-            .collect::<Result<_>>()
-            .map(Self)
-    }
-
-    fn of(&self, subject: Subject) -> Option<&Testbed> {
-        self.0.iter().find(|(other, _)| *other == subject).map(|(_, testbed)| testbed)
-    }
+fn testbeds(amounts: Amounts) -> Result<Vec<(Subject, Testbed)>> {
+    let graces = Subject::ALL.into_iter().filter_map(|subject| Some((subject, subject.grace()?)));
+    graces.map(|(subject, grace)| Ok((subject, Testbed::new(grace, amounts.volumes)?))).collect()
 }
 
-fn turns<'a>(testbeds: &'a Testbeds, kernel: Option<&'a Kernel>) -> Vec<Turn<'a>> {
-    let of_engine = |setting: Setting| Some(Turn::Engine(testbeds.of(setting.subject)?, setting));
-    let mut turns: Vec<_> = Setting::of_engines().into_iter().filter_map(of_engine).collect();
-    if let Some(kernel) = kernel {
-        turns.extend(Setting::of_kernel().into_iter().map(|setting| Turn::Kernel(kernel, setting)));
-    }
-    turns.push(Turn::Memory);
-    turns
+fn turns<'a>(testbeds: &'a [(Subject, Testbed)], kernel: Option<&'a Kernel>) -> Vec<Turn<'a>> {
+    let turn = |setting: Setting| match testbeds.iter().find(|(subject, _)| *subject == setting.subject) {
+        Some((_, testbed)) => Some(Turn::Engine(testbed, setting)),
+        None => Some(Turn::Kernel(kernel?, setting)),
+    };
+    Setting::all().into_iter().filter_map(turn).chain([Turn::Memory]).collect()
 }
 
-fn measure_turn(turn: Turn<'_>, amounts: Amounts, records: &mut Records) -> Result<()> {
+fn measure_turn(turn: &Turn<'_>, amounts: Amounts, records: &mut Records) -> Result<()> {
     let (setting, cycle) = match turn {
         Turn::Engine(testbed, setting) => {
-            (setting, testbed.run(setting.way, amounts.volumes(setting), setting.lookers))
+            (*setting, testbed.run(setting.way, amounts.volumes(*setting), setting.lookers))
         }
-        Turn::Kernel(kernel, setting) => (setting, kernel.run(amounts.volumes(setting), setting.lookers)),
+        Turn::Kernel(kernel, setting) => (*setting, kernel.run(amounts.volumes(*setting), setting.lookers)),
         Turn::Memory => {
             records.bytes.push(memory::ask(amounts.idle)?);
             return Ok(());
         }
     };
-    let cycle = cycle.with_context(|| setting.name())?;
-    records.add(setting, amounts.volumes(setting), &cycle)
+    records.add(setting, amounts.volumes(setting), cycle.with_context(|| setting.name())?)
 }
 
 #[cfg(test)]
@@ -156,49 +194,42 @@ mod tests {
 
     #[test]
     fn every_setting_mounts_unmounts_and_is_on_the_page() {
-        let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        let testbeds = Testbeds::new(FEW).unwrap();
+        let testbeds = testbeds(FEW).unwrap();
         let mut records = Records::default();
-        for turn in turns(&testbeds, None) {
-            if !matches!(turn, Turn::Memory) {
-                measure_turn(turn, FEW, &mut records).unwrap();
-            }
+        for turn in turns(&testbeds, None).iter().filter(|turn| !matches!(turn, Turn::Memory)) {
+            measure_turn(turn, FEW, &mut records).unwrap();
         }
         records.bytes.push(memory::bytes_per_volume(FEW.idle).unwrap());
-        for setting in Setting::of_engines() {
+        let of_engine = |setting: &Setting| setting.subject != Subject::Kernel;
+        for setting in Setting::all().into_iter().filter(of_engine) {
             let wanted = match setting.way {
                 Way::OneByOne => FEW.volumes(setting),
                 Way::AtOnce => 1,
             };
-            assert_eq!(records.of(setting).unwrap().grace_periods, [wanted as f64], "{}", setting.name());
+            let seen = records.seen.of(&setting).unwrap();
+            assert_eq!(seen.grace_periods.all(), [wanted as f64], "{}", setting.name());
         }
-
-        let mut report = Report::new("namespace", None, 1, Some(1));
+        let mut report = Report::of_test("namespace");
         results::report(&records, &mut report);
-        let path = home.path().join("page.html");
-        report.write_page(&path).unwrap();
-        let page = std::fs::read_to_string(path).unwrap();
-        for part in [
-            "2 threads look up: normal, at once: grace periods",
-            "1 thread looks up: normal: p99.9 of lookups beside",
+        report.assert_page_has(&[
+            "2 threads look up: normal, 12 ms injected, at once: grace periods",
+            "1 thread looks up: normal, 12 ms injected: p99.9 of lookups meanwhile",
             "4 CPUs, expedited",
-            "Unmount: nobody looks up",
+            "Unmount: no lookups",
             "<svg",
             "Memory of an idle volume",
-        ] {
-            assert!(page.contains(part), "{part}");
-        }
+        ]);
     }
 
     #[test]
-    fn the_kernels_tmpfs_is_seen_by_nobody_else() {
+    fn the_kernels_mounts_are_invisible_to_other_processes() {
         let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        // Not root: there is nothing to see.
+        // Without root there is nothing to test.
         let Ok(kernel) = Kernel::new(&home, 3) else { return };
         let mut records = Records::default();
-        for setting in Setting::of_kernel() {
-            measure_turn(Turn::Kernel(&kernel, setting), THREE, &mut records).unwrap();
-            let seen = records.of(setting).unwrap();
+        for setting in Setting::all().into_iter().filter(|setting| setting.subject == Subject::Kernel) {
+            measure_turn(&Turn::Kernel(&kernel, setting), THREE, &mut records).unwrap();
+            let seen = records.seen.of(&setting).unwrap();
             assert_eq!((seen.mount.count(), seen.umount.count()), (3, 3));
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

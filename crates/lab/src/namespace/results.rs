@@ -1,259 +1,233 @@
 //! Tables, plots and targets from the records.
 
-use super::axes::{LOOKERS, NORMAL_GRACE, Setting, Subject, Way};
-use super::published::{PUBLISHED, Published, VOLUMES};
-use super::records::{Records, Seen};
-use crate::plot::{Curve, Plot};
-use crate::quantity::figure;
-use crate::report::{Report, Source};
-use crate::samples::{Microseconds, of_histogram};
-use crate::series::Series;
-use crate::statistics::{Estimate, median, median_estimate, ratios};
-use crate::table::{Align, Table};
-use crate::targets::{Bound, Target};
+use hdrhistogram::Histogram;
+use serde_json::json;
 
-/// The kernel's time for a mount or an unmount by ours, at least.
+use super::axes::{INJECTED, LOOKERS, Setting, Subject, Way};
+use super::{Records, STANDING, Seen};
+use crate::harness::samples::{of_histogram, ratio};
+use crate::harness::{Bound, Curve, Estimate, Plot, Report, Samples, Series, Source, Table, figure};
+
+/// Least of the kernel's time for a mount or an unmount by ours.
 const BY_KERNEL: f64 = 3.0;
-/// Memory of an idle volume, at most.
+/// Most memory of an idle volume.
 const KIB_MAX: f64 = 16.0;
-/// An unmount that waits for a normal grace period takes so long at least, and lookups beside it so long at most.
-const UMOUNT_MS_MIN: f64 = 10.0;
+/// Most of lookups while an unmount waits for a normal grace period.
 const LOOKUP_US_MAX: f64 = 1000.0;
+const _: () = assert!(LOOKUP_US_MAX * 10.0 <= INJECTED.as_micros() as f64);
 
-const SUBJECTS: [Subject; 3] = [Subject::Expedited, Subject::Normal, Subject::Kernel];
+/// What was published of the kernel before and after its unmounts waited for expedited grace periods: seconds to mount 5000
+/// tmpfs by one command each, and to unmount them by one command for all; sem. 12.2.
+const PUBLISHED: [(&str, f64, f64); 3] = [
+    ("4 CPUs, normal grace period", 8.0, 100.0),
+    ("1 CPU, normal grace period", 18.0, 36.0),
+    ("4 CPUs, expedited", 8.0, 0.6),
+];
+const PUBLISHED_VOLUMES: f64 = 5000.0;
 
 /// Puts everything into `report`.
-pub(crate) fn report(records: &Records, report: &mut Report) {
+pub(super) fn report(records: &Records, report: &mut Report) {
     report.table(one_by_one_table(records));
     report.table(at_once_table(records));
     report.table(lookup_table(records));
-    report.table(memory_table(records));
+    let mut memory = Table::new("Memory of an idle volume", " | bytes");
+    if let Some(bytes) = records.bytes.estimate() {
+        memory.row("anonymous memory of the process, divided by its volumes").estimate(bytes);
+    }
+    report.table(memory);
     report.table(published_table());
     plots(records).into_iter().for_each(|plot| report.plot(plot));
-    targets(records).into_iter().for_each(|target| report.target(target));
-    let one = |published: &Published| {
-        format!("{}: {} s and {} s", published.machine, published.mount_all_s, published.umount_all_s)
-    };
-    let all: Vec<String> = PUBLISHED.iter().map(one).collect();
-    let text = format!("{VOLUMES:.0} tmpfs mounted and unmounted by commands; {}.", all.join("; "));
-    report.finding(Source::Published, text);
+    targets(records, report);
+    findings(records, report);
+    report.figure("namespace", records_json(records));
+}
+
+/// What the columns mean; `normal` and `idle` are numbers of volumes.
+pub(super) fn notes(normal: usize, idle: usize, report: &mut Report) {
+    let injected_ms = INJECTED.as_millis();
+    report.note(format!(
+        "Normal: a wait of {injected_ms} ms is injected before each normal grace period, about what a kernel with 250 ticks per second \
+         takes. The milliseconds in these rows are that wait. An unmount needs a grace period that begins after its call, so it waits \
+         for two where one is under way: the one that frees what an earlier unmount left. One by one only {normal} volumes are \
+         unmounted this way."
+    ));
+    report.note(format!(
+        "Grace periods are logged by the RCU layer for the thread that unmounts. All: from the first to the last. Kernel by it: medians of \
+         the rounds' ratios of p50, 95 % intervals. The kernel's calls are mount(2) and umount2(2) of tmpfs in a mount namespace of its \
+         own. Looked up are {STANDING} volumes that stay mounted, and a file in each; the longest is of all rounds. Memory: RssAnon of \
+         a process with {idle} idle volumes minus that with none; their backends are part of it."
+    ));
+}
+
+fn findings(records: &Records, report: &mut Report) {
+    let one = |(machine, mount, umount): (&str, f64, f64)| format!("{machine}: {mount} s and {umount} s");
+    let published = PUBLISHED.map(one).join("; ");
+    report.finding(
+        Source::Published,
+        format!("{PUBLISHED_VOLUMES:.0} tmpfs mounted and unmounted by commands; {published}."),
+    );
     let both = |subject| {
-        let setting = one_by_one(subject, 0);
+        let setting = Setting { subject, way: Way::OneByOne, lookers: 0 };
         let p50 = |series: &Series| series.median(setting.beside(), setting.who()).map(figure);
-        Some(format!("{} us to mount, {} us to unmount", p50(&records.mount_us)?, p50(&records.umount_us)?))
+        let (mount, umount) = (p50(&records.mount_us)?, p50(&records.umount_us)?);
+        Some(format!("{}: {mount} us to mount, {umount} us to unmount.", setting.who()))
     };
-    if let Some(kernel) = both(Subject::Kernel) {
-        report.finding(Source::Kernel, format!("tmpfs by system calls: {kernel}."));
-    }
-    if let (Some(expedited), Some(normal)) = (both(Subject::Expedited), both(Subject::Normal)) {
-        let text = format!("Expedited: {expedited}. Grace periods of {} ms: {normal}.", NORMAL_GRACE.as_millis());
-        report.finding(Source::Ours, text);
-    }
-    if !records.bytes.is_empty() {
-        report.finding(Source::Ours, format!("An idle volume takes {:.0} bytes.", median(&records.bytes)));
-    }
-}
-
-fn right(name: &'static str) -> (&'static str, Align) {
-    (name, Align::Right)
-}
-
-fn one_by_one(subject: Subject, lookers: usize) -> Setting {
-    Setting { subject, way: Way::OneByOne, lookers }
+    report.finding(Source::Kernel, both(Subject::Kernel).map(|text| format!("tmpfs by system calls, {text}")));
+    report.finding(Source::Ours, both(Subject::Expedited));
+    report.finding(Source::Ours, both(Subject::Normal));
+    report.finding(Source::Ours, records.bytes.median().map(|bytes| format!("An idle volume takes {bytes:.0} bytes.")));
 }
 
 /// The settings of one way that were measured.
 fn measured(records: &Records, way: Way) -> impl Iterator<Item = (Setting, &Seen)> {
-    let settings =
-        LOOKERS.into_iter().flat_map(move |lookers| SUBJECTS.map(|subject| Setting { subject, way, lookers }));
-    settings.filter_map(|setting| Some((setting, records.of(setting)?)))
+    let settings = Setting::all().into_iter().filter(move |setting| setting.way == way);
+    settings.filter_map(|setting| Some((setting, records.seen.of(&setting)?)))
 }
 
-fn quantile_cells(samples: &Microseconds) -> [String; 2] {
-    [0.5, 0.99].map(|share| samples.quantile(share).map_or_else(String::new, figure))
+fn of(series: &Series, setting: Setting) -> &Samples {
+    series.of(setting.beside(), setting.who())
 }
 
-fn median_cell(series: &Series, setting: Setting) -> String {
-    series.median(setting.beside(), setting.who()).map_or_else(String::new, figure)
-}
-
-/// The kernel's time by this one's, round by round.
+/// The kernel's time divided by that of `setting`, round by round.
 fn by_kernel(series: &Series, setting: Setting) -> Option<Estimate> {
-    let kernel = one_by_one(Subject::Kernel, setting.lookers);
-    let is_measured = !series.of(kernel.beside(), kernel.who()).is_empty() && setting.subject != Subject::Kernel;
-    is_measured.then(|| series.ratio(setting.beside(), kernel.who(), setting.who()))
+    let kernel = Setting { subject: Subject::Kernel, way: Way::OneByOne, ..setting };
+    of(series, kernel).by(of(series, setting)).filter(|_| setting != kernel)
+}
+
+/// Grace periods of a turn.
+fn grace_text(seen: &Seen) -> String {
+    seen.grace_periods.median().map_or_else(String::new, |count| format!("{count:.0}"))
 }
 
 fn one_by_one_table(records: &Records) -> Table {
-    let columns = [
-        ("", Align::Left),
-        right("volumes"),
-        right("mount p50 us"),
-        right("p99"),
-        right("all ms"),
-        right("kernel by it"),
-        right("unmount p50 us"),
-        right("p99"),
-        right("all ms"),
-        right("kernel by it"),
-        right("grace periods"),
-    ];
-    let mut table = Table::new("Volumes in memory mounted and unmounted one by one; the kernel with tmpfs", &columns);
+    let columns = " | volumes | mount p50 us | p99 | all ms | kernel by it | unmount p50 us | p99 | all ms | kernel by it | grace periods";
+    let mut table = Table::new("Volumes in memory mounted and unmounted one by one; the kernel with tmpfs", columns);
     for (setting, seen) in measured(records, Way::OneByOne) {
-        let ratio = |series| by_kernel(series, setting).map_or_else(String::new, |ratio| ratio.text());
-        let mut row = vec![setting.name(), seen.volumes.to_string()];
-        row.extend(quantile_cells(&seen.mount));
-        row.extend([median_cell(&records.mount_all_ms, setting), ratio(&records.mount_us)]);
-        row.extend(quantile_cells(&seen.umount));
-        row.extend([median_cell(&records.umount_all_ms, setting), ratio(&records.umount_us), grace_cell(seen)]);
-        table.row(row);
+        let row = table.row(setting.name()).text(seen.volumes).figures(seen.mount.quantiles([0.5, 0.99]));
+        let row = row.figure(of(&records.mount_all_ms, setting).median());
+        let row = row.estimate(by_kernel(&records.mount_us, setting)).figures(seen.umount.quantiles([0.5, 0.99]));
+        let row = row.figure(of(&records.umount_all_ms, setting).median());
+        row.estimate(by_kernel(&records.umount_us, setting)).text(grace_text(seen));
     }
     table
 }
 
-/// Of a turn.
-fn grace_cell(seen: &Seen) -> String {
-    if seen.grace_periods.is_empty() { String::new() } else { format!("{:.0}", median(&seen.grace_periods)) }
-}
-
 fn at_once_table(records: &Records) -> Table {
-    let columns = [
-        ("", Align::Left),
-        right("volumes"),
-        right("unmount all, ms"),
-        right("us per volume"),
-        right("by mounting all"),
-        right("grace periods"),
-    ];
-    let mut table = Table::new("All unmounted in one call", &columns);
+    let columns = " | volumes | unmount all, ms | us per volume | by mounting all | grace periods";
+    let mut table = Table::new("All unmounted in one call", columns);
     for (setting, seen) in measured(records, Way::AtOnce) {
-        let [umount_all, mount_all] = [&records.umount_all_ms, &records.mount_all_ms]
-            .map(|series| series.of(setting.beside(), setting.who()).to_vec());
-        let by_mounting = median_estimate(&ratios(&umount_all, &mount_all)).text();
-        let (all, each) = (median_cell(&records.umount_all_ms, setting), median_cell(&records.umount_us, setting));
-        table.row([setting.name(), seen.volumes.to_string(), all, each, by_mounting, grace_cell(seen)]);
+        let (mount_ms, umount_ms) = (of(&records.mount_all_ms, setting), of(&records.umount_all_ms, setting));
+        let row = table.row(setting.name()).text(seen.volumes).figure(umount_ms.median());
+        let row = row.figure(of(&records.umount_us, setting).median());
+        row.estimate(ratio(&umount_ms.all(), &mount_ms.all())).text(grace_text(seen));
     }
     table
 }
 
 fn lookup_table(records: &Records) -> Table {
-    let columns = [
-        ("", Align::Left),
-        right("lookups/s beside mounts"),
-        right("p50 us"),
-        right("p99.9"),
-        right("longest"),
-        right("beside unmounts"),
-        right("p50 us"),
-        right("p99.9"),
-        right("longest"),
-        right("during one"),
-    ];
-    let mut table = Table::new("Lookups beside, of volumes that stay and of files in them", &columns);
-    for way in [Way::OneByOne, Way::AtOnce] {
-        for (setting, seen) in measured(records, way).filter(|(setting, _)| setting.lookers != 0) {
-            let mut row = vec![setting.name()];
-            let passes = [
-                (&records.lookups_per_s_beside_mounts, &seen.beside_mounts),
-                (&records.lookups_per_s_beside_umounts, &seen.beside_umounts),
-            ];
-            for (per_s, ns) in passes {
-                let us = |ns: u64| figure(ns as f64 / 1e3);
-                row.push(median_cell(per_s, setting));
-                row.extend([us(ns.value_at_quantile(0.5)), us(ns.value_at_quantile(0.999)), us(ns.max())]);
-            }
-            row.push(median_cell(&records.lookups_during_one, setting));
-            table.row(row);
+    let columns = " | lookups/s beside mounts | p50 us | p99.9 | longest | beside unmounts | p50 us | p99.9 | longest | during one";
+    let mut table = Table::new("Lookups meanwhile, of volumes that stay and of files in them", columns);
+    for (setting, seen) in Way::ALL.into_iter().flat_map(|way| measured(records, way)) {
+        if setting.lookers == 0 {
+            continue;
         }
-    }
-    table
-}
-
-fn memory_table(records: &Records) -> Table {
-    let mut table = Table::new("Memory of an idle volume", &[("", Align::Left), right("bytes")]);
-    if !records.bytes.is_empty() {
-        table.row(["all of it that is no file's, by volumes".to_owned(), median_estimate(&records.bytes).text()]);
+        let us = |ns: &Histogram<u64>| {
+            [ns.value_at_quantile(0.5), ns.value_at_quantile(0.999), ns.max()].map(|ns| ns as f64 / 1e3)
+        };
+        let row = table.row(setting.name()).figure(of(&records.lookups_per_s_beside_mounts, setting).median());
+        let row = row.figures(us(&seen.beside_mounts.0));
+        let row = row.figure(of(&records.lookups_per_s_beside_umounts, setting).median());
+        row.figures(us(&seen.beside_umounts.0)).figure(of(&records.lookups_during_one, setting).median());
     }
     table
 }
 
 fn published_table() -> Table {
-    let columns = [("", Align::Left), right("mount all, s"), right("unmount all, s"), right("us per unmount")];
-    let mut table = Table::new(format!("Published of the kernel: {VOLUMES:.0} tmpfs, by commands"), &columns);
-    for published in PUBLISHED {
-        let each = figure(published.umount_all_s * 1e6 / VOLUMES);
-        let cells = [published.mount_all_s, published.umount_all_s].map(figure);
-        table.row([published.machine.to_owned()].into_iter().chain(cells).chain([each]));
+    let title = format!("Published of the kernel: {PUBLISHED_VOLUMES:.0} tmpfs, by commands");
+    let mut table = Table::new(title, " | mount all, s | unmount all, s | us per unmount");
+    for (machine, mount, umount) in PUBLISHED {
+        table.row(machine).figures([mount, umount, umount * 1e6 / PUBLISHED_VOLUMES]);
     }
     table
 }
 
-type Which = fn(&Seen) -> &Microseconds;
-
 fn plots(records: &Records) -> Vec<Plot> {
-    let mut plots = Vec::new();
-    for lookers in LOOKERS {
-        let parts: [(&str, &str, Which); 2] = [
-            ("Mount", "microseconds of a mount", |seen| &seen.mount),
-            ("Unmount", "microseconds of an unmount", |seen| &seen.umount),
-        ];
-        for (what, axis, which) in parts {
-            let curve = |(color, subject): (usize, Subject)| {
-                let samples = which(records.of(one_by_one(subject, lookers))?).all();
-                Some(Curve::new(subject.name(), color, samples))
-            };
-            let curves: Vec<_> = SUBJECTS.into_iter().enumerate().filter_map(curve).collect();
-            let title = format!("{what}: {}", one_by_one(Subject::Kernel, lookers).beside());
-            if !curves.is_empty() {
-                plots.push(Plot { title, axis, curves, marks: Vec::new() });
-            }
-        }
-    }
-    let lookers = LOOKERS[LOOKERS.len() - 1];
-    let curve = |(color, subject): (usize, Subject)| {
-        let samples = of_histogram(&records.of(one_by_one(subject, lookers))?.beside_umounts, 1e3);
-        (!samples.is_empty()).then(|| Curve::new(subject.name(), color, samples))
+    type Which = fn(&Seen) -> Vec<f64>;
+    let plot = |title: String, axis, lookers, which: Which| {
+        let curve = |(color, subject): (usize, Subject)| {
+            let samples = which(records.seen.of(&Setting { subject, way: Way::OneByOne, lookers })?);
+            (!samples.is_empty()).then(|| Curve::new(subject.name(), color, samples))
+        };
+        let curves: Vec<_> = Subject::ALL.into_iter().enumerate().filter_map(curve).collect();
+        (!curves.is_empty()).then(|| Plot { title, axis, curves, marks: Vec::new() })
     };
-    let curves: Vec<_> = SUBJECTS.into_iter().enumerate().filter_map(curve).collect();
-    if !curves.is_empty() {
-        let title = format!("Lookups by {lookers} threads beside unmounts");
-        plots.push(Plot { title, axis: "microseconds of a lookup", curves, marks: Vec::new() });
-    }
-    plots
+    let of_lookers = |lookers| {
+        let beside = Setting { subject: Subject::Kernel, way: Way::OneByOne, lookers }.beside();
+        let mount: Which = |seen| seen.mount.all();
+        let umount: Which = |seen| seen.umount.all();
+        [
+            plot(format!("Mount: {beside}"), "microseconds of a mount", lookers, mount),
+            plot(format!("Unmount: {beside}"), "microseconds of an unmount", lookers, umount),
+        ]
+    };
+    let lookups: Which = |seen| of_histogram(&seen.beside_umounts.0, 1e3);
+    let last = plot("Lookups by 2 threads beside unmounts".to_owned(), "microseconds of a lookup", 2, lookups);
+    LOOKERS.into_iter().flat_map(of_lookers).chain([last]).flatten().collect()
 }
 
-fn targets(records: &Records) -> Vec<Target> {
-    let mut targets = Vec::new();
-    let quiet = one_by_one(Subject::Expedited, 0);
+fn targets(records: &Records, report: &mut Report) {
+    let quiet = Setting { subject: Subject::Expedited, way: Way::OneByOne, lookers: 0 };
     for (what, series) in [("mount", &records.mount_us), ("unmount", &records.umount_us)] {
-        let title = format!("{what}, nobody looks up: the kernel's tmpfs by it");
-        targets.extend(by_kernel(series, quiet).map(|ratio| Target::new(title, Bound::AtLeast(BY_KERNEL), ratio)));
+        let title = format!("{what}, no lookups: the kernel's tmpfs by it");
+        report.target(title, Bound::AtLeast(BY_KERNEL), by_kernel(series, quiet));
     }
-    if !records.bytes.is_empty() {
-        let kib: Vec<f64> = records.bytes.iter().map(|bytes| bytes / 1024.0).collect();
-        targets.push(Target::new("memory of an idle volume, KiB", Bound::AtMost(KIB_MAX), median_estimate(&kib)));
-    }
+    let kib = records.bytes.estimate().map(|Estimate { value, low, high }| Estimate {
+        value: value / 1024.0,
+        low: low / 1024.0,
+        high: high / 1024.0,
+    });
+    report.target("memory of an idle volume, KiB", Bound::AtMost(KIB_MAX), kib);
     for (setting, seen) in measured(records, Way::AtOnce) {
-        let (least, most) = (seen.grace_periods.iter().copied())
-            .fold((f64::MAX, 0.0_f64), |(least, most), count| (least.min(count), most.max(count)));
-        let reached = Estimate { value: median(&seen.grace_periods), low: least, high: most };
-        targets.push(Target::new(format!("{}: grace periods", setting.name()), Bound::Exactly(1.0), reached));
+        let [least, value, most] = seen.grace_periods.quantiles([0.0, 0.5, 1.0]);
+        let reached = value.zip(least.zip(most)).map(|(value, (low, high))| Estimate { value, low, high });
+        let title = format!("{}: grace periods, as the RCU layer logs them", setting.name());
+        report.target(title, Bound::Exactly(1.0), reached);
     }
     for lookers in LOOKERS.into_iter().filter(|lookers| *lookers != 0) {
-        let setting = one_by_one(Subject::Normal, lookers);
-        let of = |series: &Series| series.of(setting.beside(), setting.who()).to_vec();
-        let umount_ms: Vec<f64> = of(&records.umount_us).iter().map(|us| us / 1e3).collect();
-        if umount_ms.is_empty() {
-            continue;
-        }
-        let mut add = |what: &str, bound, samples: &[f64]| {
-            targets.push(Target::new(format!("{}: {what}", setting.name()), bound, median_estimate(samples)));
+        let setting = Setting { subject: Subject::Normal, way: Way::OneByOne, lookers };
+        let mut add = |what: &str, bound, series: &Series| {
+            report.target(format!("{}: {what}", setting.name()), bound, of(series, setting).estimate());
         };
-        add("an unmount, ms", Bound::AtLeast(UMOUNT_MS_MIN), &umount_ms);
-        add("p99.9 of lookups beside, us", Bound::AtMost(LOOKUP_US_MAX), &of(&records.lookup_p999_us));
-        add("lookups during an unmount", Bound::AtLeast(1.0), &of(&records.lookups_during_one));
+        add("p99.9 of lookups meanwhile, us", Bound::AtMost(LOOKUP_US_MAX), &records.lookup_p999_us);
+        add("lookups during an unmount", Bound::AtLeast(1.0), &records.lookups_during_one);
     }
-    targets
 }
 
-const _: () = assert!(NORMAL_GRACE.as_millis() as f64 > UMOUNT_MS_MIN && LOOKUP_US_MAX * 10.0 <= UMOUNT_MS_MIN * 1e3);
+fn records_json(records: &Records) -> serde_json::Value {
+    let quantiles = |samples: &Samples| {
+        let [p50, p99, max] = samples.quantiles([0.5, 0.99, 1.0]);
+        json!({ "count": samples.count(), "p50": p50, "p99": p99, "max": max })
+    };
+    let lookups = |ns: &Histogram<u64>| {
+        let of = |share| ns.value_at_quantile(share);
+        json!({ "count": ns.len(), "p50": of(0.5), "p999": of(0.999), "max": ns.max() })
+    };
+    let one = |(setting, seen): (&Setting, &Seen)| {
+        json!({
+            "who": setting.who(), "lookers": setting.lookers, "volumes": seen.volumes,
+            "mount_us": quantiles(&seen.mount), "umount_us": quantiles(&seen.umount),
+            "lookup_ns_beside_mounts": lookups(&seen.beside_mounts.0),
+            "lookup_ns_beside_umounts": lookups(&seen.beside_umounts.0),
+            "grace_periods": seen.grace_periods.all(),
+        })
+    };
+    json!({
+        "settings": records.seen.iter().map(one).collect::<Vec<_>>(),
+        "mount_us": records.mount_us.json(), "umount_us": records.umount_us.json(),
+        "mount_all_ms": records.mount_all_ms.json(), "umount_all_ms": records.umount_all_ms.json(),
+        "lookups_per_s_beside_mounts": records.lookups_per_s_beside_mounts.json(),
+        "lookups_per_s_beside_umounts": records.lookups_per_s_beside_umounts.json(),
+        "lookup_p999_us": records.lookup_p999_us.json(), "lookups_during_an_unmount": records.lookups_during_one.json(),
+        "bytes_of_an_idle_volume": records.bytes.all(),
+    })
+}

@@ -1,4 +1,4 @@
-//! An engine with a namespace, volumes in memory that come and go there, and some that stay and are looked up.
+//! An engine with a namespace: volumes in memory that come and go there, and some that stay mounted and are looked up.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,43 +7,42 @@ use anyhow::{Context, Result, ensure};
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::{Engine, Forms, Namespace, Tunables, UmountGrace, UmountOptions};
 use slackwater_arena::ArenaConfig;
-use slackwater_sync::rcu;
+use slackwater_sync::rcu::{self, Wait, waits_during};
 
-use super::axes::{NORMAL_GRACE, Way};
+use super::axes::{INJECTED, Way};
 use super::lookups::{Pass, pass};
 use crate::rig;
 
 /// Nothing is cached.
 const ARENA_BYTES: u64 = 8 << 20;
-/// Volumes that stay.
-pub(crate) const STANDING: usize = 16;
+/// Volumes that stay mounted.
+pub(super) const STANDING: usize = 16;
 
-/// What mounting volumes and unmounting them took.
-pub(crate) struct Cycle {
-    pub(crate) mount: Pass,
-    pub(crate) umount: Pass,
-    /// Grace periods that the unmounts waited for; the kernel does not say.
-    pub(crate) grace_periods: Option<u64>,
+/// Mounting volumes and unmounting them.
+pub(super) struct Cycle {
+    pub(super) mount: Pass,
+    pub(super) umount: Pass,
+    /// Grace periods that the unmounting thread waited for, as the RCU layer logged them; unknown for the kernel.
+    pub(super) grace_periods: Option<usize>,
 }
 
-/// See the [module documentation](self).
-pub(crate) struct Testbed {
+pub(super) struct Testbed {
     engine: Engine,
     namespace: Namespace,
     /// Where the volumes that come and go are mounted, and their names.
     places: Vec<(PathBuf, String)>,
-    /// Of the volumes that stay.
+    /// Where the volumes that stay are mounted.
     standing: Vec<PathBuf>,
-    /// Each of those, and after it a file in it.
+    /// Each of those, followed by a file in it.
     looked_up: Vec<PathBuf>,
 }
 
 impl Testbed {
-    /// A namespace for as many as `volumes` that come and go.
-    pub(crate) fn new(grace: UmountGrace, volumes: usize) -> Result<Self> {
+    /// A namespace for up to `volumes` that come and go.
+    pub(super) fn new(grace: UmountGrace, volumes: usize) -> Result<Self> {
         let mut rcu = rcu::Options::default();
         if grace == UmountGrace::Normal {
-            rcu.coalesce = NORMAL_GRACE;
+            rcu.coalesce = INJECTED;
         }
         let at_once = u32::try_from(volumes + STANDING).context("too many volumes")?;
         let arena = ArenaConfig::memfd(ARENA_BYTES).with_volumes(at_once);
@@ -64,8 +63,8 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Mounts the first `volumes`, idle as they are.
-    pub(crate) fn mount(&self, volumes: usize, lookers: usize) -> Result<Pass> {
+    /// Mounts the first `volumes`, which stay idle.
+    pub(super) fn mount(&self, volumes: usize, lookers: usize) -> Result<Pass> {
         pass(
             lookers,
             |nth| self.look(nth),
@@ -78,17 +77,18 @@ impl Testbed {
         )
     }
 
-    /// Mounts `volumes` and unmounts them, each time while `lookers` look up what stays.
-    pub(crate) fn run(&self, way: Way, volumes: usize, lookers: usize) -> Result<Cycle> {
+    /// Mounts `volumes` and unmounts them, both while `lookers` look up the volumes that stay.
+    pub(super) fn run(&self, way: Way, volumes: usize, lookers: usize) -> Result<Cycle> {
         let mount = self.mount(volumes, lookers)?;
-        let before = self.namespace.grace_periods();
-        let umount = self.umount(way, volumes, lookers)?;
+        let (umount, waits) = waits_during(|| self.umount(way, volumes, lookers));
+        let umount = umount?;
         let left = self.engine.volumes().len() - STANDING;
         ensure!(left == 0, "{left} volumes are still mounted");
-        Ok(Cycle { mount, umount, grace_periods: Some(self.namespace.grace_periods() - before) })
+        let grace_periods = waits.iter().filter(|wait| **wait != Wait::Barrier).count();
+        Ok(Cycle { mount, umount, grace_periods: Some(grace_periods) })
     }
 
-    pub(crate) fn umount(&self, way: Way, volumes: usize, lookers: usize) -> Result<Pass> {
+    pub(super) fn umount(&self, way: Way, volumes: usize, lookers: usize) -> Result<Pass> {
         let look = |nth| self.look(nth);
         let options = UmountOptions::default();
         match way {
@@ -104,7 +104,7 @@ impl Testbed {
         }
     }
 
-    /// A lookup: of a volume, or of a file in one.
+    /// Looks up a volume, or a file in one.
     fn look(&self, nth: usize) -> Result<()> {
         let path = &self.looked_up[nth % self.looked_up.len()];
         if nth.is_multiple_of(2) {

@@ -1,8 +1,8 @@
 //! `reclaim`: which pages the cache keeps.
 //!
-//! An engine with a small arena reads traces of single pages, and is compared with policies that know each page by itself:
-//! least recently used, first in first out, and S3-FIFO as published. All have as many pages as the arena has outside its
-//! reserve; the engine alone keeps some of them free.
+//! An engine with a small arena reads traces of single pages. It is compared with policies that track every page: least
+//! recently used, first in first out, and S3-FIFO as published. All have as many pages as the arena has frames outside its
+//! reserve; only the engine keeps some of them free.
 
 mod policies;
 mod subject;
@@ -14,124 +14,124 @@ use slackwater_backends::Random;
 use self::policies::NAMES;
 use self::subject::Subject;
 use self::traces::{Kind, Zipf};
-use crate::bars::Bars;
-use crate::options::Options;
-use crate::quantity::figure;
-use crate::report::{Report, Source};
-use crate::statistics::{median, median_estimate, ratios};
-use crate::table::{Align, Table};
-use crate::targets::{Bound, Target};
-use crate::{interrupt, rounds};
+use crate::harness::samples::ratio;
+use crate::harness::{Bars, Bound, Options, Report, Samples, Series, Source, Table, figure, median_estimate, rounds};
+use crate::interrupt;
+
+const ABOUT: &str = "Which pages a small cache keeps: hits on traces of single pages, beside policies that track every page, and what an \
+     eviction costs.";
 
 const ARENA_BYTES: u64 = 32 << 20;
 /// Enough for every trace.
 const FILE_PAGES: u64 = 1 << 22;
-/// Reads that fill the cache before hits are counted: one of so many.
+/// One of so many reads of a trace fills the cache before hits are counted.
 const WARM_UP: usize = 4;
-/// Reads between two looks for an interrupt.
-const LOOK: usize = 1 << 16;
+/// Reads between two checks for an interrupt.
+const CHECK: usize = 1 << 16;
+const ENGINE: &str = "engine";
+const LRU: &str = NAMES[0];
 
-/// Least hits by those of LRU where nothing is to be gained, and beside scans.
+/// Least hits by those of LRU where there is nothing to gain, and with scans.
 const BY_LRU: f64 = 0.99;
-const BY_LRU_BESIDE_SCANS: f64 = 1.02;
-/// Least hits of a tenant beside one that reads through four times the cache, by its hits alone.
+const BY_LRU_WITH_SCANS: f64 = 1.02;
+/// Least hits of a tenant beside one that reads four times the cache, by its hits alone.
 const BESIDE_SCAN: f64 = 0.95;
-/// Most that it costs to make room for a page.
+/// Most for the eviction of a page.
 const EVICTION_NS_MAX: f64 = 300.0;
 
-/// Hits by reads, in percent, of each round.
-#[derive(Default)]
-struct Rates {
-    engine: Vec<f64>,
-    policies: [Vec<f64>; NAMES.len()],
-}
+/// How streams are read: the name, the arena as a multiple of [`ARENA_BYTES`], and whether threads evict in the background.
+const STREAMS: [(&str, u64, bool); 3] = [
+    ("into free frames", 5, false),
+    ("evicting, by the reader", 1, false),
+    ("evicting, in the background too", 1, true),
+];
 
 /// Runs the experiment.
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    let mut report = Report::new("reclaim", None, options.seed, Some(options.rounds()));
-    let mut rates: [Rates; Kind::ALL.len()] = Default::default();
-    rounds::run("traces", options.rounds(), Kind::ALL.len(), |round, turn| {
-        measure(Kind::ALL[turn], options, round, &mut rates[turn])
-    })?;
-    let (mut alone, mut beside) = (Vec::new(), Vec::new());
-    rounds::run("tenants", options.rounds(), 1, |round, _| {
+    let mut report = Report::with("reclaim", ABOUT, None, options.seed, Some(options.rounds()));
+    let mut hits = Series::default();
+    rounds::run("traces", options.rounds(), &Kind::ALL, |round, kind| measure(*kind, options, round, &mut hits))?;
+    let (mut alone, mut beside) = (Samples::default(), Samples::default());
+    rounds::run("tenants", options.rounds(), &[()], |round, ()| {
         let [first, second] = tenants(options, round)?;
         alone.push(first);
         beside.push(second);
         Ok(())
     })?;
-    let (mut roomy, mut tight, mut background) = (Vec::new(), Vec::new(), Vec::new());
-    rounds::run("streams", options.rounds(), 3, |_, turn| {
-        let (ns, times, threads) = [(&mut roomy, 5, false), (&mut tight, 1, false), (&mut background, 1, true)]
-            .into_iter()
-            .nth(turn)
-            .expect("3");
-        ns.push(stream_ns(times, threads)?);
+    let mut stream_ns: [Samples; STREAMS.len()] = Default::default();
+    rounds::run("streams", options.rounds(), &[0, 1, 2], |_, number| {
+        let (_, times, background) = STREAMS[*number];
+        stream_ns[*number].push(read_stream(times, background)?);
         Ok(())
     })?;
 
-    report.about(
-        "Which pages a small cache keeps: hits on traces of single pages, beside policies that know each page by itself, and what it \
-         costs to make room.",
-    );
-    report.plot(rates_bars(&rates));
-    report.table(rates_table(&rates));
-    let difference = |cost: &[f64]| cost.iter().zip(&roomy).map(|(cost, none)| cost - none).collect::<Vec<_>>();
-    let (by_reader, in_background) = (difference(&tight), difference(&background));
+    let subjects = [ENGINE].into_iter().chain(NAMES);
+    let group = |kind: &Kind| (kind.name(), subjects.clone().map(|name| hits.estimate(&kind.name(), name)).collect());
+    let groups = Kind::ALL.iter().map(group).collect();
+    report.plot(Bars { title: "Hits, %".to_owned(), subjects: subjects.clone().collect(), groups });
     let mut table = Table::new(
-        "Reading a stream, ns a page",
-        &[("", Align::Left), ("all", Align::Right), ("eviction", Align::Right)],
+        "Hits per read of single pages, %, medians of the rounds",
+        format!("| {ENGINE} | {}", NAMES.join(" | ")),
     );
-    for (name, all, eviction) in [
-        ("into free frames", &roomy, None),
-        ("evicting, by the reader", &tight, Some(&by_reader)),
-        ("evicting, in the background too", &background, Some(&in_background)),
-    ] {
-        table.row([name.to_owned(), figure(median(all)), eviction.map_or(String::new(), |ns| figure(median(ns)))]);
+    for kind in Kind::ALL.map(Kind::name) {
+        table.row(&kind).figures(subjects.clone().map(|name| hits.median(&kind, name)));
     }
     report.table(table);
-    for (kind, rates) in Kind::ALL.iter().zip(&rates) {
-        report.figure(kind.name(), serde_json::json!({ "engine": rates.engine, "policies": rates.policies }));
+
+    let [free, by_reader, in_background] = stream_ns;
+    let eviction = |ns: &Samples| -> Vec<f64> { ns.all().iter().zip(free.all()).map(|(ns, free)| ns - free).collect() };
+    let cost = median_estimate(&eviction(&by_reader));
+    let mut table = Table::new("Reading a stream, ns per page", " | all | eviction");
+    table.row(STREAMS[0].0).figure(free.median());
+    table.row(STREAMS[1].0).figures([by_reader.median(), Some(cost.value)]);
+    let background = median_estimate(&eviction(&in_background)).value;
+    table.row(STREAMS[2].0).figures([in_background.median(), Some(background)]);
+    report.table(table);
+
+    for kind in Kind::ALL {
+        let of = |name| hits.of(&kind.name(), name).all();
+        report.figure(kind.name(), serde_json::json!({ "engine": of(ENGINE), "policies": NAMES.map(of) }));
         let bound = match kind {
             Kind::Zipf { .. } => BY_LRU,
-            Kind::Scans { .. } => BY_LRU_BESIDE_SCANS,
+            Kind::Scans { .. } => BY_LRU_WITH_SCANS,
             Kind::Loop { .. } | Kind::Moving { .. } => continue,
         };
-        let by_lru = median_estimate(&ratios(&rates.engine, &rates.policies[0]));
-        report.target(Target::new(format!("hits on {}, by LRU", kind.name()), Bound::AtLeast(bound), by_lru));
+        let title = format!("hits on {}, by LRU", kind.name());
+        report.target(title, Bound::AtLeast(bound), hits.ratio(&kind.name(), ENGINE, LRU));
     }
-    let left = median_estimate(&ratios(&beside, &alone));
-    report.target(Target::new("a tenant's hits beside a scan, by its hits alone", Bound::AtLeast(BESIDE_SCAN), left));
-    let cost = median_estimate(&by_reader);
-    let hits = |(kind, rates): (&Kind, &Rates)| {
-        format!("{} {} (LRU {})", kind.name(), figure(median(&rates.engine)), figure(median(&rates.policies[0])))
+    let left = ratio(&beside.all(), &alone.all());
+    report.target("a tenant's hits beside a scan, by its hits alone", Bound::AtLeast(BESIDE_SCAN), left);
+    report.target("eviction by the reader, ns per page", Bound::AtMost(EVICTION_NS_MAX), cost);
+    let one = |kind: String| {
+        Some(format!("{kind} {} (LRU {})", figure(hits.median(&kind, ENGINE)?), figure(hits.median(&kind, LRU)?)))
     };
-    let hits: Vec<String> = Kind::ALL.iter().zip(&rates).map(hits).collect();
-    let text = format!("Hits, %: {}. Making room by the reader: {} ns a page.", hits.join("; "), figure(cost.value));
+    let all: Vec<String> = Kind::ALL.map(Kind::name).into_iter().filter_map(one).collect();
+    let text = format!("Hits, %: {}. Eviction by the reader: {} ns per page.", all.join("; "), figure(cost.value));
     report.finding(Source::Ours, text);
-    report.target(Target::new("eviction by the reader, ns a page", Bound::AtMost(EVICTION_NS_MAX), cost));
-    report.figure("stream_ns", serde_json::json!({ "free": roomy, "reader": tight, "background": background }));
+    let json = serde_json::json!({ "free": free.all(), "reader": by_reader.all(), "background": in_background.all() });
+    report.figure("stream_ns", json);
     Ok(report)
 }
 
 /// One trace, by the engine and by each policy.
-fn measure(kind: Kind, options: &Options, round: u32, rates: &mut Rates) -> Result<()> {
+fn measure(kind: Kind, options: &Options, round: u32, hits: &mut Series) -> Result<()> {
     let mut subject = Subject::new(ARENA_BYTES, FILE_PAGES, false)?;
     let capacity = subject.capacity();
     let count = options.pick(800_000, 300_000);
     let trace = kind.trace(capacity, count, options.seed + u64::from(round));
     let payer = subject.engine.root_memcg().clone();
-    rates.engine.push(hit_rate(&trace, |page| subject.access(&payer, page))?);
-    for (mut policy, rates) in policies::all(capacity as usize).into_iter().zip(&mut rates.policies) {
-        rates.push(hit_rate(&trace, |page| Ok(policy.access(page)))?);
+    hits.add(&kind.name(), ENGINE, hit_rate(&trace, |page| subject.access(&payer, page))?);
+    for (mut policy, name) in policies::all(capacity as usize).into_iter().zip(NAMES) {
+        hits.add(&kind.name(), name, hit_rate(&trace, |page| Ok(policy.access(page)))?);
     }
     subject.end()
 }
 
+/// Hits in percent of the reads after the warm-up.
 fn hit_rate(trace: &[u64], mut access: impl FnMut(u64) -> Result<bool>) -> Result<f64> {
     let (warm_up, mut hits) = (trace.len() / WARM_UP, 0_u64);
     for (nth, page) in trace.iter().enumerate() {
-        if nth % LOOK == 0 {
+        if nth % CHECK == 0 {
             interrupt::check()?;
         }
         let hit = access(*page)?;
@@ -140,7 +140,7 @@ fn hit_rate(trace: &[u64], mut access: impl FnMut(u64) -> Result<bool>) -> Resul
     Ok(hits as f64 / (trace.len() - warm_up) as f64 * 100.0)
 }
 
-/// Hits of a tenant that reads pages of its own: alone, and while another reads through four times the cache.
+/// Hits of a tenant that reads pages of its own, in percent: alone, and while another tenant reads four times the cache.
 fn tenants(options: &Options, round: u32) -> Result<[f64; 2]> {
     let mut subject = Subject::new(ARENA_BYTES, FILE_PAGES, false)?;
     let capacity = subject.capacity();
@@ -163,31 +163,11 @@ fn tenants(options: &Options, round: u32) -> Result<[f64; 2]> {
     Ok(rates)
 }
 
-/// Reads four times the cache of [`ARENA_BYTES`], in an arena of so many times as much; the time for a page.
-fn stream_ns(times: u64, background: bool) -> Result<f64> {
+/// Reads four times [`ARENA_BYTES`] in an arena of so many times as much, and returns the time per page.
+fn read_stream(times: u64, background: bool) -> Result<f64> {
     let pages = 4 * ARENA_BYTES / slackwater::PAGE_BYTES;
     let subject = Subject::new(times * ARENA_BYTES, FILE_PAGES, background)?;
     let time = subject.stream(pages)?;
     subject.end()?;
     Ok(time.as_nanos() as f64)
-}
-
-fn rates_bars(rates: &[Rates]) -> Bars {
-    let group = |(kind, rates): (&Kind, &Rates)| {
-        let all = [&rates.engine].into_iter().chain(&rates.policies);
-        (kind.name(), all.map(|rates| Some(median(rates))).collect())
-    };
-    let subjects = ["engine"].into_iter().chain(NAMES).collect();
-    Bars { title: "Hits, %".to_owned(), subjects, groups: Kind::ALL.iter().zip(rates).map(group).collect() }
-}
-
-fn rates_table(rates: &[Rates]) -> Table {
-    let mut columns = vec![("", Align::Left), ("engine", Align::Right)];
-    columns.extend(NAMES.map(|name| (name, Align::Right)));
-    let mut table = Table::new("Hits by reads of single pages, %, medians of the rounds", &columns);
-    for (kind, rates) in Kind::ALL.iter().zip(rates) {
-        let cells = [&rates.engine].into_iter().chain(&rates.policies).map(|rates| figure(median(rates)));
-        table.row([kind.name()].into_iter().chain(cells));
-    }
-    table
 }

@@ -1,10 +1,10 @@
-//! What the engine is compared with: policies that know each page, and cost what they cost.
+//! What the engine is compared with: replacement policies that track every page, whatever that costs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A cache of so many pages.
+/// A cache with a fixed number of pages.
 pub(super) trait Policy {
-    /// Uses a page; whether it was there.
+    /// Uses a page and returns whether it was cached.
     fn access(&mut self, page: u64) -> bool;
 }
 
@@ -16,12 +16,12 @@ pub(super) fn all(capacity: usize) -> [Box<dyn Policy>; 3] {
     [Box::new(Lru::new(capacity)), Box::new(Fifo::new(capacity)), Box::new(S3Fifo::new(capacity))]
 }
 
-/// The page that was used longest ago goes.
+/// Evicts the page that was least recently used.
 struct Lru {
     capacity: usize,
-    /// When each page was used last.
+    /// The last use of each page.
     used: HashMap<u64, u64>,
-    /// Uses in order; all but the last of a page are old.
+    /// All uses in order; only the last one of a page counts.
     uses: VecDeque<(u64, u64)>,
     now: u64,
 }
@@ -48,50 +48,50 @@ impl Policy for Lru {
     }
 }
 
-/// The page that came first goes.
+/// Evicts the page that was cached first.
 struct Fifo {
     capacity: usize,
-    here: HashSet<u64>,
+    cached: HashSet<u64>,
     order: VecDeque<u64>,
 }
 
 impl Fifo {
     fn new(capacity: usize) -> Self {
-        Self { capacity, here: HashSet::new(), order: VecDeque::new() }
+        Self { capacity, cached: HashSet::new(), order: VecDeque::new() }
     }
 }
 
 impl Policy for Fifo {
     fn access(&mut self, page: u64) -> bool {
-        if !self.here.insert(page) {
+        if !self.cached.insert(page) {
             return true;
         }
         self.order.push_back(page);
         if self.order.len() > self.capacity
             && let Some(first) = self.order.pop_front()
         {
-            self.here.remove(&first);
+            self.cached.remove(&first);
         }
         false
     }
 }
 
-/// As published: two bits of frequency, a tenth for new pages, as many ghosts as the main queue has pages.
+/// S3-FIFO as published: two bits of frequency, a tenth of the pages for new ones, as many ghosts as the main queue has pages.
 struct S3Fifo {
     capacity: usize,
     small: VecDeque<u64>,
     main: VecDeque<u64>,
     frequency: HashMap<u64, u8>,
-    /// Ghosts in order, with when they went, and those that are not back.
+    /// Evicted pages in order, each with a number, and the number of those that have not come back.
     ghosts: VecDeque<(u64, u64)>,
-    gone: HashMap<u64, u64>,
+    evicted: HashMap<u64, u64>,
     now: u64,
 }
 
 impl S3Fifo {
     fn new(capacity: usize) -> Self {
-        let (small, main, frequency, ghosts, gone) = Default::default();
-        Self { capacity, small, main, frequency, ghosts, gone, now: 0 }
+        let (small, main, frequency, ghosts, evicted) = Default::default();
+        Self { capacity, small, main, frequency, ghosts, evicted, now: 0 }
     }
 
     fn evict(&mut self) {
@@ -111,13 +111,13 @@ impl S3Fifo {
             }
             self.frequency.remove(&page);
             self.now += 1;
-            self.gone.insert(page, self.now);
+            self.evicted.insert(page, self.now);
             self.ghosts.push_back((page, self.now));
             while self.ghosts.len() > self.capacity * 9 / 10
                 && let Some((page, when)) = self.ghosts.pop_front()
             {
-                if self.gone.get(&page) == Some(&when) {
-                    self.gone.remove(&page);
+                if self.evicted.get(&page) == Some(&when) {
+                    self.evicted.remove(&page);
                 }
             }
             return;
@@ -151,7 +151,7 @@ impl Policy for S3Fifo {
             self.evict();
         }
         self.frequency.insert(page, 0);
-        if self.gone.remove(&page).is_some() {
+        if self.evicted.remove(&page).is_some() {
             self.main.push_back(page);
         } else {
             self.small.push_back(page);

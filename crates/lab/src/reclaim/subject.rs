@@ -1,4 +1,4 @@
-//! The engine, with a cache so small that all its pages are soon in use.
+//! The engine, with a cache so small that all its frames are soon in use.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// An arena of `arena_bytes` before a file of `pages` pages, which is a hole. With `background`, threads free frames.
+    /// An arena of `arena_bytes`, and a sparse file of `pages` pages. With `background`, threads free frames.
     pub(super) fn new(arena_bytes: u64, pages: u64, background: bool) -> Result<Self> {
         let flusher_threads = if background { Tunables::default().flusher_threads } else { 0 };
-        // Nothing but what is asked for, so that a trace is what it says.
+        // Without readahead, so that only the pages of the trace are read.
         let tunables = Tunables { flusher_threads, readahead_pages: 0, ..Tunables::default() };
         let engine = rig::engine(arena_bytes, tunables)?;
         let volume = rig::mount(&engine, "reclaim", Arc::new(MemBackend::new()))?;
@@ -33,12 +33,12 @@ impl Subject {
         Ok(Self { engine, volume, file, page: vec![0; PAGE_BYTES as usize] })
     }
 
-    /// Pages that it can have in the cache: the frames that are not in the reserve.
+    /// Pages that fit into the cache: the frames outside the reserve.
     pub(super) fn capacity(&self) -> u64 {
         self.engine.arena().free_frames_in(Pool::Normal)
     }
 
-    /// Reads a page for `payer`; whether it was cached.
+    /// Reads a page, charged to `payer`, and returns whether it was cached.
     pub(super) fn access(&mut self, payer: &Arc<Memcg>, page: u64) -> Result<bool> {
         let offset_bytes = page * PAGE_BYTES;
         if self.file.peek(ReadRequest::at(offset_bytes), self.page.len(), |_| ()).is_some() {
@@ -49,7 +49,7 @@ impl Subject {
         Ok(false)
     }
 
-    /// Reads the pages from 0 on in order, in large pieces; the time for one.
+    /// Reads the first `pages` in order, in large pieces, and returns the time per page.
     pub(super) fn stream(&self, pages: u64) -> Result<Duration> {
         let mut piece = vec![0; STREAM_BYTES];
         let start = Instant::now();

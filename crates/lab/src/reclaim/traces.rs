@@ -1,26 +1,26 @@
-//! Which pages are read, one after the other.
+//! Which pages are read, in order.
 
 use slackwater_backends::Random;
 
-/// Pages that a zipf trace draws from, by pages of the cache.
+/// Pages that a Zipf trace draws from. All these amounts are multiples of the pages in the cache.
 const UNIVERSE: u64 = 8;
-/// Pages of a scan, and reads between two of them, by pages of the cache.
+/// Pages of a scan, and reads between two scans.
 const SCAN: f64 = 0.5;
 const BETWEEN_SCANS: f64 = 1.5;
-/// Pages of the set that is in use, of which a tenth is another after so many reads; by pages of the cache.
+/// Pages of the working set, and the number of reads after which a tenth of it has been replaced.
 const SET: f64 = 1.2;
 const MOVES_AFTER: f64 = 4.0;
 
 /// A kind of trace.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(super) enum Kind {
-    /// The nth page is read as often as 1 / n^alpha says.
+    /// The nth page is read in proportion to 1 / n^alpha.
     Zipf { alpha: f64 },
-    /// The same, with a scan through pages that nobody reads again now and then.
+    /// The same, with occasional scans through pages that are never read again.
     Scans { alpha: f64 },
-    /// Round and round, over so many times the cache.
+    /// A loop over so many times the cache.
     Loop { times: f64 },
-    /// As zipf, over a few pages, and others after a while.
+    /// Zipf over a working set that moves.
     Moving { alpha: f64 },
 }
 
@@ -39,7 +39,7 @@ impl Kind {
             Self::Zipf { alpha } => format!("zipf {alpha}"),
             Self::Scans { alpha } => format!("zipf {alpha} with scans"),
             Self::Loop { times } => format!("loop over {times} x the cache"),
-            Self::Moving { alpha } => format!("a set that moves, zipf {alpha}"),
+            Self::Moving { alpha } => format!("moving set, zipf {alpha}"),
         }
     }
 
@@ -72,9 +72,9 @@ impl Kind {
     }
 }
 
-/// Numbers of which few are drawn often. Which ones is mixed up: neighbours are not alike.
+/// Draws pages with the frequencies of Zipf's law. Ranks are shuffled, so that neighbours are not alike.
 pub(super) struct Zipf {
-    /// Sums of the weights up to each rank.
+    /// The cumulated weights up to each rank.
     sums: Vec<f64>,
     /// The page of each rank.
     pages: Vec<u64>,
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_trace_and_the_first_rank_comes_as_often_as_it_should() {
+    fn a_seed_repeats_its_trace_and_the_first_rank_has_its_frequency() {
         let kind = Kind::Zipf { alpha: 1.0 };
         let trace = kind.trace(100, 100_000, 7);
         assert_eq!(trace, kind.trace(100, 100_000, 7));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_are_a_quarter_and_read_nothing_twice() {
+    fn scans_are_a_quarter_of_the_reads_and_never_repeat_a_page() {
         let trace = Kind::Scans { alpha: 1.0 }.trace(100, 10_000, 7);
         let scanned: Vec<u64> = trace.into_iter().filter(|page| *page >= 800).collect();
         assert_eq!(scanned, (800..800 + 2500).collect::<Vec<_>>());

@@ -7,34 +7,28 @@ use anyhow::{Context, Result};
 use slackwater::backend::{MemBackend, NewNode, Removal};
 use slackwater::{Engine, File, SuperBlock, UmountOptions};
 
-use crate::samples::Samples;
-use crate::{interrupt, lanes, rig};
+use crate::harness::{threads, time_us};
+use crate::{interrupt, rig};
 
-/// The parts of a cycle.
+/// Microseconds of two operations that belong together: mount and unmount, or register and unregister.
 #[derive(Clone, Default)]
-pub(crate) struct Times {
-    pub(crate) mount: Samples,
-    pub(crate) umount: Samples,
+pub(super) struct Times {
+    pub(super) first_us: Vec<f64>,
+    pub(super) second_us: Vec<f64>,
 }
 
-/// What several workers did at once.
-pub(crate) struct Cycles {
-    pub(crate) per_s: f64,
-    pub(crate) times: Times,
-}
-
-/// Has `workers` make cycles for `time`, one at least; each is told its number.
+/// Lets `workers` do `cycle` at once for `time`, each at least once; `cycle` gets the number of its worker. Returns the cycles
+/// per second with their times.
 ///
 /// # Errors
-/// The first that a worker met.
-pub(crate) fn run_lanes(
+/// That of the first worker that failed.
+pub(super) fn run_lanes(
     workers: usize,
     time: Duration,
     cycle: impl Fn(&mut Times, usize) -> Result<()> + Sync,
-) -> Result<Cycles> {
+) -> Result<(f64, Times)> {
     let mut all: Vec<Times> = vec![Times::default(); workers];
-    let lanes: Vec<_> = all.iter_mut().enumerate().collect();
-    let span = lanes::run(lanes, |(worker, times)| {
+    let span = threads::run_lanes(all.iter_mut().enumerate().collect(), |(worker, times)| {
         let end = Instant::now() + time;
         loop {
             interrupt::check()?;
@@ -44,30 +38,23 @@ pub(crate) fn run_lanes(
             }
         }
     })?;
-    let mut times = Times::default();
-    for Times { mount, umount } in all {
-        times.mount.append(mount);
-        times.umount.append(umount);
+    let mut sum = Times::default();
+    for Times { mut first_us, mut second_us } in all {
+        sum.first_us.append(&mut first_us);
+        sum.second_us.append(&mut second_us);
     }
-    Ok(Cycles { per_s: times.umount.count() as f64 / span.as_secs_f64().max(1e-9), times })
+    Ok((sum.second_us.len() as f64 / span.as_secs_f64().max(1e-9), sum))
 }
 
-/// Cycles of `workers` at once on one engine.
-///
-/// # Errors
-/// The first that a worker met.
-pub(crate) fn run(engine: &Engine, workers: usize, time: Duration) -> Result<Cycles> {
-    run_lanes(workers, time, |times, worker| cycle(engine, worker, times))
-}
-
-fn cycle(engine: &Engine, worker: usize, times: &mut Times) -> Result<()> {
+/// A cycle of one of the workers on `engine`.
+pub(super) fn cycle(engine: &Engine, worker: usize, times: &mut Times) -> Result<()> {
     let name = format!("ram-{worker}");
-    let volume = times.mount.time(|| rig::mount(engine, &name, Arc::new(MemBackend::new())))?;
+    let volume = time_us(&mut times.first_us, || rig::mount(engine, &name, Arc::new(MemBackend::new())))?;
     use_volume(&volume)?;
-    times.umount.time(|| volume.umount(UmountOptions::default())).context("cannot unmount")
+    time_us(&mut times.second_us, || volume.umount(UmountOptions::default())).context("cannot unmount")
 }
 
-/// As the stressor does with a ramfs.
+/// Does what the stressor does in a ramfs.
 fn use_volume(volume: &Arc<SuperBlock>) -> Result<()> {
     let root = volume.root()?;
     let file = File::open(&volume.make(&root, "mnt", NewNode::File, 0o600)?)?;

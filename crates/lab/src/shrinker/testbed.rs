@@ -1,32 +1,31 @@
-//! An engine with one form of registry, and who walks it.
+//! An engine with one form of registry, and a thread that walks it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use slackwater::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerForm, ShrinkerRegistration};
 use slackwater::{Engine, Forms, Tunables};
+use slackwater_sync::rcu;
 
-use super::axes::Load;
-use super::records::Registrations;
-use crate::{interrupt, lanes, rig};
+use super::cycle::{Times, run_lanes};
+use super::{Load, Subject};
+use crate::harness::threads::{beside, wait_until};
+use crate::harness::time_us;
+use crate::rig;
 
-/// More than what is in the volumes of all workers at once: nothing is written.
+/// More than the volumes of all workers hold at once, so nothing is written back.
 const ARENA_BYTES: u64 = 24 << 20;
-/// A slow scan.
-pub(super) const SCAN: Duration = Duration::from_millis(50);
-/// Longest wait for something that takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Duration of a slow scan.
+const SCAN: Duration = Duration::from_millis(50);
 
-/// See the [module documentation](self).
-pub(crate) struct Testbed {
-    pub(crate) form: ShrinkerForm,
-    pub(crate) engine: Engine,
+pub(super) struct Testbed {
+    pub(super) subject: Subject,
+    pub(super) engine: Engine,
 }
 
-/// Has nothing.
+/// A shrinker without objects.
 struct Nothing;
 
 impl Shrinker for Nothing {
@@ -43,10 +42,10 @@ impl Shrinker for Nothing {
     }
 }
 
-/// Always has something, and takes its time to look for it.
+/// A shrinker that always has an object, and scans slowly.
 struct Slow(Arc<Scans>);
 
-/// Scans of [`Slow`] so far.
+/// The scans of [`Slow`].
 #[derive(Default)]
 struct Scans {
     begun: AtomicU64,
@@ -55,7 +54,7 @@ struct Scans {
 }
 
 impl Scans {
-    /// A scan, as long as they are not over.
+    /// Takes its time, unless the scans are over.
     fn scan(&self) {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,13 +83,22 @@ impl Shrinker for Slow {
 }
 
 impl Testbed {
-    pub(crate) fn new(form: ShrinkerForm) -> Result<Self> {
-        let forms = Forms { shrinkers: form, ..Forms::default() };
-        Ok(Self { form, engine: rig::engine_with_forms(ARENA_BYTES, Tunables::default(), forms)? })
+    /// `None`: the subject is not an engine.
+    pub(super) fn new(subject: Subject) -> Result<Option<Self>> {
+        let default = rcu::Options::default();
+        let (shrinkers, coalesce) = match subject {
+            Subject::Rwsem => (ShrinkerForm::Rwsem, default.coalesce),
+            Subject::Srcu => (ShrinkerForm::Srcu, default.coalesce),
+            Subject::SrcuAtOnce => (ShrinkerForm::Srcu, Duration::ZERO),
+            Subject::RefcountRcu => (ShrinkerForm::RefcountRcu, default.coalesce),
+            Subject::Kernel => return Ok(None),
+        };
+        let forms = Forms { shrinkers, rcu: rcu::Options { coalesce, ..default }, ..Forms::default() };
+        Ok(Some(Self { subject, engine: rig::engine_with_forms(ARENA_BYTES, Tunables::default(), forms)? }))
     }
 
-    /// Does `work` while `load` goes on beside it. When this returns, that has ended.
-    pub(crate) fn under<T>(&self, load: Load, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Does `work` under `load`, which has ended when this returns.
+    pub(super) fn under<T>(&self, load: Load, work: impl FnOnce() -> Result<T>) -> Result<T> {
         match load {
             Load::Quiet => work(),
             Load::SlowScans => self.beside_slow_scans(work),
@@ -98,58 +106,35 @@ impl Testbed {
     }
 
     fn beside_slow_scans<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (scans, stop) = (Arc::new(Scans::default()), AtomicBool::new(false));
+        let scans = Arc::new(Scans::default());
         let slow = self.engine.register_shrinker(Box::new(Slow(Arc::clone(&scans))))?;
-        let outcome = thread::scope(|scope| {
-            let walker = scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    self.engine.shrink(0);
-                }
-            });
-            let outcome = wait_for(|| scans.begun.load(Ordering::Relaxed) != 0).and_then(|()| work());
-            stop.store(true, Ordering::Relaxed);
+        let walk = |stop: &AtomicBool| {
+            while !stop.load(Ordering::Relaxed) {
+                self.engine.shrink(0);
+            }
+            Ok(())
+        };
+        let outcome = beside([walk], |stop| {
+            let begun = wait_until("the walks do not begin", || Ok(scans.begun.load(Ordering::Relaxed) != 0));
+            let outcome = begun.and_then(|()| work());
+            stop.store(true, Ordering::Relaxed); // before the end of the scan, or another one would begin
             scans.end();
-            walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             outcome
         });
         self.unregister(slow)?;
-        outcome
+        Ok(outcome?.0)
     }
 
-    /// Has `workers` register and unregister for `time`, once at least.
-    pub(crate) fn register(&self, workers: usize, time: Duration) -> Result<Registrations> {
-        let mut all = vec![Registrations::default(); workers];
-        lanes::run(all.iter_mut().collect(), |lane: &mut &mut Registrations| {
-            let end = Instant::now() + time;
-            loop {
-                interrupt::check()?;
-                let registration = lane.register.time(|| self.engine.register_shrinker(Box::new(Nothing)))?;
-                lane.unregister.time(|| self.unregister(registration))?;
-                if Instant::now() >= end {
-                    return Ok(());
-                }
-            }
-        })?;
-        let mut sum = Registrations::default();
-        for Registrations { register, unregister } in all {
-            sum.register.append(register);
-            sum.unregister.append(unregister);
-        }
-        Ok(sum)
+    /// Lets `workers` register and unregister for `time`, each at least once.
+    pub(super) fn register(&self, workers: usize, time: Duration) -> Result<Times> {
+        let cycle = |times: &mut Times, _| {
+            let registration = time_us(&mut times.first_us, || self.engine.register_shrinker(Box::new(Nothing)))?;
+            time_us(&mut times.second_us, || self.unregister(registration))
+        };
+        Ok(run_lanes(workers, time, cycle)?.1)
     }
 
     fn unregister(&self, registration: ShrinkerRegistration) -> Result<()> {
-        self.engine.unregister_shrinker(registration).ok().context("it is not the scan that unregisters")
+        self.engine.unregister_shrinker(registration).ok().context("a scan cannot unregister its own shrinker")
     }
-}
-
-/// Looks every now and then.
-fn wait_for(is_reached: impl Fn() -> bool) -> Result<()> {
-    let start = Instant::now();
-    while !is_reached() {
-        interrupt::check()?;
-        ensure!(start.elapsed() < PATIENCE, "the walks beside do not begin");
-        thread::sleep(Duration::from_micros(500));
-    }
-    Ok(())
 }

@@ -1,14 +1,16 @@
-//! What is varied: the form of the unmount, the backend, the length of a grace period, the load, and the target.
+//! What is varied: the form of the unmount, the backend, the wait that is injected, the load, and the target.
 
 use std::time::Duration;
 
 use slackwater::UmountForm;
 
+use crate::harness::axis;
+
 /// In the order of their history.
 pub(crate) const FORMS: [UmountForm; 4] =
     [UmountForm::Base, UmountForm::Race, UmountForm::RmBarrier, UmountForm::PerSb];
 
-/// How tables, plots and targets call a form.
+/// The name of a form in tables, plots, targets and JSON.
 pub(crate) fn name(form: UmountForm) -> &'static str {
     match form {
         UmountForm::Base => "base",
@@ -18,98 +20,57 @@ pub(crate) fn name(form: UmountForm) -> &'static str {
     }
 }
 
-/// Where the bytes of all volumes end up.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Place {
-    /// In memory.
-    Mem,
-    /// In directories of the disk.
-    Dir,
-}
-
-impl Place {
-    pub(crate) const ALL: [Self; 2] = [Self::Mem, Self::Dir];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Mem => "mem",
-            Self::Dir => "dir",
-        }
+axis! {
+    /// Where the data of all volumes is stored.
+    pub(crate) enum Place {
+        Mem = "mem",
+        /// Directories on the disk.
+        Dir = "dir",
     }
 }
 
-/// How long a normal grace period waits for others to join.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Delay {
-    None,
-    /// Three ticks of a kernel that has 250 a second.
-    ThreeTicks,
+axis! {
+    /// The wait that is injected before each normal grace period, for others to join.
+    pub(crate) enum Injected {
+        Nothing = "0 ms injected",
+        /// Three ticks of a kernel with 250 per second: what a normal grace period takes there at least.
+        ThreeTicks = "12 ms injected",
+    }
 }
 
-impl Delay {
-    pub(crate) const ALL: [Self; 2] = [Self::None, Self::ThreeTicks];
-
+impl Injected {
     pub(crate) fn time(self) -> Duration {
         match self {
-            Self::None => Duration::ZERO,
+            Self::Nothing => Duration::ZERO,
             Self::ThreeTicks => Duration::from_millis(12),
         }
     }
+}
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "0 ms",
-            Self::ThreeTicks => "12 ms",
-        }
+axis! {
+    /// What runs on other volumes meanwhile.
+    pub(crate) enum Load {
+        /// Writers, each of which becomes a new tenant every few blocks.
+        Churn = "churn",
+        /// The same writers, each one tenant throughout: no inode is switched.
+        Control = "control",
+        Idle = "idle",
     }
 }
 
-/// What goes on beside.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Load {
-    /// Writers that are a new tenant every few blocks.
-    Churn,
-    /// The same writers, each the same tenant all the time: no inode is switched.
-    Control,
-    /// Nothing.
-    Idle,
-}
-
-impl Load {
-    pub(crate) const ALL: [Self; 3] = [Self::Churn, Self::Control, Self::Idle];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Churn => "churn",
-            Self::Control => "control",
-            Self::Idle => "idle",
-        }
+axis! {
+    /// What is unmounted, named by its letter in the published tables.
+    pub(crate) enum Scenario {
+        /// A volume that had a writer of its own until just before.
+        OwnWriter = "A",
+        /// A volume that one tenant wrote to and closed.
+        Quiet = "B",
+        /// Eight of those at once.
+        EightQuiet = "C",
     }
-}
-
-/// What is unmounted.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(crate) enum Scenario {
-    /// A volume that had a writer of its own until just before.
-    OwnWriter,
-    /// A volume that one tenant wrote to, long closed.
-    Quiet,
-    /// Eight of those at once.
-    EightQuiet,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 3] = [Self::OwnWriter, Self::Quiet, Self::EightQuiet];
-
-    /// Its letter in the published tables.
-    pub(crate) fn letter(self) -> &'static str {
-        match self {
-            Self::OwnWriter => "A",
-            Self::Quiet => "B",
-            Self::EightQuiet => "C",
-        }
-    }
-
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::OwnWriter => "a target with a writer of its own",
@@ -119,46 +80,40 @@ impl Scenario {
     }
 }
 
-/// One engine, and what it is compared by.
+/// One engine.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Setting {
     pub(crate) form: UmountForm,
     pub(crate) place: Place,
-    pub(crate) delay: Delay,
+    pub(crate) injected: Injected,
 }
 
 impl Setting {
+    /// All settings; those of a form with and without the injected wait are beside each other.
     pub(crate) fn all() -> Vec<Self> {
-        let mut all = Vec::new();
-        for place in Place::ALL {
-            for delay in Delay::ALL {
-                all.extend(FORMS.map(|form| Self { form, place, delay }));
-            }
-        }
-        all
+        let forms = |place| FORMS.into_iter().map(move |form| (place, form));
+        let all = Place::ALL.into_iter().flat_map(forms);
+        all.flat_map(|(place, form)| Injected::ALL.map(|injected| Self { form, place, injected })).collect()
     }
 
-    /// The loads it is measured under. Without writers there are no switches, so no grace period is waited for and its
-    /// length is no matter.
+    /// The loads it is measured under. Without writers there are no switches, so an unmount waits for no grace period and the
+    /// injected wait makes no difference.
     pub(crate) fn loads(self) -> &'static [Load] {
-        match self.delay {
-            Delay::None => &Load::ALL,
-            Delay::ThreeTicks => &[Load::Churn, Load::Control],
+        match self.injected {
+            Injected::Nothing => &Load::ALL,
+            Injected::ThreeTicks => &[Load::Churn, Load::Control],
         }
     }
 
     pub(crate) fn name(self) -> String {
-        format!("{}, {}, {}", self.place.name(), self.delay.name(), name(self.form))
+        format!("{}, {}, {}", self.place.name(), name(self.form), self.injected.name())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_have_names_of_their_own() {
-        let names: std::collections::BTreeSet<_> = Setting::all().into_iter().map(Setting::name).collect();
-        assert_eq!(names.len(), 16);
-    }
+/// What a figure is about.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Cell {
+    pub(crate) setting: Setting,
+    pub(crate) load: Load,
+    pub(crate) scenario: Scenario,
 }

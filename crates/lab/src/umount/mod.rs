@@ -1,16 +1,20 @@
 //! `umount`: how long an unmount takes while tenants come and go on other volumes, in four forms of the wait for switches.
 //!
-//! On four volumes a writer syncs every block; every few blocks it is a new tenant, and the old one goes offline. So
-//! inodes are switched from wb to wb all the time. Beside that, volumes are mounted and unmounted: with such a writer of
-//! their own (A), idle (B), eight idle ones at once (C). The *control* is the same writers, each one tenant all the time.
+//! On four volumes a writer syncs every block. Every few blocks it becomes a new tenant, and the old one goes offline, so
+//! inodes are switched from wb to wb all the time. Meanwhile volumes are mounted and unmounted: with such a writer of their
+//! own (A), idle (B), eight idle ones at once (C). The *control* is the same writers, each one tenant throughout.
 //!
-//! Form, backend and length of a grace period make a [`Setting`]; each has an engine of its own, and each setting under each
-//! load has a turn in every round.
+//! A normal grace period takes microseconds here and at least some milliseconds in a kernel. Each form is therefore measured
+//! twice: as it is, and with a wait of 12 ms *injected* before each normal grace period. The milliseconds of the older forms
+//! are two or three of these waits, so they are not a result. The result is the number and the order of the waits, which the
+//! RCU layer logs for the thread that unmounts ([`slackwater_sync::rcu::waits_during`]).
+//!
+//! Form, backend and injected wait make a [`Setting`]. Each has an engine of its own, and each setting has a turn under each
+//! load in every round.
 
 mod axes;
 mod kernel;
 mod published;
-mod records;
 mod results;
 mod target;
 mod testbed;
@@ -20,21 +24,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use self::axes::{Load, Scenario, Setting};
-use self::records::{Cell, Records};
+use self::axes::{Cell, Load, Scenario, Setting};
+use self::target::Costs;
 use self::testbed::Testbed;
+use crate::harness::{Cells, Options, Report, Samples, Source, rounds};
 use crate::interrupt;
-use crate::options::Options;
-use crate::report::{Report, Source};
-use crate::rounds;
 use crate::scratch::Scratch;
+
+const ABOUT: &str = "How long an unmount takes while tenants come and go on other volumes, in the four forms that the wait for switches \
+     has had in Linux, all of them in this engine.";
 
 /// How much of everything.
 struct Amounts {
     /// Blocks that a tenant writes.
     blocks: u64,
-    /// A turn spreads the most number of unmounts of a scenario over this time, and stops there if they take longer, but not
-    /// before the least number. In a row all of them would see the scheduler do the same.
+    /// A turn spreads the largest number of unmounts of a scenario over this time, so that they do not all meet the
+    /// scheduler in the same state. It stops then if they take longer, but not before the least number.
     time: Duration,
     least: [usize; 3],
     most: [usize; 3],
@@ -50,37 +55,41 @@ impl Amounts {
     }
 }
 
+/// The unmounts of a cell.
+#[derive(Default)]
+struct Seen {
+    /// Milliseconds of each unmount.
+    ms: Samples,
+    /// Microseconds of a drain that found no switch of its volume in flight: the mean of each round.
+    drain_us: Samples,
+    costs: Costs,
+}
+
+type Records = Cells<Cell, Seen>;
+
 /// Runs the experiment.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
-    let mut report = Report::new("umount", Some(&options.dir), options.seed, Some(options.rounds()));
-    report.about(
-        "How long an unmount takes while tenants come and go on other volumes, in the four forms that the wait for switches has had in \
-         Linux, all of them in this engine.",
-    );
+    let mut report = Report::new("umount", ABOUT, options);
     let testbeds = Setting::all().into_iter().map(|setting| Testbed::new(home.path(), setting, amounts.blocks));
     let testbeds = testbeds.collect::<Result<Vec<_>>>()?;
-    let records = measure(options, &amounts, &testbeds)?;
-    let dead_uses = testbeds.iter().map(|testbed| (testbed.setting, testbed.engine.dead_volume_uses()));
-    let dead_uses: Vec<(Setting, u64)> = dead_uses.collect();
+    let turns: Vec<(&Testbed, Load)> =
+        testbeds.iter().flat_map(|testbed| testbed.setting.loads().iter().map(move |load| (testbed, *load))).collect();
+    let mut records = Records::default();
+    rounds::run("umount", options.rounds(), &turns, |_, (testbed, load)| {
+        measure_turn(testbed, *load, &amounts, &mut records).with_context(|| testbed.setting.name())
+    })?;
+    let dead_uses: Vec<_> =
+        testbeds.iter().map(|testbed| (testbed.setting, testbed.engine.dead_volume_uses())).collect();
     results::report(&records, &dead_uses, &mut report);
-    report.figure("umounts", records.json());
-    report.figure("dead_uses", dead_uses.iter().map(|(_, uses)| uses).sum::<u64>());
     let tenants_left: usize = testbeds.iter().map(Testbed::tenants_left).sum();
     report.figure("tenants_left", tenants_left);
     if tenants_left != 0 {
-        report.note(format!("Of {tenants_left} tenants that are offline something stays in memory."));
+        report.note(format!("{tenants_left} tenants that are offline still have something in memory."));
     }
     drop(testbeds);
-    report.note(format!(
-        "A tenant writes {} blocks of 4 KiB, each synced. Control: the same writers, each one tenant all the time. By control:",
-        amounts.blocks
-    ));
-    report.note(
-        "p50 of all unmounts by p50 of all, 95 % intervals by a bootstrap of rounds. Idle: no writers. Published: on 16 CPUs, \
-         340 unmounts.",
-    );
+    results::notes(amounts.blocks, &mut report);
     match kernel::measure(options, amounts.blocks, home.path()) {
         Ok(kernel) => {
             report.table(results::kernel_table(&kernel));
@@ -95,19 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Gives every engine its turn under every load in each round.
-fn measure(options: &Options, amounts: &Amounts, testbeds: &[Testbed]) -> Result<Records> {
-    let turns: Vec<(&Testbed, Load)> =
-        testbeds.iter().flat_map(|testbed| testbed.setting.loads().iter().map(move |load| (testbed, *load))).collect();
-    let mut records = Records::default();
-    rounds::run("umount", options.rounds(), turns.len(), |_, turn| {
-        let (testbed, load) = turns[turn];
-        measure_turn(testbed, load, amounts, &mut records).with_context(|| testbed.setting.name())
-    })?;
-    Ok(records)
-}
-
-/// All scenarios under `load`. A volume has a writer of its own only where there are others.
+/// Measures all scenarios under `load`. Without a load no target has a writer of its own either.
 fn measure_turn(testbed: &Testbed, load: Load, amounts: &Amounts, records: &mut Records) -> Result<()> {
     let setting = testbed.setting;
     testbed.under(load, || {
@@ -123,67 +120,112 @@ fn measure_turn(testbed: &Testbed, load: Load, amounts: &Amounts, records: &mut 
                 std::thread::sleep(due.saturating_sub(start.elapsed()));
                 umounts.push(target::measure(testbed, scenario, load, amounts.blocks)?);
             }
-            records.add_round(Cell { setting, load, scenario }, &umounts);
+            records.entry(Cell { setting, load, scenario }).add_round(&umounts);
         }
         Ok(())
     })
 }
 
+impl Seen {
+    fn add_round(&mut self, umounts: &[target::Umounts]) {
+        let times = umounts.iter().flat_map(|umount| &umount.times);
+        self.ms.push_round(times.map(|time| time.as_secs_f64() * 1e3).collect());
+        let mut alone = Costs::default();
+        for umount in umounts {
+            self.costs.add(&umount.costs);
+            if umount.costs.waits == 0 {
+                alone.add(&umount.costs);
+            }
+        }
+        if alone.drains != 0 {
+            self.drain_us.push(alone.time.as_secs_f64() * 1e6 / alone.drains as f64);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use slackwater::UmountForm;
+    use std::collections::BTreeMap;
 
-    use super::axes::{Delay, FORMS, Place};
+    use slackwater::UmountForm;
+    use slackwater_sync::rcu::Wait;
+
+    use super::axes::{FORMS, Injected, Place};
+    use super::results::{by_control, costs, umounts};
+    use super::target::Umounts;
     use super::*;
 
-    fn records(form: UmountForm, place: Place) -> (Records, u64) {
+    fn setting(form: UmountForm, place: Place) -> Setting {
+        Setting { form, place, injected: Injected::Nothing }
+    }
+
+    fn measure(form: UmountForm, place: Place) -> (Records, u64) {
         let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        let setting = Setting { form, place, delay: Delay::None };
-        let testbeds = [Testbed::new(home.path(), setting, 32).unwrap()];
+        let testbed = Testbed::new(home.path(), setting(form, place), 32).unwrap();
         let amounts = Amounts { blocks: 32, time: Duration::ZERO, least: [1, 2, 1], most: [1, 2, 1] };
         let mut records = Records::default();
         for load in Load::ALL {
-            measure_turn(&testbeds[0], load, &amounts, &mut records).unwrap();
+            measure_turn(&testbed, load, &amounts, &mut records).unwrap();
         }
-        (records, testbeds[0].engine.dead_volume_uses())
+        (records, testbed.engine.dead_volume_uses())
     }
 
     #[test]
-    fn every_form_goes_through_every_scenario_and_the_last_waits_for_nothing() {
+    fn every_form_does_every_scenario_and_the_last_waits_for_no_grace_period() {
         for form in FORMS {
-            let (records, dead_uses) = records(form, Place::Mem);
-            assert_eq!(records.umounts(form), (1 + 2 + 8) * 2 + (2 + 8), "{form:?}");
-            let setting = Setting { form, place: Place::Mem, delay: Delay::None };
+            let (records, dead_uses) = measure(form, Place::Mem);
+            assert_eq!(umounts(&records, form), (1 + 2 + 8) * 2 + (2 + 8), "{form:?}");
             let waits = |load| {
-                let (costs, _) = records.costs(setting, load);
-                (costs.grace_periods, costs.barriers, costs.flushes)
+                let costs = costs(&records, setting(form, Place::Mem), load);
+                (costs.all_rcu_waits(), costs.flushes)
             };
-            assert_eq!((waits(Load::Control), waits(Load::Idle)), ((0, 0, 0), (0, 0, 0)), "{form:?}: no switches");
-            if form == UmountForm::PerSb {
-                assert_eq!(waits(Load::Churn), (0, 0, 0));
-            }
+            assert_eq!((waits(Load::Control), waits(Load::Idle)), ((0, 0), (0, 0)), "{form:?}: no switches");
+            assert!(form != UmountForm::PerSb || waits(Load::Churn) == (0, 0));
             assert!(form == UmountForm::Base || dead_uses == 0, "{form:?}");
         }
     }
 
     #[test]
     fn directories_of_targets_are_removed() {
-        let (records, _) = records(UmountForm::PerSb, Place::Dir);
-        assert_eq!(records.umounts(UmountForm::PerSb), 32);
+        let (records, _) = measure(UmountForm::PerSb, Place::Dir);
+        assert_eq!(umounts(&records, UmountForm::PerSb), 32);
     }
 
     #[test]
     fn a_report_has_all_tables_plots_and_targets() {
-        let (records, _) = records(UmountForm::PerSb, Place::Mem);
-        let mut report = Report::new("umount", None, 1, Some(1));
-        let setting = Setting { form: UmountForm::PerSb, place: Place::Mem, delay: Delay::None };
-        results::report(&records, &[(setting, 0)], &mut report);
-        let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        let path = home.path().join("page.html");
-        report.write_page(&path).unwrap();
-        let page = std::fs::read_to_string(path).unwrap();
-        for part in ["mem, 0 ms, per_sb: B p50 by the control", "Inside the drain", "<svg", "no pressure"] {
-            assert!(page.contains(part), "{part}");
+        let (records, _) = measure(UmountForm::PerSb, Place::Mem);
+        let mut report = Report::of_test("umount");
+        results::report(&records, &[(setting(UmountForm::PerSb, Place::Mem), 0)], &mut report);
+        report.assert_page_has(&[
+            "mem, per_sb, 0 ms injected: B p50 by the control",
+            "waits logged by the RCU layer",
+            "Inside the drain",
+            "<svg",
+            "no load",
+        ]);
+    }
+
+    #[test]
+    fn quantiles_are_compared_and_drains_that_waited_are_counted_separately() {
+        let umount = |ms, waits, drain_us| {
+            let orders = BTreeMap::from([(vec![Wait::Normal, Wait::Barrier], 1)]);
+            let costs = Costs { drains: 1, waits, time: Duration::from_micros(drain_us), orders, ..Costs::default() };
+            Umounts { times: vec![Duration::from_millis(ms)], costs }
+        };
+        let setting = setting(UmountForm::PerSb, Place::Mem);
+        let cell = |load| Cell { setting, load, scenario: Scenario::Quiet };
+        let mut records = Records::default();
+        for round in [2, 8] {
+            records.entry(cell(Load::Churn)).add_round(&[umount(3 * round, 0, 1), umount(99 * round, 1, 5000)]);
+            records.entry(cell(Load::Control)).add_round(&[umount(round, 0, 1), umount(9 * round, 0, 3)]);
         }
+        let ratio = |scenario, share| by_control(&records, setting, scenario, share).map(|ratio| ratio.value);
+        assert_eq!((ratio(Scenario::Quiet, 0.5), ratio(Scenario::Quiet, 0.95)), (Some(3.0), Some(11.0)));
+        assert_eq!(ratio(Scenario::OwnWriter, 0.5), None);
+        let drain_us = |load| records.of(&cell(load)).unwrap().drain_us.all();
+        assert_eq!((drain_us(Load::Churn), drain_us(Load::Control)), (vec![1.0, 1.0], vec![2.0, 2.0]));
+        let costs = costs(&records, setting, Load::Churn);
+        assert_eq!((umounts(&records, UmountForm::PerSb), costs.waits, costs.rcu_waits(Wait::Barrier)), (8, 2, 4));
+        assert_eq!(costs.all_rcu_waits(), 8);
     }
 }

@@ -1,4 +1,4 @@
-//! What was published of the kernel's four forms: 16 virtual CPUs, ext4, milliseconds of the command umount; sem. 12.1.
+//! What was published of the four forms in the kernel: 16 virtual CPUs, ext4, milliseconds of the umount command; sem. 12.1.
 
 use slackwater::UmountForm;
 
@@ -7,10 +7,10 @@ use super::axes::Scenario;
 /// 50th, 95th and 99th percentile, and the longest.
 pub(crate) type Quantiles = [f64; 4];
 
-/// With nothing else going on, an idle target.
+/// An idle target without any load.
 pub(crate) const NO_PRESSURE: Quantiles = [4.9, 5.9, 6.3, 6.7];
 
-/// Unmounts that [`drain`] is the sum of.
+/// The number of unmounts that [`drain`] sums up.
 pub(crate) const DRAINS: f64 = 340.0;
 
 /// Under churn.
@@ -31,7 +31,7 @@ pub(crate) fn umount(scenario: Scenario, form: UmountForm) -> Quantiles {
     }
 }
 
-/// Milliseconds inside the drain, all unmounts of all scenarios together.
+/// Milliseconds inside the drain, summed over all unmounts of all scenarios.
 pub(crate) fn drain(form: UmountForm) -> f64 {
     match form {
         UmountForm::Base => 21240.0,

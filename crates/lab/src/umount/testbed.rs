@@ -15,23 +15,20 @@ use slackwater_sync::shim::Fences;
 
 use super::axes::{Load, Place, Setting};
 use super::writer::Writer;
+use crate::harness::threads::{beside, wait_until};
+use crate::rig;
 use crate::scratch::Scratch;
-use crate::{interrupt, rig};
 
 /// Volumes in the background.
 const BACKGROUND: usize = 4;
 /// Some MiB more than is ever written at once.
 const ARENA_BYTES: u64 = 24 << 20;
-/// Blocks by all writers together before anything is measured: each has begun.
+/// Blocks by all writers together before anything is measured, so that each has begun.
 const WARM_UP_BLOCKS: u64 = 16 * BACKGROUND as u64;
-/// Longest wait for something that takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time that a timer keeps what it was set for.
+/// Longest time that a timer holds a reference.
 const TIMERS: Duration = Duration::from_secs(10);
-/// Between two looks.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// See the [module documentation](self).
 pub(crate) struct Testbed {
     pub(crate) setting: Setting,
     pub(crate) engine: Engine,
@@ -48,9 +45,9 @@ struct Background {
 }
 
 impl Testbed {
-    /// An engine with its background; a tenant of the writers writes `blocks` at a time. Directories are made in `home`.
+    /// An engine with its background, and with directories in `home`. Each tenant writes `blocks` before the next one.
     pub(crate) fn new(home: &Path, setting: Setting, blocks: u64) -> Result<Self> {
-        let rcu = rcu::Options { fences: Fences::Full, coalesce: setting.delay.time(), ..rcu::Options::default() };
+        let rcu = rcu::Options { fences: Fences::Full, coalesce: setting.injected.time(), ..rcu::Options::default() };
         let forms = Forms { umount: setting.form, rcu, ..Forms::default() };
         let engine = rig::engine_with_forms(ARENA_BYTES, Tunables::default(), forms)?;
         let scratch = Scratch::in_folder(home)?;
@@ -77,30 +74,30 @@ impl Testbed {
         Ok((rig::mount(&self.engine, &name, backend)?, path))
     }
 
-    /// Does `work` while `load` goes on in the background. When this returns, all that the load began has ended.
+    /// Does `work` under `load`. Writers and switches have ended when this returns.
     pub(crate) fn under<T>(&self, load: Load, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
-        let switched = self.engine.inodes_switched();
-        let outcome = thread::scope(|scope| {
-            let writers = self.background.iter().filter_map(|background| background.writer(load));
-            let threads: Vec<_> = writers.map(|writer| scope.spawn(|| writer.run(&stop, &written))).collect();
-            let has_begun = wait_until("the load in the background does not begin", &stop, || match load {
-                Load::Idle => true,
-                Load::Control => written.load(Ordering::Relaxed) >= WARM_UP_BLOCKS,
-                Load::Churn => self.engine.inodes_switched() >= switched + BACKGROUND as u64,
-            });
-            let outcome = has_begun.and_then(|()| work());
-            stop.store(true, Ordering::Relaxed);
-            for thread in threads {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            }
-            outcome
+        let (written, switched) = (&AtomicU64::new(0), self.engine.inodes_switched());
+        let writers = self.background.iter().filter_map(|background| match load {
+            Load::Churn => Some(&background.churning),
+            Load::Control => Some(&background.steady),
+            Load::Idle => None,
+        });
+        let (outcome, _) = beside(writers.map(|writer| |stop: &AtomicBool| writer.run(stop, written)), |stop| {
+            wait_until("the load in the background does not begin", || {
+                ensure!(!stop.load(Ordering::Relaxed), "a writer in the background has failed");
+                Ok(match load {
+                    Load::Idle => true,
+                    Load::Control => written.load(Ordering::Relaxed) >= WARM_UP_BLOCKS,
+                    Load::Churn => self.engine.inodes_switched() >= switched + BACKGROUND as u64,
+                })
+            })?;
+            work()
         })?;
-        wait_until("switches do not end", &AtomicBool::new(false), || self.engine.switches_in_flight() == 0)?;
+        wait_until("switches do not end", || Ok(self.engine.switches_in_flight() == 0))?;
         Ok(outcome)
     }
 
-    /// Tenants that are offline and of which something stays: none. Timers of what they had may take a period to run out.
+    /// Offline tenants that still have something in memory. There should be none; timers may hold them for a while.
     pub(crate) fn tenants_left(&self) -> usize {
         let left = || self.engine.memcgs().iter().filter(|memcg| memcg.state() == MemcgState::Offline).count();
         let start = Instant::now();
@@ -119,25 +116,4 @@ impl Drop for Testbed {
             }
         }
     }
-}
-
-impl Background {
-    fn writer(&self, load: Load) -> Option<&Writer> {
-        match load {
-            Load::Churn => Some(&self.churning),
-            Load::Control => Some(&self.steady),
-            Load::Idle => None,
-        }
-    }
-}
-
-/// Looks every now and then; fails when `is_over`, or with `what` when it takes too long.
-pub(crate) fn wait_until(what: &str, is_over: &AtomicBool, is_reached: impl Fn() -> bool) -> Result<()> {
-    let start = Instant::now();
-    while !is_reached() {
-        interrupt::check()?;
-        ensure!(!is_over.load(Ordering::Relaxed) && start.elapsed() < PATIENCE, "{what}");
-        thread::sleep(PAUSE);
-    }
-    Ok(())
 }

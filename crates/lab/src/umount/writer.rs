@@ -1,4 +1,4 @@
-//! A writer that syncs every block, on its own thread, for one tenant after another.
+//! A writer that syncs every block, for one tenant or for one after another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,32 +10,26 @@ use crate::rig;
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// A file and who writes it. Each block is a round of write-back, and the file is written from its start again and again.
+/// Overwrites a file from its start, again and again. Each block is one round of writeback.
 pub(crate) struct Writer {
     engine: Engine,
     volume: Arc<SuperBlock>,
     name: &'static str,
-    /// Blocks that a tenant writes.
+    /// Blocks that a tenant writes before the next one takes over.
     blocks: u64,
-    tenants: Tenants,
-}
-
-enum Tenants {
-    /// A new one each time, which goes offline afterwards.
-    Fresh,
-    /// The same each time.
-    Fixed(Arc<Memcg>),
+    /// `None`: a new tenant each time, which goes offline afterwards.
+    tenant: Option<Arc<Memcg>>,
 }
 
 impl Writer {
-    /// A new file whose writers come and go.
+    /// A writer whose tenants come and go, and its file.
     pub(crate) fn churning(engine: &Engine, volume: &Arc<SuperBlock>, blocks: u64) -> Result<Self> {
-        Self::new(engine, volume, "churned", blocks, Tenants::Fresh)
+        Self::new(engine, volume, "churned", blocks, None)
     }
 
-    /// A new file that has one writer.
+    /// A writer with one tenant, and its file.
     pub(crate) fn steady(engine: &Engine, volume: &Arc<SuperBlock>, blocks: u64) -> Result<Self> {
-        Self::new(engine, volume, "steady", blocks, Tenants::Fixed(engine.memcg_create("steady", None, None)))
+        Self::new(engine, volume, "steady", blocks, Some(engine.memcg_create("steady", None, None)))
     }
 
     fn new(
@@ -43,28 +37,22 @@ impl Writer {
         volume: &Arc<SuperBlock>,
         name: &'static str,
         blocks: u64,
-        tenants: Tenants,
+        tenant: Option<Arc<Memcg>>,
     ) -> Result<Self> {
         drop(rig::new_file(volume, name)?);
-        Ok(Self { engine: engine.clone(), volume: Arc::clone(volume), name, blocks, tenants })
+        Ok(Self { engine: engine.clone(), volume: Arc::clone(volume), name, blocks, tenant })
     }
 
-    /// Writes until told to stop, and tells so when it fails. A fresh tenant is offline when this returns. `written`
-    /// counts blocks.
+    /// Writes until `stop` and counts blocks in `written`. A fresh tenant is offline when this returns.
     pub(crate) fn run(&self, stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
-        self.write_until(stop, written).inspect_err(|_| stop.store(true, Ordering::Relaxed))
-    }
-
-    fn write_until(&self, stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            match &self.tenants {
-                Tenants::Fixed(memcg) => self.write_for(memcg, stop, written)?,
-                Tenants::Fresh => {
-                    let memcg = self.engine.memcg_create("fresh", None, None);
-                    let outcome = self.write_for(&memcg, stop, written);
-                    self.engine.memcg_offline(&memcg);
-                    outcome?;
-                }
+            if let Some(tenant) = &self.tenant {
+                self.write_for(tenant, stop, written)?;
+            } else {
+                let fresh = self.engine.memcg_create("fresh", None, None);
+                let outcome = self.write_for(&fresh, stop, written);
+                self.engine.memcg_offline(&fresh);
+                outcome?;
             }
         }
         Ok(())
@@ -74,10 +62,7 @@ impl Writer {
         let inode = self.volume.lookup(&self.volume.root()?, self.name)?;
         let file = File::open_for(&inode, memcg)?;
         let block = [5; BLOCK_BYTES];
-        for number in 0..self.blocks {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
+        for number in (0..self.blocks).take_while(|_| !stop.load(Ordering::Relaxed)) {
             file.write_at(number * BLOCK_BYTES as u64, &block)?;
             file.fsync()?;
             written.fetch_add(1, Ordering::Relaxed);
@@ -88,8 +73,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if let Tenants::Fixed(memcg) = &self.tenants {
-            self.engine.memcg_offline(memcg);
+        if let Some(tenant) = &self.tenant {
+            self.engine.memcg_offline(tenant);
         }
     }
 }

@@ -1,0 +1,42 @@
+//! What all experiments share.
+//!
+//! | Part | Modules |
+//! |---|---|
+//! | Arguments | [`options`] |
+//! | What is compared | [`axis`](macro@axis), [`process`] |
+//! | Taking turns, threads and CPUs | [`rounds`], [`threads`], [`placement`] |
+//! | From samples to figures | [`samples`], [`statistics`], [`quantity`] |
+//! | What was promised | [`targets`] |
+//! | Presentation | [`table`], [`plot`], [`bars`], [`page`], [`machine`], [`report`] |
+//!
+//! An experiment says what differs: its subjects, what a turn does, which figures it shows and what it promises.
+
+pub(crate) mod axis;
+pub(crate) mod bars;
+pub(crate) mod machine;
+pub(crate) mod options;
+pub(crate) mod page;
+pub(crate) mod placement;
+pub(crate) mod plot;
+pub(crate) mod process;
+pub(crate) mod quantity;
+#[cfg(test)]
+mod recorded;
+pub(crate) mod report;
+pub(crate) mod rounds;
+pub(crate) mod samples;
+pub(crate) mod statistics;
+pub(crate) mod table;
+pub(crate) mod targets;
+pub(crate) mod threads;
+
+pub(crate) use self::axis::axis;
+pub(crate) use self::bars::Bars;
+pub(crate) use self::options::{Options, PageOptions};
+pub(crate) use self::plot::{Curve, Marks, Plot};
+pub(crate) use self::quantity::{figure, mb_per_s};
+pub(crate) use self::report::{Report, Source};
+pub(crate) use self::samples::{Cells, Samples, Series, time_us};
+pub(crate) use self::statistics::{Estimate, median, median_estimate, quantile, ratios};
+pub(crate) use self::table::Table;
+pub(crate) use self::targets::Bound;
