@@ -1,4 +1,4 @@
-//! What each primitive costs, beside two libraries for a like purpose.
+//! The cost of each primitive, beside two libraries for a like purpose.
 //!
 //! The threads that keep a measured thread company run on the machine's other CPUs; with more of them than CPUs the
 //! scheduler's time slices are measured too.

@@ -1,4 +1,4 @@
-//! Waiting for something that somebody else finishes.
+//! Waiting until another thread has finished something.
 //!
 //! ```text
 //!   31     30         29 ... 0
@@ -8,14 +8,17 @@
 //! ```
 //!
 //! # Invariants
-//! C1. After its step on the word a finisher does not touch it again: a waiter may have freed it. Wakes go by address.
-//! C2. A step that adds a completion clears SLEEPERS and wakes every sleeper; who gets nothing sets it again.
+//! C1. After its step on the word, a finisher does not access the word again: a waiter may have freed it. A wake uses
+//!     the address only.
+//! C2. A step that adds a completion clears SLEEPERS and wakes every sleeper. A sleeper that finds no completion left
+//!     sets SLEEPERS again.
 //!
 //! # Memory ordering
-//! O1. [`Site::CompletionRelease`] with [`Site::CompletionAcquire`]: the waiter sees all that the finisher did before.
+//! O1. [`Site::CompletionRelease`] with [`Site::CompletionAcquire`]: the waiter sees everything that the finisher did
+//!     before.
 //!
 //! # Kernel counterpart
-//! `struct completion`. Differs: `complete` wakes all sleepers, of which one goes on.
+//! `struct completion`. Differs: `complete` wakes all sleepers, of which one continues.
 
 use std::time::Duration;
 
@@ -27,20 +30,20 @@ const ALL: u32 = 1 << 31;
 const SLEEPERS: u32 = 1 << 30;
 const COUNT: u32 = SLEEPERS - 1;
 
-/// Something that will be finished; see the module's head.
+/// An event that other threads wait for; see the module documentation.
 pub struct Completion {
     word: AtomicU32,
 }
 
 impl Completion {
     const_unless_loom! {
-        /// Nothing finished yet.
+        /// Not complete.
         pub const fn new() -> Self {
             Self { word: AtomicU32::new(0) }
         }
     }
 
-    /// Lets one waiter go on, now or later. A waiter may free the completion at once (C1).
+    /// Lets one waiter continue, now or later. A waiter may free the completion at once (C1).
     pub fn complete(&self) {
         let address: *const AtomicU32 = &self.word;
         // O1, C2.
@@ -54,7 +57,7 @@ impl Completion {
         }
     }
 
-    /// Lets every waiter go on, now and for ever. A waiter may free the completion at once (C1).
+    /// Lets every waiter continue, now and in the future. A waiter may free the completion at once (C1).
     pub fn complete_all(&self) {
         let address: *const AtomicU32 = &self.word;
         // O1.
@@ -72,7 +75,7 @@ impl Completion {
     /// Waits for a completion and takes it.
     ///
     /// # Blocking
-    /// Until somebody completes.
+    /// Until another thread completes.
     ///
     /// # Panics
     /// Where `debug_assertions` are on, if the caller may not sleep.
@@ -84,8 +87,8 @@ impl Completion {
         }
     }
 
-    /// As [`Completion::wait`], for about `timeout`, counted anew if another waiter takes a completion first. Returns
-    /// true if the time ran out.
+    /// As [`Completion::wait`], for about `timeout`. The time starts again if another waiter takes a completion first.
+    /// Returns true if the time ran out.
     ///
     /// # Panics
     /// As [`Completion::wait`].
@@ -116,7 +119,7 @@ impl Completion {
         false
     }
 
-    /// Sleeps until a completion comes or `timeout` passes, which it returns true for.
+    /// Sleeps until a completion arrives or `timeout` passes. Returns true if the time ran out.
     fn sleep(&self, timeout: Option<Duration>) -> bool {
         let is_marked = match self.word.compare_exchange(0, SLEEPERS, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_all_lasts_for_ever() {
+    fn complete_all_lets_later_waits_return_too() {
         let done = Completion::new();
         done.complete_all();
         done.complete();

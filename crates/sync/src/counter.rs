@@ -1,43 +1,45 @@
-//! A counter that many CPUs change and few read.
+//! A counter that many CPUs change and few threads read.
 //!
-//! Each CPU has a shard for its recent changes; a shard that reaches the batch is folded into the shared value. Reading
-//! the shared value is cheap and off by at most one batch per shard; summing is exact and visits every shard.
+//! Each CPU has a shard for its recent changes. A shard that reaches the batch is folded into the shared value. Reading
+//! the shared value is cheap and off by at most one batch per shard. A sum is exact and visits every shard.
 //!
-//! The shards come with the first change: a machine with many CPUs may have thousands of volumes that nobody writes to.
+//! The shards are allocated at the first change: a machine with many CPUs may have thousands of volumes without
+//! writers.
 //!
 //! # Invariants
-//! P1. A change is in exactly one place: its shard, or the shared value. It moves under the lock that `sum` takes, so a
+//! P1. A change is in exactly one place: its shard or the shared value. It moves under the lock that `sum` takes, so a
 //!     sum counts it once.
 //! P2. When no `add` is running, every shard is below the batch.
 //!
 //! # Memory ordering
-//! None: a sum that is to be exact is ordered after the changes by whatever told the caller that they are over. So it finds
-//! the shards as well that they have made.
+//! None. A caller that needs an exact sum must already be ordered after the changes, by the event from which it learned
+//! that they are over. That event also makes the shards visible that the changes allocated.
 //!
 //! # Kernel counterpart
-//! `percpu_counter`, with the batch of writeback statistics (sem. 2.4). Differs: preemption cannot be switched off, so
-//! the CPU number only chooses the shard, and the change itself is atomic.
+//! `percpu_counter`, with the batch of writeback statistics (sem. 2.4). Differs: preemption cannot be disabled, so the
+//! CPU number only chooses the shard, and the change itself is atomic.
 
 use crate::shim::atomic::{AtomicI64, Ordering};
 use crate::shim::{OnceLock, cpu_hint, nr_cpus, raw};
 
-/// The number of the CPU that this thread ran on a moment ago. A hint: use it to choose a shard, never to own one.
+/// The number of the CPU that this thread ran on a moment ago. It is a hint: use it to choose a shard, never to own
+/// one.
 #[inline]
 pub fn shard_hint() -> usize {
     cpu_hint()
 }
 
-/// A part of the value. It has its cache lines to itself; prefetchers fetch them in pairs.
+/// A part of the value, alone on its cache lines. There are two, since prefetchers fetch lines in pairs.
 #[repr(align(128))]
 struct Part {
     value: AtomicI64,
-    /// The first part's is held to move a part from a shard into it, and to sum.
+    /// Only that of the first part is used: it is held while a shard is folded into that part, and while the parts are summed.
     fold: raw::Mutex<()>,
 }
 
-/// A sharded counter; see the module's head.
+/// A sharded counter; see the module documentation.
 pub struct PercpuCounter {
-    /// What all shards have been folded into so far, and then the shards.
+    /// The shared value, followed by the shards.
     parts: OnceLock<Box<[Part]>>,
     shards: u32,
     batch: u32,
@@ -80,21 +82,21 @@ impl PercpuCounter {
         clamp(self.parts.get().map_or(0, |parts| parts[0].value.load(Ordering::Relaxed)))
     }
 
-    /// The exact value, never below zero. Changes made meanwhile are in it or not, each as a whole.
+    /// The exact value, never below zero. Each change made during the call is either in it or not.
     pub fn sum(&self) -> u64 {
         let Some(parts) = self.parts.get() else { return 0 };
         let _fold = parts[0].fold.lock();
         clamp(parts.iter().fold(0, |sum: i64, part| sum.wrapping_add(part.value.load(Ordering::Relaxed))))
     }
 
-    /// How far [`PercpuCounter::read`] may be from [`PercpuCounter::sum`] while nobody adds.
+    /// How far [`PercpuCounter::read`] may be from [`PercpuCounter::sum`] while no `add` is running.
     pub fn max_error(&self) -> u64 {
         u64::from(self.batch) * u64::from(self.shards)
     }
 }
 
 impl Part {
-    /// Moves a shard's part into the shared one, which this is (P1).
+    /// Folds a shard into the shared value, which is `self` (P1).
     #[cold]
     fn take_from(&self, shard: &Self) {
         let _fold = self.fold.lock();
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_changed_has_no_shards() {
+    fn an_unchanged_counter_has_no_shards() {
         let counter = PercpuCounter::with_shards(4);
         assert_eq!((counter.read(), counter.sum()), (0, 0));
         assert!(counter.parts.get().is_none() && size_of::<PercpuCounter>() <= 32);
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_change_is_in_the_sum_and_not_yet_in_the_value() {
+    fn a_small_change_is_in_the_sum_before_the_value() {
         let counter = PercpuCounter::with_shards(1);
         counter.add(7);
         assert_eq!((counter.read(), counter.sum()), (0, 7));

@@ -1,28 +1,29 @@
-//! Wanting what others give back, without missing it.
+//! Waiting for a resource that other threads release, without a lost wake.
 //!
-//! Who finds nothing left *raises* the demand and looks once more. Who gives something back *looks for* the demand
-//! afterwards. Either the one finds what was given, or the other finds the demand, and tells.
+//! A taker that finds nothing left *raises* the demand and looks once more. A giver that releases something *checks*
+//! the demand afterwards. Either the taker finds what was released, or the giver finds the demand and wakes the taker.
 //!
 //! ```text
 //! taker                                  giver
 //! if left.load() == 0 {                  left.add(n);
 //!     demand.raise();                    if demand.is_raised() {
-//!     if left.load() == 0 { wait }           wake who waits
+//!     if left.load() == 0 { wait }           wake the takers
 //! }                                      }
 //! ```
 //!
 //! # Memory ordering
-//! O1. [`Site::DemandRaiseFence`] with [`Site::DemandLookFence`]: each side writes, then reads what the other wrote. Without
-//!     either barrier the taker may find nothing left and the giver no demand: nobody wakes the taker.
-//! O2. Lowering orders nothing: who lowers tells all who wait, afterwards.
+//! O1. [`Site::DemandRaiseFence`] with [`Site::DemandLookFence`]: each side writes, then reads what the other wrote.
+//!     Without either barrier, the taker may find nothing left while the giver finds no demand, and no thread wakes the
+//!     taker.
+//! O2. Lowering orders nothing: the thread that lowers the demand wakes all waiters afterwards.
 //!
 //! # Kernel counterpart
-//! `waitqueue_active` and the barrier that its users owe.
+//! `waitqueue_active`, with the barrier that its users must add.
 
 use crate::shim::atomic::{AtomicBool, Ordering};
 use crate::shim::{Site, const_unless_loom};
 
-/// Whether something is wanted; see the module's head.
+/// Whether a taker wants something; see the module documentation.
 pub struct Demand {
     is_raised: AtomicBool,
 }
@@ -35,7 +36,7 @@ impl Demand {
         }
     }
 
-    /// Says that something is wanted. The caller looks for it once more before it waits.
+    /// Raises the demand. The caller looks once more before it waits.
     #[inline]
     pub fn raise(&self) {
         self.is_raised.store(true, Ordering::Relaxed);
@@ -43,7 +44,7 @@ impl Demand {
         Site::DemandRaiseFence.smp_mb();
     }
 
-    /// Whether something is wanted, for who has just given some of it back.
+    /// Whether the demand is raised, for a giver that has just released something.
     #[inline]
     #[must_use]
     pub fn is_raised(&self) -> bool {
@@ -52,14 +53,14 @@ impl Demand {
         self.is_set()
     }
 
-    /// Whether something is wanted, for anybody else.
+    /// Whether the demand is raised, for any other thread: without the barrier of a giver.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.is_raised.load(Ordering::Relaxed)
     }
 
-    /// Nothing is wanted any more. The caller tells all who wait next, since one of them may have raised it just before.
+    /// Lowers the demand. The caller wakes all waiters next, since one of them may have raised it just before.
     #[inline]
     pub fn lower(&self) {
         self.is_raised.store(false, Ordering::Relaxed);

@@ -1,20 +1,21 @@
-//! Named points where a test holds a thread.
+//! Named points where a test can hold a thread.
 //!
-//! A known race has a window. The code marks it with [`pass`]; a test opens the window on purpose, drives the other side
-//! through it, and lets go:
+//! A known race has a window, which the code marks with [`pass`]. A test holds a thread inside the window, drives the
+//! other side through it, and then releases the thread:
 //!
 //! ```ignore
 //! let hold = gate::hold("switch.prepared");
 //! let mover = thread::spawn(|| gate::pass("switch.prepared"));
 //! hold.wait_reached(); // the mover is inside the window
 //! // ... drive the other side ...
-//! drop(hold); // the mover goes on
+//! drop(hold); // the mover continues
 //! mover.join().unwrap();
 //! ```
 //!
-//! [`pass`] is empty unless `debug_assertions` are on, and [`hold`] does not exist: such tests carry
-//! `#[cfg(debug_assertions)]`. Every thread of the process stops at a held gate, so two tests that lead through one gate
-//! belong into two test targets, or take turns by holding it first. Model checkers need no gates and have none.
+//! Without `debug_assertions`, [`pass`] is empty and [`hold`] does not exist; such tests carry
+//! `#[cfg(debug_assertions)]`. Every thread of the process stops at a held gate. Two tests that pass through one gate
+//! therefore belong in two test targets, or each holds the gate first to take turns. Builds for model checkers have no
+//! gates.
 
 /// Marks the point `name`. Stops here while a test holds it.
 #[cfg(not(all(debug_assertions, not(any(slackwater_loom, slackwater_shuttle)))))]
@@ -31,7 +32,7 @@ mod held {
     use crate::shim::atomic::{AtomicUsize, Ordering};
     use crate::shim::raw::{Condvar, Mutex};
 
-    /// A thread that has not come by then will not come.
+    /// How long to wait for a thread before the test fails.
     const PATIENCE: Duration = Duration::from_secs(10);
 
     struct Gate {
@@ -39,7 +40,7 @@ mod held {
         arrived: usize,
     }
 
-    /// How many gates are held: usually none, and a pass costs one load.
+    /// How many gates are held. Usually none are, and a pass costs one load.
     static HELD: AtomicUsize = AtomicUsize::new(0);
     static GATES: Mutex<Vec<Gate>> = Mutex::new(Vec::new());
     static CHANGED: Condvar = Condvar::new();
@@ -64,7 +65,8 @@ mod held {
         }
     }
 
-    /// Holds the gate `name`: whoever comes to it stays until the result is dropped. Waits for an earlier holder.
+    /// Holds the gate `name`: a thread that reaches it waits until the result is dropped. Waits for an earlier holder
+    /// of the gate.
     pub fn hold(name: &'static str) -> Hold {
         let mut gates = GATES.lock();
         while gates.iter().any(|gate| gate.name == name) {
@@ -76,14 +78,14 @@ mod held {
     }
 
     impl Hold {
-        /// Waits until a thread stands at the gate.
+        /// Waits until a thread has reached the gate.
         ///
         /// # Panics
-        /// If none comes within ten seconds.
+        /// If no thread reaches it within ten seconds.
         pub fn wait_reached(&self) {
             let mut gates = GATES.lock();
             while gates.iter().all(|gate| gate.name != self.name || gate.arrived == 0) {
-                assert!(!CHANGED.wait_timeout(&mut gates, PATIENCE), "nobody came to the gate {}", self.name);
+                assert!(!CHANGED.wait_timeout(&mut gates, PATIENCE), "no thread reached the gate {}", self.name);
             }
         }
     }
@@ -105,7 +107,7 @@ mod tests {
     use crate::shim::{Arc, thread};
 
     #[test]
-    fn a_thread_stays_at_a_held_gate() {
+    fn a_thread_waits_at_a_held_gate() {
         let hold = hold("gate.test");
         let has_passed = Arc::new(AtomicBool::new(false));
         let passer = thread::spawn({

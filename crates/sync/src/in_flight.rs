@@ -1,8 +1,8 @@
-//! Counting what is in flight, so that its owner can close and wait for the rest.
+//! Counting operations in flight, so that the owner of an object can close it and wait for the rest.
 //!
-//! The owner has a flag that only ever goes from open to closed. A worker *pins*, then tests the flag, and backs off if it
-//! is closed. The owner closes the flag, then *drains*. Either the owner sees the pin and waits, or the worker sees the
-//! flag and has touched nothing.
+//! The owner has a flag that only ever changes from open to closed. A worker *pins*, then tests the flag, and backs off
+//! if it is closed. The owner closes the flag, then *drains*. Either the owner sees the pin and waits, or the worker
+//! sees the closed flag and has touched nothing.
 //!
 //! ```text
 //! worker                        owner
@@ -11,20 +11,22 @@
 //! in_flight.unpin();            free what was worked on
 //! ```
 //!
-//! What is pinned may be put on a queue, for somebody to work on later. The owner then need not wait for him: it takes back
-//! what is on the queue, with [`InFlight::drain_with`].
+//! A pinned operation may be queued for another thread to run later. The owner then need not wait for that thread: with
+//! [`InFlight::drain_with`] it takes the queued operations back.
 //!
 //! # Invariants
-//! F1. After an unpin nothing of the count is read or written: the owner may have freed it. The wake goes by address.
+//! F1. After its unpin, a worker does not access the count again: the owner may have freed it. The wake uses the
+//!     address only.
 //! F2. WAITING is cleared only while the count is zero, in one step, so that no waiter of a later round loses its wake.
-//! F3. Whoever queues what he has pinned tests the flag once more with the queue's lock held, and backs off if it is
-//!     closed. So once the owner has closed the flag and emptied the queue, under that lock, nothing comes to it any more.
+//! F3. A worker that queues a pinned operation tests the flag once more with the queue's lock held, and backs off if it
+//!     is closed. Once the owner has closed the flag and emptied the queue under that lock, nothing more is queued.
 //!
 //! # Memory ordering
 //! O1. [`Site::InFlightPinFence`] with [`Site::InFlightDrainFence`]: each side writes, then reads what the other wrote.
-//!     Without either barrier both may read the old value; the owner frees what a worker is about to use.
-//! O2. [`Site::InFlightUnpinRelease`] with [`Site::InFlightDrainAcquire`]: what was done under a pin happens before the
-//!     drain returns. Without it the owner frees while late writes of the worker are still on their way.
+//!     Without either barrier, both may read the old value, and the owner frees what a worker is about to use.
+//! O2. [`Site::InFlightUnpinRelease`] with [`Site::InFlightDrainAcquire`]: everything done under a pin happens before
+//!     the drain returns. Without it, the owner may free the object while late writes of the worker are still in
+//!     flight.
 //!
 //! # Kernel counterpart
 //! The count of inode switches in flight in one super block (sem. 6.4, 6.5), with `wake_up_var`.
@@ -35,7 +37,7 @@ use crate::shim::{Site, const_unless_loom, futex_wait, futex_wake_all};
 
 const WAITING: u32 = 1 << 31;
 
-/// A count of pins that can be waited out; see the module's head.
+/// A count of pins that its owner can drain; see the module documentation.
 pub struct InFlight {
     word: AtomicU32,
 }
@@ -72,7 +74,7 @@ impl InFlight {
     /// Waits until nothing is in flight. The caller has closed its flag.
     ///
     /// # Blocking
-    /// While anything is in flight. No grace period is involved, and nothing is waited for if the count is zero.
+    /// While anything is in flight. No grace period is involved. Returns at once if the count is zero.
     ///
     /// # Panics
     /// Where `debug_assertions` are on, if the caller may not sleep.
@@ -82,10 +84,11 @@ impl InFlight {
         self.drain_with(|| {});
     }
 
-    /// As [`InFlight::drain`], after `take_back` has unpinned what nobody is at (F3). Not called if nothing is in flight.
+    /// As [`InFlight::drain`], after `take_back` has unpinned the queued operations that no thread has begun (F3).
+    /// `take_back` is not called if nothing is in flight.
     ///
     /// # Blocking
-    /// While anything is in flight that was not taken back.
+    /// While any operation is in flight that was not taken back.
     ///
     /// # Panics
     /// Where `debug_assertions` are on, if the caller may not sleep.
@@ -99,7 +102,7 @@ impl InFlight {
         }
     }
 
-    /// Whether a drain would return at once: for an owner who has closed his flag, and waits elsewhere.
+    /// Whether a drain would return at once: for an owner that has closed its flag and waits elsewhere.
     #[inline]
     pub fn is_drained(&self) -> bool {
         // O1: pairs with the barrier in `pin`.
@@ -107,7 +110,8 @@ impl InFlight {
         self.count() == 0
     }
 
-    /// How many are in flight at this moment. Zero means that all is done only after the flag has been closed.
+    /// How many operations are in flight at this moment. Only after the flag has been closed does zero mean that all
+    /// are done.
     #[inline]
     pub fn count(&self) -> u32 {
         // O2.
@@ -126,7 +130,7 @@ impl InFlight {
                 break;
             }
         }
-        // F2. Failure means that a late pin came in: it will back off, and its unpin may wake somebody for nothing.
+        // F2. Failure means that a late pin was added: it will back off, and its unpin may cause a needless wake.
         let _ = self.word.compare_exchange(WAITING, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_can_be_taken_back() {
+    fn queued_operations_can_be_taken_back() {
         let in_flight = InFlight::new();
         in_flight.drain_with(|| panic!("nothing is in flight"));
         in_flight.pin();
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn no_worker_uses_what_its_owner_has_freed() {
+    fn no_worker_uses_an_object_after_its_owner_freed_it() {
         struct Owner {
             in_flight: InFlight,
             is_open: AtomicBool,

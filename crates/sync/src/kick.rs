@@ -1,8 +1,8 @@
-//! Asking a worker for a pass over what has been counted, however many ask before it begins.
+//! Requesting one pass of a worker over counted work, however many producers request it before the pass begins.
 //!
-//! A producer counts its work, then *kicks*; of all who kick before the worker looks, one is told to wake it. The worker
-//! *takes* the kick, then reads the count. Either the worker's count has the work, or the producer finds that the kick
-//! has been taken and sets it again, which leads to another pass.
+//! A producer counts its work, then *kicks*. Of all producers that kick before the worker looks, one call returns true,
+//! and its caller wakes the worker. The worker *takes* the kick, then reads the count. Either the worker's count
+//! includes the work, or the producer finds that the kick has been taken and sets it again, which causes another pass.
 //!
 //! ```text
 //! producer                               worker, woken
@@ -12,17 +12,18 @@
 //! ```
 //!
 //! # Memory ordering
-//! O1. [`Site::KickFence`] with [`Site::KickTakeFence`]: each side writes, then reads what the other wrote. Without either
-//!     barrier the producer may find the kick still set and the worker the count without the work: nobody comes for it.
-//! O2. The flag itself orders nothing: whoever finds it changed finds the count through the two barriers.
+//! O1. [`Site::KickFence`] with [`Site::KickTakeFence`]: each side writes, then reads what the other wrote. Without
+//!     either barrier, the producer may find the kick still set while the worker reads the count without the work. No
+//!     pass then follows for that work.
+//! O2. The flag itself orders nothing: a thread that finds it changed sees the count because of the two barriers.
 //!
 //! # Kernel counterpart
-//! `WB_start_dontcache` (sem. 7.2, 7.3). How the worker is woken is the caller's affair.
+//! `WB_start_dontcache` (sem. 7.2, 7.3). How the worker is woken is up to the caller.
 
 use crate::shim::atomic::{AtomicBool, Ordering};
 use crate::shim::{Site, const_unless_loom};
 
-/// A request for a pass, set or not; see the module's head.
+/// A request for a pass, set or not; see the module documentation.
 pub struct Kick {
     is_set: AtomicBool,
 }
@@ -35,30 +36,30 @@ impl Kick {
         }
     }
 
-    /// Asks for a pass over what the caller has counted. True if nobody has asked since the last pass began: the caller
-    /// wakes the worker.
+    /// Requests a pass over the work that the caller has counted. True for the first request since the last pass began:
+    /// its caller wakes the worker.
     #[inline]
-    #[must_use = "nobody else wakes the worker"]
+    #[must_use = "no other thread wakes the worker"]
     pub fn kick(&self) -> bool {
         // O1: pairs with the barrier in `take`.
         Site::KickFence.smp_mb();
-        // Looked at first: while the worker has not come, its cache line stays shared among all who ask.
+        // Read first: until the worker takes the kick, the cache line stays shared among all producers.
         !self.is_set() && !self.is_set.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether a pass is asked for. It stays so until the worker takes it: for who has something for a worker that was
-    /// woken and found nothing it could do yet.
+    /// Whether a pass is requested. The request stays set until the worker takes it. For a thread that has new input
+    /// for a worker that was woken but could not do anything yet.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.is_set.load(Ordering::Relaxed)
     }
 
-    /// Whether a pass was asked for. If so the request is consumed, and the caller reads the count next.
+    /// Whether a pass was requested. If so, the request is consumed, and the caller reads the count next.
     #[inline]
     #[must_use = "the request is gone"]
     pub fn take(&self) -> bool {
         if !self.is_set() {
-            return false; // who sets it meanwhile wakes the worker, which looks again
+            return false; // a producer that sets it now wakes the worker, which looks again
         }
         let taken = self.is_set.swap(false, Ordering::Relaxed);
         // O1: pairs with the barrier in `kick`.
@@ -81,7 +82,7 @@ mod tests {
     use crate::shim::{Arc, thread};
 
     #[test]
-    fn of_all_who_kick_before_a_pass_the_first_wakes_the_worker() {
+    fn only_the_first_kick_before_a_pass_wakes_the_worker() {
         let kick = Kick::new();
         assert!(!kick.is_set() && !kick.take());
         assert_eq!([(); 3].map(|()| kick.kick()), [true, false, false]);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_follows_whatever_was_counted() {
+    fn all_counted_work_is_followed_by_a_pass() {
         const EACH: u64 = 20_000;
         let (kick, count, wakes) = (Arc::new(Kick::new()), Arc::new(PercpuCounter::new()), Arc::new(AtomicU64::new(0)));
         let producers = [(); 2].map(|()| {

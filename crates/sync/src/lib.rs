@@ -1,7 +1,7 @@
-//! Concurrency primitives that a kernel gives for free.
+//! Concurrency primitives that a kernel provides and a user-space program lacks.
 //!
-//! Everything above this crate takes its locks, threads, reference counts and grace periods from here, so that one
-//! build flag can replace the operating system by a model checker:
+//! The crates above take their locks, threads, reference counts and grace periods from here, so that one build flag can
+//! replace the operating system by a model checker:
 //!
 //! | build | flag | threads and atomics are |
 //! |---|---|---|
@@ -9,9 +9,9 @@
 //! | exhaustive | `--cfg slackwater_loom` | every interleaving and every allowed stale read, for tests of this crate |
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
-//! Reading order: [`shim`] (what is replaced), [`lock`] (ranked locks, and the word that guards a page frame), [`rcu`],
-//! then [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`], [`PercpuRef`], [`Registry`]
-//! and, for trees, [`SeqLock`] with [`SeqRefs`] (which stand on RCU), and [`gate`], a file each.
+//! Reading order: [`shim`] (the replaceable parts), [`lock`] (ranked locks, and the word that guards a page frame),
+//! [`rcu`]. Then one file each: [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`],
+//! [`PercpuRef`], [`Registry`], [`SeqLock`] with [`SeqRefs`] (for trees, on top of RCU), and [`gate`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 

@@ -1,8 +1,9 @@
 //! A reference count that many CPUs change, until its owner kills it.
 //!
-//! While a ref lives, a get or a put changes a shard that belongs to the CPU, and nobody asks whether the count is zero:
-//! the *initial reference* keeps it above. [`PercpuRef::kill`] drops that one. From then on gets and puts change one shared
-//! count, and after a grace period the shards are added to it; whoever brings it to zero runs the release callback.
+//! While a ref lives, a get or a put changes a shard that belongs to the CPU, and no call checks whether the count is
+//! zero: the *initial reference* keeps it above. [`PercpuRef::kill`] drops that one. From then on, gets and puts change
+//! one shared count, and after a grace period the shards are added to it. The put that brings it to zero runs the
+//! release callback.
 //!
 //! ```text
 //!          count                                     shards
@@ -15,55 +16,56 @@
 //! P1. The references held are the sum of all shards and of the count, less BIAS until the fold. One shard alone may be
 //!     below zero: a reference may be put on another CPU than it was got on.
 //! P2. A shard changes only inside a read section that found the ref live.
-//! P3. The count is zero only after the fold, and then for ever. BIAS keeps it away from zero until the shards are in it.
-//!     They come in and BIAS goes in one addition, after all of them have been read: any other order passes through a
-//!     count without some of them. The fold's own reference goes after that.
-//! P4. Who brings the count to zero, and nobody else, takes the callback.
+//! P3. The count is zero only after the fold, and then for ever. BIAS keeps it away from zero until the shards are in
+//!     it. One addition adds the shards and subtracts BIAS, after all shards have been read: any other order passes
+//!     through a count without some of them. The fold's own reference is put after that.
+//! P4. Only the put that brings the count to zero takes the callback.
 //!
 //! # Memory ordering
-//! O1. That the fold finds every change of a shard, and what was done under references put that way, is the promise of the
-//!     grace period: sections that found the ref live have ended, and happen before it. The mark of death needs no order of
-//!     its own, since the grace period begins after it.
-//! O2. [`Site::PercpuRefPutRelease`] with [`Site::PercpuRefPutAcquire`]: what was done under any reference happens before
-//!     the callback. The fold puts its own reference last of all, so it hands on what O1 gave it. Without either the
-//!     callback frees while late writes of a user are still on their way.
+//! O1. The grace period guarantees that the fold sees every change of a shard, and everything done under references put
+//!     that way: sections that found the ref live have ended, and happen before the fold. The mark of death
+//!     (`is_dying`) needs no order of its own, since the grace period begins after it.
+//! O2. [`Site::PercpuRefPutRelease`] with [`Site::PercpuRefPutAcquire`]: everything done under any reference happens
+//!     before the callback. The fold puts its own reference after the shards, so it passes on the order that O1 gives
+//!     it. Without either, the callback may free the object while late writes of a user are still in flight.
 //!
 //! # Memory
-//! A shard is one cache line: 64 bytes for each CPU that this process may use, and some 230 beside them with what the
-//! allocator loses; 360 were measured with two CPUs. A second line, against prefetchers that fetch lines in pairs, is not
-//! spent: there is a ref for each cgroup on each volume, and two CPUs seldom use the same one all the time.
+//! A shard is one cache line: 64 bytes for each CPU that this process may use. About 230 bytes are added for the rest
+//! and for allocator overhead; 360 were measured with two CPUs. A shard has no second line against prefetchers that
+//! fetch lines in pairs: there is a ref for each cgroup on each volume, and two CPUs seldom use the same one all the
+//! time.
 //!
 //! # Kernel counterpart
-//! `percpu_ref` (sem. 1.6). Differs: there is no way back from the shared count; preemption cannot be switched off, so the
-//! CPU number only chooses the shard; a second kill says so instead of warning.
+//! `percpu_ref` (sem. 1.6). Differs: a ref does not return from the shared count to shards; preemption cannot be
+//! disabled, so the CPU number only chooses the shard; a second kill returns false instead of warning.
 
 use crate::rcu::{Domain, Guard};
 use crate::shim::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::shim::{Arc, Site, cpu_hint, nr_cpus, raw};
 
-/// What the count holds too many until the shards are in it.
+/// The excess of the count until the shards have been added to it.
 const BIAS: u64 = 1 << 63;
 
-/// What runs when the last reference is put.
+/// The callback that runs when the last reference is put.
 type Release = Box<dyn FnOnce() + Send>;
 
 /// Changes made on one CPU, modulo 2^64.
 #[repr(align(64))]
 struct Shard(AtomicU64);
 
-/// A sharded reference count; see the module's head.
+/// A sharded reference count; see the module documentation.
 ///
-/// Dropped without having been killed, or while references are left, it drops its callback without running it. A callback
-/// that owns what its ref is a part of therefore keeps that alive until the ref is killed.
+/// A ref that is dropped without having been killed, or while references are left, drops its callback without running
+/// it. A callback that owns the object containing its ref therefore keeps that object alive until the ref is killed.
 ///
 /// # Blocking
-/// No method blocks; where one runs the callback, that must not either.
+/// No method blocks. A method may run the callback, which must not block either.
 ///
 /// # Panics
-/// As [`Domain::read_lock`] does. Where `debug_assertions` are on, a count that has become shared also notices a get
-/// without a reference to rely on, and a put without a get.
+/// As [`Domain::read_lock`] does. Where `debug_assertions` are on, a count that has become shared also detects a get
+/// while no reference exists, and a put without a get.
 pub struct PercpuRef {
-    /// Shared with the fold, which may come after the ref is gone.
+    /// Shared with the fold, which may run after the ref was dropped.
     core: Arc<Core>,
 }
 
@@ -77,7 +79,7 @@ struct Core {
 }
 
 impl PercpuRef {
-    /// A live ref with its initial reference, whose sections and grace period are those of `domain`.
+    /// A live ref with its initial reference. It uses the sections and grace periods of `domain`.
     ///
     /// `release` runs once, when the ref has been killed and the last reference is put: on the thread that puts it or on
     /// the domain's worker, inside a read section. It must not sleep nor panic, nor may dropping what it owns.
@@ -92,7 +94,7 @@ impl PercpuRef {
         Self { core: Arc::new(core) }
     }
 
-    /// Takes a reference. The caller knows that there is one already, and that it stays meanwhile.
+    /// Takes a reference. The caller knows that there is one already, which is kept during the call.
     #[inline]
     pub fn get(&self) {
         let section = self.core.domain.read_lock();
@@ -135,10 +137,10 @@ impl PercpuRef {
         self.core.put_many(n);
     }
 
-    /// Drops the initial reference. Returns false, and does nothing, if that has been done before.
+    /// Drops the initial reference. Returns false, and does nothing, if it was dropped before.
     ///
-    /// Usable under any lock and inside sections, though a domain's first callback starts its worker. `release` runs after
-    /// the grace period that follows, at the earliest.
+    /// Usable under any lock and inside sections, though a domain's first callback starts its worker. `release` runs
+    /// after the following grace period at the earliest.
     pub fn kill(&self) -> bool {
         let is_first = !self.core.is_dying.swap(true, Ordering::Relaxed);
         if is_first {
@@ -280,11 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn kill_waits_for_no_section() {
+    fn kill_does_not_wait_for_sections() {
         let (count, domain, releases) = counted();
         let section = domain.read_lock();
         assert!(count.kill());
-        assert!(count.tryget(), "the fold has not come yet");
+        assert!(count.tryget(), "the fold has not run yet");
         count.put();
         assert!(!count.is_zero());
         drop(section);
@@ -303,7 +305,7 @@ mod tests {
         assert_eq!(releases.load(Ordering::Relaxed), 1);
     }
 
-    /// The callback owns what the ref is a part of, as that of a wb does.
+    /// The callback owns the object that contains the ref, like that of a wb.
     #[test]
     fn the_callback_may_own_its_ref() {
         struct Owner {
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn racing_users_never_meet_a_released_object() {
+    fn racing_users_never_find_a_released_object() {
         for users in [1, 2, 4] {
             for _ in 0..15 {
                 let (count, domain, releases) = counted();

@@ -1,35 +1,37 @@
-//! A lock whose holders are numbered, so that who reads without it can tell whether anything changed meanwhile.
+//! A lock with a sequence number, so that a reader without the lock can tell whether anything has changed.
 //!
 //! # Invariants
-//! S1. The number is odd while somebody holds the lock, and even otherwise. It never comes back to an earlier value.
+//! S1. The number is odd while the lock is held, and even otherwise. It never returns to an earlier value.
 //!
 //! # Memory ordering
-//! O1. [`Site::SeqLockEndRelease`] with [`Site::SeqLockBeginAcquire`]: who begins with a number finds all changes that were
-//!     made up to it. Without either he may combine the new number with an old pointer, and believe in both.
-//! O2. That nothing changed since is found out by who has published something of his own in between, with a full barrier:
-//!     see [`SeqRefs`](crate::SeqRefs).
+//! O1. [`Site::SeqLockEndRelease`] with [`Site::SeqLockBeginAcquire`]: a reader that begins with a number sees all
+//!     changes made up to it. Without either, the reader may combine the new number with an old pointer and take both
+//!     for current.
+//! O2. A reader checks that nothing has changed since only after it has published something of its own, followed by a
+//!     full barrier: see [`SeqRefs`](crate::SeqRefs).
 //!
 //! # Kernel counterpart
-//! `seqlock_t`. Differs: a reader who finds the lock held sleeps until it is free.
+//! `seqlock_t`. Differs: a reader that finds the lock held sleeps until it is free.
 
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::shim::atomic::{AtomicU64, Ordering};
 use crate::shim::{Site, const_unless_loom};
 
-/// A lock around a value, and a number that tells readers of something else whether it was held; see the module's head.
+/// A lock around a value, with a number that shows readers of other data whether the lock was held; see the module
+/// documentation.
 pub struct SeqLock<T> {
     number: AtomicU64,
     inner: Mutex<T>,
 }
 
-/// The lock held: readers that have begun will notice.
+/// The lock while it is held: readers that have begun will notice.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct SeqGuard<'a, T> {
     number: &'a AtomicU64,
     inner: MutexGuard<'a, T>,
 }
 
-/// What the number was.
+/// A value of the number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen(u64);
 
@@ -41,10 +43,10 @@ impl<T> SeqLock<T> {
         }
     }
 
-    /// Begins to read: what is found from here on is as it is at one moment, if a pin at the end is sure.
+    /// Begins to read. Everything found from here on belongs to one moment, if the pin at the end succeeds.
     ///
     /// # Blocking
-    /// While somebody holds the lock. Not inside a read section of RCU.
+    /// While the lock is held. Not inside an RCU read section.
     #[inline]
     pub fn begin(&self) -> Seen {
         loop {
@@ -57,8 +59,8 @@ impl<T> SeqLock<T> {
         }
     }
 
-    /// Whether nobody has held the lock since `seen`. The caller has had a full barrier since he published what he wants
-    /// the next holder to see (O2).
+    /// Whether the lock has not been held since `seen`. The caller has passed a full barrier since it published what
+    /// the next holder must see (O2).
     #[inline]
     #[must_use]
     pub(crate) fn is_unchanged(&self, seen: Seen) -> bool {
@@ -96,7 +98,7 @@ impl<T> std::ops::DerefMut for SeqGuard<'_, T> {
 
 impl<T> Drop for SeqGuard<'_, T> {
     fn drop(&mut self) {
-        // O1. The lock itself is let go after this.
+        // O1. The lock itself is released after this.
         self.number.fetch_add(1, Site::SeqLockEndRelease.order(Ordering::Release));
     }
 }
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_begun_notices_a_holder() {
+    fn a_reader_that_has_begun_notices_a_holder() {
         let lock = SeqLock::new(Rank::new(1, "test"), 1);
         let seen = lock.begin();
         assert!(lock.is_unchanged(seen));

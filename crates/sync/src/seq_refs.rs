@@ -1,8 +1,9 @@
-//! References that lookups take without a lock, and that who holds the lock can count.
+//! References that lookups take without a lock, and that the holder of the lock can count.
 //!
-//! An object hangs in a tree that is changed under a [`SeqLock`] and searched without it, inside a read section. A lookup that
-//! finds the object *pins* it first and looks afterwards whether the tree has changed. The tree has a reference of its own, the
-//! *initial* one, until the object is detached; so a put of an object that is attached cannot be the last, and need not ask.
+//! An object is in a tree that is changed under a [`SeqLock`] and searched without it, inside a read section. A lookup
+//! that finds the object *pins* it first and then checks whether the tree has changed. The tree has a reference of its
+//! own, the *initial* one, until the object is detached. A put of an attached object therefore cannot be the last, and
+//! need not check.
 //!
 //! ```text
 //! lookup                                 unmount
@@ -10,48 +11,50 @@
 //! section = domain.read_lock();          if refs.count(&held) != 1 { busy }
 //! found in the tree                      refs.detach(&held); out of the tree
 //! if refs.pin(&section, &lock, seen) {   drop(held);
-//!     it is ours, until the put          domain.synchronize_expedited();
+//!     use it, until the put              domain.synchronize_expedited();
 //! } else { begin again }                 refs.put_initial(&lock)
-//!                                            Put::Last: nobody has it any more
+//!                                            Put::Last: no reference is left
 //! ```
 //!
 //! # Invariants
 //! Q1. The references are the sum of all shards. One shard alone may be below zero.
-//! Q2. A put without the lock is made in a section that found the object attached. The initial reference is put after a grace
-//!     period that began when it was detached: every such put is over by then, and none was the last.
-//! Q3. So are the pins of lookups that found it before it was taken out of the tree: they have been undone, or are references.
-//!     Nobody finds it afterwards.
-//! Q4. The sum is zero only after the initial reference was put. Whoever finds it so first, with the lock held,
-//!     and nobody else, hears [`Put::Last`].
+//! Q2. A put without the lock is made in a section that found the object attached. The initial reference is put after a
+//!     grace period that began when the object was detached. Every such put has ended by then, and none was the last.
+//! Q3. The pins of lookups that found the object before it was removed from the tree have ended by then too: each was
+//!     undone or has become a reference. No lookup finds the object afterwards.
+//! Q4. The sum is zero only after the initial reference was put. Only the first put that finds it zero, with the lock
+//!     held, returns [`Put::Last`].
 //!
 //! # Memory ordering
-//! O1. [`Site::SeqRefsPinFence`] with [`Site::SeqRefsCountFence`]: the lookup counts itself, then looks for a change; the
-//!     unmount announces its change, then counts. Without either barrier the lookup is sure and the unmount finds nobody.
-//! O2. The shards need no order: what is changed without the lock is final when it matters, by the grace period (Q2, Q3).
+//! O1. [`Site::SeqRefsPinFence`] with [`Site::SeqRefsCountFence`]: the lookup counts itself, then checks for a change;
+//!     the unmount announces its change, then counts. Without either barrier, the lookup may succeed while the unmount
+//!     counts no reference.
+//! O2. The shards need no order: because of the grace period, changes made without the lock are final when they matter
+//!     (Q2, Q3).
 //!
 //! # Kernel counterpart
-//! `mnt_pcp`, `__legitimize_mnt`, `mntput_no_expire`; sem. 9.2, 9.3. Differs: a lookup that is not sure undoes its pin in its
-//! section. There it may have to wait for the lock, since a mount that was detached can still be walked through.
+//! `mnt_pcp`, `__legitimize_mnt`, `mntput_no_expire`; sem. 9.2, 9.3. Differs: a lookup that fails undoes its pin inside
+//! its section. In Linux it may have to wait for the lock there, since a detached mount can still be walked.
 
 use crate::rcu::{Domain, Guard};
 use crate::seq_lock::{Seen, SeqGuard, SeqLock};
 use crate::shim::atomic::{AtomicI64, AtomicU8, Ordering};
 use crate::shim::{Site, cpu_hint, nr_cpus};
 
-/// No references: it is not in use yet, or its last one is gone.
+/// No references: not in use yet, or the last reference was put.
 const FREE: u8 = 0;
 /// In the tree.
 const ATTACHED: u8 = 1;
-/// Out of it.
+/// Removed from the tree, with references left.
 const DETACHED: u8 = 2;
 
-/// What a put has left.
+/// The result of a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "nobody else cleans up"]
+#[must_use = "no other thread cleans up"]
 pub enum Put {
-    /// Others, or somebody else to clean up.
+    /// References are left, or another thread cleans up.
     Some,
-    /// Nobody: the caller cleans up, and may reuse the object after a grace period.
+    /// No reference is left: the caller cleans up, and may reuse the object after a grace period.
     Last,
 }
 
@@ -59,7 +62,7 @@ pub enum Put {
 #[repr(align(64))]
 struct Shard(AtomicI64);
 
-/// The references to one object; see the module's head.
+/// The references to one object; see the module documentation.
 pub struct SeqRefs {
     shards: Box<[Shard]>,
     /// Changes with the lock held.
@@ -67,13 +70,13 @@ pub struct SeqRefs {
 }
 
 impl SeqRefs {
-    /// None, of an object that is not in the tree yet.
+    /// No references, for an object that is not in the tree yet.
     pub fn new() -> Self {
         Self { shards: (0..nr_cpus()).map(|_| Shard(AtomicI64::new(0))).collect(), state: AtomicU8::new(FREE) }
     }
 
-    /// The object comes into the tree, with the initial reference. If it was there before, its last reference was put a
-    /// grace period ago.
+    /// Attaches the object to the tree, with the initial reference. If it was attached before, its last reference was
+    /// put a grace period ago.
     pub fn attach<T>(&self, held: &SeqGuard<'_, T>) {
         debug_assert!(self.state.load(Ordering::Relaxed) == FREE && self.count(held) == 0, "in use");
         self.state.store(ATTACHED, Ordering::Relaxed);
@@ -85,7 +88,8 @@ impl SeqRefs {
         self.shards[cpu_hint() % self.shards.len()].0.fetch_add(references, Ordering::Relaxed);
     }
 
-    /// Takes a reference to what a lookup that began at `seen` has found; false if the tree has changed since.
+    /// Takes a reference to the object that a lookup has found which began at `seen`. False if the tree has changed
+    /// since.
     #[inline]
     #[must_use = "without a reference the lookup begins again"]
     pub fn pin<T>(&self, _section: &Guard<'_>, lock: &SeqLock<T>, seen: Seen) -> bool {
@@ -99,7 +103,7 @@ impl SeqRefs {
         is_sure
     }
 
-    /// Takes another reference. The caller has one.
+    /// Takes another reference. The caller already has one.
     #[inline]
     pub fn get(&self) {
         self.add(1);
@@ -108,7 +112,7 @@ impl SeqRefs {
     /// Puts a reference.
     ///
     /// # Blocking
-    /// For the lock, if the object is not attached any more. Not inside a section.
+    /// For the lock, if the object is no longer attached. Not inside a section.
     #[inline]
     pub fn put<T>(&self, domain: &Domain, lock: &SeqLock<T>) -> Put {
         {
@@ -141,7 +145,7 @@ impl SeqRefs {
         Put::Last
     }
 
-    /// The references there are, the initial one among them until it is put. A pin that is not counted will be undone.
+    /// The number of references, including the initial one until it is put. A pin that is not counted will be undone.
     pub fn count<T>(&self, _held: &SeqGuard<'_, T>) -> u64 {
         // O1: pairs with the barrier in `pin`.
         Site::SeqRefsCountFence.smp_mb();
@@ -149,14 +153,14 @@ impl SeqRefs {
         u64::try_from(sum).unwrap_or(0)
     }
 
-    /// Takes the object out of the tree, as far as its references go. The caller takes it out of where lookups find it, lets
-    /// the lock go, waits for a grace period, and puts the initial reference.
+    /// Marks the object as detached from the tree. The caller removes it from the place where lookups find it, releases
+    /// the lock, waits for a grace period, and puts the initial reference.
     pub fn detach<T>(&self, _held: &SeqGuard<'_, T>) {
         debug_assert!(self.is_attached(), "detached twice");
         self.state.store(DETACHED, Ordering::Relaxed);
     }
 
-    /// Whether it is in the tree. Stays so while the lock is held.
+    /// Whether the object is in the tree. Does not change while the lock is held.
     pub fn is_attached(&self) -> bool {
         self.state.load(Ordering::Relaxed) == ATTACHED
     }

@@ -1,9 +1,9 @@
-//! Whether the calling thread is inside something that may be entered by many.
+//! Whether the calling thread is inside an operation that many threads may be inside at once.
 //!
-//! For what would wait for itself: whoever is inside a walk must not wait until all walks have ended.
+//! Used to refuse a wait that would never end: a thread inside a walk must not wait until all walks have ended.
 //!
 //! # Invariants
-//! M1. A mark is its thread's alone: it is neither seen by others nor handed on.
+//! M1. A mark belongs to one thread: other threads neither see it nor receive it.
 //! M2. It is set from [`ThreadMark::enter`] until the last [`Marked`] of it on this thread is dropped.
 
 use std::cell::RefCell;
@@ -12,17 +12,17 @@ use std::marker::PhantomData;
 use crate::shim::{thread_local, unique_id};
 
 thread_local! {
-    /// The marks that are set, once for each time that they were entered: a few at most.
+    /// The marks that are set, one entry for each `enter`: a few at most.
     static SET: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A mark that each thread has set or not; see the module's head.
+/// A mark that each thread has set or not; see the module documentation.
 pub struct ThreadMark {
     id: u64,
 }
 
 /// The calling thread is inside, until this is dropped.
-#[must_use = "the mark goes when this is dropped"]
+#[must_use = "the mark is cleared when this is dropped"]
 pub struct Marked {
     id: u64,
     /// M1.
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn other_threads_do_not_see_it() {
+    fn other_threads_do_not_see_a_mark() {
         let mark = Arc::new(ThreadMark::new());
         let _marked = mark.enter();
         let seen = thread::spawn({

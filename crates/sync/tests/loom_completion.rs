@@ -4,7 +4,7 @@
 mod model;
 
 scenario_tests! {
-    a_waiter_sees_what_was_completed,
-    complete_all_lets_everybody_on,
-    each_completion_lets_one_waiter_on,
+    a_waiter_sees_the_completed_work,
+    complete_all_lets_every_waiter_continue,
+    each_completion_lets_one_waiter_continue,
 }

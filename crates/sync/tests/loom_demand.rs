@@ -4,6 +4,6 @@
 mod model;
 
 scenario_tests! {
-    the_taker_finds_what_is_given_or_is_told,
-    two_takers_find_what_is_given_or_are_told,
+    the_taker_finds_the_resource_or_is_woken,
+    two_takers_find_the_resource_or_are_woken,
 }

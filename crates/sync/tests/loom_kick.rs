@@ -4,6 +4,6 @@
 mod model;
 
 scenario_tests! {
-    the_worker_counts_the_work_or_comes_again,
+    the_worker_counts_the_work_or_makes_another_pass,
     of_two_producers_one_wakes_the_worker,
 }

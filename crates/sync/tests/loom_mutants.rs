@@ -1,7 +1,8 @@
-//! Takes away every barrier and ordering that `crates/sync` claims to need, one at a time, and requires that loom notices.
+//! Removes every barrier and ordering that `crates/sync` claims to need, one at a time, and requires that loom finds
+//! the error.
 //!
-//! Each mutant runs in a process of its own, since loom ends a deadlock by aborting. A mutant counts as found when the
-//! scenario fails by a panic of its own or of loom; running into the time limit does not count.
+//! Each mutant runs in a process of its own, since loom aborts on a deadlock. A mutant counts as found when the
+//! scenario fails with a panic of its own or of loom; reaching the time limit does not count.
 #![cfg(slackwater_loom)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,7 +16,7 @@ use model::{AsymModel, BOTH, PLAIN, title};
 use slackwater_sync::shim::Site;
 use slackwater_sync::shim::model::executions;
 
-/// For orderings that full barriers on both sides provide as well.
+/// For orderings that full barriers on both sides also provide.
 const TOKENS: &[AsymModel] = &[AsymModel::Tokens];
 
 const TIME_LIMIT: Duration = Duration::from_secs(100);
@@ -29,35 +30,35 @@ fn scenario_of(site: Site) -> (&'static str, &'static [AsymModel]) {
         Site::InFlightPinFence | Site::InFlightUnpinRelease | Site::InFlightDrainFence | Site::InFlightDrainAcquire => {
             ("the_owner_waits_or_the_worker_backs_off", PLAIN)
         }
-        Site::DemandRaiseFence | Site::DemandLookFence => ("the_taker_finds_what_is_given_or_is_told", PLAIN),
-        Site::KickFence | Site::KickTakeFence => ("the_worker_counts_the_work_or_comes_again", PLAIN),
+        Site::DemandRaiseFence | Site::DemandLookFence => ("the_taker_finds_the_resource_or_is_woken", PLAIN),
+        Site::KickFence | Site::KickTakeFence => ("the_worker_counts_the_work_or_makes_another_pass", PLAIN),
         Site::SeqLockBeginAcquire => ("a_lookup_is_counted_or_fails", TOKENS),
         Site::SeqLockEndRelease | Site::SeqRefsPinFence | Site::SeqRefsCountFence => {
             ("a_lookup_is_counted_or_fails", BOTH)
         }
-        Site::CompletionRelease | Site::CompletionAcquire => ("a_waiter_sees_what_was_completed", PLAIN),
-        Site::PercpuRefPutRelease => ("the_callback_follows_what_was_done_under_references", TOKENS),
-        Site::PercpuRefPutAcquire => ("the_callback_follows_what_was_done_under_references", BOTH),
-        Site::RegistryLinkRelease | Site::RegistryLinkAcquire => ("a_walk_sees_what_was_registered", BOTH),
-        Site::RegistryUnlinkRelease => ("a_walk_sees_what_follows_one_that_has_gone", BOTH),
-        Site::RegistryPutRelease => ("nobody_uses_what_has_been_unregistered", TOKENS),
-        Site::RegistryPutAcquire | Site::RegistryReenter => ("nobody_uses_what_has_been_unregistered", BOTH),
-        Site::SrcuStragglers => ("a_reader_that_is_rounds_behind_is_waited_for", PLAIN),
+        Site::CompletionRelease | Site::CompletionAcquire => ("a_waiter_sees_the_completed_work", PLAIN),
+        Site::PercpuRefPutRelease => ("the_callback_follows_all_work_under_references", TOKENS),
+        Site::PercpuRefPutAcquire => ("the_callback_follows_all_work_under_references", BOTH),
+        Site::RegistryLinkRelease | Site::RegistryLinkAcquire => ("a_walk_sees_a_registered_element", BOTH),
+        Site::RegistryUnlinkRelease => ("a_walk_sees_the_element_behind_a_removed_one", BOTH),
+        Site::RegistryPutRelease => ("no_walk_uses_an_unregistered_element", TOKENS),
+        Site::RegistryPutAcquire | Site::RegistryReenter => ("no_walk_uses_an_unregistered_element", BOTH),
+        Site::SrcuStragglers => ("a_grace_period_waits_for_a_reader_that_is_rounds_behind", PLAIN),
         Site::RcuEnterLight
         | Site::RcuGraceHeavy
         | Site::RcuExitRelease
         | Site::RcuExitLight
         | Site::RcuSleepHeavy
-        | Site::RcuNumberRelease => ("a_section_keeps_what_it_found", BOTH),
-        Site::RcuNumberAcquire => ("a_section_keeps_what_it_found", TOKENS),
+        | Site::RcuNumberRelease => ("a_section_keeps_the_object_it_found", BOTH),
+        Site::RcuNumberAcquire => ("a_section_keeps_the_object_it_found", TOKENS),
         Site::RcuEnterRelease => ("a_later_section_does_not_hide_an_earlier_one", TOKENS),
         Site::RcuEndFence => ("the_order_of_a_grace_period_reaches_a_third_thread", BOTH),
         Site::RcuPushRelease | Site::RcuTakeAcquire | Site::RcuKickRelease | Site::RcuKickAcquire => {
             ("the_worker_sees_what_callbacks_captured", PLAIN)
         }
-        Site::RcuListLinkRelease | Site::RcuListAcquire => ("a_reader_sees_what_was_added", BOTH),
-        Site::RcuListUnlinkRelease => ("a_reader_sees_what_follows_one_that_has_gone_from_a_list", BOTH),
-        Site::RcuArcRelease | Site::RcuArcAcquire => ("a_reader_finds_a_whole_value_that_nobody_frees", BOTH),
+        Site::RcuListLinkRelease | Site::RcuListAcquire => ("a_reader_sees_an_added_node", BOTH),
+        Site::RcuListUnlinkRelease => ("a_reader_sees_the_node_behind_a_removed_one", BOTH),
+        Site::RcuArcRelease | Site::RcuArcAcquire => ("a_reader_finds_a_whole_value_that_is_not_freed", BOTH),
     }
 }
 
@@ -93,7 +94,7 @@ fn run_mutant(site: Site, scenario: &str, asym: AsymModel) -> Option<(String, St
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The report is one line and fits the pipe; what follows it may not, so the rest is drained by a thread.
+    // The report is one line and fits into the pipe. Later output may not, so a thread drains the rest.
     let mut stderr = child.stderr.take().unwrap();
     let reader = std::thread::spawn(move || {
         let mut text = String::new();

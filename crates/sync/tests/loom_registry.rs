@@ -4,8 +4,8 @@
 mod model;
 
 scenario_tests! {
-    a_walk_sees_what_was_registered,
-    a_walk_sees_what_follows_one_that_has_gone,
-    nobody_uses_what_has_been_unregistered,
-    of_two_walks_the_last_lets_the_owner_go_on,
+    a_walk_sees_a_registered_element,
+    a_walk_sees_the_element_behind_a_removed_one,
+    no_walk_uses_an_unregistered_element,
+    the_last_of_two_walks_lets_the_owner_continue,
 }

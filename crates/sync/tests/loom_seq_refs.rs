@@ -5,5 +5,5 @@ mod model;
 
 scenario_tests! {
     a_lookup_is_counted_or_fails,
-    of_a_user_and_a_lazy_unmount_one_puts_the_last_reference,
+    either_the_user_or_the_lazy_unmount_puts_the_last_reference,
 }

@@ -1,4 +1,4 @@
-//! The primitives under random schedules: deadlocks and lost wakes, with more threads than loom can take.
+//! The primitives under random schedules: deadlocks and lost wakes, with more threads than loom supports.
 #![cfg(slackwater_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,14 +11,14 @@ use slackwater_sync::{InFlight, Mutex, PercpuRef, Rank, Registry, RwWord, lock_t
 
 const EXECUTIONS: usize = 2000;
 
-/// Runs the closures on a thread each, and waits for all.
+/// Runs each closure on a thread of its own, and waits for all.
 fn run(threads: Vec<Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = threads.into_iter().map(thread::spawn).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]
-fn readers_and_writers_of_a_word_all_get_their_turn() {
+fn readers_and_writers_of_a_word_all_get_the_lock() {
     model::check(EXECUTIONS, || {
         let word = Arc::new(RwWord::new());
         let readers = (0..3).map(|_| {
@@ -41,7 +41,7 @@ fn readers_and_writers_of_a_word_all_get_their_turn() {
 }
 
 #[test]
-fn lock_two_is_free_of_deadlock_in_any_order() {
+fn lock_two_does_not_deadlock_in_any_order() {
     const LIST: Rank = Rank::new(50, "LIST");
     model::check(EXECUTIONS, || {
         let locks: Arc<[Mutex<u32>; 3]> = Arc::new([1, 2, 3].map(|key| Mutex::keyed(LIST, key, 0)));
@@ -53,7 +53,7 @@ fn lock_two_is_free_of_deadlock_in_any_order() {
                 *to += 1;
             }) as Box<dyn FnOnce() + Send>
         });
-        // By key, as a thread does that takes the two one after the other.
+        // By key, like a thread that takes the two one after the other.
         let nested = {
             let locks = Arc::clone(&locks);
             Box::new(move || {
@@ -67,7 +67,7 @@ fn lock_two_is_free_of_deadlock_in_any_order() {
 }
 
 #[test]
-fn grace_periods_of_both_kinds_end_and_keep_their_word() {
+fn grace_periods_of_both_kinds_end_and_protect_readers() {
     model::check(EXECUTIONS, || {
         let domain = Arc::new(Domain::with(Options { coalesce: Duration::from_millis(1), ..Options::default() }));
         let is_freed: Arc<[AtomicBool; 4]> = Arc::new([const { AtomicBool::new(false) }; 4]);
@@ -113,7 +113,7 @@ fn barrier_runs_the_callbacks_of_every_thread() {
 }
 
 #[test]
-fn several_drains_outlast_several_workers() {
+fn several_drains_wait_for_several_workers() {
     model::check(EXECUTIONS, || {
         let owner = Arc::new((InFlight::new(), AtomicBool::new(true), AtomicBool::new(false)));
         let workers = (0..3).map(|_| {
@@ -139,7 +139,7 @@ fn several_drains_outlast_several_workers() {
 }
 
 #[test]
-fn a_ref_is_released_once_whoever_kills_it_and_puts_last() {
+fn a_ref_is_released_once_by_the_last_put() {
     model::check(EXECUTIONS, || {
         let domain = Arc::new(Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() }));
         let releases = Arc::new(AtomicUsize::new(0));
@@ -172,13 +172,13 @@ fn a_ref_is_released_once_whoever_kills_it_and_puts_last() {
 }
 
 #[test]
-fn owners_of_neighbours_in_a_registry_take_them_away_beside_walks() {
+fn neighbours_in_a_registry_can_be_unregistered_beside_walks() {
     model::check(EXECUTIONS, || {
         let domain = Arc::new(Domain::with(Options { coalesce: Duration::ZERO, ..Options::default() }));
         let registry = Arc::new(Registry::new(Arc::clone(&domain)));
         let owners = (0..3).map(|_| {
             let registry = Arc::clone(&registry);
-            // There before the walks are, and some come and go meanwhile.
+            // These exist before the walks begin; others are registered and removed during them.
             let mut registered = Some(registry.register(Arc::new(AtomicBool::new(false))));
             Box::new(move || {
                 for _ in 0..2 {

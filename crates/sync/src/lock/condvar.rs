@@ -12,7 +12,7 @@ pub struct Condvar {
 
 impl Condvar {
     const_unless_loom! {
-        /// A condition that nobody waits for.
+        /// A condition without waiters.
         pub const fn new() -> Self {
             Self { inner: raw::Condvar::new() }
         }

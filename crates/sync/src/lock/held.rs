@@ -1,4 +1,4 @@
-//! What the calling thread holds. Every item here is empty unless `debug_assertions` are on.
+//! The locks that the calling thread holds. Every item here is empty unless `debug_assertions` are on.
 
 use super::Rank;
 
@@ -83,7 +83,7 @@ mod imp {
     }
 
     impl Entry {
-        /// Panics unless this thread may sleep until the lock, given up meanwhile, can be retaken (L3, L4).
+        /// Panics unless this thread may release the lock, sleep, and retake it (L3, L4).
         #[track_caller]
         pub(crate) fn check_wait(&self) {
             let own = find_held(|held| held.serial == self.serial);
@@ -107,7 +107,7 @@ mod imp {
         }
     }
 
-    /// See [`super::super::might_sleep`]; `except` is a lock that will be given up before sleeping.
+    /// See [`super::super::might_sleep`]; `except` is a lock that will be released before the sleep.
     #[track_caller]
     pub(crate) fn check_sleep(except: Option<&Entry>) {
         let is_kept = |held: &Held| except.is_none_or(|entry| entry.serial != held.serial);
@@ -131,8 +131,8 @@ mod imp {
         READ_SECTIONS.try_with(|sections| sections.get() > 0).unwrap_or(false)
     }
 
-    /// The first lock held by this thread of which `is_wanted` is true. The caller panics, not a closure in here, so that
-    /// the panic names the place where the lock was asked for.
+    /// The first lock held by this thread for which `is_wanted` is true. The caller panics, not a closure in here, so
+    /// that the panic names the place that takes the lock.
     fn find_held(is_wanted: impl Fn(&Held) -> bool) -> Option<Class> {
         let find = |held: &RefCell<Vec<Held>>| held.borrow().iter().find(|held| is_wanted(held)).map(|held| held.class);
         HELD.try_with(find).ok().flatten()

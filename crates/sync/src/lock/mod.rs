@@ -1,20 +1,20 @@
-//! Locks that know their place.
+//! Locks with a rank.
 //!
-//! A lock is created with a [`Rank`]. A thread takes locks in rising rank; within one rank only locks that have keys, in
-//! rising key or two at once through [`lock_two`]. Where `debug_assertions` are on each thread keeps what it holds, and a
-//! wrong order panics at once, with both ranks, on any run that takes the two locks - not only on the run that deadlocks.
-//! Otherwise a rank is not even stored, and a lock is as small as `parking_lot` makes it.
+//! A lock is created with a [`Rank`]. A thread takes locks in rising rank. Within one rank it takes only locks with
+//! keys, in rising key or two at once through [`lock_two`]. Where `debug_assertions` are on, each thread records the
+//! locks that it holds, and a wrong order panics at once with both ranks: on any run that takes the two locks, not only
+//! on the run that deadlocks. Otherwise a rank is not even stored, and a lock is as small as `parking_lot` makes it.
 //!
 //! # Invariants
 //! L1. A blocking acquisition has a rank above every held one, or the same rank and a greater key.
-//! L2. `try_*` may break L1, since it cannot wait; what it takes is held like anything else.
-//! L3. Whoever holds a rank of [`SPIN_RANK`] or more, or is inside an RCU read section, does not sleep: no lock below
-//!     [`SPIN_RANK`] is taken, no [`might_sleep`] passed, no condition awaited.
-//! L4. A wait on a [`Condvar`] gives up its own lock only. The lock is retaken at the end, so L1 must hold again.
+//! L2. `try_*` may break L1, since it cannot wait. A lock taken this way is held like any other.
+//! L3. A thread that holds a rank of [`SPIN_RANK`] or more, or is inside an RCU read section, does not sleep. It takes
+//!     no lock below [`SPIN_RANK`], passes no [`might_sleep`], and waits for no condition.
+//! L4. A wait on a [`Condvar`] releases its own lock only. The lock is retaken at the end, so L1 must hold again.
 //!
 //! # Kernel counterpart
-//! `lockdep`, `lock_nested` and `might_sleep`. Differs: the order is a table of numbers that is written down beforehand,
-//! not a graph that is learnt.
+//! `lockdep`, `lock_nested` and `might_sleep`. Differs: the order is a table of numbers written in advance, not a graph
+//! learned at run time.
 
 mod condvar;
 mod held;
@@ -30,7 +30,7 @@ pub use mutex::{Mutex, MutexGuard, lock_two};
 pub use rw_word::RwWord;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// From this order on a lock is held for moments only and its holder does not sleep.
+/// From this order on, a lock is held only briefly, and its holder does not sleep.
 pub const SPIN_RANK: u8 = 45;
 
 /// The place of a class of locks in the order in which locks are taken: smaller first.
@@ -51,7 +51,7 @@ impl Rank {
         self.order
     }
 
-    /// The name of the class, as the lock-order table has it.
+    /// The name of the class in the lock-order table.
     pub const fn name(self) -> &'static str {
         self.name
     }

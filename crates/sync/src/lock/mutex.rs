@@ -21,7 +21,7 @@ pub struct MutexGuard<'a, T: ?Sized> {
 
 impl<T> Mutex<T> {
     const_unless_loom! {
-        /// A lock of a class of which a thread holds one at a time.
+        /// A lock of a class of which a thread holds at most one.
         pub const fn new(rank: Rank, value: T) -> Self {
             Self { class: Class::new(rank, None), inner: raw::Mutex::new(value) }
         }
@@ -62,16 +62,17 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { inner, entry: self.class.record() })
     }
 
-    /// The value; no lock is needed, since nobody else can have a reference.
+    /// The value. No lock is needed, since the reference is exclusive.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 }
 
-/// Takes two locks of one rank, whoever else takes them in whichever order.
+/// Takes two locks of one rank, in any order relative to other threads.
 ///
-/// Blocks on one lock while holding neither, then tries the other; if that is taken, gives up the first and blocks on
-/// the other instead. So it needs no key at run time, and cannot deadlock with a thread that goes by keys.
+/// Blocks on one lock while holding neither, then tries the other. If that one is held, releases the first and blocks
+/// on the other instead. It therefore needs no key at run time, and cannot deadlock with a thread that takes the locks
+/// by key.
 ///
 /// # Blocking
 /// As for [`Mutex::lock`].

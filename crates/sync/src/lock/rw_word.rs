@@ -1,7 +1,7 @@
 //! A reader/writer lock in four bytes, without a payload and without an owner.
 //!
-//! It guards page frames: there is one per frame, and the thread that unlocks a frame at the end of its I/O is seldom the
-//! one that locked it. The order of frame locks is the caller's concern.
+//! It guards page frames: there is one per frame, and the thread that unlocks a frame at the end of its I/O is seldom
+//! the one that locked it. Callers are responsible for the order of frame locks.
 //!
 //! ```text
 //!   31      30       29 ... 0
@@ -12,21 +12,22 @@
 //!
 //! # Invariants
 //! W1. WRITER and a reader count above zero exclude each other.
-//! W2. WAITING is set only by a thread that saw the lock held, in the same step. So a lock that is held and waited for
-//!     stays so until its last holder leaves, and that holder wakes everybody.
-//! W3. While WAITING is set no new reader enters: a stream of readers cannot keep a writer out.
-//! W4. Whoever finds the lock free but WAITING may take it and then owes the wake.
+//! W2. WAITING is set only by a thread that saw the lock held, in the same step. So a lock that is held with WAITING
+//!     set stays so until its last holder releases it, and that holder wakes all waiters.
+//! W3. While WAITING is set, no new reader enters: a stream of readers cannot keep a writer out.
+//! W4. A thread that has waited and finds the lock free but WAITING may take it. Its release must then do the wake.
 //!
 //! # Memory ordering
 //! O1. Writer's release ([`Site::RwWordWriteRelease`]) with any acquire: the next holder sees what was written.
 //! O2. Reader's release ([`Site::RwWordReadRelease`]) with the writer's acquire: the writer overwrites nothing that is
-//!     still being read. Every step in between is a read-modify-write and so keeps O2 for all readers at once.
+//!     still being read. Every step in between is a read-modify-write, so O2 holds for all readers at once.
 //!
 //! # Lifetime
-//! The last reader touches the word once more after releasing it, to clear WAITING. The word outlives its unlocks.
+//! The last reader accesses the word once more after releasing it, to clear WAITING. The word must outlive its unlocks.
 //!
 //! # Kernel counterpart
-//! The folio lock bit with `PG_waiters`. Differs: it can be shared, and never passes from owner to owner by hand.
+//! The folio lock bit with `PG_waiters`. Differs: it can be held shared, and is never handed from one owner to the
+//! next.
 
 use crate::shim::atomic::{AtomicU32, Ordering};
 use crate::shim::{Site, const_unless_loom, futex_wait, futex_wake_all, spin_until};
@@ -35,7 +36,7 @@ const WRITER: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
 const READERS: u32 = WAITING - 1;
 
-/// A reader/writer lock in one word; see the module's head.
+/// A reader/writer lock in one word; see the module documentation.
 #[repr(transparent)]
 pub struct RwWord {
     word: AtomicU32,
@@ -66,7 +67,8 @@ impl RwWord {
     /// Takes the lock to read.
     ///
     /// # Blocking
-    /// While a writer holds the lock, or anybody waits for it: a thread that reads already must not read again.
+    /// While a writer holds the lock or any thread waits for it. A thread that holds it for reading must not take it
+    /// again.
     #[inline]
     pub fn read(&self) {
         if !self.try_read() {
@@ -84,7 +86,7 @@ impl RwWord {
     /// Takes the lock to write.
     ///
     /// # Blocking
-    /// While anybody holds the lock.
+    /// While the lock is held.
     #[inline]
     pub fn write(&self) {
         if !self.try_write() {
@@ -92,29 +94,29 @@ impl RwWord {
         }
     }
 
-    /// Gives up one reader's share, taken by any thread.
+    /// Releases one reader's share, whichever thread took it.
     #[inline]
     pub fn read_unlock(&self) {
         // O2.
         let old = self.word.fetch_sub(1, Site::RwWordReadRelease.order(Ordering::Release));
-        debug_assert!(old & READERS != 0 && old & WRITER == 0, "read_unlock of a lock that nobody reads: {old:#x}");
+        debug_assert!(old & READERS != 0 && old & WRITER == 0, "read_unlock without a reader: {old:#x}");
         if old == WAITING | 1 {
             self.wake();
         }
     }
 
-    /// Gives up the writer's lock, taken by any thread.
+    /// Releases the writer's lock, whichever thread took it.
     #[inline]
     pub fn write_unlock(&self) {
         // O1.
         let old = self.word.swap(0, Site::RwWordWriteRelease.order(Ordering::Release));
-        debug_assert!(old & WRITER != 0, "write_unlock of a lock that nobody writes under: {old:#x}");
+        debug_assert!(old & WRITER != 0, "write_unlock without a writer: {old:#x}");
         if old & WAITING != 0 {
             futex_wake_all(&self.word);
         }
     }
 
-    /// Whether anybody holds the lock at this moment.
+    /// Whether the lock is held at this moment.
     pub fn is_locked(&self) -> bool {
         self.word.load(Ordering::Relaxed) & (WRITER | READERS) != 0
     }
@@ -122,7 +124,7 @@ impl RwWord {
     /// Waits until none of `excluded` is set, then adds `share`.
     #[cold]
     fn acquire_slow(&self, excluded: u32, share: u32, site: Site) {
-        // Whoever has waited may take a free lock that is marked as waited for: the mark is its own as well (W4).
+        // A thread that waits may take a free lock with WAITING set: the mark is also its own (W4).
         let is_open = |now: u32| now & excluded == 0 && (now & WAITING == 0 || now & (WRITER | READERS) == 0);
         spin_until(|| is_open(self.word.load(Ordering::Relaxed)));
         loop {
@@ -135,7 +137,7 @@ impl RwWord {
         }
     }
 
-    /// Sleeps until the holders of a lock seen as `now` have left.
+    /// Sleeps until the holders of a lock seen as `now` have released it.
     fn sleep(&self, now: u32) {
         let waiting = now | WAITING;
         let is_marked =
@@ -145,10 +147,10 @@ impl RwWord {
         }
     }
 
-    /// After the last reader of a lock that is waited for.
+    /// After the last reader has released a lock with WAITING set.
     #[cold]
     fn wake(&self) {
-        // Failure means that somebody took the lock and WAITING with it (W4).
+        // Failure means that another thread took the lock, and WAITING with it (W4).
         if self.word.compare_exchange(WAITING, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             futex_wake_all(&self.word);
         }

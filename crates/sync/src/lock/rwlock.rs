@@ -6,7 +6,7 @@ use super::Rank;
 use super::held::{Class, Entry};
 use crate::shim::{const_unless_loom, raw};
 
-/// Many readers or one writer around a value. A waiting writer keeps new readers out, so that reading twice on one thread
+/// Many readers or one writer around a value. A waiting writer keeps new readers out, so reading twice on one thread
 /// can deadlock; the order check refuses it. Does not poison.
 pub struct RwLock<T> {
     class: Class,
@@ -29,7 +29,7 @@ pub struct RwLockWriteGuard<'a, T> {
 
 impl<T> RwLock<T> {
     const_unless_loom! {
-        /// A lock of a class of which a thread holds one at a time.
+        /// A lock of a class of which a thread holds at most one.
         pub const fn new(rank: Rank, value: T) -> Self {
             Self { class: Class::new(rank, None), inner: raw::RwLock::new(value) }
         }
@@ -59,7 +59,7 @@ impl<T> RwLock<T> {
     /// Takes the lock to write.
     ///
     /// # Blocking
-    /// While anybody holds the lock. The caller holds smaller ranks only (L1).
+    /// While the lock is held. The caller holds smaller ranks only (L1).
     ///
     /// # Panics
     /// On a wrong order, where `debug_assertions` are on.
@@ -84,7 +84,7 @@ impl<T> RwLock<T> {
         Some(RwLockWriteGuard { inner, _entry: self.class.record() })
     }
 
-    /// The value; no lock is needed, since nobody else can have a reference.
+    /// The value. No lock is needed, since the reference is exclusive.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }

@@ -36,7 +36,7 @@ fn a_failed_try_leaves_the_lock_alone() {
 }
 
 #[test]
-fn lock_two_meets_itself_in_the_opposite_order() {
+fn lock_two_does_not_deadlock_with_the_opposite_order() {
     let pair = Arc::new((Mutex::keyed(LIST, 1, 0), Mutex::keyed(LIST, 2, 0)));
     let turns = 2000;
     let other = thread::spawn({
@@ -49,7 +49,7 @@ fn lock_two_meets_itself_in_the_opposite_order() {
 }
 
 #[test]
-fn a_condition_is_awaited_without_its_lock() {
+fn a_wait_for_a_condition_releases_the_lock() {
     let queue = Arc::new((Mutex::new(LIST, 0), Condvar::new()));
     let waiter = thread::spawn({
         let queue = Arc::clone(&queue);
@@ -68,7 +68,7 @@ fn a_condition_is_awaited_without_its_lock() {
 }
 
 #[test]
-fn a_word_excludes_writers_from_everybody() {
+fn a_writer_of_a_word_excludes_all_others() {
     let frame = Arc::new((RwWord::new(), [const { crate::shim::atomic::AtomicU32::new(0) }; 2]));
     let turns = 20_000;
     let threads: Vec<_> = (0..4)
@@ -98,7 +98,7 @@ fn a_word_excludes_writers_from_everybody() {
 }
 
 #[test]
-fn a_word_tells_who_may_enter() {
+fn try_methods_of_a_word_respect_its_holders() {
     let word = RwWord::new();
     assert!(word.try_read() && word.try_read() && !word.try_write());
     word.read_unlock();
@@ -127,7 +127,7 @@ mod order {
 
     const INNER: Rank = Rank::new(60, "INNER");
 
-    /// What `f` panics with.
+    /// The message with which `f` panics.
     fn panic_of(f: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(f)).expect_err("the order is wrong");
         panic.downcast_ref::<String>().cloned().unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap().to_string())
@@ -173,7 +173,7 @@ mod order {
     }
 
     #[test]
-    fn guards_may_go_in_any_order() {
+    fn guards_may_be_dropped_in_any_order() {
         let (list, inner) = (RwLock::new(LIST, ()), RwLock::new(INNER, ()));
         let held_list = list.write();
         let held_inner = inner.write();
@@ -184,14 +184,14 @@ mod order {
     }
 
     #[test]
-    fn lock_two_wants_two_keys_of_one_rank() {
+    fn lock_two_requires_two_keys_of_one_rank() {
         let (list, inner) = (Mutex::keyed(LIST, 1, ()), Mutex::keyed(INNER, 2, ()));
         panic_of(|| drop(lock_two(&list, &inner)));
         panic_of(|| drop(lock_two(&list, &list)));
     }
 
     #[test]
-    fn a_wait_gives_up_one_lock_only() {
+    fn a_wait_releases_one_lock_only() {
         let (list, inner) = (Mutex::new(LIST, ()), Mutex::new(INNER, ()));
         let condition = Condvar::new();
         let mut held_list = list.lock();
@@ -202,7 +202,7 @@ mod order {
     }
 
     #[test]
-    fn nobody_sleeps_under_a_spin_lock_or_in_a_section() {
+    fn a_sleep_under_a_spin_lock_or_in_a_section_panics() {
         let (outer, list) = (Mutex::new(OUTER, ()), Mutex::new(LIST, ()));
         might_sleep();
         {

@@ -1,16 +1,17 @@
 //! A shared pointer that readers follow without counting, and writers replace.
 //!
 //! # Invariants
-//! A1. The pointer came from [`Arc::into_raw`], and its count is this cell's. Replacing hands that count to a callback,
-//!     which gives it up a grace period later: whoever found the old pointer in a section may use it to the end of it.
-//! A2. Readers and writers of one cell use one domain: the number of that is checked each time, since a section of
-//!     another would keep nothing alive.
+//! A1. The pointer came from [`Arc::into_raw`], and its count belongs to this cell. Replacing passes that count to a
+//!     callback, which gives it up a grace period later. A reader that found the old pointer in a section may use it
+//!     until the section ends.
+//! A2. Readers and writers of one cell use one domain. Its number is checked each time, since a section of another
+//!     domain would keep nothing alive.
 //!
 //! # Memory ordering
 //! O1. [`Site::RcuArcRelease`] with [`Site::RcuArcAcquire`]: the replacement is published with Release and read with
-//!     Acquire, so a reader sees what the pointer points to. That the old one outlives its readers is the grace period's
-//!     doing (O1 to O3 of the [parent](super)). A writer acquires too, since it has the value dropped that another one
-//!     has made.
+//!     Acquire, so a reader sees what the pointer points to. The grace period keeps the old value alive for its readers
+//!     (O1 to O3 of the [parent](super)). A writer acquires too, since it causes the drop of a value that another
+//!     writer has published.
 //!
 //! # Kernel counterpart
 //! `rcu_assign_pointer`, `rcu_dereference`, `kfree_rcu`.
@@ -26,7 +27,7 @@ use crate::shim::{Arc, Site};
 pub struct RcuArc<T> {
     pointer: AtomicPtr<T>,
     domain: u64,
-    /// As an `Arc` is: shared with other threads, and dropped by them.
+    /// For the auto traits, as an `Arc`: shared with other threads, and dropped by them.
     _owns: PhantomData<Arc<T>>,
 }
 
@@ -36,7 +37,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         Self { pointer: AtomicPtr::new(Arc::into_raw(value).cast_mut()), domain: domain.core.id, _owns: PhantomData }
     }
 
-    /// What the cell holds now. It may be replaced meanwhile, and lives as long as the section.
+    /// The value that the cell holds now. It may be replaced during the section, and lives until the section ends.
     ///
     /// # Panics
     /// If the section is of another domain than the cell.
@@ -47,7 +48,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         unsafe { &*self.pointer.load(Site::RcuArcAcquire.order(Ordering::Acquire)) } // O1
     }
 
-    /// A counted reference to what the cell holds now.
+    /// A counted reference to the value that the cell holds now.
     ///
     /// # Panics
     /// If `domain` is not the cell's.
@@ -68,7 +69,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         std::ptr::eq(self.pointer.load(Ordering::Relaxed), Arc::as_ptr(value))
     }
 
-    /// Replaces what the cell holds. The old reference is dropped by the domain's worker, a grace period later.
+    /// Replaces the value. The old reference is dropped by the domain's worker, a grace period later.
     ///
     /// # Blocking
     /// Never.
@@ -97,7 +98,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         });
     }
 
-    /// What the cell holds; nobody else can read it any more.
+    /// The value. The reference is exclusive, so no other thread can read it.
     pub fn get_mut(&mut self) -> &T {
         // SAFETY: A1, with an exclusive reference.
         unsafe { &*self.pointer.load(Ordering::Relaxed) }
@@ -106,7 +107,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
 
 impl<T> Drop for RcuArc<T> {
     fn drop(&mut self) {
-        // SAFETY: A1 - nobody reads the cell any more, and the count is given up once.
+        // SAFETY: A1 - the cell has no readers any more, and the count is given up once.
         drop(unsafe { Arc::from_raw(self.pointer.load(Ordering::Acquire)) });
     }
 }
@@ -117,7 +118,7 @@ mod tests {
     use crate::shim::thread;
 
     #[test]
-    fn a_replaced_value_outlives_its_readers_and_no_more() {
+    fn a_replaced_value_lives_until_its_readers_have_ended() {
         let domain = Domain::new();
         let first = Arc::new(1);
         let cell = RcuArc::new(&domain, Arc::clone(&first));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_and_writers_at_once_find_whole_values() {
+    fn concurrent_readers_and_writers_find_whole_values() {
         let domain = Arc::new(Domain::new());
         let cell = Arc::new(RcuArc::new(&domain, Arc::new([0_u64; 8])));
         let writer = thread::spawn({

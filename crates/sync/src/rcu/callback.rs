@@ -1,19 +1,19 @@
-//! Callbacks after a grace period: a queue that anybody may push to, and one worker.
+//! Callbacks after a grace period: a queue that any thread may push to, and one worker.
 //!
 //! # Invariants
-//! B1. A pushed node belongs to the queue; whoever takes the list owns all nodes in it. It is one allocation, of the size that
-//!     its callback needs; `end` knows which that is.
-//! B2. The worker consumes the kick before it looks at the queue, and sleeps only if no kick has come since. So a push
-//!     that it did not see is followed by a kick that it will.
+//! B1. A pushed node belongs to the queue; the thread that takes the list owns all nodes in it. A node is one
+//!     allocation of the size that its callback needs; `end` knows that size.
+//! B2. The worker consumes the kick before it looks at the queue, and sleeps only if no kick has arrived since. So a
+//!     push that it did not see is followed by a kick that it will see.
 //! B3. Callbacks run in the order of their pushes, each after a grace period that started after its push.
 //!
 //! # Memory ordering
 //! O1. [`Site::RcuPushRelease`] with [`Site::RcuTakeAcquire`]: the worker sees what a callback captured.
 //! O2. [`Site::RcuKickRelease`] with [`Site::RcuKickAcquire`]: the worker that consumes a kick sees the push before it.
-//!     Without it the queue looks empty, the kick is gone, and the worker sleeps on a full queue.
+//!     Without it, the queue looks empty, the kick is consumed, and the worker sleeps although the queue has callbacks.
 //!
 //! # Lifetime
-//! The worker holds the domain's core and ends when the [`Domain`](super::Domain) goes, after the last callback.
+//! The worker holds the domain's core. It ends when the [`Domain`](super::Domain) is dropped, after the last callback.
 #![allow(unsafe_code, reason = "a linked list of nodes that pass from thread to thread")]
 
 use std::ptr;
@@ -25,15 +25,15 @@ use crate::shim::cell::UnsafeCell;
 use crate::shim::thread::{self, JoinHandle};
 use crate::shim::{Arc, Site, futex_wait, futex_wake_one};
 
-/// What every callback begins with.
+/// The header of every callback.
 struct Node {
-    /// The node pushed before, or in a [`Batch`] the next.
+    /// The node pushed before this one; in a [`Batch`], the next node.
     next: UnsafeCell<*mut Node>,
-    /// Frees the node, after its callback was run or without.
+    /// Frees the node, after running its callback or without running it.
     end: unsafe fn(*mut Node, End),
 }
 
-/// What becomes of a callback.
+/// Whether a callback is run or only dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Run,
@@ -54,9 +54,9 @@ impl<F: FnOnce()> Callback<F> {
     }
 
     /// # Safety
-    /// `node` came from [`Callback::boxed`] of the same `F`, and nobody else has it.
+    /// `node` came from [`Callback::boxed`] of the same `F`, and the caller owns it alone.
     unsafe fn end(node: *mut Node, end: End) {
-        // SAFETY: the node is the first field of what the caller says it is, and was boxed as that.
+        // SAFETY: the node is the first field of a `Callback<F>`, as the caller guarantees, and was boxed as one.
         let callback = unsafe { Box::from_raw(node.cast::<Self>()) };
         if end == End::Run {
             (callback.run)();
@@ -64,7 +64,7 @@ impl<F: FnOnce()> Callback<F> {
     }
 }
 
-/// Nodes that were taken, oldest first; those that are left are dropped unrun.
+/// Nodes that were taken, oldest first. Dropping a batch drops its remaining callbacks without running them.
 struct Batch(*mut Node);
 
 impl Batch {
@@ -76,7 +76,7 @@ impl Batch {
         while self.end_first(End::Run) {}
     }
 
-    /// False if none was left.
+    /// False if no node was left.
     fn end_first(&mut self, end: End) -> bool {
         let first = self.0;
         if first.is_null() {
@@ -104,7 +104,7 @@ impl Drop for Batch {
 pub(super) struct Callbacks {
     /// The node pushed last.
     head: AtomicPtr<Node>,
-    /// One if there may be something that the worker has not looked for. Also the futex word.
+    /// One if there may be a push that the worker has not looked for. Also the futex word.
     kicked: AtomicU32,
     is_stopping: AtomicBool,
 }
@@ -156,7 +156,7 @@ impl Callbacks {
         self.kick();
     }
 
-    /// What has been pushed, oldest first; sleeps until there is something. None once stopped and empty.
+    /// The pushed callbacks, oldest first. Sleeps until there is one. None once stopped and empty.
     fn next_batch(&self) -> Option<Batch> {
         loop {
             // O2, B2.
@@ -174,7 +174,7 @@ impl Callbacks {
 
     /// Empties the queue.
     fn take(&self) -> Batch {
-        // An empty queue is left alone: its line stays with the pushers.
+        // An empty queue is not written: its cache line stays with the pushers.
         if self.head.load(Ordering::Relaxed).is_null() {
             return Batch(ptr::null_mut());
         }
@@ -193,7 +193,7 @@ impl Callbacks {
 }
 
 impl Drop for Callbacks {
-    /// Nothing is left, unless the worker was never able to run.
+    /// Normally nothing is left; callbacks remain only if the worker was never able to run.
     fn drop(&mut self) {
         drop(self.take());
     }

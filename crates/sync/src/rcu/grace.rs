@@ -1,10 +1,10 @@
-//! Grace periods: who runs one, who shares one, and how one waits.
+//! Grace periods: which caller runs one, which callers share it, and how it waits.
 //!
 //! # Invariants
-//! G1. Grace periods are numbered as they start. One that ends serves every caller who came before it started, whichever
-//!     kind it is: the caller waits for any number above the last that had started.
+//! G1. Grace periods are numbered as they start. One that ends serves every caller that arrived before it started,
+//!     whatever its kind: a caller waits for any number above the last that had started.
 //! G2. At most one grace period of each kind runs. So a record has at most two sleepers, each with its own bit.
-//! G3. A sleeper's bit is cleared only by a reader that then wakes everybody, or by the sleeper itself.
+//! G3. A sleeper's bit is cleared only by a reader that then wakes all sleepers, or by the sleeper itself.
 //!
 //! # Lock order
 //! The lock here is a leaf, and is not held while a grace period runs.
@@ -20,9 +20,9 @@ use crate::shim::{Arc, STALL_PERIOD, Site, futex_wait, raw, spin_until};
 /// The two kinds of grace period.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
-    /// Shared, delayed, patient.
+    /// Shared and delayed, with a patient barrier.
     Normal,
-    /// At once.
+    /// Starts at once.
     Expedited,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// How far the grace periods of a domain are. Writers only: kept off the cache lines that readers use.
+/// The progress of the grace periods of a domain. Used by writers only: kept off the cache lines that readers use.
 #[repr(align(128))]
 pub(super) struct Progress {
     state: raw::Mutex<State>,
@@ -48,7 +48,7 @@ struct State {
     started: u64,
     /// The greatest number of one that has ended.
     ended: u64,
-    /// The kinds that somebody runs, or is about to, as bits.
+    /// The kinds that a thread runs or is about to run, as bits.
     led: u32,
 }
 
@@ -60,7 +60,8 @@ impl Progress {
 }
 
 impl Core {
-    /// Returns when a grace period that started after the call has ended. The first to need one runs it, for all.
+    /// Returns when a grace period that started after the call has ended. The first caller that needs one runs it for
+    /// all.
     #[track_caller]
     pub(super) fn wait_for_grace(&self, kind: Kind) {
         might_sleep();
@@ -74,7 +75,7 @@ impl Core {
             }
             now.led |= kind.bit(); // G2
             if matches!(kind, Kind::Normal) && !self.options.coalesce.is_zero() {
-                // Ends early when some other grace period ends; that one may even do.
+                // Ends early when another grace period ends, which may even be sufficient.
                 changed.wait_timeout(&mut now, self.options.coalesce);
             }
             if now.ended < wanted {
@@ -129,9 +130,9 @@ impl Core {
         }
     }
 
-    /// Sleeps until the marked reader may have passed.
+    /// Sleeps until the reader may have left its section.
     fn sleep_for(&self, record: &Record, kind: Kind, waited: &mut Duration) {
-        // Another kind's bit may come and go; the wait fails then, and the caller looks again.
+        // The bit of the other kind may change; then the wait fails, and the caller looks again.
         let sleepers = record.sleepers.load(Ordering::Relaxed);
         if sleepers & kind.bit() == 0 {
             return;

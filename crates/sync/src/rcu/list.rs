@@ -1,17 +1,18 @@
-//! A list that readers follow without a lock, while writers add and remove, one at a time.
+//! A list that readers follow without a lock. Writers add and remove elements, one writer at a time.
 //!
-//! What is added comes first. To add costs no grace period, and touches nothing but what is added.
+//! New elements are added at the front. An addition needs no grace period, and writes to no other element.
 //!
 //! # Invariants
-//! L1. A node is freed a grace period after it was removed: who stands on it inside a section may go on from there.
-//! L2. A node that was removed keeps its link, to one that was in the list when the section of whoever stands on it began, or
-//!     later: L1 holds for that too.
+//! L1. A node is freed a grace period after it was removed: a reader that has reached it inside a section may continue
+//!     from there.
+//! L2. A removed node keeps its link. For a reader at that node, the link leads to a node that was in the list when the
+//!     reader's section began, or later: L1 holds for that node too.
 //! L3. Links change with `changes` held.
 //!
 //! # Memory ordering
-//! O1. [`Site::RcuListLinkRelease`] and [`Site::RcuListUnlinkRelease`] with [`Site::RcuListAcquire`]: a reader sees what was
-//!     added, whether it comes by the link that adding set, or by one that removing moved. That nodes outlive their readers
-//!     is the grace period's doing (O1 to O3 of the [parent](super)).
+//! O1. [`Site::RcuListLinkRelease`] and [`Site::RcuListUnlinkRelease`] with [`Site::RcuListAcquire`]: a reader sees the
+//!     value of a node, whether it follows the link that adding set or one that removing moved. The grace period keeps
+//!     nodes alive for their readers (O1 to O3 of the [parent](super)).
 //!
 //! # Kernel counterpart
 //! `hlist_add_head_rcu`, `hlist_del_rcu`, `hlist_for_each_entry_rcu`.
@@ -24,12 +25,12 @@ use super::{Domain, Guard};
 use crate::shim::atomic::{AtomicPtr, Ordering};
 use crate::shim::{Site, raw};
 
-/// A list that is read inside sections; see the module's head.
+/// A list that is read inside sections; see the module documentation.
 pub struct RcuList<T> {
     head: AtomicPtr<Node<T>>,
     domain: u64,
     changes: raw::Mutex<()>,
-    /// Shared with other threads, and dropped by them.
+    /// For the auto traits: elements are shared with other threads, and dropped by them.
     _owns: PhantomData<Box<Node<T>>>,
 }
 
@@ -38,7 +39,7 @@ struct Node<T> {
     value: T,
 }
 
-/// What is in a list, the last added first.
+/// The elements of a list, the last added first.
 pub struct Iter<'g, T> {
     next: &'g AtomicPtr<Node<T>>,
 }
@@ -54,7 +55,7 @@ impl<T: Send + Sync + 'static> RcuList<T> {
         }
     }
 
-    /// What is in the list. It may be removed meanwhile, and lives as long as the section.
+    /// The elements of the list. An element may be removed during the section, and lives until the section ends.
     ///
     /// # Panics
     /// If the section is of another domain than the list.
@@ -64,10 +65,10 @@ impl<T: Send + Sync + 'static> RcuList<T> {
         Iter { next: &self.head }
     }
 
-    /// Adds `value`, as the first.
+    /// Adds `value` at the front.
     ///
     /// # Blocking
-    /// While somebody else adds or removes.
+    /// While another thread adds or removes.
     pub fn push(&self, value: T) {
         let node = Box::new(Node { next: AtomicPtr::new(ptr::null_mut()), value });
         let _changes = self.changes.lock();
@@ -76,11 +77,11 @@ impl<T: Send + Sync + 'static> RcuList<T> {
         self.head.store(Box::into_raw(node), Site::RcuListLinkRelease.order(Ordering::Release));
     }
 
-    /// Removes the first value that is the one. It is dropped by the domain's worker, a grace period later. False if there is
-    /// none.
+    /// Removes the first value for which the predicate is true. The domain's worker drops it, a grace period later.
+    /// False if there is none.
     ///
     /// # Blocking
-    /// While somebody else adds or removes.
+    /// While another thread adds or removes.
     ///
     /// # Panics
     /// If `domain` is not the list's.
@@ -90,7 +91,7 @@ impl<T: Send + Sync + 'static> RcuList<T> {
         let mut link = &self.head;
         let removed = loop {
             let found = link.load(Ordering::Relaxed);
-            // SAFETY: L3 - it is in the list, and stays there meanwhile.
+            // SAFETY: L3 - it is in the list, and stays there while `changes` is held.
             let Some(node) = (unsafe { found.as_ref() }) else { return false };
             if is_it(&node.value) {
                 let next = node.next.load(Ordering::Relaxed);
@@ -101,7 +102,7 @@ impl<T: Send + Sync + 'static> RcuList<T> {
             link = &node.next;
         };
         drop(changes);
-        // SAFETY: it came from `Box::into_raw`, and nobody finds it any more; L1 is the callback's.
+        // SAFETY: it came from `Box::into_raw`, and no new reader finds it; the callback provides L1.
         let removed = unsafe { Box::from_raw(removed) };
         domain.call(move || drop(removed));
         true
@@ -125,7 +126,7 @@ impl<T> Drop for RcuList<T> {
     fn drop(&mut self) {
         let mut next = self.head.load(Ordering::Acquire);
         while !next.is_null() {
-            // SAFETY: nobody reads the list any more, and each node is in it once.
+            // SAFETY: the list has no readers any more, and each node is in it once.
             let node = unsafe { Box::from_raw(next) };
             next = node.next.load(Ordering::Relaxed);
         }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_last_comes_first_until_it_is_removed() {
+    fn the_element_added_last_comes_first_until_it_is_removed() {
         let domain = Domain::new();
         let list = RcuList::new(&domain);
         (0..5).for_each(|n| list.push(Arc::new(n)));
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_outlives_its_readers_and_no_more() {
+    fn a_removed_element_lives_until_its_readers_have_ended() {
         let domain = Domain::new();
         let list = RcuList::new(&domain);
         let values = [1, 2, 3].map(Arc::new);
@@ -167,7 +168,7 @@ mod tests {
             let mut iter = list.iter(&section);
             assert_eq!(iter.next().map(|value| **value), Some(3));
             assert!(list.remove(&domain, |value| **value == 3) && list.remove(&domain, |value| **value == 2));
-            // It goes on from where it stands, over one that has gone meanwhile.
+            // The reader continues from its element, across one that was removed meanwhile.
             assert_eq!(iter.map(|value| **value).collect::<Vec<_>>(), [2, 1]);
             assert_eq!(values.each_ref().map(Arc::strong_count), [2, 2, 2], "a reader may have them");
         }
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_find_what_stays_whatever_comes_and_goes() {
+    fn readers_find_all_elements_that_stay_beside_additions_and_removals() {
         let domain = Arc::new(Domain::new());
         let list = Arc::new(RcuList::new(&domain));
         list.push(Arc::new(0));

@@ -1,41 +1,41 @@
-//! Read-copy-update: readers that wait for nobody, and writers that wait for readers.
+//! Read-copy-update: readers that never wait, and writers that wait for readers.
 //!
 //! A reader brackets its accesses with [`Domain::read_lock`] and its guard. A writer makes an object unreachable, waits for
 //! a *grace period*, and frees it: every section that was open when the grace period began has ended by then. A section
 //! costs a nanosecond or two; a grace period costs microseconds, or as long as the longest section.
 //!
-//! Two kinds of grace period, as in the kernel. A *normal* one is shared by all who ask for one before it starts, is
-//! delayed so that more may join, and disturbs no running thread. An *expedited* one starts at once and interrupts the
-//! CPUs that run threads of this process.
+//! There are two kinds of grace period, as in the kernel. A *normal* one is shared by all callers that request one
+//! before it starts, is delayed so that more may join, and disturbs no running thread. An *expedited* one starts at
+//! once and interrupts the CPUs that run threads of this process.
 //!
-//! Reading order: this file (the reader), `record` (what a thread leaves for writers), `grace` (the writer), `callback`, and
-//! [`RcuArc`] and [`RcuList`], a pointer and a list that are read and changed this way. [`Srcu`] stands beside them: its
-//! readers may sleep.
+//! Reading order: this file (the reader), `record` (the state of a reader that writers look at), `grace` (the writer),
+//! `callback`, and [`RcuArc`] and [`RcuList`], a pointer and a list that are read and changed this way. [`Srcu`] is
+//! separate: its readers may sleep.
 //!
 //! # Invariants
 //! R1. A domain has one record per reading thread. Records are added and reused, and freed only with the domain.
-//! R2. A record is zero outside sections. Inside it holds the number of the last grace period that had started when the
-//!     outermost section began, and the depth. Only the record's thread writes it.
+//! R2. A record is zero outside sections. Inside a section it holds the number of the last grace period that had
+//!     started when the outermost section began, and the depth. Only the record's thread writes it.
 //! R3. A grace period with number `n` has waited for each record that was non-zero and below `n` after its number was set.
 //! R4. A thread inside a section neither waits for a grace period nor sleeps otherwise.
 //!
 //! # Memory ordering
-//! O1. [`Site::RcuEnterLight`] with [`Site::RcuGraceHeavy`]: the reader announces itself, then reads pointers; the writer
-//!     changes pointers, then looks for readers. Without either barrier the writer finds nobody and the reader the old
-//!     pointer, which is then freed.
-//! O2. [`Site::RcuNumberRelease`] with [`Site::RcuNumberAcquire`]: a reader that enters under the new number is not waited
-//!     for, so it must see what was published before the number. Without it the reader combines the new number with the
-//!     old pointer.
-//! O3. [`Site::RcuExitRelease`] and [`Site::RcuEnterRelease`] with the barrier at the end of the grace period: whichever
-//!     value of a record lets the writer go on, all earlier sections of that reader happened before.
+//! O1. [`Site::RcuEnterLight`] with [`Site::RcuGraceHeavy`]: the reader announces itself, then reads pointers; the
+//!     writer changes pointers, then looks for readers. Without either barrier, the writer may find no reader while the
+//!     reader finds the old pointer, which is then freed.
+//! O2. [`Site::RcuNumberRelease`] with [`Site::RcuNumberAcquire`]: a reader that enters under the new number is not
+//!     waited for, so it must see what was published before the number. Without it, the reader may combine the new
+//!     number with the old pointer.
+//! O3. [`Site::RcuExitRelease`] and [`Site::RcuEnterRelease`] with the barrier at the end of the grace period:
+//!     whichever value of a record lets the writer continue, all earlier sections of that reader happened before.
 //! O4. [`Site::RcuExitLight`] with [`Site::RcuSleepHeavy`]: the reader ends its section, then looks for sleepers; the
-//!     writer marks itself as a sleeper, then looks at the section again. Without either the wake is lost.
-//! O5. [`Site::RcuEndFence`]: a third thread that is ordered after the writer, by a barrier of its own, also comes after
-//!     the sections. Without it the order stops at the writer.
+//!     writer marks itself as a sleeper, then looks at the section again. Without either, the wake is lost.
+//! O5. [`Site::RcuEndFence`]: a third thread that is ordered after the writer, by a barrier of its own, is also ordered
+//!     after the sections. Without it, the order ends at the writer.
 //!
 //! # Kernel counterpart
 //! `rcu_read_lock`, `synchronize_rcu`, `synchronize_rcu_expedited`, `call_rcu`, `rcu_barrier`. Differs: sections may be
-//! preempted, there may be several domains, and a leaked guard stalls its domain for ever.
+//! preempted, there may be several domains, and a leaked guard stalls its domain forever.
 
 mod arc;
 mod callback;
@@ -62,11 +62,11 @@ use crate::shim::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::shim::thread::JoinHandle;
 use crate::shim::{Arc, Asym, Fences, Site, raw};
 
-/// Grace-period numbers count in steps, so that a record has room for the depth below them.
+/// Grace-period numbers count in steps of this size, so that the low bits of a record can hold the depth.
 const STEP: u64 = 1 << 8;
 const DEPTH: u64 = STEP - 1;
 
-/// How a domain is set up.
+/// The settings of a domain.
 pub struct Options {
     /// The fences between readers and writers.
     pub fences: Fences,
@@ -76,12 +76,12 @@ pub struct Options {
     pub on_stall: Box<dyn Fn(&Stall<'_>) + Send + Sync>,
 }
 
-/// A reader that keeps a grace period from ending.
+/// A reader that delays a grace period.
 #[derive(Debug)]
 pub struct Stall<'a> {
     /// The name of the reader's thread.
     pub reader: &'a str,
-    /// How long this grace period has slept, for this reader and others.
+    /// How long this grace period has slept in all, for this reader and others.
     pub waited: Duration,
 }
 
@@ -102,7 +102,7 @@ pub struct Guard<'d> {
     _not_send: PhantomData<*const ()>,
 }
 
-/// What readers, writers and the callback worker share.
+/// The state that readers, writers and the callback worker share.
 struct Core {
     id: u64,
     number: AtomicU64,
@@ -126,8 +126,8 @@ impl Domain {
         Self::with(Options::default())
     }
 
-    /// A domain with these options. The first one with membarrier fences is best made while the process has one thread:
-    /// a microsecond then, some ten milliseconds later.
+    /// A domain with these options. Create the first one with membarrier fences while the process has one thread: then
+    /// it takes a microsecond, later some ten milliseconds.
     pub fn with(options: Options) -> Self {
         let core = Core {
             id: crate::shim::unique_id(),
@@ -164,8 +164,8 @@ impl Domain {
     /// Waits for a normal grace period.
     ///
     /// # Blocking
-    /// Until every section open now has ended, and for some milliseconds more: joiners are waited for, and where the
-    /// fences are a membarrier it is the patient one.
+    /// Until every section open now has ended, and for some milliseconds more: it waits for others to join, and if the
+    /// fences are a membarrier, uses the patient one.
     ///
     /// # Panics
     /// Inside a read section of this domain.
@@ -216,7 +216,7 @@ impl Domain {
     /// Waits until every callback of earlier [`Domain::call`]s has run.
     ///
     /// # Blocking
-    /// For a normal grace period and the callbacks before.
+    /// For a normal grace period and the earlier callbacks.
     ///
     /// # Panics
     /// Inside a read section of this domain.
@@ -238,11 +238,12 @@ impl Default for Domain {
 }
 
 impl Drop for Domain {
-    /// Runs the callbacks that are left.
+    /// Runs the remaining callbacks.
     fn drop(&mut self) {
         if let Some(worker) = self.worker.get_mut().take() {
             self.core.callbacks.stop();
-            // A callback may own the last reference to its domain: then the worker is dropping itself, and ends by itself.
+            // A callback may own the last reference to its domain: then this thread is the worker, which cannot join
+            // itself and ends on its own.
             if worker.thread().id() != crate::shim::thread::current().id() {
                 let _ = worker.join();
             }

@@ -1,13 +1,13 @@
-//! What each reading thread leaves for writers to look at, and how a thread finds its own.
+//! The record of each reading thread, which writers look at, and how a thread finds its own.
 //!
 //! # Invariants
-//! R1 of the module above makes the cached pointer sound: it is used only with the domain whose number is cached beside
-//! it, numbers are never given twice, and while a domain is borrowed its records stay.
+//! R1 of the parent module makes the cached pointer sound: it is used only with the domain whose number is cached
+//! beside it, numbers are never reused, and the records of a domain stay while it is borrowed.
 //!
 //! # Memory ordering
-//! A thread registers and a writer takes its list of records under one lock. A writer that misses a record was first, so
-//! the record's thread sees what the writer had published, and is rightly not waited for. A record changes hands under
-//! the same lock.
+//! A thread registers and a writer takes its list of records under one lock. A writer that misses a record took the
+//! lock first. The record's thread therefore sees what the writer had published, and the writer need not wait for it. A
+//! record passes from one thread to another under the same lock.
 #![allow(unsafe_code, reason = "the hot path goes to the thread's record by pointer")]
 
 use std::cell::{Cell, RefCell};
@@ -16,12 +16,13 @@ use super::Core;
 use crate::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::shim::{Arc, Token, Weak, futex_wake_all, raw, thread, thread_local};
 
-/// One thread's place in a domain. Alone on its cache lines: the owner writes it at each section.
+/// The record of one thread in a domain. Alone on its cache lines: the owner writes it at each section.
 #[repr(align(128))]
 pub(super) struct Record {
     /// R2.
     pub(super) section: AtomicU64,
-    /// One bit per kind of grace period that sleeps, or is about to, until the section ends. Also the futex word.
+    /// One bit for each kind of grace period that sleeps, or is about to sleep, until the section ends. Also the futex
+    /// word.
     pub(super) sleepers: AtomicU32,
     pub(super) token: Token,
     owner: raw::Mutex<String>,
@@ -47,7 +48,7 @@ struct Lease {
 }
 
 thread_local! {
-    /// The record used last, and its domain. No destructor, so that reading it is one load.
+    /// The record used last, and its domain. It has no destructor, so that reading it is one load.
     static LAST_USED: Cell<(u64, *const Record)> = const { Cell::new((0, std::ptr::null())) };
     static LEASES: RefCell<Vec<Lease>> = const { RefCell::new(Vec::new()) };
 }
@@ -103,7 +104,7 @@ impl Records {
         Self { lists: raw::Mutex::new(Lists { all: Arc::new([]), idle: Vec::new() }) }
     }
 
-    /// Every record there is now. Later ones belong to readers that need not be waited for.
+    /// All current records. Later ones belong to readers that a writer need not wait for.
     pub(super) fn snapshot(&self) -> Arc<[Arc<Record>]> {
         Arc::clone(&self.lists.lock().all)
     }
@@ -126,13 +127,13 @@ impl Records {
     }
 
     fn release(&self, record: &Arc<Record>) {
-        // A leaked guard is a section that never ends: its record stays as it is, for stall reports to name.
+        // A leaked guard is a section that never ends: its record is kept, so that stall reports can name it.
         if record.section.load(Ordering::Relaxed) == 0 {
             self.lists.lock().idle.push(Arc::clone(record));
         }
     }
 
-    /// How many records there are, in use or idle.
+    /// The number of records, in use or idle.
     #[cfg(all(test, not(any(slackwater_loom, slackwater_shuttle))))]
     pub(super) fn len(&self) -> usize {
         self.snapshot().len()
@@ -140,10 +141,10 @@ impl Records {
 }
 
 impl Record {
-    /// Whether the grace period `number` need not wait for this reader any more.
+    /// Whether the grace period `number` no longer needs to wait for this reader.
     ///
-    /// Acquire is more than needed, as the barrier at the end of the grace period follows; it is free on x86 and keeps
-    /// race detectors, which do not follow barriers, from seeing ghosts.
+    /// Acquire is more than needed, since the barrier at the end of the grace period follows. It is free on x86, and
+    /// avoids false reports from race detectors that do not follow barriers.
     pub(super) fn has_passed(&self, number: u64) -> bool {
         let section = self.section.load(Ordering::Acquire);
         section == 0 || section >= number

@@ -1,18 +1,19 @@
-//! Read-copy-update whose readers may sleep, for the form of a mechanism that used it.
+//! Read-copy-update whose readers may sleep. It serves those forms of a mechanism in which Linux used SRCU.
 //!
-//! Readers are counted under the index of the current round. A grace period waits until nobody is counted under the other
-//! index, makes that the current one, and waits for those under the index that was: what comes meanwhile is counted where
-//! it does not wait any more, so it ends however many readers come.
+//! Readers are counted under the index of the current round. A grace period waits until no reader is counted under the
+//! other index. It then makes that index the current one, and waits for the readers under the previous index. New
+//! readers are counted where it no longer waits, so it ends however many readers arrive.
 //!
 //! # Invariants
-//! S1. After its start a grace period has found each count at zero once. Which index a reader is counted under decides how
-//!     soon it ends, not whether it is right: a reader may be counted under one that it found long ago.
-//! S2. One grace period runs at a time, for all who came before it started.
+//! S1. After its start, a grace period has found each count at zero once. The index under which a reader is counted
+//!     affects how soon a grace period ends, not its correctness: a reader may be counted under an index that it found
+//!     long ago.
+//! S2. One grace period runs at a time, for all callers that arrived before it started.
 //!
 //! # Memory ordering
 //! O1. Those of [`InFlight`]: a reader is counted, then reads pointers; a writer changes pointers, then looks at the count.
-//! O2. [`Site::SrcuStragglers`] is the first of the two waits. Without it a reader that found the index before the last
-//!     grace period, and was counted after it, is not waited for.
+//! O2. [`Site::SrcuStragglers`] is the first of the two waits. Without it, the grace period does not wait for a reader
+//!     that found the index before the last grace period and was counted after it.
 //!
 //! # Kernel counterpart
 //! `srcu_read_lock`, `synchronize_srcu`. Differs: a count for each index, not for each index and CPU; no callbacks, and no
@@ -25,7 +26,7 @@ use crate::shim::atomic::{AtomicUsize, Ordering};
 use crate::shim::{Site, raw};
 use crate::{InFlight, Marked, ThreadMark};
 
-/// A set of readers that may sleep, and the writers that wait for all of them; see the module's head.
+/// A set of readers that may sleep, and the writers that wait for all of them; see the module documentation.
 pub struct Srcu {
     /// The index that readers take: its lowest bit.
     index: AtomicUsize,
@@ -40,9 +41,9 @@ pub struct Srcu {
 struct State {
     /// Grace periods that have started.
     started: u64,
-    /// And ended.
+    /// Grace periods that have ended.
     ended: u64,
-    /// Somebody runs one, or is about to (S2).
+    /// A thread runs one, or is about to (S2).
     is_led: bool,
 }
 
@@ -79,10 +80,11 @@ impl Srcu {
     /// Waits for a grace period.
     ///
     /// # Blocking
-    /// Until every section open now has ended, all sleeps in them included, and for as long as joiners are waited for.
+    /// Until every section open now has ended, including the sleeps in them, and for the time that it waits for others
+    /// to join.
     ///
     /// # Panics
-    /// Inside a section of its own; and where `debug_assertions` are on, if the caller may not sleep.
+    /// Inside a section of the same `Srcu`; and where `debug_assertions` are on, if the caller may not sleep.
     #[track_caller]
     pub fn synchronize(&self) {
         assert!(!self.sections.is_set(), "waiting for a grace period inside a read section would never end");
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_period_ends_beside_readers_that_never_pause() {
+    fn a_grace_period_ends_although_new_readers_keep_arriving() {
         let srcu = Arc::new(Srcu::new(Duration::ZERO));
         let is_over = Arc::new(AtomicBool::new(false));
         let readers: Vec<_> = (0..3)

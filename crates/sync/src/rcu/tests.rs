@@ -64,7 +64,7 @@ fn waiting_inside_a_section_panics() {
 }
 
 #[test]
-fn a_record_outlives_its_thread_and_is_used_again() {
+fn a_record_outlives_its_thread_and_is_reused() {
     let domain = Arc::new(Domain::new());
     for _ in 0..20 {
         let reader = thread::spawn({
@@ -144,7 +144,7 @@ fn a_stalled_grace_period_names_its_reader() {
         move || {
             let _section = domain.read_lock();
             inside.complete();
-            // Not `wait`: a section must not sleep, except to stall in a test.
+            // Not `wait`: a section must not sleep. This one spins, to stall.
             while !reported.is_complete() {
                 thread::yield_now();
             }
@@ -165,7 +165,7 @@ fn the_domain_of_the_process_is_set_up_once() {
 
 /// Two readers follow a pointer to one of many objects while two writers replace it and mark the old object as freed.
 #[test]
-fn readers_never_meet_a_freed_object() {
+fn readers_never_find_a_freed_object() {
     const OBJECTS: usize = 8;
     const TURNS: usize = 400;
     for domain in domains() {
@@ -201,7 +201,7 @@ fn readers_never_meet_a_freed_object() {
                         } else {
                             domain.synchronize_expedited()
                         }
-                        // The other writer waits for its own; only one's own objects are known to be out of use.
+                        // The other writer waits for its own objects; this one knows only that its own are out of use.
                         if old % 2 == writer && old != new {
                             is_freed[old].store(true, Ordering::Relaxed);
                         }

@@ -1,4 +1,4 @@
-//! A list that is walked without a lock, and that an element leaves without waiting for anything but its own users.
+//! A list that is walked without a lock. Unregistering an element waits for the users of that element only.
 //!
 //! ```text
 //! walk                                         unregister
@@ -8,42 +8,45 @@
 //!     enter the section again, put             free, with others, after a grace period
 //! ```
 //!
-//! An element is used outside the section, so its users may sleep and take as long as they like: neither who registers nor
-//! who unregisters another element notices.
+//! An element is used outside the section, so its users may sleep and take as long as they need. They do not delay
+//! threads that register or that unregister another element.
 //!
 //! # Invariants
-//! G1. The list has a count of its own on each element, which it gives up a grace period after the element was unlinked.
-//!     So an element that was found inside a section is there to the end of the section, and its link too.
-//! G2. An element that is unlinked keeps its link. Whoever stands on it goes on to one that was in the list when his
-//!     section began, or later.
-//! G3. `references` goes from zero to one when the element is linked. References are taken as long as it is neither zero
-//!     nor CLOSED, which it stays. Whoever puts the last one then lets the element's `unregister` go on: after it nobody
-//!     uses the element.
-//! G4. A walk stands inside a section when it puts the reference to the element that it stands on: by then G1 holds for
-//!     the next one too. Without it the element, and the next, may be freed before the walk has read its link.
-//! G5. Whoever is inside a walk unregisters nothing of that registry: it may hold the very element, or somebody may be
-//!     inside a walk who waits for one that it holds.
+//! G1. The list has a count of its own on each element, which it gives up a grace period after the element was
+//!     unlinked. So an element found inside a section, and its link, exist until the end of the section.
+//! G2. An unlinked element keeps its link. A walk that has reached it continues to an element that was in the list when
+//!     the walk's section began, or later.
+//! G3. `references` goes from zero to one when the element is linked. References are taken while it is neither zero nor
+//!     CLOSED; once CLOSED, it stays so. The put of the last reference then lets the element's `unregister` continue,
+//!     and no thread uses the element after that.
+//! G4. A walk is inside a section again before it puts the reference to its current element: then G1 holds for the next
+//!     element too. Otherwise the element, and the next, might be freed before the walk has read its link.
+//! G5. A thread inside a walk unregisters nothing in that registry. It may hold the very element, or another thread
+//!     inside a walk may wait for an element that it holds.
 //!
-//! G6. What was unlinked is freed after a grace period that starts afterwards. [`RETIRED`] of them pay for one: where few
-//!     come and go there is none, and no thread is started for it. One callback at a time has what had come when it was
-//!     queued; what it has waited for is freed by whoever unregisters next, whose memory it was, or by itself if nobody
-//!     has come meanwhile. What is left goes with the registry.
+//! G6. Unlinked elements are freed after a grace period that starts afterwards. [`RETIRED`] elements share one, so a
+//!     registry with few changes needs no grace period and starts no thread. One callback at a time holds the elements
+//!     that had been unlinked when it was queued. After its grace period they are freed by the thread that unregisters
+//!     next, which probably allocated them, or by the callback itself if too few elements were unregistered meanwhile
+//!     for another callback. The rest are freed with the registry.
 //!
 //! # Memory ordering
-//! O1. [`Site::RegistryLinkRelease`] and [`Site::RegistryUnlinkRelease`] with [`Site::RegistryLinkAcquire`]: a walk sees
-//!     what was registered, whether it came by the link that registering set, or by one that unregistering moved there.
-//!     The initial reference follows the link and needs no order: it says that the element may be used, not what it is.
-//! O2. [`Site::RegistryPutRelease`] with [`Site::RegistryPutAcquire`]: what was done under any reference happens before
-//!     `unregister` returns. Without either the owner frees while late writes of a user are still on their way.
+//! O1. [`Site::RegistryLinkRelease`] and [`Site::RegistryUnlinkRelease`] with [`Site::RegistryLinkAcquire`]: a walk
+//!     sees the value of a registered element, whether it followed the link that `register` set or one that
+//!     `unregister` moved there. The initial reference is set after the link and needs no order: it states that the
+//!     element may be used, not what its value is.
+//! O2. [`Site::RegistryPutRelease`] with [`Site::RegistryPutAcquire`]: everything done under any reference happens
+//!     before `unregister` returns. Without either, the owner may free the value while late writes of a user are still
+//!     in flight.
 //! O3. [`Site::RegistryReenter`]: G4.
 //!
 //! # Lock order
-//! The locks of who changes links, and of what was unlinked, are leaves. A walk takes none.
+//! The lock for changes of links and the lock for unlinked elements are leaves. A walk takes neither.
 //!
 //! # Kernel counterpart
-//! The list of shrinkers since 6.7 with `shrinker_try_get` and `shrinker_free` (sem. 10.5). Differs: what would wait for
-//! itself is refused, and so is a user who comes after the owner, whom Linux lets in while another one is there: two that
-//! take turns would keep the owner waiting.
+//! The list of shrinkers since 6.7 with `shrinker_try_get` and `shrinker_free` (sem. 10.5). Differs: a call that would
+//! wait for itself is refused. So is a new user after the owner has closed the element; Linux admits one while another
+//! user is left, so two users that take turns could keep the owner waiting.
 #![allow(unsafe_code, reason = "a list whose links are followed while they change")]
 
 use std::marker::PhantomData;
@@ -56,13 +59,13 @@ use crate::shim::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::shim::{Arc, Site, Watched, raw};
 use crate::{Completion, ThreadMark};
 
-/// Elements for which there is a grace period. Under loom one: a scenario has no more.
+/// How many unlinked elements share a grace period. One under loom: a scenario has no more.
 const RETIRED: usize = if cfg!(slackwater_loom) { 1 } else { 64 };
 
-/// What is added to the count of users once the owner has put the initial reference.
+/// Added to the count of references when the owner has put the initial reference.
 const CLOSED: u64 = 1 << 63;
 
-/// A list of elements; see the module's head. Dropped, it gives up what is registered still.
+/// A list of elements; see the module documentation. When dropped, it gives up the elements that are still registered.
 pub struct Registry<T> {
     id: u64,
     domain: Arc<Domain>,
@@ -74,11 +77,11 @@ pub struct Registry<T> {
     retired: Arc<raw::Mutex<Retired<T>>>,
     /// Set inside walks (G5).
     walks: ThreadMark,
-    /// As if it held them itself: used by other threads, and dropped by them.
+    /// For the auto traits: elements are used and dropped by other threads.
     _owns: PhantomData<Arc<T>>,
 }
 
-/// What was registered, for who is to unregister it. Dropped, it leaves it in the registry.
+/// A registered element, for the owner to unregister. If this is dropped, the element stays in the registry.
 #[must_use = "nothing else can unregister it"]
 pub struct Registration<T> {
     registry: u64,
@@ -91,13 +94,13 @@ struct Element<T> {
     next: AtomicPtr<Element<T>>,
     /// Changes with the registry's `changes` held.
     previous: AtomicPtr<Element<T>>,
-    /// Nobody has a reference any more.
+    /// Complete when the last reference was put.
     is_unused: Completion,
     memory: Watched,
     value: T,
 }
 
-/// Elements that nobody can find any more: the count that the list had on each (G1).
+/// Elements that can no longer be found: the count that the list had on each (G1).
 struct Retired<T> {
     /// Unlinked since the callback was queued.
     waiting: Vec<Arc<Element<T>>>,
@@ -106,11 +109,11 @@ struct Retired<T> {
     is_queued: bool,
 }
 
-/// A reference of a walk to the element that it stands on.
+/// The reference of a walk to its current element.
 struct Held<'e, T>(&'e Element<T>);
 
 impl<T: Send + Sync + 'static> Registry<T> {
-    /// An empty list, whose sections and grace periods are those of `domain`.
+    /// An empty list that uses the sections and grace periods of `domain`.
     pub fn new(domain: Arc<Domain>) -> Self {
         Self {
             id: crate::shim::unique_id(),
@@ -124,10 +127,10 @@ impl<T: Send + Sync + 'static> Registry<T> {
         }
     }
 
-    /// Adds `value` at the end. Walks use it from here on, those too that have begun.
+    /// Adds `value` at the end. Walks use it from here on, including those that have begun.
     ///
     /// # Blocking
-    /// Never, however long a walk takes. Allowed inside one.
+    /// Never, however long a walk takes. Allowed inside a walk.
     pub fn register(&self, value: T) -> Registration<T> {
         let element = Arc::new(Element {
             references: AtomicU64::new(0),
@@ -146,22 +149,22 @@ impl<T: Send + Sync + 'static> Registry<T> {
             self.link_behind(last).store(listed, Site::RegistryLinkRelease.order(Ordering::Release));
             self.tail.store(listed, Ordering::Relaxed);
         }
-        // G3: until here a walk passes it by.
+        // G3: until here a walk skips it.
         element.references.store(1, Ordering::Relaxed);
         Registration { registry: self.id, element }
     }
 
-    /// Takes an element away. When this returns nobody uses it, and nobody will. Its value is dropped later: with others, or
-    /// with the registry (G6).
+    /// Removes an element. When this returns, no thread uses it or will use it. Its value is dropped later: with
+    /// others, or with the registry (G6).
     ///
     /// # Errors
-    /// The registration itself, which stays what it is, if the caller is inside a walk of this registry (G5).
+    /// The unchanged registration, if the caller is inside a walk of this registry (G5).
     ///
     /// # Blocking
-    /// For walks that are at this very element.
+    /// For walks that are using this very element.
     ///
     /// # Panics
-    /// If it was registered elsewhere; and where `debug_assertions` are on, if the caller may not sleep.
+    /// If it was registered in another registry; and where `debug_assertions` are on, if the caller may not sleep.
     #[track_caller]
     pub fn unregister(&self, registration: Registration<T>) -> Result<(), Registration<T>> {
         assert_eq!(registration.registry, self.id, "unregistered where it was not registered");
@@ -194,13 +197,13 @@ impl<T: Send + Sync + 'static> Registry<T> {
     }
 
     /// Calls `f` with each element, in the order in which they were registered. `f` may sleep, may be called by several
-    /// threads at once, and may register; it may walk too.
+    /// threads at once, and may register and walk.
     ///
     /// # Blocking
     /// As `f` does.
     ///
     /// # Panics
-    /// As [`Domain::read_lock`] does. If `f` panics the element that it was at can be unregistered all the same.
+    /// As [`Domain::read_lock`] does. If `f` panics, its element can still be unregistered.
     pub fn for_each(&self, mut f: impl FnMut(&T)) {
         let _walk = self.walks.enter();
         let mut section = self.domain.read_lock();
@@ -230,16 +233,16 @@ impl<T: Send + Sync + 'static> Registry<T> {
         self.walks.is_set()
     }
 
-    /// The link that leads to what follows `element`, or to the first one. The caller holds `changes`.
+    /// The link behind `element`, or the one to the first element. The caller holds `changes`.
     fn link_behind(&self, element: *mut Element<T>) -> &AtomicPtr<Element<T>> {
         if element.is_null() {
             return &self.head;
         }
-        // SAFETY: G1 - it is linked, and nobody else changes that meanwhile.
+        // SAFETY: G1 - it is linked, and `changes` is held, so it stays linked.
         unsafe { &(*element).next }
     }
 
-    /// Takes `element` out of the list. Returns the count that the list had on it (G1).
+    /// Removes `element` from the list. Returns the count that the list had on it (G1).
     fn unlink(&self, element: &Arc<Element<T>>) -> Arc<Element<T>> {
         let _changes = self.changes.lock();
         let (previous, next) = (element.previous.load(Ordering::Relaxed), element.next.load(Ordering::Relaxed));
@@ -248,7 +251,7 @@ impl<T: Send + Sync + 'static> Registry<T> {
         if next.is_null() {
             self.tail.store(previous, Ordering::Relaxed);
         } else {
-            // SAFETY: G1 - it is linked, and nobody else changes that meanwhile.
+            // SAFETY: G1 - it is linked, and `changes` is held, so it stays linked.
             unsafe { (*next).previous.store(previous, Ordering::Relaxed) };
         }
         // SAFETY: G1 - the list's count was made by `Arc::into_raw` and is given up once, here.
@@ -256,7 +259,7 @@ impl<T: Send + Sync + 'static> Registry<T> {
     }
 }
 
-/// Has `batch` freed after a grace period, and then what has come meanwhile (G6).
+/// Queues `batch` to be freed after a grace period, and then the elements unlinked during it (G6).
 fn queue<T: Send + Sync + 'static>(
     domain: &Arc<Domain>,
     retired: &Arc<raw::Mutex<Retired<T>>>,
@@ -281,26 +284,26 @@ fn queue<T: Send + Sync + 'static>(
         };
         match owner.upgrade() {
             Some(domain) => queue(&domain, &list, next),
-            None => free(next), // the registry is gone, and with it who walked
+            None => free(next), // the domain is gone, and with it every walk
         }
     });
 }
 
 impl<T> Retired<T> {
-    /// What the next callback is to have, if that pays.
+    /// The elements for the next callback, if there are enough.
     fn next(&mut self) -> Option<Vec<Arc<Element<T>>>> {
         self.is_queued = self.waiting.len() >= RETIRED;
         self.is_queued.then(|| std::mem::take(&mut self.waiting))
     }
 }
 
-/// Nobody stands on them any more.
+/// Frees elements that no walk can have reached.
 fn free<T>(elements: Vec<Arc<Element<T>>>) {
     elements.iter().for_each(|element| element.memory.free());
 }
 
 impl<T> Element<T> {
-    /// A reference, unless the first has not been made yet, or has been put (G3).
+    /// A reference, unless the initial one has not been set yet or has been put (G3).
     fn try_get(&self) -> Option<Held<'_, T>> {
         let one_more = |references: u64| (references != 0 && references < CLOSED).then(|| references + 1);
         let taken = self.references.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
@@ -323,7 +326,7 @@ impl<T> Element<T> {
 
     fn was_last(&self, is_last: bool) -> bool {
         if is_last {
-            // O2. Reads what was just written: G3.
+            // O2. Reads the value just written: G3.
             self.references.load(Site::RegistryPutAcquire.order(Ordering::Acquire));
         }
         is_last
@@ -342,7 +345,7 @@ impl<T> Drop for Registry<T> {
     fn drop(&mut self) {
         let mut next = self.head.load(Ordering::Acquire);
         while !next.is_null() {
-            // SAFETY: G1 - nobody walks the list any more, and each count is given up once.
+            // SAFETY: G1 - no walk is left, and each count is given up once.
             let element = unsafe { Arc::from_raw(next) };
             next = element.next.load(Ordering::Relaxed);
         }

@@ -19,7 +19,7 @@ fn walked(registry: &Registry<u32>) -> Vec<u32> {
     found
 }
 
-/// A walk that is at the first element, until it is let go on.
+/// A walk that stays at the first element until `finish`.
 struct Walker {
     go_on: Arc<Completion>,
     thread: thread::JoinHandle<Vec<u32>>,
@@ -46,7 +46,7 @@ impl Walker {
         Self { go_on, thread }
     }
 
-    /// What it has found.
+    /// The elements that it has found.
     fn finish(self) -> Vec<u32> {
         self.go_on.complete();
         self.thread.join().unwrap()
@@ -76,7 +76,7 @@ fn walks_find_what_is_registered_in_order() {
 }
 
 #[test]
-fn nobody_waits_for_who_is_at_another_element() {
+fn a_user_of_one_element_delays_no_other() {
     let (registry, _domain) = new_registry();
     let slow = registry.register(0);
     let other = registry.register(1);
@@ -89,7 +89,7 @@ fn nobody_waits_for_who_is_at_another_element() {
 }
 
 #[test]
-fn an_element_goes_when_its_users_have() {
+fn unregister_waits_for_the_users_of_the_element() {
     let (registry, _domain) = new_registry();
     let (slow, next) = (registry.register(0), registry.register(1));
     let walker = Walker::start(&registry);
@@ -102,17 +102,17 @@ fn an_element_goes_when_its_users_have() {
         }
     });
     while walked(&registry) != [1] {
-        thread::yield_now(); // its first reference is not put yet
+        thread::yield_now(); // the initial reference has not been put yet
     }
-    assert!(!is_gone.load(Ordering::Acquire), "the walk is at it");
-    assert_eq!(walker.finish(), [0, 1], "and goes on from it");
+    assert!(!is_gone.load(Ordering::Acquire), "the walk uses it");
+    assert_eq!(walker.finish(), [0, 1], "and continues from it");
     owner.join().unwrap();
     assert!(is_gone.load(Ordering::Acquire));
     assert!(registry.unregister(next).is_ok());
 }
 
 #[test]
-fn whoever_is_inside_a_walk_unregisters_nothing() {
+fn a_thread_inside_a_walk_cannot_unregister() {
     let (registry, _domain) = new_registry();
     let (other, _other_domain) = new_registry::<u32>();
     let own = raw::Mutex::new(Some(registry.register(0)));
@@ -162,14 +162,14 @@ fn values_are_dropped_once() {
     let [first, second, third] = values.each_ref().map(|value| registry.register(Arc::clone(value)));
     let alive = || values.each_ref().map(Arc::strong_count);
     assert!(registry.unregister(second).is_ok());
-    assert_eq!(alive(), [2, 2, 2], "not alone");
+    assert_eq!(alive(), [2, 2, 2], "one element alone is not freed");
     for _ in 1..RETIRED {
         assert!(registry.unregister(registry.register(Arc::new(()))).is_ok());
     }
     domain.barrier();
     assert_eq!(alive(), [2, 1, 2]);
     drop(first);
-    assert_eq!(alive(), [2, 1, 2], "what cannot be unregistered stays");
+    assert_eq!(alive(), [2, 1, 2], "an element without a registration stays");
     drop(registry);
     assert_eq!(alive(), [1, 1, 2]);
     drop(third);
@@ -184,9 +184,9 @@ fn a_registration_belongs_to_its_registry() {
     let _ = other.unregister(registry.register(0));
 }
 
-/// Every element says whether its owner has unregistered it.
+/// The value of each element is whether its owner has unregistered it.
 #[test]
-fn walks_beside_owners_that_come_and_go() {
+fn walks_beside_owners_never_meet_an_unregistered_element() {
     let (registry, _domain) = new_registry::<AtomicBool>();
     let is_over = Arc::new(AtomicBool::new(false));
     let walkers: Vec<_> = (0..2)

@@ -4,24 +4,24 @@
 //! the other's word cannot both read the old value. Two light sides order nothing.
 //!
 //! # Memory ordering
-//! On the machine `heavy` is a membarrier system call, which runs a full barrier on every CPU that runs a thread of this
-//! process; `light` then only has to keep the compiler from moving accesses. Without membarrier both sides are full
-//! barriers. Under loom two models run, because neither tells everything:
+//! On the machine `heavy` is a membarrier system call, which runs a full barrier on every CPU that runs a thread of
+//! this process; `light` then only has to keep the compiler from moving accesses. Without membarrier, both sides are
+//! full barriers. Under loom two models run, because neither shows every error:
 //! - *full*: both sides are sequentially consistent fences. This is exactly the mode without membarrier.
 //! - *tokens*: each reader owns one word; `light` is an acquire-release operation on it, `heavy` one on every reader's.
-//!   This orders a light side with heavy sides only, as membarrier does, and shows where code leans on more.
+//!   This orders a light side with heavy sides only, as membarrier does, and shows where code relies on more.
 
 #[cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 pub use self::native::{Asym, Token};
 #[cfg(any(slackwater_loom, slackwater_shuttle))]
 pub use super::build::{Asym, Token};
 
-/// Which pair of fences a domain uses.
+/// The pair of fences that a domain uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fences {
-    /// Light side free, heavy side a system call.
+    /// The light side is free, the heavy side a system call.
     Membarrier,
-    /// Both sides full barriers: no system call, and no CPU is interrupted.
+    /// Both sides are full barriers: no system call, and no CPU is interrupted.
     Full,
 }
 
@@ -33,7 +33,7 @@ mod native {
     use super::super::{Site, smp_mb};
     use super::Fences;
 
-    /// What one reader brings to the model of a fence; nothing on the machine.
+    /// The state of one reader in the model of a fence; empty on the machine.
     pub struct Token(());
 
     impl Token {
@@ -49,8 +49,8 @@ mod native {
     pub struct Asym(Fences);
 
     impl Asym {
-        /// Fences of the kind asked for, or full ones where the kernel lacks membarrier. The first call for membarrier
-        /// takes a microsecond while the process has one thread and milliseconds later.
+        /// Fences of the requested kind, or full ones where the kernel lacks membarrier. The first call for membarrier
+        /// takes a microsecond while the process has one thread, and milliseconds later.
         pub fn new(wanted: Fences) -> Self {
             match wanted {
                 Fences::Membarrier if membarrier(Membarrier::RegisterPrivateExpedited) => Self(Fences::Membarrier),
@@ -72,10 +72,10 @@ mod native {
             }
         }
 
-        /// The rare side, at once: interrupts the CPUs that run threads of this process.
+        /// The rare side, without delay: interrupts the CPUs that run threads of this process.
         ///
         /// # Panics
-        /// Never: a membarrier that is registered does not fail.
+        /// Never: a registered membarrier does not fail.
         pub fn heavy<'t>(self, _site: Site, _tokens: impl Iterator<Item = &'t Token>) {
             match self.0 {
                 Fences::Membarrier => {
@@ -85,8 +85,8 @@ mod native {
             }
         }
 
-        /// The rare side, in milliseconds, without interrupting anybody. Falls back to [`Asym::heavy`] where the kernel
-        /// refuses (CPUs set aside by `nohz_full`).
+        /// The rare side, within milliseconds, without interrupting any CPU. Falls back to [`Asym::heavy`] where the
+        /// kernel refuses (CPUs isolated by `nohz_full`).
         pub fn heavy_patient<'t>(self, site: Site, tokens: impl Iterator<Item = &'t Token>) {
             if self.0 == Fences::Full || !membarrier(Membarrier::Global) {
                 self.heavy(site, tokens);

@@ -1,4 +1,4 @@
-//! A cell whose accesses loom can watch; elsewhere the standard one.
+//! A cell whose accesses loom can check; in other builds the standard one.
 
 /// The standard cell, with access by closure as loom's has.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! The exhaustive build: every interleaving, and every value that a load may return.
 //!
-//! Loom does not show everything. It performs stores in program order and lets a read-modify-write see the newest value,
-//! so code must not depend on its silence there; and its fences order more than the language promises, since they pass
-//! on everything seen and not only what comes next.
+//! Loom does not show every error. It performs stores in program order, and a read-modify-write sees the newest value,
+//! so a pass proves nothing about such cases. Its fences order more than the language promises: they pass on everything
+//! that a thread has seen, not only later accesses.
 #![allow(unsafe_code, reason = "a cell that loom watches for data races")]
 
 use ::loom::lazy_static;
@@ -46,7 +46,7 @@ pub mod thread {
     }
 }
 
-/// No watchdog: a wake that is lost must show as a deadlock.
+/// No watchdog: a lost wake must show as a deadlock.
 pub(crate) const STALL_PERIOD: Option<std::time::Duration> = None;
 
 lazy_static! {
@@ -55,14 +55,14 @@ lazy_static! {
 
 /// A full memory barrier.
 ///
-/// Loom switches threads at accesses only, so a fence alone would stick to its neighbours: the access makes every place
-/// between two fences a place where another thread may run. A real grace-period bug passed without it.
+/// Loom switches threads at accesses only, so no switch could happen between two adjacent fences. The access at each
+/// fence makes such a switch possible. Without it, a real bug in the grace periods passed.
 pub fn smp_mb() {
     FENCE_POINT.fetch_add(1, Ordering::Relaxed);
     ::loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// One reader's word in the model of tokens.
+/// The word of one reader in the model of tokens.
 pub struct Token(AtomicUsize);
 
 impl Token {
@@ -78,12 +78,12 @@ impl Token {
 pub struct Asym(model::AsymModel);
 
 impl Asym {
-    /// Fences of the model in force; `wanted` is a matter of the machine.
+    /// Fences of the model in force; `wanted` applies to the machine only.
     pub fn new(_wanted: Fences) -> Self {
         Self(model::asym())
     }
 
-    /// The kind that the model in force stands for.
+    /// The kind that the model in force represents.
     pub fn fences(self) -> Fences {
         match self.0 {
             model::AsymModel::Full => Fences::Full,
@@ -101,7 +101,7 @@ impl Asym {
         self.both(site, tokens);
     }
 
-    /// The rare side; patience makes no difference to a model.
+    /// The rare side; a model has no delays.
     pub fn heavy_patient<'t>(self, site: Site, tokens: impl Iterator<Item = &'t Token>) {
         self.both(site, tokens);
     }
@@ -119,7 +119,7 @@ impl Asym {
     }
 }
 
-/// A mark in memory that is freed by hand: an access that nothing orders before the end of the memory fails the scenario.
+/// A mark in memory that is freed by hand: an access that is not ordered before the free fails the scenario.
 pub(crate) struct Watched(model::RaceCell<bool>);
 
 impl Watched {
@@ -131,7 +131,7 @@ impl Watched {
     /// The memory is read.
     ///
     /// # Panics
-    /// If it has been freed, or is while it is read.
+    /// If it has been freed, or is freed concurrently.
     pub(crate) fn access(&self) {
         assert!(self.0.get(), "memory read after it was freed");
     }
@@ -159,7 +159,7 @@ pub mod model {
         Tokens,
     }
 
-    // Of the machine's thread: loom runs all threads of a scenario on the one that started it.
+    // Per thread of the machine: loom runs all threads of a scenario on the one that started it.
     std::thread_local! {
         static ASYM: Cell<AsymModel> = const { Cell::new(AsymModel::Full) };
         static EXECUTIONS: Cell<usize> = const { Cell::new(0) };
@@ -170,14 +170,14 @@ pub mod model {
         ASYM.get()
     }
 
-    /// How many executions the scenario on this thread has begun.
+    /// The number of executions that the scenario on this thread has begun.
     pub fn executions() -> usize {
         EXECUTIONS.get()
     }
 
     /// Runs every execution of `scenario` with at most `preemptions` involuntary switches, in the given model of the
-    /// asymmetric fences. Returns how many there were; only when all have been run, since no limit of time or number
-    /// applies, whatever the environment says.
+    /// asymmetric fences. Returns their number, after all of them have run: no limit of time or number applies,
+    /// whatever the environment sets.
     pub fn check(asym: AsymModel, preemptions: Option<usize>, scenario: fn()) -> usize {
         let mut builder = ::loom::model::Builder::new();
         builder.preemption_bound = preemptions;
@@ -193,7 +193,7 @@ pub mod model {
         executions()
     }
 
-    /// A plain value without any ordering of its own: two accesses that nothing orders fail the scenario.
+    /// A plain value without any ordering of its own: two unordered accesses fail the scenario.
     pub struct RaceCell<T>(UnsafeCell<T>);
 
     // SAFETY: loom panics at an access that races, before it is made.

@@ -1,7 +1,7 @@
 //! The scheduler and the memory, in three interchangeable builds.
 //!
-//! This folder is the only place that names `std::sync`, `std::thread`, loom or shuttle. Whoever imports from here can
-//! be run on the machine, under loom or under shuttle without a change.
+//! This folder is the only place that names `std::sync`, `std::thread`, loom or shuttle. Code that imports from here
+//! can run on the machine, under loom or under shuttle without a change.
 //!
 //! | item | ordinary | loom | shuttle |
 //! |---|---|---|---|
@@ -60,7 +60,7 @@ pub(crate) use self::build::{STALL_PERIOD, cpu_hint, nr_cpus, raw, spin_until};
 #[cfg(not(slackwater_loom))]
 pub(crate) use self::watched::Watched;
 
-/// A number that no other call in this process gets. Never zero, and not modelled.
+/// A number that no other call in this process returns. Never zero, and not modelled.
 pub(crate) fn unique_id() -> u64 {
     use ::std::sync::atomic::{AtomicU64, Ordering};
     static LAST: AtomicU64 = AtomicU64::new(0);

@@ -1,9 +1,9 @@
-//! What loom and shuttle share: futex, locks without poison, thread locals.
+//! The parts that loom and shuttle share: futex, locks without poison, thread locals.
 //!
 //! # Memory ordering
-//! One lock stands for the kernel's futex queues. It is stronger than the kernel in one point: a wake that finds nobody
-//! still orders the waker before the next sleeper. Words used with a futex therefore carry their own orderings, and a
-//! scenario for one of these orderings must have a path on which nobody sleeps.
+//! One lock stands for the kernel's futex queues. It is stronger than the kernel in one point: a wake that finds no
+//! sleeper still orders the waker before the next sleeper. Words used with a futex therefore carry their own orderings,
+//! and a scenario for one of these orderings must have a path without a sleep.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ lazy_static! {
     static ref SLEEPERS: sync::Mutex<Vec<Sleeper>> = sync::Mutex::new(Vec::new());
 }
 
-/// Sleeps while the word holds `expected`. With a timeout it only yields, and says that the time ran out.
+/// Sleeps while the word holds `expected`. With a timeout, it only yields and reports that the time ran out.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
     if timeout.is_some() {
         thread::yield_now();
@@ -75,12 +75,12 @@ pub(crate) fn cpu_hint() -> usize {
     id.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
 }
 
-/// Looks once: more turns would only be more schedules of the same loop.
+/// Checks once: more turns would only add schedules of the same loop.
 pub(crate) fn spin_until(mut condition: impl FnMut() -> bool) -> bool {
     condition()
 }
 
-/// Two shards are the fewest with a choice between them.
+/// Two shards, the smallest number with a choice.
 pub(crate) fn nr_cpus() -> usize {
     2
 }
@@ -102,8 +102,8 @@ macro_rules! modelled_thread_local {
 
 /// Locks with the interface of `parking_lot`, which does not poison.
 ///
-/// Loom lets a `try_lock` wait for a lock that another thread takes at the same moment. Two threads that each hold a lock
-/// and try the other's therefore deadlock there and nowhere else.
+/// Loom makes a `try_lock` wait for a lock that another thread takes at the same moment. Two threads that each hold a
+/// lock and try the other's therefore deadlock under loom only.
 pub(crate) mod raw {
     use std::ops::{Deref, DerefMut};
     use std::sync::{PoisonError, TryLockError, TryLockResult};
@@ -178,7 +178,7 @@ pub(crate) mod raw {
             guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
 
-        /// Time runs out at once, after a chance for the others.
+        /// The time runs out at once, after a chance for the other threads to run.
         pub(crate) fn wait_timeout<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: Duration) -> bool {
             guard.held = None;
             thread::yield_now();

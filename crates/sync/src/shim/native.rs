@@ -61,8 +61,8 @@ pub(crate) mod raw {
     }
 }
 
-/// Looks again for about the time of a short critical section, far less than a futex call takes. Returns whether the
-/// condition came true. Bounded, since whoever will make it true may be preempted on this very CPU.
+/// Repeats the check for about the time of a short critical section, far less than a futex call takes. Returns whether
+/// the condition came true. Bounded, since the thread that will make it true may have been preempted on this very CPU.
 pub(crate) fn spin_until(mut condition: impl FnMut() -> bool) -> bool {
     const LIMIT: u32 = 64;
     for _ in 0..LIMIT {
@@ -83,14 +83,15 @@ pub fn smp_mb() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The CPU that this thread ran on a moment ago. It may have moved since: a hint, never a right to exclusive access.
+/// The CPU that this thread ran on a moment ago. The thread may have moved since: this is a hint, and does not grant
+/// exclusive access.
 #[inline]
 pub(crate) fn cpu_hint() -> usize {
     super::syscall::current_cpu()
 }
 
-/// CPUs this process may use, at least one. The system is asked once: it takes tens of microseconds to answer, which
-/// whoever makes a sharded object for each of many cgroups would notice.
+/// The number of CPUs that this process may use, at least one. Queried once: the system takes tens of microseconds to
+/// answer, too long to query it for a sharded object of each of many cgroups.
 pub(crate) fn nr_cpus() -> usize {
     static NR_CPUS: OnceLock<usize> = OnceLock::new();
     *NR_CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))

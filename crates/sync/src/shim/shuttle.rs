@@ -1,6 +1,6 @@
-//! The random build: schedules drawn at random, memory strong.
+//! The random build: random schedules and strong memory.
 //!
-//! Every access is sequentially consistent whatever it asks for, so a pass says nothing of orderings.
+//! Every access is sequentially consistent, whatever ordering it names, so a pass proves nothing about orderings.
 
 use super::Site;
 use super::asym::Fences;
@@ -34,13 +34,13 @@ pub mod thread {
     }
 }
 
-/// No watchdog: a wake that is lost must show as a deadlock.
+/// No watchdog: a lost wake must show as a deadlock.
 pub(crate) const STALL_PERIOD: Option<std::time::Duration> = None;
 
 /// A full memory barrier: nothing to do.
 pub fn smp_mb() {}
 
-/// What one reader brings to the model of a fence: nothing here.
+/// The state of one reader in the model of a fence; empty here.
 pub struct Token(());
 
 impl Token {
@@ -56,7 +56,7 @@ impl Token {
 pub struct Asym(Fences);
 
 impl Asym {
-    /// Fences of the kind asked for.
+    /// Fences of the requested kind.
     pub fn new(wanted: Fences) -> Self {
         Self(wanted)
     }
@@ -80,14 +80,15 @@ impl Asym {
 pub mod model {
     pub use ::shuttle::thread_local as model_thread_local;
 
-    /// Runs `scenario` under `executions` random schedules and as many that favour few but unlucky switches.
+    /// Runs `scenario` under `executions` random schedules, and as many schedules of PCT, which have few but unlucky
+    /// switches.
     pub fn check(executions: usize, scenario: fn()) {
         ::shuttle::check_random(scenario, executions);
         ::shuttle::check_pct(scenario, executions, 3);
     }
 
-    /// Runs `scenario` under `executions` random schedules only, which let every thread run now and then: for scenarios in
-    /// which one thread looks again and again for what another one is about to end.
+    /// Runs `scenario` under `executions` random schedules only, which let every thread run from time to time. For
+    /// scenarios in which one thread polls until another one is done.
     pub fn check_fair(executions: usize, scenario: fn()) {
         ::shuttle::check_random(scenario, executions);
     }

@@ -1,7 +1,7 @@
 //! Every barrier, ordering and order of steps that correctness rests on, by name.
 //!
-//! `tests/loom_mutants.rs` takes them away one at a time and requires loom to find a failure: a barrier that nobody can
-//! miss is either untested or not needed. Outside loom a site is a name and costs nothing.
+//! `tests/loom_mutants.rs` removes them one at a time and requires loom to find a failure: a barrier whose removal is
+//! not noticed is either untested or not needed. Outside loom, a site is a name and costs nothing.
 
 use super::atomic::Ordering;
 
@@ -23,7 +23,7 @@ macro_rules! sites {
 sites! {
     /// `RwWord`: taking the lock to read sees what the last writer did.
     RwWordReadAcquire,
-    /// `RwWord`: what a reader read, it read before the next writer writes.
+    /// `RwWord`: a reader's reads happen before the writes of the next writer.
     RwWordReadRelease,
     /// `RwWord`: taking the lock to write follows every earlier holder.
     RwWordWriteAcquire,
@@ -31,85 +31,85 @@ sites! {
     RwWordWriteRelease,
     /// `InFlight`: the pin is visible before the flag is tested.
     InFlightPinFence,
-    /// `InFlight`: what happened under a pin happened before the drain ends.
+    /// `InFlight`: everything done under a pin happens before the drain ends.
     InFlightUnpinRelease,
     /// `InFlight`: the flag's change is visible before the count is read.
     InFlightDrainFence,
-    /// `InFlight`: the drain's end follows what happened under each pin.
+    /// `InFlight`: the end of the drain follows everything done under each pin.
     InFlightDrainAcquire,
-    /// `Demand`: what is wanted is visible before what is left is looked at again.
+    /// `Demand`: the raised demand is visible before the taker looks again.
     DemandRaiseFence,
-    /// `Demand`: what is given is visible before the demand is looked for.
+    /// `Demand`: the released resource is visible before the demand is checked.
     DemandLookFence,
-    /// `Kick`: what was counted is visible before the flag is tested.
+    /// `Kick`: the counted work is visible before the flag is tested.
     KickFence,
     /// `Kick`: the flag is clear before the count is read.
     KickTakeFence,
-    /// `SeqLock`: who begins with a number finds what was changed up to it.
+    /// `SeqLock`: a reader that begins with a number sees the changes made up to it.
     SeqLockEndRelease,
     /// `SeqLock`: likewise, the reader's side.
     SeqLockBeginAcquire,
-    /// `SeqRefs`: the pin is visible before a change is looked for.
+    /// `SeqRefs`: the pin is visible before the check for a change.
     SeqRefsPinFence,
     /// `SeqRefs`: the change is visible before the references are counted.
     SeqRefsCountFence,
-    /// `Completion`: publishes what is complete.
+    /// `Completion`: publishes the completed work.
     CompletionRelease,
-    /// `Completion`: a waiter sees what is complete.
+    /// `Completion`: a waiter sees the completed work.
     CompletionAcquire,
-    /// `PercpuRef`: what was done under a reference happened before its put.
+    /// `PercpuRef`: everything done under a reference happens before its put.
     PercpuRefPutRelease,
-    /// `PercpuRef`: the callback follows what was done under each reference.
+    /// `PercpuRef`: the callback follows everything done under each reference.
     PercpuRefPutAcquire,
-    /// `Registry`: publishes what was registered.
+    /// `Registry`: publishes a registered element.
     RegistryLinkRelease,
-    /// `Registry`: publishes it to who comes by the link of an element that has gone.
+    /// `Registry`: publishes it to a walk that follows the link moved from a removed element.
     RegistryUnlinkRelease,
-    /// `Registry`: a walk sees what was registered.
+    /// `Registry`: a walk sees a registered element.
     RegistryLinkAcquire,
-    /// `Registry`: what was done under a reference happened before its put.
+    /// `Registry`: everything done under a reference happens before its put.
     RegistryPutRelease,
-    /// `Registry`: the end of unregistering follows what was done under each reference.
+    /// `Registry`: the end of `unregister` follows everything done under each reference.
     RegistryPutAcquire,
     /// `Registry`: a walk is inside a section again before it puts its reference.
     RegistryReenter,
-    /// `Srcu`: readers that found the index of an earlier round are waited for too.
+    /// `Srcu`: a grace period also waits for readers that found the index of an earlier round.
     SrcuStragglers,
-    /// RCU: a reader that enters under the new number sees what was published before it.
+    /// RCU: a reader that enters under the new number sees everything published before it.
     RcuNumberRelease,
     /// RCU: likewise, the reader's side.
     RcuNumberAcquire,
-    /// RCU: entering anew is not seen before the end of the section before.
+    /// RCU: a new section is not visible before the end of the previous one.
     RcuEnterRelease,
     /// RCU: the reader is announced before it reads anything.
     RcuEnterLight,
-    /// RCU: what was published is visible before readers are looked for.
+    /// RCU: published changes are visible before the writer looks for readers.
     RcuGraceHeavy,
-    /// RCU: what a reader did in its section happens before the grace period ends.
+    /// RCU: everything that a reader did in its section happens before the grace period ends.
     RcuExitRelease,
-    /// RCU: the section's end is visible before sleepers are looked for.
+    /// RCU: the end of the section is visible before the reader looks for sleepers.
     RcuExitLight,
-    /// RCU: the sleeper's mark is visible before the reader is looked at again.
+    /// RCU: the sleeper's mark is visible before the writer looks at the reader again.
     RcuSleepHeavy,
-    /// RCU: whoever is ordered after the grace period is ordered after each section that it waited for.
+    /// RCU: a thread that is ordered after the grace period is ordered after each section that it waited for.
     RcuEndFence,
-    /// RCU callbacks: publishes what the callback captured.
+    /// RCU callbacks: publishes the values that the callback captured.
     RcuPushRelease,
-    /// RCU callbacks: the worker sees what the callback captured.
+    /// RCU callbacks: the worker sees the values that the callback captured.
     RcuTakeAcquire,
-    /// RCU callbacks: a kick is not seen before the callback it announces.
+    /// RCU callbacks: a kick is not visible before the callback that it announces.
     RcuKickRelease,
     /// RCU callbacks: likewise, the worker's side.
     RcuKickAcquire,
-    /// `RcuArc`: publishes what the pointer points to, and takes over what another writer published.
+    /// `RcuArc`: publishes the target of the pointer, and acquires the target that another writer published.
     RcuArcRelease,
-    /// `RcuArc`: a reader sees what the pointer points to.
+    /// `RcuArc`: a reader sees the target of the pointer.
     RcuArcAcquire,
-    /// `RcuList`: publishes what was added.
+    /// `RcuList`: publishes an added node.
     RcuListLinkRelease,
-    /// `RcuList`: publishes it to who comes by the link of a node that has gone.
+    /// `RcuList`: publishes it to a reader that follows the link moved from a removed node.
     RcuListUnlinkRelease,
-    /// `RcuList`: a reader sees what was added.
+    /// `RcuList`: a reader sees an added node.
     RcuListAcquire,
 }
 
@@ -127,7 +127,7 @@ impl Site {
         super::smp_mb();
     }
 
-    /// Runs `first`, then `second`, and returns what the first gave.
+    /// Runs `first`, then `second`, and returns the result of `first`.
     #[inline(always)]
     pub(crate) fn in_order<R>(self, first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
         let result = first();
@@ -174,7 +174,8 @@ impl Site {
         }
     }
 
-    /// Runs `first`, then `second`, and returns what the first gave; the other way round when the site is switched off.
+    /// Runs `first`, then `second`, and returns the result of `first`; in the opposite order when the site is switched
+    /// off.
     pub(crate) fn in_order<R>(self, first: impl FnOnce() -> R, second: impl FnOnce()) -> R {
         if self.is_off() {
             second();

@@ -1,8 +1,8 @@
-//! The system calls that the safe wrappers lack: futex, membarrier, and the current CPU.
+//! System calls without safe wrappers: futex, membarrier, and the current CPU.
 //!
 //! # Memory ordering
-//! A futex call orders nothing by itself that its users rely on: each of them publishes with its own release and
-//! rechecks with its own acquire. `membarrier` is a full barrier for its caller and for every running thread.
+//! Users of a futex do not rely on its calls for ordering: each publishes with its own release and rechecks with its
+//! own acquire. `membarrier` is a full barrier for its caller and for every running thread.
 #![allow(unsafe_code, reason = "raw system calls")]
 
 use std::ptr;
@@ -13,8 +13,8 @@ use libc::{FUTEX_PRIVATE_FLAG, FUTEX_WAIT, FUTEX_WAKE};
 
 /// Sleeps while the word holds `expected`, at most for `timeout`. Returns true if the time ran out.
 ///
-/// Any other return means only that the caller must look again: the value differed, a wake came, or a signal, or a
-/// stray wake that was meant for an earlier user of the address.
+/// Any other return means only that the caller must look again: the value differed, or a wake or signal arrived, or a
+/// stray wake meant for an earlier user of the address.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
     let timespec = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -27,12 +27,12 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) ->
     result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ETIMEDOUT)
 }
 
-/// Wakes one thread that sleeps on this address. The word is not read and may be gone by now.
+/// Wakes one thread that sleeps on this address. The word is not read and may have been freed.
 pub fn futex_wake_one(word: *const AtomicU32) {
     futex_wake(word, 1);
 }
 
-/// Wakes every thread that sleeps on this address. The word is not read and may be gone by now.
+/// Wakes every thread that sleeps on this address. The word is not read and may have been freed.
 pub fn futex_wake_all(word: *const AtomicU32) {
     futex_wake(word, i32::MAX);
 }
@@ -47,7 +47,7 @@ fn futex_wake(word: *const AtomicU32, count: i32) {
 pub(super) enum Membarrier {
     /// A barrier on every CPU that runs a thread of this process, now, by interrupting it.
     PrivateExpedited,
-    /// A barrier on every CPU at its leisure, in milliseconds; interrupts nobody.
+    /// A barrier on every CPU within milliseconds, without interrupting any.
     Global,
     /// Announces [`Membarrier::PrivateExpedited`]. Cheap only while the process has one thread.
     RegisterPrivateExpedited,

@@ -1,6 +1,6 @@
-//! A mark in memory that is freed by hand, which loom watches; elsewhere there is nothing to it.
+//! A mark in memory that is freed by hand. Loom checks it; in other builds it is empty.
 
-/// See the module's head.
+/// See the module documentation.
 pub(crate) struct Watched;
 
 impl Watched {

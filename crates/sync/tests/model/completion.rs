@@ -8,7 +8,7 @@ use super::{PLAIN, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "a_waiter_sees_what_was_completed",
+        name: "a_waiter_sees_the_completed_work",
         preemptions: None,
         asym: PLAIN,
         body: || {
@@ -26,7 +26,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "complete_all_lets_everybody_on",
+        name: "complete_all_lets_every_waiter_continue",
         preemptions: Some(3),
         asym: PLAIN,
         body: || {
@@ -46,7 +46,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "each_completion_lets_one_waiter_on",
+        name: "each_completion_lets_one_waiter_continue",
         preemptions: Some(3),
         asym: PLAIN,
         body: || {

@@ -11,7 +11,7 @@ pub(crate) const ALL: &[Scenario] = &[
         preemptions: None,
         asym: PLAIN,
         body: || {
-            // The later change reaches the batch and takes the earlier one along, perhaps while they are being summed.
+            // The later change reaches the batch and folds the earlier one too, perhaps during the sum.
             let counter = Arc::new(PercpuCounter::with_shards(1));
             counter.add(5);
             let adder = start_adder(&counter, 100);
@@ -25,9 +25,9 @@ pub(crate) const ALL: &[Scenario] = &[
         preemptions: Some(3),
         asym: PLAIN,
         body: || {
-            // One shard for all, and each of two changes reaches the batch only together with another.
+            // One shard for all threads; each of two changes reaches the batch only together with the other.
             let counter = Arc::new(PercpuCounter::with_shards(1));
-            counter.add(0); // brings the shards: the lock that guards that is not modelled
+            counter.add(0); // allocates the shards: the lock for that is not modelled
             let adders = [start_adder(&counter, 5), start_adder(&counter, 5)];
             counter.add(-3);
             adders.into_iter().for_each(|adder| adder.join().unwrap());

@@ -8,7 +8,7 @@ use super::{PLAIN, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "the_taker_finds_what_is_given_or_is_told",
+        name: "the_taker_finds_the_resource_or_is_woken",
         preemptions: None,
         asym: PLAIN,
         body: || {
@@ -16,11 +16,11 @@ pub(crate) const ALL: &[Scenario] = &[
             let giver = shared.start_giver();
             let found = shared.take();
             giver.join().unwrap();
-            assert!(found || shared.told.load(Ordering::Relaxed) != 0, "neither found nor told");
+            assert!(found || shared.wakes.load(Ordering::Relaxed) != 0, "neither found nor woken");
         },
     },
     Scenario {
-        name: "two_takers_find_what_is_given_or_are_told",
+        name: "two_takers_find_the_resource_or_are_woken",
         preemptions: Some(3),
         asym: PLAIN,
         body: || {
@@ -32,8 +32,8 @@ pub(crate) const ALL: &[Scenario] = &[
             });
             let found = [shared.take(), other.join().unwrap()];
             giver.join().unwrap();
-            let told = shared.told.load(Ordering::Relaxed) != 0;
-            assert!(told || found == [true, true], "neither found nor told");
+            let woken = shared.wakes.load(Ordering::Relaxed) != 0;
+            assert!(woken || found == [true, true], "neither found nor woken");
         },
     },
 ];
@@ -41,16 +41,16 @@ pub(crate) const ALL: &[Scenario] = &[
 struct Shared {
     demand: Demand,
     left: AtomicU32,
-    /// How often whoever waits was told.
-    told: AtomicU32,
+    /// How often the waiters were woken.
+    wakes: AtomicU32,
 }
 
 impl Shared {
     fn new() -> Self {
-        Self { demand: Demand::new(), left: AtomicU32::new(0), told: AtomicU32::new(0) }
+        Self { demand: Demand::new(), left: AtomicU32::new(0), wakes: AtomicU32::new(0) }
     }
 
-    /// Whether something is left, perhaps at the second look.
+    /// Whether something is left, at the first look or the second.
     fn take(&self) -> bool {
         let is_left = || self.left.load(Ordering::Relaxed) != 0;
         is_left() || {
@@ -65,7 +65,7 @@ impl Shared {
             shared.left.fetch_add(1, Ordering::Relaxed);
             if shared.demand.is_raised() {
                 shared.demand.lower();
-                shared.told.fetch_add(1, Ordering::Relaxed);
+                shared.wakes.fetch_add(1, Ordering::Relaxed);
             }
         })
     }

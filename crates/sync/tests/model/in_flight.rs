@@ -47,7 +47,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "the_owner_takes_back_what_nobody_works_on",
+        name: "the_owner_takes_back_queued_work",
         preemptions: None,
         asym: PLAIN,
         body: || {
@@ -58,7 +58,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "the_owner_takes_back_what_is_left_by_somebody_who_works_on_it",
+        name: "the_owner_takes_back_the_work_that_another_thread_leaves",
         preemptions: Some(3),
         asym: PLAIN,
         body: || {
@@ -82,7 +82,7 @@ struct Owner {
     is_open: AtomicBool,
     /// False once freed.
     object: RaceCell<bool>,
-    /// Pins that wait for somebody to work on.
+    /// Pinned operations that wait for a thread.
     queue: Mutex<u32>,
 }
 
@@ -111,7 +111,7 @@ impl Owner {
         })
     }
 
-    /// A worker who leaves the work to somebody else (F3).
+    /// A worker that leaves the work to another thread (F3).
     fn start_queuer(self: &Arc<Self>) -> thread::JoinHandle<()> {
         let owner = Arc::clone(self);
         thread::spawn(move || {
@@ -136,7 +136,7 @@ impl Owner {
         }
     }
 
-    /// What is queued is taken back: nobody else may come for it.
+    /// Takes queued work back, since no other thread may run it.
     fn close(&self) {
         self.is_open.store(false, Ordering::Relaxed);
         self.in_flight.drain_with(|| {

@@ -8,7 +8,7 @@ use super::{PLAIN, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "the_worker_counts_the_work_or_comes_again",
+        name: "the_worker_counts_the_work_or_makes_another_pass",
         preemptions: None,
         asym: PLAIN,
         body: || {
@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Scenario] = &[
 struct Shared {
     kick: Kick,
     count: AtomicU32,
-    /// Producers that were told to wake the worker.
+    /// How often a producer was asked to wake the worker.
     wakes: AtomicU32,
 }
 
@@ -58,12 +58,12 @@ impl Shared {
         thread::spawn(move || shared.produce())
     }
 
-    /// A pass of the worker, which something else may have woken. What it counts, if a kick was set.
+    /// A pass of the worker, which another event may have woken. Returns the count that it read, if a kick was set.
     fn pass(&self) -> Option<u32> {
         self.kick.take().then(|| self.count.load(Ordering::Relaxed))
     }
 
-    /// All work was in the last pass, or another one comes; and each kick that was set has woken the worker once.
+    /// The last pass counted all work, or another pass follows; and each kick that was set has woken the worker once.
     fn check(&self, seen: Option<u32>, all: u32) {
         let passes = u32::from(seen.is_some());
         let is_set = self.kick.take();

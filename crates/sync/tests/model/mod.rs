@@ -24,9 +24,9 @@ pub(crate) use slackwater_sync::shim::model::AsymModel;
 
 /// One property, checked over every execution within a bound.
 pub(crate) struct Scenario {
-    /// The property, as the test that checks it is called.
+    /// The property, which is the name of the test that checks it.
     pub(crate) name: &'static str,
-    /// Involuntary switches per execution; none for no bound.
+    /// Involuntary switches per execution; `None` is unbounded.
     pub(crate) preemptions: Option<usize>,
     /// The models of the asymmetric fence that make a difference here.
     pub(crate) asym: &'static [AsymModel],

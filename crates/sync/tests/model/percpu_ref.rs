@@ -1,6 +1,6 @@
 //! `PercpuRef`.
 //!
-//! The callback runs on the domain's worker, a thread more, so the bounds are small.
+//! The callback runs on the domain's worker, which is one more thread, so the bounds are small.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{BOTH, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "the_callback_follows_what_was_done_under_references",
+        name: "the_callback_follows_all_work_under_references",
         preemptions: Some(3),
         asym: BOTH,
         body: || {
@@ -29,7 +29,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_reference_taken_in_time_keeps_the_callback_away",
+        name: "a_reference_taken_in_time_delays_the_callback",
         preemptions: Some(2),
         asym: BOTH,
         body: || {
@@ -72,7 +72,8 @@ pub(crate) const ALL: &[Scenario] = &[
         preemptions: Some(2),
         asym: BOTH,
         body: || {
-            // Each thread has a shard of its own: the user's goes below zero by what main's holds too many.
+            // Each thread has a shard of its own: the user's falls below zero by the number of references that main's
+            // has in excess.
             let object = Arc::new(Object::new());
             object.count.get();
             object.count.get();
@@ -89,12 +90,12 @@ pub(crate) const ALL: &[Scenario] = &[
     },
 ];
 
-/// Something with references, and what its callback leaves.
+/// An object with references, and the result of its callback.
 struct Object {
     domain: Arc<Domain>,
     count: PercpuRef,
     value: Arc<RaceCell<u32>>,
-    /// What the callback found in `value`, once it has run.
+    /// The content of `value` that the callback found, once it has run.
     released: Arc<RaceCell<Option<u32>>>,
 }
 
@@ -114,12 +115,12 @@ impl Object {
         thread::spawn(move || work(&object))
     }
 
-    /// For those who hold a reference: the callback's write races with this, if it comes.
+    /// For holders of a reference: a callback that runs too early races with this read.
     fn is_released(&self) -> bool {
         self.released.get().is_some()
     }
 
-    /// What the callback found. The ref has been killed and every reference put.
+    /// The value that the callback found. The ref has been killed, and every reference put.
     fn value_when_released(&self) -> u32 {
         self.domain.barrier();
         self.released.get().expect("the callback has run")

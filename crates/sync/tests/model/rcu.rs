@@ -11,7 +11,7 @@ use super::{BOTH, PLAIN, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "a_section_keeps_what_it_found",
+        name: "a_section_keeps_the_object_it_found",
         preemptions: None,
         asym: BOTH,
         body: || {
@@ -164,7 +164,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_reader_finds_a_whole_value_that_nobody_frees",
+        name: "a_reader_finds_a_whole_value_that_is_not_freed",
         preemptions: Some(3),
         asym: BOTH,
         body: || {
@@ -185,7 +185,7 @@ pub(crate) const ALL: &[Scenario] = &[
             let (domain, cell) = rcu_arc();
             let reader = thread::spawn({
                 let (domain, cell) = (Arc::clone(&domain), Arc::clone(&cell));
-                // Kept for ever: loom does not see the order that counts give to the last of them.
+                // Never dropped: loom does not see that reference counts order the last drop.
                 move || std::mem::ManuallyDrop::new(cell.load(&domain)).look()
             });
             cell.replace(&domain, Value::new());
@@ -193,7 +193,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_writer_takes_over_what_another_made",
+        name: "a_writer_acquires_the_value_of_another_writer",
         preemptions: Some(2),
         asym: PLAIN,
         body: || {
@@ -207,7 +207,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_reader_sees_what_was_added",
+        name: "a_reader_sees_an_added_node",
         preemptions: None,
         asym: BOTH,
         body: || {
@@ -218,7 +218,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_reader_sees_what_follows_one_that_has_gone_from_a_list",
+        name: "a_reader_sees_the_node_behind_a_removed_one",
         preemptions: Some(3),
         asym: BOTH,
         body: || {
@@ -233,7 +233,7 @@ pub(crate) const ALL: &[Scenario] = &[
     },
 ];
 
-/// What an `RcuArc` or an `RcuList` has: written when it is made and when it is freed.
+/// The value in an `RcuArc` or an `RcuList`: written when it is created and when it is freed.
 struct Value(RaceCell<bool>);
 
 impl Value {
@@ -244,7 +244,7 @@ impl Value {
     }
 
     fn look(&self) {
-        assert!(self.0.get(), "seen before it was made, or after it was freed");
+        assert!(self.0.get(), "seen before it was created, or after it was freed");
     }
 }
 
@@ -284,7 +284,7 @@ fn call(domain: &Domain) {
     domain.call(move || assert_eq!(captured.get(), 1));
 }
 
-/// Two objects, of which one is current; the other is not there yet, or gone.
+/// Two objects, of which one is current. The other does not exist yet or was freed.
 struct Shared {
     domain: Domain,
     current: AtomicUsize,

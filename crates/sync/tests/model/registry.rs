@@ -1,6 +1,6 @@
 //! `Registry`.
 //!
-//! What leaves is freed on the domain's worker, a thread more, so the bounds are small.
+//! Removed elements are freed on the domain's worker, which is one more thread, so the bounds are small.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{BOTH, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "a_walk_sees_what_was_registered",
+        name: "a_walk_sees_a_registered_element",
         preemptions: None,
         asym: BOTH,
         body: || {
@@ -24,7 +24,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_walk_sees_what_follows_one_that_has_gone",
+        name: "a_walk_sees_the_element_behind_a_removed_one",
         preemptions: Some(3),
         asym: BOTH,
         body: || {
@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "nobody_uses_what_has_been_unregistered",
+        name: "no_walk_uses_an_unregistered_element",
         preemptions: Some(3),
         asym: BOTH,
         body: || {
@@ -49,7 +49,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "of_two_walks_the_last_lets_the_owner_go_on",
+        name: "the_last_of_two_walks_lets_the_owner_continue",
         preemptions: Some(2),
         asym: BOTH,
         body: || {
@@ -62,7 +62,7 @@ pub(crate) const ALL: &[Scenario] = &[
     },
 ];
 
-/// What is registered: true while it may be used.
+/// The registered value: true while it may be used.
 type Value = Arc<RaceCell<bool>>;
 type Values = Registry<Value>;
 
@@ -77,7 +77,7 @@ fn register(registry: &Values) -> Registration<Value> {
     registry.register(Arc::new(value))
 }
 
-/// The owner takes the value apart at once, which races with every use that does not come before.
+/// The owner writes the value at once, which races with every use that is not ordered before.
 fn unregister(registry: &Values, registration: Registration<Value>) {
     let value = Arc::clone(&registration);
     assert!(registry.unregister(registration).is_ok());
@@ -86,5 +86,5 @@ fn unregister(registry: &Values, registration: Registration<Value>) {
 
 fn start_walk(registry: &Arc<Values>) -> thread::JoinHandle<()> {
     let registry = Arc::clone(registry);
-    thread::spawn(move || registry.for_each(|value| assert!(value.get(), "not made yet, or gone")))
+    thread::spawn(move || registry.for_each(|value| assert!(value.get(), "not created yet, or already unregistered")))
 }

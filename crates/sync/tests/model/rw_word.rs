@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "readers_and_a_writer_all_get_their_turn",
+        name: "readers_and_a_writer_all_get_the_lock",
         preemptions: Some(2),
         asym: PLAIN,
         body: || {
@@ -57,7 +57,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "writers_and_a_reader_all_get_their_turn",
+        name: "writers_and_a_reader_all_get_the_lock",
         preemptions: Some(2),
         asym: PLAIN,
         body: || {
@@ -94,7 +94,7 @@ pub(crate) const ALL: &[Scenario] = &[
     },
 ];
 
-/// A lock, and what it guards.
+/// A lock and the value that it guards.
 type Frame = (RwWord, RaceCell<u32>);
 
 fn frame() -> Arc<Frame> {

@@ -27,7 +27,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "of_a_user_and_a_lazy_unmount_one_puts_the_last_reference",
+        name: "either_the_user_or_the_lazy_unmount_puts_the_last_reference",
         preemptions: Some(3),
         asym: BOTH,
         body: || {
@@ -51,9 +51,9 @@ struct Tree {
     refs: SeqRefs,
     /// Whether lookups find it.
     is_linked: AtomicBool,
-    /// What whoever has a reference reads, and the one who puts the last writes.
+    /// Read by holders of a reference, and written by the put of the last.
     value: RaceCell<u32>,
-    /// How many have heard that theirs was the last.
+    /// How many puts were reported as the last.
     last: AtomicU32,
 }
 
@@ -76,7 +76,7 @@ impl Tree {
         thread::spawn(move || work(&tree))
     }
 
-    /// One attempt. `None`: it is not there, or the attempt would be repeated.
+    /// One attempt. `None`: the object is not there, or the attempt would be repeated.
     fn find(&self) -> Option<()> {
         let seen = self.lock.begin();
         let section = self.domain.read_lock();
@@ -134,7 +134,7 @@ impl Tree {
         }
     }
 
-    /// If it is detached one has cleaned up, and nobody else.
+    /// If the object is detached, exactly one thread has cleaned up.
     fn check(&self) {
         let detached = u32::from(!self.refs.is_attached());
         assert_eq!(self.last.load(Ordering::Relaxed), detached);

@@ -11,7 +11,7 @@ use super::{PLAIN, Scenario};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
-        name: "an_srcu_section_keeps_what_it_found",
+        name: "an_srcu_section_keeps_the_object_it_found",
         preemptions: None,
         asym: PLAIN,
         body: || {
@@ -22,7 +22,7 @@ pub(crate) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "a_reader_that_is_rounds_behind_is_waited_for",
+        name: "a_grace_period_waits_for_a_reader_that_is_rounds_behind",
         preemptions: None,
         asym: PLAIN,
         body: || {
@@ -51,7 +51,7 @@ pub(crate) const ALL: &[Scenario] = &[
     },
 ];
 
-/// Two objects, of which one is current; the first is gone once it was replaced.
+/// Two objects, of which one is current. The first is freed when it was replaced.
 struct Shared {
     srcu: Srcu,
     current: AtomicUsize,
