@@ -117,7 +117,7 @@ mod tests {
     use crate::control::protocol::{Reads, Writers};
 
     #[test]
-    fn a_status_tells_in_words_what_is_worth_a_look_and_nothing_else() {
+    fn status_text_mentions_only_what_is_notable() {
         let quiet = describe(&Status::sample());
         assert_eq!(quiet.lines().count(), 4, "{quiet}");
         let told = Status {

@@ -148,7 +148,7 @@ mod tests {
 
     /// None of them answers before all have been queried.
     #[test]
-    fn all_are_asked_at_once_and_listed_by_number() {
+    fn all_are_queried_in_parallel_and_sorted_by_pid() {
         let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);

@@ -94,7 +94,7 @@ mod tests {
     use super::is_yes;
 
     #[test]
-    fn yes_may_be_short_and_everything_else_is_no() {
+    fn only_y_and_yes_confirm() {
         assert!(["y", "yes\n", "Y\n", " Yes "].iter().all(|answer| is_yes(answer)));
         assert!(!["", "\n", "n", "no", "yess", "ye", "y y"].iter().any(|answer| is_yes(answer)));
     }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_takes_nobody_in_any_more_is_given_up() {
+    fn connecting_to_a_full_queue_times_out() {
         let socket = std::env::temp_dir().join(format!("slackwater-queue-{}.sock", std::process::id()));
         let _listener = UnixListener::bind(&socket).unwrap();
         let mut queued = Vec::new();

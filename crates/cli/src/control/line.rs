@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_ends_with_the_time_or_with_the_peer() {
+    fn an_incomplete_line_fails_at_the_timeout_or_at_the_close() {
         let (mut near, mut far) = pair();
         far.write_all(b"hal").unwrap();
         let mut buffer = Vec::new();

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_of_an_older_mount_process_is_understood() {
+    fn a_status_of_an_older_mount_process_is_parsed() {
         let text = r#"{"version":1,"reply":"status","pid":7,"phase":"mounted","source":"/a","mountpoint":"/b",
             "arena":"/c","cache_bytes":1,"dirty_bytes":2,"writeback_bytes":0,"unstable_bytes":0,"bytes_left":2,
             "written_bytes":3,"open_files":4,"inodes":5,"failing":null,"missing_features":[]}"#;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_keep_their_form() {
+    fn messages_keep_their_format() {
         let request = Request::Umount { deadline_ms: 60_000, force: true, discard: false };
         let line = Message::new(&request).line();
         let text = r#"{"version":1,"request":"umount","deadline_ms":60000,"force":true,"discard":false}"#;

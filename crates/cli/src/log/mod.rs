@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_to_know_is_told_of_warnings_alone() {
+    fn the_second_receiver_gets_only_warnings() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hearing = Arc::clone(&heard);
         also_tell(move |line| hearing.lock().unwrap().push(line.to_owned()));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_keeps_the_form_of_the_line() {
+    fn a_count_keeps_the_format_of_the_line() {
         let text = LeftOut { line: "then  WARN it fails\n".into(), lines: 990 };
         assert_eq!(with_count(text, Format::Text), "then  WARN it fails (990 lines like this, in 30 s)\n");
         let json = LeftOut { line: "{\"level\":\"WARN\"}\n".into(), lines: 990 };

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_hides_no_other() {
+    fn a_name_that_is_not_utf8_hides_no_other_mount() {
         let text = b"40 22 0:41 / /mnt/caf\xe9 rw - tmpfs none rw\n41 22 0:42 / /mnt/b rw - fuse.slackwater /srv rw\n";
         let mounts = MountTable::parse(text);
         assert!(mounts.has_slackwater_at(Path::new("/mnt/b")));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_taken_keeps_nobody_from_a_directory_of_ones_own() {
+    fn a_taken_name_does_not_prevent_a_private_directory() {
         let parent = std::env::temp_dir().join(format!("slackwater-private-{}", std::process::id()));
         let usual = parent.join(format!("slackwater-{}", geteuid().as_raw()));
         let take: [&dyn Fn(); 4] = [

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_forgets_what_is_long_ago() {
+    fn the_rate_covers_only_recent_samples() {
         let start = Instant::now();
         let mut rate = Rate::default();
         assert_eq!(rate.per_second(), None);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_move_takes_nobody_knows_how_long() {
+    fn without_progress_the_time_left_is_unknown() {
         assert_eq!(time_left(1000, None), None);
         assert_eq!(time_left(1000, Some(0.0)), None);
         assert_eq!(time_left(1000, Some(400.0)), Some(Duration::from_millis(2500)));

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_takes_a_word_for_the_path_it_was() {
+    fn a_shell_reads_a_quoted_word_as_the_path() {
         let plain = Path::new("/mnt/a-b_1.2");
         assert_eq!(word(plain), "/mnt/a-b_1.2");
         assert_eq!(word(Path::new("/mnt/my files")), "'/mnt/my files'");

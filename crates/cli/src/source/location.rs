@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_missing_directory_are_no_places() {
+    fn files_and_missing_directories_have_no_location() {
         assert!(Location::open(Path::new("/proc/self/status"), OFlags::PATH).is_err());
         assert!(Location::open(Path::new("/nonexistent"), OFlags::PATH).is_err());
     }

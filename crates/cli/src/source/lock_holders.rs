@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_write_is_told_by_the_real_user_and_by_capabilities_that_count() {
+    fn write_permission_depends_on_real_user_and_capabilities() {
         let process = |text: &str| Process::parse(text).unwrap();
         let nobody = process("Name:\tx\nUid:\t65534\t65534\t65534\t65534\nCapEff:\t0000000000000000\n");
         let setuid = process("Uid:\t65534\t0\t0\t0\nCapEff:\t000001ffffffffff\n");

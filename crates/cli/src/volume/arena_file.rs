@@ -1,12 +1,12 @@
-//! The file that holds the cache, and what a dead predecessor left in it.
+//! The file that holds the cache, and the data of a dead predecessor in it.
 //!
 //! # Invariants
-//! F1. A file is opened only if it is ours: a regular file of this user that nobody else may read, reached without a
-//!     link.
-//! F2. A file with data in it is removed after that data is durable in the source, and by nobody else than this.
-//!     One that cannot be understood is left alone, with an error.
-//! F3. Where nobody says otherwise it is in a directory that no other user gets into ([`private_dir`]): its name can be
-//!     foreseen, and in `/dev/shm` everyone may make files.
+//! F1. A file is opened only if it is ours: a regular file of this user that no other user may read, reached without a
+//!     symbolic link.
+//! F2. A file with data is removed after that data is durable in the source, and only by this module. A file that
+//!     cannot be parsed is left alone, with an error.
+//! F3. By default it is in a directory that is closed to other users ([`private_dir`]): its name is predictable, and in
+//!     `/dev/shm` every user may create files.
 
 use std::collections::HashSet;
 use std::fs;
@@ -32,13 +32,13 @@ use crate::registry::Entry;
 use crate::source::location::ON_A_MOUNT;
 use crate::volume::node_search;
 
-/// Memory, on every Linux.
+/// In memory on every Linux.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The file that `--arena` or a configuration names.
 ///
 /// # Errors
-/// It is a directory, which would be met only when the mount is registered with it.
+/// It is a directory. Without this check the error would come only when the mount is registered.
 pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(path).map_err(|error| Failure::usage(format!("--arena: {error}")))?;
     if path.is_dir() {
@@ -49,14 +49,14 @@ pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Less leaves nothing beside the frames that requests land in.
+/// A smaller cache leaves no frames beside those that requests land in.
 pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
 
-/// The file for what is called `name`, a source or a daemon (F3). One that an earlier version left directly in `/dev/shm` is taken
-/// while it is there.
+/// The file for `name`, a source or a daemon (F3). A file that an earlier version left directly in `/dev/shm` is used
+/// as long as it exists.
 ///
 /// # Errors
-/// There can be no directory for it.
+/// Its directory cannot be created.
 pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
     let shared = Path::new(SHARED_MEMORY);
     let earlier = shared.join(format!("slackwater-{}-{name}.arena", geteuid().as_raw()));
@@ -70,12 +70,12 @@ pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder.join(format!("{name}.arena")))
 }
 
-/// An eighth of the memory, at most half of what is free and of our cgroup's limit, and what the file system of `path`
-/// has room for.
+/// An eighth of the memory, but at most half of the available memory and of our cgroup's limit, and at most what fits
+/// into the file system of `path`.
 pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
     let limits = memory_limits();
     let room = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
-    // The tables come on top, and others need room too.
+    // The tables come on top, and other programs need space too.
     let room = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize) / 4 * 3);
     let halves = [limits.available_bytes, limits.cgroup_bytes].map(|bytes| bytes.map(|bytes| bytes / 2));
     let parts = [limits.machine_bytes.map(|bytes| bytes / 8), halves[0], halves[1], room];
@@ -83,10 +83,10 @@ pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
     (least >> 20 << 20).max(CACHE_BYTES_MIN)
 }
 
-/// Who waits as long wants to know for what.
+/// After this time the progress is shown.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// What is in an arena of a process that died.
+/// The contents of an arena of a dead process.
 pub(crate) struct Left {
     arena: Arc<Arena>,
     survivors: Survivors,
@@ -94,14 +94,14 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Numbers of the files that it has data of.
+    /// Inode numbers of the files that it has data of.
     fn inodes(&self) -> HashSet<u64> {
         self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()
     }
 }
 
-/// Whether a file that could not be brought in may be an arena of ours all the same: damaged, of another version, or in use.
-/// Of all else nobody needs to know that a mount was to have it.
+/// Whether a file that could not be written back may still be one of our arenas: damaged, of another version, or in
+/// use. For any other file there is no need to record that a mount wanted to use it.
 pub(crate) fn may_hold_data(path: &Path) -> bool {
     match fs::symlink_metadata(path) {
         Ok(status) if is_ours(&status) && status.len() >= slackwater_arena::FRAME_BYTES as u64 => {
@@ -116,7 +116,7 @@ fn is_ours(status: &fs::Metadata) -> bool {
     status.is_file() && status.uid() == geteuid().as_raw() && status.mode() & 0o077 == 0
 }
 
-/// Opens a file that is ours (F1). `None` when there is none.
+/// Opens a file that is ours (F1). `None` if it does not exist.
 pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
     let name = path.printable();
     let status = match fs::symlink_metadata(path) {
@@ -138,19 +138,19 @@ fn bytes_of(survivors: &Survivors, these: impl Fn(&[u8]) -> bool) -> u64 {
     survivors.volumes.iter().filter(|volume| these(volume.record.id.as_slice())).map(bytes_in).sum()
 }
 
-/// Bytes of a volume that survived, in whole pages.
+/// Bytes of a surviving volume, in whole pages.
 pub(crate) fn bytes_in(volume: &SurvivingVolume) -> u64 {
     let pages: usize = volume.inodes.iter().map(|inode| inode.pages.len()).sum();
     (pages * slackwater_arena::FRAME_BYTES) as u64
 }
 
-/// Names of volumes, each with its bytes: none where only times are left.
+/// Names of volumes with their bytes; 0 where only times are left.
 type LeftBytes = Vec<(Vec<u8>, u64)>;
 
-/// What a dead process left in a file. `None`: another process has the file.
+/// What a dead process left in a file. `None` if another process has the file.
 ///
 /// # Errors
-/// The file is none of ours, or damaged.
+/// The file is not ours, or damaged.
 pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
     let survivors = match open(path) {
         Ok(Some((_, survivors))) => survivors,
@@ -162,10 +162,10 @@ pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
     Ok(Some(volumes.map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume))).collect()))
 }
 
-/// Opens what a predecessor left. `None` when there is no file.
+/// Opens what a predecessor left. `None` if there is no file.
 ///
 /// # Errors
-/// The file is none of ours, in use, damaged, or has data of another source.
+/// The file is not ours, in use, damaged, or has data of another source.
 pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
     let name = path.printable();
     let Some((arena, survivors)) = open(path)? else { return Ok(None) };
@@ -181,14 +181,14 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
     Ok(Some(Left { arena, survivors, bytes }))
 }
 
-/// Brings everything to the source of `entry` and removes the file (F2). `started` hears of the volume, to follow it.
-/// Answers with what went to files of its own, since somebody else had changed or removed the file that it belonged to.
+/// Writes everything back to the source of `entry` and removes the file (F2). Passes the volume to `started`, for
+/// progress. Returns the rescue files: data whose file was changed or removed in the source.
 ///
 /// # Errors
-/// The data is still in the file then.
+/// The data is then still in the file.
 ///
 /// # Blocking
-/// Until everything is in the source.
+/// Until everything is written back.
 pub(crate) fn bring_in(
     mut left: Left,
     entry: &Entry,
@@ -221,14 +221,14 @@ pub(crate) fn bring_in(
     Ok(rescued)
 }
 
-/// Makes a new file, for so many volumes at a time, and shows how far it is when that takes its time. `check` is asked several
-/// times a second whether to go on.
+/// Creates a new file for at most this many volumes, and shows the progress if that takes a while. Calls `check`
+/// several times per second to ask whether to continue.
 ///
 /// # Errors
-/// There is not enough memory, or the file cannot be there; and that of `check`.
+/// There is not enough memory, the file cannot be created, or `check` failed.
 ///
 /// # Blocking
-/// Up to some seconds per GiB.
+/// Up to a few seconds per GiB.
 pub(crate) fn create(
     path: &Path,
     cache_bytes: u64,
@@ -249,8 +249,8 @@ pub(crate) fn create(
     arena.map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
 }
 
-/// Refuses a cache that its file system has no room for, before it has taken all of that. One that the machine has no memory for
-/// is refused with that reason.
+/// Fails if the file system does not have enough space for the cache, before the space is used up. A cache that exceeds
+/// the machine's memory fails with that reason instead.
 fn check_room(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
     let Some(room) = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok()) else { return Ok(()) };
     let is_too_much = memory_limits().machine_bytes.is_some_and(|machine| cache_bytes > machine);
@@ -261,7 +261,7 @@ fn check_room(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
     Err(refused(path, &ArenaError::NoSpace { needed_bytes: cache_bytes, source }))
 }
 
-/// Removes a file that has nothing any more.
+/// Removes a file without data.
 pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! The two directories of a mount, checked before anything is made or locked.
+//! The two directories of a mount, checked before anything is created or locked.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use crate::source::location::Location;
 /// Source and mount point, which may be mounted together.
 pub(crate) struct Endpoints {
     pub(crate) source: Location,
-    /// Open for reading: what the lock is taken on.
+    /// Open for reading; the lock is taken on it.
     pub(crate) source_fd: OwnedFd,
     pub(crate) mountpoint: PathBuf,
 }
 
-/// Finds both. A mount point whose process died is freed first. `mounts` are all whose process lives.
+/// Finds both. Frees the mount point of a dead process first. `mounts` are all live mounts.
 ///
 /// # Errors
-/// One of them is missing, is no directory, is in use, or lies in the other.
+/// One of them is missing, is not a directory, is in use, or is inside the other.
 pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Result<Endpoints, Failure> {
     let (source, source_fd) =
         Location::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
@@ -41,7 +41,7 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
         return Err(Failure::usage(format!("the mount point {to} is the source itself"))
             .advise("mount it at another, empty directory"));
     }
-    // A volume at the mount point whose source we are in shows the same: its root contains the source.
+    // If the source is inside a volume at the mount point, the root of that volume contains the source.
     if mountpoint.contains(&source) {
         return Err(Failure::usage(format!("the source {from} is inside the mount point {to}"))
             .advise("the mount would hide it; choose a mount point elsewhere"));
@@ -69,7 +69,7 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
     Ok(Endpoints { source, source_fd, mountpoint: mountpoint.path })
 }
 
-/// The sources of the mounts that `path` lies on, one behind another.
+/// The sources of the mounts that `path` is on, one behind the other.
 fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Location> {
     let mut at = path.to_path_buf();
     let mut left = mounts.len();
@@ -83,20 +83,21 @@ fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Loc
     })
 }
 
-/// The name of a mount point, absolute and without links, found without asking what is mounted there: that may hang.
+/// The name of a mount point, absolute and without symbolic links, found without asking what is mounted there: that may
+/// hang.
 pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
     let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_path_buf() };
     match (mountpoint.parent(), mountpoint.file_name()) {
         (Some(folder), Some(name)) => {
             let path = here(folder).canonicalize()?.join(name);
-            // A link in the last place is followed only where nothing is mounted under its own name.
+            // A symbolic link as the last component is followed only if nothing is mounted under its own name.
             if mount_table::mount_at(&path).is_some() { Ok(path) } else { path.canonicalize() }
         }
         _ => mountpoint.canonicalize(),
     }
 }
 
-/// A process that was killed leaves a mount where everything fails; the next mount takes its place.
+/// A killed process leaves a mount where every operation fails. This removes it.
 fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
     let Ok(name) = name_of(mountpoint) else { return Ok(()) };
     if !mount_table::mount_at(&name).is_some_and(|mount| mount_table::is_slackwater(&mount)) {
@@ -113,7 +114,7 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
 
 /// Whether the process of the mount at `point` has died.
 pub(crate) fn is_dead(point: &Path) -> bool {
-    // Attributes that the kernel remembers would tell nothing of the process.
+    // Attributes cached by the kernel would say nothing about the process.
     let asked = statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
     asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
@@ -156,7 +157,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_mount_point_is_named_without_being_asked() {
+    fn a_mount_point_is_resolved_without_accessing_it() {
         assert_eq!(name_of(Path::new("/proc/")).unwrap(), Path::new("/proc"));
         assert_eq!(name_of(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
         assert_eq!(name_of(Path::new("/")).unwrap(), Path::new("/"));

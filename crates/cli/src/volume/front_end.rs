@@ -1,4 +1,4 @@
-//! The FUSE front front end: the one file of the command that knows it.
+//! The FUSE front end; the only file of the command that uses it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,19 +25,19 @@ const HOLDERS_MAX: usize = 20;
 /// How to unmount.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Umount {
-    /// `None` waits as long as it takes.
+    /// `None` waits without limit.
     pub(crate) deadline: Option<Duration>,
-    /// Ends it as the deadline does when nothing has reached the source for this long.
+    /// Acts like the deadline if nothing has reached the source for this long.
     pub(crate) stall: Option<Duration>,
     pub(crate) force: bool,
     pub(crate) discard: bool,
 }
 
-/// Who pays for what is written through front ends of `engine`, and who stays out of the cache. `None`: all together, without a
-/// limit, as the volume says.
+/// Determines the tenant of each write through front ends of `engine`, and which tenants keep out of the cache. `None`:
+/// one tenant without a limit, with the settings of the volume.
 ///
 /// # Errors
-/// The tenants cannot be told apart here.
+/// The tenants cannot be determined on this machine.
 pub(crate) fn tenancy(
     by: TenantBy,
     config: BTreeMap<PathBuf, TenantConfig>,
@@ -54,16 +54,16 @@ pub(crate) fn tenancy(
 /// The threads that serve front ends.
 ///
 /// # Errors
-/// There are none.
+/// They cannot be started.
 pub(crate) fn pool() -> Result<Arc<Pool>, Failure> {
     let pool = Pool::new(PoolOptions { on_memory_freed: sys::give_memory_back, ..PoolOptions::default() });
     pool.map(Arc::new).map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))
 }
 
-/// A volume that programs can reach.
+/// A mounted volume.
 pub(crate) struct FrontEnd {
     mounted: Arc<MountedVolume>,
-    /// Its threads go with the last front end.
+    /// Its threads end with the last front end.
     _pool: Arc<Pool>,
 }
 
@@ -92,12 +92,12 @@ impl FrontEnd {
         Ok(Arc::new(Self { mounted, _pool: Arc::clone(pool) }))
     }
 
-    /// What the kernel lacks.
+    /// The features that the kernel lacks.
     pub(crate) fn missing(&self) -> &[MissingFeature] {
         self.mounted.missing_features()
     }
 
-    /// What the kernel lacks, and what is lost with it.
+    /// The features that the kernel lacks, and what each affects.
     pub(crate) fn missing_features(&self) -> Vec<String> {
         let text = |missing: &MissingFeature| {
             format!("this kernel lacks {}, which affects {}", missing.feature, missing.affects)
@@ -105,7 +105,7 @@ impl FrontEnd {
         self.missing().iter().map(text).collect()
     }
 
-    /// Makes everything durable that was written, shared mappings included.
+    /// Makes everything written so far durable, shared mappings included.
     ///
     /// # Blocking
     /// For the source.
@@ -116,37 +116,37 @@ impl FrontEnd {
     /// Unmounts.
     ///
     /// # Blocking
-    /// For the source, until the deadline at most.
+    /// For the source, at most until the deadline.
     pub(crate) fn umount(&self, request: Umount) -> Result<(), Failure> {
         let Umount { deadline, stall, force, discard } = request;
-        // How far it is, is asked of the volume.
+        // Progress is read from the volume.
         let outcome = self.mounted.umount(UmountRequest { deadline, stall, force, discard }, &|_| {});
         outcome.map_err(|error| self.failure(&error))
     }
 
-    /// Takes it away from everywhere at once, without a flush.
+    /// Removes it from every mount namespace at once, without a flush.
     pub(crate) fn abort(&self) {
         self.mounted.abort();
     }
 
-    /// Calls `hook` once, when nobody can reach it any more. It hands on the news, and blocks for nothing.
+    /// Calls `hook` once, when no program can reach it any more. The hook must not block.
     pub(crate) fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
         self.mounted.on_unmounted(hook);
     }
 
-    /// Whether what goes through it stays out of the cache, from now on.
+    /// Sets whether what goes through it is kept out of the cache, from now on.
     pub(crate) fn set_dontcache(&self, dontcache: bool) {
         self.mounted.set_dontcache(dontcache);
     }
 
-    /// Takes it away from its mount point; it ends when nobody uses it any more.
+    /// Detaches it from its mount point; it ends when no program uses it any more.
     pub(crate) fn detach(&self) -> Result<(), Failure> {
         let mountpoint = self.mounted.mountpoint();
         crate::os::detach::detach(mountpoint)
             .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.printable())))
     }
 
-    /// Who waits here to write on; for how long altogether the volume knows.
+    /// The writers that wait here now; the volume has the total time.
     pub(crate) fn waiting_writers(&self) -> Writers {
         Writers {
             paused_ms: 0,
@@ -156,23 +156,23 @@ impl FrontEnd {
         }
     }
 
-    /// Whether nobody can reach it any more.
+    /// Whether no program can reach it any more.
     pub(crate) fn is_unmounted(&self) -> bool {
         self.mounted.is_unmounted()
     }
 
-    /// Waits until nobody can reach it any more.
+    /// Waits until no program can reach it any more.
     ///
     /// # Blocking
-    /// As it says.
+    /// As described.
     pub(crate) fn wait_unmounted(&self) {
         self.mounted.wait_unmounted();
     }
 
-    /// Waits until nobody can reach it any more and everything is in the source.
+    /// Waits until no program can reach it and everything is written back.
     ///
     /// # Blocking
-    /// As it says.
+    /// As described.
     pub(crate) fn wait_ended(&self) {
         if let Err(error) = self.mounted.wait_ended() {
             tracing::error!(%error, "the volume did not end cleanly");
@@ -229,7 +229,7 @@ impl FrontEnd {
     }
 }
 
-/// It is unmounted, and the source does not have everything.
+/// The message that it is unmounted with unwritten data left.
 pub(crate) fn left_behind(
     mountpoint: &dyn std::fmt::Display,
     bytes_left: u64,
@@ -240,7 +240,7 @@ pub(crate) fn left_behind(
     Failure::new(Reason::Left, format!("{mountpoint} is unmounted, but {left} could not be written back{why}"))
 }
 
-/// Why data is not in the source, in parentheses; nothing where no write has failed.
+/// Why data is unwritten, in parentheses; empty if no write has failed.
 fn because(cause: Option<slackwater::ErrorKind>) -> String {
     cause.map_or_else(String::new, |kind| format!(" (the last write failed: {kind})"))
 }

@@ -3,13 +3,13 @@
 //! ```text
 //! endpoints, name        source and mount point, and the name of a daemon's volume
 //! arena_file, rescued    the cache file, and the data of an earlier mount
-//! node_search            files of an earlier mount, where the source cannot open them by handle
+//! node_search            files of an earlier mount, on sources that cannot open by handle
 //! front_end              the volume behind its FUSE mount
 //! session/               one mounted volume: its state, its status, its unmount
 //! settings               what can be changed while it is mounted
 //! tenants, shrinkers     parts of its status
 //! unwritten_files        files that are not yet written back, by name
-//! pressure/              memory pressure, and giving memory back
+//! pressure/              memory pressure, and freeing memory
 //! process                limits and settings of a process that serves volumes
 //! shutdown               what a signal leads to, and how serving ends
 //! ```

@@ -1,4 +1,4 @@
-//! Names of volumes: what may stand in a path, a label, a command and a line of a log as it is.
+//! Names of volumes, which can be used unchanged in paths, labels, commands and log lines.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -11,13 +11,13 @@ use crate::exit::Failure;
 /// Longer names break the lines of a table.
 const BYTES_MAX: usize = 64;
 
-/// The name of a volume: 1 to 64 letters, digits, dots, dashes and underscores of ASCII, a letter or digit first.
+/// The name of a volume: 1 to 64 ASCII letters, digits, dots, dashes and underscores, beginning with a letter or digit.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct VolumeName(String);
 
 impl VolumeName {
     /// # Errors
-    /// It is none.
+    /// It is not a valid name.
     pub(crate) fn new(name: &str) -> Result<Self, Failure> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         let begins_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -31,10 +31,10 @@ impl VolumeName {
         )))
     }
 
-    /// The last name of a mount point.
+    /// The last component of a mount point.
     ///
     /// # Errors
-    /// That is none for a volume.
+    /// It is not a valid name for a volume.
     pub(crate) fn of(mountpoint: &Path) -> Result<Self, Failure> {
         let name = mountpoint.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         Self::new(&name).map_err(|failure| failure.advise("or choose a name with --name"))
@@ -44,7 +44,7 @@ impl VolumeName {
         &self.0
     }
 
-    /// Where it is in the daemon's namespace.
+    /// Its path in the daemon's namespace.
     pub(crate) fn path(&self) -> String {
         format!("/{self}")
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_can_stand_anywhere_as_it_is() {
+    fn valid_names_need_no_quoting() {
         for name in ["web", "a", "7", "a.b-c_D9", &"x".repeat(64)] {
             assert_eq!(VolumeName::new(name).unwrap().as_str(), name);
         }

@@ -1,7 +1,8 @@
-//! Files that a dead predecessor left data of, where the source cannot open them by handle.
+//! Files with data of a dead predecessor, on sources that cannot open files by handle.
 //!
-//! Without CAP_DAC_READ_SEARCH, on FUSE, and on file systems without handles, a backend opens a node again only after it has found
-//! it by name. So the source is searched for the numbers, and what is found is looked up in the backend.
+//! Without CAP_DAC_READ_SEARCH, on FUSE, and on file systems without handles, a backend can reopen a node only after it
+//! has found it by name. So the source is searched for the inode numbers, and the files found are looked up in the
+//! backend.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -15,10 +16,10 @@ use slackwater::{BackendError, ErrorKind};
 use slackwater_backends::DirBackend;
 use slackwater_fuse::Printable as _;
 
-/// Opens the directory `source`, so that it reaches the nodes `left`: those that a dead predecessor left data of.
+/// Opens the directory `source` so that it reaches the nodes `left`, of which a dead predecessor left data.
 ///
 /// # Errors
-/// It cannot be opened, or not all of it be searched.
+/// It cannot be opened, or not all of it can be searched.
 ///
 /// # Blocking
 /// For the source.
@@ -30,22 +31,22 @@ pub(crate) fn open_for(source: &Path, left: Option<&HashSet<u64>>) -> io::Result
     Ok(backend)
 }
 
-/// Looks up every node below `source` whose number is in `wanted`. What has no name left is not found.
+/// Looks up every node below `source` whose inode number is in `wanted`. Nodes without a name are not found.
 ///
 /// # Errors
-/// A directory could not be read, or a name not be looked up: what is in there is not known.
+/// A directory could not be read, or a name not looked up, so its contents are unknown.
 ///
 /// # Blocking
 /// For the source.
 fn find_nodes(backend: &dyn Backend, source: &Path, wanted: &HashSet<u64>) -> io::Result<()> {
     let root = ask(backend, |done| Call::Root { done }).map_err(io::Error::other)?;
     let mut folders = vec![(source.to_path_buf(), root.node)];
-    // Looked up last: a backend keeps a limited number of nodes, those of folders among them.
+    // Looked up last: a backend keeps a limited number of nodes, including those of directories.
     let mut names = Vec::new();
     while let Some((path, dir)) = folders.pop() {
         for entry in std::fs::read_dir(&path)? {
             let entry = entry?;
-            // Asked of the file: what a directory says of numbers is not what a server's files have.
+            // Asks the file: the inode number in a directory entry of a server may differ from the file's.
             let status = match entry.metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 status => status?,
@@ -75,7 +76,7 @@ fn look_up(backend: &dyn Backend, dir: &Node, name: OsString) -> Result<Found, B
 fn ask(backend: &dyn Backend, call: impl FnOnce(Done<Found>) -> Call) -> Result<Found, BackendError> {
     let (answer, answered) = channel();
     backend.submit(call(Done::new(move |result| {
-        // Who asked waits for it.
+        // The caller waits for it.
         let _ = answer.send(result);
     })));
     answered.recv().unwrap_or_else(|_| Err(ErrorKind::Abandoned.into()))

@@ -5,26 +5,29 @@ use std::time::Duration;
 use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit, setrlimit, umask};
 use slackwater::Tunables;
 
-/// Of the descriptors that the process may have, one in so many is a file that must stay open since nothing else leads to it, and
-/// one in so many a dirty file. Each may take two more for its data, also when half of all are in use by clean files.
+/// One in this many descriptors of the process may be a file that must stay open because nothing else leads to it, and
+/// one in this many a dirty file. Each may use two more for its data, even when half of all descriptors are used by
+/// clean files.
 const DESCRIPTORS_FOR_EACH_HELD: u64 = 8;
 const DESCRIPTORS_FOR_EACH_DIRTY: u64 = 16;
 
-/// What a process needs that others' writes go through.
+/// Prepares a process through which other processes' writes go.
 pub(crate) fn prepare_process(descriptors: u64) {
-    // Modes of files are made by those who make them.
+    // The mode of a file is chosen by the program that creates it.
     umask(rustix::fs::Mode::empty());
-    // Memory that the flush needs must not wait for the flush. It takes CAP_SYS_RESOURCE; `doctor` says what is lost.
+    // Memory that the flush needs must not wait for the flush. This needs CAP_SYS_RESOURCE; `doctor` says what its lack
+    // affects.
     let _ = configure_io_flusher_behavior(true);
     let mut limit = getrlimit(Resource::Nofile);
     if let Some(current) = limit.current.filter(|current| *current < descriptors) {
         limit.current = Some(limit.maximum.map_or(descriptors, |most| most.min(descriptors)).max(current));
-        // What is too little shows where it matters, with the name of the file.
+        // If the limit is too low, an error shows where it matters, with the name of the file.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// Writers wait at the ratio, write-back starts at half of it; old data is looked for at least as often as it gets old.
+/// Writers block at the ratio, and write-back starts at half of it. Old data is searched for at least as often as it
+/// becomes old.
 pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
     let defaults = Tunables::default();
     let ratio = dirty_ratio;

@@ -1,4 +1,4 @@
-//! What could not go to its file and was kept apart, said to people.
+//! Messages about rescue files: data that could not be written to its own file.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use slackwater_size as size;
 use crate::exit::{Failure, Reason};
 use crate::output::terminal::errln;
 
-/// So many are named.
+/// Number of files that a message names.
 const NAMED_MAX: usize = 10;
 
-/// Says where each piece of data is that a recovery kept apart.
+/// Prints where each rescued piece of data is.
 pub(crate) fn say_all(rescued: &[Rescued], source: &Path) {
     rescued.iter().for_each(|rescued| errln!("{}", line(rescued, source)));
 }
 
-/// The outcome of an unmount that kept data apart.
+/// The outcome of an unmount that rescued data.
 ///
 /// # Errors
-/// With a status of its own, where there is some.
+/// `Rescued`, if there are rescue files.
 pub(crate) fn after_unmount(rescued: &[Rescued], source: &Path) -> Result<(), Failure> {
     if rescued.is_empty() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! What can be changed of a volume or a tenant while the daemon runs.
+//! Settings of a volume or a tenant that can be changed while the daemon runs.
 
 use slackwater_fuse::tenants::TenantConfig;
 
 use crate::exit::Failure;
 
-/// Reads `on` or `off`.
+/// Parses `on` or `off`.
 ///
 /// # Errors
 /// It is neither.
@@ -16,15 +16,15 @@ pub(crate) fn on_or_off(value: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Refuses what cannot be set.
+/// The failure for an unknown setting.
 pub(crate) fn unknown(key: &str, known: &str) -> Failure {
     Failure::usage(format!("unknown setting `{key}`")).advise(format!("known settings: {known}"))
 }
 
-/// `config` with one thing changed.
+/// `config` with one setting changed.
 ///
 /// # Errors
-/// There is nothing of that name, or it cannot be that.
+/// The setting does not exist, or the value is invalid.
 pub(crate) fn changed(config: TenantConfig, key: &str, value: &str) -> Result<TenantConfig, Failure> {
     match (key, value) {
         ("limit", "none") => Ok(TenantConfig { limit_bytes: None, ..config }),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_changes_and_the_other_stays() {
+    fn one_setting_changes_and_the_other_stays() {
         let start = TenantConfig { limit_bytes: Some(1 << 20), dontcache: Some(true) };
         let limit = |value| changed(start, "limit", value);
         assert_eq!(limit("64MiB"), Ok(TenantConfig { limit_bytes: Some(64 << 20), ..start }));

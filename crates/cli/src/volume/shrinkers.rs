@@ -1,4 +1,4 @@
-//! What `status` says of the caches that can give memory back.
+//! The part of `status` about caches that can free memory.
 
 use slackwater::shrink::{Count, ShrinkerStatus};
 use slackwater::{Engine, SuperBlock};
@@ -10,7 +10,7 @@ pub(super) fn all(engine: &Engine) -> Vec<Shrinker> {
     engine.shrinkers().into_iter().map(Shrinker::from).collect()
 }
 
-/// That of `volume`.
+/// The one of `volume`.
 pub(super) fn of(volume: &SuperBlock) -> Vec<Shrinker> {
     volume.shrinker().into_iter().map(Shrinker::from).collect()
 }

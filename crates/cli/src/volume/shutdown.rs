@@ -1,19 +1,19 @@
-//! What a signal leads to, and how serving ends: the same for a mount process and for a daemon with all of its volumes.
+//! Signals and the end of serving, for a mount process and for a daemon with all of its volumes.
 
 use crate::os::sys::Signal;
 
 /// How a mount has ended, or a daemon with all of its mounts.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum End {
-    /// Everything is in the source.
+    /// Everything is written back.
     Flushed,
-    /// By force: what the source does not have is in the arena alone.
+    /// By force: the unwritten data is only in the arena.
     Left,
-    /// The same, as the third Ctrl-C wants it.
+    /// Given up on the third Ctrl-C: the unwritten data is only in the arena.
     GivenUp,
 }
 
-/// What a signal leads to.
+/// The effect of a signal.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Step {
     Unmount,
@@ -23,7 +23,8 @@ pub(crate) enum Step {
     Wait,
 }
 
-/// Ctrl-C unmounts, the second one explains, the third one gives up. One after a failed unmount tries again first.
+/// The first Ctrl-C unmounts, the second one explains, the third one gives up. After a failed unmount, the next one
+/// tries again first.
 #[derive(Debug, Default)]
 pub(crate) struct Escalation {
     pub(crate) is_unmounting: bool,
@@ -47,7 +48,7 @@ impl Escalation {
         }
     }
 
-    /// An unmount failed. True if it is time to explain.
+    /// Records a failed unmount. Returns whether it is time to explain.
     pub(crate) fn failed(&mut self) -> bool {
         self.is_unmounting = false;
         self.has_explained = self.has_failed;
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_to_end_never_gives_up() {
+    fn sigterm_never_gives_up() {
         let mut escalation = Escalation::default();
         let steps = [(); 4].map(|()| escalation.next(Signal::Terminate));
         assert_eq!(steps, [Step::Unmount, Step::Wait, Step::Wait, Step::Wait]);

@@ -1,4 +1,4 @@
-//! What `status` says of tenants: the figures of all, and lines about those that have most in the cache.
+//! The part of `status` about tenants: the figures of all, and lines about those with the most data in the cache.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use slackwater_size as size;
 
 use crate::control::protocol::{REPLY_BYTES_MAX, Status, Tenant, TenantState};
 
-/// Tenants that are described in words.
+/// Tenants that are described in text.
 const LINES: usize = 10;
-/// What a reply may spend on tenants. Beyond that they are counted: names are what others chose.
+/// The part of a reply for tenants. Further tenants are only counted, because their names are chosen by others.
 const REPLY_PART: usize = REPLY_BYTES_MAX / 2;
-/// Bytes of a reply that the figures of one take at most, and one byte of its name.
+/// Maximum size of the figures of one tenant in a reply, and of one byte of its name.
 const FIGURES_BYTES: usize = 512;
 const NAME_BYTE_BYTES: usize = 6;
 
-/// As messages have times.
+/// Milliseconds, as in messages.
 pub(super) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The tenants that have something on `volume`, those with most in the cache first.
+/// The tenants with data on `volume`, sorted by data in the cache, most first.
 pub(super) fn of(volume: &SuperBlock) -> Vec<Tenant> {
     sorted(volume.tenants())
 }
 
-/// All tenants of `engine`, with what each has on all of its volumes together, those with most first.
+/// All tenants of `engine`, with their data on all volumes together, most first.
 pub(crate) fn of_all(engine: &Engine) -> Vec<Tenant> {
     sorted(engine.tenants())
 }
@@ -39,7 +39,7 @@ fn sorted(tenants: Vec<TenantStatus>) -> Vec<Tenant> {
     tenants
 }
 
-/// Leaves as many of `tenants` as a reply holds. How many others there were.
+/// Truncates `tenants` to what a reply holds. Returns how many were removed.
 pub(crate) fn fit_reply(tenants: &mut Vec<Tenant>) -> u64 {
     tenants.split_off(count_that_fits(tenants)).len() as u64
 }
@@ -80,13 +80,13 @@ impl From<TenantStatus> for Tenant {
 }
 
 impl Tenant {
-    /// What it keeps in the cache, or has there in its files.
+    /// Its unwritten data in the cache: charged to it, or in its files, whichever is more.
     pub(crate) fn held_bytes(&self) -> u64 {
         let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
         self.charged_bytes.max(in_its_files)
     }
 
-    /// For people.
+    /// A line for people.
     pub(crate) fn line(&self) -> String {
         let bytes = size::text;
         let limit = self.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Tenant {
     }
 }
 
-/// Lines for those that have most; none where all are one tenant.
+/// Lines for the tenants with the most data; none if there is only one tenant.
 pub(crate) fn lines(status: &Status) -> Vec<String> {
     let count = status.tenants.len() as u64 + status.more_tenants;
     if count < 2 {
@@ -133,9 +133,9 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     lines
 }
 
-/// A time as the texts of `status` have it.
+/// A time as `status` shows it.
 pub(crate) fn time(ms: u64) -> String {
-    // The first two parts say enough.
+    // The first two parts are precise enough.
     let rounded = if ms < 10_000 { ms } else { ms / 1000 * 1000 };
     format_duration(Duration::from_millis(rounded)).to_string()
 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_the_ordinary_is_said() {
+    fn notable_states_are_shown() {
         let mut odd = tenant(1, "/a", 4 << 20);
         (odd.wants_room, odd.state, odd.limit_bytes) = (true, TenantState::Offline, None);
         (odd.oldest_ms, odd.paused_ms) = (None, 0);

@@ -1,7 +1,7 @@
-//! The files whose data is not in the source yet, by name.
+//! The files with unwritten data, by name.
 //!
-//! The engine knows files by number; names are looked up in the source. A source that hangs, which may be why somebody
-//! wants to discard, gives no names: then the numbers must do.
+//! The engine knows files by inode number; names are looked up in the source. If the source hangs, which may be the
+//! reason to discard, there are no names and the numbers are shown instead.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -16,10 +16,10 @@ use slackwater_size as size;
 
 use crate::control::protocol::{FILES_MAX, LostFile, Reply};
 
-/// A name is a courtesy: the search for all of them ends after this time.
+/// Names are optional: the search for all of them ends after this time.
 const SEARCH: Duration = Duration::from_secs(10);
 
-/// Files, and what more there is beyond what a message holds.
+/// Files, and the number that did not fit into a message.
 #[derive(Debug, Default)]
 pub(crate) struct UnwrittenFiles {
     pub(crate) files: Vec<LostFile>,
@@ -56,7 +56,7 @@ impl UnwrittenFiles {
 /// The files of `volume`, with their names below `source`.
 ///
 /// # Blocking
-/// For the source, ten seconds at most.
+/// For the source, at most ten seconds.
 pub(crate) fn of(volume: &Arc<SuperBlock>, source: &Path) -> UnwrittenFiles {
     let mut unclean = volume.would_lose();
     unclean.sort_by_key(|file| std::cmp::Reverse(file.bytes));
@@ -76,14 +76,14 @@ pub(crate) fn of(volume: &Arc<SuperBlock>, source: &Path) -> UnwrittenFiles {
 
 type Names = HashMap<(u64, u64), PathBuf>;
 
-/// On a thread of its own, which is left behind if the source hangs.
+/// Runs on its own thread, which is left behind if the source hangs.
 fn names(wanted: Vec<(u64, u64)>, source: PathBuf) -> Names {
     if wanted.is_empty() {
         return Names::new();
     }
     let (found, names) = channel();
     let searching = std::thread::Builder::new().name("sw-names".into()).spawn(move || {
-        // Nobody may be left who wants to know.
+        // The receiver may be gone.
         let _ = search(&wanted, source, &|name| found.send(name).is_ok());
     });
     let deadline = Instant::now() + SEARCH;

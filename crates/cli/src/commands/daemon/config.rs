@@ -173,7 +173,7 @@ mod tests {
     use crate::damage::{cases, damaged};
 
     #[test]
-    fn everything_can_be_said() {
+    fn every_key_is_parsed() {
         let config = Config::parse(
             r#"
             cache = "2GiB"
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_one() {
+    fn the_example_configuration_is_valid() {
         let example = include_str!("../../../../../dist/slackwater.toml");
         assert_eq!(Config::parse(example).unwrap().cache, Some(1 << 30));
         // The commented-out part is valid too.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_need_be_said() {
+    fn an_empty_configuration_is_valid() {
         let config = Config::parse("").unwrap();
         assert_eq!((config.cache, config.dirty_ratio, config.volumes.len()), (None, 20, 0));
     }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_key() {
+    fn errors_name_the_line_and_the_key() {
         for (text, words) in [
             ("\ncahce = \"1GiB\"", ["line 2", "cahce"]),
             ("cache = \"lots\"", ["line 1", "cache"]),
@@ -255,7 +255,7 @@ mod tests {
         #![proptest_config(cases())]
 
         #[test]
-        fn a_damaged_configuration_is_read_or_its_fault_is_named(text in damaged(vec![
+        fn a_damaged_configuration_is_parsed_or_refused(text in damaged(vec![
             include_bytes!("../../../../../dist/slackwater.toml").to_vec(),
             b"dirty-expire = \"5s\"\n[tenants.\"/a\"]\nlimit = \"1MiB\"\n[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\n".to_vec(),
         ])) {

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_that_is_too_slow_is_told_how_much_it_missed_and_delays_nobody() {
+    fn a_slow_listener_learns_how_many_events_it_missed_and_delays_no_sender() {
         let events = Events::default();
         let heard = RefCell::new(Vec::new());
         events.follow(&|reply| {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_lets_listeners_go() {
+    fn the_end_releases_listeners() {
         let events = Events::default();
         events.follow(&|_| {
             events.end();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_stays_and_a_bad_place_is_named() {
+    fn a_file_that_is_no_socket_is_kept_and_a_bad_path_is_named() {
         let dir = dir("bad");
         fs::write(dir.join("file"), "x").unwrap();
         let lock = dir.join("lock");

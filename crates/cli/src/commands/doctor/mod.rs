@@ -302,7 +302,7 @@ mod tests {
     use super::cgroup_layout;
 
     #[test]
-    fn layouts_of_cgroups_are_told_apart() {
+    fn cgroup_layouts_are_recognised() {
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /proc cgroup rw,memory 0 0\n";
         assert_eq!(cgroup_layout(v2).unwrap(), "version 2 at /sys/fs/cgroup");

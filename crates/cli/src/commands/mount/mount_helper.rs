@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_mount_are_understood() {
+    fn lines_of_mount8_are_parsed() {
         let asked =
             parse("/a /b -n -o rw,noexec,cache=1GiB,_netdev,gobbledygook -sv -t fuse.slackwater -o ro").unwrap();
         assert!(asked.arguments.background && asked.arguments.read_only && !asked.fake && asked.verbose);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_not_are_refused() {
+    fn other_lines_are_refused() {
         for line in ["/a", "/a /b /c", "/a /b -x", "/a /b -o", "/a /b -o cache=much", "/a /b -o cach=1GiB"] {
             assert_eq!(parse(line).map(drop).unwrap_err().reason, Reason::Usage, "{line}");
         }
@@ -166,7 +166,7 @@ mod tests {
         #![proptest_config(cases())]
 
         #[test]
-        fn any_words_are_understood_or_refused(words in prop::collection::vec(prop_oneof![
+        fn any_words_are_parsed_or_refused(words in prop::collection::vec(prop_oneof![
             select(vec!["", "-", "--", "-o", "-t", "-N", "-sfnv", "-r", "-x", "--help", "-V", "/a", "/b", "ro", "-oro"])
                 .prop_map(|word| word.as_bytes().to_vec()),
             damaged(vec![b"-o".to_vec(), b"/srv/a".to_vec(), b"ro,cache=1GiB".to_vec(), b"-sv".to_vec()]),

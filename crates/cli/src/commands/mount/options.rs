@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn restrictions_come_with_what_implies_them_and_the_later_word_counts() {
+    fn later_options_override_earlier_and_implied_ones() {
         for (options, expected) in [
             ("nosuid,nodev,noexec", [true, true, true]),
             ("defaults,noexec", [false, false, true]),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_cache_can_do_is_refused_and_what_changes_nothing_is_not() {
+    fn impossible_options_are_refused_and_generic_ones_accepted() {
         for options in ["sync", "defaults,dirsync", "strictatime", "mand"] {
             assert!(apply(&mut arguments(), options).unwrap_err().what.contains("cannot"), "{options}");
         }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_yet_is_no_nought() {
+    fn unknown_figures_are_not_shown_as_zero() {
         let rate = &COLUMNS[6];
         let text = |figures| rate.text(&Line { figures, ..Line::default() }, 7);
         let known = Figures { written_bytes_per_s: Some(0), ..Figures::default() };

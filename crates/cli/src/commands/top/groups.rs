@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_most_comes_first_and_equals_by_name() {
+    fn rows_are_sorted_by_figure_then_by_name() {
         let [a, b, c] = [("/a", 3, 10, 0), ("/b", 7, 5, 900), ("/c", 7, 10, 30)].map(|(name, dirty, rate, paused)| {
             move |seconds: u64| {
                 let mut tenant = tenant(0, "root", dirty, None);
@@ -312,7 +312,7 @@ mod tests {
 
     /// A process with two volumes, as a daemon has, and another one.
     #[test]
-    fn what_a_tenant_has_in_a_process_counts_once() {
+    fn totals_of_a_tenant_count_once_per_process() {
         let shared = |dirty, reads| {
             let mut tenant = tenant(7, "/c/one", dirty, Some(64));
             tenant.charged_bytes = 30 << 20;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_the_ordinary_is_said() {
+    fn notable_states_are_shown() {
         let mut failing = status(1, "/a", vec![tenant(0, "root", 1, None)]);
         (failing.failing, failing.phase, failing.more_tenants) = (Some("no space".to_owned()), Phase::Flushing, 3);
         let mut full = tenant(2, "uid:2", 4, Some(4));

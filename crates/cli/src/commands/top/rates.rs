@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_the_difference_of_two_looks() {
+    fn rates_are_differences_of_two_samples() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let first = watch.add(look(start, statuses(1000, 100)));
         assert_eq!(first.volumes[0].figures.written_bytes_per_s, None);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_are_those_between_two_looks_and_only_all_of_them_are_a_hundred() {
+    fn hit_rates_cover_one_interval_and_are_rounded_down() {
         let reads = |hits, misses| {
             let mut statuses = statuses(0, 0);
             (statuses[0].reads.hits, statuses[0].reads.misses) = (hits, misses);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_there_or_began_anew_has_no_rate() {
+    fn new_and_restarted_volumes_have_no_rates() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         watch.add(look(start, statuses(1000, 100)));
         let mut statuses = statuses(10, 200);

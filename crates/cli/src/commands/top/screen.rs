@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_moved_stays_on_his_line_and_who_has_not_at_the_top() {
+    fn a_moved_cursor_stays_on_its_line_and_an_unmoved_one_on_top() {
         let mut screen = screen(3, 10);
         press(&mut screen, "jjjj");
         assert_eq!(shown(&screen), "/b uid:1 uid:2 /a [uid:3] uid:2 uid:1");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_keys_leave() {
+    fn only_quit_keys_quit() {
         let mut screen = screen(1, 10);
         let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
         assert_eq!(screen.press(control('c')), Next::Leave);

@@ -177,7 +177,7 @@ fn any_size_is_drawn() {
 }
 
 #[test]
-fn what_others_named_does_nothing_to_the_terminal() {
+fn hostile_names_do_not_affect_the_terminal() {
     let names = ["/\u{1b}[2J", "/a\nb\r", "/\u{202e}x", "/\u{9b}2J", "\u{0}\u{7f}", "/\u{6f6e}"];
     let tenants = names.iter().zip(1..).map(|(name, id)| tenant(id, name, 1, None)).collect();
     let mut status = status(1, "/mnt/\u{1b}]0;x\u{7}", tenants);
@@ -206,7 +206,7 @@ fn ten_thousand_tenants_are_a_screenful() {
 }
 
 #[test]
-fn where_nothing_is_mounted_it_says_so_and_help_is_there() {
+fn an_empty_screen_says_so_and_shows_help() {
     let mut screen = Screen::default();
     assert!(text(&drawn(&mut screen, 80, 24, Palette::Plain)).contains("\nWaiting for the mounts to answer.\n"));
     screen.show(Snapshot::default());

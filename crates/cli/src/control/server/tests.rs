@@ -66,7 +66,7 @@ fn progress_comes_before_the_answer() {
 }
 
 #[test]
-fn nonsense_is_answered_and_a_half_message_is_dropped() {
+fn invalid_requests_are_answered_and_partial_ones_dropped() {
     let socket = Socket::listening("nonsense");
     assert!(socket.send(b"GET / HTTP/1.1\r\n\r\n").contains("invalid request"));
     assert!(socket.send(b"\xff\xfe\x00\n").contains("invalid request"));
@@ -83,7 +83,7 @@ fn nonsense_is_answered_and_a_half_message_is_dropped() {
 }
 
 #[test]
-fn silent_peers_keep_nobody_waiting() {
+fn silent_peers_delay_no_other_peer() {
     let socket = Socket::listening("silent");
     let _silent: Vec<_> = (0..PRIVATE.connections_max - 1).map(|_| UnixStream::connect(&socket.0).unwrap()).collect();
     socket.assert_answers();
@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn a_damaged_request_is_understood_or_refused(line in damaged(requests())) {
+    fn a_damaged_request_is_parsed_or_refused(line in damaged(requests())) {
         match understood(&line) {
             Ok(message) => {
                 let again = understood(&message.line()).map_err(|failure| TestCaseError::fail(failure.what))?;
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_reply_is_understood_or_refused(line in damaged(vec![
+    fn a_damaged_reply_is_parsed_or_refused(line in damaged(vec![
         Message::new(Reply::Failed(Failure::busy("in use").advise("close it"))).line(),
         Message::new(Reply::Progress { bytes_left: 7, written_bytes: 8 }).line(),
         Message::new(Reply::Mounted { name: "web".into(), missing_features: vec!["x".into()] }).line(),
@@ -150,7 +150,7 @@ proptest! {
 
 /// Over a socket: every request is answered, and the server answers the next one.
 #[test]
-fn damaged_requests_are_answered_and_keep_no_other_waiting() {
+fn damaged_requests_are_answered_and_delay_no_other() {
     let socket = Socket::listening("damaged");
     let mut runner = proptest::test_runner::TestRunner::new(cases());
     let sent = runner.run(&damaged(requests()), |mut line| {

@@ -75,7 +75,7 @@ fn metrics_and_health_are_there_and_nothing_else() {
 }
 
 #[test]
-fn garbage_is_refused_and_harms_nobody() {
+fn garbage_is_refused_and_affects_no_other_client() {
     let server = server();
     for garbage in
         [&b"\xff\xfe\x00\x01\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n", b"{\"version\":1}\n\n"]
@@ -96,7 +96,7 @@ fn garbage_is_refused_and_harms_nobody() {
 }
 
 #[test]
-fn two_hundred_clients_that_say_nothing_keep_nobody_waiting() {
+fn two_hundred_silent_clients_delay_no_scrape() {
     let server = server();
     let _silent: Vec<_> = (0..100).map(|_| connect(&server)).collect();
     assert_scraped(&server);
@@ -126,7 +126,7 @@ fn a_client_that_ends_in_the_middle_is_forgotten() {
 }
 
 #[test]
-fn a_server_that_is_dropped_is_gone_with_all_it_had() {
+fn a_dropped_server_releases_everything() {
     let alive = Arc::new(AtomicUsize::new(0));
     let held = Arc::clone(&alive);
     let count = move || {
@@ -148,7 +148,7 @@ fn a_server_that_is_dropped_is_gone_with_all_it_had() {
 }
 
 #[test]
-fn a_port_that_is_taken_and_an_address_of_others_are_named() {
+fn a_port_in_use_and_a_foreign_address_are_reported() {
     let taken = TcpListener::bind(ANYWHERE).unwrap();
     let failure = listen(taken.local_addr().unwrap()).unwrap_err();
     assert_eq!(failure.reason, Reason::Busy);

@@ -145,7 +145,7 @@ fn hostile_names_are_labels_like_any_other() {
 }
 
 #[test]
-fn who_holds_most_has_series_of_his_own_and_the_others_are_summed() {
+fn the_largest_have_their_own_series_and_the_rest_is_summed() {
     let tenants = || (0..3000).map(|id| tenant(id, &format!("/c/{id}"), 3000 - id, 2)).collect::<Vec<_>>();
     let page = render(&mut Renderer::default(), &of_tenants(tenants()));
     assert_eq!(page.count("slackwater_tenant_charged_bytes"), TENANTS_MAX + 1);
@@ -168,7 +168,7 @@ fn who_holds_most_has_series_of_his_own_and_the_others_are_summed() {
 }
 
 #[test]
-fn who_is_called_other_is_one_of_the_others() {
+fn an_item_named_other_is_part_of_the_rest() {
     let tenants = vec![tenant(1, OTHER, 9, 2), tenant(2, "/a", 1, 3)];
     let page = render(&mut Renderer::default(), &of_tenants(tenants));
     assert_eq!(page.value("slackwater_tenant_charged_bytes", &[OTHER]), 9.0);
@@ -176,7 +176,7 @@ fn who_is_called_other_is_one_of_the_others() {
 }
 
 #[test]
-fn a_tenant_is_told_of_once_and_on_each_volume_where_it_has_something() {
+fn a_tenant_has_one_series_and_one_on_each_of_its_volumes() {
     let status = |written| Status { tenants: vec![tenant(4, "/a", 5, written)], ..Status::sample() };
     let volumes = vec![("/x".to_owned(), status(6)), ("/y".to_owned(), status(7))];
     let tenants = vec![tenant(4, "/a", 5, 13), tenant(5, "/nowhere", 1, 0)];
@@ -188,7 +188,7 @@ fn a_tenant_is_told_of_once_and_on_each_volume_where_it_has_something() {
 }
 
 #[test]
-fn a_cgroup_that_was_made_again_goes_on_where_it_was() {
+fn a_recreated_cgroup_continues_its_counters() {
     let mut renderer = Renderer::default();
     let mut written = |tenants| {
         render(&mut renderer, &of_tenants(tenants))

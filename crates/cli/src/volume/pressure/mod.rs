@@ -1,8 +1,8 @@
-//! Memory pressure: while the machine or our cgroup is short of memory, what nobody needs is given back.
+//! Memory pressure: when the machine or our cgroup is short of memory, unused objects are freed.
 //!
-//! A thread waits for word of it from the kernel ([`sources`]) and costs nothing meanwhile. Each time it has the engine
-//! shrink, harder and harder while that goes on ([`shrink_priority`]). What can be given back are inodes that nobody uses: the
-//! memory for pages is of a fixed size.
+//! A thread waits for a report of the kernel ([`sources`]) and uses no CPU time meanwhile. At each report it makes the
+//! engine shrink, with increasing priority while the pressure lasts ([`shrink_priority`]). Unused inodes can be freed;
+//! the memory for pages has a fixed size.
 
 mod shrink_priority;
 mod sources;
@@ -21,20 +21,20 @@ use crate::control::protocol;
 use self::shrink_priority::ShrinkPriority;
 use self::sources::{Heard, Source};
 
-/// From one shrink to the next at least.
+/// Minimum time between two shrinks.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How often it was heard of, and with what effect.
+/// Number of reports, and objects freed.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    /// Where it is listened to.
+    /// The sources that are watched.
     sources: OnceLock<Vec<String>>,
     events: AtomicU64,
     freed: AtomicU64,
 }
 
 impl Figures {
-    /// As the command is told.
+    /// In the form of the protocol.
     pub(crate) fn report(&self) -> protocol::MemoryPressure {
         protocol::MemoryPressure {
             sources: self.sources.get().cloned().unwrap_or_default(),
@@ -44,7 +44,7 @@ impl Figures {
     }
 }
 
-/// Files of the kernel that tell this process of memory pressure.
+/// The kernel files that report memory pressure to this process.
 pub(crate) fn sources() -> Vec<String> {
     names(&sources::find())
 }
@@ -53,15 +53,15 @@ fn names(sources: &[Source]) -> Vec<String> {
     sources.iter().map(|source| source.path().to_string_lossy().into_owned()).collect()
 }
 
-/// The thread that listens; it ends when this is dropped.
+/// The listening thread; it ends when this is dropped.
 pub(crate) struct Listener {
     end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
-    /// Calls `shrink` with a priority from 12, a little, to 0, everything, whenever there is word of pressure; it says how
-    /// many objects it freed. `None` where nothing tells of it, or there is no thread.
+    /// Calls `shrink` at every report of pressure with a priority from 12 (a little) to 0 (everything); it returns the
+    /// number of freed objects. `None` if there is no source or no thread.
     pub(crate) fn start(figures: Arc<Figures>, shrink: impl Fn(u32) -> u64 + Send + 'static) -> Option<Self> {
         Self::on(sources::find(), figures, shrink)
     }
@@ -89,10 +89,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // It is a counter that nobody else adds to.
+        // It is a counter to which nothing else adds.
         let _ = rustix::io::write(&*self.end, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
@@ -115,7 +115,7 @@ fn listen(sources: &mut Vec<Source>, end: &OwnedFd, figures: &Figures, shrink: &
     }
 }
 
-/// Waits for the next word, and drops sources that have none left. `None`: it is over.
+/// Waits for the next report, and drops sources that are gone. `None`: the listener is dropped.
 fn wait(sources: &mut Vec<Source>, end: &OwnedFd) -> Option<bool> {
     let mut polled: Vec<_> =
         sources.iter().map(|source| PollFd::from_borrowed_fd(source.fd(), source.interest())).collect();
@@ -145,7 +145,7 @@ fn wait(sources: &mut Vec<Source>, end: &OwnedFd) -> Option<bool> {
     Some(is_pressed)
 }
 
-/// Whether it is over within `time`.
+/// Whether the listener is dropped within `time`.
 fn is_over(end: &OwnedFd, time: &Timespec) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN)];
     poll(&mut polled, Some(time)).is_ok() && !polled[0].revents().is_empty()
@@ -158,11 +158,11 @@ mod tests {
 
     use super::*;
 
-    /// Nothing takes as long, however loaded the machine is.
+    /// Limit for every wait. Nothing takes that long, even on a loaded machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn each_word_of_pressure_shrinks_until_the_listener_is_dropped() {
+    fn each_report_shrinks_until_the_listener_is_dropped() {
         let (source, kernel) = Source::counter();
         let figures = Arc::new(Figures::default());
         let (shrunk, priorities) = mpsc::channel();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_gone_is_listened_to_no_more() {
+    fn a_source_that_is_gone_is_dropped() {
         let (source, kernel) = Source::counter();
         let (gone, writer) = Source::pipe();
         let mut sources = vec![gone, source];

@@ -1,14 +1,14 @@
-//! How much is given back at each event: more and more while they go on.
+//! How much to free at each event: more and more while events continue.
 
 use std::time::{Duration, Instant};
 
 use slackwater::shrink::LIGHTEST;
 
-/// How much nearer to 0 the priority comes, and how often at most. Stalls are told every one or two seconds, so that all that
-/// nobody needs is asked for after ten; what version 1 of cgroups tells comes as often as it is listened to.
+/// The step by which the priority approaches 0, and the minimum time between steps. Stalls are reported every one or
+/// two seconds, so that everything unused is freed after ten; cgroups version 1 report as often as they are read.
 const STEP: u32 = 3;
 const STEP_TIME: Duration = Duration::from_secs(1);
-/// An event that comes this late has nothing to do with the one before.
+/// An event that comes this late is unrelated to the previous one.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// See the [module documentation](self).
@@ -21,12 +21,12 @@ pub(super) struct ShrinkPriority {
 struct Beat {
     at: Instant,
     priority: u32,
-    /// When that was reached.
+    /// When that priority was reached.
     since: Instant,
 }
 
 impl ShrinkPriority {
-    /// The priority for an event that comes `now`.
+    /// The priority for an event at `now`.
     pub(super) fn beat(&mut self, now: Instant) -> u32 {
         let later = |earlier: Instant| now.saturating_duration_since(earlier);
         let beat = match self.last.filter(|last| later(last.at) < QUIET) {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_go_on_press_harder_until_all_is_asked_for() {
+    fn continuing_events_raise_the_priority_to_the_maximum() {
         assert_eq!(priorities(Duration::from_secs(2)), [12, 9, 6, 3, 0, 0]);
         assert_eq!(priorities(Duration::from_millis(500)), [12, 12, 9, 9, 6, 6, 3, 3, 0, 0]);
         let many = priorities::<50>(Duration::from_millis(100));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_while_it_begins_again() {
+    fn after_a_pause_the_priority_starts_over() {
         assert_eq!(priorities(QUIET), [12, 12, 12]);
         assert_eq!(priorities(QUIET - Duration::from_millis(1)), [12, 9, 6]);
     }

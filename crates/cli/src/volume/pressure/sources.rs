@@ -1,6 +1,6 @@
-//! What tells of memory pressure: files of the kernel that poll(2) waits for.
+//! The sources of memory pressure: kernel files that poll(2) waits for.
 //!
-//! | File | Of | Tells |
+//! | File | Scope | Reports |
 //! |---|---|---|
 //! | `memory.pressure` | our cgroup, version 2 | tasks in it stall for memory |
 //! | `memory.events`, where the first one is not ours to write | the same | it is at one of its limits |
@@ -19,10 +19,10 @@ use slackwater_arena::memory_cgroups;
 use slackwater_fuse::Printable as _;
 
 const MACHINE: &str = "/proc/pressure/memory";
-/// Some task stalls for 15 % of a window: microseconds in a window of microseconds. A window that is no multiple of two
-/// seconds takes CAP_SYS_RESOURCE.
+/// Some task stalls for 15 % of a window: microseconds in a window of microseconds. A window that is not a multiple of
+/// two seconds needs CAP_SYS_RESOURCE.
 const TRIGGERS: [&str; 2] = ["some 150000 1000000", "some 300000 2000000"];
-/// Longer than `memory.events` is.
+/// Larger than `memory.events`.
 const EVENTS_BYTES: usize = 4096;
 
 /// One of these files, open.
@@ -32,29 +32,29 @@ pub(super) struct Source {
 }
 
 enum Kind {
-    /// Descriptor with a trigger. To ask whether it fired takes the answer away.
+    /// A descriptor with a trigger. Polling it consumes the report.
     Stalls(File),
-    /// To be read after each change, and how often a limit was met until the last one.
+    /// Read after each change, with the number of limits met until the last one.
     Events(File, u64),
-    /// A counter that the kernel adds to.
+    /// A counter that the kernel increments.
     Level(OwnedFd),
 }
 
-/// What one look at a source says.
+/// The result of checking a source.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Heard {
     Nothing,
     Pressure,
-    /// It will tell nothing any more: the cgroup is gone.
+    /// It reports nothing any more: the cgroup is gone.
     Gone,
 }
 
-/// All that there are for this process.
+/// All sources for this process.
 pub(super) fn find() -> Vec<Source> {
     find_in(&memory_cgroups(), Path::new(MACHINE))
 }
 
-/// Those of the `cgroups`, nearest first, and of the whole machine. One that cannot be opened is passed over.
+/// The sources of the `cgroups`, nearest first, and of the whole machine. A file that cannot be opened is skipped.
 fn find_in(cgroups: &[PathBuf], machine: &Path) -> Vec<Source> {
     let nearest = |name: &str| cgroups.iter().map(|cgroup| cgroup.join(name)).find(|path| path.exists());
     let of_cgroup = |name: &str, open| Source::open(nearest(name)?, open);
@@ -79,7 +79,7 @@ impl Source {
         &self.path
     }
 
-    /// What to poll.
+    /// The descriptor to poll.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
             Kind::Stalls(file) | Kind::Events(file, _) => file.as_fd(),
@@ -87,7 +87,7 @@ impl Source {
         }
     }
 
-    /// And for what.
+    /// The events to poll for.
     pub(super) fn interest(&self) -> PollFlags {
         match &self.kind {
             Kind::Stalls(_) | Kind::Events(..) => PollFlags::PRI,
@@ -95,7 +95,7 @@ impl Source {
         }
     }
 
-    /// What it means that poll(2) answered `revents`.
+    /// The meaning of the `revents` of poll(2).
     pub(super) fn hear(&mut self, revents: PollFlags) -> Heard {
         if !revents.intersects(self.interest() | PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             return Heard::Nothing;
@@ -103,7 +103,7 @@ impl Source {
         match &mut self.kind {
             Kind::Stalls(_) if revents.contains(PollFlags::ERR) => Heard::Gone,
             Kind::Stalls(_) => Heard::Pressure,
-            // A change comes as an error too.
+            // A change is reported as an error as well.
             Kind::Events(file, before) => match read_events(file) {
                 Err(_) => Heard::Gone,
                 Ok(now) if now > std::mem::replace(before, now) => Heard::Pressure,
@@ -127,7 +127,7 @@ impl Source {
         (Self { path: PathBuf::new(), kind: Kind::Level(counter) }, kernel)
     }
 
-    /// One that is gone when the other end is.
+    /// A source that is gone when the other end is closed.
     pub(super) fn pipe() -> (Self, io::PipeWriter) {
         let (reader, writer) = io::pipe().unwrap();
         (Self { path: PathBuf::new(), kind: Kind::Level(reader.into()) }, writer)
@@ -137,7 +137,7 @@ impl Source {
 fn stalls(path: &Path) -> io::Result<Kind> {
     let mut outcome = Err(Errno::INVAL.into());
     for trigger in TRIGGERS {
-        // A descriptor takes one trigger.
+        // Each trigger needs its own descriptor.
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
         outcome = file.write_all(format!("{trigger}\0").as_bytes()).map(|()| Kind::Stalls(file));
         if outcome.is_ok() {
@@ -159,7 +159,7 @@ fn read_events(file: &File) -> io::Result<u64> {
     Ok(limits_met(&String::from_utf8_lossy(&text[..len])))
 }
 
-/// How often a limit was met, as `memory.events` has it: lines of a name and a count.
+/// How often a limit was met, according to `memory.events`: lines of a name and a count.
 fn limits_met(events: &str) -> u64 {
     let count = |line: &str| match line.split_once(' ')? {
         ("high" | "max" | "oom", count) => count.trim().parse::<u64>().ok(),
@@ -171,7 +171,7 @@ fn limits_met(events: &str) -> u64 {
 fn level(path: &Path) -> io::Result<Kind> {
     let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let file = File::open(path)?;
-    // Reclaim has to look long for what it finds, and nothing has to be killed yet.
+    // At this level reclaim has to search long for free pages, but nothing has to be killed yet.
     let registration = format!("{} {} medium", counter.as_raw_fd(), file.as_raw_fd());
     fs::write(path.with_file_name("cgroup.event_control"), registration)?;
     Ok(Kind::Level(counter))
@@ -181,10 +181,10 @@ fn level(path: &Path) -> io::Result<Kind> {
 mod tests {
     use super::*;
 
-    /// Of Linux 6.18.
+    /// From Linux 6.18.
     const EVENTS: &str = "low 7\nhigh 1200\nmax 34\noom 1\noom_kill 1\noom_group_kill 0\nsock_throttled 5\n";
 
-    /// A directory that is gone when the test is.
+    /// A directory that is removed with the test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -228,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_heard_once_for_all_that_was_added() {
+    fn one_read_consumes_all_increments_of_a_counter() {
         let (mut source, kernel) = Source::counter();
         rustix::io::write(&kernel, &3_u64.to_ne_bytes()).unwrap();
         assert_eq!([(); 2].map(|()| source.hear(PollFlags::IN)), [Heard::Pressure, Heard::Nothing]);
     }
 
     #[test]
-    fn a_trigger_says_pressure_until_its_cgroup_is_gone() {
+    fn a_trigger_reports_pressure_until_its_cgroup_is_gone() {
         let mut source = Source { path: PathBuf::new(), kind: Kind::Stalls(File::open("/dev/null").unwrap()) };
         assert_eq!(source.hear(PollFlags::PRI), Heard::Pressure);
         assert_eq!(source.hear(PollFlags::empty()), Heard::Nothing);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_cgroup_is_listened_to_and_what_is_not_there_is_passed_over() {
+    fn the_nearest_cgroup_is_watched_and_missing_files_are_skipped() {
         let scratch = Scratch::new("nearest");
         let (own, above) = (scratch.0.join("above/own"), scratch.0.join("above"));
         fs::create_dir_all(&own).unwrap();
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(paths(), [above.join("memory.events")]);
         fs::write(own.join("memory.events"), EVENTS).unwrap();
         assert_eq!(paths(), [own.join("memory.events")]);
-        // A file takes the trigger as it takes anything.
+        // A regular file accepts the trigger like any other data.
         fs::write(own.join("memory.pressure"), "").unwrap();
         fs::write(&machine, "").unwrap();
         assert_eq!(paths(), [own.join("memory.pressure"), machine.clone()]);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_words_or_none_and_neither_is_an_error() {
+    fn finding_sources_never_fails_on_this_machine() {
         for source in find() {
             assert!(source.path().exists(), "{}", source.path().printable());
         }

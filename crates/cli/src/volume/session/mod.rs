@@ -1,12 +1,12 @@
-//! A mount as the threads of its process share it, and what is answered about it. A mount process has one, a daemon one for
-//! each of its volumes.
+//! A mount as the threads of its process share it, and the answers to requests about it. A mount process has one
+//! session, a daemon one for each of its volumes.
 //!
 //! # Invariants
-//! S1. `volume` is whose figures are shown: that of the predecessor while its data is brought in, then ours.
-//! S2. An unmount is answered as done after everything is given back: the arena, the lock on the source, the entry.
-//!     A client that reads "done" can mount the same source again at once.
-//! S3. `is_left` is set after the mount is gone from everywhere. What the source does not have then stays in the arena: a mount
-//!     process ends, and the next one brings it in; a daemon goes on flushing.
+//! S1. Figures are those of `volume`: the predecessor's volume while its data is written back, then ours.
+//! S2. An unmount is reported as done after everything is released: the arena, the lock on the source, the entry. A
+//!     client that reads "done" can mount the same source again at once.
+//! S3. `is_left` is set after the mount is gone from every namespace. Unwritten data then stays in the arena: a mount
+//!     process ends and the next one writes it back; a daemon continues to flush.
 
 mod umount;
 
@@ -27,10 +27,10 @@ use crate::volume::front_end::{FrontEnd, Umount};
 use crate::volume::settings;
 use crate::volume::{pressure, shrinkers, tenants, unwritten_files};
 
-/// Between two looks at how far something is.
+/// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What is counted for all mounts of a process together.
+/// Counts over all mounts of a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) pressure: Arc<pressure::Figures>,
@@ -49,11 +49,11 @@ pub(crate) struct Session {
 struct State {
     /// S1.
     volume: Option<Arc<SuperBlock>>,
-    /// From the mount on.
+    /// Present from the mount on.
     engine: Option<Engine>,
     front_end: Option<Arc<FrontEnd>>,
     unmounting: u32,
-    /// It was mounted, and everything has reached the source.
+    /// It was mounted, and everything is written back.
     is_over: bool,
     /// S2.
     released: bool,
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl Tally {
-    /// What metrics are made of, with each volume by the name that it has in them.
+    /// The data for a metrics page, with the label of each volume.
     pub(crate) fn snapshot(&self, engine: Option<&Engine>, volumes: Vec<(String, Status)>) -> Snapshot {
         Snapshot {
             engine: engine.map(Engine::status),
@@ -81,28 +81,28 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked changed one field at most, and none depends on another.
+        // A thread that panicked changed at most one field, and none depends on another.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where memory pressure is counted.
+    /// The counts of memory pressure.
     pub(crate) fn pressure(&self) -> Arc<pressure::Figures> {
         Arc::clone(&self.tally.pressure)
     }
 
-    /// Figures are those of `volume` from now on; none between two volumes.
+    /// Shows the figures of `volume` from now on; none between two volumes.
     pub(crate) fn show(&self, volume: Option<&Arc<SuperBlock>>) {
         self.state().volume = volume.cloned();
     }
 
-    /// It is mounted.
+    /// Marks it as mounted.
     pub(crate) fn set_mounted(&self, engine: &Engine, front_end: &Arc<FrontEnd>) {
         let mut state = self.state();
         (state.engine, state.front_end) = (Some(engine.clone()), Some(Arc::clone(front_end)));
         self.changed.notify_all();
     }
 
-    /// Gives up every reference to the volume and its engine.
+    /// Drops every reference to the volume and its engine.
     pub(crate) fn let_go(&self) {
         let mut state = self.state();
         (state.engine, state.front_end, state.volume, state.is_over) = (None, None, None, true);
@@ -115,19 +115,19 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// What is served, once it is mounted.
+    /// The front end and the volume, once it is mounted.
     pub(crate) fn served(&self) -> Option<(Arc<FrontEnd>, Arc<SuperBlock>)> {
         let state = self.state();
         state.front_end.clone().zip(state.volume.clone())
     }
 
-    /// Bytes left, and written since the mount.
+    /// Unwritten bytes, and bytes written back since the mount.
     pub(crate) fn figures(&self) -> (u64, u64) {
         let volume = self.state().volume.clone();
         volume.map_or((0, 0), |volume| (volume.status().bytes_left(), volume.status().written_bytes))
     }
 
-    /// The same some time later; `None` when there is no volume any more.
+    /// The same after `time`; `None` when there is no volume any more.
     pub(crate) fn figures_after(&self, time: Duration) -> Option<(u64, u64)> {
         let gone = |state: &mut State| state.volume.is_some();
         let waited = self.changed.wait_timeout_while(self.state(), time, gone);
@@ -136,13 +136,13 @@ impl Session {
         Some((volume.status().bytes_left(), volume.status().written_bytes))
     }
 
-    /// What giving up now would leave in the arena alone.
+    /// The files that giving up now would leave unwritten.
     pub(crate) fn would_lose(&self) -> unwritten_files::UnwrittenFiles {
         let volume = self.state().volume.clone();
         volume.map(|volume| unwritten_files::of(&volume, &self.entry.source.path)).unwrap_or_default()
     }
 
-    /// Where it is in its life.
+    /// Its phase.
     fn phase(&self, mounts: &MountTable) -> Phase {
         let state = self.state();
         let (front_end, is_over, unmounting) = (state.front_end.clone(), state.is_over, state.unmounting > 0);
@@ -157,7 +157,7 @@ impl Session {
         }
     }
 
-    /// What fits in a line.
+    /// The short form for a list.
     pub(crate) fn listed(&self, name: &str, mounts: &MountTable) -> Listed {
         let phase = self.phase(mounts);
         let volume = self.state().volume.clone();
@@ -172,8 +172,8 @@ impl Session {
         }
     }
 
-    /// All its tenants, however many there are, and without its shrinker. A mount process has them to itself; in a daemon they
-    /// are those that have something on the volume.
+    /// The status with all its tenants, even if they do not fit into a reply, and without its shrinker. In a mount
+    /// process, these are all tenants; in a daemon, those with data on the volume.
     pub(crate) fn status(&self) -> Status {
         let phase = self.phase(&MountTable::now());
         let (volume, front_end) = {
@@ -232,12 +232,12 @@ impl Session {
         }
     }
 
-    /// Whether the cache is there.
+    /// Whether the cache exists.
     pub(crate) fn has_engine(&self) -> bool {
         self.state().engine.is_some()
     }
 
-    /// What metrics are made of.
+    /// The data for a metrics page.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let engine = self.state().engine.clone();
         let volumes = vec![(self.entry.mountpoint.to_string_lossy().into_owned(), self.status())];
@@ -267,7 +267,7 @@ impl Session {
         }
     }
 
-    /// Waits for the mount, which may first have to bring in what an earlier one left.
+    /// Waits for the mount, which may first have to write back what an earlier one left.
     fn front_end(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<FrontEnd>, Failure> {
         let front_end = self.wait_for(deadline, tick, |state| match &state.front_end {
             Some(front_end) => Some(Ok(Arc::clone(front_end))),
@@ -280,12 +280,12 @@ impl Session {
         })
     }
 
-    /// Does `work` on another thread, to look at the figures meanwhile.
+    /// Does `work` on another thread, and reports figures meanwhile.
     pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
         thread::scope(|scope| {
             let (done, outcome) = channel();
             let working = scope.spawn(move || {
-                // The receiver is there until it has this.
+                // The receiver exists until it has received this.
                 let _ = done.send(work());
             });
             loop {
@@ -307,10 +307,10 @@ impl Session {
     /// Answers a request about the volume.
     ///
     /// # Errors
-    /// What went wrong; or the request is none about a volume.
+    /// The cause of the failure; or the request is not about a volume.
     ///
     /// # Blocking
-    /// As long as it takes.
+    /// Until the request is carried out.
     pub(crate) fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
         let mut tick = |bytes_left, written_bytes| {
             progress(Reply::Progress { bytes_left, written_bytes });

@@ -1,4 +1,4 @@
-//! How a mount is unmounted: for a client with a deadline, or for the process that is asked to end.
+//! Unmounts: for a client with a deadline, or for the end of the process.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,14 @@ use crate::volume::front_end::{Umount, left_behind};
 use crate::volume::rescued;
 use crate::volume::session::Session;
 
-/// For how long a volume that is asked to end waits for a source that takes nothing. A service manager has more patience.
+/// How long a volume that has to end waits for a source that accepts nothing. The timeout of a service manager is
+/// longer.
 const STALL: Duration = Duration::from_secs(30);
 
-/// What the steps of an unmount may take where nothing is left to flush, whatever the deadline.
+/// The time for the steps of an unmount with nothing left to flush, whatever the deadline.
 const STEPS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Does something at the end, panics included.
+/// Runs a closure at the end, even after a panic.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -26,30 +27,30 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 impl Session {
-    /// As a client asks for it: returns when all is given back (S2).
+    /// Unmounts for a client: returns when everything is released (S2).
     ///
     /// # Blocking
-    /// Until its deadline at most.
+    /// At most until its deadline.
     pub(super) fn umount_for_client(
         &self,
         within: Duration,
         request: Umount,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        // A deadline beyond the end of time is none.
+        // A deadline beyond the range of the clock is none.
         let now = Instant::now();
         let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         let volume = self.state().volume.clone();
         let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
         self.umount(Umount { deadline: Some(within), ..request }, tick).map_err(|failure| self.say_where(failure))?;
-        // The volume is let go of: the thread that gives everything back waits for that.
+        // The thread that releases everything waits until no reference to the volume is left.
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
         let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
         self.wait_released(deadline, request.discard, tick)?;
         rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), &self.entry.source.path)
     }
 
-    /// With words on what becomes of data that is not in the source (S3).
+    /// Adds what happens to unwritten data (S3).
     fn say_where(&self, failure: Failure) -> Failure {
         let (source, arena) = (self.entry.source.path.printable(), self.entry.arena.printable());
         if failure.reason != Reason::Left {
@@ -63,20 +64,20 @@ impl Session {
         }
     }
 
-    /// Unmounts, and calls `tick` with bytes left and written meanwhile. Ends when everything is given back but for
-    /// what the main thread does then.
+    /// Unmounts, and calls `tick` with bytes left and written meanwhile. Returns when everything is released except for
+    /// what the main thread does afterwards.
     ///
     /// # Blocking
-    /// Until its deadline at most.
+    /// At most until its deadline.
     pub(crate) fn umount(&self, request: Umount, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        // A deadline beyond the end of time is none.
+        // A deadline beyond the range of the clock is none.
         let deadline = request.deadline.and_then(|within| Instant::now().checked_add(within));
         let front_end = match self.front_end(deadline, tick) {
             Err(failure) if failure.reason == Reason::NotMounted => return Ok(()),
             front_end => front_end?,
         };
         if front_end.is_unmounted() && !request.discard {
-            // umount(2) was here first: nothing is left to ask for but patience.
+            // umount(2) came first: only the flush remains to be waited for.
             return self.wait_flushed(deadline, request, tick);
         }
         self.state().unmounting += 1;
@@ -86,15 +87,15 @@ impl Session {
         let unmount = || self.tally.unmounts.time(|| front_end.umount(Umount { deadline: left, ..request }));
         match self.watch(unmount, tick) {
             Err(failure) if failure.reason == Reason::Left => Err(self.leave(failure)),
-            // After an umount(2) by somebody else meanwhile.
+            // After an umount(2) by another program meanwhile.
             Err(failure) if front_end.is_unmounted() && request.stall.is_some() => Err(self.leave(failure)),
-            // It goes on to its end by itself.
+            // The flush continues on its own.
             Err(_) if front_end.is_unmounted() => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// Waits for the flush after an umount(2), until deadline or stall; without force and stall not here.
+    /// Waits for the flush after an umount(2) until the deadline or a stall; does not wait without force and stall.
     fn wait_flushed(
         &self,
         deadline: Option<Instant>,
@@ -117,8 +118,8 @@ impl Session {
         Ok(())
     }
 
-    /// Unmounts, and throws nothing away. With `insist` also while it is in use, of which `in_use` hears first, and where nothing
-    /// reaches the source for [`STALL`]; else however long it takes.
+    /// Unmounts without discarding anything. With `insist`, also unmounts a volume in use, after a call of `in_use`,
+    /// and one whose source accepts nothing for [`STALL`]; otherwise it takes as long as needed.
     ///
     /// # Blocking
     /// For the source.
@@ -134,13 +135,13 @@ impl Session {
                 in_use(&failure);
                 self.umount(Umount { force: true, ..request }, tick)
             }
-            // It has been waited for.
+            // The deadline has already been waited for.
             Err(failure) if insist && failure.reason == Reason::Deadline => {
                 self.umount(Umount { deadline: Some(Duration::ZERO), force: true, ..request }, tick)
             }
             outcome => return outcome,
         };
-        // The end of the process takes it away from where that did not.
+        // The exit of the process removes it from the namespaces that this did not reach.
         forced.map_err(|failure| self.leave(failure))
     }
 
@@ -151,15 +152,15 @@ impl Session {
         Failure { reason: Reason::Left, ..failure }
     }
 
-    /// Waits until the mount is gone without everything being in the source (S3).
+    /// Waits until the mount is gone with unwritten data left (S3).
     ///
     /// # Blocking
-    /// For ever, as a rule.
+    /// Usually forever.
     pub(crate) fn wait_left(&self) {
         drop(self.changed.wait_while(self.state(), |state| !state.is_left));
     }
 
-    /// S2. `discards` says what becomes of what is left.
+    /// S2. `discards` says whether the unwritten data is discarded.
     fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         let released = self.wait_for(Some(deadline), tick, |state| state.released.then_some(()));
         released.ok_or_else(|| {
