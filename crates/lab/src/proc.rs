@@ -1,4 +1,4 @@
-//! What `/proc` says about a process and about the machine.
+//! Memory, threads and CPU time of processes, from `/proc`.
 
 use std::fs;
 

@@ -108,10 +108,10 @@ pub(crate) fn remove_all() {
     }
 }
 
-/// Removes a tree, including read-only directories. What is mounted in it is unmounted first.
+/// Removes a tree, including read-only directories. Mounts in it are unmounted first.
 fn remove(path: &Path) -> std::io::Result<()> {
     for point in mounts_below(path).iter().rev() {
-        let _ = unmount(point, UnmountFlags::DETACH); // what cannot be unmounted makes the removal fail
+        let _ = unmount(point, UnmountFlags::DETACH); // if this fails, so does the removal
     }
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {

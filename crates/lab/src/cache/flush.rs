@@ -29,7 +29,7 @@ pub(crate) const DIRECT_4: &str = "direct, 4 threads";
 pub(crate) const NEW: &str = "flush 512 MiB, new file";
 const AGAIN: &str = "flush 512 MiB, overwritten";
 
-/// What is measured; in a quick run only new files.
+/// The rows; a quick run only has new files.
 pub(crate) fn rows(options: &Options) -> &'static [&'static str] {
     options.pick(&[NEW, AGAIN], &[NEW])
 }

@@ -1,4 +1,4 @@
-//! `cache`: what it costs to write and read 4 KiB that are cached, and how fast a cache is flushed.
+//! `cache`: the cost of writing and reading 4 KiB that are cached, and the rate of flushing a cache.
 //!
 //! Beside the engine: `memcpy` over as much memory in the same order, which no cache that copies can beat; and the kernel's
 //! page cache through `pwrite` and `pread`, on the disk's file system and on tmpfs.
@@ -19,8 +19,8 @@ use crate::harness::samples::ratio;
 use crate::harness::{Bars, Bound, Estimate, Options, Report, Series, Source, Table, median_estimate};
 use crate::scratch::Scratch;
 
-const ABOUT: &str = "What it costs to write and read 4 KiB that are cached, and how fast a cache is flushed until all of it is durable; beside \
-     copying in memory, tmpfs, and the file system of the disk.";
+const ABOUT: &str = "The cost of writing and reading 4 KiB that are cached, and the rate at which a cache is flushed until all of it is durable; \
+     beside copying in memory, tmpfs, and the file system of the disk.";
 
 const MEMCPY: &str = "memcpy";
 const ENGINE: &str = "engine";

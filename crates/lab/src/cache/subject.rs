@@ -1,4 +1,4 @@
-//! What is compared: [memory](super::memory), the engine, and files of the kernel, all read and written a page at a time.
+//! The subjects: [memory](super::memory), the engine, and files of the kernel, all read and written a page at a time.
 //!
 //! A subject has *lanes*, one for each thread. Each lane has a file of its own, or all share one. The loop over pages is
 //! compiled once for each kind of lane, so only the operation differs.
@@ -18,7 +18,7 @@ use crate::rig;
 use crate::scratch::{self, Scratch};
 
 axis! {
-    /// What a batch does with each page.
+    /// The operation of a batch on each page.
     pub(crate) enum Operation {
         Write = "write",
         Read = "read",
@@ -77,7 +77,7 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    /// Room for `files` files of `bytes` each.
+    /// `files` files, of up to `bytes` each.
     pub(crate) fn new(
         folder: &Path,
         arena_bytes: u64,

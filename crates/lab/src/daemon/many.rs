@@ -51,7 +51,7 @@ axis! {
 }
 
 impl Files {
-    /// What they are compared with.
+    /// The files that they are compared with.
     pub(super) fn single(self) -> Self {
         match self {
             Self::Single | Self::OfOneVolume | Self::OfOneOfMany | Self::OfAll => Self::Single,
@@ -91,7 +91,7 @@ impl Amounts {
     }
 }
 
-/// What a process uses with all its volumes idle.
+/// Resources of a process with all its volumes idle.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Usage {
     pub(super) volumes: usize,

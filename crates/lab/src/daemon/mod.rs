@@ -1,5 +1,5 @@
-//! `daemon`: what a volume of `slackwater daemon` costs beside a thousand others, and what an unmount costs beside tenants
-//! that come and go on other volumes.
+//! `daemon`: the cost of a volume of `slackwater daemon` beside a thousand others, and of an unmount beside tenants that
+//! come and go on other volumes.
 //!
 //! *Many volumes*: a daemon with a thousand volumes, beside one with a single volume. Small writes go to a file of the only
 //! volume, to a file of one of the thousand, and to a file of each in random order. The same with as many files in one
@@ -36,7 +36,7 @@ use crate::scratch::Scratch;
 
 pub(crate) use self::bare::{BareArguments, run_bare};
 
-const ABOUT: &str = "What a volume costs in a process that has a thousand others, and how long the unmount of a volume takes there while \
+const ABOUT: &str = "The cost of a volume in a process that has a thousand others, and how long the unmount of a volume takes there while \
      tenants come and go on other volumes, and while a source hangs.";
 
 /// How much of the unmounts.
@@ -55,7 +55,7 @@ impl Amounts {
 }
 
 axis! {
-    /// What runs beside the unmounts.
+    /// The load beside the unmounts.
     enum Cell {
         Control = "control",
         Churn = "churn",

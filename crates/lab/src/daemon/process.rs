@@ -20,7 +20,7 @@ use crate::scratch::Scratch;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The deadline of an unmount.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What the daemon prints when all volumes of its configuration are mounted.
+/// A part of the line that the daemon prints when all volumes of its configuration are mounted.
 const READY: &str = "End with Ctrl-C";
 
 /// Killed when dropped. The mounts that it leaves are removed with the directory that they are in.

@@ -32,8 +32,8 @@ pub(super) fn report_many(records: &Records, report: &mut Report) {
     report.note(
         "Small writes: medians of the rounds; by a single mount's: medians of the rounds' ratios, 95 % intervals; the bare server's by \
          its own single mount. Client and server on one CPU, or on two where the row says so. Nothing is written back meanwhile. A \
-         write to a file of each of many volumes makes the same system calls as any other, but on data that is in no cache of the CPU: \
-         the kernel has structures for each mount, and the daemon for each volume.",
+         write to a file of each of many volumes makes the same system calls as any other, but on data that is in no cache of the CPU. \
+         The kernel has structures for each mount, and the daemon for each volume.",
     );
 }
 

@@ -1,4 +1,4 @@
-//! What is written: blocks, files, how many threads at once, and how much.
+//! The jobs: block sizes, files, threads and amounts.
 
 use clap::ValueEnum;
 use slackwater_backends::Random;

@@ -144,7 +144,7 @@ fn findings(records: &Records, report: &mut Report) {
     report.finding(Source::Ours, speeds(ours, here, ""));
 }
 
-/// What four writers reach, in a sentence.
+/// The throughput of four writers, in a sentence.
 fn speeds(subjects: [Subject; 3], mb_per_s: impl Fn(Subject) -> Option<f64>, on: &str) -> Option<String> {
     let one = |subject: Subject| Some(format!("{} {}", subject.name(), figure(mb_per_s(subject)?)));
     let all: Vec<String> = subjects.into_iter().filter_map(one).collect();

@@ -16,7 +16,7 @@ use crate::interrupt;
 /// Between two looks at what is dirty.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What one run has shown.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     /// Of all writers together.

@@ -1,4 +1,4 @@
-//! What is compared: who writes, and where.
+//! The subjects that write, and the places where they write.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// What has a turn in each round.
+/// A job of a subject at a place, which has a turn in each round.
 #[derive(Copy, Clone, Eq, Ord, PartialEq, PartialOrd, Debug)]
 pub(super) struct Cell {
     pub(super) job: Job,

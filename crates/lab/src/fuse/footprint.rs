@@ -25,7 +25,7 @@ const PEAK: &str = "VmHWM";
 /// Between two looks at the descriptors.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// What was seen.
+/// Peaks of a mount process.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Footprint {
     pub(crate) peak_bytes: u64,

@@ -1,4 +1,4 @@
-//! `fuse`: what a mounted directory costs, beside the disk it is on, a bare FUSE server, and other file systems.
+//! `fuse`: the cost of a mounted directory, beside the disk it is on, a bare FUSE server, and other file systems.
 //!
 //! Everything runs in directories on one disk, and every subject has its turn in each round. The bare server reads writes
 //! into memory that is already mapped and answers at once, so its time is that of the kernel.
@@ -22,7 +22,7 @@ use crate::harness::samples::ratio;
 use crate::harness::{Bars, Bound, Estimate, Options, Report, Series, Source, Table, figure, rounds};
 use crate::scratch::Scratch;
 
-const ABOUT: &str = "What a mounted directory costs, beside the disk it is on, a FUSE server that only answers, and file systems of others.";
+const ABOUT: &str = "The cost of a mounted directory, beside the disk it is on, a FUSE server that only answers, and file systems of others.";
 
 /// Holds all files of the comparison.
 const CACHE_BYTES: u64 = 1 << 30;

@@ -89,7 +89,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// What the server has printed.
+    /// The output of the server so far.
     fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -23,8 +23,8 @@ pub(crate) fn files(options: &Options) -> usize {
 }
 
 axis! {
-    /// What is done to the files of all rounds before the next phase begins. One reason is ext4 without a journal: when it
-    /// creates a file, it looks at every inode that any process has removed in the last minute.
+    /// The operation on the files. Each phase runs for the files of all rounds before the next one begins. One reason is ext4
+    /// without a journal: when it creates a file, it looks at every inode that any process has removed in the last minute.
     pub(crate) enum Phase {
         /// Each name is new, so it is in no cache.
         Create = "create",

@@ -1,4 +1,4 @@
-//! What is compared: a directory on the disk, or one that a server has mounted.
+//! The subjects: a directory on the disk, and directories that servers have mounted.
 
 use std::path::{Path, PathBuf};
 

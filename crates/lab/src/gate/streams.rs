@@ -41,10 +41,10 @@ pub(crate) struct Tenants {
     _scratch: Scratch,
 }
 
-/// What was seen in one turn.
+/// The result of one turn.
 pub(crate) struct Seen {
     pub(crate) latencies: Latencies,
-    /// What was written to the disk for the streams.
+    /// Bytes that were written back for the streams.
     pub(crate) stream_bytes: u64,
     pub(crate) time: Duration,
 }

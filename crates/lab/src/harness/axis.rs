@@ -1,4 +1,4 @@
-//! What an experiment varies.
+//! The axes along which an experiment varies.
 
 /// Declares an enum with `ALL`, its values in the order of the tables, and `name`, which tables, targets and JSON use.
 macro_rules! axis {

@@ -1,4 +1,4 @@
-//! What the figures were taken on, and with which code.
+//! The machine, the kernel, the disk and the commit that figures were measured with.
 
 use std::fs;
 use std::path::Path;

@@ -1,15 +1,15 @@
-//! What all experiments share.
+//! Everything that experiments share.
 //!
 //! | Part | Modules |
 //! |---|---|
 //! | Arguments | [`options`] |
-//! | What is compared | [`axis`](macro@axis), [`process`] |
+//! | Axes and processes | [`axis`](macro@axis), [`process`] |
 //! | Taking turns, threads and CPUs | [`rounds`], [`threads`], [`placement`] |
 //! | From samples to figures | [`samples`], [`statistics`], [`quantity`] |
-//! | What was promised | [`targets`] |
+//! | Promises | [`targets`] |
 //! | Presentation | [`table`], [`plot`], [`bars`], [`page`], [`machine`], [`report`] |
 //!
-//! An experiment says what differs: its subjects, what a turn does, which figures it shows and what it promises.
+//! An experiment adds its subjects, its turns, the figures that it shows, and its targets.
 
 pub(crate) mod axis;
 pub(crate) mod bars;

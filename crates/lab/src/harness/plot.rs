@@ -58,7 +58,7 @@ fn dashed(svg: &str) -> String {
 /// One diagram.
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// What the samples are, with their unit.
+    /// The quantity and unit of the samples.
     pub(crate) axis: &'static str,
     pub(crate) curves: Vec<Curve>,
     pub(crate) marks: Vec<Marks>,

@@ -1,4 +1,4 @@
-//! What an experiment leaves behind: findings in a few words, tables, plots, targets, and the figures as JSON.
+//! The report of an experiment: findings in a few words, tables, plots, targets, and the figures as JSON.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,10 +18,10 @@ use super::targets::{self, Bound, LEGEND, Target};
 /// Letters in a line of notes.
 const WIDTH: usize = 110;
 
-/// Whose figures a finding is about.
+/// The origin of the figures in a finding.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Source {
-    /// What others published about the kernel.
+    /// Published figures of the kernel.
     Published,
     /// The kernel of this machine.
     Kernel,
@@ -40,7 +40,7 @@ impl Source {
 /// Everything that an experiment found.
 pub(crate) struct Report {
     pub(crate) experiment: &'static str,
-    /// What the experiment asks, in a sentence or two.
+    /// The question of the experiment, in a sentence or two.
     pub(crate) about: &'static str,
     machine: Machine,
     seed: u64,

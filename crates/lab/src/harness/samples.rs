@@ -79,7 +79,7 @@ pub(crate) fn ratio(top: &[f64], bottom: &[f64]) -> Option<Estimate> {
     (!ratios.is_empty()).then(|| median_estimate(&ratios))
 }
 
-/// What was seen in each cell, in the order in which cells were first met.
+/// The records of each cell, in the order in which cells were first measured.
 pub(crate) struct Cells<K, V>(Vec<(K, V)>);
 
 impl<K, V> Default for Cells<K, V> {

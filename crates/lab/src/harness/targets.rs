@@ -1,4 +1,4 @@
-//! What was promised, and whether it was reached.
+//! Promised bounds of figures, and whether they were met.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::quantity::figure;
 use super::statistics::Estimate;
 use super::table::Table;
 
-/// What `met` and `MISSED` mean, for the page and the terminal.
+/// The meaning of `met` and `MISSED`, for the page and the terminal.
 pub(crate) const LEGEND: &str = "A figure comes with its 95 % interval. A target is met if the whole interval is on the good side of \
      the bound. MISSED means that at least one end of the interval is on the other side: the figure itself may still be on the good side.";
 

@@ -5,7 +5,7 @@ use std::ops::Sub;
 
 use anyhow::{Context, Result, ensure};
 
-/// What the names of flusher threads begin with.
+/// The prefix of the names of flusher threads.
 const NAME_PREFIX: &str = "sw-flush-";
 
 /// Sums over all flusher threads of this process.

@@ -1,4 +1,4 @@
-//! `idle`: what an engine with ten thousand clean inodes costs while there is nothing to do.
+//! `idle`: the cost of an engine with ten thousand clean inodes while there is nothing to do.
 //!
 //! Each round is a part of the time that the engine is left alone.
 
@@ -17,8 +17,8 @@ use crate::harness::statistics::mean_estimate;
 use crate::harness::{Bars, Bound, Estimate, PageOptions, Report, Source, Table, figure, rounds};
 use crate::{interrupt, rig};
 
-const ABOUT: &str = "What an engine with ten thousand clean inodes costs while there is nothing to do: how often its flushers wake, and \
-     their CPU time.";
+const ABOUT: &str = "The cost of an engine with ten thousand clean inodes while there is nothing to do: wake-ups and CPU time of its \
+     flushers.";
 const LINUX: &str =
     "Linux has a timer of 5 s for each wb with dirty inodes, and none for a clean one: at most one wake-up in 5 s.";
 

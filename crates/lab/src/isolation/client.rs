@@ -31,7 +31,7 @@ const MARK: Duration = Duration::from_millis(50);
 /// Alignment of the memory for direct writes.
 const ALIGNMENT: usize = 4096;
 
-/// What a process does.
+/// The work of a process.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub(crate) enum Role {
     /// 64 KiB and fsync every 20 ms.

@@ -10,7 +10,7 @@ use crate::fuse::Subject;
 use crate::harness::{Options, Samples, rounds};
 use crate::interrupt;
 
-/// What the victims measured on one system, beside a hog of one kind or none.
+/// The latencies of the victims on one system, beside a hog of one kind or none.
 pub(super) struct Cell {
     pub(super) system: &'static str,
     pub(super) hog: Option<Role>,

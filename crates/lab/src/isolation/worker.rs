@@ -21,7 +21,7 @@ pub(super) struct Worker {
     lines: JoinHandle<Result<Vec<Value>>>,
 }
 
-/// What a process reported.
+/// The lines that a process has printed.
 pub(super) struct Reported(Vec<Value>);
 
 impl Worker {

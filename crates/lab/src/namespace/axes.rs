@@ -1,4 +1,4 @@
-//! What is varied: the subject, how volumes are unmounted, and how many threads look up paths meanwhile.
+//! The axes: the subject, how volumes are unmounted, and how many threads look up paths meanwhile.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::harness::axis;
 pub(crate) const INJECTED: Duration = Duration::from_millis(12);
 
 axis! {
-    /// What mounts and unmounts.
+    /// The subject that mounts and unmounts.
     pub(crate) enum Subject {
         /// A namespace of an engine whose unmounts wait for an expedited grace period.
         Expedited = "expedited",
@@ -22,7 +22,7 @@ axis! {
 }
 
 impl Subject {
-    /// What the unmounts of an engine wait for.
+    /// The grace period that unmounts of an engine wait for.
     pub(crate) fn grace(self) -> Option<UmountGrace> {
         match self {
             Self::Expedited => Some(UmountGrace::Expedited),
@@ -66,7 +66,7 @@ impl Setting {
         all.filter(|setting| setting.subject != Subject::Kernel || setting.way == Way::OneByOne).collect()
     }
 
-    /// What the lookers do.
+    /// The load, for the names of rows.
     pub(crate) fn beside(self) -> &'static str {
         match self.lookers {
             0 => "no lookups",

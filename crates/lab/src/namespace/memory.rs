@@ -42,7 +42,7 @@ pub(super) fn bytes_per_volume(volumes: usize) -> Result<f64> {
     // Without the arena, which is a file.
     let anonymous_bytes = || proc::memory(std::process::id(), "RssAnon");
     let testbed = Testbed::new(UmountGrace::Expedited, volumes)?;
-    // What is allocated once and stays is not counted.
+    // So that memory which is allocated once and stays is not counted.
     testbed.run(Way::AtOnce, 1, 0)?;
     let before = anonymous_bytes()?;
     testbed.mount(volumes, 0)?;

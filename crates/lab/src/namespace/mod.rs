@@ -52,7 +52,7 @@ impl Amounts {
     }
 }
 
-/// What was seen in one setting.
+/// The records of one setting.
 #[derive(Default)]
 struct Seen {
     /// In a turn.
@@ -127,7 +127,7 @@ impl Records {
     }
 }
 
-/// What takes turns.
+/// A turn of a round.
 enum Turn<'a> {
     Engine(&'a Testbed, Setting),
     Kernel(&'a Kernel, Setting),

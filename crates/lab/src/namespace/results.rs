@@ -16,7 +16,7 @@ const KIB_MAX: f64 = 16.0;
 const LOOKUP_US_MAX: f64 = 1000.0;
 const _: () = assert!(LOOKUP_US_MAX * 10.0 <= INJECTED.as_micros() as f64);
 
-/// What was published of the kernel before and after its unmounts waited for expedited grace periods: seconds to mount 5000
+/// Published figures of the kernel before and after its unmounts waited for expedited grace periods: seconds to mount 5000
 /// tmpfs by one command each, and to unmount them by one command for all; sem. 12.2.
 const PUBLISHED: [(&str, f64, f64); 3] = [
     ("4 CPUs, normal grace period", 8.0, 100.0),
@@ -42,7 +42,7 @@ pub(super) fn report(records: &Records, report: &mut Report) {
     report.figure("namespace", records_json(records));
 }
 
-/// What the columns mean; `normal` and `idle` are numbers of volumes.
+/// Explains the columns; `normal` and `idle` are numbers of volumes.
 pub(super) fn notes(normal: usize, idle: usize, report: &mut Report) {
     let injected_ms = INJECTED.as_millis();
     report.note(format!(

@@ -1,4 +1,4 @@
-//! What the engine is compared with: replacement policies that track every page, whatever that costs.
+//! Replacement policies that the engine is compared with. They track every page, whatever that costs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

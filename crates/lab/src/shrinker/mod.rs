@@ -1,4 +1,5 @@
-//! `shrinker`: what a registry of shrinkers costs threads that mount and unmount, in three forms, beside the kernel's ramfs.
+//! `shrinker`: the cost of a registry of shrinkers for threads that mount and unmount, in three forms, beside the kernel's
+//! ramfs.
 //!
 //! A worker mounts a volume in memory, makes and removes a file, a link and a directory in it as stress-ng's ramfs stressor
 //! does, and unmounts it, again and again. Each mount registers a shrinker and each unmount unregisters it. Meanwhile either
@@ -24,7 +25,7 @@ use crate::harness::{Cells, Options, PageOptions, Report, Samples, Series, axis,
 use crate::interrupt;
 use crate::scratch::Scratch;
 
-const ABOUT: &str = "What the registry of shrinkers costs threads that mount and unmount: each mount registers one, while another thread \
+const ABOUT: &str = "The cost of a registry of shrinkers for threads that mount and unmount: each mount registers one, while another thread \
      walks them all. Three registries that Linux has had, in this engine.";
 
 /// As many as in the published runs.
@@ -67,7 +68,7 @@ impl Subject {
 }
 
 axis! {
-    /// What else runs.
+    /// The load.
     enum Load {
         Quiet = "quiet",
         /// One thread walks all shrinkers again and again, one of which is slow.

@@ -1,4 +1,4 @@
-//! What is varied: the form of the unmount, the backend, the wait that is injected, the load, and the target.
+//! The axes: the form of the unmount, the backend, the injected wait, the load, and the target.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Injected {
 }
 
 axis! {
-    /// What runs on other volumes meanwhile.
+    /// The load on other volumes.
     pub(crate) enum Load {
         /// Writers, each of which becomes a new tenant every few blocks.
         Churn = "churn",
@@ -59,7 +59,7 @@ axis! {
 }
 
 axis! {
-    /// What is unmounted, named by its letter in the published tables.
+    /// The target of the unmount, named by its letter in the published tables.
     pub(crate) enum Scenario {
         /// A volume that had a writer of its own until just before.
         OwnWriter = "A",
@@ -110,7 +110,7 @@ impl Setting {
     }
 }
 
-/// What a figure is about.
+/// The unmounts that have a setting, a load and a scenario in common.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Cell {
     pub(crate) setting: Setting,

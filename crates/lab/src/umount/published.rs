@@ -1,4 +1,4 @@
-//! What was published of the four forms in the kernel: 16 virtual CPUs, ext4, milliseconds of the umount command; sem. 12.1.
+//! Published figures of the four forms in the kernel: 16 virtual CPUs, ext4, milliseconds of the umount command; sem. 12.1.
 
 use slackwater::UmountForm;
 

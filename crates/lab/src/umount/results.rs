@@ -35,12 +35,12 @@ pub(super) fn report(records: &Records, dead_uses: &[(Setting, u64)], report: &m
     report.figure("dead_uses", dead_uses.iter().map(|(_, uses)| uses).sum::<u64>());
 }
 
-/// What the columns mean; a tenant writes `blocks`.
+/// Explains the columns; a tenant writes `blocks`.
 pub(super) fn notes(blocks: u64, report: &mut Report) {
     report.note(
         "Injected: a wait of 12 ms before each normal grace period, about what a kernel with 250 ticks per second takes. The \
-         milliseconds of the three older forms in these rows are two or three of these waits. What is measured is how many waits an \
-         unmount makes, and in which order; the rows with 0 ms show the same code without the injected wait.",
+         milliseconds of the three older forms in these rows are two or three of these waits. The result is how many waits an unmount \
+         makes, and in which order; the rows with 0 ms show the same code without the injected wait.",
     );
     report.note(
         "Waits are logged by the RCU layer for the thread that unmounts, whatever the form says about itself. The flush of the switch \
@@ -130,7 +130,7 @@ fn scenario_table(records: &Records, scenario: Scenario) -> Table {
     table
 }
 
-/// What the unmounting thread waited for.
+/// The waits of the unmounting thread.
 fn wait_table(records: &Records) -> Table {
     let columns = " | umounts | normal grace periods | expedited | callback barriers | <in this order, with the share of unmounts";
     let title = "Per unmount, under churn, A to C together: waits logged by the RCU layer";

@@ -22,7 +22,7 @@ pub(crate) const AT_ONCE: usize = 8;
 /// A target's own writer stops so many blocks into its second tenant: enough foreign rounds for a switch, and some more.
 const BLOCKS_OF_SECOND: u64 = 16;
 
-/// What unmounts waited for.
+/// The waits of unmounts.
 #[derive(Clone, Eq, PartialEq, Debug, Default)]
 pub(crate) struct Costs {
     /// How many unmounts made these waits, in this order, as the RCU layer logged them: for grace periods and for callback
