@@ -1,6 +1,6 @@
 //! The modules of one crate: their items after `cfg`, `doc(hidden)` and macros, and path resolution in each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use syn::{Attribute, ImplItem, Item, Meta, Token, UseTree, Visibility};
 
@@ -13,6 +13,8 @@ const USES_MAX: usize = 32;
 pub(super) struct Crate {
     pub(super) name: String,
     pub(super) modules: Vec<Module>,
+    /// Names of the macros that other crates may use.
+    pub(super) exported_macros: BTreeSet<String>,
     macros: BTreeMap<String, Rules>,
 }
 
@@ -47,7 +49,12 @@ pub(super) enum Target {
 impl Crate {
     /// Reads `folder/lib.rs` and every module below it.
     pub(super) fn read<'a>(folder: &str, name: &str, read: &dyn Fn(&str) -> Option<&'a str>) -> Result<Crate, String> {
-        let mut krate = Crate { name: name.to_owned(), modules: Vec::new(), macros: BTreeMap::new() };
+        let mut krate = Crate {
+            name: name.to_owned(),
+            modules: Vec::new(),
+            exported_macros: BTreeSet::new(),
+            macros: BTreeMap::new(),
+        };
         // Twice: a `use` takes a macro to modules above its definition, so the first round only collects the macros.
         for _ in 0..2 {
             krate.modules.clear();
@@ -105,7 +112,11 @@ impl Crate {
                 flatten(&item.tree, start, is_public, &mut self.modules[number].uses);
             }
             Item::Macro(ref item) if item.mac.path.is_ident("macro_rules") => {
-                if let (Some(name), Some(rules)) = (&item.ident, Rules::read(item.mac.tokens.clone())) {
+                let Some(name) = &item.ident else { return Ok(()) };
+                if item.attrs.iter().any(|attribute| attribute.path().is_ident("macro_export")) {
+                    self.exported_macros.insert(name.to_string());
+                }
+                if let Some(rules) = Rules::read(item.mac.tokens.clone()) {
                     self.macros.insert(name.to_string(), rules);
                 }
             }

@@ -31,6 +31,10 @@ pub(super) fn text(krate: &Crate) -> String {
     let mut listing = Listing { krate, paths: BTreeMap::new(), blocks: BTreeMap::new(), members: BTreeMap::new() };
     listing.walk();
     listing.implementations();
+    for name in &krate.exported_macros {
+        let path = format!("{}::{name}", krate.name);
+        listing.add(path.clone(), format!("pub macro {path}!"), Vec::new());
+    }
     let paths: Vec<(Key, String)> = listing.paths.iter().map(|(key, path)| (*key, path.clone())).collect();
     for ((module, item), path) in paths {
         let (head, mut lines) = item_block(krate.item(module, item), &path);
@@ -439,9 +443,12 @@ mod tests {
             (
                 "src/late.rs",
                 "macro_rules! make { ($($rest:tt)*) => { #[cfg(loom)] $($rest)* #[cfg(not(loom))] $($rest)* }; }
-                             pub(crate) use make;",
+                             pub(crate) use make; #[macro_export] macro_rules! out { () => {} }",
             ),
         ];
-        assert_eq!(listed(&files), ["pub struct a::A", "    pub const fn new() -> A", "pub fn a::r()"]);
+        assert_eq!(
+            listed(&files),
+            ["pub struct a::A", "    pub const fn new() -> A", "pub macro a::out!", "pub fn a::r()"]
+        );
     }
 }
