@@ -24,7 +24,7 @@ use crate::error::{BackendError, ErrorKind, FileError};
 use crate::file::File;
 use crate::filemap::check_range;
 use crate::filemap::truncate::{drop_pages, zero_in_page};
-use crate::inode::{Inode, NO_CUT};
+use crate::inode::{Inode, NO_TRUNCATE};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::super_block::pages_of;
 use crate::units::{PAGE_BYTES, PageIndex};
@@ -174,14 +174,14 @@ struct Held<'a>(&'a Arc<Inode>);
 
 impl<'a> Held<'a> {
     fn new(inode: &'a Arc<Inode>, first: PageIndex) -> Self {
-        inode.cut_from.store(first.0, Ordering::Release);
+        inode.truncate_from.store(first.0, Ordering::Release);
         Self(inode)
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.cut_from.store(NO_CUT, Ordering::Release);
+        self.0.truncate_from.store(NO_TRUNCATE, Ordering::Release);
         settle_now(self.0);
     }
 }

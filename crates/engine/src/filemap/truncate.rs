@@ -26,7 +26,7 @@ use crate::backend::AttrChange;
 use crate::error::FileError;
 use crate::file::File;
 use crate::filemap::check_range;
-use crate::inode::{Inode, NO_CUT};
+use crate::inode::{Inode, NO_TRUNCATE};
 use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::sync::wait_for_last_units;
@@ -88,7 +88,7 @@ struct Cut<'a> {
 impl<'a> Cut<'a> {
     fn begin(inode: &'a Arc<Inode>, size_bytes: u64) -> Self {
         inode.record_size(size_bytes);
-        inode.cut_from.store(PageIndex::of(size_bytes).0, Ordering::Release);
+        inode.truncate_from.store(PageIndex::of(size_bytes).0, Ordering::Release);
         Self { inode, size_bytes }
     }
 
@@ -104,7 +104,7 @@ impl Drop for Cut<'_> {
     fn drop(&mut self) {
         let inode = self.inode;
         inode.record_size(inode.size_bytes());
-        inode.cut_from.store(NO_CUT, Ordering::Release);
+        inode.truncate_from.store(NO_TRUNCATE, Ordering::Release);
         settle_now(inode);
     }
 }

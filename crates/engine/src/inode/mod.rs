@@ -57,8 +57,8 @@ pub(crate) mod meta {
 }
 
 const NO_SLOT: u32 = u32::MAX;
-/// Value of `Inode::cut_from` while no truncation is in progress.
-pub(crate) const NO_CUT: u64 = u64::MAX;
+/// Value of `Inode::truncate_from` while no truncation is in progress.
+pub(crate) const NO_TRUNCATE: u64 = u64::MAX;
 
 /// A file, directory or link of a mounted volume. Kernel: `struct inode`.
 pub struct Inode {
@@ -95,8 +95,8 @@ pub struct Inode {
     pub(crate) allocated_to: AtomicU64,
     /// The backend has truncated the file to nothing, and data written since may not be durable.
     pub(crate) emptied: AtomicBool,
-    /// Pages from this index on are being truncated and are not written back; [`NO_CUT`] otherwise.
-    pub(crate) cut_from: AtomicU64,
+    /// Pages from this index on are being truncated and are not written back; [`NO_TRUNCATE`] otherwise.
+    pub(crate) truncate_from: AtomicU64,
     mtime_ns: AtomicI64,
     users: AtomicU32,
     slot: AtomicU32,
@@ -174,7 +174,7 @@ impl Inode {
             backing_bytes: AtomicU64::new(attr.size_bytes),
             allocated_to: AtomicU64::new(attr.size_bytes),
             emptied: AtomicBool::new(false),
-            cut_from: AtomicU64::new(NO_CUT),
+            truncate_from: AtomicU64::new(NO_TRUNCATE),
             mtime_ns: AtomicI64::new(attr.mtime.0),
             users: AtomicU32::new(0),
             slot: AtomicU32::new(NO_SLOT),
@@ -258,8 +258,8 @@ impl Inode {
     }
 
     /// Whether a truncation is in progress; its pages are unavailable until it ends.
-    pub(crate) fn is_being_cut(&self) -> bool {
-        self.cut_from.load(Ordering::Acquire) != NO_CUT
+    pub(crate) fn is_truncating(&self) -> bool {
+        self.truncate_from.load(Ordering::Acquire) != NO_TRUNCATE
     }
 
     pub(crate) fn set_mtime(&self, mtime: Timestamp) {

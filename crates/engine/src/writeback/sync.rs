@@ -75,7 +75,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         }
         left = whole.clone();
         wait_for_writeback(inode, whole.clone(), deadline)?;
-        // The pages left were being copied to, were under write-back with older bytes, or were cut short.
+        // The pages left were being copied to, were under write-back with older bytes, or were beyond a truncation in progress.
         let Some(index) = first_marked(inode, Mark::ToWrite) else {
             round.end(inode);
             return Ok(());
@@ -84,8 +84,8 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
             // The marks stay: another sync may have tagged the same pages, and the next attempt needs them.
             return Ok(());
         }
-        let cut = || (!inode.is_being_cut()).then_some(());
-        engine.waits.wait(inode.id(), deadline, cut).ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
+        let truncated = || (!inode.is_truncating()).then_some(());
+        engine.waits.wait(inode.id(), deadline, truncated).ok_or_else(|| BackendError::from(ErrorKind::TimedOut))?;
         if let Some(frame) = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot)).flatten() {
             inode.wait_for_copy(index, frame);
         }
@@ -100,14 +100,14 @@ fn wait_for_writeback(inode: &Inode, range: Range<PageIndex>, deadline: Option<T
     wait_for_units(inode, range, Some(Mark::Writeback), deadline)
 }
 
-/// Waits for all units that contain pages from `Inode::cut_from` on. The caller has set it, so no new unit reaches that
+/// Waits for all units that contain pages from `Inode::truncate_from` on. The caller has set it, so no new unit reaches that
 /// far (W2 of `writepages`). A unit may be about to take its pages, so every leaf is locked once.
 ///
 /// # Blocking
 /// Waits for the backend.
 pub(crate) fn wait_for_last_units(inode: &Inode) {
-    let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
-    let ended = wait_for_units(inode, cut_from..PageIndex(u64::MAX), None, None);
+    let truncate_from = PageIndex(inode.truncate_from.load(Ordering::Acquire));
+    let ended = wait_for_units(inode, truncate_from..PageIndex(u64::MAX), None, None);
     debug_assert!(ended.is_ok(), "without a deadline");
 }
 

@@ -396,7 +396,7 @@ fn settle_locked(inode: &Arc<Inode>, locked: LockedWb<'_>, now: Tick, flusher: b
     if !flusher && matches!(list, Some(ListName::Io | ListName::MoreIo)) {
         return Settled::Waiting; // I3: the flusher looks at it soon.
     }
-    if inode.has_io(&state) || inode.is_being_cut() {
+    if inode.has_io(&state) || inode.is_truncating() {
         return Settled::Waiting; // The completion of the last I/O settles it.
     }
     let dirty = inode.mapping.count(Mark::Dirty) != 0;

@@ -3,7 +3,7 @@
 //! # Invariants
 //! W1. A page is in at most one unit: it is taken under its leaf's lock and only if it has no `WRITEBACK` mark. A
 //!     rewritten page therefore waits for its old unit, and the backend never sees the two out of order.
-//! W2. A unit ends before `cut_from`, as read under the lock of its last page's leaf. A truncation sets `cut_from`
+//! W2. A unit ends before `truncate_from`, as read under the lock of its last page's leaf. A truncation sets `truncate_from`
 //!     first. It then locks each leaf and looks for `WRITEBACK` marks there, not in the index above, which is updated
 //!     late. So either the truncation sees the unit or the unit sees the truncation. A unit also ends at the file's
 //!     size, as read with the last page's frame held. A writer that extends the file inside that page does so with the
@@ -121,8 +121,8 @@ fn gather(inode: &Inode, mark: Mark, range: Range<PageIndex>, unit_bytes: u32, r
     let mut unit: Option<Gathering> = None;
     let mut started = Started::default();
     inode.mapping.scan(range.start, range.end, Some(mark), |base, leaf| {
-        let cut_from = PageIndex(inode.cut_from.load(Ordering::Acquire));
-        let end = range.end.min(PageIndex::end_of(inode.size_bytes())).min(cut_from);
+        let truncate_from = PageIndex(inode.truncate_from.load(Ordering::Acquire));
+        let end = range.end.min(PageIndex::end_of(inode.size_bytes())).min(truncate_from);
         let in_range = range_bits(range.start.0.saturating_sub(base.0), end.0.saturating_sub(base.0));
         for slot in slots(leaf.bits(mark) & in_range) {
             let index = base.plus(slot as u64);

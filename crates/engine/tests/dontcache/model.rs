@@ -86,7 +86,7 @@ impl Model {
         &self.bytes[from..to]
     }
 
-    fn cut(&mut self, to: u64) {
+    fn truncate(&mut self, to: u64) {
         self.bytes.resize(to as usize, 0);
         self.wanted.retain(|index, _| index * PAGE_BYTES < to);
     }
@@ -109,7 +109,7 @@ fn run(rig: &Rig, file: &File, model: &mut Model, nth: usize, step: Step, holds:
         }
         Step::Cut { to } if !*holds => {
             file.set_len(to).unwrap();
-            model.cut(to);
+            model.truncate(to);
         }
         Step::Flush => _ = rig.engine.step(),
         Step::Pass { seconds } => rig.advance(seconds),

@@ -1,4 +1,4 @@
-//! What each form of the registry waits for, and the calls that all of them refuse.
+//! The waits of each form of the registry, and the calls that all forms refuse.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
