@@ -1,17 +1,16 @@
-//! One arena: the mapping, who has which part of it, and the life of a frame.
+//! An arena: the mapping, the owners of its parts, and the life of a frame.
 //!
 //! # Invariants
-//! F1. A frame is free in the pools, or somebody has it. A free frame's record says FREE; in between,
-//!     when a frame was just taken or its record just cleared, a crash returns it to the pool.
+//! F1. A frame is free in the pools, or it has an owner. The record of a free frame is FREE. If a crash happens just
+//!     after a frame was taken or its record cleared, the frame returns to the pool.
 //! F2. FREE -> DIRTY or CLEAN -> DIRTY is [`Arena::publish_dirty`], after the bytes are in the frame. A
 //!     DIRTY record's fields never change.
-//! F3. DIRTY -> CLEAN is [`Arena::mark_clean`], any -> FREE is [`Arena::free`], or [`Arena::forget`] for who
-//!     keeps the frame. From then on a crash loses it; so the caller first has the bytes safe elsewhere.
-//! F4. Of two DIRTY frames of one page the one with the higher version counts. The caller clears the
-//!     older before it marks the newer clean: the other way round a crash between the two would bring old
-//!     bytes back.
-//! F5. Calls that change one frame's record come one after another: whoever owns the frame sees to it.
-//! F6. Records name inode slots, inode records name volume slots. The caller frees the named one last.
+//! F3. DIRTY -> CLEAN is [`Arena::mark_clean`]. Any -> FREE is [`Arena::free`], or [`Arena::forget`] if the caller
+//!     keeps the frame. From then on a crash loses the bytes, so the caller first makes them safe elsewhere.
+//! F4. Of two DIRTY frames of one page the one with the higher version counts. The caller clears the older before it
+//!     marks the newer clean: in the opposite order, a crash between the two would bring back old bytes.
+//! F5. Calls that change one frame's record are made one after another. The owner of the frame ensures this.
+//! F6. Frame records name inode slots, and inode records name volume slots. The caller frees the named slot last.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,10 +28,10 @@ use crate::record::{DIRTY, FREE, LIVE, PageKey};
 use crate::run_allocator::RunAllocator;
 use crate::source::{self, ArenaFile, FileSystem};
 
-/// Page frames, and the tables that say what is in them, in one mapped file.
+/// Page frames, and the tables that describe their contents, in one mapped file.
 ///
-/// It never grows: its frames are all the page data that can be cached. And the file is what a killed
-/// process leaves: [`Arena::open`] finds every page that was [published](Arena::publish_dirty).
+/// It never grows: its frames hold all page data that can be cached. The file survives a killed process:
+/// [`Arena::open`] finds every page that was [published](Arena::publish_dirty).
 ///
 /// # Examples
 /// ```
@@ -56,18 +55,18 @@ use crate::source::{self, ArenaFile, FileSystem};
 /// # }
 /// ```
 ///
-/// Kernel counterpart: the page frames and `struct page` array, which there do not outlive a crash.
+/// Kernel counterpart: the page frames and the `struct page` array, which do not survive a crash there.
 pub struct Arena {
     mapping: Mapping,
     pools: FramePools,
     pub(crate) inode_slots: RunAllocator,
     pub(crate) volume_slots: RunAllocator,
-    /// Last, so that the lock goes after the mapping.
+    /// Last, so that the lock is released after the mapping is gone.
     file: ArenaFile,
 }
 
 impl Arena {
-    /// Makes an arena, with all its memory.
+    /// Creates an arena, with all its memory.
     ///
     /// # Errors
     /// [`ArenaError::Config`] for sizes out of range; [`ArenaError::TooLarge`] if the machine or a cgroup
@@ -75,19 +74,19 @@ impl Arena {
     /// memory there; [`ArenaError::Os`] otherwise, also if the file exists.
     ///
     /// # Blocking
-    /// Until all memory is there: up to a second per GiB.
+    /// Until all memory is allocated: up to a second per GiB.
     pub fn create(config: &ArenaConfig) -> Result<Arc<Self>, ArenaError> {
         Self::create_watched(config, &mut |_, _| ControlFlow::Continue(()))
     }
 
-    /// As [`create`](Self::create). `watch` hears several times a second how many bytes of how many are there, and may
-    /// give up with [`ControlFlow::Break`].
+    /// As [`create`](Self::create). Several times per second, `watch` receives the number of allocated bytes and the
+    /// total, and may cancel with [`ControlFlow::Break`].
     ///
     /// # Errors
     /// As for [`create`](Self::create), and [`ArenaError::GivenUp`].
     ///
     /// # Blocking
-    /// As for [`create`](Self::create); after `watch` gave up until the memory is given back.
+    /// As for [`create`](Self::create); if `watch` cancels, until the memory is freed.
     pub fn create_watched(
         config: &ArenaConfig,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
@@ -108,7 +107,7 @@ impl Arena {
         let mapping = match file_system {
             FileSystem::Tmpfs => Mapping::of_hole(file.fd(), layout, watch)?,
             FileSystem::Hugetlbfs => {
-                // A mapping wants its huge pages to be there.
+                // The huge pages must exist before they are mapped.
                 let fill = |at, bytes| source::fill(file.fd(), at, bytes, layout.file_bytes);
                 source::in_steps(layout.file_bytes, watch, fill)?;
                 Mapping::new(file.fd(), layout)?
@@ -120,7 +119,7 @@ impl Arena {
         Ok(Self::assemble(mapping, file))
     }
 
-    /// An arena over a mapping whose records are true; what they say is in use is allocated.
+    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated.
     pub(crate) fn assemble(mapping: Mapping, file: ArenaFile) -> Arc<Self> {
         let cpus = cpus();
         let counts = mapping.layout().counts;
@@ -132,8 +131,8 @@ impl Arena {
         Arc::new(Self { mapping, pools, inode_slots, volume_slots, file })
     }
 
-    /// Another descriptor of the file, to be kept by a supervisor or sent to the next process. It does not
-    /// keep the arena in use.
+    /// Another descriptor of the file, for a supervisor to keep or to send to the next process. It does not keep the
+    /// arena in use.
     ///
     /// # Errors
     /// [`ArenaError::Os`] if there are too many descriptors.
@@ -148,7 +147,7 @@ impl Arena {
         self.mapping.layout().counts.frames
     }
 
-    /// Number of frames that only [`Pool::Reserve`] reaches: 1 %, at least 4 MiB, at most half.
+    /// Number of frames that only [`Pool::Reserve`] can take: 1 %, at least 4 MiB, at most half.
     #[must_use]
     pub fn reserve_frames(&self) -> u32 {
         self.mapping.layout().counts.reserve_frames
@@ -161,53 +160,53 @@ impl Arena {
         (number < self.frames()).then(|| FrameId::new(number))
     }
 
-    /// Takes a free frame. Its bytes are arbitrary, its record says FREE. `None` if nothing is free.
+    /// Takes a free frame. Its bytes are arbitrary, its record is FREE. `None` if no frame is free.
     #[must_use]
     pub fn alloc(&self, pool: Pool) -> Option<FrameId> {
         self.pools.alloc(pool)
     }
 
-    /// Takes up to `count` frames, adds them to `out` in runs as long as possible, and returns how many;
+    /// Takes up to `count` frames, adds them to `out` in runs as long as possible, and returns their number. There are
     /// fewer only if no more are free.
     pub fn alloc_many(&self, pool: Pool, count: usize, out: &mut Vec<FrameId>) -> usize {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.pools.alloc_many(pool, count, out) as usize
     }
 
-    /// Says that nothing is in the frame any more, which stays the caller's (F3).
+    /// Clears the record of a frame that the caller keeps (F3).
     pub fn forget(&self, frame: FrameId) {
         self.mapping.frames()[frame.index()].clear();
     }
 
-    /// Gives a frame back, whatever its record says (F3).
+    /// Frees a frame, whatever its record is (F3).
     ///
     /// # Panics
     /// If it is free already.
     pub fn free(&self, frame: FrameId) {
-        self.mapping.frames()[frame.index()].clear(); // F1: before somebody else can have it.
+        self.mapping.frames()[frame.index()].clear(); // F1: before another owner can take it.
         self.pools.free(frame);
     }
 
-    /// How many frames are free, the reserve included. Calls under way may or may not be counted.
+    /// The number of free frames, including the reserve. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
         self.pools.free_count(Pool::Reserve)
     }
 
-    /// How many frames an allocation from `pool` could take. Calls under way may or may not be counted.
+    /// The number of frames that an allocation from `pool` could take. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_frames_in(&self, pool: Pool) -> u64 {
         self.pools.free_count(pool)
     }
 
-    /// Whether [`RUN_FRAMES`](crate::RUN_FRAMES) frames can be had in one run. Calls under way may or may not be counted.
+    /// Whether [`RUN_FRAMES`](crate::RUN_FRAMES) frames are free in one run. Calls in flight may or may not be counted.
     #[must_use]
     pub fn has_whole_run(&self) -> bool {
         self.pools.has_whole_run()
     }
 
-    /// Asks the processor for the memory of the frame with this number, if there is one: its bytes are wanted at once and
-    /// were not foreseeable, as in random reads and in writes of any order.
+    /// Prefetches the memory of the frame with this number, if there is one. For accesses that follow at once and that
+    /// the processor cannot predict, such as random reads and writes in any order.
     #[inline]
     pub fn prefetch(&self, number: u32) {
         if let Some(frame) = self.frame(number) {
@@ -215,10 +214,10 @@ impl Arena {
         }
     }
 
-    /// The bytes of a frame, unless someone is writing into it or waits to.
+    /// The bytes of a frame, unless a writer holds it or waits for it.
     ///
     /// # Panics
-    /// If the frame is of a larger arena; so do all calls that take an id.
+    /// If the frame is of a larger arena. This holds for all calls that take an id.
     #[inline]
     #[must_use]
     pub fn try_read(&self, frame: FrameId) -> Option<FrameRead<'_>> {
@@ -228,35 +227,35 @@ impl Arena {
     /// The bytes of a frame.
     ///
     /// # Blocking
-    /// While someone writes into it or waits to. The caller holds neither a [`FrameRead`] nor a
-    /// [`FrameWrite`] of this frame.
+    /// While a writer holds it or waits for it. The caller holds neither a [`FrameRead`] nor a [`FrameWrite`] of this
+    /// frame.
     #[must_use]
     pub fn read(&self, frame: FrameId) -> FrameRead<'_> {
         self.mapping.read(frame)
     }
 
-    /// The bytes of a frame, to be changed, unless someone else has them.
+    /// The bytes of a frame for changes, unless they are held.
     #[inline]
     #[must_use]
     pub fn try_write(&self, frame: FrameId) -> Option<FrameWrite<'_>> {
         self.mapping.try_write(frame)
     }
 
-    /// The bytes of a frame, to be changed.
+    /// The bytes of a frame for changes.
     ///
     /// # Blocking
-    /// While anyone else has them, which includes a [`Gather`](crate::Gather) for the time of its I/O. The
-    /// caller holds neither a [`FrameRead`] nor a [`FrameWrite`] of this frame.
+    /// While they are held, also by a [`Gather`](crate::Gather) during its I/O. The caller holds neither a
+    /// [`FrameRead`] nor a [`FrameWrite`] of this frame.
     #[must_use]
     pub fn write(&self, frame: FrameId) -> FrameWrite<'_> {
         self.mapping.write(frame)
     }
 
-    /// Says that the frame holds page `index` of `inode` and that nobody else has these bytes (F2). From
-    /// the return on they survive the process.
+    /// Records that the frame holds page `index` of `inode` and that no other place has these bytes (F2). After the
+    /// return they survive the process.
     ///
-    /// `version` orders the frames of one page (F4). For a frame that says exactly this already, the call
-    /// does nothing: it may be repeated after each change of the bytes.
+    /// `version` orders the frames of one page (F4). If the record already says exactly this, the call does nothing: it
+    /// may be repeated after each change of the bytes.
     ///
     /// # Panics
     /// If the frame is DIRTY with another inode, index or version; if the inode slot is not in use.
@@ -271,7 +270,7 @@ impl Arena {
         record.publish_dirty(frame.as_u32(), key);
     }
 
-    /// Says that the backend has the bytes (F3, F4). Nothing happens unless the frame is DIRTY.
+    /// Records that the backend has the bytes (F3, F4). Does nothing unless the frame is DIRTY.
     pub fn mark_clean(&self, frame: FrameId) {
         let record = &self.mapping.frames()[frame.index()];
         if record.state() == DIRTY {
@@ -279,14 +278,14 @@ impl Arena {
         }
     }
 
-    /// Whether the frame's record says DIRTY.
+    /// Whether the frame's record is DIRTY.
     #[must_use]
     pub fn is_dirty(&self, frame: FrameId) -> bool {
         self.mapping.frames()[frame.index()].state() == DIRTY
     }
 
-    /// The version in the frame's record: that of the last [`publish_dirty`](Self::publish_dirty) of this
-    /// frame, also of an earlier owner.
+    /// The version in the frame's record: that of the last [`publish_dirty`](Self::publish_dirty) of this frame,
+    /// possibly by an earlier owner.
     #[must_use]
     pub fn version(&self, frame: FrameId) -> u64 {
         self.mapping.frames()[frame.index()].key().version
@@ -376,9 +375,9 @@ mod tests {
         assert_eq!(arena.frame(256), None);
     }
 
-    /// A record cleared after its frame went back to the pool would wipe out the next owner's.
+    /// A record cleared after its frame returned to the pool would destroy that of the next owner.
     #[test]
-    fn the_last_owner_leaves_the_next_ones_record_alone() {
+    fn the_last_owner_does_not_clear_the_next_owners_record() {
         let (arena, inode) = arena_and_inode(64 << 10);
         let threads = (0..4).map(|thread| {
             let arena = Arc::clone(&arena);
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_hears_of_all_bytes_and_can_give_up() {
+    fn a_watcher_sees_all_bytes_and_can_cancel() {
         let config = ArenaConfig::memfd(200 << 20);
         let mut heard = Vec::new();
         let arena = Arena::create_watched(&config, &mut |done, of| {
@@ -417,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_machine_has_is_refused_whatever_the_number() {
+    fn more_memory_than_the_machine_has_is_refused() {
         for bytes in [u64::MAX, 100 << 40] {
             let refused = Arena::create(&ArenaConfig::memfd(bytes)).map(drop);
             assert!(matches!(refused, Err(ArenaError::TooLarge { .. })), "{refused:?}");

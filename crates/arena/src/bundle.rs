@@ -1,11 +1,10 @@
 //! Frames held together for one I/O.
 //!
-//! A flusher gathers dirty frames, hands them to a backend and lets go of them when it has answered,
-//! perhaps on another thread. So a bundle owns its holds: it borrows nothing, keeps the arena alive, and
-//! is tied to no thread.
+//! A flusher gathers dirty frames, passes them to a backend and releases them when the backend has answered, perhaps on
+//! another thread. So a bundle owns its holds: it borrows nothing, keeps the arena alive, and is bound to no thread.
 //!
 //! # Lock order
-//! Both only try a frame's lock, so they may be filled in any order, under any lock.
+//! Both bundles only try a frame's lock, so they may be filled in any order, under any lock.
 
 use slackwater_sync::shim::Arc;
 
@@ -14,10 +13,10 @@ use crate::ids::FrameId;
 use crate::layout::FRAME_BYTES;
 use crate::mapping::{Exclusive, FrameWrite, LockedFrames, Shared};
 
-/// Frames to be read: the source of a write to the backend. Others may read them meanwhile.
+/// Frames to read from: the source of a write to the backend. Other threads may read them at the same time.
 pub struct Gather(LockedFrames<Shared>);
 
-/// Frames to be filled: the target of a read from the backend. Nobody else sees them meanwhile.
+/// Frames to fill: the target of a read from the backend. No other thread can read them meanwhile.
 pub struct Scatter(LockedFrames<Exclusive>);
 
 impl Gather {
@@ -27,8 +26,8 @@ impl Gather {
         Self(LockedFrames::new(arena, capacity))
     }
 
-    /// Adds a frame. False if someone is writing into it or waits to, or if the capacity is used up; then
-    /// the bundle is as before.
+    /// Adds a frame. False if a writer holds it or waits for it, or if the capacity is used up; then the bundle is
+    /// unchanged.
     ///
     /// # Panics
     /// If the frame is of a larger arena.
@@ -48,7 +47,7 @@ impl Gather {
         self.0.arena()
     }
 
-    /// The first `len_bytes` bytes; frames that are neighbours in the order of the bundle make one slice.
+    /// The first `len_bytes` bytes. Neighbouring frames that follow one another in the bundle make one slice.
     ///
     /// # Panics
     /// If the frames hold fewer bytes.
@@ -56,7 +55,7 @@ impl Gather {
         self.0.slices(len_bytes)
     }
 
-    /// Lets go of all frames and keeps the memory of the list.
+    /// Releases all frames and keeps the memory of the list.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -69,8 +68,8 @@ impl Scatter {
         Self(LockedFrames::new(arena, capacity))
     }
 
-    /// Adds a frame. False if someone holds it, this bundle included, or if the capacity is used up; then
-    /// the bundle is as before.
+    /// Adds a frame. False if it is held, also by this bundle, or if the capacity is used up; then the bundle is
+    /// unchanged.
     ///
     /// # Panics
     /// If the frame is of a larger arena.
@@ -90,7 +89,7 @@ impl Scatter {
         self.0.arena()
     }
 
-    /// The first `len_bytes` bytes; frames that are neighbours in the order of the bundle make one slice.
+    /// The first `len_bytes` bytes. Neighbouring frames that follow one another in the bundle make one slice.
     ///
     /// # Panics
     /// If the frames hold fewer bytes.
@@ -98,7 +97,7 @@ impl Scatter {
         self.0.slices(len_bytes)
     }
 
-    /// As [`slices`](Self::slices), to be filled.
+    /// As [`slices`](Self::slices), for filling.
     ///
     /// # Panics
     /// If the frames hold fewer bytes.
@@ -106,7 +105,7 @@ impl Scatter {
         self.0.slices_mut(len_bytes)
     }
 
-    /// Zeroes everything from byte `from` on: what lies behind the end of a file.
+    /// Zeroes all bytes from `from` on, which lie past the end of a file.
     pub fn zero_from(&mut self, from: usize) {
         let len_bytes = self.frames().len() * FRAME_BYTES;
         let mut skip = from;
@@ -120,21 +119,21 @@ impl Scatter {
     /// The bytes of the `nth` frame.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer frames.
     #[must_use]
     pub fn frame_bytes(&self, nth: usize) -> &[u8] {
         self.0.frame_bytes(nth)
     }
 
-    /// Puts the frame of `hold` in the place of the `nth`, and lets go of that one.
+    /// Replaces the `nth` frame by that of `hold`, and releases the old one.
     ///
     /// # Panics
-    /// If there are not so many, or the frame is of another arena.
+    /// If there are fewer frames, or the frame is of another arena.
     pub fn exchange(&mut self, nth: usize, hold: FrameWrite<'_>) -> FrameId {
         self.0.exchange(nth, hold)
     }
 
-    /// Lets go of all frames and keeps the memory of the list.
+    /// Releases all frames and keeps the memory of the list.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_from_spares_what_comes_before() {
+    fn zero_from_keeps_the_bytes_before() {
         let (arena, frames) = arena_and_frames(3);
         for from in [0, 1, FRAME_BYTES, 2 * FRAME_BYTES + 5, 3 * FRAME_BYTES, usize::MAX] {
             let mut scatter = Scatter::new(Arc::clone(&arena), 3);
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchanged_frame_takes_its_hold_and_its_bytes_with_it() {
+    fn an_exchanged_frame_keeps_its_hold_and_its_bytes() {
         let (arena, frames) = arena_and_frames(3);
         let mut scatter = Scatter::new(Arc::clone(&arena), 2);
         assert!(scatter.push(frames[0]) && scatter.push(frames[1]));

@@ -1,16 +1,15 @@
 //! The check word of header and records.
 //!
-//! It guards against damage, not against malice. Each step maps the old sum to the new one, and the word
-//! to the new sum, one to one; so any change within a single word is always found, and any other change
-//! is missed once in 2^64.
+//! It protects against damage, not against attacks. Each step maps the old sum to the new one, and the word to the new
+//! sum, one to one. So any change within a single word is always found, and any other change is missed once in 2^64.
 
 /// A sum over 64-bit words, in order.
 #[derive(Copy, Clone)]
 pub(crate) struct Checksum(u64);
 
 impl Checksum {
-    /// Starts a sum. `kind` and `index` say which record it belongs to, so that a valid record in the
-    /// wrong place is damage too.
+    /// Starts a sum. `kind` and `index` identify the record, so that a valid record in the wrong place also counts as
+    /// damage.
     pub(crate) const fn of_record(kind: u32, index: u32) -> Self {
         Self((kind as u64) << 32 | index as u64).word(0)
     }
@@ -51,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn place_and_order_count() {
+    fn the_sum_depends_on_place_and_order() {
         let sum = Checksum::of_record(1, 2).words(&[3, 4]).finish();
         assert_ne!(sum, Checksum::of_record(1, 3).words(&[3, 4]).finish());
         assert_ne!(sum, Checksum::of_record(2, 2).words(&[3, 4]).finish());

@@ -1,4 +1,4 @@
-//! What to create.
+//! The configuration of a new arena.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use crate::error::{ArenaError, Mismatch};
 use crate::layout::{Counts, FRAME_BYTES, FRAMES_MAX, FRAMES_MIN, INODES_MAX, Layout, VOLUMES_MAX, reserve_of};
 use crate::source::ArenaSource;
 
-/// Fewest inode slots where the configuration leaves the number open.
+/// Minimum number of inode slots if the configuration does not set it.
 const DEFAULT_INODES_MIN: u32 = 1024;
 
 /// Size and place of a new arena.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ArenaConfig {
-    /// Bytes for page data, rounded down to whole frames: 64 KiB to 8 TiB. The tables come on top, about
-    /// 2.4 % with the default number of inodes.
+    /// Bytes for page data, rounded down to whole frames: 64 KiB to 8 TiB. The tables are added to this, about 2.4 %
+    /// with the default number of inodes.
     pub frames_bytes: u64,
-    /// Where the memory comes from.
+    /// The source of the memory.
     pub source: ArenaSource,
     /// Volume slots, 1 to 65536.
     pub volumes: u32,
-    /// Inode slots, 1 to 2^31; a quarter of the number of frames, at least 1024, if open.
+    /// Inode slots, 1 to 2^31. `None`: a quarter of the number of frames, at least 1024.
     pub inodes: Option<u32>,
 }
 
@@ -36,13 +36,13 @@ impl ArenaConfig {
         Self { frames_bytes, source: ArenaSource::File(path.into()), ..Self::default() }
     }
 
-    /// With so many volume slots.
+    /// Sets the number of volume slots.
     #[must_use]
     pub fn with_volumes(self, volumes: u32) -> Self {
         Self { volumes, ..self }
     }
 
-    /// With so many inode slots.
+    /// Sets the number of inode slots.
     #[must_use]
     pub fn with_inodes(self, inodes: u32) -> Self {
         Self { inodes: Some(inodes), ..self }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn open_inode_count_follows_the_frames() {
+    fn the_default_inode_count_follows_the_frames() {
         let inodes = |bytes| ArenaConfig::memfd(bytes).layout(4096).expect("a plain size").counts.inodes;
         assert_eq!((inodes(1 << 20), inodes(1 << 30)), (1024, 65536));
     }

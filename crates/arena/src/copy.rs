@@ -1,16 +1,16 @@
 //! Copying bytes to and from frames.
 //!
-//! A whole page is copied by the processor's own string instruction where there is one. The C library's `memcpy`
-//! takes page-aligned pages of this size backwards, against the prefetcher, and writes the last line first: measured
-//! on memory that no cache holds, a fifth slower. For parts of pages it is as good as any.
+//! A whole page is copied by the processor's string instruction where there is one. The C library's `memcpy` copies
+//! page-aligned pages of this size backwards, against the prefetcher, and writes the last line first. On memory that is
+//! in no processor cache, it was measured to be a fifth slower. For parts of pages it is equally fast.
 
-#![allow(unsafe_code, reason = "the instruction has no safe form; slices say where and how much")]
+#![allow(unsafe_code, reason = "the instruction has no safe form; slices give its addresses and lengths")]
 
-/// From this length on the instruction's start-up is worth it.
+/// From this length on, the start-up cost of the instruction pays off.
 #[cfg(target_arch = "x86_64")]
 const STRING_BYTES_MIN: usize = 2048;
 
-/// Copies `from` to `to`, which are of one length: as `copy_from_slice`, but faster for whole pages.
+/// Copies `from` to `to`, which must have the same length: as `copy_from_slice`, but faster for whole pages.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -25,12 +25,13 @@ pub fn copy_bytes(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// The slices are of one length.
+/// The slices have the same length.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn copy_by_string(to: &mut [u8], from: &[u8]) {
-    // SAFETY: it reads `from.len()` bytes of one slice and writes as many of the other, which is as long; they do not
-    // overlap, since one is borrowed exclusively. The direction flag is clear, as the calling convention has it.
+    // SAFETY: it reads `from.len()` bytes of one slice and writes as many to the other, which has the same length; they
+    // do not overlap, since one is borrowed exclusively. The direction flag is clear, as the calling convention
+    // requires.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -47,7 +48,7 @@ mod tests {
     use super::copy_bytes;
 
     #[test]
-    fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
+    fn a_copy_of_any_length_and_alignment_changes_no_other_byte() {
         let from: Vec<u8> = (0..5000_u32).map(|at| (at % 251) as u8).collect();
         for len in [0, 1, 63, 2047, 2048, 2049, 4095, 4096, 4097] {
             for (skip_to, skip_from) in [(0, 0), (1, 0), (0, 3), (7, 5)] {
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "4096 bytes to copy into 4095")]
-    fn lengths_that_differ_are_a_programmers_error() {
+    fn different_lengths_panic() {
         copy_bytes(&mut [0; 4095], &[0; 4096]);
     }
 }

@@ -1,16 +1,16 @@
-//! Why an arena cannot be made or opened.
+//! Errors of creating and opening an arena.
 
 use std::fmt;
 use std::io;
 
-/// A field that does not hold what it must.
+/// A field with an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mismatch {
-    /// Which one, such as `inode[17].handle_len`.
+    /// Its name, such as `inode[17].handle_len`.
     pub field: String,
-    /// What it holds.
+    /// Its value.
     pub found: String,
-    /// What it may hold.
+    /// The valid values.
     pub expected: String,
 }
 
@@ -26,12 +26,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Why [`Arena::create`](crate::Arena::create) or [`Arena::open`](crate::Arena::open) failed. Nothing was
-/// changed in an arena that fails to open.
+/// Why [`Arena::create`](crate::Arena::create) or [`Arena::open`](crate::Arena::open) failed. An arena that fails to
+/// open is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// The configuration makes no sense.
+    /// The configuration is out of range.
     #[error("{0}")]
     Config(Mismatch),
     /// The arena would not fit into memory.
@@ -41,15 +41,15 @@ pub enum ArenaError {
         needed_bytes: u64,
         /// The smallest limit that applies.
         limit_bytes: u64,
-        /// What sets that limit: the machine, or a cgroup file.
+        /// The origin of that limit: the machine, or a cgroup file.
         limit_name: String,
     },
-    /// The file system has no room for the whole file.
+    /// The file system does not have enough space for the whole file.
     #[error("the file system of the arena does not have {needed_bytes} bytes free")]
     NoSpace {
         /// Size of the whole file.
         needed_bytes: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file is on a file system that writes to a disk or a network.
@@ -58,22 +58,22 @@ pub enum ArenaError {
         /// Name or magic number of the file system.
         found: String,
     },
-    /// Whoever watched the making of the arena did not want it to go on. Nothing is left of it.
+    /// The watcher cancelled the creation of the arena. Nothing is left of it.
     #[error("the creation of the arena was cancelled")]
     GivenUp,
     /// Another open arena holds this file.
     #[error("the arena is in use by another process")]
     InUse,
-    /// Not an arena, or one of a machine with the other byte order.
+    /// Not an arena, or one of a machine with the opposite byte order.
     #[error("not an arena of this machine: {0}")]
     Foreign(Mismatch),
-    /// An arena of a format this build does not know.
+    /// An arena of a format that this build does not support.
     #[error("unknown arena format: {0}")]
     Version(Mismatch),
-    /// The file is shorter or longer than its header says.
+    /// The length of the file differs from the one in its header.
     #[error("arena file of the wrong length: {0}")]
     Length(Mismatch),
-    /// A header or record that no crash leaves behind.
+    /// A header or record that no crash can leave.
     #[error("damaged arena: {0}")]
     Damaged(Mismatch),
     /// A system call failed.
@@ -81,13 +81,13 @@ pub enum ArenaError {
     Os {
         /// The call.
         call: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl ArenaError {
-    /// For `map_err` on a call whose failure has no meaning of its own.
+    /// For `map_err` on a call without an error variant of its own.
     pub(crate) fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::Os { call, source: errno.into() }
     }

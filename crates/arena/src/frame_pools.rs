@@ -1,14 +1,14 @@
 //! The two pools of frames: the normal one, and the reserve at the end.
 //!
 //! # Invariants
-//! P1. The reserve is a fixed range of frames. A frame goes back to where its number belongs, so what the
-//!     normal pool takes can never be taken from the reserve.
+//! P1. The reserve is a fixed range of frames. A freed frame returns to the pool that its number belongs to, so the
+//!     normal pool never takes frames from the reserve.
 
 use crate::ids::FrameId;
 use crate::layout::Counts;
 use crate::run_allocator::RunAllocator;
 
-/// Which frames an allocation may take.
+/// The frames that an allocation may take.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Pool {
     /// All but the reserve.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_back_to_its_own_pool() {
+    fn a_frame_returns_to_its_own_pool() {
         let pools = FramePools::new(COUNTS, 1, |_| true);
         let mut frames = Vec::new();
         pools.alloc_many(Pool::Reserve, 600, &mut frames);

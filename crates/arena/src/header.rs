@@ -1,15 +1,15 @@
-//! The first page of the file: what it is, which version, how many of each.
+//! The first page of the file: its type, its version, and the counts of frames and slots.
 //!
 //! # Invariants
-//! H1. A header is accepted only if each of its words equals the one this build would write for the same
-//!     four counts and file length; so a [`Layout`] from a file obeys the same rules as a new one.
+//! H1. A header is accepted only if each of its words equals the one that this build would write for the same four
+//!     counts and file length. So a [`Layout`] from a file obeys the same rules as a new one.
 
 use crate::checksum::Checksum;
 use crate::error::{ArenaError, Mismatch};
 use crate::layout::{Counts, FRAME_BYTES, Layout};
 use crate::record::{FrameEntry, HEADER_WORDS, InodeEntry, VolumeEntry};
 
-/// Bytes to read before anything is mapped.
+/// The number of bytes to read before the file is mapped.
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"slackwtr");
@@ -123,7 +123,7 @@ fn check_words(words: &[u64; HEADER_WORDS], file_bytes: u64) -> Result<Layout, A
     Ok(layout)
 }
 
-/// Over all words but the last, which holds it.
+/// The checksum of all words but the last, which stores it.
 fn sum(words: &[u64; HEADER_WORDS]) -> u64 {
     Checksum::of_record(HEADER_KIND, 0).words(&words[..HEADER_WORDS - 1]).finish()
 }
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_checked_even_under_a_right_checksum() {
+    fn every_field_is_checked_even_with_a_valid_checksum() {
         for at in 0..HEADER_WORDS - 1 {
             for value in [0, 1, 99, u64::MAX, words_of(&layout())[at].swap_bytes()] {
                 let mut words = words_of(&layout());
                 words[at] = value;
                 words[HEADER_WORDS - 1] = sum(&words);
                 if words != words_of(&layout()) {
-                    // Counts that move nothing but themselves make another valid header.
+                    // Changed counts that leave all other words the same make another valid header.
                     let valid = check_words(&words, layout().file_bytes).is_ok();
                     assert!(
                         !valid || ["frames", "reserve_frames", "inodes", "volumes"].contains(&FIELDS[at]),

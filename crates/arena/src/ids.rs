@@ -1,8 +1,8 @@
-//! Names of things in the arena: frames, inode slots, volume slots, and short byte strings.
+//! Names in the arena: of frames, inode slots and volume slots, and short byte strings.
 //!
 //! # Invariants
-//! N1. An id is made by an arena only, below its table's length. An id of another arena may be out of
-//!     range here; then its use panics.
+//! N1. Only an arena creates an id, below the length of its table. An id of another arena may be out of range; then its
+//!     use panics.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -46,7 +46,7 @@ macro_rules! table_index {
 }
 
 impl FrameId {
-    /// Kept one higher, so that an `Option<FrameId>` takes no more room: page trees are full of them.
+    /// Stored plus one, so that an `Option<FrameId>` is not larger: page trees are full of them.
     pub(crate) const fn new(index: u32) -> Self {
         match NonZeroU32::new(index.wrapping_add(1)) {
             Some(number) => Self(number),
@@ -72,14 +72,14 @@ table_index!(VolumeSlot);
 #[derive(Copy, Clone, Eq, PartialEq, Hash)]
 pub struct ShortBytes {
     len: u8,
-    /// Zero from `len` on, so that the derived comparisons are right.
+    /// Zero from `len` on, so that the derived comparisons are correct.
     bytes: [u8; SHORT_BYTES_MAX],
 }
 
-/// What a backend needs to find a file again without its path (`name_to_handle_at` and the like).
+/// The handle by which a backend finds a file again without its path (as of `name_to_handle_at`).
 pub type FileHandleBytes = ShortBytes;
 
-/// How the engine finds a volume again: a label of its choice.
+/// The label by which the engine finds a volume again.
 pub type VolumeId = ShortBytes;
 
 impl ShortBytes {

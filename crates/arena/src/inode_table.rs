@@ -1,31 +1,33 @@
-//! What must be known of a file to write its pages back after a crash.
+//! The inode records: the data needed to write the pages of a file back after a crash.
 //!
 //! # Invariants
-//! I1. A record is written whole before it is LIVE. Identity and handle do not change until it is FREE
-//!     and are under the check word; they name the file by handle, never by path, since a rename must not
-//!     move data elsewhere.
+//! I1. A record is written completely before it is LIVE. Identity and handle do not change until it is FREE and are
+//!     covered by the check word. They name the file by handle, never by path, since a rename must not redirect data to
+//!     another file.
 //! I2. Size, time, owner, mode and flags are single words: a crash leaves the old value or the new one.
 //! I3. `SourceStamp::changing_since_ns` is published last when it is cleared, and after `changing_until_ns` when it is
-//!     set: a crash never leaves an old stamp that claims that nothing has changed since.
+//!     set: a crash never leaves an old stamp that claims to be unchanged since.
 
 use crate::arena::Arena;
 use crate::ids::{FileHandleBytes, InodeSlot, VolumeSlot};
 use crate::record::{FREE, LIVE};
 
-/// What the backend's file was when the engine last knew it, by which a change of somebody else's is told after a crash.
+/// The state of the backend's file when the engine last knew it. After a crash, it shows whether another program has
+/// changed the file.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Default)]
 pub struct SourceStamp {
     /// Its size.
     pub size_bytes: u64,
     /// Its mtime, nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// When the first of the engine's calls began whose outcome is not in the stamp, nanoseconds since 1970; 0: there is none.
+    /// Start of the first of the engine's calls whose outcome is not in the stamp, nanoseconds since 1970. 0: there is
+    /// none.
     pub changing_since_ns: i64,
-    /// When the last of them began.
+    /// Start of the last of these calls.
     pub changing_until_ns: i64,
 }
 
-/// What the arena knows of an inode.
+/// The data that the arena keeps for an inode.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct InodeRecord {
     /// The volume it belongs to.
@@ -34,15 +36,15 @@ pub struct InodeRecord {
     pub dev: u64,
     /// Inode number in the backend.
     pub ino: u64,
-    /// Tells a reused inode number from its earlier owner.
+    /// Distinguishes a reused inode number from its earlier use.
     pub generation: u64,
-    /// By which the backend opens the file again.
+    /// The handle by which the backend opens the file again.
     pub handle: FileHandleBytes,
     /// File size as acknowledged to its writers.
     pub size_bytes: u64,
     /// Last change of the data, nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// What the backend had.
+    /// The last known state in the backend.
     pub source: SourceStamp,
     /// File type and permissions.
     pub mode: u32,
@@ -50,12 +52,12 @@ pub struct InodeRecord {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// For the engine; the arena only keeps them.
+    /// Flags of the engine, which the arena only stores.
     pub flags: u32,
 }
 
 impl InodeRecord {
-    /// A record that is zero but for its volume.
+    /// A record with all fields zero except its volume.
     #[must_use]
     pub fn new(volume: VolumeSlot) -> Self {
         Self {
@@ -76,7 +78,7 @@ impl InodeRecord {
 }
 
 impl Arena {
-    /// Takes an inode slot. `None` if all are in use. From the return on it survives the process.
+    /// Takes an inode slot. `None` if all are in use. After the return it survives the process.
     ///
     /// # Panics
     /// If the volume slot is not in use.
@@ -105,14 +107,14 @@ impl Arena {
         Some(InodeSlot::new(slot))
     }
 
-    /// The slot of that number, if the table has it: the way back from [`InodeSlot::as_u32`].
+    /// The slot with that number, if the table has it: the inverse of [`InodeSlot::as_u32`].
     #[must_use]
     pub fn inode_slot(&self, number: u32) -> Option<InodeSlot> {
         ((number as usize) < self.mapping().inodes().len()).then(|| InodeSlot::new(number))
     }
 
-    /// Gives an inode slot back. The caller has cleaned or freed all frames that name it; a crash would
-    /// make a DIRTY one that is left an error at the next start.
+    /// Frees an inode slot. The caller has cleaned or freed all frames that name it. If a DIRTY one were left, opening
+    /// the arena after a crash would fail.
     ///
     /// # Panics
     /// If it is free already.
@@ -121,7 +123,8 @@ impl Arena {
         self.inode_slots.free(slot.as_u32());
     }
 
-    /// A copy of an inode's record. Each field is whole; two fields may be from before and after a change.
+    /// A copy of an inode's record. Each field is consistent in itself; one field may be from before a change and
+    /// another from after it.
     #[must_use]
     pub fn inode(&self, slot: InodeSlot) -> InodeRecord {
         let entry = &self.mapping().inodes()[slot.index()];
@@ -157,7 +160,7 @@ impl Arena {
         self.mapping().inodes()[slot.index()].mtime_ns.set(mtime_ns.cast_unsigned());
     }
 
-    /// Sets what the backend has, with every call of the engine's in it (I3).
+    /// Sets the state in the backend, which includes every call of the engine (I3).
     pub fn set_source(&self, slot: InodeSlot, size_bytes: u64, mtime_ns: i64) {
         let entry = &self.mapping().inodes()[slot.index()];
         entry.source_size_bytes.set(size_bytes);
@@ -165,8 +168,8 @@ impl Arena {
         entry.source_changing_since_ns.publish(0);
     }
 
-    /// A call of the engine's that may change what the backend has begins at `now_ns`, which is not 0 (I3). The caller lets
-    /// no other thread set the stamp meanwhile.
+    /// Records that a call of the engine that may change the file in the backend begins at `now_ns`, which is not 0
+    /// (I3). The caller lets no other thread set the stamp meanwhile.
     pub fn set_source_changing(&self, slot: InodeSlot, now_ns: i64) {
         let entry = &self.mapping().inodes()[slot.index()];
         entry.source_changing_until_ns.set(now_ns.cast_unsigned());
@@ -190,7 +193,7 @@ impl Arena {
         self.mapping().inodes()[slot.index()].flags.set(flags);
     }
 
-    /// How many inode slots are free. Calls under way may or may not be counted.
+    /// The number of free inode slots. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_inodes(&self) -> u64 {
         self.inode_slots.free_count()
@@ -208,7 +211,7 @@ mod tests {
     use crate::{Arena, ArenaConfig, FileHandleBytes, VolumeId, VolumeRecord};
 
     #[test]
-    fn a_record_comes_back_as_it_was_stored_and_changed() {
+    fn a_record_is_read_back_as_stored_and_changed() {
         let arena = Arena::create(&ArenaConfig::memfd(1 << 20).with_inodes(1)).unwrap();
         let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }).unwrap();
         let mut record = InodeRecord {

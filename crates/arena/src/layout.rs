@@ -1,4 +1,4 @@
-//! Where everything is in the arena file.
+//! The layout of the arena file.
 //!
 //! ```text
 //! 0        header            one page
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! # Invariants
-//! L1. A [`Layout`] is computed from four counts and nothing else, checked for overflow; its parts do not
-//!     overlap and end within `file_bytes`. What a file says about its layout is only compared with it.
+//! L1. A [`Layout`] is computed from four counts only and checked for overflow. Its parts do not overlap and end within
+//!     `file_bytes`. The layout stored in a file is only compared with it.
 
 use crate::record::{FrameEntry, HeaderEntry, InodeEntry, VolumeEntry};
 
@@ -46,7 +46,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Lays out an arena in blocks of `block_bytes`; `None` if a count or a sum is out of range.
+    /// Computes the layout of an arena in blocks of `block_bytes`. `None` if a count or a sum is out of range.
     pub(crate) fn new(counts: Counts, block_bytes: u64) -> Option<Self> {
         let Counts { frames, reserve_frames, inodes, volumes } = counts;
         let in_range = (FRAMES_MIN..=FRAMES_MAX).contains(&u64::from(frames))
@@ -66,12 +66,12 @@ impl Layout {
     }
 }
 
-/// How many of each there are.
+/// The number of frames and slots.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Counts {
-    /// All frames, the reserve included.
+    /// All frames, including the reserve.
     pub(crate) frames: u32,
-    /// The last so many frames are the reserve.
+    /// The number of frames in the reserve, which are the last ones.
     pub(crate) reserve_frames: u32,
     pub(crate) inodes: u32,
     pub(crate) volumes: u32,

@@ -1,21 +1,22 @@
 //! Page frames and their tables in one mapped file.
 //!
-//! The cache keeps all page data in one file in memory: anonymous, or on tmpfs or hugetlbfs. The file has a
-//! fixed size and is faulted in before anything uses it, so it is the ceiling of the cache. Beside each
-//! frame's bytes it says which page of which inode they are and whether the backend has them, so it is
-//! also what a killed process leaves: the next one opens it and finds every write that had returned.
+//! The cache keeps all page data in one file in memory: anonymous, or on tmpfs or hugetlbfs. The file has a fixed size
+//! and is faulted in before use, so it limits the size of the cache. For each frame it also records which page of which
+//! inode the bytes are and whether the backend has them. So it survives a killed process: the next one opens it and
+//! finds every write that had returned.
 //!
 //! # Reading order
-//! * `layout`, `header`, `record`, `word`: what lies in the file, down to the single integer.
+//! * `layout`, `header`, `record`, `word`: the contents of the file, down to the single integer.
 //! * `arena`: [`Arena`] and the life of a frame, where each step is safe against a kill.
 //! * `inode_table`, `volume_table`: the records that frames name.
-//! * `run_allocator`, `frame_pools`: who gets which frame, in runs, without a lock.
-//! * `mapping`, `bundle`: bytes behind locks, one frame at a time or gathered for an I/O. `mapping` holds
-//!   the unsafe code of the crate, but for `huge_pages`, where memory comes from, and one instruction each in
-//!   `copy` and `prefetch`.
+//! * `run_allocator`, `frame_pools`: allocation of frames, in runs, without a lock.
+//! * `mapping`, `bundle`: bytes behind locks, one frame at a time or gathered for an I/O. `mapping` holds the unsafe
+//!   code of the crate. Exceptions are `huge_pages`, which allocates memory, and one instruction each in `copy` and
+//!   `prefetch`.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
-//! * `source`, `limits`, `config`: which file, how large at most; `mountinfo`: what is mounted, for all who ask.
+//! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo`: the list of mounts, for other crates
+//!   too.
 
 mod arena;
 mod bundle;

@@ -4,18 +4,18 @@
 //! M1. From [`Mapping::new`] to its drop, `file_bytes` bytes from `base` are mapped readable and writable.
 //!     The layout's parts lie inside (L1 of [`crate::layout`]) and start on pages.
 //! M2. Header and tables are reached as records of atomic integers only (R1 of [`crate::record`]).
-//! M3. The bytes of a frame are reached only by someone who holds that frame's lock word: as `&[u8]`
-//!     with a shared hold, as `&mut [u8]` with the exclusive one. The words are private to this file,
-//!     and each hold is a value of [`FrameRead`], [`FrameWrite`] or [`LockedFrames`], given back on drop.
-//! M4. No other process stores into the file or cuts it: it is opened by its owner only, locked against a
-//!     second arena, and a memfd is sealed. Whoever breaks that with the owner's rights could as well
-//!     write to `/proc/PID/mem`.
+//! M3. The bytes of a frame are reached only by a holder of that frame's lock word: as `&[u8]` with a shared hold, as
+//!     `&mut [u8]` with the exclusive one. The words are private to this file, and each hold is a value of
+//!     [`FrameRead`], [`FrameWrite`] or [`LockedFrames`], which releases it on drop.
+//! M4. No other process writes to the file or truncates it: it is opened by its owner only, locked against a second
+//!     arena, and a memfd is sealed. A process that violates this with the owner's permissions could just as well write
+//!     to `/proc/PID/mem`.
 //!
 //! # Lock order
-//! A frame's lock word is below nothing: it is only tried while another one is held ([`LockedFrames`]).
+//! While another frame's lock word is held, a lock word is only tried ([`LockedFrames`]).
 //!
 //! # Lifetime
-//! References borrow from the mapping, bundles hold the arena; the mapping goes with the last of them.
+//! References borrow from the mapping, and bundles hold the arena; the mapping is removed with the last of them.
 
 #![allow(unsafe_code, reason = "mapped memory has no safe access; this file is the boundary")]
 
@@ -67,15 +67,15 @@ unsafe impl Record for InodeEntry {}
 unsafe impl Record for FrameEntry {}
 
 impl Mapping {
-    /// Maps the file and faults all of it in, so that no later access waits for memory.
+    /// Maps the file and faults in all of it, so that no later access waits for memory.
     pub(crate) fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
         let mapping = Self::unfilled(fd, layout)?;
         mapping.advise(0, layout.file_bytes, Advice::LinuxPopulateWrite)?;
         Ok(mapping)
     }
 
-    /// Maps a new file, which is one hole, and gives it all its memory step by step: huge pages for as much as the
-    /// kernel will, and blocks for the rest.
+    /// Maps a new file, which is one hole, and allocates all its memory step by step: huge pages for as much as the
+    /// kernel provides, and blocks for the rest.
     pub(crate) fn of_hole(fd: BorrowedFd<'_>, layout: Layout, watch: &mut Watch<'_>) -> Result<Self, ArenaError> {
         let mapping = Self::unfilled(fd, layout)?;
         let mut makes_huge = true;
@@ -112,7 +112,7 @@ impl Mapping {
         assert!(at + bytes <= self.layout.file_bytes, "{bytes} bytes from {at} on are not inside");
         let start = self.base.as_ptr().wrapping_add(at as usize).cast::<c_void>();
         loop {
-            // SAFETY: M1, and inside of it; none of the three advices above changes what the memory holds.
+            // SAFETY: M1, and inside of it; none of the three advices above changes the contents of the memory.
             match unsafe { mm::madvise(start, bytes as usize, advice) } {
                 Err(Errno::INTR) => {}
                 done => return done.map_err(ArenaError::os("madvise")),
@@ -142,22 +142,22 @@ impl Mapping {
 
     fn table<R: Record>(&self, at: u64, count: u32) -> &[R] {
         let first = self.base.as_ptr().wrapping_add(at as usize).cast::<R>();
-        // SAFETY: M1 and M2: `at` and `count` are the layout's, `R` is what lies there, and a page's
-        // alignment suffices for it.
+        // SAFETY: M1 and M2: `at` and `count` come from the layout, `R` is the type of the records there, and the
+        // alignment of a page suffices for it.
         unsafe { std::slice::from_raw_parts(first, count as usize) }
     }
 
-    /// Asks for the frame's lock and the line that its bytes begin with.
+    /// Prefetches the frame's lock and the first line of its bytes.
     #[inline]
     pub(crate) fn prefetch(&self, frame: FrameId) {
         prefetch_line(self.lock(frame));
         prefetch_line(self.bytes(frame));
     }
 
-    /// Takes a shared hold unless somebody has the exclusive one.
+    /// Takes a shared hold unless the exclusive one is taken.
     #[inline]
     pub(crate) fn try_read(&self, frame: FrameId) -> Option<FrameRead<'_>> {
-        // Lazily: a guard dropped unheld would give back another's hold.
+        // Lazily: a guard created without a hold would release that of another owner when dropped.
         self.lock(frame).try_read().then(|| FrameRead { mapping: self, frame })
     }
 
@@ -167,7 +167,7 @@ impl Mapping {
         FrameRead { mapping: self, frame }
     }
 
-    /// Takes the exclusive hold unless somebody has any.
+    /// Takes the exclusive hold unless any hold is taken.
     #[inline]
     pub(crate) fn try_write(&self, frame: FrameId) -> Option<FrameWrite<'_>> {
         self.lock(frame).try_write().then(|| FrameWrite { mapping: self, frame })
@@ -185,7 +185,7 @@ impl Mapping {
         &self.locks[frame.index()]
     }
 
-    /// Where a frame's bytes begin. Only to be followed under M3.
+    /// The start of a frame's bytes. Only to be dereferenced under M3.
     #[inline]
     fn bytes(&self, frame: FrameId) -> *mut u8 {
         let at = self.layout.frames_at as usize + frame.index() * FRAME_BYTES;
@@ -195,13 +195,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: M1, and no reference is left, since all borrow from `self`. It cannot fail for a range
-        // that is mapped; if it did, the memory would merely stay.
+        // SAFETY: M1, and no reference is left, since all borrow from `self`. The call cannot fail for a mapped range;
+        // if it did, the memory would only stay mapped.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.layout.file_bytes as usize) };
     }
 }
 
-/// The bytes of a frame, which nobody changes meanwhile.
+/// The bytes of a frame, which no other thread can change meanwhile.
 pub struct FrameRead<'a> {
     mapping: &'a Mapping,
     frame: FrameId,
@@ -212,7 +212,7 @@ impl Deref for FrameRead<'_> {
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: M3, with the shared hold that `self` is.
+        // SAFETY: M3, with the shared hold that `self` represents.
         unsafe { &*self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
     }
 }
@@ -224,7 +224,7 @@ impl Drop for FrameRead<'_> {
     }
 }
 
-/// The bytes of a frame, which nobody else sees meanwhile. Those of a new frame are arbitrary.
+/// The bytes of a frame, which no other thread can read meanwhile. Those of a new frame are arbitrary.
 pub struct FrameWrite<'a> {
     mapping: &'a Mapping,
     frame: FrameId,
@@ -235,7 +235,7 @@ impl Deref for FrameWrite<'_> {
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: M3, with the exclusive hold that `self` is.
+        // SAFETY: M3, with the exclusive hold that `self` represents.
         unsafe { &*self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
     }
 }
@@ -243,7 +243,7 @@ impl Deref for FrameWrite<'_> {
 impl DerefMut for FrameWrite<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
-        // SAFETY: M3, with the exclusive hold that `self` is.
+        // SAFETY: M3, with the exclusive hold that `self` represents.
         unsafe { &mut *self.mapping.bytes(self.frame).cast::<[u8; FRAME_BYTES]>() }
     }
 }
@@ -261,9 +261,9 @@ pub(crate) trait Hold {
     fn give_back(lock: &RwWord);
 }
 
-/// Many may hold it.
+/// Many bundles may hold it.
 pub(crate) enum Shared {}
-/// One alone may hold it.
+/// Only one bundle may hold it.
 pub(crate) enum Exclusive {}
 
 impl Hold for Shared {
@@ -286,7 +286,7 @@ impl Hold for Exclusive {
     }
 }
 
-/// Frames held together, in order; tied to no thread and no borrow.
+/// Frames held together, in order; bound to no thread and no borrow.
 pub(crate) struct LockedFrames<H: Hold> {
     arena: Arc<Arena>,
     frames: Vec<FrameId>,
@@ -299,7 +299,7 @@ impl<H: Hold> LockedFrames<H> {
         Self { arena, frames: Vec::with_capacity(capacity), capacity, hold: PhantomData }
     }
 
-    /// Adds a frame, unless it cannot be held at once or the capacity is used up.
+    /// Adds a frame, unless it cannot be taken at once or the capacity is used up.
     pub(crate) fn push(&mut self, frame: FrameId) -> bool {
         let taken = self.frames.len() < self.capacity && H::try_take(self.mapping().lock(frame));
         if taken {
@@ -343,21 +343,21 @@ impl<H: Hold> LockedFrames<H> {
 }
 
 impl LockedFrames<Exclusive> {
-    /// Puts the frame of `hold` in the place of the `nth` and lets go of that one, which is returned.
+    /// Replaces the `nth` frame by that of `hold`. Releases the old frame and returns its number.
     pub(crate) fn exchange(&mut self, nth: usize, hold: FrameWrite<'_>) -> FrameId {
         assert!(std::ptr::eq(self.mapping(), hold.mapping), "a frame of another arena");
         let before = std::mem::replace(&mut self.frames[nth], hold.frame);
-        std::mem::forget(hold); // it is the bundle's now
+        std::mem::forget(hold); // the bundle owns it now
         Exclusive::give_back(self.mapping().lock(before));
         before
     }
 
-    /// As [`slices`](LockedFrames::slices), to be filled.
+    /// As [`slices`](LockedFrames::slices), for filling.
     pub(crate) fn slices_mut(&mut self, len_bytes: usize) -> impl Iterator<Item = &mut [u8]> {
         let this = &*self;
         runs(&this.frames, len_bytes).map(|(first, bytes)| {
-            // SAFETY: M3, as above with the exclusive hold. No frame is in a bundle twice, for the second
-            // hold would have failed; so runs are disjoint. `self` is borrowed exclusively meanwhile.
+            // SAFETY: M3, as above with the exclusive hold. No frame is in a bundle twice, since the second hold would
+            // have failed, so runs are disjoint. `self` is borrowed exclusively meanwhile.
             unsafe { std::slice::from_raw_parts_mut(this.mapping().bytes(first), bytes) }
         })
     }
@@ -396,9 +396,9 @@ mod tests {
         runs(&frames, len_bytes).map(|(first, bytes)| (first.as_u32(), bytes)).collect()
     }
 
-    /// Whatever the kernel makes of the advice: all blocks are there, and what is stored is in the file.
+    /// All blocks are allocated and stored bytes are in the file, even if the kernel ignores the advice.
     #[test]
-    fn a_hole_becomes_memory_that_is_all_there() {
+    fn a_hole_becomes_fully_allocated_memory() {
         let counts = Counts { frames: 2048, reserve_frames: 10, inodes: 300, volumes: 7 };
         let (fd, _, block_bytes) = source::make(&ArenaSource::Memfd).expect("a memfd");
         let layout = Layout::new(counts, block_bytes).expect("plain counts");
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "4097 bytes of 1 frames")]
-    fn more_bytes_than_frames_is_a_programmers_error() {
+    fn more_bytes_than_the_frames_hold_panic() {
         runs_of(&[0], 4097);
     }
 }

@@ -1,8 +1,8 @@
-//! What is mounted, as the kernel lists it for a process: the one parser of `/proc/PID/mountinfo`.
+//! The mounts that the kernel lists for a process: the only parser of `/proc/PID/mountinfo`.
 //!
-//! A line is: number, parent, device, root, mount point, options, any number of optional fields, `-`, type, source, options
-//! of the file system. Paths are bytes, in which the kernel writes blanks, newlines and backslashes as three octal digits.
-//! A line that is not like that is left out, and hides no other.
+//! A line is: number, parent, device, root, mount point, options, any number of optional fields, `-`, type, source,
+//! options of the file system. Paths are bytes, in which the kernel writes blanks, newlines and backslashes as three
+//! octal digits. A line of another form is skipped and does not affect the others.
 //!
 //! # Kernel counterpart
 //! `show_mountinfo`, `mangle_path`.
@@ -16,25 +16,25 @@ use std::path::PathBuf;
 pub struct MountInfo {
     /// Major and minor number of the file system, with a colon.
     pub device: String,
-    /// What of the file system it shows, from the root of that.
+    /// The part of the file system that it shows, as a path from the root of the file system.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// The type of the file system.
     pub kind: String,
-    /// What is mounted, as its file system calls it.
+    /// The source, as named by the file system.
     pub source: PathBuf,
     /// The file system's own options, with commas.
     pub super_options: String,
 }
 
 impl MountInfo {
-    /// All of a list, in its order: of several at one place the last hides the others.
+    /// All mounts of a list, in its order. Of several at one mount point, the last hides the others.
     pub fn all(mountinfo: &(impl AsRef<[u8]> + ?Sized)) -> impl Iterator<Item = Self> {
         mountinfo.as_ref().split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
 
-    /// One line, without its newline. `None`: it is none.
+    /// Parses one line without its newline. `None` if it is not a mount.
     #[must_use]
     pub fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
@@ -99,17 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_left_out() {
+    fn an_invalid_line_is_skipped() {
         let text = b"nonsense\n1 2 3 - \n\n4 5 6 / /x rw\nx 5 0:1 / /x rw - a b c\n22 1 0:1 / /- - - ext4 a rw\n\xff\n";
         let mounts: Vec<_> = MountInfo::all(text).collect();
         assert_eq!(mounts.iter().map(|mount| mount.point.as_path()).collect::<Vec<_>>(), [Path::new("/-")]);
-        assert_eq!(mounts[0].kind, "ext4", "options of a dash are no end of the optional fields");
+        assert_eq!(mounts[0].kind, "ext4", "options of a dash do not end the optional fields");
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
 
-        /// Any path that the kernel escapes comes back, and no other line is harmed by a damaged one.
+        /// Any path that the kernel escapes is read back, and a damaged line does not affect the others.
         #[test]
         fn any_path_comes_back(path in prop::collection::vec(1_u8.., 1..40)) {
             let escape = |byte: &u8| match byte {

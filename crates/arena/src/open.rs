@@ -1,7 +1,7 @@
-//! Taking over what another process left.
+//! Taking over the arena of another process.
 //!
-//! Order of steps: lock, read and check the header, map, check all tables, and only then change the first
-//! byte. A crash at any later step leaves a file that opens with the same result.
+//! The order of the steps: lock, read and check the header, map, check all tables, and only then change the first byte.
+//! A crash at any later step leaves a file that opens with the same result.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -18,13 +18,12 @@ use crate::survivors::{self, Survivors};
 use crate::validate;
 
 impl Arena {
-    /// Opens the file of an earlier arena and tells what is in it.
+    /// Opens the file of an earlier arena and returns its survivors.
     ///
     /// # Errors
-    /// [`ArenaError::InUse`] if another process has it open; [`ArenaError::FileSystem`] if it is not on
-    /// tmpfs or hugetlbfs; [`ArenaError::Foreign`], [`ArenaError::Version`], [`ArenaError::Length`] or
-    /// [`ArenaError::Damaged`] if it is not what an arena of this format leaves; [`ArenaError::Os`]
-    /// otherwise. The file is unchanged then.
+    /// [`ArenaError::InUse`] if another process has it open; [`ArenaError::FileSystem`] if it is not on tmpfs or
+    /// hugetlbfs; [`ArenaError::Foreign`], [`ArenaError::Version`], [`ArenaError::Length`] or [`ArenaError::Damaged`]
+    /// if it is not a valid arena of this format; [`ArenaError::Os`] otherwise. The file is unchanged then.
     ///
     /// # Blocking
     /// Until all of it is mapped and its tables are read.

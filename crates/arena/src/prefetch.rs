@@ -1,13 +1,14 @@
-//! Asking for memory before it is needed.
+//! Prefetching memory before it is needed.
 //!
-//! A cached access goes from one line that no cache holds to the next: the frame's lock, then the frame's bytes. The
-//! locked instruction between them keeps the processor from looking ahead, so both are asked for together. One line of
-//! the bytes is enough: it brings the translation of the address, and the copy runs ahead of itself from there. Where the
-//! processor foresees the access itself, as in reading on, asking disturbs it: that costs a third.
+//! An access to a cached page touches two lines that are usually in no processor cache: the frame's lock, then the
+//! frame's bytes. The locked instruction between them prevents the processor from looking ahead, so both are prefetched
+//! together. One line of the bytes is enough: it loads the address translation, and the copy runs ahead from there.
+//! Where the processor predicts the access itself, as in sequential reads, a prefetch disturbs it and makes the access
+//! a third slower.
 
 #![allow(unsafe_code, reason = "the instruction has no safe form; a hint cannot fault and changes nothing")]
 
-/// Asks the processor for the line of memory that `at` begins in; an address of nothing is let pass.
+/// Prefetches the line of memory in which `at` begins. An invalid address is ignored.
 #[inline]
 pub fn prefetch_line<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]

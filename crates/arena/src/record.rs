@@ -1,15 +1,15 @@
 //! The records of the arena file, as they lie in the mapping.
 //!
-//! Little-endian words, zero where unused. A zeroed record is a free one, so a new file needs no set-up.
-//! State values are far apart, so that no single flipped bit turns one into another, and a check word
-//! covers what never changes while the record is in use.
+//! Records consist of little-endian words, zero where unused. A zeroed record is a free one, so a new file needs no
+//! initialisation. State values are far apart, so that no single flipped bit turns one into another. A check word
+//! covers the fields that never change while the record is in use.
 //!
 //! # Invariants
 //! R1. Every field is an atomic integer: any bytes are a valid record, and a reference to one may exist
 //!     while another thread writes it.
-//! R2. Fields are written while the state says FREE (or CLEAN), the state is stored last. Whoever reads
-//!     a used state reads whole fields, in this process or in the next one.
-//! R3. What is not under the check word changes by single stores.
+//! R2. Fields are written while the state is FREE (or CLEAN), and the state is stored last. A reader that finds a used
+//!     state reads complete fields, in this process or in the next one.
+//! R3. Fields not covered by the check word change by single stores.
 //!
 //! # Memory ordering
 //! That of the state word: [`crate::word`] O1.
@@ -18,11 +18,11 @@ use crate::checksum::Checksum;
 use crate::ids::{SHORT_BYTES_MAX, ShortBytes};
 use crate::word::{StateWord, Word32, Word64};
 
-/// State of a record that holds nothing.
+/// State of an unused record.
 pub(crate) const FREE: u32 = 0;
 /// State of a used inode or volume record.
 pub(crate) const LIVE: u32 = u32::from_le_bytes(*b"LIVE");
-/// State of a frame whose bytes the backend has.
+/// State of a frame whose bytes the backend also has.
 pub(crate) const CLEAN: u32 = u32::from_le_bytes(*b"CLEA");
 /// State of a frame whose bytes only the arena has.
 pub(crate) const DIRTY: u32 = u32::from_le_bytes(*b"dirt");
@@ -61,7 +61,7 @@ pub(crate) struct VolumeEntry {
     _unused_too: [Word64; 5],
 }
 
-/// One inode: its identity first, then what changes, on a cache line of its own.
+/// One inode: its identity first, then the fields that change, on a cache line of their own.
 #[repr(C)]
 pub(crate) struct InodeEntry {
     pub(crate) state: StateWord,
@@ -85,7 +85,7 @@ pub(crate) struct InodeEntry {
     pub(crate) source_changing_since_ns: Word64,
 }
 
-/// Which page of which file is in a frame.
+/// The page and file whose bytes a frame holds.
 #[repr(C)]
 pub(crate) struct FrameEntry {
     state: StateWord,
@@ -100,7 +100,7 @@ const _: () = assert!(size_of::<InodeEntry>() == 256);
 const _: () = assert!(core::mem::offset_of!(InodeEntry, size_bytes) == 192);
 const _: () = assert!(size_of::<FrameEntry>() == 32);
 
-/// Which page a frame holds, and which state of that page.
+/// The page that a frame holds, and the version of that page.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct PageKey {
     pub(crate) inode: u32,
@@ -118,7 +118,7 @@ impl HeaderEntry {
 }
 
 impl ShortEntry {
-    /// The length as it lies there, which damage can make any number.
+    /// The stored length, which can be any number after damage.
     pub(crate) fn len(&self) -> u64 {
         self.len.get()
     }
@@ -135,7 +135,7 @@ impl ShortEntry {
         }
     }
 
-    /// The bytes, cut at their limit should the length be damaged.
+    /// The bytes, truncated at the limit if the length is damaged.
     pub(crate) fn get(&self) -> ShortBytes {
         let mut bytes = [0; SHORT_BYTES_MAX];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(&self.bytes) {
@@ -151,14 +151,14 @@ impl ShortEntry {
 }
 
 impl VolumeEntry {
-    /// What the check word must be.
+    /// The correct check word.
     pub(crate) fn sum(&self, slot: u32) -> u64 {
         self.id.add_to(Checksum::of_record(VOLUME_KIND, slot)).finish()
     }
 }
 
 impl InodeEntry {
-    /// What the check word must be.
+    /// The correct check word.
     pub(crate) fn sum(&self, slot: u32) -> u64 {
         let sum = Checksum::of_record(INODE_KIND, slot)
             .word(self.volume.get().into())
@@ -174,7 +174,7 @@ impl FrameEntry {
         self.state.get()
     }
 
-    /// R2: the record must not say DIRTY, else its fields would be torn for a moment.
+    /// R2: the record must not be DIRTY, or its fields would be torn for a moment.
     pub(crate) fn publish_dirty(&self, frame: u32, key: PageKey) {
         self.inode.set(key.inode);
         self.index.set(key.index);
@@ -199,7 +199,7 @@ impl FrameEntry {
         self.check.get()
     }
 
-    /// What the check word must be.
+    /// The correct check word.
     pub(crate) fn sum(&self, frame: u32) -> u64 {
         frame_sum(frame, self.key())
     }

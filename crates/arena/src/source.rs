@@ -1,11 +1,11 @@
-//! The file under the mapping: made, found, locked, handed on.
+//! The file under the mapping: creating, opening, locking it, and passing it on.
 //!
 //! # Invariants
-//! S1. The file is on tmpfs or hugetlbfs, and all its blocks exist before anything is stored in it; so a
-//!     store into the mapping never waits for a disk and never ends in SIGBUS.
-//! S2. A named file gets its name last, in one step that fails if the name exists. A process killed
-//!     while it fills the file leaves nothing behind.
-//! S3. One open arena per file: `flock` on a file description that nobody else has. The one handed on
+//! S1. The file is on tmpfs or hugetlbfs, and all its blocks exist before anything is stored in it. So a store into the
+//!     mapping never waits for a disk and never causes SIGBUS.
+//! S2. A named file gets its name last, in one step that fails if the name exists. A process that is killed while it
+//!     fills the file leaves nothing behind.
+//! S3. One open arena per file: `flock` on a file description that is not shared. The descriptor that is passed on
 //!     ([`ArenaFile::fd`]) carries no lock, so it may outlive this process.
 
 use std::ops::ControlFlow;
@@ -18,13 +18,13 @@ use rustix::io::Errno;
 use crate::error::ArenaError;
 use crate::huge_pages::HUGE_BYTES;
 
-/// Where the arena's file comes from.
+/// The origin of the arena's file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum ArenaSource {
-    /// A file without a name, which lives as long as somebody has it open.
+    /// A file without a name, which lives as long as it is open.
     #[default]
     Memfd,
-    /// A new file on tmpfs or hugetlbfs, which stays until it is removed.
+    /// A new file on tmpfs or hugetlbfs, which persists until it is removed.
     File(PathBuf),
 }
 
@@ -42,11 +42,11 @@ pub(crate) struct ArenaFile {
     lock: OwnedFd,
 }
 
-/// Given to a new file at once: a signal, and whoever gives up, waits for one step and not for the whole file.
+/// Bytes allocated to a new file at once: a signal or a cancellation waits for one step, not for the whole file.
 const STEP_BYTES: u64 = 16 << 20;
 const _: () = assert!(STEP_BYTES.is_multiple_of(HUGE_BYTES as u64), "a huge page belongs to one step");
 
-/// Hears how many bytes of how many a new file has, and says whether to go on.
+/// Receives the number of allocated bytes and the total of a new file, and decides whether to continue.
 pub(crate) type Watch<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 
 /// A file without a name yet, and the file system's block size.
@@ -58,7 +58,7 @@ pub(crate) fn make(source: &ArenaSource) -> Result<(OwnedFd, FileSystem, u64), A
             let folder = fs::open(folder_of(path), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .map_err(ArenaError::os("open of the folder"))?;
             file_system_of(folder.as_fd())?;
-            // Found out now, before gigabytes are filled; `publish` decides.
+            // Checked now, before gigabytes are filled; `publish` decides.
             if fs::statat(&folder, file_name_of(path)?, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                 return Err(ArenaError::os("creation of the file")(Errno::EXIST));
             }
@@ -70,7 +70,7 @@ pub(crate) fn make(source: &ArenaSource) -> Result<(OwnedFd, FileSystem, u64), A
     Ok((fd, file_system, block_bytes))
 }
 
-/// Gives a new file its length: it is one hole then.
+/// Sets the length of a new file, which is one hole then.
 pub(crate) fn set_length(fd: BorrowedFd<'_>, file_bytes: u64) -> Result<(), ArenaError> {
     match fs::ftruncate(fd, file_bytes) {
         Err(errno @ (Errno::FBIG | Errno::NOSPC | Errno::NOMEM)) => {
@@ -80,7 +80,7 @@ pub(crate) fn set_length(fd: BorrowedFd<'_>, file_bytes: u64) -> Result<(), Aren
     }
 }
 
-/// Does `step` for one part of a new file after the other, each at a place and of so many bytes, and tells `watch`.
+/// Runs `step` for each part of a new file, given its offset and length, and reports to `watch`.
 pub(crate) fn in_steps(
     file_bytes: u64,
     watch: &mut Watch<'_>,
@@ -98,7 +98,7 @@ pub(crate) fn in_steps(
     Ok(())
 }
 
-/// Gives `bytes` of the file from `at` on their blocks (S1).
+/// Allocates the blocks of `bytes` bytes of the file from `at` on (S1).
 pub(crate) fn fill(fd: BorrowedFd<'_>, at: u64, bytes: u64, file_bytes: u64) -> Result<(), ArenaError> {
     loop {
         match fs::fallocate(fd, FallocateFlags::empty(), at, bytes) {
@@ -111,7 +111,7 @@ pub(crate) fn fill(fd: BorrowedFd<'_>, at: u64, bytes: u64, file_bytes: u64) -> 
     }
 }
 
-/// A memfd cannot change its length from now on.
+/// Seals a memfd against changes of its length.
 pub(crate) fn seal(fd: BorrowedFd<'_>, source: &ArenaSource) -> Result<(), ArenaError> {
     match source {
         ArenaSource::Memfd => fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
@@ -120,7 +120,7 @@ pub(crate) fn seal(fd: BorrowedFd<'_>, source: &ArenaSource) -> Result<(), Arena
     }
 }
 
-/// Gives a complete file its name (S2).
+/// Links a complete file to its name (S2).
 pub(crate) fn publish(file: &ArenaFile, source: &ArenaSource) -> Result<(), ArenaError> {
     match source {
         ArenaSource::Memfd => Ok(()),
@@ -131,12 +131,12 @@ pub(crate) fn publish(file: &ArenaFile, source: &ArenaSource) -> Result<(), Aren
 
 /// Opens an existing file.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, ArenaError> {
-    // Without NONBLOCK, a fifo of that name would block for ever.
+    // Without NONBLOCK, opening a FIFO of that name would block forever.
     fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())
         .map_err(ArenaError::os("open"))
 }
 
-/// The file system of an open file and its block size; refuses any that is not memory (S1).
+/// The block size of the file system of an open file. Refuses file systems that are not in memory (S1).
 pub(crate) fn file_system_of(fd: BorrowedFd<'_>) -> Result<(FileSystem, u64), ArenaError> {
     let stat = fs::fstatfs(fd).map_err(ArenaError::os("fstatfs"))?;
     let found = |name: &str| Err(ArenaError::FileSystem { found: name.to_owned() });
@@ -174,8 +174,8 @@ impl ArenaFile {
 
 impl Drop for ArenaFile {
     fn drop(&mut self) {
-        // A child between fork and exec has the description too, so closing it would not suffice. Should
-        // the call fail, closing is the second chance.
+        // A child between fork and exec shares the description, so closing it would not suffice. If the unlock fails,
+        // the close may still release it.
         let _ = fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }

@@ -1,5 +1,4 @@
-//! What the last process left: which pages of which inodes of which volumes have data that only the arena
-//! has.
+//! The survivors of the last process: the volumes, inodes and pages with data that only the arena has.
 
 use crate::arena::Arena;
 use crate::error::ArenaError;
@@ -9,8 +8,8 @@ use crate::record::LIVE;
 use crate::validate::DirtyFrame;
 use crate::volume_table::VolumeRecord;
 
-/// Everything in use in an arena that was opened. All of it is allocated: the engine frees each slot and
-/// frame when it is done with it.
+/// Everything in use in an opened arena. All of it stays allocated: the engine frees each slot and frame when it is
+/// done with it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Survivors {
     /// By slot.
@@ -20,9 +19,9 @@ pub struct Survivors {
 /// A volume, with or without inodes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SurvivingVolume {
-    /// Where its record is.
+    /// The slot of its record.
     pub slot: VolumeSlot,
-    /// A copy of it.
+    /// A copy of the record.
     pub record: VolumeRecord,
     /// By slot.
     pub inodes: Vec<SurvivingInode>,
@@ -31,11 +30,11 @@ pub struct SurvivingVolume {
 /// An inode, with or without pages.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SurvivingInode {
-    /// Where its record is.
+    /// The slot of its record.
     pub slot: InodeSlot,
-    /// A copy of it.
+    /// A copy of the record.
     pub record: InodeRecord,
-    /// Page index and frame of each DIRTY page, by index; of several versions the newest.
+    /// Page index and frame of each DIRTY page, by index. Of several versions, the newest.
     pub pages: Vec<(u64, FrameId)>,
 }
 

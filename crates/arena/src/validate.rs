@@ -1,11 +1,10 @@
-//! Reading the tables of a file that somebody else wrote.
+//! Checking the tables of a file that another process wrote.
 //!
-//! Nothing is changed here. What a crash can leave is accepted: any mixture of FREE, CLEAN, DIRTY and LIVE
-//! records, and anything in the fields of a FREE one. All else is damage and is named.
+//! Nothing is changed here. Every state that a crash can leave is accepted: any mixture of FREE, CLEAN, DIRTY and LIVE
+//! records, and anything in the fields of a FREE one. Everything else is damage and is named in the error.
 //!
 //! # Invariants
-//! C1. What passes obeys R2 of [`crate::record`] and F6 of [`crate::arena`]: whole records that name used
-//!     slots.
+//! C1. Tables that pass obey R2 of [`crate::record`] and F6 of [`crate::arena`]: complete records that name used slots.
 
 use crate::error::ArenaError;
 use crate::ids::SHORT_BYTES_MAX;

@@ -1,22 +1,22 @@
-//! Which volumes have inodes in the arena.
+//! The volumes with inodes in the arena.
 //!
 //! # Invariants
-//! V1. A record is written whole before it is LIVE, and does not change until it is FREE. The slot is
-//!     taken in the heap first and given back there last; a crash between leaves it free, or in use.
+//! V1. A record is written completely before it is LIVE, and does not change until it is FREE. The slot is taken in the
+//!     heap first and freed there last. A crash in between leaves it free or in use.
 
 use crate::arena::Arena;
 use crate::ids::{VolumeId, VolumeSlot};
 use crate::record::{FREE, LIVE};
 
-/// What the arena knows of a volume.
+/// The data that the arena keeps for a volume.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct VolumeRecord {
-    /// By which the engine finds its backend again.
+    /// The label by which the engine finds its backend again.
     pub id: VolumeId,
 }
 
 impl Arena {
-    /// Takes a volume slot. `None` if all are in use. From the return on it survives the process.
+    /// Takes a volume slot. `None` if all are in use. After the return it survives the process.
     #[must_use]
     pub fn alloc_volume(&self, record: &VolumeRecord) -> Option<VolumeSlot> {
         let slot = self.volume_slots.alloc()?;
@@ -27,8 +27,8 @@ impl Arena {
         Some(VolumeSlot::new(slot))
     }
 
-    /// Gives a volume slot back. The caller has freed all inode slots that name it; a crash would make
-    /// one that is left an error at the next start.
+    /// Frees a volume slot. The caller has freed all inode slots that name it. If one were left, opening the arena
+    /// after a crash would fail.
     ///
     /// # Panics
     /// If it is free already.

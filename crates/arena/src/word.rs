@@ -1,15 +1,14 @@
 //! Integers that lie in the mapped file.
 //!
-//! The next process reads them there, so their size and bytes are part of the format. A model checker's
-//! atomics carry its own bookkeeping and have another size; therefore these are the plain ones in every
-//! build, and this file is the only one that names them.
+//! The next process reads them there, so their size and bytes are part of the format. The atomics of a model checker
+//! carry bookkeeping and have another size. Therefore these are the plain ones in every build, and this file is the
+//! only one that names them.
 //!
 //! # Memory ordering
-//! O1. A [`StateWord`] is stored with Release and loaded with Acquire, every other word Relaxed. A kill
-//!     stops each thread between two instructions, so the next process sees its stores in the order in
-//!     which they were made; Release keeps the compiler from moving the state before the fields, or
-//!     before the bytes of the frame.
-//! O2. A [`Word64`] that says whether others mean anything is published with Release, for the same reason.
+//! O1. A [`StateWord`] is stored with Release and loaded with Acquire, every other word with Relaxed. A kill stops each
+//!     thread between two instructions, so the next process sees its stores in the order in which they were made.
+//!     Release keeps the compiler from moving the state before the fields, or before the bytes of the frame.
+//! O2. A [`Word64`] that decides whether other words are valid is published with Release, for the same reason.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,7 +23,7 @@ pub(crate) struct Word32(AtomicU32);
 #[repr(transparent)]
 pub(crate) struct Word64(AtomicU64);
 
-/// The field that says whether the others mean anything.
+/// The field that decides whether the others are valid.
 #[repr(transparent)]
 pub(crate) struct StateWord(AtomicU32);
 
@@ -47,7 +46,7 @@ impl Word64 {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Stores it behind the words that were set before (O2).
+    /// Stores the value after the words that were set before (O2).
     pub(crate) fn publish(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Whatever the bytes of a file are, opening it gives an arena or an error that names the field.
+//! Opening a file with any bytes gives an arena or an error that names the field.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,7 +11,7 @@ use slackwater_arena::{
     Arena, ArenaConfig, ArenaError, FRAME_BYTES, FileHandleBytes, InodeRecord, Pool, Survivors, VolumeId, VolumeRecord,
 };
 
-/// Where the tables of the small arena below begin; each fits into a page.
+/// Where the tables of the small arena below begin. Each fits into a page.
 const VOLUMES_AT: usize = 4096;
 const INODES_AT: usize = 8192;
 const FRAME_TABLE_AT: usize = 12288;
@@ -67,7 +67,7 @@ fn open(bytes: &[u8]) -> Result<(Arc<Arena>, Survivors), ArenaError> {
     Arena::open_fd(OwnedFd::from(file))
 }
 
-/// What an arena that opens must stand, whatever is in it.
+/// The operations that an opened arena must support, whatever it contains.
 fn use_up(arena: &Arena, survivors: &Survivors) {
     let pages = survivors.volumes.iter().flat_map(|volume| &volume.inodes).flat_map(|inode| &inode.pages);
     let mut frames = pages.map(|(_, frame)| *frame).collect::<Vec<_>>();
@@ -129,13 +129,13 @@ fn damage_is_named_with_what_was_found_and_expected() {
 }
 
 #[test]
-fn a_record_in_another_ones_place_is_damage() {
+fn a_record_in_the_place_of_another_is_damage() {
     let moved = message(|bytes| bytes.copy_within(INODES_AT..INODES_AT + 256, INODES_AT + 4 * 256));
     assert!(moved.starts_with("damaged arena: inode[4].check is 0x"), "{moved}");
 }
 
 #[test]
-fn foreign_newer_and_cut_files_are_told_apart() {
+fn foreign_newer_and_truncated_files_are_distinguished() {
     let kind = |bytes: &[u8]| match open(bytes) {
         Err(error @ ArenaError::Foreign(_)) => format!("foreign: {error}"),
         Err(error @ ArenaError::Version(_)) => format!("version: {error}"),
@@ -169,7 +169,7 @@ fn a_refused_file_is_not_changed() {
     assert!(after == bytes);
 }
 
-/// The words that one flipped bit may change unseen: what is not in use, and what changes in use.
+/// The words in which a flipped bit may go undetected: unused ones, and those that change while in use.
 fn is_unguarded(at: usize) -> bool {
     let within = |table: usize, record: usize| ((at - table) / record, (at - table) % record);
     match at {
@@ -204,7 +204,7 @@ fn every_flipped_bit_that_matters_is_found() {
     }
 }
 
-/// The check words, written down a second time: what a program that means harm would put there, or one with a bug.
+/// A second implementation of the check words: as a malicious or faulty program might write them.
 mod seal {
     use super::{FRAME_TABLE_AT, FRAMES, INODES_AT, VOLUMES_AT};
 
@@ -223,7 +223,7 @@ mod seal {
         mixed ^ mixed >> 32
     }
 
-    /// Makes every check word right.
+    /// Makes every check word valid.
     pub(super) fn all(bytes: &mut [u8]) {
         let old = bytes.to_vec();
         let mut set = |at: usize, sum: u64| bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
@@ -249,7 +249,7 @@ mod seal {
 }
 
 #[test]
-fn a_file_is_sealed_as_the_arena_does() {
+fn the_second_implementation_of_check_words_agrees() {
     let mut bytes = valid().to_vec();
     bytes[INODES_AT + 256 + 16] ^= 1; // its number
     assert!(open(&bytes).is_err());
@@ -258,7 +258,7 @@ fn a_file_is_sealed_as_the_arena_does() {
     use_up(&arena, &survivors);
 }
 
-/// A value of a field: at random, or where programs break.
+/// A value of a field: random, or an edge case.
 fn value() -> impl Strategy<Value = u64> {
     let states = [*b"LIVE", *b"dirt", *b"CLEA"].map(u32::from_le_bytes);
     prop_oneof![
@@ -295,7 +295,7 @@ proptest! {
         }
     }
 
-    /// Under right check words: any value in any field of header and tables.
+    /// With valid check words: any value in any field of the header and tables.
     #[test]
     fn damage_with_right_check_words_is_survived(
         words in prop::collection::vec((prop_oneof![

@@ -1,4 +1,4 @@
-//! Which files an arena may be in, and who may open them.
+//! The files that an arena may be in, and the processes that may open them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, Pool, Survivors};
 
-/// A folder that is emptied, unmounted if it was mounted, and removed, however the test ends.
+/// A folder that is emptied, unmounted if necessary, and removed when the test ends in any way.
 struct Folder {
     path: PathBuf,
     is_mounted: bool,
@@ -90,7 +90,7 @@ fn a_file_system_on_a_disk_is_refused_by_name() {
 }
 
 #[test]
-fn a_fifo_or_a_link_is_refused_and_not_waited_for() {
+fn a_fifo_or_a_link_is_refused_without_waiting() {
     let Some(folder) = Folder::new("/dev/shm", "fifo") else { return };
     let made = Command::new("mkfifo").arg(folder.path.join("fifo")).status();
     if made.is_ok_and(|status| status.success()) {
@@ -102,14 +102,14 @@ fn a_fifo_or_a_link_is_refused_and_not_waited_for() {
     assert!(Arena::open(&folder.file()).is_ok());
 }
 
-/// All blocks are asked for before the first store: with a sparse file, filling the frames would end in
-/// SIGBUS as soon as the file system is full.
+/// All blocks are allocated before the first store. With a sparse file, filling the frames would cause SIGBUS as soon
+/// as the file system is full.
 #[test]
 fn a_full_file_system_is_an_error_at_creation() {
     let Some(folder) = Folder::mounted("full", &["-t", "tmpfs", "-o", "size=4m"]) else { return };
     let error = Arena::create(&ArenaConfig::file(folder.file(), 8 << 20)).expect_err("8 MiB in 4 MiB");
     assert!(matches!(error, ArenaError::NoSpace { .. }), "{error}");
-    // A child that another test is starting has a descriptor of the refused file for a moment, and so its blocks.
+    // A child that another test starts may hold a descriptor of the refused file for a moment, and so its blocks.
     let begun = Instant::now();
     let arena = loop {
         match Arena::create(&ArenaConfig::file(folder.file(), 2 << 20)) {
@@ -117,7 +117,7 @@ fn a_full_file_system_is_an_error_at_creation() {
             created => break created.expect("2 MiB in 4 MiB"),
         }
     };
-    // Filled by someone else afterwards, it still has all its frames.
+    // The arena keeps all its frames if another program fills the file system afterwards.
     let _ = std::fs::write(folder.path.join("other"), vec![1; 4 << 20]);
     while let Some(frame) = arena.alloc(Pool::Reserve) {
         arena.write(frame).fill(1);
@@ -142,11 +142,11 @@ fn huge_pages_hold_an_arena_too() {
 }
 
 #[test]
-fn a_memfd_goes_from_one_arena_to_the_next() {
+fn a_memfd_passes_from_one_arena_to_the_next() {
     let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("1 MiB");
     let fd = arena.try_clone_fd().expect("a descriptor");
     assert!(matches!(Arena::open_fd(fd.try_clone().expect("a descriptor")), Err(ArenaError::InUse)));
-    assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "nobody can cut it under the mapping");
+    assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "it cannot be truncated under the mapping");
     drop(arena);
     assert!(Arena::open_fd(fd).is_ok());
 }

@@ -1,26 +1,26 @@
-//! How large an arena may be: the machine's memory and the cgroup's limits.
+//! The maximum size of an arena: the memory of the machine and the limits of the cgroup.
 //!
-//! An arena is memory that never shrinks. One that does not fit ends in the OOM killer at some later
-//! time, in somebody else's allocation; so it is refused at the start, with the name of the limit. It may take
-//! what is available now, and what its cgroups allow, but for a rest that everything else needs.
+//! The memory of an arena never shrinks. One that does not fit would cause an OOM kill at some later time, at the
+//! allocation of another process. So it is refused at the start, with the name of the limit. It may take the memory
+//! that is available now and that its cgroups allow, except a part that is left for everything else.
 //!
-//! Cgroup mounts and our own path in them are looked up, not assumed: v1, v2 and both at once exist, and
-//! in a container the path in `/proc/self/cgroup` may be the host's and not exist below the mount. Every
-//! level from our own cgroup up to the mount is asked; a level without the file has no limit.
+//! Cgroup mounts and our own path in them are looked up, not assumed: v1, v2 and both at once exist, and in a container
+//! the path in `/proc/self/cgroup` may be the host's and not exist below the mount. Every level from our own cgroup up
+//! to the mount is read; a level without the file has no limit.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::ArenaError;
 use crate::mountinfo::MountInfo;
 
-/// The smallest limit and what sets it.
+/// The smallest limit and its origin.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Limit {
     bytes: u64,
     name: String,
 }
 
-/// What is left to others of the machine's memory, and of a cgroup's: one part of so many.
+/// The part of the memory of the machine, and of a cgroup, that is left for others: one in this many.
 const REST: u64 = 16;
 
 /// Refuses `needed_bytes` if they exceed a limit of `scope`.
@@ -34,41 +34,41 @@ pub(crate) fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
     }
 }
 
-/// Which limits apply.
+/// The limits that apply.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Scope {
-    /// Memory of everybody, which is charged to our cgroup.
+    /// General memory, which is charged to our cgroup.
     Charged,
-    /// All there is in the machine. Huge pages come from a pool of their own and are charged to no memory cgroup.
+    /// All memory of the machine. Huge pages come from a pool of their own and are charged to no memory cgroup.
     Machine,
 }
 
 fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
     let mut limits = Vec::from_iter(of_machine(&read));
     if scope == Scope::Charged {
-        // Each with the whole of which a part is left to others.
+        // Each with the total of which a part is left for others.
         let available = of_available(&read).map(|limit| (limits.first().map_or(0, |machine| machine.bytes), limit));
         let cgroups = of_cgroups(&read).into_iter().map(|limit| (limit.bytes, limit));
         for (whole, Limit { bytes, name }) in available.into_iter().chain(cgroups) {
             let bytes = bytes.saturating_sub(whole / REST);
-            limits.push(Limit { bytes, name: format!("{name}, less a rest for everything else") });
+            limits.push(Limit { bytes, name: format!("{name}, minus a part for everything else") });
         }
     }
     limits.into_iter().min_by_key(|limit| limit.bytes)
 }
 
-/// How much memory there is for arenas, as far as it can be told.
+/// The memory that is available for arenas, as far as it is known.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct MemoryLimits {
-    /// What the machine has.
+    /// The memory of the machine.
     pub machine_bytes: Option<u64>,
-    /// What of it is free, or can be freed at once.
+    /// The part of it that is free or can be freed at once.
     pub available_bytes: Option<u64>,
     /// The smallest limit of our cgroup and those above it; `None` without one.
     pub cgroup_bytes: Option<u64>,
 }
 
-/// Asks the machine and our cgroups, of either version.
+/// Reads the limits of the machine and of our cgroups, of either version.
 #[must_use]
 pub fn memory_limits() -> MemoryLimits {
     let read = read_text;
@@ -102,7 +102,7 @@ fn of_cgroups(read: &impl Fn(&Path) -> Option<String>) -> Vec<Limit> {
     limit_files(&mounts, &cgroups).into_iter().filter_map(of_file).collect()
 }
 
-/// The text of a file. A name in it that is no UTF-8 hides no other.
+/// The text of a file. A name in it that is not UTF-8 does not hide other lines.
 fn read_text(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -114,7 +114,7 @@ fn meminfo_bytes(meminfo: &str, field: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// `memory.max` or `memory.limit_in_bytes`; `None` if it says that there is no limit.
+/// `memory.max` or `memory.limit_in_bytes`; `None` if there is no limit.
 fn limit_bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -181,7 +181,7 @@ fn own_path(cgroups: &str, version: Version) -> Option<PathBuf> {
             Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
             Version::V2 => number == "0" && controllers.is_empty(),
         };
-        // Outside of our namespace's root the path begins with "..": nothing below the mount is ours.
+        // Outside our namespace's root, the path begins with "..": nothing below the mount belongs to us.
         let inside = Path::new(path).components().filter_map(|part| match part {
             std::path::Component::Normal(name) => Some(name),
             std::path::Component::Prefix(_)

@@ -25,7 +25,7 @@ const V1_MOUNTS: &str = "\
 ";
 const V1_CGROUP: &str = "11:cpu,cpuacct:/a\n4:memory:/jobs/one\n1:name=systemd:/init.scope\n";
 
-/// As V1, and the unified hierarchy without the memory controller beside it.
+/// As V1, with the unified hierarchy beside it, which has no memory controller.
 const HYBRID_MOUNTS: &str = "\
 30 24 0:26 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,relatime,mode=755
 30 24 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,relatime,memory
@@ -87,9 +87,9 @@ fn a_container_whose_path_is_the_hosts_finds_the_limit_at_the_mount() {
 }
 
 #[test]
-fn without_any_limit_what_is_available_is_the_limit_but_for_a_rest() {
+fn without_a_cgroup_limit_most_available_memory_may_be_used() {
     let none = machine(V2_MOUNTS, V2_CGROUP, &[("/sys/fs/cgroup/system.slice/memory.max", "max\n")]);
-    let name = "MemAvailable of /proc/meminfo, less a rest for everything else".to_owned();
+    let name = "MemAvailable of /proc/meminfo, minus a part for everything else".to_owned();
     assert_eq!(none, Limit { bytes: MEM_AVAILABLE_BYTES - MEM_TOTAL_BYTES / 16, name });
     assert_eq!(machine("", "", &[]), none);
 }
@@ -104,7 +104,7 @@ fn huge_pages_are_charged_to_no_cgroup() {
 }
 
 #[test]
-fn lines_that_make_no_sense_are_no_limit() {
+fn malformed_lines_are_no_limit() {
     assert_eq!(meminfo_bytes("MemTotal: many kB\n", "MemTotal"), None);
     assert_eq!(meminfo_bytes("", "MemTotal"), None);
     assert_eq!(limit_bytes("max\n"), None);
@@ -114,6 +114,6 @@ fn lines_that_make_no_sense_are_no_limit() {
 }
 
 #[test]
-fn colons_in_paths_are_understood() {
+fn colons_in_paths_are_kept() {
     assert_eq!(own_path("0::/a:b/c\n", Version::V2), Some(PathBuf::from("a:b/c")));
 }

@@ -1,33 +1,33 @@
-//! Hands out the numbers `0..len`, in ascending runs, without a lock.
+//! Allocates the numbers `0..len`, in ascending runs, without a lock.
 //!
-//! A chunk is 256 numbers with one bit each, set while the number is free. A caller's shard remembers
-//! where it took the last one and goes on from there until the chunk ends; so one thread gets ascending
-//! neighbours and two threads seldom meet. Owning a chunk is only a habit: whoever finds nothing better
-//! takes from another shard's chunk, hence nothing is ever stranded.
+//! A chunk is 256 numbers with one bit each, set while the number is free. A caller's shard remembers where it took the
+//! last number and continues from there until the chunk ends. So one thread gets ascending neighbours, and two threads
+//! seldom use one chunk. A shard does not own its chunk: a thread that finds nothing better takes from the chunk of
+//! another shard, so no free number is unreachable.
 //!
-//! Two summaries, a bit per chunk, lead to the next chunk: `whole` to entirely free ones, `some` to those
-//! with any free number. Frames, inode slots and volume slots are all handed out this way.
+//! Two summaries, a bit per chunk, lead to the next chunk: `whole` to entirely free ones, `some` to those with any free
+//! number. Frames, inode slots and volume slots are all allocated this way.
 //!
-//! Who wants 256 numbers or more at once gets chunks that are entirely free, as far as there are some, and leaves his shard
-//! where it is. What comes together as a rule goes together as well: so such chunks come back entire, while one that was
-//! taken from the middle on to the middle of the next would be two pieces for ever, and four the next time.
+//! A request for 256 numbers or more gets entirely free chunks while there are some, and does not move its shard.
+//! Numbers allocated together are usually freed together, so such chunks become entirely free again. A run from the
+//! middle of one chunk to the middle of the next would stay in two pieces, and in four after the next such request.
 //!
 //! # Invariants
-//! A1. A number is free exactly while its bit is set. Taking is clearing it by compare-exchange, giving
-//!     back is setting it; nothing else decides who has it.
-//! A2. Summaries and shards are hints: whoever follows one looks at the bits, and a lost one costs a
-//!     search of all chunks, never a number.
-//! A3. `None` means that at one instant during the call every number was taken, or was being given back by
-//!     a call still under way. Either the counters say so (O2), or all bits were seen clear while no `free`
-//!     began.
+//! A1. A number is free exactly while its bit is set. A take clears the bit by compare-exchange, and a free sets it;
+//!     nothing else decides ownership.
+//! A2. Summaries and shards are hints: a thread that follows one checks the bits, and a lost hint costs a search of all
+//!     chunks, never a number.
+//! A3. `None` means that at one instant during the call every number was taken, or was being freed by a call still in
+//!     flight. Either the counters show this (O2), or all bits were seen clear while no `free` began.
 //!
 //! # Memory ordering
-//! O1. `free` sets the bit with Release, taking clears it with Acquire: what the old owner did comes first.
-//! O2. `free` raises `returned`, then sets the bit; taking clears the bit, then raises `taken` with
-//!     Release; a sum reads `taken` with Acquire, then `returned`. So a sum that has seen a number taken
-//!     has seen it returned before, and `len + returned - taken` is never less than what was free between
-//!     the two readings. Raised the other way round, a thread preempted inside `free` would let an
-//!     allocation fail beside a free number.
+//! O1. `free` sets the bit with Release, and a take clears it with Acquire: everything that the old owner did happens
+//!     before.
+//! O2. `free` increments `returned`, then sets the bit. A take clears the bit, then increments `taken` with Release. A
+//!     sum reads `taken` with Acquire, then `returned`. So a sum that includes the take of a number also includes the
+//!     `free` before it, and `len + returned - taken` is never less than the count of free numbers between the two
+//!     reads. If `free` set the bit first, a thread preempted inside `free` could make an allocation fail although a
+//!     number is free.
 //! O3. The search of all bits loads with Acquire, between two sums of `returned` (A3).
 //!
 //! # Kernel counterpart
@@ -36,16 +36,16 @@
 use slackwater_sync::shard_hint;
 use slackwater_sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Numbers in a chunk: a unit of write-back is one run of as many frames.
+/// Numbers in a chunk: a unit of write-back is one run of that many frames.
 pub const RUN_FRAMES: usize = 256;
 
 const RUN: u32 = RUN_FRAMES as u32;
 const WORDS: usize = RUN_FRAMES / 64;
 /// No chunk, or no shard.
 const NONE: u32 = u32::MAX;
-/// More shards than this gain nothing: they only make sums longer.
+/// More shards than this bring no benefit: they only make sums slower.
 const SHARDS_MAX: usize = 64;
-/// So many partly free chunks are compared before the fullest of them is taken.
+/// The number of partly free chunks that are compared before the fullest of them is taken.
 const CANDIDATES: usize = 8;
 
 pub(crate) struct RunAllocator {
@@ -61,13 +61,13 @@ pub(crate) struct RunAllocator {
 #[repr(align(64))]
 struct Chunk {
     free: [AtomicU64; WORDS],
-    /// The shard that goes on here, as a hint.
+    /// The shard that takes from this chunk, as a hint.
     user: AtomicU32,
 }
 
 #[repr(align(128))]
 struct Shard {
-    /// Where to go on, a packed [`Place`].
+    /// Where to continue, as a packed [`Place`].
     place: AtomicU64,
     taken: AtomicU64,
     returned: AtomicU64,
@@ -81,7 +81,7 @@ struct Place {
 }
 
 impl RunAllocator {
-    /// An allocator of `0..len`, where `is_free` says which numbers are free at first.
+    /// An allocator of `0..len`. `is_free` decides which numbers are free initially.
     pub(crate) fn new(len: u32, cpus: usize, is_free: impl Fn(u32) -> bool) -> Self {
         let chunks = (0..len.div_ceil(RUN)).map(|chunk| Chunk::new(chunk * RUN, len, &is_free)).collect::<Box<[_]>>();
         let shards = (0..cpus.next_power_of_two().min(SHARDS_MAX)).map(|_| Shard::new()).collect::<Box<[_]>>();
@@ -92,12 +92,12 @@ impl RunAllocator {
         Self { len, chunks, whole, some, shards }
     }
 
-    /// How many numbers there are, free or not.
+    /// The number of numbers, free or not.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// How many are free; at least as many as were free at some instant of the call.
+    /// The number of free ones: at least as many as were free at some instant during the call.
     pub(crate) fn free_count(&self) -> u64 {
         let taken = self.shards.iter().map(|shard| shard.taken.load(Ordering::Acquire)).sum::<u64>();
         (u64::from(self.len) + self.returned()).saturating_sub(taken).min(self.len.into()) // O2
@@ -110,8 +110,8 @@ impl RunAllocator {
         one
     }
 
-    /// Takes up to `want` numbers, passes each to `got` in runs as long as possible, and returns how many.
-    /// Less than `want` only if no more are free (A3).
+    /// Takes up to `want` numbers, passes each to `got` in runs as long as possible, and returns their count. It is
+    /// less than `want` only if no more are free (A3).
     pub(crate) fn alloc_many(&self, want: u32, mut got: impl FnMut(u32)) -> u32 {
         if want == 0 {
             return 0;
@@ -153,17 +153,17 @@ impl RunAllocator {
         self.whole.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Gives a number back.
+    /// Frees a number.
     ///
     /// # Panics
     /// If it is not taken, or not below the length.
     pub(crate) fn free(&self, number: u32) {
-        assert!(number < self.len, "A1: {number} was never handed out, there are {}", self.len);
+        assert!(number < self.len, "A1: {number} was never allocated, there are {}", self.len);
         let (at, bit) = (number / RUN, number % RUN);
         let chunk = &self.chunks[at as usize];
         self.shard().1.returned.fetch_add(1, Ordering::Relaxed); // O2
         let old = chunk.free[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::Release);
-        assert!(old & 1 << (bit % 64) == 0, "A1: {number} is given back twice");
+        assert!(old & 1 << (bit % 64) == 0, "A1: {number} is freed twice");
         set(&self.some, at);
         if old | 1 << (bit % 64) == u64::MAX && chunk.is_whole() {
             set(&self.whole, at);
@@ -179,11 +179,11 @@ impl RunAllocator {
         self.shards.iter().map(|shard| shard.returned.load(Ordering::Acquire)).sum()
     }
 
-    /// The chunk where a shard goes on: an entirely free one, else one that is partly free and used by
-    /// nobody, else any with a free number.
+    /// The chunk where a shard continues: an entirely free one, else a partly free one that no shard uses, else any
+    /// with a free number.
     fn find_chunk(&self, own: u32, last: u32) -> Option<u32> {
         if let Some(last) = self.chunks.get(last as usize) {
-            // Another shard may have come since; then it loses a hint.
+            // Another shard may have set the hint since; then its hint is lost.
             last.user.store(NONE, Ordering::Relaxed);
         }
         let found = self.claim_whole(own).or_else(|| self.find_partial(own)).or_else(|| self.find_any())?;
@@ -236,7 +236,7 @@ impl RunAllocator {
         None
     }
 
-    /// Takes an empty chunk off the list, unless a number comes back meanwhile.
+    /// Removes an empty chunk from the summary, unless a number is freed meanwhile.
     fn unlist(&self, at: u32) -> bool {
         clear(&self.some, at);
         let is_empty = self.chunks[at as usize].count() == 0;
@@ -246,7 +246,7 @@ impl RunAllocator {
         is_empty
     }
 
-    /// Shards begin their searches apart from one another.
+    /// Shards begin their searches at different places.
     fn first_word(&self, own: u32) -> usize {
         own as usize * self.some.len() / self.shards.len()
     }
@@ -272,7 +272,7 @@ impl Chunk {
         self.free.iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
     }
 
-    /// Takes up to `want` numbers from `place` on, which moves behind the last one.
+    /// Takes up to `want` numbers from `place` on, and moves `place` behind the last one.
     fn take(&self, place: &mut Place, want: u32, got: &mut impl FnMut(u32)) -> u32 {
         let mut have = 0;
         while have < want && place.bit < RUN {
@@ -332,7 +332,7 @@ fn summary(chunks: &[Chunk], holds: impl Fn(&Chunk) -> bool) -> Box<[AtomicU64]>
     chunks.chunks(64).map(|chunks| AtomicU64::new(word(chunks))).collect()
 }
 
-/// Sets a bit of a summary; most often it is set already, and then its cache line stays shared.
+/// Sets a bit of a summary. Usually it is set already, and its cache line stays shared.
 fn set(summary: &[AtomicU64], at: u32) {
     let word = &summary[(at / 64) as usize];
     if word.load(Ordering::Relaxed) & 1 << (at % 64) == 0 {
@@ -340,12 +340,12 @@ fn set(summary: &[AtomicU64], at: u32) {
     }
 }
 
-/// Clears a bit of a summary and tells whether it was set.
+/// Clears a bit of a summary and returns whether it was set.
 fn clear(summary: &[AtomicU64], at: u32) -> bool {
     summary[(at / 64) as usize].fetch_and(!(1 << (at % 64)), Ordering::Relaxed) & 1 << (at % 64) != 0
 }
 
-/// The set bits of a summary, from the word `first` on and round to it again.
+/// The set bits of a summary, from the word `first` on, wrapping around to it.
 fn bits_from(summary: &[AtomicU64], first: usize) -> impl Iterator<Item = u32> {
     (first..summary.len()).chain(0..first).flat_map(|at| {
         let mut word = summary[at].load(Ordering::Relaxed);

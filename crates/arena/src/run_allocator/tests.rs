@@ -1,4 +1,4 @@
-//! Against a set on one thread, against one another on several.
+//! The allocator against a set on one thread, and by several threads at once.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +23,9 @@ fn take_all(allocator: &RunAllocator) -> Vec<u32> {
 enum Step {
     Alloc,
     AllocMany(u32),
-    /// Gives back the n-th number held, modulo their count.
+    /// Frees the n-th number held, modulo their count.
     Free(usize),
-    /// Gives back all numbers of the chunk of the n-th number held.
+    /// Frees all numbers of the chunk of the n-th number held.
     FreeChunk(usize),
 }
 
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn numbers_come_out_ascending_and_adjacent_while_a_run_lasts() {
+fn numbers_are_ascending_and_adjacent_while_a_run_lasts() {
     let allocator = full(1024);
     let mut breaks = 0;
     let mut last = allocator.alloc().expect("1024 are free");
@@ -103,7 +103,7 @@ fn numbers_come_out_ascending_and_adjacent_while_a_run_lasts() {
 }
 
 #[test]
-fn a_wanted_run_comes_out_whole_from_an_entirely_free_chunk() {
+fn a_run_comes_whole_from_an_entirely_free_chunk() {
     let allocator = full(8 * 256);
     let first = allocator.alloc().expect("all free");
     let mut run = Vec::new();
@@ -111,9 +111,9 @@ fn a_wanted_run_comes_out_whole_from_an_entirely_free_chunk() {
     assert!(run.iter().zip(first + 1..).all(|(number, expected)| *number == expected));
 }
 
-/// Whoever wants many leaves what was begun to the others: so what came together is one run, and comes back as one.
+/// A large request leaves partly used chunks to others, so its numbers are one run and are freed as one.
 #[test]
-fn many_are_whole_chunks_wherever_the_shard_goes_on() {
+fn a_large_request_gets_whole_chunks_wherever_the_shard_is() {
     let allocator = full(8 * 256);
     let first = allocator.alloc().expect("all free");
     let mut many = Vec::new();
@@ -130,7 +130,7 @@ fn many_are_whole_chunks_wherever_the_shard_goes_on() {
 }
 
 #[test]
-fn numbers_given_back_meanwhile_do_not_break_a_run() {
+fn numbers_freed_meanwhile_do_not_break_a_run() {
     let allocator = full(512);
     let numbers = [(); 10].map(|()| allocator.alloc().expect("all free"));
     numbers.iter().for_each(|number| allocator.free(*number));
@@ -162,8 +162,8 @@ fn entirely_free_chunks_come_before_partly_free_ones() {
 }
 
 #[test]
-#[should_panic(expected = "A1: 3 is given back twice")]
-fn giving_back_twice_is_a_programmers_error() {
+#[should_panic(expected = "A1: 3 is freed twice")]
+fn a_double_free_panics() {
     let allocator = full(10);
     take_all(&allocator);
     allocator.free(3);
@@ -171,8 +171,8 @@ fn giving_back_twice_is_a_programmers_error() {
 }
 
 #[test]
-#[should_panic(expected = "A1: 10 was never handed out")]
-fn giving_back_what_never_was_is_a_programmers_error() {
+#[should_panic(expected = "A1: 10 was never allocated")]
+fn a_free_of_an_invalid_number_panics() {
     full(10).free(10);
 }
 
@@ -187,7 +187,7 @@ impl Random {
 }
 
 #[test]
-fn threads_never_hold_the_same_number_and_all_come_back() {
+fn threads_never_hold_the_same_number_and_all_are_freed() {
     const LEN: u32 = 1500;
     let allocator = Arc::new(full(LEN));
     let owners = Arc::new((0..LEN).map(|_| AtomicBool::new(false)).collect::<Vec<_>>());
@@ -223,10 +223,10 @@ fn threads_never_hold_the_same_number_and_all_come_back() {
     assert!(all.into_iter().eq(0..LEN));
 }
 
-/// Four numbers, four threads, and each gives its number back before it takes the next: so there is always
-/// one free for whoever asks (A3).
+/// Four numbers and four threads, and each thread frees its number before it takes the next. So one is always free for
+/// the thread that allocates (A3).
 #[test]
-fn none_is_said_only_when_nothing_is_free() {
+fn an_allocation_fails_only_if_nothing_is_free() {
     const THREADS: u32 = 4;
     // Numbers far apart, so that a free one may lie behind every search.
     let len = 40_000;

@@ -1,10 +1,9 @@
 //! A process that is killed at any instruction loses nothing it has acknowledged.
 //!
-//! A child works on an arena in a file: two threads, each on inodes of its own. Through a pipe it says
-//! what it is about to do, and that it was done after the call returned. The parent kills it at some
-//! moment, opens the file and compares it with a model: whatever was acknowledged must be there, exactly;
-//! the one step per thread that was under way may have happened or not. The next child goes on with the
-//! same file. A second test trades the model for speed: see [`tight`].
+//! A child works on an arena in a file: two threads, each on inodes of its own. Through a pipe it reports each step
+//! before it begins and after the call returned. The parent kills it at some moment, opens the file and compares it
+//! with a model. All acknowledged steps must be there exactly; the one step per thread in flight may have happened or
+//! not. The next child continues with the same file. A second test trades the model for speed: see [`tight`].
 
 mod model;
 mod step;
@@ -26,7 +25,7 @@ const PATH_VARIABLE: &str = "SLACKWATER_KILL9_ARENA";
 const TIGHT_VARIABLE: &str = "SLACKWATER_KILL9_TIGHT";
 const SEED_VARIABLE: &str = "SLACKWATER_KILL9_SEED";
 
-/// Removes the file however the test ends.
+/// Removes the file when the test ends, in any way.
 struct Remove(PathBuf);
 
 impl Drop for Remove {
@@ -38,7 +37,7 @@ impl Drop for Remove {
 #[test]
 fn acknowledged_steps_survive_a_kill_at_any_moment() {
     const RUNS: u64 = 200;
-    // A new file now and then, so that creation is hit too.
+    // A new file from time to time, so that kills hit its creation too.
     const RUNS_PER_FILE: u64 = 20;
     let first_seed = std::env::var(SEED_VARIABLE).ok().and_then(|seed| seed.parse().ok());
     let first_seed = first_seed.unwrap_or_else(|| u64::from(std::process::id()) << 16);
@@ -86,7 +85,7 @@ fn a_kill_in_the_middle_of_a_step_leaves_the_old_or_the_new() {
     assert!(acknowledged > RUNS, "the children got nothing done");
 }
 
-/// Not a test of its own: what the child runs.
+/// Not a test of its own: the body of the child.
 #[test]
 fn writer_process() {
     if let Ok(path) = std::env::var(TIGHT_VARIABLE) {
@@ -113,7 +112,7 @@ fn kill(mut child: Child) -> ExitStatus {
     child.wait().expect("it is our child")
 }
 
-/// A path on tmpfs that is removed in the end.
+/// A path on tmpfs that is removed at the end.
 fn temporary(name: &str) -> Option<(PathBuf, Remove)> {
     if !Path::new("/dev/shm").is_dir() {
         println!("skipped: no /dev/shm");

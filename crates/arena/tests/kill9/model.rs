@@ -1,4 +1,4 @@
-//! What must be in the arena: the acknowledged steps, and at most one more per writer.
+//! The expected contents of the arena: the acknowledged steps, and at most one more per writer.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ impl Model {
         }
     }
 
-    /// Compares, and then takes what is there as the start of the next run.
+    /// Compares, and then takes the contents as the start of the next run.
     pub(crate) fn compare_and_adopt(&mut self, arena: &Arena, survivors: &Survivors) {
         let mut found = read(arena, survivors);
         let frames: usize = found.values().map(|inode| inode.pages.len()).sum();
@@ -108,7 +108,7 @@ fn apply(inodes: &mut BTreeMap<u64, Inode>, step: Step) {
     }
 }
 
-/// Bytes changed in place may be old and new side by side while the call has not returned.
+/// Bytes changed in place may be partly old and partly new while the call has not returned.
 fn is_mixture(there: Option<&Inode>, before: Option<&Inode>, after: Option<&Inode>) -> bool {
     let (Some(there), Some(before), Some(after)) = (there, before, after) else { return false };
     (there.size_bytes, there.mtime_ns) == (before.size_bytes, before.mtime_ns)

@@ -1,10 +1,10 @@
-//! What a writer can do, and how it tells.
+//! The steps of a writer, and its reports.
 
 use std::io::{Read, Write};
 
 use slackwater_arena::FRAME_BYTES;
 
-/// Threads of a writer process; inode numbers tell whose an inode is.
+/// Threads of a writer process. The inode number shows which thread an inode belongs to.
 pub(crate) const WRITERS: u64 = 2;
 
 /// One change of the arena.
@@ -28,7 +28,7 @@ pub(crate) enum Step {
     WriteFrame(Write4K),
     /// Change bytes of a dirty page where they are.
     WriteInPlace(Write4K),
-    /// The page's older frames are gone, then it is clean.
+    /// Free the page's older frames, then mark it clean.
     Clean {
         ino: u64,
         index: u64,
@@ -52,7 +52,7 @@ impl Write4K {
     }
 }
 
-/// A page nobody has written yet; it shows where it belongs.
+/// A page that was never written. Its bytes show its place.
 pub(crate) fn blank(ino: u64, index: u64) -> [u8; FRAME_BYTES] {
     let mut bytes = [0; FRAME_BYTES];
     bytes[FRAME_BYTES - 16..FRAME_BYTES - 8].copy_from_slice(&ino.to_le_bytes());
@@ -92,7 +92,7 @@ impl Report {
         pipe.read_to_end(&mut bytes).expect("a pipe can be read");
         let reports = bytes.as_chunks::<64>();
         let text = String::from_utf8_lossy(&bytes);
-        assert!(reports.1.is_empty(), "the child said: {text}");
+        assert!(reports.1.is_empty(), "the child printed: {text}");
         reports.0.iter().map(Self::parse).collect()
     }
 
@@ -111,7 +111,7 @@ impl Report {
             4 => Step::WriteFrame(write),
             5 => Step::WriteInPlace(write),
             6 => Step::Clean { ino, index: a },
-            _ => panic!("the child said: {}", String::from_utf8_lossy(bytes)),
+            _ => panic!("the child printed: {}", String::from_utf8_lossy(bytes)),
         };
         Self { step, is_done: bytes[63] == 1 }
     }

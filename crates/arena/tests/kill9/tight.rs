@@ -1,4 +1,4 @@
-//! Steps with nothing between them, so that the kill falls into the middle of one.
+//! Steps with nothing between them, so that a kill hits the middle of one.
 //!
 //! Reports through a pipe take a hundred times as long as the step they report. Here the size field of the
 //! inode is the acknowledgement: one store, made after the step returned.
@@ -12,10 +12,10 @@ use slackwater_arena::{
 };
 
 const WRITERS: u64 = 2;
-/// Inode numbers from here on belong to inodes that come and go.
+/// Inode numbers from here on belong to inodes that are created and freed again.
 const SHORT_LIVED: u64 = 1 << 32;
 
-/// The child. Returns never.
+/// The child. Never returns.
 pub(crate) fn work(path: &Path) {
     let arena = Arena::create(&ArenaConfig::file(path, 64 << 10).with_inodes(16).with_volumes(4)).expect("64 KiB");
     let id = VolumeId::new(b"tight").expect("five bytes");
@@ -38,7 +38,7 @@ fn rewrite(arena: &Arena, volume: VolumeSlot, ino: u64) {
         // A page index that changes with the version: a torn record is a wrong one.
         arena.publish_dirty(frame, inode, version % 2, version);
         arena.set_size(inode, version);
-        // The page before last, of the same index, is gone before this one is ever clean.
+        // The page before the last one, of the same index, is freed before this one becomes clean.
         if let Some(old) = old.replace(frame) {
             arena.mark_clean(old);
             arena.free(old);
@@ -59,8 +59,8 @@ fn stamp(bytes: &mut FrameWrite<'_>, ino: u64, version: u64) {
     bytes[4088..].copy_from_slice(&version.to_le_bytes());
 }
 
-/// What the parent finds: the acknowledged version or the next one, whole. Returns how many versions were
-/// acknowledged.
+/// Checks the state that the parent finds: the complete acknowledged version or the next one. Returns how many versions
+/// were acknowledged.
 pub(crate) fn check(arena: &Arena, survivors: &Survivors) -> u64 {
     let mut acknowledged = 0;
     for inode in survivors.volumes.iter().flat_map(|volume| &volume.inodes) {

@@ -34,13 +34,13 @@ struct Page {
     older: Vec<FrameId>,
 }
 
-/// Goes on with the file, or makes it. Returns never.
+/// Continues with the file, or creates it. Never returns.
 pub(crate) fn work(path: &Path, seed: u64) {
     let (arena, survivors) = match path.exists() {
         true => Arena::open(path).expect("the parent could open it"),
         false => {
             let arena = Arena::create(&ArenaConfig::file(path, 6 << 20).with_inodes(64).with_volumes(2));
-            (arena.expect("there is room"), Survivors::default())
+            (arena.expect("there is space"), Survivors::default())
         }
     };
     let volume = survivors.volumes.first().map(|volume| volume.slot).unwrap_or_else(|| {
@@ -112,7 +112,7 @@ impl Writer {
         }
     }
 
-    /// A page that is not dirty, or one under write-back: a frame of its own, filled and published.
+    /// A page that is not dirty, or is under write-back: fills and publishes a new frame.
     fn write_frame(&mut self) {
         let Some(ino) = self.any_inode() else { return };
         let pool = if self.random.below(4) == 0 { Pool::Reserve } else { Pool::Normal };
@@ -123,7 +123,7 @@ impl Writer {
         let version = old.map_or(1, |old| old.version + 1);
         let write = random_write(&mut self.random, ino, index, version);
         told(Step::WriteFrame(write), || {
-            let mut bytes = self.arena.try_write(frame).expect("nobody else has it");
+            let mut bytes = self.arena.try_write(frame).expect("no other thread has it");
             match old {
                 Some(old) => bytes.copy_from_slice(&*self.arena.read(old.frame)),
                 None => bytes.copy_from_slice(&blank(ino, index)),
@@ -150,7 +150,7 @@ impl Writer {
         });
     }
 
-    /// The write-back of an earlier version ends: nothing to be seen after a crash.
+    /// The write-back of an earlier version ends, which is not visible after a crash.
     fn free_older(&mut self) {
         let Some((ino, index)) = self.any_page() else { return };
         let page = self.inodes.get_mut(&ino).and_then(|inode| inode.pages.get_mut(&index)).expect("it was found");
@@ -191,7 +191,7 @@ fn random_write(random: &mut Random, ino: u64, index: u64, version: u64) -> Writ
     Write4K { ino, index, version, from, to, byte: random.below(256) }
 }
 
-/// Makes a step between its two reports.
+/// Runs a step between its two reports.
 fn told<R>(step: Step, make: impl FnOnce() -> R) -> R {
     Report { step, is_done: false }.send();
     let result = make();
