@@ -61,7 +61,7 @@ pub(crate) fn run_background(engine: &Shared) -> bool {
     let reclaim = &engine.reclaim;
     let _ = reclaim.kick.take(); // O1
     if reclaim.stale_entries.load(Ordering::Relaxed) > SWEEP_SLACK {
-        reclaim.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which covers everything counted until now
+        reclaim.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which covers the earlier ones
         sweep_all(engine);
     }
     let high = HIGH * low_frames(engine);
@@ -70,7 +70,7 @@ pub(crate) fn run_background(engine: &Shared) -> bool {
     if missing == 0 {
         return false;
     }
-    reclaim.stalled.store(true, Ordering::Relaxed); // before the check: a thread that lists something after it clears the flag
+    reclaim.stalled.store(true, Ordering::Relaxed); // before the check: listing after it clears the flag
     if evict(engine, batch(engine).min(missing as usize)) == Evicted::Nothing {
         return false;
     }

@@ -8,8 +8,8 @@
 //!     to wait for it.
 //!
 //! # Memory ordering
-//! The barrier pair of [`slackwater_sync::InFlight`]: a flusher pins, then reads the flag; `quiesce` sets the flag, then
-//! reads the count.
+//! The barrier pair of [`slackwater_sync::InFlight`]: a flusher pins, then reads the flag; `quiesce` sets the flag,
+//! then reads the count.
 
 use slackwater_sync::gate;
 use slackwater_sync::shim::atomic::Ordering;
@@ -37,8 +37,8 @@ impl SuperBlock {
     }
 
     /// Keeps flushers away and waits until nothing is in flight, including readahead. False if something still is at
-    /// `deadline`. The caller has frozen and flushed the volume, and calls [`SuperBlock::resume_flushers`] if the volume
-    /// stays.
+    /// `deadline`. The caller has frozen and flushed the volume, and calls [`SuperBlock::resume_flushers`] if the
+    /// volume stays.
     ///
     /// # Blocking
     /// Waits for the backend, until `deadline` at most.

@@ -45,7 +45,8 @@ pub struct VolumeStatus {
     pub read_hits: u64,
     /// Pages that reads had to fetch from the backend so far. Pages read ahead in time are hits.
     pub read_misses: u64,
-    /// Bytes filled from the backend so far: for reads, for readahead, and for the parts of pages that writes do not cover.
+    /// Bytes filled from the backend so far: for reads, for readahead, and for the parts of pages that writes do not
+    /// cover.
     pub filled_bytes: u64,
     /// Inodes switched to another tenant's wb so far.
     pub inodes_switched: u64,

@@ -322,7 +322,7 @@ impl BdiWriteback {
     fn visit(self: &Arc<Self>, pass: &mut PassState, inode: &Arc<Inode>, reason: WbReason, now: Tick) -> Visit {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let gate = match reason {
-            WbReason::Sync => Pass::Open(unit_bytes), // a caller waits for these, and the gate holds only background units
+            WbReason::Sync => Pass::Open(unit_bytes), // a caller waits: the gate holds background units only
             WbReason::Background
             | WbReason::Periodic
             | WbReason::Retry

@@ -75,7 +75,8 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         }
         left = whole.clone();
         wait_for_writeback(inode, whole.clone(), deadline)?;
-        // The pages left were being copied to, were under write-back with older bytes, or were beyond a truncation in progress.
+        // The pages left were being copied to, were under write-back with older bytes, or were beyond a truncation in
+        // progress.
         let Some(index) = first_marked(inode, Mark::ToWrite) else {
             round.end(inode);
             return Ok(());
@@ -100,8 +101,8 @@ fn wait_for_writeback(inode: &Inode, range: Range<PageIndex>, deadline: Option<T
     wait_for_units(inode, range, Some(Mark::Writeback), deadline)
 }
 
-/// Waits for all units that contain pages from `Inode::truncate_from` on. The caller has set it, so no new unit reaches that
-/// far (W2 of `writepages`). A unit may be about to take its pages, so every leaf is locked once.
+/// Waits for all units that contain pages from `Inode::truncate_from` on. The caller has set it, so no new unit reaches
+/// that far (W2 of `writepages`). A unit may be about to take its pages, so every leaf is locked once.
 ///
 /// # Blocking
 /// Waits for the backend.

@@ -3,11 +3,11 @@
 //! # Invariants
 //! W1. A page is in at most one unit: it is taken under its leaf's lock and only if it has no `WRITEBACK` mark. A
 //!     rewritten page therefore waits for its old unit, and the backend never sees the two out of order.
-//! W2. A unit ends before `truncate_from`, as read under the lock of its last page's leaf. A truncation sets `truncate_from`
-//!     first. It then locks each leaf and looks for `WRITEBACK` marks there, not in the index above, which is updated
-//!     late. So either the truncation sees the unit or the unit sees the truncation. A unit also ends at the file's
-//!     size, as read with the last page's frame held. A writer that extends the file inside that page does so with the
-//!     frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
+//! W2. A unit ends before `truncate_from`, as read under the lock of its last page's leaf. A truncation sets
+//!     `truncate_from` first. It then locks each leaf and looks for `WRITEBACK` marks there, not in the index above,
+//!     which is updated late. So either the truncation sees the unit or the unit sees the truncation. A unit also ends
+//!     at the file's size, as read with the last page's frame held. A writer that extends the file inside that page
+//!     does so with the frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
 //! W3. Metadata stays dirty until it has been sent while no page is dirty or under write-back. So the times that the
 //!     backend ends up with are those the cache promised.
 //! W4. Every unit or metadata call in flight pins the super block. The pin is taken before submission and dropped after

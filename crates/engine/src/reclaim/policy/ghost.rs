@@ -76,7 +76,7 @@ impl Ghost {
         for (block, bits) in blocks(pages) {
             let (line, tag) = self.place(file, first / BLOCK_PAGES + block);
             let is_old = |word: &&AtomicU32| u64::from(Word(word.load(Ordering::Relaxed)).age(now)) > PERIODS;
-            line.0.iter().filter(is_old).for_each(|word| word.store(0, Ordering::Relaxed)); // otherwise it would look young again
+            line.0.iter().filter(is_old).for_each(|word| word.store(0, Ordering::Relaxed)); // or it looks young again
             let same = |word: &&AtomicU32| Self::finds(word, tag, now).is_some();
             let oldest = |word: &&AtomicU32| {
                 let word = Word(word.load(Ordering::Relaxed));
