@@ -1,7 +1,7 @@
 //! An open file description.
 //!
-//! Its methods that move data are in [`crate::filemap`]; here is what it carries: a reference to the inode,
-//! how far it has heard of write-back errors, and how it has been read.
+//! The methods that move data are in [`crate::filemap`]. Here is the state: a reference to the inode, the write-back
+//! errors already reported through this description, and its read pattern.
 //!
 //! # Kernel counterpart
 //! `struct file` with `f_wb_err` and `f_ra`.
@@ -21,16 +21,16 @@ use crate::inode::InodeRef;
 use crate::lock_order::{F_LOCK, LEAVES};
 use crate::writeback::WriterAccount;
 
-/// An open regular file. While it exists its volume is busy.
+/// An open regular file. Its volume is busy while it exists.
 pub struct File {
     pub(crate) inode: InodeRef,
-    /// What this description has heard of; serialises its reporting.
+    /// The errors reported through this description so far. The lock serialises reports.
     pub(crate) heard: Mutex<ErrCursor>,
     pub(crate) readahead: Readahead,
-    /// The tenant that reads: the last for which something was read that was not cached, or that [`File::set_reader`] named. What is read
-    /// ahead is for it too, and what is found counts for it.
+    /// The tenant that reads: the one of the last read with a cache miss, or the one set by [`File::set_reader`].
+    /// Readahead is charged to it, and hits are counted for it.
     reader: Mutex<Weak<Memcg>>,
-    /// Who pays for what is written through it, unless a write names another.
+    /// The tenant charged for writes that name no other.
     memcg: Arc<Memcg>,
     pub(crate) account: WriterAccount,
 }
@@ -39,16 +39,16 @@ impl File {
     /// Opens `inode`.
     ///
     /// # Errors
-    /// It is not a regular file, the volume is frozen or gone, or the backend cannot open it. `TooManyOpen`: only its node leads
-    /// to the file, and the tenant has too many such files open.
+    /// It is not a regular file, the volume is frozen or unmounted, or the backend cannot open it. `TooManyOpen` if
+    /// the file can be reached only through its node and the tenant has too many such files open.
     ///
     /// # Blocking
-    /// For the backend, if the node has to be opened again.
+    /// Waits for the backend if the node has to be opened again.
     pub fn open(inode: &InodeRef) -> Result<Self, FileError> {
         Self::open_for(inode, inode.super_block().engine().owners.root())
     }
 
-    /// Opens `inode` for `memcg`, which pays for what is written through the description.
+    /// Opens `inode` for `memcg`, which is charged for writes through this description.
     ///
     /// # Errors
     /// As [`File::open`].
@@ -69,7 +69,8 @@ impl File {
             account: WriterAccount::new(),
         };
         inode.openers.fetch_add(1, Ordering::SeqCst);
-        // Counted before the look at the state, as umount counts after it froze: one of the two sees the other.
+        // Counted before the state is checked, whereas umount freezes first and then counts: one of the two sees the
+        // other.
         sb.open_files.fetch_add(1, Ordering::SeqCst);
         let counted = inode.opened(memcg);
         sb.writable()?;
@@ -78,7 +79,7 @@ impl File {
         Ok(file)
     }
 
-    /// Who pays for what is written through it.
+    /// The tenant charged for writes through this description.
     pub fn memcg(&self) -> &Arc<Memcg> {
         &self.memcg
     }
@@ -87,8 +88,8 @@ impl File {
         self.reader.lock().upgrade().unwrap_or_else(|| Arc::clone(&self.memcg))
     }
 
-    /// Names the tenant that reads through the description, until a read for another has to bring something into the cache. So what
-    /// is found from the beginning counts for it as well.
+    /// Names the tenant that reads through this description, so that hits count for it from the start. A later read
+    /// for another tenant replaces it if that read has to bring something into the cache.
     pub fn set_reader(&self, memcg: &Arc<Memcg>) {
         let mut reader = self.reader.lock();
         if !std::ptr::eq(reader.as_ptr(), Arc::as_ptr(memcg)) {
@@ -96,9 +97,9 @@ impl File {
         }
     }
 
-    /// A read got `pages`, of which it had `missed` brought from the backend.
+    /// Records a read of `pages` pages, `missed` of which were read from the backend.
     pub(crate) fn note_read(&self, pages: u64, missed: u64) {
-        // One that was taken out before it was read has been brought twice.
+        // A page evicted between its fill and the read was fetched twice, so `missed` may exceed `pages`.
         let found = self.readahead.found(pages.saturating_sub(missed)).unwrap_or(0);
         self.note_found_and_missed(found, missed);
     }

@@ -1,12 +1,12 @@
-//! Space for a range of a file, holes in it, and where they are.
+//! Allocating space for a range, punching holes, and finding them.
 //!
 //! # Order of a punch
-//! 1. From the range's first page on nothing is taken for write-back until it is over, and units in flight from
-//!    there on are waited for: none may bring back what the backend clears.
-//! 2. If what the range drops is to be the end of the file, the backend gets the size: no unit will bring it.
+//! 1. From the range's first page on, no page is taken for write-back until the punch is over, and units in flight are
+//!    waited for. None may bring back what the backend clears.
+//! 2. If the file is to end inside the range, the backend gets the size first, because no unit will carry it.
 //! 3. The backend clears the range, to the byte. If it refuses, nothing is lost.
-//! 4. Pages wholly inside are dropped, dirty or not; of the others the part inside is zeroed where they are
-//!    cached. Such a page keeps its marks: the rest of it may have still to be written, or written again.
+//! 4. Pages wholly inside the range are dropped, dirty or not. In cached pages that are partly inside, that part is
+//!    zeroed. Such a page keeps its marks, because the rest of it may still have to be written or written again.
 //!
 //! `rwsem` is held for writing throughout.
 //!
@@ -33,14 +33,14 @@ use crate::writeback::sync::wait_for_last_units;
 use crate::writeback::writepages::settle_now;
 
 impl File {
-    /// Gives a range space, makes it a hole or zeroes, as `mode` says.
+    /// Allocates space for a range, punches a hole or zeroes it, according to `mode`.
     ///
     /// # Errors
-    /// The range is empty or beyond what the backend can hold, the volume is frozen or gone, or the backend
-    /// refuses; the file is as before.
+    /// The range is empty or beyond what the backend can hold, the volume is frozen or unmounted, or the backend
+    /// refuses. The file is unchanged.
     ///
     /// # Blocking
-    /// For the backend, units of this file in flight among others.
+    /// Waits for the backend, including units of this file in flight.
     pub fn fallocate(&self, mode: FallocateMode, offset_bytes: u64, len_bytes: u64) -> Result<(), FileError> {
         let inode = self.inode().arc();
         let end = check_range(inode, offset_bytes, len_bytes)?;
@@ -57,15 +57,15 @@ impl File {
         inode.super_block().claim_space(pages, || allocate(inode, mode, offset_bytes..end))
     }
 
-    /// Where the next data or the next hole begins, at or behind `offset_bytes`; the end of the file is a hole.
-    /// `None`: there is none before the end, or `offset_bytes` is not before it. What has still to be written
-    /// is data.
+    /// The start of the next data or the next hole at or after `offset_bytes`. The end of the file is a hole. `None`
+    /// if there is none before the end, or if `offset_bytes` is at or beyond the end. Data not yet written back
+    /// counts as data.
     ///
     /// # Errors
-    /// The volume is gone, or the backend's.
+    /// The volume is unmounted, or the backend fails.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn seek(&self, offset_bytes: u64, whence: SeekWhence) -> Result<Option<u64>, FileError> {
         let inode = self.inode().arc();
         inode.super_block().alive()?;
@@ -81,7 +81,7 @@ impl File {
     }
 }
 
-/// Has the backend change `bytes` as `mode` says, and takes over what that made of the file.
+/// Lets the backend change `bytes` according to `mode`, and updates the inode accordingly.
 fn allocate(inode: &Arc<Inode>, mode: FallocateMode, bytes: Range<u64>) -> Result<(), FileError> {
     let sb = inode.super_block();
     let node = inode.node()?;
@@ -116,12 +116,12 @@ fn allocate(inode: &Arc<Inode>, mode: FallocateMode, bytes: Range<u64>) -> Resul
     Ok(())
 }
 
-/// The backend has space for `range` now.
+/// Releases the space reserved for `range`, because the backend has allocated it now.
 fn take_space(inode: &Inode, range: Range<PageIndex>) {
     let mut pages = 0;
     inode.mapping.scan(range.start, range.end, None, |base, leaf| {
         let range = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
-        // A unit counts those that it has.
+        // The reservations of pages under write-back are released when their unit ends.
         let bits = leaf.bits(Mark::Delayed) & !leaf.bits(Mark::Writeback) & range;
         leaf.clear_bits(Mark::Delayed, bits);
         pages += u64::from(bits.count_ones());
@@ -139,7 +139,7 @@ fn clear(
     call: impl FnOnce() -> Result<Attr, BackendError>,
 ) -> Result<Attr, BackendError> {
     let first = PageIndex::of(bytes.start);
-    let held = Held::new(inode, first);
+    let held = WritebackHold::new(inode, first);
     wait_for_last_units(inode);
     let size_bytes = inode.size_bytes();
     let backing_bytes = inode.backing_bytes.load(Ordering::Acquire);
@@ -169,24 +169,24 @@ fn clear(
     Ok(attr)
 }
 
-/// Nothing from a page on is taken for write-back while this lives.
-struct Held<'a>(&'a Arc<Inode>);
+/// While it exists, no page from `first` on is taken for write-back.
+struct WritebackHold<'a>(&'a Arc<Inode>);
 
-impl<'a> Held<'a> {
+impl<'a> WritebackHold<'a> {
     fn new(inode: &'a Arc<Inode>, first: PageIndex) -> Self {
         inode.truncate_from.store(first.0, Ordering::Release);
         Self(inode)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for WritebackHold<'_> {
     fn drop(&mut self) {
         self.0.truncate_from.store(NO_TRUNCATE, Ordering::Release);
         settle_now(self.0);
     }
 }
 
-/// The cache is looked at before the backend is asked: what is written back in between is data there by then.
+/// Checks the cache before it asks the backend: pages written back in between are data there by then.
 fn next_data(inode: &Inode, from: u64) -> Result<Option<u64>, BackendError> {
     let cached = next_unclean(inode, PageIndex::of(from)).map(|index| index.offset_bytes().max(from));
     let stored = ask(inode, from, SeekWhence::Data)?;
@@ -220,7 +220,7 @@ fn next_unclean(inode: &Inode, from: PageIndex) -> Option<PageIndex> {
     found
 }
 
-/// A backend that cannot tell has data everywhere.
+/// A backend without this call counts as having data everywhere.
 fn ask(inode: &Inode, offset_bytes: u64, whence: SeekWhence) -> Result<Option<u64>, BackendError> {
     let node = inode.node()?;
     let answer = inode.super_block().call(None, |done| Call::Seek { node, offset_bytes, whence, done });

@@ -1,4 +1,4 @@
-//! Frames that somebody fills or copies to, and waiting for them.
+//! Frames that are being filled or copied to, and waiting for them.
 
 use slackwater_arena::FrameId;
 
@@ -6,7 +6,7 @@ use crate::inode::Inode;
 use crate::page_cache::{LeafState, Mark};
 use crate::units::PageIndex;
 
-/// Whether the page's frame waits for its bytes from the backend.
+/// Whether the page's frame is being filled from the backend.
 pub(super) fn is_being_filled(inode: &Inode, index: PageIndex, frame: FrameId) -> bool {
     let filling =
         |leaf: &mut LeafState, slot: usize| leaf.frame(slot) == Some(frame) && !leaf.has(Mark::Uptodate, slot);

@@ -1,13 +1,13 @@
-//! DONTCACHE reads: what such a read has brought here leaves when it has been read.
+//! DONTCACHE reads: pages that such a read brought into the cache are dropped after it.
 //!
-//! The pages carry `DROPBEHIND` from when they are claimed for the fill, those that are read ahead too. After the copy the
-//! reader takes out those of its pages that have the mark and are clean. By trying: one that somebody else reads at that
-//! moment stays with its mark, for that reader or the next of the kind. What a DONTCACHE write has dirtied meanwhile is the
-//! commit's, and an ordinary write has taken the mark away.
+//! The pages, including those read ahead, get the mark `DROPBEHIND` when they are claimed for the fill. After the copy,
+//! the reader removes those of its pages that have the mark and are clean. It only tries to lock each frame: a page
+//! that another thread reads at that moment keeps its mark, for that reader or the next DONTCACHE reader. A page that a
+//! DONTCACHE write has dirtied meanwhile is dropped by the commit. An ordinary write clears the mark.
 //!
 //! # Kernel counterpart
-//! `filemap_end_dropbehind_read`; sem. 7.5. Differs: a plain read leaves alone what it did not bring, and a reader that goes on
-//! from the middle of a page keeps that page until it is through.
+//! `filemap_end_dropbehind_read`; sem. 7.5. Differs: a plain read does not drop pages that it did
+//! not bring in. A reader that stops in the middle of a page keeps that page until it has read the rest.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use crate::page_cache::{Scan, range_bits};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::DroppedBehind;
 
-/// What a read is done with that got `len` bytes from `offset_bytes` on of a file of `size_bytes`: not the page in whose middle
-/// a sequential one stopped.
+/// The pages that a read of `len` bytes at `offset_bytes` has finished with, in a file of `size_bytes`. The page in
+/// whose middle a sequential read stopped is not one of them.
 pub(super) fn done_with(offset_bytes: u64, len: usize, size_bytes: u64, sequential: bool) -> Range<PageIndex> {
     let end_bytes = offset_bytes + len as u64;
     let end = if sequential && end_bytes < size_bytes {
@@ -28,7 +28,7 @@ pub(super) fn done_with(offset_bytes: u64, len: usize, size_bytes: u64, sequenti
     PageIndex::of(offset_bytes)..end
 }
 
-/// Takes those of `pages` out that DONTCACHE reads have brought here.
+/// Drops those of `pages` that DONTCACHE reads brought in.
 pub(super) fn drop_read(inode: &Inode, pages: Range<PageIndex>) {
     let arena = &inode.super_block().engine().arena;
     let mut dropped = DroppedBehind::default();

@@ -1,4 +1,4 @@
-//! Making a file durable, and hearing of what went wrong.
+//! Making a file durable, and reporting write-back errors.
 //!
 //! # Kernel counterpart
 //! `vfs_fsync_range`, `file_check_and_advance_wb_err`; sem. 8.3.
@@ -13,26 +13,26 @@ use crate::inode::Inode;
 use crate::writeback::sync::{last_error, sync_inode, write_and_wait};
 
 impl File {
-    /// Makes the file's data and metadata durable. It always makes an attempt, at once, and returns 0 errors
-    /// only when the data is durable (P1, P2).
+    /// Makes the file's data and metadata durable. It always makes an attempt, at once, and returns `Ok` only if the
+    /// data is durable (P1, P2).
     ///
     /// # Errors
-    /// What this attempt met, or a write-back error of earlier that this description has not heard of. The
-    /// data is kept and retried in either case.
+    /// The error of this attempt, or an earlier write-back error not yet reported through this description. In either
+    /// case the data is kept and retried.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn fsync(&self) -> Result<(), FileError> {
         self.sync(SyncScope::All)
     }
 
-    /// The same for the data and what is needed to read it, leaving out its times.
+    /// As [`File::fsync`], but only for the data and the metadata needed to read it, without the times.
     ///
     /// # Errors
     /// As [`File::fsync`].
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn fdatasync(&self) -> Result<(), FileError> {
         self.sync(SyncScope::Data)
     }
@@ -45,26 +45,26 @@ impl File {
         news.map_or(Ok(()), |kind| Err(FileError::Writeback(kind)))
     }
 
-    /// Hands all that is dirty now to the backend and waits until it has it. It need not be durable afterwards:
-    /// for that there is [`File::fsync`].
+    /// Writes all dirty data back and waits until the backend has it. The data need not be durable afterwards; use
+    /// [`File::fsync`] for that.
     ///
     /// # Errors
-    /// What this attempt met. The data is kept and retried.
+    /// The error of this attempt. The data is kept and retried.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn write_back(&self) -> Result<(), FileError> {
         self.inode.super_block().alive()?;
         write_back(self.inode.arc())
     }
 
-    /// A write-back error that this description has not heard of, if there is one. It is still news afterwards. What
-    /// `close` reports: the result of a `close` may reach no program (exit, `dup2`).
+    /// A write-back error not yet reported through this description, without marking it as reported. `close` returns
+    /// this, because its result may reach no program (exit, `dup2`).
     pub fn unheard_error(&self) -> Option<crate::error::ErrorKind> {
         self.inode.errseq.check(*self.heard.lock())
     }
 
-    /// A write-back error that this description has not heard of, if there is one. It has from now on.
+    /// A write-back error not yet reported through this description. It counts as reported afterwards.
     pub fn write_error(&self) -> Option<crate::error::ErrorKind> {
         let (old, new, news) = {
             let mut heard = self.heard.lock();

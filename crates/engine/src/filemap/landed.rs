@@ -1,17 +1,18 @@
-//! Payloads that land in frames of the arena, and are taken by exchanging frames instead of copying.
+//! Payloads received directly into frames of the arena. A write exchanges these frames with those of its pages.
 //!
 //! # Invariants
-//! E1. The frames of a [`LandingFrames`] are its own: locked exclusively, in no page's place, their records FREE. A
-//!     frame comes and goes by exchange only, under the leaf's lock, so that nobody finds a page without a frame or a
-//!     frame in two places.
-//! E2. The landed frame is published, newer than the page's old one, before the old one's record is cleared: a killed
-//!     process is recovered with the one or the other (F4 of the arena).
-//! E3. The old frame is taken in exchange only if nobody holds it and no unit has it. Under write-back it stays with
-//!     its unit, and a fresh frame is given for the landed one, as for a page that is not here.
-//! E4. Landing frames of all volumes are at most [`PART`] of the arena. They are not pinned: they are nobody's pages.
+//! E1. The frames of a [`LandingFrames`] belong to it alone: they are locked exclusively, no page has them, and their
+//!     records are FREE. A frame enters or leaves only by an exchange under the leaf's lock. So no thread finds a page
+//!     without a frame, or a frame in two places.
+//! E2. The landed frame is published, with a version above that of the page's old frame, before the old frame's record
+//!     is cleared. A killed process is recovered with one or the other (F4 of the arena).
+//! E3. The old frame is taken in exchange only if no thread holds it and no unit has it. A frame under write-back stays
+//!     with its unit, and a fresh frame is taken instead, as for a page that is not cached.
+//! E4. Landing frames of all volumes are at most one [`PART`]th of the arena. They are not pinned, because they belong
+//!     to no page.
 //!
 //! # Lock order
-//! As [`super::write`]. The landed frame is let go of under the leaf's lock.
+//! As [`super::write`]. The landed frame is unlocked under the leaf's lock.
 //!
 //! # Kernel counterpart
 //! `fuse_try_move_folio`, `splice` with `SPLICE_F_MOVE`.
@@ -36,14 +37,14 @@ use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::Pages;
 
-/// Most of the arena that payloads land in: one of so many frames.
+/// Landing frames are at most one in this many frames of the arena.
 const PART: usize = 16;
 
-/// Frames of the arena for a payload to land in, for [`File::write_landed`] to take. Dropping it gives them back, to be
-/// lent again.
+/// Frames of the arena that receive a payload, for [`File::write_landed`]. Dropping it returns them for the next
+/// payload.
 pub struct LandingFrames {
     frames: Scatter,
-    /// Not yet given for landed ones; none between two calls.
+    /// Fresh frames to be taken in place of landed ones; empty between two calls.
     fresh: Vec<FrameId>,
     engine: Arc<Shared>,
 }
@@ -68,19 +69,19 @@ impl LandingFrames {
         Some(Self { frames, fresh: list, engine: Arc::clone(engine) })
     }
 
-    /// How much can land.
+    /// The number of bytes that can be received.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.frames.frames().len() * FRAME_BYTES
     }
 
-    /// Where to land: the memory of all frames, as few slices as their order allows.
+    /// The memory to receive into: all frames, in as few slices as their order allows.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let len_bytes = self.len_bytes();
         self.frames.slices_mut(len_bytes)
     }
 
-    /// Copies `to.len()` bytes from `from` on.
+    /// Copies `to.len()` bytes from offset `from` of the payload.
     ///
     /// # Panics
     /// If the frames hold fewer bytes.
@@ -114,8 +115,7 @@ impl fmt::Debug for LandingFrames {
 }
 
 impl SuperBlock {
-    /// Frames for payloads of up to `len_bytes` to land in. `None`: there are none to spare, or as many as may be are in
-    /// use.
+    /// Lends frames for payloads of up to `len_bytes`. `None` if no frames are free, or the maximum is in use.
     ///
     /// # Blocking
     /// Never.
@@ -134,13 +134,13 @@ impl SuperBlock {
 }
 
 impl File {
-    /// Writes the bytes `range` of what has landed, as `request` says. Whole pages are taken with their frames: what `landed`
-    /// holds in their place afterwards is arbitrary. Bytes that were not taken are still there. Waits for nothing, whatever
-    /// the request allows.
+    /// Writes the bytes `range` of what has landed, as `request` says. Whole pages are taken with their frames: what
+    /// `landed` holds in their place afterwards is arbitrary. Bytes that were not taken are still there. Waits for
+    /// nothing, whatever the request allows.
     ///
     /// # Errors
-    /// As a [`File::write`] that may wait for nothing. `Invalid` if `offset_bytes` or the start of `range` is not at a page,
-    /// `range` is not within `landed`, or `landed` belongs to another engine.
+    /// As a [`File::write`] that may wait for nothing. `Invalid` if `offset_bytes` or the start of `range` is
+    /// not at a page, `range` is not within `landed`, or `landed` belongs to another engine.
     ///
     /// # Blocking
     /// As [`WaitFor::Nothing`] says.
@@ -191,8 +191,8 @@ impl Source for Landed<'_> {
 }
 
 impl Landed<'_> {
-    /// Exchanges frames from the `nth` on with those of up to `count` pages from `index` on, of one leaf. `None`: the
-    /// first page has to be copied.
+    /// Exchanges up to `count` frames from the `nth` on with those of the pages of one leaf from `index` on. `None` if
+    /// the first page has to be copied instead.
     fn exchange(
         &mut self,
         inode: &Arc<Inode>,
@@ -215,7 +215,7 @@ impl Landed<'_> {
                     if self.landed.fresh.is_empty() {
                         return Some(Outcome::NoFrames);
                     }
-                    // They are taken from the end.
+                    // They are popped from the end.
                     self.landed.fresh.reverse();
                 }
                 (0, _, Some(Stop::NoFrames)) => return Some(Outcome::NoFrames),
@@ -226,37 +226,37 @@ impl Landed<'_> {
     }
 }
 
-/// Why no more pages of a leaf are exchanged.
+/// Why the exchange stops within a leaf.
 enum Stop {
-    /// So many fresh frames are needed to go on.
+    /// This many fresh frames are needed to go on.
     Fresh(usize),
-    /// Somebody has the page's frame.
+    /// Another thread holds the page's frame.
     Busy,
-    /// The share is used up.
+    /// The volume's share is used up.
     NoFrames,
-    /// The backend's space is.
+    /// The backend's space is used up.
     NoSpace,
 }
 
-/// Landed frames on their way into one leaf, whose lock is held.
+/// An exchange of landed frames with those of one leaf, whose lock is held.
 struct Exchange<'a> {
     inode: &'a Arc<Inode>,
     landed: &'a mut LandingFrames,
     terms: Terms<'a>,
-    /// Of the first page, and of the frame for it.
+    /// The first page, and the number of its frame.
     index: PageIndex,
     nth: usize,
-    /// Pages to exchange, of this leaf and those behind it.
+    /// Pages to exchange, in this leaf and those after it.
     count: usize,
-    /// Exchanged so far, and by how much they change what is dirty.
+    /// Pages exchanged so far, and the resulting change of the dirty counts.
     pages: usize,
     newly: Pages,
-    /// How many were clean.
+    /// How many of them were clean or absent.
     unclean: i64,
 }
 
 impl Exchange<'_> {
-    /// Exchanges the pages of the leaf from `first` on that it has room for.
+    /// Exchanges the pages of the leaf from slot `first` on.
     fn pages(&mut self, leaf: &mut LeafState, first: usize) -> Option<Stop> {
         let end = (first + self.count).min(leaf.capacity());
         let stop = (first..end).find_map(|slot| self.page(leaf, slot, end).err());
@@ -292,7 +292,7 @@ impl Exchange<'_> {
         let landed = self.landed.frames.frames()[nth];
         let owners = &inode.super_block().engine().owners;
         if is_unclean && !is_sent {
-            owners.take_over(taken, landed, self.terms.memcg); // the old one is taken
+            owners.take_over(taken, landed, self.terms.memcg); // the old frame leaves the page
         } else {
             owners.charge(landed, self.terms.memcg);
         }
@@ -318,8 +318,8 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Pages from `slot` on whose frames cannot be had for landed ones. Where none of the leaf's can, those of the leaves behind
-    /// it are taken to be the same: what is allocated together lies together.
+    /// The number of pages from `slot` on that need a fresh frame. If all pages left in the leaf do, those of the
+    /// following leaves are assumed to need one too: frames allocated together stay adjacent.
     fn missing(&self, leaf: &LeafState, slot: usize, end: usize) -> usize {
         let sent = leaf.bits(Mark::Writeback) & !leaf.bits(Mark::Dirty);
         let missing = ((!leaf.present() | sent) & range_bits(slot as u64, end as u64)).count_ones() as usize;

@@ -1,4 +1,4 @@
-//! What calls on an open file do: reading, writing, cutting and making durable, one file each.
+//! Operations on an open file: read, write, truncate, fsync and others, one file each.
 
 mod allocate;
 mod busy_frames;
@@ -26,7 +26,7 @@ pub use write::Written;
 use crate::error::FileError;
 use crate::inode::Inode;
 
-/// The bytes `offset_bytes..offset_bytes + len_bytes` if the backend can hold them.
+/// The end of the range, if the backend can hold it.
 fn check_range(inode: &Inode, offset_bytes: u64, len_bytes: u64) -> Result<u64, FileError> {
     let max_file_bytes = inode.super_block().bdi().limits().max_file_bytes;
     offset_bytes.checked_add(len_bytes).filter(|end| *end <= max_file_bytes).ok_or(FileError::TooLarge {

@@ -1,7 +1,7 @@
-//! Lending cached pages where they are: for a reply that is gathered from frames instead of copied.
+//! Lending cached pages in place, for a reply that is gathered from frames instead of copied.
 //!
 //! # Invariants
-//! As D1 and D3 of `read`: each page is lent under its frame's shared lock, for as long as the call lasts.
+//! As D1 and D3 of `read`. Each page is lent under its frame's shared lock, for the duration of the call.
 //!
 //! # Kernel counterpart
 //! `filemap_splice_read`.
@@ -15,17 +15,17 @@ use crate::filemap::read::{Access, Look, Usage, look};
 use crate::filemap::request::{ReadFlags, ReadRequest};
 use crate::units::{PAGE_BYTES, PageIndex};
 
-/// Most bytes that are lent at once.
+/// The most bytes lent at once.
 const LEND_MAX: usize = 1 << 20;
-/// Pages of the longest loan, which need not begin at a page.
+/// Pages of the longest loan, which need not start at a page boundary.
 const PAGES_MAX: usize = LEND_MAX / FRAME_BYTES + 1;
 
 static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
 
 impl File {
-    /// Lends the bytes that a read of `len` by `request` would return to `f`, in slices of at most a page. Returns `None`
-    /// without calling `f` if a page is not cached or is being written to, if there is nothing to read or more than 1 MiB, or
-    /// if the volume is unmounted: [`File::read`] it then.
+    /// Lends the bytes that a read of `len` by `request` would return to `f`, in slices of at most a page. Returns
+    /// `None` without calling `f` if a page is not cached or is being written to, if there is nothing to read or more
+    /// than 1 MiB, or if the volume is unmounted: [`File::read`] it then.
     ///
     /// Writers of these pages wait until `f` returns.
     ///
@@ -41,7 +41,7 @@ impl File {
             return None;
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
-        // The room for the slices is on the stack: three sizes, so that a small read does not pay for it.
+        // The slices are on the stack, in three sizes, so that a small read does not pay for a large array.
         let result = match (pages.end.0 - pages.start.0) as usize {
             0..=2 => self.lend::<2, R>(offset_bytes, len, f),
             3..=33 => self.lend::<33, R>(offset_bytes, len, f),

@@ -1,11 +1,11 @@
-//! Reading from a file: bytes out of frames, frames filled from the backend.
+//! Reading from a file: copying bytes from frames, and filling frames from the backend.
 //!
 //! # Invariants
-//! D1. A page is read under its frame's shared lock, so never half of a write.
-//! D2. A page that is being filled is present without `UPTODATE`, its frame locked by the unit. If the fill
-//!     fails the page is taken out again before the lock is let go.
-//! D3. A page that is not cached and lies at or beyond the end of the backing file is zeroes: nothing was
-//!     ever written back there.
+//! D1. A page is read under its frame's shared lock, so never in the middle of a write.
+//! D2. A page that is being filled is present without `UPTODATE`, and its unit holds the frame's lock. If the fill
+//!     fails, the page is removed before the lock is released.
+//! D3. A page that is not cached and lies at or beyond the end of the backing file is zeroes, because nothing was ever
+//!     written back there.
 //!
 //! # Kernel counterpart
 //! `filemap_read`, `filemap_get_pages`.
@@ -30,7 +30,7 @@ use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::reclaim;
 use crate::units::{PAGE_BYTES, PageIndex};
 
-/// What a page is to a reader; found under the leaf's lock.
+/// The state of a page for a reader, found under the leaf's lock.
 pub(super) enum Look<'a> {
     Cached(FrameRead<'a>),
     Absent,
@@ -38,8 +38,8 @@ pub(super) enum Look<'a> {
 }
 
 impl File {
-    /// Reads into `buffer` from `offset_bytes` on. Returns how many bytes it read: fewer than asked only at the end of the
-    /// file.
+    /// Reads into `buffer` from `offset_bytes` on. Returns how many bytes it read: fewer than asked only at the end of
+    /// the file.
     ///
     /// # Errors
     /// As [`File::read`].
@@ -51,14 +51,15 @@ impl File {
         self.read(ReadRequest::at(offset_bytes), buffer)
     }
 
-    /// Reads into `buffer` as `request` says. Returns how many bytes it read: fewer than asked only at the end of the file.
+    /// Reads into `buffer` as `request` says. Returns how many bytes it read: fewer than asked only at the end of the
+    /// file.
     ///
     /// # Errors
-    /// The volume is unmounted, or the backend could not be read. The bytes before the failing page are lost to the caller; a
-    /// later read gets them.
+    /// The volume is unmounted, or the backend could not be read. The bytes before the failing page are lost to the
+    /// caller, but a later read can get them.
     ///
     /// # Blocking
-    /// For the backend, if a page is not cached, and then for a frame to put it in.
+    /// Waits for the backend if a page is not cached, and before that for a frame to put it in.
     pub fn read(&self, request: ReadRequest<'_>, buffer: &mut [u8]) -> Result<usize, FileError> {
         let ReadRequest { offset_bytes, memcg, flags } = request;
         let payer = memcg.unwrap_or_else(|| self.memcg());
@@ -78,7 +79,7 @@ impl File {
         read.map(|()| len)
     }
 
-    /// Fills `buffer` with bytes from before the end of the file.
+    /// Fills `buffer`, which lies before the end of the file.
     fn read_pages(
         &self,
         payer: &Arc<Memcg>,
@@ -113,7 +114,7 @@ impl File {
                     target.fill(0); // D3
                 }
                 Look::Absent => {
-                    // Fetched before and gone again: frames are that short, so it is fetched alone.
+                    // Fetched before and evicted again: frames are so short that this page is fetched alone.
                     let alone = fetched.replace(index) == Some(index);
                     let ahead = if alone { index..index.plus(1) } else { self.ahead(index, pages.end, sequential) };
                     let seen = engine.progress.count();
@@ -139,16 +140,16 @@ impl File {
         Ok(())
     }
 
-    /// Whether a read at `offset_bytes` begins inside the page where the last one ended.
+    /// Whether a read at `offset_bytes` starts inside the page where the last one ended.
     pub(super) fn goes_on(&self, offset_bytes: u64) -> bool {
         !offset_bytes.is_multiple_of(PAGE_BYTES) && self.readahead.ended_in(PageIndex::of(offset_bytes))
     }
 
-    /// Starts reading what a reader that found all of `pages` cached will want next, if it is time.
+    /// Starts the next readahead if a reader that found all of `pages` in the cache has reached its trigger.
     pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>, flags: ReadFlags) {
         let inode = self.inode.arc();
         let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
-        // Who found all pages here does not wait for the backend. Without a node the next miss opens it.
+        // A reader with only hits does not wait for the backend. If the node is not open, the next miss opens it.
         if let Some(ahead) = self.readahead.hit(pages, max_pages)
             && let Some(node) = inode.open_node()
         {
@@ -156,39 +157,39 @@ impl File {
         }
     }
 
-    /// What to fetch with the missing page at `index` of a read that ends at `end`.
+    /// The range to fetch for the missing page at `index` of a read that ends at `end`.
     fn ahead(&self, index: PageIndex, end: PageIndex, sequential: bool) -> Range<PageIndex> {
         let max_pages = u64::from(self.inode.super_block().engine().tunables.readahead_pages);
         self.readahead.miss(index, end, sequential, max_pages)
     }
 }
 
-/// How a read goes on from the one before, and what it wishes.
+/// How a read relates to the previous one, and its flags.
 #[derive(Copy, Clone)]
 struct Reading {
-    /// Inside the page where that ended.
+    /// It starts inside the page where the previous read ended.
     goes_on: bool,
-    /// Where that ended.
+    /// It starts where the previous read ended.
     sequential: bool,
     flags: ReadFlags,
 }
 
-/// How a page is looked at.
+/// How a page is accessed.
 #[derive(Copy, Clone)]
 pub(super) struct Access {
-    /// The bytes are wanted at once, and the processor cannot foresee which.
+    /// The bytes are needed at once, at an address that the processor cannot predict.
     pub(super) hint: bool,
     pub(super) usage: Usage,
 }
 
-/// What a look is to a page, beside what came before.
+/// What an access means for the page's referenced mark.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Usage {
-    /// The same use as the look before.
+    /// It continues the previous use.
     Same,
-    /// The use for which this call has brought it here.
+    /// It is the use for which this call brought the page in.
     First,
-    /// Another use.
+    /// It is another use.
     Other,
 }
 
@@ -202,7 +203,7 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Lo
         }
         match arena.try_read(frame) {
             Some(guard) => {
-                // A page that is active when it comes is one that was here not long ago: to be read is why it came.
+                // A page that is active on arrival was cached not long ago; this read is the reason it came back.
                 let counts = match access.usage {
                     Usage::Same => false,
                     Usage::First => !leaf.has(Mark::Active, slot),
@@ -225,29 +226,29 @@ pub(super) fn look<'a>(inode: &'a Inode, index: PageIndex, access: Access) -> Lo
     found.unwrap_or(Look::Absent)
 }
 
-/// What became of an attempt to bring a page into the cache.
+/// The outcome of an attempt to bring a page into the cache.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Fetched {
-    /// This call had it read, and others that are wanted, so many together: look again.
+    /// This call had the page read, and so many wanted pages in total. Look again.
     Read(u64),
-    /// It has changed meanwhile: look again.
+    /// The page changed meanwhile. Look again.
     Changed,
-    /// No frame is to be had for it.
+    /// There is no frame for it.
     NoFrame,
 }
 
-/// Brings one page into the cache, for `payer`.
+/// Brings one page into the cache, charged to `payer`.
 ///
 /// # Errors
 /// The backend's.
 ///
 /// # Blocking
-/// For the backend; not for a frame.
+/// Waits for the backend, but not for a frame.
 pub(crate) fn read_page(inode: &Arc<Inode>, index: PageIndex, payer: &Arc<Memcg>) -> Result<Fetched, FileError> {
     fetch_and_wait(inode, index..index.plus(1), index..index.plus(1), payer, ReadFlags::NONE)
 }
 
-/// Has the pages of `ahead` read that are missing, and waits for the first of `wanted`.
+/// Submits reads for the missing pages of `ahead`, and waits for the first of `wanted`.
 fn fetch_and_wait(
     inode: &Arc<Inode>,
     wanted: Range<PageIndex>,
@@ -275,8 +276,8 @@ fn fetch_and_wait(
     Ok(fetched)
 }
 
-/// Starts reading the pages of `range` that are missing and that the backing file has. `wants` says for each
-/// unit who is to be told. `NoFrame`: there was none for the first that is missing.
+/// Submits reads for the missing pages of `range` that the backing file has. `wants` returns the completion of each
+/// unit, if any. Returns `NoFrame` if there was none for the first missing page.
 fn fetch(
     inode: &Arc<Inode>,
     node: &Node,
@@ -308,7 +309,7 @@ fn fetch(
         let short = unit.short;
         submit(inode, node, unit, payer, done);
         if short {
-            break; // going on would evict what has just been fetched
+            break; // fetching more would evict what was just fetched
         }
     }
     fetched
@@ -316,16 +317,16 @@ fn fetch(
 
 enum Claimed {
     Pages(Claim),
-    /// Every page is there, or somebody else was first.
+    /// All pages are present, or another thread was first.
     Nothing,
     NoFrame,
 }
 
-/// Missing pages with frames put in their place, to be filled by one unit (D2).
+/// Missing pages with frames in their places, to be filled by one unit (D2).
 struct Claim {
     first: PageIndex,
     frames: Scatter,
-    /// It ended because no more frames were to be had.
+    /// It ended because there were no more frames.
     short: bool,
 }
 
@@ -355,7 +356,7 @@ fn claim(inode: &Arc<Inode>, range: Range<PageIndex>, max_pages: u64, flags: Rea
     claim.map_or(Claimed::Nothing, Claimed::Pages)
 }
 
-/// Puts `frame`, locked for the unit, in the page's place; gives it back if somebody else was first.
+/// Installs `frame`, locked for the unit, as the page's frame. Frees it if another thread was first.
 fn insert_for_fill(
     inode: &Arc<Inode>,
     index: PageIndex,
@@ -399,7 +400,7 @@ fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, payer: &Arc<Memcg>, don
         let sb = Arc::clone(owner.super_block());
         let result = end_fill(&owner, &payer, first, frames, read);
         if owner.state.lock().doomed {
-            sb.drop_pages(&owner); // nobody else will
+            sb.drop_pages(&owner); // no other thread will
         }
         if let Some(done) = done {
             done.complete(result);
@@ -413,7 +414,7 @@ fn submit(inode: &Arc<Inode>, node: &Node, claim: Claim, payer: &Arc<Memcg>, don
     sb.bdi().backend.submit(Call::Read(unit));
 }
 
-/// A fill came back: its pages are up to date and cached for `payer`, or gone.
+/// Ends a fill: its pages become up to date and are listed for `payer`, or are removed.
 fn end_fill(
     inode: &Arc<Inode>,
     payer: &Memcg,
@@ -456,7 +457,7 @@ fn end_fill(
         reclaim::note_listed(sb.engine(), payer);
     } else {
         for leaf in emptied {
-            let _ = inode.mapping.remove_if_empty(leaf); // or somebody has put a page there meanwhile
+            let _ = inode.mapping.remove_if_empty(leaf); // fails if a page was added meanwhile
         }
         sb.forget_if_unused(inode);
     }

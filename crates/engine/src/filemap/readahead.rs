@@ -1,14 +1,14 @@
 //! How far to read ahead of a reader.
 //!
-//! A reader that goes on where it stopped is sequential: the window doubles with each miss up to the
-//! tunable, and the next window is fetched when the reader gets to the last quarter of this one. Any other
-//! reader gets what it asked for.
+//! A reader that continues where it stopped is sequential. Its window doubles with each miss, up to the tunable. The
+//! next window is fetched when the reader reaches the last quarter of this one. Any other reader gets only what it asks
+//! for.
 //!
 //! # Memory ordering
-//! The words are hints. Two threads that share a description spoil each other's guess and nothing else. Every read
-//! stores one of them, so they have a cache line to themselves: two descriptions that lie side by side, or the
-//! reference to the inode that every call reads, are not disturbed. What was found in the cache is counted in the same line
-//! and as loosely: an atomic addition would take a tenth of a read of one page.
+//! The words are hints. Two threads that share a description spoil each other's guess, but nothing else. Every read
+//! stores to one of them, so they have a cache line of their own. Otherwise, a read would slow down readers of an
+//! adjacent description, and readers of the reference to the inode, which every call reads. Hits are counted in the
+//! same line, without atomic additions: one would take a tenth of the time of a one-page read.
 //!
 //! # Kernel counterpart
 //! `struct file_ra_state`, `page_cache_sync_ra`, `page_cache_async_ra`.
@@ -34,7 +34,7 @@ pub(crate) struct Readahead {
     trigger: AtomicU64,
     /// Page after the last one fetched.
     end: AtomicU64,
-    /// Pages that were found in the cache and have not been handed in.
+    /// Pages found in the cache and not yet added to the counters of the volume and the tenant.
     found: AtomicU64,
 }
 
@@ -44,8 +44,8 @@ impl Readahead {
         Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero(), found: zero() }
     }
 
-    /// Notes pages that a read found in the cache. Returns those that are to be handed in. Many are at once: the requests of one
-    /// large read come on several threads.
+    /// Counts `pages` that a read found in the cache. Returns the pages to add to the counters, once they are enough
+    /// for a batch. A large read is a batch by itself, because its requests come on several threads.
     pub(crate) fn found(&self, pages: u64) -> Option<u64> {
         if pages >= HIT_BATCH_PAGES {
             return Some(pages);
@@ -56,14 +56,14 @@ impl Readahead {
         is_batch.then_some(found)
     }
 
-    /// Those that have not been handed in.
+    /// Pages counted but not yet returned by [`Readahead::found`].
     pub(crate) fn left_found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// Notes that `pages` are being read; says whether that goes on where the last read stopped.
+    /// Notes that `pages` are being read. Returns whether the read continues where the last one stopped.
     pub(crate) fn begin(&self, pages: &Range<PageIndex>) -> bool {
-        // The reader may begin inside the page where it stopped, hence the slack of one.
+        // The read may start inside the page where the last one stopped, hence the tolerance of one page.
         let expected = self.next.load(Ordering::Relaxed);
         if expected != pages.end.0 {
             self.next.store(pages.end.0, Ordering::Relaxed);
@@ -71,12 +71,12 @@ impl Readahead {
         pages.start.0 == expected || pages.start.0 + 1 == expected
     }
 
-    /// Whether the last read ended in this page, or with it: to go on there is still the same use of the page.
+    /// Whether the last read ended in this page or at its end: to continue there is the same use of the page.
     pub(crate) fn ended_in(&self, page: PageIndex) -> bool {
         self.next.load(Ordering::Relaxed) == page.0 + 1
     }
 
-    /// What to fetch behind a read of `pages` that found all of them cached, if anything.
+    /// The range to fetch after a read that found all of `pages` in the cache, if any.
     pub(crate) fn hit(&self, pages: &Range<PageIndex>, max_pages: u64) -> Option<Range<PageIndex>> {
         if pages.end.0 <= self.trigger.load(Ordering::Relaxed) {
             return None;
@@ -85,8 +85,8 @@ impl Readahead {
         Some(self.window(start, max_pages))
     }
 
-    /// What to fetch for a read that reaches to `end` and misses the page at `missing`: at least that page, and
-    /// no more than `max_pages` unless that is 0, which fetches what is being read.
+    /// The range to fetch for a read that extends to `end` and misses the page at `missing`: at least that page, and
+    /// at most `max_pages`. If `max_pages` is 0, it is the range being read.
     pub(crate) fn miss(
         &self,
         missing: PageIndex,

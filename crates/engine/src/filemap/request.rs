@@ -44,8 +44,8 @@ impl<'a> ReadRequest<'a> {
     }
 }
 
-/// A write: where, and how. By default it is an ordinary write for the tenant that opened the file, and waits as long as
-/// it takes.
+/// A write: where, and how. By default it is an ordinary write for the tenant that opened the file, and waits as long
+/// as it takes.
 ///
 /// ```
 /// # use slackwater::{File, FileError, WaitFor, WriteRequest, Written};
@@ -70,10 +70,10 @@ impl<'a> WriteRequest<'a> {
         Self { offset_bytes, memcg: None, flags: WriteFlags::NONE, wait: WaitFor::Writeback, from_mapping: false }
     }
 
-    /// A write of pages that a kernel held for a mapping of the file. The bytes are in memory that the kernel wants back, so
-    /// the write waits for nothing, may take the arena's reserve, and does not ask whether the backend has space. The share
-    /// of the volume and the limit of the tenant still apply. Which process stored to the pages is unknown, so the tenant of
-    /// the inode's wb pays and no writer is throttled. After [`FileError::WouldBlock`], call
+    /// A write of pages that a kernel held for a mapping of the file. The bytes are in memory that the kernel wants
+    /// back, so the write waits for nothing, may take the arena's reserve, and does not ask whether the backend has
+    /// space. The share of the volume and the limit of the tenant still apply. Which process stored to the pages is
+    /// unknown, so the tenant of the inode's wb pays and no writer is throttled. After [`FileError::WouldBlock`], call
     /// [`File::prepare_write_from_mapping`].
     ///
     /// [`File::prepare_write_from_mapping`]: crate::File::prepare_write_from_mapping
@@ -108,8 +108,8 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// What a write may wait for. Each value includes those before it. Every write waits for others that copy to or from the
-/// same page.
+/// What a write may wait for. Each value includes those before it. Every write waits for others that copy to or from
+/// the same page.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum WaitFor {
@@ -118,11 +118,11 @@ pub enum WaitFor {
     ///
     /// [`FileError::WouldBlock`]: crate::FileError::WouldBlock
     Nothing,
-    /// The backend, if a page outside the cache is covered in part or the backend's free space is unknown; and other writers
-    /// and truncates of the file.
+    /// The backend, if a page outside the cache is covered in part or the backend's free space is unknown; and other
+    /// writers and truncates of the file.
     Backend,
-    /// Write-back, until all bytes are taken: it frees frames, and a writer that dirties pages faster than the backend takes
-    /// them pauses.
+    /// Write-back, until all bytes are taken: it frees frames, and a writer that dirties pages faster than the backend
+    /// takes them pauses.
     Writeback,
     /// The same, but not after this time.
     WritebackUntil(Tick),
@@ -135,8 +135,8 @@ pub struct ReadFlags(u8);
 impl ReadFlags {
     /// An ordinary read.
     pub const NONE: Self = Self(0);
-    /// Leaves nothing in the cache: pages that the read brings in, and those that were read ahead for it, are dropped once
-    /// such a read has returned them. Pages that were cached before stay. Kernel: `RWF_DONTCACHE`.
+    /// Leaves nothing in the cache: pages that the read brings in, and those that were read ahead for it, are dropped
+    /// once such a read has returned them. Pages that were cached before stay. Kernel: `RWF_DONTCACHE`.
     pub const DONTCACHE: Self = Self(1);
 
     /// Whether all of `flags` are set.
@@ -153,9 +153,9 @@ pub struct WriteFlags(u8);
 impl WriteFlags {
     /// An ordinary write.
     pub const NONE: Self = Self(0);
-    /// Leaves nothing in the cache: pages that the write brings in are written back soon, and dropped once they are durable.
-    /// Pages that were cached before stay. So does a page that an ordinary write writes to before it was dropped; reads
-    /// change nothing. Kernel: `RWF_DONTCACHE`.
+    /// Leaves nothing in the cache: pages that the write brings in are written back soon, and dropped once they are
+    /// durable. Pages that were cached before stay. So does a page that an ordinary write writes to before it was
+    /// dropped; reads change nothing. Kernel: `RWF_DONTCACHE`.
     pub const DONTCACHE: Self = Self(1);
 
     /// Whether all of `flags` are set.

@@ -1,16 +1,17 @@
-//! Noticing that somebody else has changed a file on the backend.
+//! Noticing that another program has changed a file in the backend.
 //!
 //! # Invariants
-//! V1. A dirty page is never dropped for it: on a dirty file ours wins, and that is counted and said. Times of ours that are
-//!     still to be sent win over nothing: theirs are sent instead.
-//! V2. Pages of a clean file are dropped with `rwsem` held for writing, and only if no call of ours has begun
-//!     since before the question. Being wrong costs a read, never a byte.
-//! V3. A write sets the file's time before it dirties a page. In between a clean file has not the time that the backend tells,
-//!     as if somebody else had changed it. So what looks foreign is looked at again with `rwsem` held for writing. If it is dirty
-//!     by then, and what our last change had left was never told, nobody can say whose time the backend has: it is taken for ours.
+//! V1. A dirty page is never dropped because of such a change. For a dirty file, the data here wins, and the case is
+//!     counted and logged. Times here that are still to be sent do not win: they take the backend's value.
+//! V2. Pages of a clean file are dropped with `rwsem` held for writing, and only if no call of this volume has begun
+//!     since before the question. A wrong guess costs a read, never a byte.
+//! V3. A write sets the file's time before it dirties a page. In between, a clean file has another time than the
+//!     backend reports, as after a foreign change. So a file that seems to be changed is checked again with `rwsem`
+//!     held for writing. If it is dirty by then, and the result of this volume's last change was never reported, the
+//!     origin of the backend's time is unknown. It counts as this volume's own.
 //!
 //! # Kernel counterpart
-//! `nfs_revalidate_inode`; close-to-open, without the open.
+//! `nfs_revalidate_inode`: close-to-open consistency, but also without an open.
 
 use std::time::Duration;
 
@@ -24,14 +25,14 @@ use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 
 impl SuperBlock {
-    /// The attributes as programs see them. If the backend's last answer is older than `max_age` it is asked
-    /// again: a file that somebody else has changed loses its cached pages, unless it is dirty here.
+    /// The attributes as programs see them. If the backend's last answer is older than `max_age`, it is asked again.
+    /// A file that another program has changed loses its cached pages, unless it is dirty here.
     ///
     /// # Errors
-    /// The volume is gone, or the backend's.
+    /// The volume is unmounted, or the backend fails.
     ///
     /// # Blocking
-    /// For the backend, if it is asked.
+    /// Waits for the backend, if it is asked.
     pub fn revalidate(&self, inode: &InodeRef, max_age: Duration) -> Result<Attr, FileError> {
         self.alive()?;
         if !inode.is_fresh_within(max_age) {
@@ -40,7 +41,7 @@ impl SuperBlock {
         Ok(inode.attr())
     }
 
-    /// The engine's clock.
+    /// The time of the engine's clock.
     pub fn now(&self) -> Tick {
         self.engine().clock.now()
     }
@@ -65,7 +66,7 @@ impl SuperBlock {
         }
         let _exclusive = inode.rwsem.write();
         if !inode.changes.is_still(quiet) {
-            return Ok(()); // the next look asks again
+            return Ok(()); // the next call asks again
         }
         let is_foreign = inode.shows_foreign_change(&attr); // V3
         inode.refresh(&attr, Some(quiet));

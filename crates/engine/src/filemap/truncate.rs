@@ -1,17 +1,16 @@
 //! Changing a file's size, and dropping pages.
 //!
-//! # Order of a cut
-//! 1. The arena gets the new size: a killed process is recovered with the cut made, never with a hole where
+//! # Order of a truncation
+//! 1. The arena gets the new size. A killed process is recovered with the file truncated, never with a hole where
 //!    acknowledged bytes were.
-//! 2. From the page of the new end on, nothing is taken for write-back until the cut is over: the backend must
-//!    not extend the file behind it, and a refused cut must find its bytes dirty.
-//! 3. Units in flight from that page on are waited for, and a call in flight that carries older times.
-//! 4. The backend cuts the file. If it refuses, the old size goes back into the arena and nothing is lost.
-//! 5. The file has the new size. Pages beyond are dropped, dirty or not, and the rest of the last page is
-//!    zeroed.
+//! 2. From the page of the new end on, no page is taken for write-back until the truncation is over. The backend must
+//!    not extend the file afterwards, and if the truncation is refused, its bytes must still be dirty.
+//! 3. Units in flight from that page on are waited for, and so is a call in flight that carries older times.
+//! 4. The backend truncates the file. If it refuses, the old size is restored in the arena and nothing is lost.
+//! 5. The inode gets the new size. Pages beyond are dropped, dirty or not, and the rest of the last page is zeroed.
 //!
-//! `rwsem` is held for writing throughout. Extending sends the size to the backend at once as well, so that
-//! its limits and its space answer here and not at a flush that nobody waits for.
+//! `rwsem` is held for writing throughout. Extending also sends the size to the backend at once, so that its limits and
+//! its free space are checked here and not by a flush that no caller waits for.
 //!
 //! # Kernel counterpart
 //! `truncate_setsize`, `truncate_inode_pages_range`.
@@ -34,14 +33,14 @@ use crate::writeback::writepages::settle_now;
 use crate::writeback::{SetattrTurn, cancel_pages};
 
 impl File {
-    /// Sets the size: cuts the file, or extends it with zeroes.
+    /// Sets the size: truncates the file, or extends it with zeroes.
     ///
     /// # Errors
-    /// The size is beyond what the backend can hold, the volume is frozen or gone, or the backend refuses;
-    /// the file is as before.
+    /// The size is beyond what the backend can hold, the volume is frozen or unmounted, or the backend refuses. The
+    /// file is unchanged.
     ///
     /// # Blocking
-    /// For the backend, units of this file in flight among others.
+    /// Waits for the backend, including units of this file in flight.
     pub fn set_len(&self, size_bytes: u64) -> Result<(), FileError> {
         truncate(self.inode.arc(), size_bytes)
     }
@@ -74,12 +73,12 @@ pub(crate) fn truncate(inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FileEr
     inode.backing_bytes.store(size_bytes, Ordering::Release);
     inode.allocated_to.fetch_min(size_bytes, Ordering::AcqRel);
     inode.set_mtime(now);
-    drop(turn); // with the new mtime in the inode, for whoever has the next
+    drop(turn); // after the new mtime is set, for the next holder of the turn
     sb.note_progress();
     Ok(())
 }
 
-/// A cut that is under way. Unless it is made, dropping it puts everything back.
+/// A truncation in progress. Dropping it restores the old state, unless the backend has truncated the file.
 struct Cut<'a> {
     inode: &'a Arc<Inode>,
     size_bytes: u64,
@@ -92,7 +91,7 @@ impl<'a> Cut<'a> {
         Self { inode, size_bytes }
     }
 
-    /// The backend has made it.
+    /// The backend has truncated the file.
     fn made(&self) {
         self.inode.set_size(self.size_bytes);
         drop_pages(self.inode, PageIndex::end_of(self.size_bytes)..PageIndex(u64::MAX));
@@ -109,8 +108,8 @@ impl Drop for Cut<'_> {
     }
 }
 
-/// Drops the pages of `range`, waiting for those that are being filled with bytes from before the change. A fill
-/// that begins later meets the changed file.
+/// Drops the pages of `range`. Waits for those that are being filled with bytes from before the change; a later fill
+/// reads the changed file.
 pub(super) fn drop_pages(inode: &Inode, range: Range<PageIndex>) {
     loop {
         cancel_pages(inode, range.clone());
@@ -125,8 +124,8 @@ pub(super) fn drop_pages(inode: &Inode, range: Range<PageIndex>) {
     }
 }
 
-/// Zeroes the cached bytes of the last page behind `size_bytes`. They are beyond the end of the file, so the
-/// page needs no mark for it.
+/// Zeroes the cached bytes of the last page after `size_bytes`. They are beyond the end of the file, so the page needs
+/// no mark for it.
 pub(crate) fn zero_tail(inode: &Inode, size_bytes: u64) {
     let from = (size_bytes % PAGE_BYTES) as usize;
     if from != 0 {
@@ -134,12 +133,12 @@ pub(crate) fn zero_tail(inode: &Inode, size_bytes: u64) {
     }
 }
 
-/// Zeroes a part of a page, if the page is cached. The backend's bytes there are zeroes as well, or are beyond
-/// the end, so the page needs no mark for it. No unit has the page, and none can take it.
+/// Zeroes a part of a page, if the page is cached. The backend's bytes there are zeroes too, or are beyond the end, so
+/// the page needs no mark for it. No unit has the page, and none can take it.
 pub(super) fn zero_in_page(inode: &Inode, index: PageIndex, bytes: Range<usize>) {
     loop {
         let arena = &inode.super_block().engine().arena;
-        // By trying, under the leaf's lock: eviction may take a clean page, and its frame may then be held for long.
+        // Only tried, under the leaf's lock: eviction may take a clean page, and its frame may then be locked for long.
         let held = inode.mapping.with_page(index, |leaf, slot| {
             let frame = leaf.frame(slot)?;
             let settled = leaf.has(Mark::Uptodate, slot) && !leaf.has(Mark::Writeback, slot);

@@ -1,19 +1,19 @@
-//! Writing to a file: bytes into frames, frames marked dirty.
+//! Writing to a file: copying bytes into frames and marking the frames dirty.
 //!
 //! # Invariants
 //! R1. A page's bytes change only under its frame's exclusive lock, in a frame that no unit reads. A page
 //!     under write-back gets a fresh frame instead, so a write never waits for the device.
-//! R2. A fresh frame carries the page's earlier bytes or zeroes wherever the payload does not cover it, before
-//!     it is published to the arena or to readers. No byte of another file is ever visible.
-//! R3. The mtime is set before the first page is touched, so whoever flushes the page carries it.
-//! R4. The size grows page by page, before the page can be taken for a unit: with the frame locked, or with
-//!     the leaf locked under which a fresh frame appears. A unit that ends at the size misses no byte.
-//! R5. When write returns, every byte is in a frame whose record says dirty, in a file whose record has the
-//!     size: a killed process loses nothing (P9).
+//! R2. A fresh frame has the page's earlier bytes, or zeroes, wherever the payload does not cover it, before it is
+//!     published to the arena or to readers. No byte of another file is ever visible.
+//! R3. The mtime is set before the first page is touched, so that a flush of the page carries it.
+//! R4. The size grows page by page, before the page can be taken for a unit: with the frame locked, or with the leaf
+//!     locked in which a fresh frame appears. A unit that ends at the size misses no byte.
+//! R5. When a write returns, every byte is in a frame whose record says dirty, in a file whose record has the size. A
+//!     killed process loses nothing (P9).
 //!
 //! # Lock order
-//! `rwsem`, for reading while the write stays inside the file and for writing when it extends it; then per
-//! page the leaf, under which the frame is taken by trying.
+//! `rwsem`, for reading while the write stays inside the file and for writing if it extends the file. Then, for each
+//! page, the leaf, under which the frame is only try-locked.
 //!
 //! # Kernel counterpart
 //! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
@@ -34,24 +34,24 @@ use crate::units::Tick;
 use crate::wait::sleep;
 use crate::writeback::Pages;
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Written {
     /// This many bytes were taken: fewer than given if frames or space ran out on the way.
     Bytes(usize),
-    /// Nothing was taken: no frame is free, or the volume has used up its share, or the tenant is at its limit. Write-back has
-    /// been started; try again later, or let the write wait for it ([`WaitFor::Writeback`]).
+    /// Nothing was taken: no frame is free, or the volume has used up its share, or the tenant is at its limit.
+    /// Write-back has been started; try again later, or let the write wait for it ([`WaitFor::Writeback`]).
     NoFrames,
     /// Nothing was taken: dirty data has used up the backend's free space.
     NoSpace,
 }
 
-/// What a write brings.
+/// The payload of a write.
 pub(super) trait Source {
     fn len(&self) -> usize;
 
-    /// Writes what comes after the first `done` bytes at `offset_bytes`, up to the end of its page or further.
+    /// Writes the payload after its first `done` bytes to `offset_bytes`, up to the end of that page or further.
     fn put(
         &mut self,
         inode: &Arc<Inode>,
@@ -61,7 +61,7 @@ pub(super) trait Source {
     ) -> Result<Outcome, FileError>;
 }
 
-/// Bytes that are copied.
+/// A payload that is copied.
 impl Source for &[u8] {
     fn len(&self) -> usize {
         (**self).len()
@@ -80,8 +80,8 @@ impl Source for &[u8] {
 }
 
 impl File {
-    /// Writes all of `bytes` at `offset_bytes`. Waits as long as it takes, so that memory fills no faster than the backend
-    /// takes data.
+    /// Writes all of `bytes` at `offset_bytes`. Waits as long as it takes, so that memory fills no faster than the
+    /// backend takes data.
     ///
     /// # Errors
     /// As [`File::write`], or `NoSpace` if the backend is full; the bytes before the error were written.
@@ -93,7 +93,7 @@ impl File {
         while done < bytes.len() {
             match self.write(WriteRequest::at(offset_bytes + done as u64), &bytes[done..])? {
                 Written::Bytes(taken) => done += taken,
-                Written::NoFrames => {} // not without a deadline
+                Written::NoFrames => {} // only with a deadline
                 Written::NoSpace => return Err(BackendError::from(ErrorKind::NoSpace).into()),
             }
         }
@@ -103,9 +103,9 @@ impl File {
     /// Writes `bytes` as `request` says.
     ///
     /// # Errors
-    /// The range is beyond what the backend can hold, or the volume is frozen or unmounted: nothing was written.
-    /// [`FileError::WouldBlock`] if the request does not allow the wait that it takes. A backend error if a page that is covered
-    /// in part could not be read.
+    /// The range is beyond what the backend can hold, or the volume is frozen or unmounted: nothing was
+    /// written. [`FileError::WouldBlock`] if the request does not allow the wait that it takes. A backend error if a
+    /// page that is covered in part could not be read.
     ///
     /// # Blocking
     /// As the request allows: see [`WaitFor`].
@@ -126,7 +126,7 @@ impl File {
     ) -> Result<Written, FileError> {
         let engine = self.inode.super_block().engine();
         let mut done = 0;
-        // The count of freed frames before the attempt that is waited for. It is read only after an attempt got no frame: it
+        // The count before the attempt that is waited for. It is read only after an attempt has failed, because it
         // takes a lock that all volumes share.
         let mut seen = None;
         while done < bytes.len() {
@@ -208,16 +208,16 @@ impl File {
     /// The backend's.
     ///
     /// # Blocking
-    /// For the backend, and for a frame.
+    /// Waits for the backend, and for a frame.
     pub fn prepare_write_from_mapping(&self, offset_bytes: u64) -> Result<(), FileError> {
         self.inode.node()?;
         self.read(ReadRequest::at(offset_bytes).memcg(&self.inode.memcg()), &mut [0])?;
         Ok(())
     }
 
-    /// How long a writer that wrote for `memcg` is to pause before its next write, so that memory fills no faster than the
-    /// backend takes data. Call it after each write that was taken, unless the write waited for write-back: that has paused
-    /// already. Costs nothing when nothing was dirtied.
+    /// How long a writer that wrote for `memcg` is to pause before its next write, so that memory fills no faster than
+    /// the backend takes data. Call it after each write that was taken, unless the write waited for write-back: that
+    /// has paused already. Costs nothing when nothing was dirtied.
     ///
     /// # Blocking
     /// Never.
@@ -233,7 +233,7 @@ impl File {
             let (Pause::For(time) | Pause::RetryAfter(time)) = pause else { return };
             let over = deadline.is_some_and(|deadline| deadline <= engine.clock.now());
             if over || engine.tunables.flusher_threads == 0 {
-                return; // driven by hand, nothing changes by waiting
+                return; // waiting changes nothing in an engine that is stepped by hand
             }
             sleep(time);
             if matches!(pause, Pause::For(_)) {
@@ -243,8 +243,8 @@ impl File {
     }
 }
 
-/// The write itself; the caller holds `rwsem` as the range requires. Whether there is really no space is asked
-/// before it is said.
+/// The write itself. The caller holds `rwsem` as the range requires. The backend is asked for its free space before the
+/// write is refused for lack of it.
 pub(super) fn write_locked(
     inode: &Arc<Inode>,
     offset_bytes: u64,
@@ -322,7 +322,7 @@ fn write_pages(
     }
 }
 
-/// N2: takes the record and the node that a dirty inode holds. False when there is no room for either.
+/// N2: takes the record and the pinned node that a dirty inode needs. Returns false if either cannot be had.
 fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileError> {
     let node = match inode.open_node() {
         Some(node) => node,
@@ -337,7 +337,7 @@ fn begin_dirtying(inode: &Arc<Inode>, terms: Terms<'_>) -> Result<bool, FileErro
     }
     match inode.ensure_slot(&node) {
         Some(true) => {}
-        // Somebody else was first, with a pin of his own.
+        // Another thread was first, with a pin of its own.
         Some(false) => bdi.node_unpinned(),
         None => {
             bdi.node_unpinned();

@@ -1,9 +1,9 @@
-//! One page of a write: found, or given a fresh frame, and marked dirty.
+//! One page of a write: it is found or gets a fresh frame, and is marked dirty.
 //!
-//! R1, R2 and R4 of [`super::write`] are kept here.
+//! This file implements R1, R2 and R4 of [`super::write`].
 //!
 //! # Lock order
-//! The leaf, under which the frame is taken by trying.
+//! The leaf, under which the frame is only try-locked.
 
 use slackwater_arena::{FRAME_BYTES, FrameId, FrameRead, FrameWrite, copy_bytes};
 use slackwater_sync::shim::Arc;
@@ -19,27 +19,27 @@ use crate::reclaim;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::Pages;
 
-/// What a page is to the write that wants it; found under the leaf's lock.
-enum Grip<'a> {
-    /// The frame is here and locked, its mark is set: copy. With what is dirty now and was not.
+/// The state of a page for a write, found under the leaf's lock.
+enum WriteBegin<'a> {
+    /// The page is cached, its frame is locked and its mark is set: copy. Also the change of the dirty counts.
     InPlace(FrameWrite<'a>, Pages),
-    /// Under write-back: copy into a fresh frame; these are the page's bytes.
+    /// The page is under write-back: copy into a fresh frame, together with these bytes of the page.
     Rewrite(FrameId, FrameRead<'a>),
-    /// Nothing is here.
+    /// The page is not cached.
     Absent,
-    /// Being filled, or somebody copies: look again when that is over.
+    /// The frame is being filled or copied to: look again afterwards.
     Wait(FrameId),
-    /// The share is used up.
+    /// The volume's share is used up.
     NoFrames,
-    /// The backend's space is.
+    /// The backend's space is used up.
     NoSpace,
 }
 
-/// What became of one page of a write, or of some.
+/// The outcome of a write to one page, or to several.
 pub(super) enum Outcome {
     Taken {
         bytes: usize,
-        /// What is dirty now and was not before.
+        /// The change of the dirty counts.
         newly: Pages,
     },
     NoFrames,
@@ -55,7 +55,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// What a write of `len` bytes at `offset_bytes` covers of its first page.
+    /// The part of its first page that a write of `len` bytes at `offset_bytes` covers.
     pub(super) fn first_of(offset_bytes: u64, len: usize) -> Self {
         let from = (offset_bytes % PAGE_BYTES) as usize;
         Self { index: PageIndex::of(offset_bytes), from, to: (from + len).min(FRAME_BYTES) }
@@ -65,7 +65,7 @@ impl Span {
         self.to - self.from
     }
 
-    /// R4: the file reaches at least to the end of the span.
+    /// R4: grows the file to the end of the span.
     pub(super) fn grow(self, inode: &Inode) {
         let end = self.index.offset_bytes() + self.to as u64;
         if end > inode.size_bytes() {
@@ -74,7 +74,7 @@ impl Span {
     }
 }
 
-/// Writes one page or part of it.
+/// Writes to one page or a part of it.
 pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Terms<'_>) -> Result<Outcome, FileError> {
     let mut brought = false;
     loop {
@@ -83,32 +83,34 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
             engine.arena.prefetch(frame);
             engine.owners.prefetch(frame);
         };
-        let grip = inode
+        let begun = inode
             .mapping
-            .with_page_and_bytes(span.index, ask, |leaf, slot| grip(inode, leaf, slot, span.index, brought, terms))
-            .unwrap_or(Grip::Absent);
-        match grip {
-            Grip::InPlace(mut frame, newly) => {
+            .with_page_and_bytes(span.index, ask, |leaf, slot| {
+                write_begin(inode, leaf, slot, span.index, brought, terms)
+            })
+            .unwrap_or(WriteBegin::Absent);
+        match begun {
+            WriteBegin::InPlace(mut frame, newly) => {
                 copy_bytes(&mut frame[span.from..span.to], bytes);
                 span.grow(inode);
                 return Ok(Outcome::Taken { bytes: bytes.len(), newly });
             }
-            Grip::NoFrames => return Ok(Outcome::NoFrames),
-            Grip::NoSpace => return Ok(Outcome::NoSpace),
-            Grip::Wait(frame) => {
+            WriteBegin::NoFrames => return Ok(Outcome::NoFrames),
+            WriteBegin::NoSpace => return Ok(Outcome::NoSpace),
+            WriteBegin::Wait(frame) => {
                 if !terms.may_wait && is_being_filled(inode, span.index, frame) {
                     return Err(FileError::WouldBlock);
                 }
                 wait_for_frame(inode, span.index, frame);
             }
-            Grip::Rewrite(old, earlier) => {
+            WriteBegin::Rewrite(old, earlier) => {
                 let Some(fresh) = take_frame(inode, terms) else { return Ok(Outcome::NoFrames) };
                 fill_frame(inode, fresh, span, bytes, Some(&earlier));
                 if let Some(newly) = install(inode, span, fresh, Some(old), false, terms) {
                     return Ok(Outcome::Taken { bytes: bytes.len(), newly });
                 }
             }
-            Grip::Absent => {
+            WriteBegin::Absent => {
                 if needs_read(inode, span) {
                     if !terms.may_wait {
                         return Err(FileError::WouldBlock);
@@ -135,42 +137,42 @@ pub(super) fn write_page(inode: &Arc<Inode>, span: Span, bytes: &[u8], terms: Te
                 }
             }
         }
-        // Somebody else changed the page meanwhile: look again.
+        // Another thread changed the page meanwhile: look again.
     }
 }
 
-/// Takes hold of the page for writing, under the leaf's lock. A page that is not dirty becomes so here. `brought`: this
-/// write had it read.
-fn grip<'a>(
+/// Locks the page's frame for writing and marks the page dirty, under the leaf's lock. `brought` says that this write
+/// had the page read.
+fn write_begin<'a>(
     inode: &'a Inode,
     leaf: &mut LeafState,
     slot: usize,
     index: PageIndex,
     brought: bool,
     terms: Terms<'_>,
-) -> Grip<'a> {
+) -> WriteBegin<'a> {
     let sb = inode.super_block();
     let arena = &sb.engine().arena;
-    let Some(frame) = leaf.frame(slot) else { return Grip::Absent };
+    let Some(frame) = leaf.frame(slot) else { return WriteBegin::Absent };
     if !leaf.has(Mark::Uptodate, slot) {
-        return Grip::Wait(frame);
+        return WriteBegin::Wait(frame);
     }
     if leaf.has(Mark::Writeback, slot) && !leaf.has(Mark::Dirty, slot) {
-        return arena.try_read(frame).map_or(Grip::Wait(frame), |earlier| Grip::Rewrite(frame, earlier));
+        return arena.try_read(frame).map_or(WriteBegin::Wait(frame), |earlier| WriteBegin::Rewrite(frame, earlier));
     }
     let owners = &sb.engine().owners;
-    let Some(guard) = arena.try_write(frame) else { return Grip::Wait(frame) };
+    let Some(guard) = arena.try_write(frame) else { return WriteBegin::Wait(frame) };
     let unclean = leaf.unclean() >> slot & 1 != 0;
     if unclean {
         owners.take_over(frame, frame, terms.memcg);
     } else {
         if !sb.bdi().try_pin() {
-            return Grip::NoFrames;
+            return WriteBegin::NoFrames;
         }
         if inode.needs_space(index) {
             if !terms.reserve(&sb.space) {
                 sb.bdi().unpin(1);
-                return Grip::NoSpace;
+                return WriteBegin::NoSpace;
             }
             leaf.set(Mark::Delayed, slot);
         }
@@ -181,12 +183,12 @@ fn grip<'a>(
     }
     let newly = mark_written(inode, leaf, slot, brought && !unclean, terms);
     inode.mapping.add(Mark::Dirty, newly.reclaimable);
-    Grip::InPlace(guard, newly)
+    WriteBegin::InPlace(guard, newly)
 }
 
-/// Marks a page dirty that is written to: one that leaves once it is clean, if `terms` say so and the write `brings` it here,
-/// or an earlier one of the kind has. To write to what is unclean already is still the same use of it. Returns what that
-/// changes. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`; sem. 7.6.
+/// Marks a page dirty that is written to. It is marked for drop-behind if the write is DONTCACHE and either brought the
+/// page in (`brings`) or found that mark on it. Writing to a page that is not clean continues the same use of it.
+/// Returns the change of the dirty counts. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`; sem. 7.6.
 pub(super) fn mark_written(inode: &Inode, leaf: &mut LeafState, slot: usize, brings: bool, terms: Terms<'_>) -> Pages {
     if leaf.unclean() >> slot & 1 == 0 {
         leaf.touch(slot);
@@ -208,7 +210,7 @@ pub(super) fn mark_written(inode: &Inode, leaf: &mut LeafState, slot: usize, bri
     }
 }
 
-/// Whether the page's earlier bytes matter and are on the backend.
+/// Whether the page's earlier bytes matter and are in the backend.
 fn needs_read(inode: &Inode, span: Span) -> bool {
     let start = span.index.offset_bytes();
     if start >= inode.backing_bytes.load(Ordering::Acquire) {
@@ -218,7 +220,7 @@ fn needs_read(inode: &Inode, span: Span) -> bool {
     !(span.from == 0 && (span.to == FRAME_BYTES || covers_rest))
 }
 
-/// A frame for a page that becomes dirty: pinned, evicting clean pages for it if need be.
+/// A frame for a page that becomes dirty. It is pinned; clean pages are evicted for it if necessary.
 fn take_frame(inode: &Inode, terms: Terms<'_>) -> Option<FrameId> {
     let sb = inode.super_block();
     if !sb.bdi().try_pin() {
@@ -231,7 +233,7 @@ fn take_frame(inode: &Inode, terms: Terms<'_>) -> Option<FrameId> {
     frame
 }
 
-/// R2. Nobody else knows the frame yet.
+/// R2. No other thread knows the frame yet.
 fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: Option<&FrameRead<'_>>) {
     let mut frame = inode.super_block().engine().arena.write(fresh);
     match earlier {
@@ -247,8 +249,8 @@ fn fill_frame(inode: &Inode, fresh: FrameId, span: Span, bytes: &[u8], earlier: 
     copy_bytes(&mut frame[span.from..span.to], bytes);
 }
 
-/// Publishes a filled frame as the page's, in the place of `old`, unless the page has changed meanwhile. `delayed`:
-/// space is reserved for it. Returns what is dirty now and was not.
+/// Publishes a filled frame as the page's frame in place of `old`, unless the page has changed meanwhile. `delayed`
+/// says that space is reserved for it. Returns the change of the dirty counts.
 fn install(
     inode: &Arc<Inode>,
     span: Span,
@@ -266,7 +268,7 @@ fn install(
             return None;
         }
         match old {
-            // Written by another, written back and evicted since we looked: its bytes are on the backend.
+            // Another write made the page, and it was written back and evicted meanwhile: its bytes are in the backend.
             None if needs_read(inode, span) => return None,
             None => {
                 arena.publish_dirty(fresh, record, index.0, 0);
@@ -277,7 +279,7 @@ fn install(
                 }
                 inode.mapping.add_unclean(1);
             }
-            // The old frame's lock is held, so it is the same page still; its unit may have ended.
+            // The old frame is locked, so it still belongs to this page. Its unit may have ended.
             Some(old) if leaf.has(Mark::Writeback, slot) => {
                 arena.publish_dirty(fresh, record, index.0, arena.version(old) + 1);
                 let _ = leaf.replace(slot, fresh);

@@ -1,4 +1,5 @@
-//! The terms of one write, passed down to each of its pages: which tenant pays, and what the write may do to get a frame.
+//! The terms of one write, passed down to each of its pages: which tenant pays, and what the write may do to get a
+//! frame.
 //!
 //! # Kernel counterpart
 //! `IOCB_NOWAIT`; `PF_MEMALLOC` for pages from a mapping; `set_active_memcg` for the tenant.
@@ -42,8 +43,8 @@ impl<'a> Terms<'a> {
         self.flags.contains(WriteFlags::DONTCACHE)
     }
 
-    /// Starts write-back of what a DONTCACHE write has `written` from `offset_bytes` on. The caller has released the file's
-    /// lock.
+    /// Starts write-back of what a DONTCACHE write has `written` from `offset_bytes` on. The caller has released the
+    /// file's lock.
     pub(super) fn start_dontcache(self, inode: &Arc<Inode>, offset_bytes: u64, written: Written) {
         let Written::Bytes(bytes @ 1..) = written else { return };
         if self.is_dontcache() {
@@ -52,12 +53,14 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// The frames that the write may take. Memory that a kernel wants back cannot be refused, so its pages may take the last.
+    /// The frames that the write may take. Memory that a kernel wants back cannot be refused, so its pages may take the
+    /// last.
     pub(super) fn pool(self) -> Pool {
         if self.from_mapping { Pool::Reserve } else { Pool::Normal }
     }
 
-    /// Reserves a page of space on the backend; false when it is used up. For pages from a mapping it is reserved even then.
+    /// Reserves a page of space on the backend; false when it is used up. For pages from a mapping it is reserved even
+    /// then.
     pub(super) fn reserve(self, space: &Space) -> bool {
         if self.from_mapping {
             space.reserve(1);

@@ -1,8 +1,8 @@
 //! A count of the events that a refused writer may wait for.
 //!
-//! Such an event frees frames, makes pages evictable, lowers what a tenant has dirty, thaws a volume or ends an operation that
-//! an unmount waits for. One count serves the whole engine: a woken thread tries again, and sleeps again if the event was for
-//! another.
+//! Such an event frees frames, makes pages evictable, lowers what a tenant has dirty, thaws a volume or ends an
+//! operation that an unmount waits for. One count serves the whole engine: a woken thread tries again, and sleeps again
+//! if the event was for another.
 //!
 //! # Memory ordering
 //! None beyond the lock. A thread reads the count before its attempt, and waits until the count has moved on: an event
