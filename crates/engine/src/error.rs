@@ -1,7 +1,7 @@
-//! What can go wrong, by set of operations.
+//! Errors, one type per set of operations.
 //!
-//! Every error answers [`ErrorKind`], the one vocabulary in which a front door chooses its errno. A
-//! backend's failure travels as [`BackendError`] and keeps the words of its source.
+//! Every error has an [`ErrorKind`], from which a front end chooses its errno. A backend's failure is passed on as a
+//! [`BackendError`], with the message of its source.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::units::NodeId;
 
-/// What happened, independent of where. The numbers are stored in [`crate::ErrSeq`] words.
+/// What happened, regardless of where. The numbers are stored in [`crate::ErrSeq`] words.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(u16)]
 #[non_exhaustive]
@@ -22,15 +22,15 @@ pub enum ErrorKind {
     NoSpace = 2,
     /// A quota is used up.
     Quota = 3,
-    /// The backend may not be written.
+    /// The backend is read-only.
     ReadOnly = 4,
     /// No such file or directory entry.
     NotFound = 5,
     /// The name is taken.
     Exists = 6,
-    /// A directory was needed.
+    /// Not a directory.
     NotDirectory = 7,
-    /// A directory was not expected.
+    /// Is a directory.
     IsDirectory = 8,
     /// The directory is not empty.
     NotEmpty = 9,
@@ -40,15 +40,15 @@ pub enum ErrorKind {
     NameTooLong = 11,
     /// The backend refused access (EACCES).
     Permission = 12,
-    /// The file this handle named is gone, or is another file by now.
+    /// The file that this handle referred to no longer exists, or is another file now.
     Stale = 13,
-    /// The backend does not do this.
+    /// The backend does not support this.
     Unsupported = 14,
     /// The two names are on different devices.
     CrossDevice = 15,
-    /// Something still uses it.
+    /// It is in use.
     Busy = 16,
-    /// An argument makes no sense.
+    /// Invalid argument.
     Invalid = 17,
     /// Data written earlier did not become durable; the engine will write it again.
     Lost = 18,
@@ -56,33 +56,33 @@ pub enum ErrorKind {
     Abandoned = 19,
     /// A deadline passed.
     TimedOut = 20,
-    /// The volume is not mounted (any more).
+    /// The volume is not mounted, or no longer.
     NotMounted = 21,
-    /// The node has as many names as it can.
+    /// The node cannot have more names.
     TooManyLinks = 22,
-    /// Only a more privileged caller may (EPERM).
+    /// The caller lacks a privilege (EPERM).
     NotPermitted = 23,
     /// There is no such extended attribute.
     NoData = 24,
-    /// A result does not fit where it has to go.
+    /// A result does not fit into its destination.
     OutOfRange = 25,
     /// An argument is longer than the backend takes.
     TooBig = 26,
-    /// A program runs from the file.
+    /// The file is being executed.
     TextBusy = 27,
     /// No descriptors left.
     TooManyFiles = 28,
     /// No memory left.
     NoMemory = 29,
-    /// It would have to wait, and was told not to.
+    /// It would have to wait, which the caller does not allow.
     WouldBlock = 30,
-    /// Too many symbolic links on the way.
+    /// Too many levels of symbolic links.
     Loop = 31,
-    /// There is no such device or address.
+    /// No such device or address.
     NoDevice = 32,
-    /// Somebody asked to stop waiting.
+    /// The caller was interrupted.
     Interrupted = 33,
-    /// The tenant has too many files open that must stay open, since nothing else leads to them.
+    /// The tenant has too many open files whose nodes must stay open, because nothing else leads to them.
     TooManyOpen = 34,
 }
 
@@ -184,7 +184,7 @@ pub struct BackendError {
 }
 
 impl BackendError {
-    /// An error of `kind` with the words of its source, for example `pwritev2: EIO`.
+    /// An error of `kind` with the message of its source, for example `pwritev2: EIO`.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
         Self { kind, detail: Some(detail.into().into()) }
     }
@@ -229,16 +229,16 @@ pub enum FileError {
         /// What the backend can hold.
         max_file_bytes: u64,
     },
-    /// The volume was unmounted, or is being unmounted and takes no more writes.
+    /// The volume is unmounted, or is being unmounted and accepts no more writes.
     #[error("the volume is not mounted")]
     NotMounted,
-    /// Data operation on something that is not a regular file.
+    /// A data operation on something that is not a regular file.
     #[error("{0} is not a regular file")]
     NotAFile(NodeId),
-    /// An earlier write-back failed (reported once per open file); the data is kept and retried.
+    /// An earlier write-back failed, which is reported once per open file. The data is kept and retried.
     #[error("an earlier write-back failed: {0}; the data is kept and will be retried")]
     Writeback(ErrorKind),
-    /// It would have to wait for the backend, and was told not to.
+    /// It would have to wait for the backend, which the caller does not allow.
     #[error("the operation would have to wait for the backend")]
     WouldBlock,
 }
@@ -257,7 +257,7 @@ impl FileError {
     }
 }
 
-/// A scan of a shrinker asked for what would wait for scans, perhaps for itself.
+/// The scan of a shrinker called something that waits for scans, perhaps for itself.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Error)]
 #[error("cannot be called from inside the scan of a shrinker")]
 pub struct InsideScan;
@@ -272,23 +272,23 @@ pub enum MountError {
     /// A volume of this name is mounted in this engine.
     #[error("a volume named {0:?} is already mounted")]
     NameTaken(String),
-    /// The name is empty or longer than the arena's volume table takes.
+    /// The name is empty or too long for the arena's volume table.
     #[error("volume name {0:?} must have 1 to 128 bytes")]
     BadName(String),
     /// The arena's volume table is full.
     #[error("the arena's volume table is full")]
     TooManyVolumes,
-    /// A shrinker's scan asked for it.
+    /// The call comes from the scan of a shrinker.
     #[error(transparent)]
     InsideScan(#[from] InsideScan),
-    /// A surviving inode could not be opened again; its data stays in the arena.
+    /// A surviving inode could not be reopened. Its data stays in the arena.
     #[error(
         "cannot reopen {id}, which has {dirty_bytes} bytes of recovered data: {source}; they are kept in the arena"
     )]
     Survivor {
         /// The file.
         id: NodeId,
-        /// Acknowledged bytes that are not in the backend yet.
+        /// Acknowledged bytes that are not yet written back.
         dirty_bytes: u64,
         /// Why it could not be opened.
         source: BackendError,
@@ -307,7 +307,7 @@ pub enum UmountError {
         /// Inodes they are open on.
         open_inodes: u64,
     },
-    /// Data could not be written back in time. Nothing is lost.
+    /// The data could not be written back in time. Nothing is lost.
     #[error("the deadline passed with {dirty_bytes} bytes not written back; the volume stays mounted")]
     Deadline {
         /// Bytes still dirty, under write-back or not durable.
@@ -315,10 +315,10 @@ pub enum UmountError {
         /// The last write-back error, if that is the cause.
         cause: Option<ErrorKind>,
     },
-    /// Unmounted already.
+    /// It is unmounted already.
     #[error("not mounted")]
     NotMounted,
-    /// A shrinker's scan asked for it.
+    /// The call comes from the scan of a shrinker.
     #[error(transparent)]
     InsideScan(#[from] InsideScan),
     /// Another unmount of this volume is running.
@@ -333,32 +333,32 @@ pub enum UmountError {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
-    /// Not an absolute path, or one that goes up.
+    /// The path is not absolute, or contains `..`.
     #[error("{0:?} is not an absolute path without `..`")]
     BadPath(PathBuf),
-    /// No volume is on the way of the path.
+    /// No volume is mounted on the path.
     #[error("no volume is mounted on the path to {0:?}")]
     NotFound(PathBuf),
-    /// Nothing is mounted exactly there.
+    /// Nothing is mounted exactly at this path.
     #[error("nothing is mounted at {0:?}")]
     NotAMount(PathBuf),
-    /// Something is mounted there.
+    /// Something is mounted at this path already.
     #[error("something is already mounted at {0:?}")]
     Taken(PathBuf),
-    /// A volume can be mounted on a directory of another, and this is something else.
+    /// The place is not a directory, so no volume can be mounted on it.
     #[error("{0:?} is not a directory")]
     NotADirectory(PathBuf),
-    /// The volume around the path was unmounted meanwhile.
+    /// The volume that contains the path was unmounted meanwhile.
     #[error("the volume that contains {0:?} was unmounted meanwhile")]
     Gone(PathBuf),
-    /// Something is mounted on it, or somebody uses it.
+    /// Other volumes are mounted on it, or it is in use.
     #[error("{path:?} is busy: {mounts} volumes are mounted on it, and there are {references} references")]
     Busy {
         /// Where it is mounted.
         path: PathBuf,
         /// Volumes that are mounted on it.
         mounts: u32,
-        /// References to the mount: two that are always there, one for each file opened by path, and those of lookups.
+        /// References to the mount: two permanent ones, one for each file opened by path, and those of lookups.
         references: u64,
     },
     /// The volume could not be mounted.
@@ -367,7 +367,7 @@ pub enum NamespaceError {
     /// The volume could not be unmounted.
     #[error(transparent)]
     Umount(#[from] UmountError),
-    /// What the path leads to could not be looked up or opened.
+    /// The file at the path could not be looked up or opened.
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -1,8 +1,8 @@
-//! Errors that happened while nobody was waiting, kept until everybody has heard of them.
+//! Errors that happened while no caller was waiting, kept until every observer has been told.
 //!
-//! An [`ErrSeq`] is one word: the last error and a count that moves on only when somebody has looked. Each
-//! observer keeps a cursor, a past value of the word; an error is news to it when word and cursor differ.
-//! So every observer hears of an error exactly once, and a million errors between two looks cost one step.
+//! An [`ErrSeq`] is one word: the last error, and a counter that advances only if the previous error was seen. Each
+//! observer keeps a cursor, which is a past value of the word. An error is new to the observer if word and cursor
+//! differ. So every observer gets an error exactly once, and a million errors between two checks cost one step.
 //!
 //! ```text
 //!  31                     13  12  11           0
@@ -12,12 +12,12 @@
 //! ```
 //!
 //! # Invariants
-//! E1. The counter moves only if the previous error was seen, hence it wraps only after 2^19 reported errors.
-//! E2. A cursor taken while the last error is unseen is 0, so that error is still news to its owner.
+//! E1. The counter advances only if the previous error was seen, so it wraps only after 2^19 reported errors.
+//! E2. A cursor taken while the last error is unseen is 0, so that error is still new to its owner.
 //!
 //! # Memory ordering
-//! The word carries no other data: whoever reports an error has it from the word itself. `SeqCst` is not
-//! needed; the compare-and-swap is `AcqRel` so that what the failing thread did is visible to who reports it.
+//! The word carries no other data: an observer gets the error from the word itself. So `SeqCst` is not needed. The
+//! compare-and-swap is `AcqRel`, so that the observer also sees what the failing thread did before.
 //!
 //! # Kernel counterpart
 //! `errseq_t`, `lib/errseq.c`; sem. 8.1.
@@ -30,11 +30,11 @@ const CODE_MASK: u32 = 0xfff;
 const SEEN: u32 = 1 << 12;
 const COUNT_ONE: u32 = 1 << 13;
 
-/// The last error of something, and how many have been seen.
+/// The last error of an object, and how many were seen.
 #[derive(Debug, Default)]
 pub struct ErrSeq(AtomicU32);
 
-/// A past value of an [`ErrSeq`]: what its owner has heard of. The owner serialises access to it.
+/// A past value of an [`ErrSeq`]: what its owner was told so far. The owner serialises access to it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ErrCursor(u32);
 
@@ -62,25 +62,25 @@ impl ErrSeq {
         }
     }
 
-    /// A cursor for a new observer: news to it is every later error, and the last one if nobody saw it yet.
+    /// A cursor for a new observer. Every later error is new to it, and so is the last one if no observer saw it yet.
     pub fn sample(&self) -> ErrCursor {
         let word = self.0.load(Ordering::Acquire);
         ErrCursor(if word & SEEN == 0 { 0 } else { word })
     }
 
-    /// The error that is news to `since`, without marking it as heard.
+    /// The error that is new to `since`, without marking it as seen.
     pub fn check(&self, since: ErrCursor) -> Option<ErrorKind> {
         let word = self.0.load(Ordering::Acquire);
         (word != since.0).then(|| kind_of(word))
     }
 
-    /// The error that is news to `since`, which has heard of it from now on.
+    /// The error that is new to `since`. It is marked as seen, and `since` advances past it.
     pub fn check_and_advance(&self, since: &mut ErrCursor) -> Option<ErrorKind> {
         let word = self.0.load(Ordering::Acquire);
         if word == since.0 {
             return None;
         }
-        // One attempt is enough: if it fails, a newer error is there and stays unseen, which is the truth.
+        // One attempt is enough: if it fails, there is a newer error, which rightly stays unseen.
         let seen = word | SEEN;
         if seen != word {
             let _ = self.0.compare_exchange(word, seen, Ordering::AcqRel, Ordering::Relaxed);

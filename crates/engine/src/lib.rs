@@ -1,23 +1,24 @@
-//! A page cache with writeback, as a library: the engine of Slackwater.
+//! The engine of Slackwater: a page cache with write-back, as a library.
 //!
-//! It puts a write-back cache in front of anything that implements [`backend::Backend`], with the mechanism
-//! of Linux: pages in a fixed arena, dirty lists ordered by age, flushers that never wait, errors that every
-//! open file hears of once, and an unmount that ends with everything in the backend or changes nothing.
+//! It puts a write-back cache in front of anything that implements [`backend::Backend`], with the mechanisms of Linux:
+//! pages in an arena of fixed size, dirty lists ordered by age, and flushers that never wait. Every open file gets each
+//! write-back error once. An unmount ends with all data in the backend, or changes nothing.
 //!
 //! # A tour, in reading order
 //! 1. [`Engine`] owns the arena, the clock and the flusher threads, and mounts volumes.
 //! 2. [`SuperBlock`] is a mounted volume: names, sync, status, unmount.
-//! 3. [`Inode`] and [`File`]: what is cached of a file, and an open description of it.
-//! 4. `filemap`: what read, write, truncate and fsync do. [`File::write_at`] and [`File::read_at`] are the simple forms.
-//! 5. `page_cache`: the radix tree of 4 KiB frames with its marks; `leaf.rs` has the states of a page.
-//! 6. `writeback`: from the dirty mark to durable: lists, flusher, units, commit, sync. `cgroup` and `writeback::cgwb`:
-//!    whose data it is, and a wb for each [`Memcg`].
-//! 7. `reclaim`: where frames come from when none is free.
-//! 8. [`shrink`]: caches of objects that can be had again, and who asks them to give some back.
-//! 9. `umount`: the numbered steps. `namespace`: volumes by path.
-//! 10. [`backend`]: the storage port, and [`backend::MemBackend`] as its reference.
+//! 3. [`Inode`] is the cached state of a file, and [`File`] an open file description.
+//! 4. `filemap` reads, writes, truncates and syncs files. [`File::write_at`] and [`File::read_at`] are the simple
+//!    forms.
+//! 5. `page_cache` is the radix tree of 4 KiB frames with its marks; `leaf.rs` defines the states of a page.
+//! 6. `writeback` takes a page from dirty to durable: lists, flusher, units, commit, sync. `cgroup` and
+//!    `writeback::cgwb` attribute data to tenants, and give each [`Memcg`] a wb.
+//! 7. `reclaim` frees frames of clean pages.
+//! 8. [`shrink`] frees memory of other caches.
+//! 9. `umount` shuts a volume down in numbered steps. `namespace` finds volumes by path.
+//! 10. [`backend`] is the storage interface, with [`backend::MemBackend`] as the reference.
 //!
-//! `docs/SEMANTICS.md` states what is promised; each promise names its test.
+//! `docs/SEMANTICS.md` lists the promises; each names its test.
 //!
 //! ```
 //! use std::sync::Arc;

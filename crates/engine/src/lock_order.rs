@@ -1,4 +1,4 @@
-//! The one table of lock ranks. Locks are taken in ascending rank; test builds check it on every lock.
+//! The table of lock ranks. Locks are taken in ascending rank, and test builds check that on every lock.
 //!
 //! | Rank | Class | Edge that fixes it |
 //! |---|---|---|
@@ -8,9 +8,9 @@
 //! | 30 | `I_RWSEM` | write and truncate hold it across everything below |
 //! | 35 | `WB_PASS` | the one thread that runs a wb, across submissions |
 //! | 40 | `INODE_HASH` | inode lookup takes references under it |
-//! | 42 | `FOLIO` | a frame's own lock; taken by trying only while a lock from 45 up is held |
-//! | 43 | `F_LOCK` | what an open file has heard of |
-//! | 44 | `RELEASING` | giving back what a dirty inode held |
+//! | 42 | `FOLIO` | a frame's own lock; only try-locked while a lock from 45 up is held |
+//! | 43 | `F_LOCK` | the errors reported through an open file |
+//! | 44 | `RELEASING` | releasing the node and the record of an inode that became clean |
 //! | 45 | `CGWB_TREE` | a bdi's wbs by tenant: one is made and added under it |
 //! | 46 | `CGROUP` | a tenant's list of wbs; a new one is refused or added under it |
 //! | 48 | `WAIT_TABLE` | a waiter checks its condition, with what is below, under its bucket |
@@ -20,8 +20,8 @@
 //! | 72 | `LEAF` | 64 pages and their marks |
 //! | 80 | leaves | work queues, slots, gates, commit lists: nothing is taken under them |
 //!
-//! `FOLIO` is a word lock without rank checking, since it may be released by another thread. Ranks below 45
-//! may be held across a wait; from 45 up nobody sleeps or calls a backend.
+//! `FOLIO` is a word lock without rank checking, because another thread may release it. Ranks below 45 may be held
+//! across a wait. From 45 up, a thread neither sleeps nor calls a backend.
 
 use slackwater_sync::lock::Rank;
 

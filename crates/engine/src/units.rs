@@ -1,6 +1,6 @@
-//! The numbers that cross function boundaries, as types of their own.
+//! Types for the numbers that cross function boundaries.
 //!
-//! A page index is not an offset and a tick is not a duration: mixing them is a compile error here.
+//! A page index is not an offset, and a tick is not a duration: mixing them does not compile.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -31,7 +31,7 @@ impl PageIndex {
         self.0 * PAGE_BYTES
     }
 
-    /// The page `pages` further on.
+    /// The page `pages` after this one.
     #[must_use]
     pub const fn plus(self, pages: u64) -> Self {
         Self(self.0 + pages)
@@ -46,7 +46,7 @@ impl Tick {
     /// Later than any time.
     pub const MAX: Tick = Tick(u64::MAX);
 
-    /// Time from `earlier` to `self`, zero when `earlier` is later.
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Tick) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -66,15 +66,15 @@ impl Sub<Duration> for Tick {
     }
 }
 
-/// Wall-clock time as nanoseconds since the Unix epoch; what files carry as mtime.
+/// Wall-clock time in nanoseconds since the Unix epoch, as in a file's mtime.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 
 const NS_PER_S: i64 = 1_000_000_000;
 
 impl Timestamp {
-    /// Seconds since the epoch and nanoseconds after them. Saturates beyond the years 1677 and 2262, which
-    /// nanoseconds in 64 bits cannot reach.
+    /// From seconds since the epoch and nanoseconds. Saturates outside the years 1677 to 2262, which 64 bits of
+    /// nanoseconds cannot express.
     pub fn from_parts(sec: i64, nsec: u32) -> Self {
         let ns = i128::from(sec) * i128::from(NS_PER_S) + i128::from(nsec);
         Self(ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
@@ -86,15 +86,15 @@ impl Timestamp {
     }
 }
 
-/// Identity of a file on its backend. Two nodes with equal ids are the same file; a file that was
-/// deleted and its number given to another has another `generation`.
+/// Identity of a file in its backend. Two nodes with equal ids are the same file. If the number of a deleted file is
+/// reused, the new file has another `generation`.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct NodeId {
     /// Device or volume number (`st_dev`).
     pub dev: u64,
     /// File number on the device (`st_ino`).
     pub ino: u64,
-    /// Distinguishes successive files under one number; 0 where the backend cannot tell.
+    /// Distinguishes successive files with the same number; 0 if the backend cannot.
     pub generation: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The engine: one arena, one clock, a few flusher threads, and the volumes mounted on them.
 //!
 //! # Lifetime
-//! [`Engine`] is a handle; clones share one engine. The last one to go stops the flusher threads. Volumes
-//! should be unmounted first: what was not, stays in the arena as it would after a crash.
+//! [`Engine`] is a handle, and clones share one engine. Dropping the last clone stops the flusher threads. Unmount all
+//! volumes first: the data of a volume that is still mounted stays in the arena, as after a crash.
 
 mod status;
 
@@ -34,7 +34,7 @@ use crate::writeback::{
     BdiWriteback, DeviceGates, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
 };
 
-/// What all volumes of an engine share.
+/// What all volumes of an engine share. See "What the modules of the engine share" in `docs/ARCHITECTURE.md`.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) owners: FrameOwners,
     pub(crate) held: HeldNodes,
-    /// Nodes that dirty inodes of all volumes have.
+    /// Nodes pinned by dirty inodes of all volumes.
     pub(crate) pinned_nodes: Arc<AtomicU32>,
     pub(crate) switches: SwitchQueue,
     pub(crate) reclaim: Reclaim,
@@ -56,17 +56,17 @@ pub(crate) struct Shared {
     pub(crate) gates: DeviceGates,
 }
 
-/// Mechanisms that exist in more than one form; the default is right.
+/// Mechanisms that exist in more than one form. Use the default.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Forms {
     /// What an unmount waits for.
     pub umount: UmountForm,
-    /// Who writes back what a DONTCACHE write has left.
+    /// Which thread writes back the pages of a DONTCACHE write.
     pub dontcache: DontcacheForm,
-    /// How shrinkers come and go.
+    /// How shrinkers are registered and walked.
     pub shrinkers: ShrinkerForm,
-    /// Fences, and how long a normal grace period waits for joiners.
+    /// Which fences are used, and how long a normal grace period waits for others to share it.
     pub rcu: Options,
 }
 
@@ -83,18 +83,18 @@ struct Owner {
 }
 
 impl Engine {
-    /// An engine on a new, empty arena.
+    /// Creates an engine on a new, empty arena.
     pub fn new(arena: Arc<Arena>, clock: Arc<dyn Clock>, tunables: Tunables) -> Self {
         Self::recover(arena, Survivors::default(), clock, tunables)
     }
 
-    /// An engine on an arena that an earlier process left behind. What survived of a volume is taken over
-    /// when a volume of the same name is mounted, and stays in the arena until then.
+    /// Creates an engine on an arena that an earlier process left behind. The surviving data of a volume stays in the
+    /// arena until a volume of the same name is mounted, which takes it over.
     pub fn recover(arena: Arc<Arena>, survivors: Survivors, clock: Arc<dyn Clock>, tunables: Tunables) -> Self {
         Self::with_forms(arena, survivors, clock, tunables, Forms::default())
     }
 
-    /// As [`Engine::recover`], with mechanisms in the form they had earlier in their history: for experiments.
+    /// As [`Engine::recover`], with older forms of some mechanisms, for experiments.
     #[doc(hidden)]
     pub fn with_forms(
         arena: Arc<Arena>,
@@ -132,14 +132,14 @@ impl Engine {
         Self(Arc::new(Owner { shared, threads: Mutex::new(LEAVES, threads) }))
     }
 
-    /// Mounts `backend` under `name`, 1 to 128 bytes that identify the volume in the arena.
+    /// Mounts `backend` under `name`: 1 to 128 bytes that identify the volume in the arena.
     ///
     /// # Errors
-    /// The name is taken or unusable, the backend's root cannot be opened, or an inode whose data survived
-    /// cannot be opened again (nothing is lost then; mounting may be tried again).
+    /// The name is taken or unusable, the backend's root cannot be opened, or an inode whose data survived cannot be
+    /// reopened. In the last case nothing is lost, and mounting may be tried again.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn mount(&self, name: &str, backend: Arc<dyn Backend>) -> Result<Arc<SuperBlock>, MountError> {
         let shared = &self.0.shared;
         if shared.shrinkers.is_walking() {
@@ -149,7 +149,7 @@ impl Engine {
             Entry::Occupied(_) => return Err(MountError::NameTaken(name.into())),
             Entry::Vacant(vacant) => vacant.insert(None),
         };
-        // The backend may take for ever: others can be mounted meanwhile.
+        // The backend may block forever, so other volumes can be mounted meanwhile.
         let mounted = SuperBlock::mount(shared, name, backend);
         let mut volumes = shared.volumes.lock();
         match (&mounted, volumes.get_mut(name)) {
@@ -180,19 +180,20 @@ impl Engine {
         survivors.volumes.iter().map(|volume| String::from_utf8_lossy(volume.record.id.as_slice()).into()).collect()
     }
 
-    /// The tenant of all that no other is asked to pay for.
+    /// The root tenant, which is charged for everything that is charged to no other tenant.
     pub fn root_memcg(&self) -> &Arc<Memcg> {
         self.0.shared.owners.root()
     }
 
-    /// A new tenant, below `parent` (`None`: below the root). `limit_bytes` bounds what may be dirty for it and those
-    /// below it, on all volumes together; `None`: no bound of its own.
+    /// Creates a tenant below `parent`, or below the root if that is `None`. `limit_bytes` limits the dirty data of the
+    /// tenant and its descendants, over all volumes. `None`: it has no limit of its own.
     pub fn memcg_create(&self, name: &str, parent: Option<&Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
         self.0.shared.owners.add(name, parent.cloned(), limit_bytes)
     }
 
-    /// A tenant is gone: nobody will write for it again. What is dirty for it stays so until it is written back; then its
-    /// files go to the nearest tenant above it that is online. False if that was said before, or it is the root.
+    /// Takes a tenant offline: no more writes will be charged to it. Its dirty data stays charged until it is written
+    /// back. Then its files move to the nearest ancestor that is online. Returns false if the tenant is offline
+    /// already, or is the root.
     ///
     /// # Blocking
     /// Never.
@@ -206,37 +207,37 @@ impl Engine {
         true
     }
 
-    /// The tenants of which something is left, the root first.
+    /// The tenants that are not released yet, the root first.
     pub fn memcgs(&self) -> Vec<Arc<Memcg>> {
         self.0.shared.owners.release_unused();
         self.0.shared.owners.all()
     }
 
-    /// Inodes that were given another wb so far, because others write them or their tenant went offline.
+    /// Inodes moved to another wb so far, because other tenants write to them or their tenant went offline.
     pub fn inodes_switched(&self) -> u64 {
         self.0.shared.switches.switched()
     }
 
-    /// Batches of inodes on their way to another wb, of all volumes.
+    /// Batches of inodes being moved to another wb, on all volumes.
     pub fn switches_in_flight(&self) -> u32 {
         self.0.shared.switches.in_flight()
     }
 
-    /// What unmounts have waited for while they drained switches.
+    /// The time that unmounts have waited for such moves.
     pub fn drain_stats(&self) -> DrainStats {
         self.0.shared.switches.costs.stats()
     }
 
-    /// Switches that met a volume which had been unmounted under them: none, unless [`Forms::umount`] is the wrong one.
+    /// Switches that found their volume unmounted: none, unless [`Forms::umount`] is a wrong form.
     #[doc(hidden)]
     pub fn dead_volume_uses(&self) -> u64 {
         self.0.shared.switches.dead_uses()
     }
 
-    /// Adds a cache to those that are asked to give objects back. The volumes' own are there already.
+    /// Registers a shrinker. Volumes register their own.
     ///
     /// # Errors
-    /// From inside a scan.
+    /// The call comes from inside a scan.
     ///
     /// # Blocking
     /// Never.
@@ -244,38 +245,39 @@ impl Engine {
         self.0.shared.shrinkers.register(shrinker)
     }
 
-    /// Takes a shrinker away. When this returns none of its methods runs, and none will be called.
+    /// Unregisters a shrinker. When this returns, none of its methods is running, and none will be called again.
     ///
     /// # Errors
-    /// From inside a scan, its own or another's: nothing is changed, and the registration given back.
+    /// The call comes from inside a scan, of this or another shrinker. Nothing changes, and the registration is
+    /// returned.
     ///
     /// # Blocking
-    /// While somebody is at this very shrinker, but for no scan of any other.
+    /// Waits while a walk is at this shrinker, but for no scan of another.
     pub fn unregister_shrinker(&self, registration: ShrinkerRegistration) -> Result<(), ShrinkerRegistration> {
         self.0.shared.shrinkers.unregister(registration)
     }
 
-    /// Asks every shrinker to give objects back; the more, the lower `priority`, from [`shrink::LIGHTEST`] (and above) to
-    /// 0. Returns how many were given back, none from inside a scan. It may have to be called again at the same priority:
-    /// what is too little for a batch adds up.
+    /// Asks all shrinkers to free objects. A lower `priority` asks for more, from [`shrink::LIGHTEST`] or above down to
+    /// 0. Returns the number of objects freed, which is 0 inside a scan. Call it again at the same priority if
+    /// necessary: amounts too small for a batch add up.
     ///
     /// [`shrink::LIGHTEST`]: crate::shrink::LIGHTEST
     ///
     /// # Blocking
-    /// As the shrinkers do; those of volumes do not.
+    /// As long as the shrinkers do. Those of volumes do not block.
     pub fn shrink(&self, priority: u32) -> u64 {
         self.0.shared.shrinkers.shrink(priority)
     }
 
-    /// The shrinkers, and what each could give back.
+    /// The shrinkers, and the number of objects that each could free.
     pub fn shrinkers(&self) -> Vec<ShrinkerStatus> {
         self.0.shared.shrinkers.status()
     }
 
-    /// Compares every count of pages with what it counts, of all volumes and tenants. Exact while nothing changes.
+    /// Compares all page counts of all volumes and tenants with the pages. Exact only while nothing changes.
     ///
     /// # Errors
-    /// What does not add up.
+    /// The first difference.
     #[doc(hidden)]
     pub fn check_counts(&self) -> Result<(), String> {
         let shared = &self.0.shared;
@@ -294,8 +296,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs every flusher that is due, on this thread, and frees frames if few are free; returns when the next flusher is due.
-    /// For engines without flusher threads ([`Tunables::flusher_threads`] 0).
+    /// Runs every flusher that is due on this thread, and frees frames if few are free. Returns when the next flusher
+    /// is due. For engines without flusher threads ([`Tunables::flusher_threads`] is 0).
     pub fn step(&self) -> Option<Tick> {
         self.0.shared.pool.run_due(&self.0.shared)
     }
@@ -305,18 +307,18 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.shared.pool.stop();
         for thread in self.threads.get_mut().drain(..) {
-            // A flusher that panicked has said so; there is nothing to add.
+            // A flusher that panicked has printed its message already.
             let _ = thread.join();
         }
         if self.shared.switches.in_flight() != 0 {
-            self.shared.pool.rcu.barrier(); // none comes back from its grace period after what follows
+            self.shared.pool.rcu.barrier(); // no switch returns from its grace period after this
         }
         let abandoned = std::mem::take(&mut *self.shared.volumes.lock());
         for sb in abandoned.values().flatten() {
             sb.abandon();
         }
         self.shared.landing.free_kept();
-        self.shared.progress.note(); // writers that wait find that the volume is gone
+        self.shared.progress.note(); // wakes waiting writers, which find the volume unmounted
     }
 }
 
@@ -325,12 +327,12 @@ impl Shared {
         self.volumes.lock().values().flatten().cloned().collect()
     }
 
-    /// Takes a volume off the list; it cannot be found any more.
+    /// Removes a volume from the list of mounted volumes.
     pub(crate) fn detach(&self, sb: &Arc<SuperBlock>) {
         self.volumes.lock().remove(sb.name());
     }
 
-    /// In an engine without flusher threads, runs what is due.
+    /// Runs what is due, in an engine without flusher threads.
     pub(crate) fn run_by_hand(&self) {
         if self.tunables.flusher_threads == 0 {
             self.pool.run_due(self);

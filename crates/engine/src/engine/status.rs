@@ -1,38 +1,38 @@
-//! What an engine has, of all its volumes together.
+//! The status of an engine: totals of all its volumes.
 
 use crate::engine::Engine;
 use crate::units::PAGE_BYTES;
 use crate::writeback::DrainStats;
 
-/// What the arena's memory is used for, and what goes on between volumes. Bytes are of whole pages. What happened "so far"
-/// is counted since the engine was made and only grows.
+/// How the arena's memory is used, and activity that concerns several volumes. Bytes are those of whole pages. Counts
+/// "so far" start with the engine and never decrease.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct EngineStatus {
-    /// Bytes of all page frames: the ceiling.
+    /// Bytes of all page frames: the maximum.
     pub arena_bytes: u64,
-    /// Bytes of frames that hold nothing.
+    /// Bytes of free frames.
     pub free_bytes: u64,
     /// Bytes of dirty pages.
     pub dirty_bytes: u64,
-    /// Bytes of pages that are under write-back, or written and not yet known to be durable.
+    /// Bytes of pages under write-back, or written back but not yet durable.
     pub writeback_bytes: u64,
-    /// Bytes of the other frames: clean pages, pages that are being filled, and frames that wait for the payload of a write.
+    /// Bytes of all other frames: clean pages, pages being filled, and frames that wait for a payload.
     pub clean_bytes: u64,
     /// Mounted volumes.
     pub volumes: u64,
-    /// Tenants of which something is left, the root among them.
+    /// Tenants that are not released yet, including the root.
     pub tenants: u64,
-    /// Batches of inodes that are on their way to another wb.
+    /// Batches of inodes being moved to another wb.
     pub switches_in_flight: u32,
-    /// Inodes that were given another wb, so far.
+    /// Inodes moved to another wb, so far.
     pub inodes_switched: u64,
-    /// What unmounts have waited for while they drained switches, so far.
+    /// The time that unmounts have waited for such moves, so far.
     pub drains: DrainStats,
 }
 
 impl Engine {
-    /// What it has. Counts are approximate while writers run.
+    /// The engine's status. The counts are approximate while writers run.
     pub fn status(&self) -> EngineStatus {
         let shared = self.shared();
         let frames = u64::from(shared.arena.frames());
