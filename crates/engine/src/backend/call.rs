@@ -1,4 +1,4 @@
-//! The calls of the storage port.
+//! The calls of the storage interface.
 
 use std::ffi::OsString;
 
@@ -31,17 +31,17 @@ pub enum Call {
     Reopen {
         /// Handle from an earlier [`Found`].
         handle: FileHandle,
-        /// Identity it must still have. `None`: the handle comes from outside and may be made up. Then a directory that
-        /// is not in the volume is `Stale` too.
+        /// The identity that it must still have. `None` if the handle comes from outside and may be forged. In that
+        /// case, a directory that is not in the volume is `Stale` too.
         id: Option<NodeId>,
-        /// The node, or `Stale` when it is gone or has no name left.
+        /// The node; `Stale` if it no longer exists or has no name left.
         done: Done<Found>,
     },
-    /// Finds the directory that a directory is in.
+    /// Finds the parent of a directory.
     Parent {
         /// A directory of the volume.
         dir: Node,
-        /// The directory with its name; `Stale` for the root and for what is not in the volume any more.
+        /// The parent with its name; `Stale` for the root and for a directory that is no longer in the volume.
         done: Done<Found>,
     },
     /// Reads attributes.
@@ -51,7 +51,7 @@ pub enum Call {
         /// Its attributes.
         done: Done<Attr>,
     },
-    /// Changes attributes, all or none; `size_bytes` cuts or extends with zeroes.
+    /// Changes attributes, all or none. `size_bytes` truncates, or extends with zeroes.
     Setattr {
         /// Node to change.
         node: Node,
@@ -60,7 +60,7 @@ pub enum Call {
         /// Its attributes afterwards.
         done: Done<Attr>,
     },
-    /// Makes a node that must not exist.
+    /// Makes a node. The name must be free.
     Make {
         /// Directory of the new name.
         dir: Node,
@@ -68,25 +68,25 @@ pub enum Call {
         name: OsString,
         /// What to make.
         what: NewNode,
-        /// Permission bits as they were asked for.
+        /// The requested permission bits.
         mode: u32,
-        /// On whose behalf: see [`Creator`]. `None` takes `mode` as it is and leaves the owner to the backend.
+        /// The caller: see [`Creator`]. `None` uses `mode` unchanged and leaves the owner to the backend.
         creator: Option<Creator>,
         /// The new node.
         done: Done<Found>,
     },
-    /// Makes a regular file without a name, for [`Call::Link`] to name or nobody.
+    /// Makes a regular file without a name. [`Call::Link`] may name it later.
     Tmpfile {
-        /// Directory whose file system, group and default ACL it gets.
+        /// The directory that determines its file system, group and default ACL.
         dir: Node,
-        /// Permission bits as they were asked for.
+        /// The requested permission bits.
         mode: u32,
         /// As for [`Call::Make`].
         creator: Option<Creator>,
         /// The new node, with no names.
         done: Done<Found>,
     },
-    /// Gives a node another name, or its first one where [`Call::Tmpfile`] made it.
+    /// Gives a node another name, or its first one if [`Call::Tmpfile`] made it.
     Link {
         /// Node to link.
         node: Node,
@@ -103,9 +103,9 @@ pub enum Call {
         dir: Node,
         /// The name.
         name: OsString,
-        /// Whether a file or a directory is meant.
+        /// Whether the name must be that of a file or of a directory.
         removal: Removal,
-        /// The node that had the name, with its attributes afterwards.
+        /// The node that had the name, with its new attributes.
         done: Done<Found>,
     },
     /// Moves a name.
@@ -120,7 +120,7 @@ pub enum Call {
         to: OsString,
         /// What may happen to the node at the new name.
         mode: RenameMode,
-        /// Done, or why not.
+        /// Success, or the error.
         done: Done<()>,
     },
     /// Reads the target of a symbolic link.
@@ -139,7 +139,7 @@ pub enum Call {
         /// The next entries; empty at the end.
         done: Done<Vec<DirEntry>>,
     },
-    /// As [`Call::Readdir`], and finds what each entry leads to.
+    /// As [`Call::Readdir`], and looks each entry up.
     ReaddirPlus {
         /// The directory.
         node: Node,
@@ -165,7 +165,7 @@ pub enum Call {
         name: OsString,
         /// The new value.
         value: Vec<u8>,
-        /// Whether there may or must be one already.
+        /// Whether the attribute may or must exist already.
         mode: XattrMode,
         /// The node's attributes afterwards: an ACL changes the mode.
         done: Done<Attr>,
@@ -190,14 +190,14 @@ pub enum Call {
     Getflags {
         /// Node to ask.
         node: Node,
-        /// Its flags; `Unsupported` where the backend has none.
+        /// Its flags; `Unsupported` if the backend has none.
         done: Done<u32>,
     },
     /// Sets all flags of a file or directory.
     Setflags {
         /// Node to change.
         node: Node,
-        /// The flags that it is to have.
+        /// The new flags.
         flags: u32,
         /// The node's attributes afterwards.
         done: Done<Attr>,
@@ -206,7 +206,7 @@ pub enum Call {
     Fallocate {
         /// The file.
         node: Node,
-        /// What becomes of the range.
+        /// What to do with the range.
         mode: FallocateMode,
         /// Start of the range.
         offset_bytes: u64,
@@ -219,11 +219,11 @@ pub enum Call {
     Seek {
         /// The file.
         node: Node,
-        /// Where to begin.
+        /// Where to start.
         offset_bytes: u64,
         /// What to look for.
         whence: SeekWhence,
-        /// Its first byte. `None`: no data up to the end, or the offset is at the end or beyond.
+        /// Its first byte. `None` if there is no data up to the end, or the offset is at or beyond the end.
         done: Done<Option<u64>>,
     },
     /// Reads file data into frames.
@@ -236,12 +236,12 @@ pub enum Call {
         node: Node,
         /// How much of it.
         scope: SyncScope,
-        /// Durable, or not.
+        /// Success, or the error.
         done: Done<()>,
     },
     /// Makes the whole volume durable (B4).
     SyncVolume {
-        /// Durable, or not.
+        /// Success, or the error.
         done: Done<()>,
     },
     /// Reads space and limits.
@@ -252,7 +252,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// The kind of call, for logs and for layers that pick by it.
+    /// The kind of call, for logs and for layers that select calls by it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Root { .. } => "root",
@@ -285,7 +285,7 @@ impl Call {
         }
     }
 
-    /// The node that the call is about; for calls with names the directory, for a rename the old one.
+    /// The node that the call is about. For calls with names it is the directory, for a rename the old one.
     pub fn node_id(&self) -> Option<NodeId> {
         match self {
             Self::Lookup { dir, .. }

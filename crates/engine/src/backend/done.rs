@@ -1,4 +1,4 @@
-//! Where the answer to a call goes.
+//! The completion of a call.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::error::{BackendError, ErrorKind};
 use crate::lock_order::LEAVES;
 use crate::units::Tick;
 
-/// Where the answer to a call goes. Dropping it answers [`ErrorKind::Abandoned`].
+/// The completion of a call. Dropping it completes the call with [`ErrorKind::Abandoned`].
 pub struct Done<T>(Option<Then<T>>);
 
 type Then<T> = Box<dyn FnOnce(Result<T, BackendError>) + Send>;
 
 impl<T> Done<T> {
-    /// Calls `then` with the answer, on whatever thread completes the call.
+    /// Runs `then` with the answer, on the thread that completes the call.
     pub fn new(then: impl FnOnce(Result<T, BackendError>) + Send + 'static) -> Self {
         Self(Some(Box::new(then)))
     }
 
-    /// Answers the call.
+    /// Completes the call.
     pub fn complete(mut self, answer: Result<T, BackendError>) {
         if let Some(then) = self.0.take() {
             then(answer);
@@ -39,13 +39,13 @@ impl<T> Drop for Done<T> {
     }
 }
 
-/// Makes a call and waits for its answer. `make` gets the [`Done`] to put into it.
+/// Makes a call and waits for its answer. `make` receives the [`Done`] to put into the call.
 ///
 /// # Errors
-/// The answer's, or `TimedOut` if `deadline` came first. The call goes on then, and its answer is dropped.
+/// The answer's, or `TimedOut` if `deadline` came first. The call continues then, and its answer is dropped.
 ///
 /// # Blocking
-/// For the backend, until `deadline` at most.
+/// Waits for the backend, until `deadline` at most.
 pub(crate) fn call_and_wait<T: Send + 'static>(
     backend: &dyn Backend,
     clock: &dyn Clock,

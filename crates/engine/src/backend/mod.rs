@@ -1,11 +1,11 @@
-//! The storage port: what the engine asks of the place where bytes end up.
+//! The storage interface: what the engine needs of the place where data is stored.
 //!
-//! A backend is one method, [`Backend::submit`]: it takes a [`Call`], never blocks, and answers later from
-//! any thread by completing the call. Metadata takes the same road as data, because either may block for
-//! ever on a dead server. A layer (delay, fault, rate) wraps any backend with the same one method.
+//! A backend has one method, [`Backend::submit`]. It takes a [`Call`], never blocks, and completes the call later from
+//! any thread. Metadata uses the same method as data, because either may block forever on a dead server. A layer
+//! (delay, fault, rate) wraps any backend behind the same method.
 //!
-//! [`Backend::submit_and_wait`] is a shortcut for a caller that waits anyway. A layer that does something to calls
-//! does it on both roads.
+//! [`Backend::submit_and_wait`] is a shortcut for a caller that is going to wait. A layer that changes calls does so in
+//! both methods.
 //!
 //! # Contract
 //! B1. `submit` returns without waiting for the device, a lock held across I/O, or another call.
@@ -13,15 +13,15 @@
 //!     [`ErrorKind::Abandoned`](crate::ErrorKind::Abandoned), so no waiter is left behind.
 //! B3. Calls may run in any order. The engine never has two writes to one byte in flight, nor a write and a
 //!     size change that touch the same byte.
-//! B4. A successful `Sync` makes durable every write to that node completed before it was submitted, and a
-//!     `SyncVolume` every write and name change of the volume. Where that cannot be told, it fails:
-//!     the engine keeps all pages written since the last success and writes them again.
-//! B5. A failed call has changed nothing the engine relies on; a failed write may have written part.
-//! B6. What a call on names, attributes or ranges has changed is not forgotten while the engine lives; only
-//!     written bytes are kept and written again (B4).
+//! B4. A successful `Sync` makes every write to that node durable that completed before it was submitted. A successful
+//!     `SyncVolume` does so for every write and name change of the volume. A sync that cannot be sure fails: the engine
+//!     keeps all pages written since the last success, and writes them again.
+//! B5. A failed call has changed nothing that the engine relies on. A failed write may have written a part.
+//! B6. Changes that a call made to names, attributes or ranges are not lost while the engine lives. Only written bytes
+//!     are kept and written again (B4).
 //!
 //! # Kernel counterpart
-//! `address_space_operations`, `inode_operations` and `super_operations`, reduced to what is asynchronous.
+//! `address_space_operations`, `inode_operations` and `super_operations`, reduced to their asynchronous part.
 
 mod call;
 mod done;
@@ -29,7 +29,7 @@ mod mem;
 mod unit;
 mod values;
 
-/// Flags of a node that the engine knows: two of the bits of `FS_IOC_GETFLAGS`, all of which pass as they are.
+/// The flags of a node that the engine interprets: two bits of `FS_IOC_GETFLAGS`. All others are passed unchanged.
 pub mod file_flags {
     /// [`Protection::Immutable`](super::Protection::Immutable).
     pub const IMMUTABLE: u32 = 0x10;
@@ -54,24 +54,24 @@ use slackwater_sync::shim::Arc;
 
 use crate::units::{NodeId, Timestamp};
 
-/// Where bytes end up. See the contract in the [module documentation](self).
+/// A place where data is stored. See the contract in the [module documentation](self).
 pub trait Backend: Send + Sync + 'static {
-    /// Starts `call`; it is completed later, or at once, from any thread.
+    /// Starts `call`. It is completed at once or later, from any thread.
     ///
     /// # Blocking
     /// Never (B1).
     fn submit(&self, call: Call);
 
-    /// As [`Backend::submit`], for a caller that is going to wait for the answer: the call may be done on
-    /// its thread, and is spared the way to another and back. It need not be answered on return.
+    /// As [`Backend::submit`], for a caller that is going to wait for the answer: the call may run on the caller's
+    /// thread, which saves two thread switches. It need not be complete on return.
     ///
     /// # Blocking
-    /// Possibly for as long as the call takes.
+    /// May block for as long as the call takes.
     fn submit_and_wait(&self, call: Call) {
         self.submit(call);
     }
 
-    /// What the backend can take. Constant while it lives.
+    /// The limits of the backend. Constant while it lives.
     fn limits(&self) -> Limits;
 
     /// Whether the backend can hold more nodes open. While there are not [enough](NodeSupply::Enough), the engine releases
@@ -95,28 +95,28 @@ pub enum NodeSupply {
     Scarce,
 }
 
-/// What a backend can take.
+/// The limits of a backend.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Largest file size; a write or truncate beyond it is refused before it is cached.
+    /// Largest file size. A write or truncate beyond it is refused before it is cached.
     pub max_file_bytes: u64,
     /// Largest unit of one read or write call: a multiple of the page size, at most 1 MiB.
     pub unit_bytes: u32,
     /// Units the backend works on at once; the engine keeps this many in flight.
     pub units_in_flight: u32,
-    /// Volumes with an equal number share a device, and a sync on one holds the others' background
-    /// writes back. `None`: shares nothing.
+    /// Volumes with the same number share a device: a sync on one holds background writes of the others back. `None`:
+    /// the volume shares its device with no other.
     pub device: Option<u64>,
-    /// Whether a node with a name is opened again by its handle, always. Otherwise the engine keeps the nodes of open files
-    /// open.
+    /// Whether a node with a name can always be reopened by its handle. If not, the engine keeps the nodes of open
+    /// files open.
     pub reopens: bool,
 }
 
-/// Most bytes of one unit: 1 MiB, one run of frames.
+/// The most bytes in one unit: 1 MiB, one run of frames.
 pub const MAX_UNIT_BYTES: u32 = 1 << 20;
 
-/// An open node of a backend: what its calls name files by. Cloning shares it; the backend's own value is
-/// dropped (a descriptor closed) with the last clone.
+/// An open node of a backend, by which calls refer to a file. Clones share it. The backend's own value is dropped with
+/// the last clone, which may close a descriptor.
 #[derive(Clone)]
 pub struct Node {
     id: NodeId,
@@ -129,7 +129,7 @@ impl Node {
         Self { id, value: Arc::new(value) }
     }
 
-    /// Which file it is: layers and logs tell nodes apart by it.
+    /// The identity of its file.
     pub fn id(&self) -> NodeId {
         self.id
     }
@@ -146,27 +146,27 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Longest file handle in bytes, as in the kernel's `MAX_HANDLE_SZ`.
+/// The longest file handle in bytes, as in the kernel's `MAX_HANDLE_SZ`.
 pub const MAX_HANDLE_BYTES: usize = 128;
 
-/// A name for a file that survives this process and renames: at most [`MAX_HANDLE_BYTES`] bytes, opaque.
+/// A reference to a file that survives this process and renames: at most [`MAX_HANDLE_BYTES`] bytes, opaque.
 #[derive(Clone, Eq, PartialEq, Hash, Debug)]
 pub struct FileHandle(Box<[u8]>);
 
 impl FileHandle {
-    /// A handle of these bytes; `None` when they are too many.
+    /// A handle of these bytes; `None` if they are too many.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         (bytes.len() <= MAX_HANDLE_BYTES).then(|| Self(bytes.into()))
     }
 
-    /// The handle of a node that a number leads to, whichever process asks: its eight bytes. No other handle has eight.
-    /// The lower bits of the number are those of the node's number on its device, the upper ones tell generations apart.
+    /// The handle of a node that is identified by a number: its eight bytes. No other handle has eight bytes. The lower
+    /// bits are those of the node's number on its device, and the upper ones distinguish generations.
     pub fn from_number(number: u64) -> Self {
         Self(number.to_le_bytes().into())
     }
 
-    /// The handle as a number, if it was made of one. A front door that has 64 bits for a node needs no table to find
-    /// the node again.
+    /// The handle as a number, if it was made from one. With it, a front end whose node ids have 64 bits finds the node
+    /// again without a table.
     pub fn number(&self) -> Option<u64> {
         self.0.as_ref().try_into().ok().map(u64::from_le_bytes)
     }
@@ -180,7 +180,7 @@ impl FileHandle {
 /// Kind of a node.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum NodeKind {
-    /// Regular file: the only kind that has pages.
+    /// Regular file, the only kind with pages.
     File,
     /// Directory.
     Directory,
@@ -191,7 +191,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The kind that the type bits of a `st_mode` stand for.
+    /// The kind given by the type bits of a `st_mode`.
     pub const fn of_mode(mode: u32) -> Self {
         match mode & S_IFMT {
             S_IFREG => Self::File,
@@ -201,7 +201,7 @@ impl NodeKind {
         }
     }
 
-    /// The type bits of `st_mode`; 0 for [`NodeKind::Special`], of which there are several.
+    /// The type bits of `st_mode`; 0 for [`NodeKind::Special`], which has several.
     pub const fn type_bits(self) -> u32 {
         match self {
             Self::File => S_IFREG,
@@ -212,7 +212,7 @@ impl NodeKind {
     }
 }
 
-/// The bits of `st_mode` that tell the type.
+/// The type bits of `st_mode`.
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -221,13 +221,13 @@ const S_IFLNK: u32 = 0o120_000;
 /// Attributes of a node.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Attr {
-    /// Which file.
+    /// Identity of the file.
     pub id: NodeId,
-    /// File, directory, link.
+    /// Kind of the node.
     pub kind: NodeKind,
     /// Type and permission bits as in `st_mode`.
     pub mode: u32,
-    /// Names of this file.
+    /// Number of names (hard links).
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -237,7 +237,7 @@ pub struct Attr {
     pub rdev: u64,
     /// Size.
     pub size_bytes: u64,
-    /// Space taken on the backend.
+    /// Space allocated in the backend.
     pub allocated_bytes: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -245,12 +245,13 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of data or attributes.
     pub ctime: Timestamp,
-    /// Whether the backend refuses changes, whoever makes them.
+    /// Whether the backend refuses changes by any caller.
     pub protection: Protection,
 }
 
 impl Attr {
-    /// The attributes of a new, empty node of the owner 0, with one name and all times `now`. `mode` has the type bits.
+    /// The attributes of a new, empty node of owner 0 with one name, whose times are all `now`. `mode` has the type
+    /// bits.
     pub const fn new(id: NodeId, mode: u32, now: Timestamp) -> Self {
         Self {
             id,
@@ -270,13 +271,13 @@ impl Attr {
     }
 }
 
-/// What a backend refuses to do with a node, whoever asks: it has a flag that says so ([`file_flags`]).
+/// Changes of a node that the backend refuses to any caller, because of a flag ([`file_flags`]).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Protection {
     /// Nothing.
     None,
-    /// A file only grows at its end; a directory keeps its names.
+    /// A file grows only at its end; a directory keeps its names.
     AppendOnly,
-    /// It does not change at all.
+    /// The node cannot be changed at all.
     Immutable,
 }

@@ -1,7 +1,7 @@
 //! Units of I/O: a run of pages on its way between frames and backend.
 //!
-//! A unit owns the locks of its frames until it completes, so their bytes stay put while a device reads or
-//! fills them, whatever thread it is on.
+//! A unit holds the locks of its frames until it completes, on whatever thread it is. So the bytes do not change while
+//! a device reads or fills them.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::error::{BackendError, ErrorKind};
 type WriteDone = Box<dyn FnOnce(Gather, Result<usize, BackendError>) + Send>;
 type ReadDone = Box<dyn FnOnce(Scatter, Result<usize, BackendError>) + Send>;
 
-/// Consecutive pages to be written to a node, the last one at its exact length.
+/// Consecutive pages to write to a node. The last one may be partial, at the end of the file.
 pub struct WriteUnit {
     node: Node,
     offset_bytes: u64,
@@ -27,21 +27,20 @@ impl WriteUnit {
         Self { node, offset_bytes, len_bytes, refills: false, pending: Some((frames, done)) }
     }
 
-    /// The file was cut to nothing, and these bytes are what it gets in place of those it had. They are to become durable
-    /// soon: a crash that finds the cut durable and not them leaves the file empty.
+    /// The file was truncated to nothing, and these bytes replace its former content. They are to become durable soon:
+    /// after a crash that keeps the truncation but not the bytes, the file would be empty.
     #[must_use]
     pub fn refilling(mut self, refills: bool) -> Self {
         self.refills = refills;
         self
     }
 
-    /// Whether it [refills](WriteUnit::refilling) a file that was emptied.
+    /// Whether it [refills](WriteUnit::refilling) a truncated file.
     pub fn refills(&self) -> bool {
         self.refills
     }
 
-    /// A unit that belongs to no engine, for the tests of backends. The frames are released before `done`
-    /// is answered.
+    /// A unit without an engine, for tests of backends. The frames are released before `done` is called.
     pub fn detached(node: Node, offset_bytes: u64, frames: Gather, len_bytes: usize, done: Done<usize>) -> Self {
         let then = move |frames, written| {
             drop(frames);
@@ -55,33 +54,33 @@ impl WriteUnit {
         &self.node
     }
 
-    /// Where the first byte goes: a multiple of the page size.
+    /// The file offset of the first byte: a multiple of the page size.
     pub fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// How many bytes to write: at most the backend's unit size; not a multiple of the page size when the
-    /// unit ends the file.
+    /// The number of bytes to write: at most the backend's unit size. It is not a multiple of the page size if the unit
+    /// ends the file.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// The bytes, in order; neighbouring frames come as one slice. Each starts page-aligned in memory.
+    /// The bytes, in order. Adjacent frames form one slice. Each slice is page-aligned in memory.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.pending.iter().flat_map(|(frames, _)| frames.slices(self.len_bytes))
     }
 
-    /// Leaves the end of the unit out: a layer's way to make a write short, which is allowed at any time.
+    /// Shortens the unit. A layer uses it for short writes, which are allowed at any time.
     ///
     /// # Panics
-    /// When `len_bytes` is more than the unit has.
+    /// If `len_bytes` is more than the unit has.
     pub fn shorten(&mut self, len_bytes: usize) {
         assert!(len_bytes <= self.len_bytes, "a unit cannot grow");
         self.len_bytes = len_bytes;
     }
 
-    /// Answers with the number of bytes written. Fewer than asked, and the rest is written again later; none
-    /// at all counts as a failure.
+    /// Completes the unit with the number of bytes written. If it is less than requested, the rest is written again
+    /// later. Zero counts as a failure.
     pub fn complete(mut self, written: Result<usize, BackendError>) {
         if let Some((frames, done)) = self.pending.take() {
             done(frames, written);
@@ -103,7 +102,7 @@ impl fmt::Debug for WriteUnit {
     }
 }
 
-/// Consecutive pages to be filled from a node.
+/// Consecutive pages to fill from a node.
 pub struct ReadUnit {
     node: Node,
     offset_bytes: u64,
@@ -116,8 +115,7 @@ impl ReadUnit {
         Self { node, offset_bytes, len_bytes, pending: Some((frames, done)) }
     }
 
-    /// A unit that belongs to no engine, for the tests of backends. The frames are released before `done`
-    /// is answered.
+    /// A unit without an engine, for tests of backends. The frames are released before `done` is called.
     pub fn detached(node: Node, offset_bytes: u64, frames: Scatter, len_bytes: usize, done: Done<usize>) -> Self {
         let then = move |frames, read| {
             drop(frames);
@@ -131,24 +129,24 @@ impl ReadUnit {
         &self.node
     }
 
-    /// Where the first byte comes from: a multiple of the page size.
+    /// The file offset of the first byte: a multiple of the page size.
     pub fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// How many bytes to read: a multiple of the page size.
+    /// The number of bytes to read: a multiple of the page size.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Where the bytes go, in order; neighbouring frames come as one slice. Each starts page-aligned.
+    /// The destination, in order. Adjacent frames form one slice. Each slice is page-aligned.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let len_bytes = self.len_bytes;
         self.pending.iter_mut().flat_map(move |(frames, _)| frames.slices_mut(len_bytes))
     }
 
-    /// Answers with the number of bytes read. Fewer than asked means that the file ends there: the engine
-    /// zeroes the rest.
+    /// Completes the unit with the number of bytes read. If it is less than requested, the file ends there, and the
+    /// engine zeroes the rest.
     pub fn complete(mut self, read: Result<usize, BackendError>) {
         if let Some((frames, done)) = self.pending.take() {
             done(frames, read);

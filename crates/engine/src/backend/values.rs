@@ -1,4 +1,4 @@
-//! What calls take and answer.
+//! Arguments and results of calls.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use crate::units::Timestamp;
 pub struct Found {
     /// The open node.
     pub node: Node,
-    /// Handle to open it again, also in another process.
+    /// A handle to reopen it, also in another process.
     pub handle: FileHandle,
     /// Its attributes.
     pub attr: Attr,
@@ -30,25 +30,25 @@ pub enum NewNode {
     Special {
         /// `S_IFCHR`, `S_IFBLK`, `S_IFIFO` or `S_IFSOCK`; anything else is `Invalid`.
         type_bits: u32,
-        /// Number of a device; 0 for the others.
+        /// Device number; 0 for FIFOs and sockets.
         rdev: u64,
     },
 }
 
-/// On whose behalf a node is made. It belongs to `uid` and `gid`, but in a setgid directory to the
-/// directory's group, and a directory made there is setgid as well. `umask` takes bits off the mode, unless
-/// the directory has a default ACL: then that decides.
+/// The caller for whom a node is made. The node belongs to `uid` and `gid`. In a setgid directory, it gets the
+/// directory's group instead, and a new directory becomes setgid as well. `umask` clears bits of the mode, unless the
+/// directory has a default ACL, which then applies instead.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Creator {
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Permission bits that are not given.
+    /// Permission bits to clear.
     pub umask: u32,
 }
 
-/// Which attributes to change; `None` leaves one alone.
+/// The attributes to change; `None` leaves one unchanged.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct AttrChange {
     /// Permission bits.
@@ -65,7 +65,7 @@ pub struct AttrChange {
     pub mtime: Option<Timestamp>,
 }
 
-/// What [`Call::Remove`](super::Call::Remove) is meant for.
+/// What [`Call::Remove`](super::Call::Remove) may remove.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Removal {
     /// Anything but a directory.
@@ -74,17 +74,17 @@ pub enum Removal {
     Directory,
 }
 
-/// What may happen to a node at the new name of a rename.
+/// What a rename does with a node that has the new name.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum RenameMode {
-    /// It is replaced.
+    /// Replace it.
     Replace,
-    /// It is an error (`Exists`).
+    /// Fail with `Exists`.
     NoReplace,
-    /// The two names change places.
+    /// Exchange the two names.
     Exchange,
-    /// It is replaced, and the old name leads to a whiteout: a character device 0/0, by which union file systems know that
-    /// a name is gone.
+    /// Replace it, and leave a whiteout at the old name: a character device 0/0, which tells union file systems that
+    /// the name is deleted.
     Whiteout,
 }
 
@@ -100,48 +100,48 @@ pub enum SyncScope {
 /// An entry of a directory.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct DirEntry {
-    /// Pass this to the next [`Call::Readdir`](super::Call::Readdir) to go on behind this entry. Never 0.
+    /// Pass this to the next [`Call::Readdir`](super::Call::Readdir) to continue after this entry. Never 0.
     pub cookie: u64,
     /// The name.
     pub name: OsString,
     /// Number of the node on its device.
     pub ino: u64,
-    /// Kind, if the backend knows it without opening the node.
+    /// Its kind, if the backend knows it without opening the node.
     pub kind: Option<NodeKind>,
 }
 
-/// An entry of a directory, and what it leads to.
+/// A directory entry with its node.
 #[derive(Clone, Debug)]
 pub struct DirEntryPlus {
     /// The entry.
     pub entry: DirEntry,
-    /// The node. `None`: its name is gone meanwhile, or it is a mount point.
+    /// The node. `None` if its name was removed meanwhile, or it is a mount point.
     pub found: Option<Found>,
 }
 
-/// Whether [`Call::Setxattr`](super::Call::Setxattr) may make an attribute and may replace one.
+/// Whether [`Call::Setxattr`](super::Call::Setxattr) may create an attribute or replace one.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum XattrMode {
-    /// Both.
+    /// Create or replace.
     Set,
-    /// There must be none (`Exists`).
+    /// Create only; `Exists` if there is one.
     Create,
-    /// There must be one (`NoData`).
+    /// Replace only; `NoData` if there is none.
     Replace,
 }
 
-/// What [`Call::Fallocate`](super::Call::Fallocate) makes of a range.
+/// What [`Call::Fallocate`](super::Call::Fallocate) does with a range.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum FallocateMode {
-    /// It has space, and the file reaches to its end.
+    /// Allocates space and extends the file to the end of the range.
     Allocate,
-    /// It has space; the size stays.
+    /// Allocates space; the size stays.
     AllocateKeepSize,
-    /// It is a hole; the size stays.
+    /// Makes it a hole; the size stays.
     PunchHole,
-    /// It reads as zeroes and has space, and the file reaches to its end.
+    /// Zeroes it, allocates space, and extends the file to the end of the range.
     Zero,
-    /// It reads as zeroes and has space; the size stays.
+    /// Zeroes it and allocates space; the size stays.
     ZeroKeepSize,
 }
 
@@ -150,14 +150,14 @@ pub enum FallocateMode {
 pub enum SeekWhence {
     /// A byte that is not in a hole.
     Data,
-    /// A hole; the end of the file is one.
+    /// A hole; the end of the file counts as one.
     Hole,
 }
 
 /// Space and limits of a backend.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Statfs {
-    /// Best size of one transfer (`f_bsize`).
+    /// Preferred transfer size (`f_bsize`).
     pub block_bytes: u64,
     /// Bytes per fragment, the unit of the counts below (`f_frsize`).
     pub fragment_bytes: u64,
@@ -165,7 +165,7 @@ pub struct Statfs {
     pub blocks: u64,
     /// Free fragments.
     pub blocks_free: u64,
-    /// Free fragments that an unprivileged user may take.
+    /// Free fragments available to unprivileged users.
     pub blocks_available: u64,
     /// File slots.
     pub files: u64,

@@ -1,7 +1,6 @@
-//! The bytes of a file: blocks of one page, absent where nothing was written.
+//! The bytes of a file, in blocks of one page. A block that was never written is absent.
 //!
-//! Blocks are shared between copies until one of them is written, so that a copy of a file costs its
-//! index and not its bytes.
+//! Copies of a file share blocks until one of them is written, so a copy costs only the index.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +32,7 @@ impl Blocks {
         (end - first - self.blocks.range(first..end).count() as u64) * PAGE_BYTES
     }
 
-    /// Cuts the run to `size_bytes`, or extends it with a hole.
+    /// Truncates the run to `size_bytes`, or extends it with a hole.
     pub(super) fn resize(&mut self, size_bytes: u64) {
         if size_bytes < self.size_bytes {
             self.blocks.split_off(&size_bytes.div_ceil(PAGE_BYTES));
@@ -44,7 +43,7 @@ impl Blocks {
         self.size_bytes = size_bytes;
     }
 
-    /// Puts `bytes` at `offset_bytes` and grows the run to their end if it is shorter.
+    /// Writes `bytes` at `offset_bytes`, and extends the run if necessary.
     pub(super) fn write(&mut self, mut offset_bytes: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let within = (offset_bytes % PAGE_BYTES) as usize;
@@ -57,7 +56,7 @@ impl Blocks {
         }
     }
 
-    /// Fills `bytes` from `offset_bytes` and returns how many the run has there.
+    /// Fills `bytes` from `offset_bytes` on. Returns how many bytes the run has there.
     pub(super) fn read(&self, offset_bytes: u64, bytes: &mut [u8]) -> usize {
         let present = self.size_bytes.saturating_sub(offset_bytes).min(bytes.len() as u64) as usize;
         let mut filled = 0;
@@ -75,7 +74,7 @@ impl Blocks {
         present
     }
 
-    /// Gives every block of the range from `start` to `end` its space. The size stays.
+    /// Allocates all blocks of the range from `start` to `end`. The size stays.
     pub(super) fn allocate(&mut self, start: u64, end: u64) {
         let zeroes: Arc<Block> = Arc::new([0; _]);
         for block in start / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
@@ -83,8 +82,7 @@ impl Blocks {
         }
     }
 
-    /// Takes the space of the whole blocks of the range from `start` to `end`, and zeroes its other bytes.
-    /// The size stays.
+    /// Frees the whole blocks of the range from `start` to `end`, and zeroes its other bytes. The size stays.
     pub(super) fn punch(&mut self, start: u64, end: u64) {
         let (first, last) = (start / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         let touched: Vec<u64> = self.blocks.range(first..last).map(|(block, _)| *block).collect();
@@ -100,13 +98,13 @@ impl Blocks {
         }
     }
 
-    /// The first byte from `offset_bytes` on that has space.
+    /// The first allocated byte at or after `offset_bytes`.
     pub(super) fn next_data(&self, offset_bytes: u64) -> Option<u64> {
         let (block, _) = self.blocks.range(offset_bytes / PAGE_BYTES..).next()?;
         Some(offset_bytes.max(block * PAGE_BYTES)).filter(|at| *at < self.size_bytes)
     }
 
-    /// The first byte from `offset_bytes` on that has no space; the end counts as one.
+    /// The first byte at or after `offset_bytes` that is not allocated; the end counts as one.
     pub(super) fn next_hole(&self, offset_bytes: u64) -> Option<u64> {
         let mut hole = offset_bytes / PAGE_BYTES;
         for (block, _) in self.blocks.range(hole..) {

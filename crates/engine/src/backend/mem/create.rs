@@ -1,4 +1,4 @@
-//! New nodes: whose they are, and with which permissions.
+//! New nodes: their owner and permissions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use crate::error::ErrorKind;
 const SETGID: u32 = 0o2000;
 /// The type bits of character device, block device, FIFO and socket.
 const SPECIAL_TYPES: [u32; 4] = [0o020_000, 0o060_000, 0o010_000, 0o140_000];
-/// What the old name of a [rename](crate::backend::RenameMode::Whiteout) leads to.
+/// The whiteout that a [rename](crate::backend::RenameMode::Whiteout) leaves at the old name.
 pub(super) const WHITEOUT: Body = Body::Special { type_bits: SPECIAL_TYPES[0], rdev: 0 };
 
 impl Volume {
@@ -50,7 +50,7 @@ impl Volume {
         self.found(ino)
     }
 
-    /// Adds a node that is made in `dir`.
+    /// Adds a new node in `dir`.
     fn add_in(&mut self, dir: u64, body: Body, mode: u32, creator: Option<Creator>) -> Answer<u64> {
         let (mut owner, umask) = creator.map_or(((0, 0), 0), |by| ((by.uid, by.gid), by.umask & 0o777));
         if owner.0 == u32::MAX || owner.1 == u32::MAX {

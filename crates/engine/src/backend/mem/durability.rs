@@ -1,19 +1,19 @@
-//! What a crash leaves, and what becomes durable when.
+//! What a crash leaves, and what a sync makes durable.
 //!
-//! Next to the nodes that callers see stands a second set that only syncs copy into. The rules are those
-//! of a careful reading of POSIX with ext4's one kindness:
+//! Beside the nodes that callers see there is a second set of nodes, which only syncs update. The rules are the weakest
+//! that POSIX allows, with one addition of ext4 (the third):
 //!
-//! - A sync of a file copies its bytes; its mode, owner, times and extended attributes too unless only data
-//!   was asked for.
-//! - A sync of a directory copies its entries. A node they lead to that was never synced exists from then
-//!   on, but empty. A move between two directories becomes durable on both sides at once.
-//! - A sync of a node that was not durable makes its names durable as well, up to the root.
+//! - A sync of a file copies its bytes. It also copies its mode, owner, times and extended attributes, unless only data
+//!   was requested.
+//! - A sync of a directory copies its entries. A node in it that was never synced exists from then on, but empty. A
+//!   move between two directories becomes durable in both at once.
+//! - A sync of a node that was not durable also makes its names durable, up to the root.
 //! - A sync of the volume copies everything.
 //!
 //! # Invariants
 //! M1. Every name in a durable directory leads to a durable node.
-//! M2. After a crash, each node that lost anything but times fails its next sync once with `Lost`, and so
-//!     does the volume.
+//! M2. After a crash, each node that lost anything except times fails its next sync once with `Lost`, and so does the
+//!     volume.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -59,7 +59,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Goes back to what is durable.
+    /// Reverts to the durable state.
     pub(super) fn crash(&mut self) {
         self.reap();
         let mut before = std::mem::take(&mut self.live);
@@ -84,7 +84,7 @@ impl Volume {
         let live = &self.live;
         self.durable.retain(|ino, _| live.contains_key(ino));
         self.lost.retain(|ino| live.contains_key(ino));
-        // A node that is gone altogether took its bytes with it, named or not.
+        // A node that no longer exists has lost its bytes, whether it had a name or not.
         self.volume_lost |= !self.lost.is_empty() || !before.is_empty();
         self.moved.clear();
     }

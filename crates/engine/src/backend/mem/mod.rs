@@ -1,12 +1,10 @@
-//! A backend in memory: the reference for the storage port, and the disk of the engine's tests.
+//! A backend in memory: the reference for the storage interface, and the disk of the engine's tests.
 //!
-//! It shows what a backend has to do and no more: `submit` takes the call apart, asks the volume, and
-//! answers. Nothing here waits, so every call completes inside `submit`; delays, failures and other orders
-//! are put around it by layers.
+//! It does only what a backend has to do: `submit` decodes the call, asks the volume and completes the call. Nothing
+//! here waits, so every call completes inside `submit`. Layers around it add delays, failures and other orders.
 //!
-//! Reading order: this file, `volume` (what each call does; new nodes, extended attributes and ranges have
-//! files of their own), `durability` (what a crash leaves), and the two things a node is made of, `node` and
-//! `blocks`.
+//! Reading order: this file, `volume` (what each call does; new nodes, extended attributes and ranges have files of
+//! their own), `durability` (what a crash leaves), and `node` and `blocks`, of which a node consists.
 
 mod blocks;
 mod create;
@@ -25,15 +23,15 @@ use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES};
 use crate::lock_order::LEAVES;
 use crate::units::{NodeId, PAGE_BYTES};
 
-/// Files in memory that survive [`MemBackend::crash`] as far as they were synced.
+/// Files in memory, which survive [`MemBackend::crash`] as far as they were synced.
 ///
-/// Like a disk with a volatile cache it knows two states. Calls act on one; [`Call::Sync`] and
-/// [`Call::SyncVolume`] copy into the other, and a crash goes back to it. A sync of a file makes its bytes
-/// durable, and its name if the file is new; a sync of a directory its names. Nodes that never became
-/// durable are `Stale` after a crash, and the next sync of whatever lost something says `Lost`, once.
+/// Like a disk with a volatile cache, it has two states. Calls change one. [`Call::Sync`] and [`Call::SyncVolume`] copy
+/// it to the other, and a crash reverts to that. A sync of a file makes its bytes durable, and its name if the file is
+/// new. A sync of a directory makes its names durable. After a crash, nodes that never became durable are `Stale`, and
+/// the next sync of each node that lost something fails once with `Lost`.
 ///
-/// Calls complete inside `submit`. Times are counted in changes, not read from a clock: two runs of a test
-/// see the same times.
+/// Calls complete inside `submit`. Times are counts of changes and not read from a clock, so two runs of a test see the
+/// same times.
 ///
 /// # Examples
 /// ```
@@ -51,7 +49,7 @@ use crate::units::{NodeId, PAGE_BYTES};
 /// assert_eq!(answers.recv()?.expect("the name is free").attr.size_bytes, 0);
 /// assert_eq!(backend.volatile_file("log"), Some(Vec::new()));
 ///
-/// backend.crash(); // nobody asked for the name to be durable
+/// backend.crash(); // the name was never made durable
 /// assert_eq!(backend.volatile_file("log"), None);
 /// # Ok::<(), mpsc::RecvError>(())
 /// ```
@@ -72,23 +70,23 @@ impl MemBackend {
         })
     }
 
-    /// An empty volume with these limits. `limits.device`, or else 0, is the device number of its nodes.
+    /// An empty volume with these limits. `limits.device`, or 0 if that is `None`, is the device number of its nodes.
     pub fn with_limits(limits: Limits) -> Self {
         Self::with_space(limits, VOLUME_BLOCKS * PAGE_BYTES)
     }
 
-    /// The same with space for this many bytes, in whole pages; [`MemBackend::new`] has 1 TiB.
+    /// As [`MemBackend::with_limits`], with space for this many bytes, in whole pages. [`MemBackend::new`] has 1 TiB.
     pub fn with_space(limits: Limits, space_bytes: u64) -> Self {
         let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes, space_bytes / PAGE_BYTES);
         Self { volume: Mutex::new(LEAVES, volume), limits }
     }
 
-    /// Loses whatever is not durable, as a crash of the storage would.
+    /// Loses everything that is not durable, as a crash of the storage would.
     pub fn crash(&self) {
         self.volume.lock().crash();
     }
 
-    /// The bytes of a file as calls see them; `None` when it does not exist.
+    /// The bytes of a file as calls see them; `None` if it does not exist.
     pub fn volatile_file<'a>(&self, file: impl Into<MemFile<'a>>) -> Option<Vec<u8>> {
         let volume = self.volume.lock();
         volume.live_file(match file.into() {
@@ -97,7 +95,7 @@ impl MemBackend {
         })
     }
 
-    /// The bytes of a file as a crash would leave them; `None` when it would not exist.
+    /// The bytes of a file as a crash would leave them; `None` if it would not exist.
     pub fn durable_file<'a>(&self, file: impl Into<MemFile<'a>>) -> Option<Vec<u8>> {
         let volume = self.volume.lock();
         volume.durable_file(match file.into() {
@@ -106,8 +104,8 @@ impl MemBackend {
         })
     }
 
-    /// Asks the volume. Its lock is released before the answer is given: what an answer sets off may well
-    /// be the next call.
+    /// Asks the volume. Its lock is released before the call is completed, because the completion may make the next
+    /// call.
     fn ask<T>(&self, question: impl FnOnce(&mut Volume) -> T) -> T {
         question(&mut self.volume.lock())
     }
@@ -186,13 +184,13 @@ impl Backend for MemBackend {
     }
 }
 
-/// What [`MemBackend::volatile_file`] and [`MemBackend::durable_file`] look for: both a path such as
-/// `"a/b"` and a [`NodeId`] turn into it.
+/// The argument of [`MemBackend::volatile_file`] and [`MemBackend::durable_file`]: a path such as `"a/b"`, or a
+/// [`NodeId`].
 #[derive(Copy, Clone, Debug)]
 pub enum MemFile<'a> {
     /// Names from the root, with slashes between them.
     Path(&'a str),
-    /// Identity, for files whose name was removed as well.
+    /// Identity, which also finds files without a name.
     Id(NodeId),
 }
 

@@ -1,4 +1,4 @@
-//! What one node holds: attributes, and bytes, entries or a target.
+//! The content of a node: attributes, and bytes, entries or a link target.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -18,13 +18,13 @@ pub(super) struct MemNode {
 }
 
 impl MemNode {
-    /// Whether a crash that leaves `self` instead of `other` lost anything but times.
+    /// Whether a crash that leaves `self` instead of `other` lost anything except times.
     pub(super) fn holds_the_same_as(&self, other: &MemNode) -> bool {
         let owner = |node: &MemNode| (node.generation, node.attrs.permissions, node.attrs.uid, node.attrs.gid);
         owner(self) == owner(other) && self.xattrs == other.xattrs && self.body == other.body
     }
 
-    /// The node as far as a durable name alone keeps it: it exists, and a link has its target.
+    /// What a durable name alone keeps of the node: it exists, and a link has its target.
     pub(super) fn without_content(&self) -> MemNode {
         let body = match &self.body {
             Body::File(_) => Body::File(Blocks::default()),
@@ -46,7 +46,7 @@ pub(super) struct Attrs {
     pub(super) ctime: Timestamp,
 }
 
-/// What makes the kinds differ.
+/// The part that depends on the kind.
 #[derive(Clone, Eq, PartialEq)]
 pub(super) enum Body {
     File(Blocks),
@@ -66,7 +66,7 @@ impl Body {
     }
 }
 
-/// The entries of a directory, each under a cookie that stays its own and is never given again.
+/// The entries of a directory. Each has a cookie, which is never reused.
 #[derive(Clone, Default)]
 pub(super) struct Entries {
     by_cookie: BTreeMap<u64, DirEntry>,
@@ -80,7 +80,7 @@ impl Entries {
         self.cookies.get(name).map(|cookie| self.by_cookie[cookie].ino)
     }
 
-    /// Gives `name` to `ino`, whoever had it before.
+    /// Gives `name` to `ino`, replacing an earlier entry.
     pub(super) fn insert(&mut self, name: &OsStr, ino: u64, kind: NodeKind) {
         self.remove(name);
         self.last_cookie += 1;
@@ -104,7 +104,7 @@ impl Entries {
         self.subdirectories
     }
 
-    /// The entries behind `cookie`.
+    /// The entries after `cookie`.
     pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = &DirEntry> {
         self.by_cookie.range((Bound::Excluded(cookie), Bound::Unbounded)).map(|(_, entry)| entry)
     }
@@ -112,7 +112,7 @@ impl Entries {
 
 impl Eq for Entries {}
 
-/// Equal when the same names lead to the same nodes; cookies and order do not count.
+/// Equal if the same names lead to the same nodes; cookies and order do not matter.
 impl PartialEq for Entries {
     fn eq(&self, other: &Self) -> bool {
         self.cookies.len() == other.cookies.len()

@@ -1,4 +1,4 @@
-//! Allocated ranges of files: space, holes, and where which is.
+//! Allocated ranges of files: space, holes, and how to find them.
 
 use crate::backend::mem::node::Body;
 use crate::backend::mem::volume::{Answer, Volume, blocks_mut};

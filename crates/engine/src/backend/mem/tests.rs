@@ -1,5 +1,5 @@
-//! Durability of the memory backend. What it has in common with every backend is tested by the
-//! conformance suite; file sizes stand for file contents here.
+//! Durability of the memory backend. The conformance suite tests what it has in common with every backend. File sizes
+//! stand for file contents here.
 
 use std::sync::mpsc;
 
@@ -9,7 +9,7 @@ use crate::error::{BackendError, ErrorKind};
 
 type Answer<T> = Result<T, BackendError>;
 
-/// A backend whose calls are asked and answered in one line.
+/// A backend with a blocking function for each call.
 struct Disk(MemBackend);
 
 impl Disk {

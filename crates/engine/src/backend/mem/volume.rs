@@ -20,33 +20,33 @@ use crate::units::{NodeId, PAGE_BYTES, Timestamp};
 pub(super) const ROOT: u64 = 1;
 /// Longest name in bytes, as on most file systems.
 const NAME_MAX: usize = 255;
-/// Most entries of one answer: small, so that readers learn to come again.
+/// The most entries of one answer: small, so that readers have to call again.
 const ENTRIES_PER_CALL: usize = 128;
-/// Size of a volume that is not told another, in blocks of a page: 1 TiB.
+/// Default size of a volume in blocks of a page: 1 TiB.
 pub(super) const VOLUME_BLOCKS: u64 = 1 << 28;
 /// Node slots that `Statfs` reports.
 const VOLUME_FILES: u64 = 1 << 32;
 
 pub(super) type Answer<T> = Result<T, BackendError>;
 
-/// All nodes, as callers see them and as a crash leaves them. Boxed: a map has room for eleven from the first on.
+/// All nodes, as callers see them and as a crash leaves them. Boxed, because a map allocates space for eleven at once.
 pub(super) struct Volume {
     pub(super) live: BTreeMap<u64, Box<Live>>,
     /// What a crash leaves; see [`crate::backend::mem::durability`].
     pub(super) durable: BTreeMap<u64, Box<MemNode>>,
-    /// Pairs of directories between which names moved that are not durable.
+    /// Pairs of directories between which names were moved, not yet durable.
     pub(super) moved: Vec<(u64, u64)>,
-    /// Nodes that a crash took something from, until their next sync has said so.
+    /// Nodes that lost something in a crash and have not yet failed a sync for it.
     pub(super) lost: BTreeSet<u64>,
-    /// Whether a crash took anything, until the next sync of the volume has said so.
+    /// Whether a crash lost anything that no sync of the volume has failed for yet.
     pub(super) volume_lost: bool,
-    /// Nodes without a name, kept until nobody has them open.
+    /// Nodes without a name that are still open.
     pub(super) nameless: Vec<u64>,
-    /// Numbers of nodes that are gone without ever having been durable.
+    /// Numbers of nodes that were removed before they became durable.
     pub(super) free: Vec<u64>,
     pub(super) last_ino: u64,
     pub(super) last_generation: u64,
-    /// Time here is a count of changes: every test run sees the same.
+    /// Time is a count of changes, so that every test run sees the same times.
     changes: i64,
     pub(super) dev: u64,
     pub(super) max_file_bytes: u64,
@@ -60,11 +60,11 @@ pub(super) struct Live {
     pub(super) names: Vec<(u64, OsString)>,
     /// Whether it was made without a name and never had one.
     pub(super) may_get_a_name: bool,
-    /// Shared with everyone who has the node open.
+    /// Shared by all open nodes of this file.
     pub(super) pin: Arc<()>,
 }
 
-/// What a [`Node`] of this backend holds: it keeps the file of a removed name alive.
+/// What a [`Node`] of this backend holds: it keeps a file without a name alive.
 struct Opened {
     ino: u64,
     pin: Arc<()>,
@@ -135,7 +135,7 @@ impl Volume {
         let (ino, now) = (self.ino(node)?, self.tick());
         let max_file_bytes = self.max_file_bytes;
         let node = self.node_mut(ino);
-        // Everything that can be refused comes first: all or none.
+        // All checks come first: all or none.
         if change.mode.is_some() && node.body.kind() == NodeKind::Symlink {
             return Err(ErrorKind::Unsupported.into());
         }
@@ -265,7 +265,7 @@ impl Volume {
         let mut at = unit.offset_bytes();
         let mut left = unit.len_bytes() as u64;
         if blocks.missing_bytes(at, left) > free_bytes {
-            // As far as it fits, in whole pages.
+            // As much as fits, in whole pages.
             left = (1..)
                 .map(|pages| pages * PAGE_BYTES)
                 .find(|len| blocks.missing_bytes(at, *len) > free_bytes)
@@ -359,7 +359,7 @@ impl Volume {
         }
     }
 
-    /// A directory that may get new names: not one that was removed while open.
+    /// A directory that can get new names: not one that was removed while open.
     pub(super) fn directory_with_a_name(&self, node: &Node) -> Answer<u64> {
         let (ino, _) = self.directory(node)?;
         if ino != ROOT && self.live[&ino].names.is_empty() {
@@ -368,7 +368,7 @@ impl Volume {
         Ok(ino)
     }
 
-    /// The directory `dir`, in which `name` may be given to a node.
+    /// The directory `dir`, in which `name` is free and valid.
     pub(super) fn free_name(&self, dir: &Node, name: &OsStr) -> Answer<u64> {
         check_name(name)?;
         let dir = self.directory_with_a_name(dir)?;
@@ -447,7 +447,7 @@ impl Volume {
         }
     }
 
-    /// Forgets nodes that have neither a name nor anyone who has them open.
+    /// Frees nodes that have no name and are not open.
     pub(super) fn reap(&mut self) {
         let (live, durable, lost, free) = (&mut self.live, &self.durable, &mut self.lost, &mut self.free);
         self.nameless.retain(|ino| {
@@ -456,7 +456,7 @@ impl Volume {
             if node.names.is_empty() && !is_open {
                 live.remove(ino);
                 lost.remove(ino);
-                // The number of a node that a crash would bring back must not lead to another node.
+                // The number of a node that a crash would bring back must not be reused.
                 if !durable.contains_key(ino) {
                     free.push(*ino);
                 }

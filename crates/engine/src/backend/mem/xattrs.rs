@@ -1,4 +1,4 @@
-//! Extended attributes: kept as they come, checked as Linux checks them. There are no ACLs here.
+//! Extended attributes, stored unchanged and checked as Linux checks them. There are no ACLs here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -48,8 +48,8 @@ impl Volume {
         Ok(self.attr(ino))
     }
 
-    /// The number of `node`, which may have an attribute called `name`: only files and directories have
-    /// those of users.
+    /// The number of `node`, if it may have an attribute called `name`: only files and directories have attributes in
+    /// the `user` namespace.
     fn ino_for_change(&self, node: &Node, name: &OsStr) -> Answer<u64> {
         check_name(name)?;
         let ino = self.ino(node)?;
