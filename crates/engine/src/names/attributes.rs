@@ -1,10 +1,11 @@
-//! Operations on attributes, named ones among them.
+//! Operations on attributes and extended attributes.
 //!
 //! # Invariants
-//! A3. Mode and mtime set here are what the backend ends up with, also if a flush carries older ones just now.
-//! A4. So is `security.capability`. A write takes it from the file, so what was written before must be in the backend
-//!     before it is set. From the write on it is gone, though the backend takes it away with the bytes only: else
-//!     whoever may write to a program could run what was written with the capabilities of the program.
+//! A3. A mode or mtime set here is what the backend ends up with, even if a flush is carrying an older one at the
+//!     moment.
+//! A4. The same holds for `security.capability`. A write removes it from the file, so earlier data must be in the
+//!     backend before it is set. It reads as removed from the write on, although the backend removes it only with the
+//!     bytes. Otherwise a user who may write to a program could run what was written with the program's capabilities.
 
 use std::ffi::{OsStr, OsString};
 
@@ -19,21 +20,21 @@ use crate::units::Timestamp;
 use crate::writeback::SetattrTurn;
 use crate::writeback::sync::sync_inode;
 
-/// The extended attribute that any write to the file takes away.
+/// The extended attribute that any write to the file removes.
 const CAPABILITY: &str = "security.capability";
 
-/// What a change of owner clears of a mode: setuid, and setgid where it means that and not mandatory locking.
+/// The mode bits that a change of owner clears: setuid, and setgid unless it means mandatory locking.
 const fn suidgid_bits(mode: u32) -> u32 {
     let (suid, sgid, group_exec) = (0o4000, 0o2000, 0o010);
     mode & (suid | if mode & group_exec != 0 { sgid } else { 0 })
 }
 
 impl SuperBlock {
-    /// Changes attributes. A size goes the way of [`File::set_len`](crate::File::set_len); times set here
-    /// are what a later flush leaves in the backend.
+    /// Changes attributes. A size is changed as by [`File::set_len`](crate::File::set_len). Times set here are what a
+    /// later flush leaves in the backend.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn setattr(&self, inode: &InodeRef, change: AttrChange) -> Result<(), FileError> {
         self.writable()?;
         if let Some(size_bytes) = change.size_bytes {
@@ -46,7 +47,7 @@ impl SuperBlock {
         let node = inode.node()?;
         let turn = SetattrTurn::wait(inode.arc());
         let earlier = inode.attr();
-        // A change of owner takes them, whoever makes it; and a flush may be about to restore what the cache has.
+        // Any change of owner clears them, and a flush may be about to restore the cached mode.
         let taken = match change {
             AttrChange { uid: None, gid: None, .. } => 0,
             _ if inode.kind() != NodeKind::File => 0,
@@ -62,17 +63,17 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Clears setuid and setgid in the backend, as a write by somebody who must not keep them does. It is called before the
-    /// bytes are taken: neither the backend nor an arena ever has them under the old mode.
+    /// Clears setuid and setgid in the backend, as a write by an unprivileged user does. Call it before the bytes are
+    /// taken, so that neither the backend nor an arena has them under the old mode.
     ///
-    /// Setgid goes from a file without group execution too, as Linux has it for a writer outside the file's group: who
-    /// writes is not known here.
+    /// Setgid is cleared even without group execution, as Linux does for a writer outside the file's group, because the
+    /// writer is not known here.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     ///
     /// # Blocking
-    /// For the backend, if there is something to clear.
+    /// Waits for the backend, if there is something to clear.
     pub fn kill_suidgid(&self, inode: &InodeRef) -> Result<(), FileError> {
         const SUIDGID: u32 = 0o6000;
         if inode.kind() != NodeKind::File || inode.attr().mode & SUIDGID == 0 {
@@ -83,7 +84,7 @@ impl SuperBlock {
         let turn = SetattrTurn::wait(inode.arc());
         let mode = inode.attr().mode & 0o7777 & !SUIDGID;
         match turn.send(node, AttrChange { mode: Some(mode), ..AttrChange::default() }) {
-            // Who may not change the mode may not keep the bits either: the write itself clears them.
+            // A process that may not change the mode may not keep the bits either: the write itself clears them.
             Err(error) if error.kind() == ErrorKind::Permission => Ok(()),
             sent => Ok(sent.map(drop)?),
         }
@@ -92,18 +93,18 @@ impl SuperBlock {
     /// Reads the flags of a file or directory: the bits of `FS_IOC_GETFLAGS`.
     ///
     /// # Errors
-    /// The backend's; `Unsupported` if it has none.
+    /// The backend fails; `Unsupported` if it has no flags.
     pub fn flags(&self, inode: &InodeRef) -> Result<u32, FileError> {
         self.alive()?;
         let node = inode.node()?;
         Ok(self.call(None, |done| Call::Getflags { node, done })?)
     }
 
-    /// Sets all flags of a file or directory. A file is made durable before it becomes immutable or append-only:
-    /// afterwards the backend takes nothing. The caller sees to it that nobody writes meanwhile.
+    /// Sets all flags of a file or directory. A file is made durable before it becomes immutable or append-only,
+    /// because the backend accepts nothing afterwards. The caller makes sure that no write comes in between.
     ///
     /// # Errors
-    /// The backend's, also those of making the file durable; or the volume is frozen or gone.
+    /// The backend fails, also to make the file durable, or the volume is frozen or unmounted.
     pub fn set_flags(&self, inode: &InodeRef, flags: u32) -> Result<(), FileError> {
         self.writable()?;
         if flags & (file_flags::IMMUTABLE | file_flags::APPEND) != 0 && inode.kind() == NodeKind::File {
@@ -117,11 +118,11 @@ impl SuperBlock {
     /// Reads an extended attribute.
     ///
     /// # Errors
-    /// The backend's; `NoData` if there is no such attribute.
+    /// The backend fails; `NoData` if there is no such attribute.
     pub fn getxattr(&self, inode: &InodeRef, name: impl AsRef<OsStr>) -> Result<Vec<u8>, FileError> {
         self.alive()?;
         if name.as_ref() == CAPABILITY && inode.mapping.is_unwritten() {
-            return Err(BackendError::new(ErrorKind::NoData, "taken by a write").into()); // A4
+            return Err(BackendError::new(ErrorKind::NoData, "removed by a write").into()); // A4
         }
         let (node, name) = (inode.node()?, name.as_ref().to_os_string());
         Ok(self.call(None, |done| Call::Getxattr { node, name, done })?)
@@ -130,8 +131,8 @@ impl SuperBlock {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone. For `security.capability` also those of writing the file back
-    /// (A4).
+    /// The backend fails, or the volume is frozen or unmounted. For `security.capability`, also the errors of writing
+    /// the file back (A4).
     pub fn setxattr(
         self: &Arc<Self>,
         inode: &InodeRef,
@@ -153,7 +154,7 @@ impl SuperBlock {
     /// The names of the extended attributes.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend fails.
     pub fn listxattr(&self, inode: &InodeRef) -> Result<Vec<OsString>, FileError> {
         self.alive()?;
         let node = inode.node()?;
@@ -166,7 +167,7 @@ impl SuperBlock {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// The backend's, `NoData` if there is no such attribute; or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted; `NoData` if there is no such attribute.
     pub fn removexattr(&self, inode: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
         self.writable()?;
         let (node, name) = (inode.node()?, name.as_ref().to_os_string());
@@ -176,7 +177,7 @@ impl SuperBlock {
 }
 
 impl Inode {
-    /// Sets the mtime and permission bits that the backend is to end up with: a flush from now on sends them (A3).
+    /// Sets the mtime and permission bits that the backend is to end up with: flushes send them from now on (A3).
     fn promise(&self, mtime: Option<Timestamp>, mode: Option<u32>) {
         if let Some(mtime) = mtime {
             self.set_mtime(mtime);

@@ -1,17 +1,17 @@
-//! Operations on names. They go straight to the backend: the engine caches no names.
+//! Operations on names. All of them call the backend: the engine caches no names.
 //!
 //! # Invariants
-//! A1. A node whose last name goes stays open: without a name it could not be opened again. The backend
-//!     answers a removal with the node, opened before; a rename opens the node that it may replace. The inode is marked
-//!     nameless first, so that nobody lets the node go, and then gets it, if it has none. All of that before the removal counts
-//!     as ended: whoever found no name to open the node by looks again then.
-//! A2. What a directory's attributes were is old once a name in it has changed.
+//! A1. A node that loses its last name stays open, because it could not be reopened without a name. The backend opens
+//!     the node before it answers a removal with it, and a rename opens the node that it may replace. The inode is
+//!     first marked nameless, so that its node is not released, and then gets the node if it has none. All of this
+//!     precedes the end of the removal: a thread that found no name to open the node by looks again then.
+//! A2. The cached attributes of a directory are out of date once a name in it has changed.
 //!
 //! # Blocking
 //! Every method here waits for the backend.
 //!
 //! # Kernel counterpart
-//! `inode_operations`, without a dentry cache; that belongs to whoever serves the names.
+//! `inode_operations`, without a dentry cache, which belongs to the front end.
 
 mod attributes;
 
@@ -30,12 +30,12 @@ use crate::filemap;
 use crate::inode::{InodeRef, too_many};
 use crate::super_block::{NAME_PAGES, SuperBlock};
 
-/// An entry of a directory, and the node it leads to.
+/// A directory entry and its node.
 #[derive(Clone, Debug)]
 pub struct NamedInode {
     /// The entry.
     pub entry: DirEntry,
-    /// The node. `None`: its name is gone meanwhile, or it belongs to another volume.
+    /// The node. `None` if its name was removed meanwhile, or it belongs to another volume.
     pub inode: Option<InodeRef>,
 }
 
@@ -43,32 +43,32 @@ impl SuperBlock {
     /// Finds `name` in `dir`.
     ///
     /// # Errors
-    /// The backend's; `NotFound` if there is no such name.
+    /// The backend fails; `NotFound` if there is no such name.
     pub fn lookup(self: &Arc<Self>, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
         self.alive()?;
         let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
         let inode = self.find_node(|done| Call::Lookup { dir, name, done })?;
         if inode.kind() == NodeKind::File {
-            // Costs a question only if what came with it looks as if somebody else had been there.
+            // Asks the backend only if the attributes look as if another program had changed the file.
             self.revalidate(&inode, Duration::MAX)?;
         }
         Ok(inode)
     }
 
-    /// Finds a node by the number of its handle ([`FileHandle::number`]), in whichever process the handle was made.
+    /// Finds a node by the number of its handle ([`FileHandle::number`]), whichever process made the handle.
     ///
     /// # Errors
-    /// `Stale` if there is no such node in the backend, or none with a name; the backend's.
+    /// The backend fails; `Stale` if it has no such node, or none with a name.
     pub fn find_numbered(self: &Arc<Self>, number: u64) -> Result<InodeRef, FileError> {
         self.alive()?;
         let handle = FileHandle::from_number(number);
         Ok(self.find_node(|done| Call::Reopen { handle, id: None, done })?)
     }
 
-    /// Finds the directory that `dir` is in.
+    /// Finds the parent of `dir`.
     ///
     /// # Errors
-    /// `Stale` for the root; the backend's.
+    /// The backend fails; `Stale` for the root.
     pub fn parent(self: &Arc<Self>, dir: &InodeRef) -> Result<InodeRef, FileError> {
         self.alive()?;
         let dir = dir.node()?;
@@ -78,11 +78,11 @@ impl SuperBlock {
     /// Walks `path`, names separated by slashes, from the root. Symbolic links are not followed.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend fails.
     pub fn walk(self: &Arc<Self>, path: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
         let mut at = self.root()?;
         for name in path.as_ref().as_encoded_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            // A slash is ASCII, so splitting at it keeps the parts well formed.
+            // A slash is ASCII, so splitting at it keeps the parts valid.
             let name = String::from_utf8(name.to_vec())
                 .map_err(|_| FileError::from(BackendError::from(ErrorKind::Invalid)))?;
             at = self.lookup(&at, name)?;
@@ -90,10 +90,10 @@ impl SuperBlock {
         Ok(at)
     }
 
-    /// Makes a node that must not exist. `mode` is taken as it is, and the owner left to the backend.
+    /// Makes a node. The name must be free. `mode` is used unchanged, and the owner is left to the backend.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn make(
         self: &Arc<Self>,
         dir: &InodeRef,
@@ -104,10 +104,10 @@ impl SuperBlock {
         self.make_for(dir, name.as_ref(), what, mode, None)
     }
 
-    /// Makes a node that must not exist, as [`Creator`] says.
+    /// Makes a node for `creator`. The name must be free.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn make_as(
         self: &Arc<Self>,
         dir: &InodeRef,
@@ -133,11 +133,11 @@ impl SuperBlock {
         Ok(self.claim_space(NAME_PAGES, || dir.change_names(make))?)
     }
 
-    /// Makes a file without a name in `dir`, which [`SuperBlock::link`] may give it one; else it lives as long
-    /// as somebody has it.
+    /// Makes a file without a name in `dir`. [`SuperBlock::link`] may give it one; otherwise it exists as long as it is
+    /// referenced.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn make_tmpfile(self: &Arc<Self>, dir: &InodeRef, mode: u32, creator: Creator) -> Result<InodeRef, FileError> {
         self.writable()?;
         let node = dir.node()?;
@@ -156,7 +156,7 @@ impl SuperBlock {
     /// Gives `inode` another name.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn link(self: &Arc<Self>, inode: &InodeRef, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<(), FileError> {
         self.writable()?;
         let (node, dir_node, name) = (inode.node()?, dir.node()?, name.as_ref().to_os_string());
@@ -166,11 +166,10 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Removes a name. A file without names left lives on while somebody has it, and then its dirty pages
-    /// are dropped.
+    /// Removes a name. A file without names exists as long as it is referenced. Then its dirty pages are dropped.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn remove(
         self: &Arc<Self>,
         dir: &InodeRef,
@@ -183,8 +182,8 @@ impl SuperBlock {
     /// As [`remove`](Self::remove), for `memcg`.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove). `TooManyOpen` if the tenant has the file open itself, and has too many files open already that
-    /// have no name.
+    /// As [`remove`](Self::remove). `TooManyOpen` if the tenant has the file open itself and too many other open files
+    /// without a name.
     pub fn remove_for(
         self: &Arc<Self>,
         memcg: &Arc<Memcg>,
@@ -197,14 +196,14 @@ impl SuperBlock {
             return Err(too_many().into());
         }
         let (dir_node, name) = (dir.node()?, name.to_os_string());
-        // Which file it changes is known when it is answered: until then nobody judges any.
+        // Which file changes is known only when the call is answered. Until then, no file is taken for foreign.
         let change = self.removals.begin();
         let asked = self.evictions();
         let victim = dir.change_names(|| self.call(None, |done| Call::Remove { dir: dir_node, name, removal, done }));
         gate::pass("removal.answered");
         let victim = victim.map(|victim: Found| {
             let (attr, node) = (victim.attr, victim.node.clone());
-            let inode = self.iget(victim, asked).ok()?; // else it is not in memory
+            let inode = self.iget(victim, asked).ok()?; // otherwise it is not in memory
             inode.refresh(&attr, inode.changes.quiet());
             inode.record_names(attr.nlink);
             inode.hold_nameless(memcg);
@@ -217,11 +216,11 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Moves a name. The data of a file that takes another's place is written back first: who replaces a file
-    /// by a new one expects one of the two to be there after a crash, not an empty one.
+    /// Moves a name. If a file replaces another, its data is written back first: a program that replaces a file expects
+    /// the old or the new one after a crash, not an empty one.
     ///
     /// # Errors
-    /// The backend's, or the volume is frozen or gone.
+    /// The backend fails, or the volume is frozen or unmounted.
     pub fn rename(
         self: &Arc<Self>,
         from_dir: &InodeRef,
@@ -233,11 +232,11 @@ impl SuperBlock {
         self.rename_after(self.root_memcg(), (from_dir, from.as_ref()), (to_dir, to.as_ref()), mode, |_| {})
     }
 
-    /// As [`rename`](Self::rename), for `memcg`. Before the data of a file is written back that takes another's place, `fetch` writes what
-    /// of it is elsewhere.
+    /// As [`rename`](Self::rename), for `memcg`. If the file replaces another, `fetch` is called before its data is
+    /// written back, to write data that is held elsewhere.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename); and as for [`remove_for`](Self::remove_for), of the file that is replaced.
+    /// As [`rename`](Self::rename), and those of [`remove_for`](Self::remove_for) for the replaced file.
     pub fn rename_after(
         self: &Arc<Self>,
         memcg: &Arc<Memcg>,
@@ -247,7 +246,7 @@ impl SuperBlock {
         fetch: impl FnOnce(&InodeRef),
     ) -> Result<(), FileError> {
         self.writable()?;
-        // Found first: a rename changes the time of the file, and tells nobody.
+        // Looked up first: a rename changes the file's ctime, which no answer reports.
         let source = self.lookup(from_dir, from)?;
         let other = match mode {
             RenameMode::Replace | RenameMode::Exchange | RenameMode::Whiteout => match self.lookup(to_dir, to) {
@@ -273,7 +272,7 @@ impl SuperBlock {
         self.claim_space(pages, || {
             let (from_node, to_node) = (from_dir.node()?, to_dir.node()?);
             let (from, to) = (from.to_os_string(), to.to_os_string());
-            // Which name the other file loses is known when it is answered: until then nobody judges any.
+            // Which name the other file loses is known only from the answer. Until then, no file is taken for foreign.
             let removal = other.is_some().then(|| self.removals.begin());
             let changes = (source.changes.begin(), other.as_ref().map(|(_, other)| other.changes.begin()));
             let rename =
@@ -290,7 +289,7 @@ impl SuperBlock {
                 };
                 match &attr {
                     Ok(Some(attr)) => other.record_names(attr.nlink),
-                    // Nobody can tell; as far as is known it was the last.
+                    // Unknown; as far as the engine knows, it was the last name.
                     Err(_) if replaces && other.attr().nlink <= 1 => other.record_names(0),
                     Ok(None) | Err(_) => {}
                 }
@@ -308,20 +307,20 @@ impl SuperBlock {
         })
     }
 
-    /// Reads some entries of a directory behind `cookie`; none at the end. Start with 0.
+    /// Reads some entries of a directory after `cookie`; none at the end. Start with 0.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend fails.
     pub fn readdir(&self, dir: &InodeRef, cookie: u64) -> Result<Vec<DirEntry>, FileError> {
         self.alive()?;
         let node = dir.node()?;
         Ok(self.call(None, |done| Call::Readdir { node, cookie, done })?)
     }
 
-    /// The same with the nodes.
+    /// As [`readdir`](Self::readdir), with the nodes.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend fails.
     pub fn readdir_plus(self: &Arc<Self>, dir: &InodeRef, cookie: u64) -> Result<Vec<NamedInode>, FileError> {
         self.alive()?;
         let node = dir.node()?;
@@ -337,18 +336,18 @@ impl SuperBlock {
     /// Reads the target of a symbolic link.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend fails.
     pub fn readlink(&self, link: &InodeRef) -> Result<OsString, FileError> {
         self.alive()?;
         let node = link.node()?;
         Ok(self.call(None, |done| Call::Readlink { node, done })?)
     }
 
-    /// Makes a node durable. For a file as [`File::fsync`](crate::File::fsync), but that earlier errors are
-    /// not reported.
+    /// Makes a node durable. For a file it is like [`File::fsync`](crate::File::fsync), without reporting earlier
+    /// errors.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend fails.
     pub fn sync_node(&self, inode: &InodeRef, scope: SyncScope) -> Result<(), FileError> {
         self.alive()?;
         let node = inode.node()?;

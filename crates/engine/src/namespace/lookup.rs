@@ -1,8 +1,9 @@
-//! From a path to a mount, without a lock; and to a file.
+//! Lookup from a path to a mount, without a lock, and from there to a file.
 //!
 //! # Memory ordering
-//! O1. What the walk finds is true of one moment if the pin at its end is sure: [`SeqRefs`](slackwater_sync::SeqRefs) against
-//!     the count of an unmount. Which mount's place it passed does not matter then: all of them were in the tree at once.
+//! O1. The result of the walk was true at one moment if the pin at its end succeeds: see
+//!     [`SeqRefs`](slackwater_sync::SeqRefs), against the count of an unmount. The mounts on the way do not matter
+//!     then, because all of them were in the tree at once.
 //!
 //! # Kernel counterpart
 //! `path_lookupat` with `legitimize_mnt`; `mntput`.
@@ -22,19 +23,19 @@ use crate::namespace::{Core, Namespace};
 use crate::super_block::SuperBlock;
 use crate::umount::UmountOptions;
 
-/// Attempts without the lock: whoever meets that many changes looks under it, before which there is an end to them.
+/// Attempts without the lock. A lookup that meets that many changes takes the lock, so that it ends.
 const ATTEMPTS: u32 = 8;
 
-/// A reference to a mount. It stays usable until this is dropped, even if it is detached meanwhile.
+/// A reference to a mount. The mount stays usable until this is dropped, even if it is detached meanwhile.
 ///
 /// # Blocking
-/// Dropping the last reference to a mount that was lazily detached unmounts its volume: for the backend.
+/// Dropping the last reference to a lazily detached mount unmounts its volume, which waits for the backend.
 pub struct MountRef<'n> {
     core: &'n Arc<Core>,
     slot: &'n Slot,
 }
 
-/// A file that was opened by its path. Its mount cannot be unmounted meanwhile, but lazily.
+/// A file opened by its path. While it exists, its mount can only be unmounted lazily.
 pub struct PathFile<'n> {
     file: File,
     _mount: MountRef<'n>,
@@ -49,13 +50,13 @@ impl Deref for PathFile<'_> {
 }
 
 impl Namespace {
-    /// The mount that `path` leads into, and the rest of the path there.
+    /// The mount that `path` leads to, and the rest of the path there.
     ///
     /// # Errors
     /// `BadPath`.
     ///
     /// # Blocking
-    /// Never for long: for another's change of the tree, if it meets one.
+    /// Only for a change of the tree in progress, which is short.
     pub(super) fn find<'n, 'p>(&'n self, path: &'p Path) -> Result<(MountRef<'n>, &'p Path), NamespaceError> {
         let core = &self.0;
         check(path)?;
@@ -77,13 +78,13 @@ impl Namespace {
         Ok((MountRef::new(core, slot), rest))
     }
 
-    /// The volume that `path` leads into, and the rest of the path there.
+    /// The volume that `path` leads to, and the rest of the path there.
     ///
     /// # Errors
-    /// `BadPath`; `NotFound` if no volume is on the way.
+    /// `BadPath`; `NotFound` if there is no volume on the path.
     ///
     /// # Blocking
-    /// Never for long: for another's change of the tree, if it meets one.
+    /// Only for a change of the tree in progress, which is short.
     pub fn resolve<'n, 'p>(&'n self, path: &'p Path) -> Result<(MountRef<'n>, &'p Path), NamespaceError> {
         let (mount, rest) = self.find(path)?;
         if mount.is_root() { Err(NamespaceError::NotFound(path.into())) } else { Ok((mount, rest)) }
@@ -95,7 +96,7 @@ impl Namespace {
     /// As [`Namespace::resolve`], and those of looking up and opening.
     ///
     /// # Blocking
-    /// For the backend.
+    /// Waits for the backend.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<PathFile<'_>, NamespaceError> {
         let (mount, rest) = self.resolve(path.as_ref())?;
         let inode = mount.super_block().walk(rest.as_os_str())?;
@@ -104,7 +105,7 @@ impl Namespace {
 }
 
 impl Core {
-    /// The last mount on the way of `path`, and what is left of the path from there.
+    /// The last mount on `path`, and the rest of the path from there.
     fn walk<'s, 'p>(&'s self, section: &'s Guard<'_>, path: &'p Path) -> (&'s Arc<Mount>, &'p Path) {
         let mut ahead = path.components();
         let _root = ahead.next();
@@ -124,7 +125,7 @@ impl Core {
 }
 
 impl<'n> MountRef<'n> {
-    /// Has a reference in `slot` from now on.
+    /// Takes over a reference in `slot`.
     pub(super) fn new(core: &'n Arc<Core>, slot: &'n Slot) -> Self {
         Self { core, slot }
     }
@@ -134,7 +135,7 @@ impl<'n> MountRef<'n> {
         std::mem::forget(self);
     }
 
-    /// The references to the mount, this one among them.
+    /// The references to the mount, including this one.
     pub(super) fn count(&self) -> u64 {
         self.slot.refs.count(&self.core.lock.lock())
     }
@@ -151,7 +152,7 @@ impl<'n> MountRef<'n> {
     /// The volume.
     ///
     /// # Panics
-    /// Never: what is mounted on nothing is not given out.
+    /// Never: the root of the namespace, which has no volume, is not returned by lookups.
     pub fn super_block(&self) -> Arc<SuperBlock> {
         match &self.mount().sb {
             Some(sb) => Arc::clone(sb),
@@ -169,13 +170,13 @@ impl Drop for MountRef<'_> {
 }
 
 impl Core {
-    /// Nobody refers any more to a mount that was lazily detached: its volume is unmounted. Kernel: `cleanup_mnt`.
+    /// The last reference to a lazily detached mount was dropped: unmounts its volume. Kernel: `cleanup_mnt`.
     pub(super) fn end(&self, mount: &Mount) {
         let Some(sb) = &mount.sb else { unreachable!("the root is never detached") };
         match sb.umount(UmountOptions::default()) {
-            // By itself, before it was taken out of the tree.
+            // It was unmounted directly, before it was taken out of the tree.
             Ok(()) | Err(UmountError::NotMounted) => {}
-            // It can be found among the engine's volumes, and unmounted there.
+            // It is still in the engine's list of volumes, and can be unmounted there.
             Err(error) => {
                 tracing::error!(target: "slackwater::umount", volume = sb.name(), %error, "detached, and still mounted");
             }

@@ -1,24 +1,24 @@
-//! Volumes in a tree of paths: the registry of who serves many, and a way to files by path.
+//! Volumes in a tree of paths: for programs that serve many volumes, and to open files by path.
 //!
-//! A mount is a volume at a place: on the root of the namespace, which holds nothing else, or on a directory of another
-//! volume. A lookup takes no lock and writes to no word that another lookup writes to; what it finds it has a reference to,
-//! and the mount stays usable until that is dropped. An unmount takes the mount out of the tree, waits for *one grace period*
-//! for all that go together, and ends each volume before it returns.
+//! A mount is a volume at a place. The place is the root of the namespace, which has nothing else, or a directory of
+//! another volume. A lookup takes no lock and writes to no word that another lookup writes to. It returns a reference,
+//! and the mount stays usable until that is dropped. An unmount takes its mounts out of the tree, waits for *one grace
+//! period* for all of them, and ends each volume before it returns.
 //!
 //! Reading order: [`path`], [`mount`], [`table`] (what is where), [`lookup`], [`umount`], [`grace`].
 //!
 //! # Invariants
-//! N1. A mount is in the table exactly while its references are attached, and its parent counts it for as long. Both change
-//!     together with `sem` and `lock` held.
-//! N2. Lookups wait for `lock` at most, and nobody who holds it waits: neither for a grace period nor for a backend.
-//! N3. A mount that others are on, or that somebody besides the unmount refers to, is not detached, unless lazily.
+//! N1. A mount is in the table exactly as long as its references are attached and its parent counts it. Both change
+//!     together, with `sem` and `lock` held.
+//! N2. Lookups wait for `lock` at most, and its holder waits for nothing: neither a grace period nor a backend.
+//! N3. A mount is not detached if others are mounted on it, or if anything but the unmount refers to it, unless lazily.
 //!
 //! # Lock order
 //! `NAMESPACE_SEM` > `MOUNT_LOCK`. Neither is held while a volume is mounted or flushed.
 //!
 //! # Kernel counterpart
-//! `fs/namespace.c`: `namespace_sem`, `mount_lock`; sem. 9. Differs: symbolic links and ways up are not followed, a place
-//! takes one mount, and nothing expires or propagates.
+//! `fs/namespace.c`: `namespace_sem`, `mount_lock`; sem. 9. Differs: symbolic links and `..` are not followed, a place
+//! has one mount, and nothing expires or propagates.
 
 mod grace;
 mod lookup;
@@ -47,8 +47,8 @@ use crate::lock_order::{LEAVES, MOUNT_LOCK, NAMESPACE_SEM};
 use crate::super_block::SuperBlock;
 use crate::umount::UmountOptions;
 
-/// The volumes of an engine by path: see the module documentation of `namespace`. What is still mounted when it is dropped stays
-/// mounted in the engine.
+/// The volumes of an engine by path: see the head of `namespace`. Volumes still mounted when it is dropped stay mounted
+/// in the engine. mounted in the engine.
 pub struct Namespace(Arc<Core>);
 
 struct Core {
@@ -65,7 +65,7 @@ struct Core {
     grace_periods: AtomicU64,
 }
 
-/// Slots that no mount is in, and how many there are.
+/// Free slots, and the number of all slots.
 struct FreeSlots {
     free: Vec<u32>,
     count: u32,
@@ -87,7 +87,7 @@ impl Core {
         slot
     }
 
-    /// The last reference to `mount` was put: its slot can be used again (M2).
+    /// Called when the last reference to `mount` was dropped: its slot can be reused (M2).
     fn give_slot(&self, mount: &Mount) {
         let (slot, slots) = (mount.slot, Arc::clone(&self.free_slots));
         let again = move || slots.lock().free.push(slot);
@@ -96,7 +96,7 @@ impl Core {
 }
 
 impl Namespace {
-    /// An empty namespace for volumes of `engine`, whose unmounts wait as `grace` says.
+    /// An empty namespace for volumes of `engine`. `grace` says how its unmounts wait for lookups.
     pub fn new(engine: &Engine, grace: UmountGrace) -> Self {
         let domain = &engine.shared().pool.rcu;
         let root = Arc::new(Mount::root());
@@ -117,15 +117,15 @@ impl Namespace {
         }))
     }
 
-    /// Mounts `backend` under `name`, as [`Engine::mount`] does, at `path`: anywhere outside other volumes, or on a directory
-    /// of one.
+    /// Mounts `backend` under `name`, as [`Engine::mount`] does, at `path`: anywhere outside other volumes, or on a
+    /// directory of one.
     ///
     /// # Errors
-    /// `BadPath`; `Taken` if something is mounted there; `NotADirectory`, or what looking for it failed with; `Gone` if the
-    /// mount that it was to be on was unmounted meanwhile; and those of [`Engine::mount`].
+    /// `BadPath`; `Taken` if something is mounted there; `NotADirectory`, or the error of looking the place up; `Gone`
+    /// if the mount below was unmounted meanwhile; and those of [`Engine::mount`].
     ///
     /// # Blocking
-    /// For the backend, and for that of the volume that it is mounted on.
+    /// Waits for the backend, and for that of the volume below.
     pub fn mount(
         &self,
         path: impl AsRef<Path>,
@@ -146,13 +146,13 @@ impl Namespace {
         let sb = self.0.engine.mount(name, backend)?;
         let attached = self.attach(path, under, rest, &sb);
         if attached.is_err() {
-            // Nothing of it is dirty, and nobody has seen it.
+            // It has no dirty data, and no other thread has seen it.
             let _ = sb.umount(UmountOptions::default());
         }
         attached
     }
 
-    /// Puts a mount into the tree (N1).
+    /// Adds a mount to the tree (N1).
     fn attach(
         &self,
         path: &Path,
@@ -183,7 +183,7 @@ impl Namespace {
         Ok(MountRef::new(core, slot))
     }
 
-    /// Where something is mounted, and the names of the volumes; sorted by path.
+    /// The paths of all mounts with the names of their volumes, sorted by path.
     pub fn mounts(&self) -> Vec<(PathBuf, String)> {
         let core = &self.0;
         let _sem = core.sem.lock();
@@ -194,7 +194,7 @@ impl Namespace {
         mounts
     }
 
-    /// Grace periods that unmounts have waited for.
+    /// The number of grace periods that unmounts have waited for.
     pub fn grace_periods(&self) -> u64 {
         self.0.grace_periods.load(Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
-//! A mount: a volume at a place, the references to it, and the slot that both are in.
+//! A mount: a volume at a place, the references to it, and the slot that holds both.
 //!
 //! # Invariants
-//! M1. Slots are added, used again, and freed only with the namespace: who has a reference to a mount needs nothing else to
-//!     keep it, and two threads that look up one path change no word in common.
-//! M2. A slot is used again a grace period after the last reference to its mount was put: a lookup that found the mount
-//!     before it was detached, and is not sure of it, is over by then.
+//! M1. Slots are added and reused, but freed only with the namespace. So a reference to a mount needs nothing else to
+//!     keep it alive, and two threads that look up one path write to no common word.
+//! M2. A slot is reused a grace period after the last reference to its mount was dropped. By then, every lookup has
+//!     ended that found the mount before it was detached and has not verified it.
 //!
 //! # Kernel counterpart
 //! `struct mount`, `struct vfsmount`.
@@ -18,7 +18,7 @@ use slackwater_sync::shim::{Arc, OnceLock};
 
 use crate::super_block::SuperBlock;
 
-/// Which mount; never used again.
+/// Identity of a mount; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MountId(pub(super) u64);
 
@@ -26,13 +26,13 @@ pub(super) struct MountId(pub(super) u64);
 pub(super) struct Mount {
     pub(super) id: MountId,
     pub(super) slot: u32,
-    /// On which other; on none, for the root.
+    /// The mount below; `None` for the root.
     parent: Option<Arc<Mount>>,
-    /// Where, from that one's root on.
+    /// The place, from the root of that mount.
     pub(super) at: PathBuf,
-    /// `None`: the root, on which there is nothing but mounts.
+    /// The volume; `None` for the root, which has only mounts.
     pub(super) sb: Option<Arc<SuperBlock>>,
-    /// How many are on it; changes with the namespace's locks held.
+    /// The number of mounts on it; changes with the namespace's locks held.
     children: AtomicU32,
 }
 
@@ -45,7 +45,7 @@ impl Mount {
         Self { id, slot, parent: Some(parent), at, sb: Some(sb), children: AtomicU32::new(0) }
     }
 
-    /// Which mount it is on.
+    /// The mount below.
     pub(super) fn on(&self) -> MountId {
         self.parent.as_ref().map_or(self.id, |parent| parent.id)
     }
@@ -54,7 +54,7 @@ impl Mount {
         self.parent.as_ref()
     }
 
-    /// From the root of the namespace on.
+    /// The path from the root of the namespace.
     pub(super) fn path(&self) -> PathBuf {
         match &self.parent {
             Some(parent) => parent.path().join(&self.at),
@@ -62,34 +62,34 @@ impl Mount {
         }
     }
 
-    /// Mounts that it is on, one on the other.
+    /// The chain of mounts below it.
     pub(super) fn depth(&self) -> usize {
         self.parent.as_ref().map_or(0, |parent| 1 + parent.depth())
     }
 
-    /// Whether it is on `other`, or on one that is.
+    /// Whether it is mounted on `other`, or on a mount that is.
     pub(super) fn is_below(&self, other: &Mount) -> bool {
         self.parent.as_ref().is_some_and(|parent| parent.id == other.id || parent.is_below(other))
     }
 
-    /// How many mounts are on it.
+    /// The number of mounts on it.
     pub(super) fn children(&self) -> u32 {
         self.children.load(Ordering::Relaxed)
     }
 
-    /// One more is on it, or one less, with the namespace's locks held.
+    /// Counts one mount more or less on it, with the namespace's locks held.
     pub(super) fn add_children(&self, more: u32, less: u32) {
         self.children.store(self.children() + more - less, Ordering::Relaxed);
     }
 }
 
-/// The references to a mount, and which it is.
+/// The references to a mount, and the mount.
 pub(super) struct Slot {
     pub(super) refs: SeqRefs,
     pub(super) mount: RcuArc<Mount>,
 }
 
-/// All slots: chunks of them, each twice as long as the one before (M1).
+/// All slots, in chunks of which each is twice as long as the one before (M1).
 pub(super) struct Slots {
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
 }
@@ -103,14 +103,14 @@ impl Slots {
         Self { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
-    /// Chunk and place in it.
+    /// The chunk, and the place in it.
     fn place_of(slot: u32) -> (usize, usize) {
         let nth = slot as usize / FIRST_CHUNK + 1;
         let chunk = nth.ilog2() as usize;
         (chunk, slot as usize - FIRST_CHUNK * ((1 << chunk) - 1))
     }
 
-    /// A slot that has been added.
+    /// A slot that was added.
     pub(super) fn at(&self, slot: u32) -> &Slot {
         let (chunk, place) = Self::place_of(slot);
         match self.chunks[chunk].get() {
@@ -119,7 +119,7 @@ impl Slots {
         }
     }
 
-    /// Makes sure that there is a slot of this number. `root`: what is in it until a mount is.
+    /// Makes sure that the slot with this number exists. `root` is its content until it gets a mount.
     pub(super) fn add(&self, slot: u32, domain: &Domain, root: &Arc<Mount>) {
         let (chunk, _) = Self::place_of(slot);
         let new = || Slot { refs: SeqRefs::new(), mount: RcuArc::new(domain, Arc::clone(root)) };

@@ -1,4 +1,4 @@
-//! Paths into a namespace: absolute, without ways up; and the places on a mount that one leads past.
+//! Paths in a namespace, which are absolute and without `..`, and the places on a mount along a path.
 
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::path::{Component, Components, Path};
@@ -6,11 +6,11 @@ use std::path::{Component, Components, Path};
 use crate::error::NamespaceError;
 use crate::namespace::mount::MountId;
 
-/// Repeated slashes and single dots do not count.
+/// Splits a path into names. Repeated slashes and single dots are ignored.
 ///
 /// # Errors
-/// `BadPath` if `path` does not begin at the root, or goes up: what is above a name is a matter of symbolic links, which
-/// are not followed here.
+/// `BadPath` if `path` is not absolute or contains `..`, whose meaning depends on symbolic links, which are not
+/// followed here.
 pub(super) fn check(path: &Path) -> Result<(), NamespaceError> {
     let mut names = path.components();
     let is_absolute = names.next() == Some(Component::RootDir);
@@ -20,7 +20,7 @@ pub(super) fn check(path: &Path) -> Result<(), NamespaceError> {
     Err(NamespaceError::BadPath(path.into()))
 }
 
-/// A place on a mount: names from its root on, and their hash, which grow together.
+/// A place on a mount: the names from its root on, and their hash, which are extended together.
 #[derive(Clone)]
 pub(super) struct Place<'p> {
     on: MountId,
@@ -30,7 +30,7 @@ pub(super) struct Place<'p> {
 }
 
 impl<'p> Place<'p> {
-    /// The root of `on`, from which `names` are yet to come.
+    /// The root of `on`, before any of `names`.
     pub(super) fn root_of(on: MountId, names: Components<'p>, random: &RandomState) -> Self {
         let mut hasher = random.build_hasher();
         hasher.write_u64(on.0);
@@ -46,7 +46,7 @@ impl<'p> Place<'p> {
         place
     }
 
-    /// Goes down to `name`, the next of the names.
+    /// Descends to `name`, which is the next of the names.
     pub(super) fn go_to(&mut self, name: Component<'_>) {
         self.hasher.write(name.as_os_str().as_encoded_bytes());
         self.hasher.write_u8(b'/');

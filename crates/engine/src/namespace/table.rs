@@ -1,9 +1,10 @@
-//! Which mount is on which place of which other: searched inside a read section, changed under the namespace's locks.
+//! The mounts by their places. Searched in a read section, and changed with the namespace's locks held.
 //!
 //! # Invariants
-//! T1. Who searches a chain finds each mount that is there from the beginning of his section to its end, whatever comes and
-//!     goes beside it, and what he finds lives as long as his section.
-//! T2. An entry has the hash of its mount's place: names are compared, and mounts looked at, only where that is the same.
+//! T1. A search of a chain finds each mount that is in it throughout the read section, whatever is added or removed
+//!     meanwhile. A mount that it finds lives as long as the section.
+//! T2. An entry has the hash of its mount's place. Names are compared, and mounts are accessed, only if the hash
+//!     matches.
 //!
 //! # Kernel counterpart
 //! `mount_hashtable`, `__lookup_mnt`.
@@ -16,10 +17,10 @@ use slackwater_sync::shim::Arc;
 use crate::namespace::mount::Mount;
 use crate::namespace::path::Place;
 
-/// Of ten thousand mounts five are in a chain.
+/// With ten thousand mounts, a chain has five.
 const CHAINS: usize = 2048;
 
-/// A mount with the whole hash of its place (T2).
+/// A mount with the full hash of its place (T2).
 struct Entry {
     hash: u64,
     mount: Arc<Mount>,
@@ -54,12 +55,12 @@ impl MountTable {
         self.chains.iter().flat_map(|chain| chain.iter(&section)).map(|entry| Arc::clone(&entry.mount)).collect()
     }
 
-    /// Adds a mount, of whose place `hash` is, with the namespace's locks held.
+    /// Adds a mount whose place has this `hash`, with the namespace's locks held.
     pub(super) fn insert(&self, hash: u64, mount: &Arc<Mount>) {
         self.chain(hash).push(Entry { hash, mount: Arc::clone(mount) });
     }
 
-    /// Takes a mount out, with the namespace's locks held.
+    /// Removes a mount, with the namespace's locks held.
     pub(super) fn remove(&self, domain: &Domain, mount: &Mount) {
         let hash = Place::of(mount.on(), &mount.at, &self.random).hash();
         let was_there = self.chain(hash).remove(domain, |entry| entry.hash == hash && entry.mount.id == mount.id);

@@ -1,10 +1,10 @@
-//! Unmounting by path: one volume, several that pay one grace period, or a tree that others still use.
+//! Unmounting by path: one volume, several with one grace period, or a tree that is still in use.
 //!
 //! # Steps
-//! 1. Each volume is looked up, and prepared: it is flushed while it works as before, frozen, and flushed again.
-//! 2. With the namespace's locks held all of them are taken out of the tree, but those that are in use, which thaw.
+//! 1. Each volume is looked up and prepared: it is flushed while it works as before, frozen, and flushed again.
+//! 2. With the namespace's locks held, all of them are taken out of the tree. Those in use are thawed instead.
 //! 3. One grace period.
-//! 4. The initial references and those of this call are put, which are the last, and the volumes end.
+//! 4. The initial references and those of this call, which are the last, are dropped, and the volumes end.
 //!
 //! # Kernel counterpart
 //! `do_umount`, `umount_tree`, `namespace_unlock`; sem. 9.4, 9.5.
@@ -21,20 +21,20 @@ use crate::namespace::mount::Mount;
 use crate::namespace::{Core, Namespace};
 use crate::umount::{PreparedUmount, UmountOptions};
 
-/// References to a mount that nobody uses: the initial one, and the unmount's own.
+/// References to an unused mount: the initial one, and the unmount's own.
 const UNUSED: u64 = 2;
 
-/// A mount that is ready to go.
+/// A mount that is ready to be detached.
 struct Leaving<'n> {
-    /// Of the paths that were given.
+    /// Index in the paths given.
     nth: usize,
     mount: Arc<Mount>,
     prepared: PreparedUmount,
-    /// Dropped last: it may be the one that ends a volume, which must not be prepared then.
+    /// Dropped last: it may be the reference that ends a volume, which must not be prepared then.
     pin: MountRef<'n>,
 }
 
-/// A mount that is out of the core.
+/// A mount that was taken out of the tree.
 struct Left {
     nth: usize,
     mount: Arc<Mount>,
@@ -42,23 +42,23 @@ struct Left {
 }
 
 impl Namespace {
-    /// Unmounts what is mounted at `path`, as [`SuperBlock::umount`](crate::SuperBlock::umount) does.
+    /// Unmounts the mount at `path`, as [`SuperBlock::umount`](crate::SuperBlock::umount) does.
     ///
     /// # Errors
-    /// The volume is mounted and writable as before: `BadPath`; `NotAMount`; `Busy` if other volumes are mounted on it, or
-    /// somebody has a file open or a reference; and those of `SuperBlock::umount`.
+    /// The volume is mounted and writable as before: `BadPath`; `NotAMount`; `Busy` if other volumes are mounted on it,
+    /// or a file is open or referenced; and those of `SuperBlock::umount`.
     ///
     /// # Blocking
-    /// For the backend, until the deadline at most, and for a grace period.
+    /// Waits for the backend, until the deadline at most, and for a grace period.
     pub fn umount(&self, path: impl AsRef<Path>, options: UmountOptions) -> Result<(), NamespaceError> {
         self.umount_all(&[path], options).pop().unwrap_or(Ok(()))
     }
 
-    /// Unmounts what is mounted at `paths`: as [`Namespace::umount`] each, but with one grace period for all. A mount may go
-    /// together with those on it. They are flushed one after the other; the deadline is for each.
+    /// Unmounts the mounts at `paths`, each as [`Namespace::umount`] does, but with one grace period for all. A mount
+    /// may be unmounted together with those on it. They are flushed one after the other, each with its own deadline.
     ///
     /// # Errors
-    /// For each path what [`Namespace::umount`] says, in their order.
+    /// For each path, in their order, the error of [`Namespace::umount`].
     ///
     /// # Blocking
     /// As [`Namespace::umount`].
@@ -86,15 +86,16 @@ impl Namespace {
         results
     }
 
-    /// Takes what is mounted at `path`, and all that is mounted on it, out of the tree, in use or not. It can be used by who
-    /// has it, and is unmounted when the last one lets go; what nobody uses is when this returns. A volume that was unmounted
-    /// by its own [`umount`](crate::SuperBlock::umount) stays in the tree until this takes it out.
+    /// Detaches the mount at `path`, and all mounts on it, whether they are in use or not. Existing references stay
+    /// usable, and a volume is unmounted when the last one is dropped. Unused volumes are unmounted when this returns.
+    /// A volume that was unmounted directly ([`umount`](crate::SuperBlock::umount)) stays in the tree until this
+    /// removes it.
     ///
     /// # Errors
     /// `BadPath`, `NotAMount`.
     ///
     /// # Blocking
-    /// For a grace period, and for the backends of the volumes that nobody uses.
+    /// Waits for a grace period, and for the backends of unused volumes.
     pub fn umount_lazily(&self, path: impl AsRef<Path>) -> Result<(), NamespaceError> {
         let core = Arc::clone(&self.0);
         let (pin, top) = self.mount_at(path.as_ref())?;
@@ -108,7 +109,7 @@ impl Namespace {
             let held = core.lock.lock();
             leaving.retain(|mount| {
                 let refs = &core.slots.at(mount.slot).refs;
-                let is_first = refs.is_attached(); // another may have been here since it was found
+                let is_first = refs.is_attached(); // another call may have detached it since the lookup
                 if is_first {
                     refs.detach(&held);
                     core.take_out(mount);
@@ -143,7 +144,7 @@ impl Namespace {
     /// Step 1.
     fn prepare(&self, nth: usize, path: &Path, options: UmountOptions) -> Result<Leaving<'_>, NamespaceError> {
         let (pin, mount) = self.mount_at(path)?;
-        // Before the flush, which may take long.
+        // Checked before the flush, which may take long.
         let references = pin.count();
         if references > UNUSED {
             return Err(NamespaceError::Busy { path: path.into(), mounts: mount.children(), references });
@@ -152,10 +153,10 @@ impl Namespace {
         Ok(Leaving { nth, mount, prepared, pin })
     }
 
-    /// Step 2. `refuse` hears of those that are in use.
+    /// Step 2. Calls `refuse` for those in use.
     fn detach(&self, mut leaving: Vec<Leaving<'_>>, mut refuse: impl FnMut(usize, NamespaceError)) -> Vec<Left> {
         let core = &self.0;
-        // What is on a mount goes before it.
+        // A mount comes after those on it.
         leaving.sort_by_key(|ready| std::cmp::Reverse(ready.mount.depth()));
         let (mut left, mut refused) = (Vec::new(), Vec::new());
         gate::pass("namespace.leaving");
@@ -179,13 +180,13 @@ impl Namespace {
         }
         left.into_iter()
             .map(|Leaving { nth, mount, prepared, pin }| {
-                pin.forget(); // put with the initial reference
+                pin.forget(); // dropped with the initial reference
                 Left { nth, mount, prepared }
             })
             .collect()
     }
 
-    /// Step 3, then `rest`. `None`: it will be done later.
+    /// Step 3, then `rest`. `None` if that runs later.
     fn after_grace<R>(&self, rest: impl FnOnce() -> R + Send + 'static) -> Option<R> {
         self.0.grace_periods.fetch_add(1, Ordering::Relaxed);
         self.0.grace.wait_then(self.0.domain(), rest)
@@ -205,7 +206,7 @@ impl Left {
 }
 
 impl Core {
-    /// Takes a detached mount out of where lookups find it, with both locks held (N1).
+    /// Makes a detached mount invisible to lookups, with both locks held (N1).
     fn take_out(&self, mount: &Mount) {
         self.table.remove(self.domain(), mount);
         if let Some(parent) = mount.parent() {

@@ -1,17 +1,16 @@
-//! Taking over what a dead engine left in the arena.
+//! Recovery: taking over the data that a dead engine left in the arena.
 //!
-//! The frames stay where they are: an inode is opened again by its handle, its dirty frames become its dirty
-//! pages, and write-back goes on as if nothing had happened. Writing a page again that had reached the
-//! backend already does no harm.
+//! The frames stay where they are. An inode is reopened by its handle, its dirty frames become its dirty pages, and
+//! write-back continues. Writing a page that had reached the backend a second time does no harm.
 //!
 //! # A backend that was changed meanwhile
-//! The record says what the backend's file was (`inode::record`). If it is another by now, or there is none any more though
-//! this volume did not remove it, both are kept: the backend stays as it is, and what was dirty goes to a file of its own
-//! in the root ([`rescue`]). A file that this volume had removed is gone with its data.
+//! The record describes the backend's file (`inode::record`). If that file was changed, or was removed by another
+//! program, both versions are kept: the backend's stays as it is, and the dirty data is saved in a file of its own in
+//! the root ([`rescue`]). The data of a file that this volume had removed is dropped.
 //!
 //! # Errors
-//! An inode that cannot be opened, or whose data cannot be saved elsewhere, fails the mount, and everything of the volume stays
-//! in the arena.
+//! An inode that cannot be opened, or whose data cannot be saved, fails the mount. All data of the volume stays in the
+//! arena then.
 
 mod rescue;
 
@@ -32,13 +31,13 @@ use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
 use crate::writeback::Pages;
 
 impl Shared {
-    /// What survived of the volume called `name`.
+    /// Takes the survivors of the volume called `name`.
     pub(crate) fn take_survivors(&self, name: &str) -> Option<SurvivingVolume> {
         let mut survivors = self.survivors.lock();
         let named = |volume: &SurvivingVolume| volume.record.id.as_slice() == name.as_bytes();
         let mut mine: Vec<_> = survivors.volumes.extract_if(.., |volume| named(volume)).collect();
         drop(survivors);
-        // What was discarded by an unmount and still in flight when the process died.
+        // An unmount had discarded them, and they were still in flight when the process died.
         for volume in &mut mine {
             let doomed = volume.inodes.extract_if(.., |inode| inode.record.flags & DOOMED != 0);
             doomed.for_each(|inode| self.drop_survivor(&inode));
@@ -49,20 +48,20 @@ impl Shared {
         Some(newest)
     }
 
-    /// Gives back what an inode has that nobody will ever read.
+    /// Frees the frames and the record of an inode that no file refers to any more.
     fn drop_survivor(&self, survivor: &SurvivingInode) {
         survivor.pages.iter().for_each(|(_, frame)| self.arena.free(*frame));
         self.arena.free_inode(survivor.slot);
     }
 
-    /// Puts back what could not be taken over.
+    /// Puts back survivors that could not be taken over.
     pub(crate) fn return_survivors(&self, survivors: SurvivingVolume) {
         self.survivors.lock().volumes.push(survivors);
     }
 }
 
 impl SuperBlock {
-    /// Adopts every surviving inode, or none. Returns the survivors with the error.
+    /// Adopts every surviving inode, or none.
     pub(crate) fn adopt(self: &Arc<Self>, survivors: &SurvivingVolume) -> Result<(), MountError> {
         let failed = |survivor: &SurvivingInode, source| {
             let dirty_bytes = survivor.pages.len() as u64 * PAGE_BYTES;
@@ -89,8 +88,8 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Opens a survivor and brings its file to the size it had for the programs that used it. The inner error: the file is
-    /// not the one any more that the pages belong to.
+    /// Reopens a survivor and gives its file the size that programs saw. The inner error says that the pages do not
+    /// belong to the backend's present file.
     fn reopen(&self, survivor: &SurvivingInode) -> Result<Result<Reopened, RescuedFrom>, BackendError> {
         let handle = FileHandle::new(survivor.record.handle.as_slice()).ok_or(ErrorKind::Stale)?;
         let id = Some(id_of(survivor));
@@ -113,12 +112,12 @@ impl SuperBlock {
         Ok(Ok(Reopened { found, allocated_to }))
     }
 
-    /// Whether somebody else has changed a file since the process that left `record` knew it.
+    /// Whether another program has changed a file since the process that wrote `record` last knew it.
     ///
-    /// Size and mtime tell: of a file that has both as before the bytes are as before. While a call of ours was under way, or
-    /// its outcome was not told yet, the mtime may be any of that time. A server has a clock of its own, and may have
-    /// crashed and gone back to an older time: of what it has only a later time or a size that no call of ours can have
-    /// left tells.
+    /// Size and mtime show it: if both are unchanged, so are the bytes. While a call of this volume was in progress, or
+    /// its result was unknown, the mtime may be any time in that period. A server has its own clock, and after a crash
+    /// may be back at an older time. Of its files, only a later time, or a size that no call of this volume can have
+    /// left, shows a change.
     fn is_foreign(&self, record: &InodeRecord, attr: &Attr) -> bool {
         let source = &record.source;
         let (size_bytes, mtime_ns) = (attr.size_bytes, attr.mtime.0);
@@ -151,7 +150,7 @@ impl SuperBlock {
         let mut delayed = 0;
         for (index, frame) in survivor.pages.iter().map(|(index, frame)| (PageIndex(*index), *frame)) {
             if index >= PageIndex::end_of(survivor.record.size_bytes) {
-                // Copied beyond the end by a write that never returned.
+                // Copied beyond the end by a write that did not return.
                 self.engine().arena.free(frame);
                 continue;
             }
@@ -176,27 +175,27 @@ impl SuperBlock {
     }
 }
 
-/// How much older than the beginning of a call its time on the file may be: the kernel's clock of files goes by ticks.
+/// How much older than the start of a call its time on the file may be: the kernel's file clock advances in ticks.
 const CLOCKS_DIFFER_NS: i64 = 1_000_000_000;
-/// How long after its beginning the last call of a killed process may have changed the file.
+/// How long after its start the last call of a killed process may have changed the file.
 const CALL_TAKES_NS: i64 = 5_000_000_000;
 
-/// A survivor whose file is open, and has its size or will have it once its pages are written.
+/// A survivor whose file is open, and has its size or will have it once its pages are written back.
 struct Reopened {
     found: Found,
-    /// Pages behind have no space on the backend: an extension gives them none.
+    /// Pages after this have no space in the backend: extending the file allocates none.
     allocated_to: u64,
 }
 
-/// Whether a file of `had_bytes` does not come to its size by the writing of the pages that are left.
+/// Whether a file of `had_bytes` will not reach its size by writing the remaining pages.
 fn is_to_be_resized(survivor: &SurvivingInode, had_bytes: u64) -> bool {
     let size_bytes = survivor.record.size_bytes;
     match had_bytes.cmp(&size_bytes) {
-        // The process died inside a cut, whose intent was recorded first.
+        // The process died during a truncation, which had been recorded first.
         Greater => true,
         Equal => false,
-        // It was extended by writes, and the last page is left: that will extend it, once it has its space. Or one of
-        // those writes was cut off again, and the file ends in a hole.
+        // Writes extended the file, and its last page remains: writing it extends the file, once it has space. Or one
+        // of those writes was truncated away again, and the file ends in a hole.
         Less => {
             let end = PageIndex::end_of(size_bytes);
             !survivor.pages.iter().any(|(index, _)| PageIndex(*index).plus(1) == end)

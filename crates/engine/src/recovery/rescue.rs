@@ -1,8 +1,8 @@
-//! Dirty data whose file is not what it was: it is saved in a file of its own, beside the backend's version.
+//! Saving dirty data whose file was changed or removed: it gets a file of its own, beside the backend's version.
 //!
-//! The file lies in the root of the volume and has the pages that were dirty at their places, holes between them, and the
-//! size that programs saw. Its name tells the number and the time of the file that the pages belonged to, so a rescue that a
-//! crash interrupts is done again under the same name.
+//! The file is in the root of the volume. It has the dirty pages at their offsets, with holes between them, and the
+//! size that programs saw. Its name contains the number and the time of the original file, so a rescue that a crash
+//! interrupts is repeated under the same name.
 
 use slackwater_arena::SurvivingInode;
 use slackwater_sync::shim::Arc;
@@ -14,17 +14,17 @@ use crate::super_block::{RescueFile, Rescued, RescuedFrom, SuperBlock};
 use crate::units::{PAGE_BYTES, PageIndex, Timestamp};
 
 impl SuperBlock {
-    /// Saves the dirty data of `survivor`, durably. `None`: there is none that anybody could miss.
+    /// Saves the dirty data of `survivor` durably. `None` if there is none to save.
     ///
     /// # Errors
-    /// The backend's. What was made so far is made again by the next rescue.
+    /// The backend fails. The next rescue starts again.
     pub(super) fn rescue(
         self: &Arc<Self>,
         survivor: &SurvivingInode,
         from: RescuedFrom,
     ) -> Result<Option<Rescued>, BackendError> {
         let record = &survivor.record;
-        // A process that died within a write may have left pages that were not part of the file yet.
+        // A process that died during a write may have left pages that were not yet part of the file.
         let end = PageIndex::end_of(record.size_bytes);
         let pages: Vec<_> = survivor.pages.iter().copied().filter(|(index, _)| PageIndex(*index) < end).collect();
         let is_ours_to_drop = from == RescuedFrom::Removed && record.flags & NAMELESS != 0;

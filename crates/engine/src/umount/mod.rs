@@ -1,27 +1,28 @@
-//! Taking a volume away: everything in the backend, every reference gone, or nothing changed.
+//! Unmount: all data in the backend and every reference dropped, or nothing changed.
 //!
 //! # Steps
-//! 1. Busy check: open files and referenced inodes end it at once.
-//! 2. Flush, while the volume works as before. Writers may go on meanwhile.
-//! 3. Freeze: changes are refused from here on, those that run are waited for.
-//! 4. Flush the rest, which is what was written during step 2; then keep flushers away, and wait for what is in flight.
-//! 5. Busy check again, then detach: the volume cannot be found any more.
-//! 6. Clear `ACTIVE`: nothing is dirty, nothing is in flight and nothing new begins. There is no way back from here, and
-//!    nothing from here on waits for the backend.
-//! 7. Drain: switches of this volume to another wb, and of no other, let go of its inodes (`writeback::cgwb`).
+//! 1. Busy check: open files and referenced inodes fail the unmount at once.
+//! 2. Flush, while the volume works as before. Writers may continue meanwhile.
+//! 3. Freeze: changes are refused from here on, and changes in progress are waited for.
+//! 4. Flush the rest, which was written during step 2. Then keep flushers out and wait for what is in flight.
+//! 5. Busy check again, then detach: the volume can no longer be found.
+//! 6. Clear `ACTIVE`: nothing is dirty, nothing is in flight and nothing new starts. This is final, and no later step
+//!    waits for the backend.
+//! 7. Drain: switches of this volume to another wb release its inodes (`writeback::cgwb`). Those of other volumes are
+//!    not waited for.
 //! 8. Evict every inode.
-//! 9. An inode that is still referenced is a bug, and said so. The volume's shrinker is taken away; a scan of this
-//!    volume that runs, and of no other, is waited for.
-//! 10. The arena's records are given back and the backend is closed.
+//! 9. An inode that is still referenced is a bug and is reported. The volume's shrinker is unregistered; only a running
+//!    scan of this volume is waited for.
+//! 10. The arena's records are freed and the backend is closed.
 //!
-//! The deadline can end it in steps 2 to 4 only; then writes thaw and the volume is as it was (P3).
+//! The deadline can end the unmount only in steps 2 to 4. Then writes thaw and the volume is as before (P3).
 //!
-//! A front door has references of its own as long as something is mounted on it, and takes them away between
-//! steps 4 and 5. It calls [`SuperBlock::flush_until`], [`SuperBlock::freeze_writes`], and `flush_until` again for the
-//! rest; detaches itself, or thaws; and lets [`SuperBlock::umount`] find nothing left to flush.
+//! A front end has references of its own while it serves the volume, and drops them between steps 4 and 5. It calls
+//! [`SuperBlock::flush_until`], [`SuperBlock::freeze_writes`], and `flush_until` again for the rest. Then it detaches
+//! itself, or thaws the volume. [`SuperBlock::umount`] then finds nothing left to flush.
 //!
 //! # Kernel counterpart
-//! `generic_shutdown_super`; sem. 6.1. Differs: it flushes before it detaches, and fails rather than lose.
+//! `generic_shutdown_super`; sem. 6.1. Differs: it flushes before it detaches, and fails instead of losing data.
 
 use std::time::Duration;
 
@@ -37,23 +38,23 @@ use crate::units::{NodeId, Tick};
 use crate::writeback::Settled;
 use crate::writeback::sync::sync_volume;
 
-/// Attempts in an engine that is driven by hand, where waiting for time to pass would be for ever.
+/// Attempts in an engine that is stepped by hand, in which waiting for time to pass would never end.
 const ATTEMPTS_BY_HAND: u32 = 4;
 
-/// How to unmount.
+/// Options of an unmount.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct UmountOptions {
-    /// Give up, with nothing changed, when this much time has passed. `None` waits as long as it takes.
+    /// Give up after this time, with nothing changed. `None` waits as long as it takes.
     pub deadline: Option<Duration>,
-    /// Throw away what is not in the backend: the only way to lose data. [`SuperBlock::would_lose`] names
-    /// it. Without open files only.
+    /// Drop data that is not in the backend: the only way to lose data. [`SuperBlock::would_lose`] lists it first.
+    /// Fails if files are open.
     pub discard: bool,
 }
 
-/// A file that has bytes which are not durably in the backend.
+/// A file with data that is not durable in the backend.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct UncleanFile {
-    /// Which file.
+    /// The file.
     pub id: NodeId,
     /// Bytes in pages that are dirty, under write-back or not yet durable.
     pub bytes: u64,
@@ -77,24 +78,24 @@ impl Drop for Umounting {
     }
 }
 
-/// A volume that is frozen, has nothing left to flush, and is not in use. It works as before if nothing more is done.
+/// A volume that is frozen, has nothing left to flush, and is not in use. Dropping this thaws it.
 pub(crate) struct PreparedUmount {
     only: Umounting,
     discard: bool,
-    /// Somebody else has frozen it, and thaws it.
+    /// The caller has frozen it, and thaws it.
     was_frozen: bool,
-    /// There is no way back.
+    /// The volume is unmounted, or about to be, for good.
     is_over: bool,
 }
 
 impl PreparedUmount {
-    /// The rest, from the detach on.
+    /// The steps from the detach on.
     ///
     /// # Errors
     /// `BusyInodes`.
     ///
     /// # Blocking
-    /// For switches that a thread is at; never for the backend.
+    /// Waits for switches that a thread is working on; never for the backend.
     pub(crate) fn finish(mut self) -> Result<(), UmountError> {
         self.is_over = true;
         let sb = &self.only.0;
@@ -134,24 +135,23 @@ impl Drop for PreparedUmount {
 }
 
 impl SuperBlock {
-    /// Unmounts the volume; the steps are in the module documentation of `umount`. Its progress can be
-    /// followed with [`SuperBlock::status`].
+    /// Unmounts the volume in the steps listed at the head of `umount`. [`SuperBlock::status`] shows the progress.
     ///
     /// # Errors
-    /// The volume is mounted and writable as before, and nothing is lost: `Busy`, `Deadline`, `NotMounted`,
-    /// `InProgress`, `InsideScan`. Only `BusyInodes` is different: the volume is gone, its data is in the backend, and
-    /// somebody kept a reference that he should not have.
+    /// `Busy`, `Deadline`, `NotMounted`, `InProgress`, `InsideScan`: the volume is mounted and writable as before, and
+    /// nothing is lost. `BusyInodes`: the volume is unmounted and its data is in the backend, but a caller has kept a
+    /// reference to an inode.
     ///
     /// # Blocking
-    /// For the backend, until the deadline at most.
+    /// Waits for the backend, until the deadline at most.
     pub fn umount(self: &Arc<Self>, options: UmountOptions) -> Result<(), UmountError> {
         self.prepare_umount(options)?.finish()
     }
 
-    /// Steps 1 to 5, but for the detach.
+    /// Steps 1 to 5, without the detach.
     ///
     /// # Errors
-    /// As [`SuperBlock::umount`], but for `BusyInodes`.
+    /// As [`SuperBlock::umount`], except `BusyInodes`.
     ///
     /// # Blocking
     /// As [`SuperBlock::umount`].
@@ -177,28 +177,28 @@ impl SuperBlock {
         Ok(prepared)
     }
 
-    /// Step 2, and with writes frozen step 4: syncs until nothing is left to sync, over the backend's failures. How
-    /// far it is can be seen in [`SuperBlock::status`].
+    /// Step 2, and step 4 if writes are frozen: syncs until nothing is left to sync, retrying when the backend fails.
+    /// [`SuperBlock::status`] shows the progress.
     ///
     /// # Errors
     /// `Deadline`, `NotMounted`.
     ///
     /// # Blocking
-    /// For the backend, until `deadline` at most.
+    /// Waits for the backend, until `deadline` at most.
     pub fn flush_until(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
         self.alive().map_err(|_| UmountError::NotMounted)?;
         self.flush(deadline)
     }
 
-    /// Step 3: changes and opens are refused from here on, until [`SuperBlock::thaw`]; those that run are waited
-    /// for. Reads and syncs go on.
+    /// Step 3: refuses changes and opens until [`SuperBlock::thaw`], and waits for those in progress. Reads and syncs
+    /// continue.
     ///
     /// # Errors
-    /// `Deadline`: one still runs, and nothing is frozen. `NotMounted`, also if it is frozen already, and
+    /// `Deadline` if a change is still in progress; then nothing is frozen. `NotMounted`, also if it is frozen already.
     /// `InProgress`.
     ///
     /// # Blocking
-    /// For changes that wait for the backend, until `deadline` at most.
+    /// Waits for changes that wait for the backend, until `deadline` at most.
     pub fn freeze_writes(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
         let _only = Umounting::begin(self)?;
         if !self.is_mounted() {
@@ -211,8 +211,8 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// The files that have bytes which are not durably in the backend, and how many. What a discarding
-    /// unmount would lose.
+    /// The files with data that is not durable in the backend, and how many bytes each has. A discarding unmount would
+    /// lose it.
     pub fn would_lose(&self) -> Vec<UncleanFile> {
         let mut files: Vec<_> = self
             .all_inodes()
@@ -233,7 +233,7 @@ impl SuperBlock {
         Err(UmountError::Busy { open_files, open_inodes })
     }
 
-    /// Syncs until nothing is left to sync, over the backend's failures, until `deadline`. It pauses after each failure
+    /// Syncs until nothing is left to sync, or until `deadline`. Pauses after each failure of the backend
     /// ([`crate::writeback::Backoff`]).
     fn flush(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
         for attempt in 1_u32.. {
@@ -246,7 +246,8 @@ impl SuperBlock {
             if result.is_ok() && self.is_clean() {
                 break;
             }
-            // Driven by hand nothing changes by waiting, but an attempt may report what failed before it.
+            // Waiting changes nothing in an engine that is stepped by hand. But this attempt may have reported an earlier
+            // failure, so it is repeated.
             let by_hand = self.engine().tunables.flusher_threads == 0 && attempt < ATTEMPTS_BY_HAND;
             if !(by_hand || self.pause(deadline)) {
                 return Err(self.deadline_error());
@@ -255,7 +256,7 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Step 4, and step 5's busy check. What comes next must not wait for the backend.
+    /// Step 4, and the busy check of step 5. The steps after it must not wait for the backend.
     fn flush_the_rest(self: &Arc<Self>, options: UmountOptions, deadline: Option<Tick>) -> Result<(), UmountError> {
         self.check_busy()?;
         if options.discard {
@@ -273,10 +274,10 @@ impl SuperBlock {
         UmountError::Deadline { dirty_bytes: self.unclean_bytes(), cause }
     }
 
-    /// Discard: whatever is still dirty is dropped, now or when its unit comes back.
+    /// Discard: dirty data is dropped, now or when its unit completes.
     fn doom_all(&self) {
         let removed = std::mem::take(&mut *self.removed.lock());
-        drop(removed); // closes nodes: under no lock
+        drop(removed); // closes nodes, so no lock is held
         let mut leaves = 0;
         for inode in self.all_inodes() {
             {
@@ -292,7 +293,7 @@ impl SuperBlock {
         self.engine().note_stale_entries(leaves);
     }
 
-    /// Takes every inode out of memory. Returns how many somebody still holds.
+    /// Evicts every inode. Returns how many are still referenced.
     fn evict_inodes(self: &Arc<Self>, discard: bool) -> u64 {
         self.close_inode_lru();
         let root = self.root.lock().take();
