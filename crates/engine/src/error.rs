@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::units::NodeId;
 
-/// What happened, regardless of where. The numbers are stored in [`crate::ErrSeq`] words.
+/// The kind of an error, regardless of its place. The numbers are stored in [`crate::ErrSeq`] words.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(u16)]
 #[non_exhaustive]
@@ -189,7 +189,7 @@ impl BackendError {
         Self { kind, detail: Some(detail.into().into()) }
     }
 
-    /// What happened.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -226,7 +226,7 @@ pub enum FileError {
         offset_bytes: u64,
         /// Bytes asked for.
         len_bytes: u64,
-        /// What the backend can hold.
+        /// The backend's limit.
         max_file_bytes: u64,
     },
     /// The volume is unmounted, or is being unmounted and accepts no more writes.
@@ -244,7 +244,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// What happened, for the choice of an errno.
+    /// The kind of the error, from which an errno is chosen.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Backend(error) => error.kind(),

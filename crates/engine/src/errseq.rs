@@ -1,4 +1,4 @@
-//! Errors that happened while no caller was waiting, kept until every observer has been told.
+//! Errors that happened while no caller was waiting, kept until every observer has got them.
 //!
 //! An [`ErrSeq`] is one word: the last error, and a counter that advances only if the previous error was seen. Each
 //! observer keeps a cursor, which is a past value of the word. An error is new to the observer if word and cursor
@@ -34,7 +34,7 @@ const COUNT_ONE: u32 = 1 << 13;
 #[derive(Debug, Default)]
 pub struct ErrSeq(AtomicU32);
 
-/// A past value of an [`ErrSeq`]: what its owner was told so far. The owner serialises access to it.
+/// A past value of an [`ErrSeq`]: its owner has got all errors up to it. The owner serialises access to it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ErrCursor(u32);
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 15 | `SHRINKER_RWSEM` | in one form of the shrinkers: walks hold it across scans, unmount takes it to unregister |
 //! | 20 | `NAMESPACE_SEM` | one change of the namespace at a time |
-//! | 22 | `MOUNT_LOCK` | what lookups must not miss; references to mounts are counted under it |
+//! | 22 | `MOUNT_LOCK` | changes that a lookup must not miss; references to mounts are counted under it |
 //! | 30 | `I_RWSEM` | write and truncate hold it across everything below |
 //! | 35 | `WB_PASS` | the one thread that runs a wb, across submissions |
 //! | 40 | `INODE_HASH` | inode lookup takes references under it |

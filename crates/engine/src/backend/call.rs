@@ -55,7 +55,7 @@ pub enum Call {
     Setattr {
         /// Node to change.
         node: Node,
-        /// What to change.
+        /// The new values.
         change: AttrChange,
         /// Its attributes afterwards.
         done: Done<Attr>,
@@ -66,7 +66,7 @@ pub enum Call {
         dir: Node,
         /// The new name.
         name: OsString,
-        /// What to make.
+        /// The kind of node to make.
         what: NewNode,
         /// The requested permission bits.
         mode: u32,
@@ -118,7 +118,7 @@ pub enum Call {
         to_dir: Node,
         /// The new name.
         to: OsString,
-        /// What may happen to the node at the new name.
+        /// How to treat a node that has the new name.
         mode: RenameMode,
         /// Success, or the error.
         done: Done<()>,
@@ -206,7 +206,7 @@ pub enum Call {
     Fallocate {
         /// The file.
         node: Node,
-        /// What to do with the range.
+        /// The operation on the range.
         mode: FallocateMode,
         /// Start of the range.
         offset_bytes: u64,
@@ -221,7 +221,7 @@ pub enum Call {
         node: Node,
         /// Where to start.
         offset_bytes: u64,
-        /// What to look for.
+        /// Data or a hole.
         whence: SeekWhence,
         /// Its first byte. `None` if there is no data up to the end, or the offset is at or beyond the end.
         done: Done<Option<u64>>,

@@ -16,7 +16,7 @@ pub struct Found {
     pub attr: Attr,
 }
 
-/// What to make.
+/// The kind of node to make.
 #[derive(Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum NewNode {
@@ -65,7 +65,7 @@ pub struct AttrChange {
     pub mtime: Option<Timestamp>,
 }
 
-/// What [`Call::Remove`](super::Call::Remove) may remove.
+/// The kind of node that [`Call::Remove`](super::Call::Remove) may remove.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Removal {
     /// Anything but a directory.
@@ -74,7 +74,7 @@ pub enum Removal {
     Directory,
 }
 
-/// What a rename does with a node that has the new name.
+/// How a rename treats a node that has the new name.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum RenameMode {
     /// Replace it.
@@ -130,7 +130,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What [`Call::Fallocate`](super::Call::Fallocate) does with a range.
+/// How [`Call::Fallocate`](super::Call::Fallocate) changes a range.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum FallocateMode {
     /// Allocates space and extends the file to the end of the range.
@@ -145,7 +145,7 @@ pub enum FallocateMode {
     ZeroKeepSize,
 }
 
-/// What [`Call::Seek`](super::Call::Seek) looks for.
+/// The target of [`Call::Seek`](super::Call::Seek).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum SeekWhence {
     /// A byte that is not in a hole.

@@ -34,7 +34,7 @@ use crate::writeback::{
     BdiWriteback, DeviceGates, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
 };
 
-/// What all volumes of an engine share. See "What the modules of the engine share" in `docs/ARCHITECTURE.md`.
+/// State that all volumes of an engine share. See "What the modules of the engine share" in `docs/ARCHITECTURE.md`.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Forms {
-    /// What an unmount waits for.
+    /// How an unmount waits for switches.
     pub umount: UmountForm,
     /// Which thread writes back the pages of a DONTCACHE write.
     pub dontcache: DontcacheForm,

@@ -182,7 +182,7 @@ pub(super) struct Access {
     pub(super) usage: Usage,
 }
 
-/// What an access means for the page's referenced mark.
+/// How an access counts for the page's referenced mark.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Usage {
     /// It continues the previous use.

@@ -108,7 +108,7 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// What a write may wait for. Each value includes those before it. Every write waits for others that copy to or from
+/// The longest wait that a write may make. Each value includes those before it. Every write waits for others that copy to or from
 /// the same page.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What a crash leaves, and what a sync makes durable.
+//! The durable state: it survives a crash, and syncs update it.
 //!
 //! Beside the nodes that callers see there is a second set of nodes, which only syncs update. The rules are the weakest
 //! that POSIX allows, with one addition of ext4 (the third):

@@ -24,7 +24,7 @@ impl MemNode {
         owner(self) == owner(other) && self.xattrs == other.xattrs && self.body == other.body
     }
 
-    /// What a durable name alone keeps of the node: it exists, and a link has its target.
+    /// The part of the node that a durable name alone keeps: the node exists, and a link has its target.
     pub(super) fn without_content(&self) -> MemNode {
         let body = match &self.body {
             Body::File(_) => Body::File(Blocks::default()),

@@ -32,7 +32,7 @@ pub(super) type Answer<T> = Result<T, BackendError>;
 /// All nodes, as callers see them and as a crash leaves them. Boxed, because a map allocates space for eleven at once.
 pub(super) struct Volume {
     pub(super) live: BTreeMap<u64, Box<Live>>,
-    /// What a crash leaves; see [`crate::backend::mem::durability`].
+    /// The state after a crash; see [`crate::backend::mem::durability`].
     pub(super) durable: BTreeMap<u64, Box<MemNode>>,
     /// Pairs of directories between which names were moved, not yet durable.
     pub(super) moved: Vec<(u64, u64)>,
@@ -64,7 +64,7 @@ pub(super) struct Live {
     pub(super) pin: Arc<()>,
 }
 
-/// What a [`Node`] of this backend holds: it keeps a file without a name alive.
+/// The value in a [`Node`] of this backend: it keeps a file without a name alive.
 struct Opened {
     ino: u64,
     pin: Arc<()>,
