@@ -1,8 +1,8 @@
-//! The least that a FUSE server can do: every write lands in memory and is answered at once.
+//! A minimal FUSE server: every write lands in memory and is answered at once.
 //!
-//! What anything built on this transport can at best reach on this machine. Without arguments it mounts on a directory of
-//! its own, measures for some two seconds, and unmounts; with a directory it serves there until that is unmounted. Its one
-//! file is called `bare`. Needs root or fusermount3.
+//! This is the upper bound of this transport's throughput on the machine. Without arguments it mounts on a temporary
+//! directory, measures for about two seconds, and unmounts. With a directory it serves there until that is unmounted.
+//! Its only file is called `bare`. Needs root or fusermount3.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use slackwater_fuse::{
     Session,
 };
 
-/// Payloads rotate through so much memory, so that they do not stay in the CPU's cache.
+/// Payloads rotate through this much memory, so that they do not stay in the CPU's cache.
 const RING: usize = 64 << 20;
 const FILE: u64 = 2;
 const FILE_BYTES: u64 = 1 << 30;
 const DAY: u64 = 86_400;
 
-/// One file that takes everything.
+/// One file that accepts every write.
 struct Bare;
 
 fn attr(node: u64) -> Attr {
@@ -35,7 +35,7 @@ fn attr(node: u64) -> Attr {
 
 impl FileSystem for Bare {
     fn handle(&self, _: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the least that a server can do")]
+        #[allow(clippy::wildcard_enum_match_arm, reason = "a minimal server")]
         let _ = match op {
             Operation::Write(_) => reply.write(payload.bytes().len() as u32),
             Operation::Lookup { name } if name == "bare" => {
@@ -95,7 +95,7 @@ fn measure(path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How long each write took.
+/// Durations of the writes.
 fn write_for(path: &Path, size: usize, time: Duration) -> std::io::Result<Vec<Duration>> {
     let file = File::options().write(true).open(path)?;
     let bytes = vec![7; size];

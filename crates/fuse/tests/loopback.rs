@@ -1,4 +1,4 @@
-//! Sessions without a kernel: what no kernel sends, and replies as it would see them.
+//! Sessions without a kernel: malformed requests, and replies as the kernel would get them.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -25,7 +25,7 @@ const HELD: u64 = 200;
 const LATE: u64 = 300;
 const BLOCK: u64 = 400;
 
-/// Does what the node says.
+/// Behaves according to the node number.
 #[derive(Default)]
 struct Script {
     held: Mutex<Vec<HeldReply>>,
@@ -49,8 +49,8 @@ impl Script {
     }
 
     fn block(&self, cx: &Context<'_>) {
-        let _blocking = cx.try_block().expect("fewer than the most");
-        let _nested = cx.try_block().expect("this thread blocks already");
+        let _blocking = cx.try_block().expect("below the limit");
+        let _nested = cx.try_block().expect("this thread is already blocking");
         self.blocked.fetch_add(1, Ordering::SeqCst);
         let mut is_open = self.is_open.lock().unwrap();
         while !*is_open {
@@ -111,7 +111,7 @@ fn rig() -> Rig {
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LONG, "in vain: {what}");
+        assert!(start.elapsed() < LONG, "timed out waiting: {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -126,7 +126,7 @@ fn interrupt(peer: &Peer, unique: u64) {
 }
 
 #[test]
-fn what_is_not_a_request_is_answered_with_an_error() {
+fn malformed_requests_are_answered_with_an_error() {
     let Rig { peer, pool: _pool, .. } = rig();
     let errors: [(Vec<u8>, Errno); 5] = [
         (message(Opcode::Lookup as u32, 10, 1, &[b"unended"]), Errno::IO),
@@ -145,7 +145,7 @@ fn what_is_not_a_request_is_answered_with_an_error() {
 }
 
 #[test]
-fn noise_does_not_end_the_session() {
+fn random_messages_do_not_end_the_session() {
     let Rig { peer, pool: _pool, .. } = rig();
     for len in 1..40 {
         peer.message(&vec![0xA5; len]).unwrap();
@@ -155,7 +155,7 @@ fn noise_does_not_end_the_session() {
 }
 
 #[test]
-fn many_slices_are_one_reply() {
+fn many_slices_form_one_reply() {
     let Rig { peer, pool: _pool, .. } = rig();
     for size in [0_u32, 512, 2048, 128 << 10, 140 << 10] {
         let args = ReadIn { size, ..ReadIn::default() };
@@ -170,26 +170,26 @@ fn many_slices_are_one_reply() {
 fn an_interrupt_takes_a_held_reply_once() {
     let Rig { peer, script, pool: _pool, .. } = rig();
     write(&peer, 10, HELD, b"x");
-    until("it is held", || script.held.lock().unwrap().len() == 1);
+    until("the reply is held", || script.held.lock().unwrap().len() == 1);
     interrupt(&peer, 10);
     let answer = peer.answer().unwrap();
     assert_eq!((answer.unique, answer.error, answer.body[0]), (10, 0, 7));
     interrupt(&peer, 10);
     let held = script.held.lock().unwrap().pop().unwrap();
-    assert!(held.take().is_none(), "the interrupt has it");
+    assert!(held.take().is_none(), "the interrupt has taken it");
     write(&peer, 12, 1, b"no other reply");
     assert_eq!(peer.answer().unwrap().unique, 12);
     assert_eq!(script.interrupts.load(Ordering::SeqCst), 1);
 }
 
 #[test]
-fn an_interrupt_that_overtakes_its_request_is_remembered() {
+fn an_interrupt_that_overtakes_its_request_is_stored() {
     let Rig { peer, script, pool: _pool, .. } = rig();
     write(&peer, 10, LATE, b"x");
     until("the handler has it", || script.late.lock().unwrap().len() == 1);
     interrupt(&peer, 10);
     interrupt(&peer, 4711);
-    // Both have been read when this is answered, were there one thread; with more they are soon.
+    // With one thread, both have been read when this is answered; with more, they will be soon.
     let reply = script.late.lock().unwrap().pop().unwrap();
     script.hold(reply);
     assert_eq!(peer.answer().unwrap().unique, 10, "now, or when the interrupt arrives");
@@ -197,7 +197,7 @@ fn an_interrupt_that_overtakes_its_request_is_remembered() {
 }
 
 #[test]
-fn a_held_reply_is_answered_by_its_holder_from_any_thread() {
+fn a_held_reply_can_be_answered_from_any_thread() {
     let Rig { peer, script, pool: _pool, .. } = rig();
     write(&peer, 10, HELD, b"x");
     write(&peer, 12, HELD, b"x");
@@ -229,7 +229,7 @@ fn forgets_arrive_in_bulk() {
 }
 
 #[test]
-fn notifications_have_the_kernels_form() {
+fn notifications_have_the_kernels_format() {
     let Rig { peer, session, pool: _pool, .. } = rig();
     let name = || "name".into();
     session.notifier().send(&Notification::InvalEntry { parent: 1, name: name() }).unwrap();
@@ -253,7 +253,7 @@ fn notifications_have_the_kernels_form() {
     assert_eq!(answer.body, [count, spare, first, second].concat());
 }
 
-/// A kernel that takes no notification, as one without PRUNE, and holds the first for as long as the test likes.
+/// A kernel that rejects notifications, as one without PRUNE does, and holds the first one until the test releases it.
 struct Refusing {
     kernel: Loopback,
     gate: Mutex<mpsc::Receiver<()>>,
@@ -281,7 +281,7 @@ impl Transport for Refusing {
 }
 
 #[test]
-fn a_kernel_that_refuses_to_prune_is_not_asked_again_and_nodes_that_wait_are_bounded() {
+fn a_kernel_that_rejects_prune_is_not_asked_again_and_queued_nodes_are_bounded() {
     let pool = Pool::new(PoolOptions::default()).unwrap();
     let (kernel, peer) = loopback().unwrap();
     peer.init(u64::MAX >> 1).unwrap();
@@ -291,17 +291,17 @@ fn a_kernel_that_refuses_to_prune_is_not_asked_again_and_nodes_that_wait_are_bou
     let session = Session::start(&pool, refusing, &InitOptions::default(), Arc::new(Script::default())).unwrap();
     let half = || vec![1; 32 << 10];
     assert!(session.notifier().queue_prune(half()) && session.notifier().queue_prune(half()));
-    assert!(!session.notifier().queue_prune(vec![1]), "as many wait as may");
+    assert!(!session.notifier().queue_prune(vec![1]), "the queue is at its limit");
     for _ in 0..2 {
         open.send(()).unwrap();
     }
-    until("the kernel has refused both", || refused.load(Ordering::SeqCst) == 2);
-    assert!(!session.notifier().queue_prune(vec![1]), "it has refused");
+    until("the kernel has rejected both", || refused.load(Ordering::SeqCst) == 2);
+    assert!(!session.notifier().queue_prune(vec![1]), "the kernel has rejected prune");
 }
 
-/// The epoll entry tells of requests that wait together once only.
+/// The epoll entry reports requests that are waiting together only once.
 #[test]
-fn requests_that_wait_behind_a_blocking_one_are_read() {
+fn requests_behind_a_blocking_one_are_read() {
     const WAITING: u64 = 200;
     let pool = Pool::new(PoolOptions::default()).unwrap();
     let (transport, peer) = loopback().unwrap();
@@ -321,7 +321,7 @@ fn requests_that_wait_behind_a_blocking_one_are_read() {
 }
 
 #[test]
-fn threads_come_for_blocked_ones_and_go_when_idle() {
+fn blocked_threads_are_replaced_and_surplus_ones_exit() {
     let options = PoolOptions::default();
     let Rig { peer, script, pool, .. } = rig();
     assert_eq!(pool.threads(), options.readers);
@@ -337,13 +337,13 @@ fn threads_come_for_blocked_ones_and_go_when_idle() {
     for _ in 0..20 {
         peer.answer().unwrap();
     }
-    until("threads too many leave", || pool.threads() <= options.readers);
-    write(&peer, 102, 1, b"is read too");
+    until("surplus threads exit", || pool.threads() <= options.readers);
+    write(&peer, 102, 1, b"is read as well");
     assert_eq!(peer.answer().unwrap().unique, 102);
 }
 
 #[test]
-fn the_end_is_told_how() {
+fn the_end_of_a_session_is_reported_with_its_cause() {
     let Rig { peer, session, pool, .. } = rig();
     assert_eq!(session.ended(), None);
     assert_eq!(session.wait_ended_timeout(Duration::from_millis(1)), None);
@@ -354,14 +354,14 @@ fn the_end_is_told_how() {
 
     let Rig { session, pool, peer: _peer, .. } = rig();
     drop(pool);
-    assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Detached), "nobody serves it");
+    assert_eq!(session.wait_ended_timeout(LONG), Some(Ended::Detached), "no session serves it");
 }
 
 #[test]
 fn a_session_is_finished_when_its_last_handler_returns() {
     let Rig { peer, script, session, pool: _pool } = rig();
     write(&peer, 10, BLOCK, b"x");
-    until("it is blocked", || script.blocked.load(Ordering::SeqCst) == 1);
+    until("the handler is blocked", || script.blocked.load(Ordering::SeqCst) == 1);
     drop(peer);
     until("the end is seen", || session.ended() == Some(Ended::Unmounted));
     assert_eq!(session.wait_ended_timeout(Duration::from_millis(50)), None);
@@ -373,7 +373,7 @@ fn a_session_is_finished_when_its_last_handler_returns() {
 }
 
 #[test]
-fn a_session_that_cannot_start_says_why() {
+fn a_session_that_cannot_start_returns_the_reason() {
     let pool = Pool::new(PoolOptions { max_write: 1 << 16, ..PoolOptions::default() }).unwrap();
     let start = |options: &InitOptions, first: &dyn Fn(&Peer)| {
         let (transport, peer) = loopback().unwrap();
@@ -391,7 +391,7 @@ fn a_session_that_cannot_start_says_why() {
     assert!(matches!(error, SessionError::Parse(_)), "{error}");
 }
 
-/// Lends frames of an engine, and answers with what it was sent.
+/// Lends frames of an engine, and echoes the payload.
 struct Lender {
     volume: Arc<SuperBlock>,
     landed: AtomicUsize,
@@ -419,7 +419,7 @@ impl FileSystem for Lender {
 }
 
 #[test]
-fn requests_of_all_kinds_arrive_whole_while_large_writes_land_in_frames() {
+fn all_requests_arrive_intact_while_large_writes_land_in_frames() {
     let arena = Arena::create(&ArenaConfig::memfd(64 << 20)).unwrap();
     let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
     let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
@@ -430,7 +430,7 @@ fn requests_of_all_kinds_arrive_whole_while_large_writes_land_in_frames() {
     peer.init(u64::MAX >> 1).unwrap();
     let _session = Session::start(&pool, transport, &InitOptions::default(), lender.clone()).unwrap();
     assert_eq!(peer.answer().unwrap().error, 0);
-    // Other users than root have smaller sockets.
+    // Users other than root have smaller socket buffers.
     let large: Vec<u8> = (0..150_000_u32).map(|at| (at / 3) as u8).collect();
     let value = [9; 20_000];
     let mut expected = 0;
@@ -449,7 +449,7 @@ fn requests_of_all_kinds_arrive_whole_while_large_writes_land_in_frames() {
         assert!(peer.answer().unwrap().body == [&b"user.name"[..], &value].concat(), "attribute {round}");
         let wrong = WriteIn { size: large.len() as u32 + 1, ..WriteIn::default() };
         peer.request(Opcode::Write, unique + 6, 1, &[&wrong.to_bytes(), &large]).unwrap();
-        assert_eq!(peer.answer().unwrap().error, -Errno::IO.raw_os_error(), "less than it says {round}");
+        assert_eq!(peer.answer().unwrap().error, -Errno::IO.raw_os_error(), "shorter than its header says {round}");
     }
     assert_eq!(expected, 9, "all but the first");
 }

@@ -97,7 +97,7 @@ impl Write {
         })
     }
 
-    /// What the engine is asked for the bytes that are left.
+    /// The engine's request for the rest of the bytes.
     fn request(&self) -> WriteRequest<'_> {
         WriteRequest::at(self.offset_bytes).memcg(&self.memcg).flags(self.flags)
     }

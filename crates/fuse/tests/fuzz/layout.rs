@@ -1,26 +1,26 @@
-//! How requests are laid out, written down a second time, from the kernel's header: what the parser is held to.
+//! The layout of requests, written a second time from the kernel's header, against which the parser is checked.
 
 use slackwater_fuse::abi::{self, Opcode, Wire};
 
-/// A part of a request behind its header.
+/// A part of a request after its header.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Part {
-    /// So many bytes of numbers.
+    /// A record of numbers with this many bytes.
     Record(usize),
-    /// The name of an entry, with a NUL.
+    /// The name of an entry, followed by a NUL.
     Name,
-    /// Any other string, with a NUL.
+    /// Any other string, followed by a NUL.
     Text,
-    /// As many bytes as the record says at this offset.
+    /// Bytes, whose number is in the record at this offset.
     Bytes { size_at: usize },
-    /// As many records of 16 bytes as the record says at its start.
+    /// Records of 16 bytes, whose number is at the start of the record.
     Forgets,
     /// 48 bytes, if the record has the flag for them.
     MoreOfInit,
 }
 use Part::{Bytes, Forgets, MoreOfInit, Name, Record, Text};
 
-/// The parts of a request; none of those that are not known.
+/// The parts of a request; `None` for unknown opcodes.
 pub(crate) fn parts(opcode: Opcode) -> Option<&'static [Part]> {
     Some(match opcode {
         Opcode::Lookup | Opcode::Unlink | Opcode::Rmdir => &[Name],
@@ -53,15 +53,15 @@ pub(crate) fn parts(opcode: Opcode) -> Option<&'static [Part]> {
     })
 }
 
-/// A request taken apart.
+/// The parts of one request.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Pieces<'a> {
     pub(crate) record: &'a [u8],
-    /// Names, strings and bytes in their order.
+    /// Names, strings and bytes in order.
     pub(crate) rest: Vec<&'a [u8]>,
 }
 
-/// Takes a body apart; none when it lacks something, or a name is none.
+/// Splits a body into its parts; `None` if something is missing or a name is invalid.
 pub(crate) fn take_apart<'a>(parts: &[Part], body: &'a [u8]) -> Option<Pieces<'a>> {
     let (mut pieces, mut left) = (Pieces::default(), body);
     for part in parts {

@@ -1,8 +1,8 @@
-//! Requests that no kernel sends, made from ones that it does.
+//! Malformed requests, made from valid ones.
 //!
-//! Two seconds of them, or as many as `SLACKWATER_FUZZ_SECONDS` says; `cargo xtask fuzz` takes a minute.
-//! `SLACKWATER_FUZZ_SEED` repeats a run. Each message that the parser takes is compared with a second description of
-//! the protocol ([`layout`]), and each that a session gets has the one answer that is due to it.
+//! Runs for two seconds, or as many as `SLACKWATER_FUZZ_SECONDS` says; `cargo xtask fuzz` runs for a minute.
+//! `SLACKWATER_FUZZ_SEED` repeats a run. Each message that the parser accepts is compared with a second description of
+//! the protocol ([`layout`]). A session must answer each request exactly once, if it is answered at all.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -26,7 +26,7 @@ use slackwater_fuse::{
 use layout::{parts, take_apart};
 use mutate::{Random, mutate, valid};
 
-/// Sends cases until the time is over; a case that fails is printed.
+/// Runs cases until the time is over; prints a case that fails.
 fn fuzz(share: u32, mut case: impl FnMut(&mut Random)) {
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let time = Duration::from_secs(number("SLACKWATER_FUZZ_SECONDS").unwrap_or(2)) / share;
@@ -45,7 +45,7 @@ fn fuzz(share: u32, mut case: impl FnMut(&mut Random)) {
     println!("{count} cases of SLACKWATER_FUZZ_SEED={seed}");
 }
 
-/// A number and a body, changed up to four times.
+/// An opcode and a body, mutated up to four times.
 fn request(random: &mut Random) -> (u32, Vec<u8>) {
     let (opcode, mut body) = valid(random);
     for _ in 0..random.below(5) {
@@ -67,7 +67,7 @@ fn valid_requests_are_parsed() {
 }
 
 #[test]
-fn changed_requests_are_parsed_or_refused_as_the_protocol_says() {
+fn mutated_requests_are_parsed_or_rejected_according_to_the_protocol() {
     fuzz(2, |random| {
         let (opcode, body) = request(random);
         let mut bytes = message(opcode, random.next(), random.next(), &[&body]);
@@ -80,7 +80,7 @@ fn changed_requests_are_parsed_or_refused_as_the_protocol_says() {
     });
 }
 
-/// Parses, and compares with the layout.
+/// Parses a message and compares the result with the layout.
 fn check(bytes: &[u8]) {
     let parsed = parse(bytes);
     let Some((header, body)) = bytes.split_at_checked(40) else {
@@ -102,7 +102,7 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// What was parsed is what stands in the message.
+/// Checks that the parsed request matches the message.
 fn compare(request: &Request<'_>, bytes: &[u8]) {
     let body = &bytes[40..];
     let RequestHeader { unique, node_id, uid, gid, pid, opcode } = request.header;
@@ -129,9 +129,9 @@ fn compare(request: &Request<'_>, bytes: &[u8]) {
     }
 }
 
-/// The bytes of the numbers of a request, where it keeps them as one record.
+/// The record of a request, if the operation keeps it whole.
 fn record(operation: &Operation<'_>) -> Option<Vec<u8>> {
-    #[allow(clippy::wildcard_enum_match_arm, reason = "those that keep no record, or not all of it")]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the others keep no record, or not all of it")]
     Some(match operation {
         Operation::Getattr(args) => args.to_bytes().to_vec(),
         Operation::Statx(args) => args.to_bytes().to_vec(),
@@ -160,9 +160,9 @@ fn record(operation: &Operation<'_>) -> Option<Vec<u8>> {
     })
 }
 
-/// The strings and bytes of a request, where it keeps all of them.
+/// The strings and bytes of a request, if the operation keeps all of them.
 fn rest<'a>(request: &'a Request<'_>) -> Option<Vec<&'a [u8]>> {
-    #[allow(clippy::wildcard_enum_match_arm, reason = "those that have none, or drop some")]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the others have none, or drop some")]
     Some(match &request.operation {
         Operation::Lookup { name } | Operation::Unlink { name } | Operation::Rmdir { name } => vec![name.as_bytes()],
         Operation::Mknod { name, .. } | Operation::Mkdir { name, .. } | Operation::Link { name, .. } => {
@@ -180,7 +180,7 @@ fn rest<'a>(request: &'a Request<'_>) -> Option<Vec<&'a [u8]>> {
     })
 }
 
-/// Looks at every byte that it is given, and answers in one of three ways.
+/// Reads every byte that it gets, and answers in one of three ways.
 #[derive(Default)]
 struct Attentive {
     calls: AtomicU64,
@@ -205,9 +205,9 @@ impl FileSystem for Attentive {
 }
 
 #[test]
-fn a_session_answers_each_request_once_and_goes_on() {
+fn a_session_answers_each_malformed_request_once_and_survives() {
     const PROBE: u64 = 4;
-    // One reader, so that answers come in order.
+    // One reader, so that answers arrive in order.
     let pool = Pool::new(PoolOptions { readers: 1, ..PoolOptions::default() }).unwrap();
     let (transport, peer) = loopback().unwrap();
     peer.init(u64::MAX >> 1).unwrap();
@@ -220,7 +220,7 @@ fn a_session_answers_each_request_once_and_goes_on() {
         unique += 2;
         let mut bytes = message(opcode, unique, random.next(), &[&body]);
         if random.below(10) == 0 {
-            // None of no bytes: that is what an end looks like.
+            // No empty messages, which mean the end of the connection.
             bytes.truncate(1 + random.below(bytes.len()));
         }
         peer.message(&bytes).unwrap();
@@ -233,7 +233,7 @@ fn a_session_answers_each_request_once_and_goes_on() {
     assert!(file_system.calls.load(Ordering::Relaxed) > 0 && file_system.forgotten.load(Ordering::Relaxed) > 0);
 }
 
-/// Whether a request is due an answer: all that say who they are, but those that only tell something.
+/// Whether a request must be answered: all with a request number, except those without a reply.
 fn is_answered(bytes: &[u8]) -> bool {
     match parse(bytes) {
         Ok(Request { operation: Operation::Forget(_) | Operation::Interrupt { .. }, .. }) => false,

@@ -1,4 +1,4 @@
-//! Requests made at random, and what may happen to them on the way.
+//! Random requests, and mutations of them.
 
 use slackwater_fuse::abi::Opcode;
 
@@ -25,7 +25,7 @@ impl Random {
         self.below(count) == 0
     }
 
-    /// Numbers at which programs break, and others.
+    /// Numbers that often break programs, and random ones.
     fn number(&mut self, near: usize) -> u32 {
         let edges = [0, 1, 2, 16, 255, 4096, 1 << 20, 1 << 28, i32::MAX as u32, u32::MAX - 39, u32::MAX, near as u32];
         match self.below(4) {
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// A request that is known to be one; its number and what follows the header.
+/// A valid request: its opcode and the bytes after the header.
 pub(crate) fn valid(random: &mut Random) -> (Opcode, Vec<u8>) {
     let opcode = Opcode::ALL[random.below(Opcode::ALL.len())];
     let (mut body, mut record) = (Vec::new(), 0..0);
@@ -48,7 +48,7 @@ pub(crate) fn valid(random: &mut Random) -> (Opcode, Vec<u8>) {
         match part {
             Part::Record(len) => {
                 record = body.len()..body.len() + len;
-                // Most fields are small numbers, and many of those are 0.
+                // Most fields are small numbers, many of them 0.
                 body.extend((0..*len).map(|at| if at % 8 < 2 && random.one_in(2) { random.next() as u8 } else { 0 }));
             }
             Part::Name | Part::Text => {
@@ -82,7 +82,7 @@ pub(crate) fn valid(random: &mut Random) -> (Opcode, Vec<u8>) {
     (opcode, body)
 }
 
-/// Changes a body in one way; `other` is another one to take from.
+/// Applies one mutation to a body; `other` is another body to copy from.
 pub(crate) fn mutate(random: &mut Random, body: &mut Vec<u8>, other: &[u8]) {
     let at = random.below(body.len() + 1);
     match random.below(9) {
@@ -96,7 +96,7 @@ pub(crate) fn mutate(random: &mut Random, body: &mut Vec<u8>, other: &[u8]) {
         4 => {
             let left = body.len();
             let number = random.number(left).to_ne_bytes();
-            // At the places where numbers are.
+            // At the offsets of numbers.
             if let Some(place) = body.get_mut(at / 4 * 4..at / 4 * 4 + 4) {
                 place.copy_from_slice(&number);
             }

@@ -1,4 +1,4 @@
-//! Real mounts, served by a file system in memory.
+//! Mounts served by a file system in memory.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -23,7 +23,7 @@ fn pool() -> Pool {
 }
 
 #[test]
-fn bytes_come_back_and_an_unmount_ends_the_session() {
+fn written_bytes_are_read_back_and_an_unmount_ends_the_session() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 7) as u8).collect();
@@ -49,7 +49,7 @@ fn bytes_come_back_and_an_unmount_ends_the_session() {
 }
 
 #[test]
-fn everything_wanted_is_there_on_a_kernel_of_today() {
+fn a_current_kernel_supports_the_requested_features() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     let missing = &mounted.session.negotiated().missing;
@@ -59,7 +59,7 @@ fn everything_wanted_is_there_on_a_kernel_of_today() {
 }
 
 #[test]
-fn a_killed_writer_dies_while_its_write_is_held() {
+fn a_killed_writer_exits_while_its_write_is_held() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     fs::write(mounted.file("held"), b"").unwrap();
@@ -68,18 +68,19 @@ fn a_killed_writer_dies_while_its_write_is_held() {
     child.kill().unwrap();
     let status = wait(&mut child);
     mounted.fs.release();
-    assert!(status.expect("the writer dies before its write is answered otherwise").code().is_none());
+    assert!(status.expect("the writer exits before its write is released").code().is_none());
     assert_eq!(mounted.fs.interrupted.load(Ordering::SeqCst), 1);
 }
 
 #[test]
-fn an_interrupted_write_has_taken_its_bytes() {
+fn an_interrupted_write_returns_its_count() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     fs::write(mounted.file("held"), b"").unwrap();
     let mut child = dd(&mounted.file("held"));
     until("the write is held", || mounted.fs.held() == 1);
-    // dd shows statistics and goes on: it would write again after EINTR, and that write would be held for ever.
+    // On SIGUSR1 dd prints statistics and continues. After EINTR it would write again, and that write would be held
+    // forever.
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     let status = wait(&mut child);
     assert!(status.expect("the write returned with its count").success());
@@ -87,7 +88,7 @@ fn an_interrupted_write_has_taken_its_bytes() {
 }
 
 #[test]
-fn cached_pages_go_when_the_kernel_is_told() {
+fn an_invalidation_drops_cached_pages() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     fs::write(mounted.file("cached"), b"old").unwrap();
@@ -113,8 +114,8 @@ fn cached_pages_go_when_the_kernel_is_told() {
 }
 
 #[test]
-fn the_kernel_gives_up_what_nobody_uses() {
-    const FILES: u64 = 600; // more than the kernel takes at a time
+fn the_kernel_prunes_unused_nodes() {
+    const FILES: u64 = 600; // more than the kernel processes at a time
     let pool = pool();
     let mounted = Mounted::new(&pool);
     let name = |number: u64| mounted.file(&format!("file-{number}"));
@@ -133,30 +134,30 @@ fn the_kernel_gives_up_what_nobody_uses() {
         assert_eq!(send(), Err(Errno::INVAL), "before Linux 6.18");
         return;
     }
-    until("all others are forgotten", || {
-        // Again and again: a program that another test starts has what was open here until it is executed.
-        send().expect("a kernel that says 7.45 knows it");
+    until("all unused nodes are forgotten", || {
+        // Repeated, since a program that another test starts shares the open files until it is executed.
+        send().expect("7.45 includes prune");
         mounted.fs.forgotten.lock().unwrap().len() as u64 >= FILES - 3
     });
     let mut forgotten = mounted.fs.forgotten.lock().unwrap().clone();
     forgotten.sort_unstable();
-    assert_eq!(forgotten, nodes[3..], "what is open, mounted on or mounted stays");
+    assert_eq!(forgotten, nodes[3..], "nodes that are open, mount points or mounted are kept");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(mounts.contains(covered.to_str().unwrap()), "{mounts}");
     let mut text = [0; 4];
     open.read_exact_at(&mut text, 0).unwrap();
-    assert!((0..FILES).all(|number| fs::read(name(number)).unwrap() == b"here"), "names are found again");
+    assert!((0..FILES).all(|number| fs::read(name(number)).unwrap() == b"here"), "pruned names are found again");
     rustix::mount::unmount(&covered, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]
-fn another_session_takes_a_live_connection_over() {
+fn another_session_takes_over_a_live_connection() {
     let pool = pool();
     let mut mounted = Mounted::new(&pool);
     fs::write(mounted.file("a"), b"before").unwrap();
     fs::write(mounted.file("held"), b"").unwrap();
     let open = File::open(mounted.file("a")).unwrap();
-    // One request that the first session reads and never answers.
+    // A request that the first session reads and never answers.
     let path = mounted.file("held");
     let writer = thread::spawn(move || File::options().write(true).open(path).unwrap().write(b"12345"));
     until("the write is held", || mounted.fs.held() == 1);
@@ -166,27 +167,27 @@ fn another_session_takes_a_live_connection_over() {
     assert_eq!(mounted.session.detach(), Ended::Detached);
     assert_eq!(mounted.fs.destroyed.load(Ordering::SeqCst), 1);
     let path = mounted.file("late");
-    let waiting = thread::spawn(move || fs::write(path, b"written while nobody served"));
+    let waiting = thread::spawn(move || fs::write(path, b"written while no session served"));
 
     let second = Arc::new(MemFs::with_files_of(&mounted.fs));
     let transport = DevFuse::new(fd).unwrap();
     let session = Session::adopt(&pool, transport, negotiated, second.clone()).unwrap();
     session.notifier().resend().unwrap();
-    assert_eq!(writer.join().unwrap().unwrap(), 5, "its request was sent again");
+    assert_eq!(writer.join().unwrap().unwrap(), 5, "the request was sent again");
     assert_eq!(second.resent.load(Ordering::SeqCst), 1);
     waiting.join().unwrap().unwrap();
     let mut text = [0; 6];
     open.read_exact_at(&mut text, 0).unwrap();
     assert_eq!(&text, b"before");
     drop(open);
-    assert_eq!(fs::read(mounted.file("late")).unwrap(), b"written while nobody served");
+    assert_eq!(fs::read(mounted.file("late")).unwrap(), b"written while no session served");
     mounted.session = session;
     assert_eq!(mounted.umount(), Ended::Unmounted);
     assert_eq!(second.destroyed.load(Ordering::SeqCst), 1);
 }
 
 #[test]
-fn blocked_handlers_of_one_volume_leave_the_others_alone() {
+fn blocked_handlers_of_one_volume_do_not_affect_others() {
     const BLOCKED_MAX: usize = 4;
     const CALLERS: usize = 7;
     let pool = Pool::new(PoolOptions { blocked_max: BLOCKED_MAX, ..PoolOptions::default() }).unwrap();
@@ -198,8 +199,8 @@ fn blocked_handlers_of_one_volume_leave_the_others_alone() {
             thread::spawn(move || fs::read(path).unwrap())
         })
         .collect();
-    until("as many threads are blocked as may be", || hung.fs.blocked.load(Ordering::SeqCst) == BLOCKED_MAX);
-    until("the others are queued", || hung.fs.queued() == CALLERS - BLOCKED_MAX);
+    until("the limit of blocked threads is reached", || hung.fs.blocked.load(Ordering::SeqCst) == BLOCKED_MAX);
+    until("the other calls are queued", || hung.fs.queued() == CALLERS - BLOCKED_MAX);
     for i in 0..100 {
         fs::write(lively.file(&i.to_string()), b"works").unwrap();
         assert_eq!(fs::read(lively.file(&i.to_string())).unwrap(), b"works");
@@ -233,7 +234,7 @@ fn many_clients_of_many_volumes_lose_no_request() {
     };
     let clients: Vec<_> =
         (0..12_u8).map(|i| client(volumes[usize::from(i) % 3].file(&i.to_string()), i.wrapping_mul(37))).collect();
-    // Sessions that come and go meanwhile use the same slots again and again.
+    // Short sessions reuse the same slots meanwhile.
     for _ in 0..20 {
         let brief = Mounted::new(&pool);
         fs::write(brief.file("a"), b"brief").unwrap();
@@ -248,7 +249,7 @@ fn many_clients_of_many_volumes_lose_no_request() {
 }
 
 #[test]
-fn a_panic_in_a_handler_is_an_error_of_its_request() {
+fn a_panic_in_a_handler_fails_only_its_request() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     let mut file = File::create(mounted.file("panic")).unwrap();
@@ -257,14 +258,13 @@ fn a_panic_in_a_handler_is_an_error_of_its_request() {
         assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
     }
     drop(file);
-    fs::write(mounted.file("a"), b"the threads live on").unwrap();
+    fs::write(mounted.file("a"), b"the threads survive").unwrap();
     assert_eq!(mounted.umount(), Ended::Unmounted);
 }
 
-/// The last close of a file is told to the server after `close` has returned, so it may be read while the kernel takes
-/// the connection down.
+/// The kernel sends RELEASE after `close` has returned, so it may be read while the kernel takes the connection down.
 #[test]
-fn an_unmount_behind_a_close_is_an_unmount() {
+fn an_unmount_right_after_a_close_is_reported_as_an_unmount() {
     let pool = pool();
     for _ in 0..100 {
         let mounted = Mounted::new(&pool);
@@ -276,7 +276,7 @@ fn an_unmount_behind_a_close_is_an_unmount() {
 }
 
 #[test]
-fn an_aborted_connection_is_told_from_an_unmount() {
+fn a_forced_unmount_ends_the_session() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     rustix::mount::unmount(&mounted.path, rustix::mount::UnmountFlags::FORCE).unwrap();
@@ -285,7 +285,7 @@ fn an_aborted_connection_is_told_from_an_unmount() {
 }
 
 #[test]
-fn a_busy_mount_stays() {
+fn a_busy_mount_is_not_unmounted() {
     let pool = pool();
     let mounted = Mounted::new(&pool);
     let open = File::create(mounted.file("a")).unwrap();

@@ -1,7 +1,7 @@
-//! A flat file system in memory, whose files behave by their names.
+//! A flat file system in memory. The name of a file determines its behaviour.
 //!
-//! Files called `held*` hold their writes until an interrupt or [`MemFs::release`], `block*` block the thread that
-//! reads from them until the gate opens, and `panic*` panic when written. `cached*` are read through the kernel's cache.
+//! Files called `held*` hold their writes until an interrupt or [`MemFs::release`]. `block*` block the reading thread
+//! until the gate opens, and `panic*` panic when written. `cached*` are read through the kernel's page cache.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ pub(crate) struct MemFs {
     pub(crate) resent: AtomicUsize,
     pub(crate) destroyed: AtomicUsize,
     pub(crate) initialised: AtomicUsize,
-    /// Nodes that the kernel has given back.
+    /// Nodes for which the kernel has sent FORGET.
     pub(crate) forgotten: Mutex<Vec<u64>>,
 }
 
@@ -47,7 +47,7 @@ impl MemFs {
         self.queued.lock().unwrap().len()
     }
 
-    /// Answers what was held or queued, and lets the blocked threads go.
+    /// Answers held and queued replies, and releases the blocked threads.
     pub(crate) fn release(&self) {
         *self.is_open.lock().unwrap() = true;
         self.gate.notify_all();
@@ -61,7 +61,7 @@ impl MemFs {
         }
     }
 
-    /// Changes a file behind the kernel's back.
+    /// Changes a file without notifying the kernel.
     pub(crate) fn change(&self, name: &str, bytes: &[u8]) -> u64 {
         let mut nodes = self.nodes.lock().unwrap();
         let (node, found) = nodes.iter_mut().find(|(_, node)| node.name == name).expect("the file exists");
@@ -69,7 +69,7 @@ impl MemFs {
         *node
     }
 
-    /// The files of another instance, as if they lay on a disk.
+    /// The files of another instance, as if both used the same disk.
     pub(crate) fn with_files_of(other: &Self) -> Self {
         Self { nodes: Mutex::new(other.nodes.lock().unwrap().clone()), ..Self::default() }
     }
@@ -120,7 +120,7 @@ impl MemFs {
         found.bytes[offset..end].copy_from_slice(bytes);
         drop(nodes);
         let written = bytes.len() as u32;
-        assert!(!name.starts_with("panic"), "asked to");
+        assert!(!name.starts_with("panic"), "requested by the file's name");
         if name.starts_with("held") && !is_resend {
             let interrupted = self.interrupted.clone();
             let held = reply.hold(move |reply| {

@@ -1,4 +1,4 @@
-//! A mount of [`MemFs`] in a directory of its own.
+//! A mount of [`MemFs`] in its own directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use slackwater_fuse::{DevFuse, Ended, InitOptions, Pool, Session};
 
 use crate::memory::MemFs;
 
-/// Longer than anything takes on a loaded machine; only a failure waits for it.
+/// Longer than any step takes on a loaded machine; only a failing test waits that long.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Mounted {
@@ -22,7 +22,7 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts. Where there is no /dev/fuse, or not for this user, the test fails: nothing else tests this crate's subject.
+    /// Mounts. Without access to /dev/fuse the test fails, since no other tests cover this.
     pub(crate) fn new(pool: &Pool) -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -43,10 +43,10 @@ impl Mounted {
     /// Unmounts and waits for the end of the session.
     pub(crate) fn umount(&self) -> Ended {
         self.fs.release();
-        // A program that another test starts has what was open here until it is executed.
-        until("nothing is open", || match unmount(&self.path, false) {
+        // A program that another test starts shares the open files until it is executed.
+        until("no file is open", || match unmount(&self.path, false) {
             Err(UnmountError::Busy(_)) => false,
-            unmounted => unmounted.map(|()| true).expect("it is mounted"),
+            unmounted => unmounted.map(|()| true).expect("the volume is mounted"),
         });
         self.session.wait_ended_timeout(LONG).expect("an unmounted session ends")
     }
@@ -55,7 +55,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         self.fs.release();
-        // Mounted no more, where the test got to its end.
+        // Already unmounted, unless the test failed.
         let _ = unmount(&self.path, true);
         let _ = fs::remove_dir(&self.path);
     }
@@ -65,16 +65,16 @@ impl Drop for Mounted {
 pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LONG, "in vain: {what}");
+        assert!(start.elapsed() < LONG, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Waits for a child; none when it takes too long.
+/// Waits for a child; `None` if it takes too long.
 pub(crate) fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < LONG {
-        if let Some(status) = child.try_wait().expect("a child of ours") {
+        if let Some(status) = child.try_wait().expect("our own child") {
             return Some(status);
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -1,13 +1,13 @@
-//! Programs that a test runs and a machine may lack. `cargo xtask test` installs them where it can, and counts the tests
-//! that are skipped where it cannot.
+//! Programs that tests need and a machine may not have. `cargo xtask test` installs them if possible, and otherwise
+//! counts the skipped tests.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
-/// A file that is given a line for each test that is skipped.
+/// Environment variable with the path of a file that gets a line for each skipped test.
 const SKIPPED_VARIABLE: &str = "SLACKWATER_SKIPPED_TESTS";
 
-/// Whether the test that calls this has to be skipped, since one of `programs` is not installed; it says so.
+/// Whether the calling test must be skipped because one of `programs` is not installed; logs it.
 pub(crate) fn are_missing(programs: &[&str]) -> bool {
     let missing: Vec<_> = programs.iter().copied().filter(|program| !is_installed(program)).collect();
     if !missing.is_empty() {
@@ -16,12 +16,12 @@ pub(crate) fn are_missing(programs: &[&str]) -> bool {
     !missing.is_empty()
 }
 
-/// Says that the test that calls this is skipped, and why.
+/// Logs that the calling test is skipped, and why.
 pub(crate) fn skip(why: &str) {
     let line = format!("skipped: {}: {why}\n", std::thread::current().name().unwrap_or("a test"));
     print!("{line}");
     if let Some(path) = std::env::var_os(SKIPPED_VARIABLE) {
-        // One write, so that lines of several test programs stay whole.
+        // One write, so that lines of several test programs do not mix.
         let file = OpenOptions::new().append(true).create(true).open(path);
         file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the list of skipped tests");
     }

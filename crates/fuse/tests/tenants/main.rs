@@ -1,4 +1,4 @@
-//! Tenants by cgroup, on the hierarchies that this machine has: real cgroups, and processes that are moved between them.
+//! Tenants by cgroup, on the hierarchies of this machine: real cgroups, and processes that move between them.
 
 mod rig;
 
@@ -28,7 +28,7 @@ fn a_move_on_the_unified_hierarchy_is_seen_at_once() {
         leaf.enter(&process);
         let tenant = rig.of(&process).unwrap();
         assert_eq!((tenant.id, &tenant.path, tenant.limit_bytes), (TenantId(a.number()), &a.path, None));
-        assert!(Arc::ptr_eq(&tenant, &rig.of(&process).unwrap()), "a second look finds the same");
+        assert!(Arc::ptr_eq(&tenant, &rig.of(&process).unwrap()), "a second lookup finds the same");
         b.enter(&process);
         assert_eq!(rig.path_of(&process), b.path);
     }
@@ -44,13 +44,13 @@ fn a_move_on_the_memory_hierarchy_is_seen_after_a_second() {
     assert_eq!((tenant.id, &tenant.path), (TenantId(a.number() | 1 << 63), &a.path));
     b.enter(&process);
     rig.clock.advance(SECOND - Duration::from_nanos(1));
-    assert_eq!(rig.path_of(&process), a.path, "it is believed for a second");
+    assert_eq!(rig.path_of(&process), a.path, "the result is cached for a second");
     rig.clock.advance(Duration::from_nanos(1));
     assert_eq!(rig.path_of(&process), b.path);
 }
 
 #[test]
-fn who_leaves_the_unified_root_is_charged_there_and_no_more_by_memory() {
+fn a_process_that_leaves_the_unified_root_is_charged_by_its_unified_cgroup() {
     let (Some(first), Some(second)) = (memory(), unified()) else { return };
     let (of_memory, of_unified) = (Cgroup::top(&first), Cgroup::top(&second));
     let (rig, process) = (Rig::new(), Sleeper::new());
@@ -61,14 +61,14 @@ fn who_leaves_the_unified_root_is_charged_there_and_no_more_by_memory() {
 }
 
 #[test]
-fn a_limit_above_makes_the_tenant_and_one_of_the_leaf_takes_it_away() {
+fn the_nearest_limit_makes_the_tenant_and_a_leafs_own_limit_replaces_it() {
     let Some(hierarchy) = memory() else { return };
     let top = Cgroup::top(&hierarchy);
     let middle = top.below("middle");
     let leaf = middle.below("leaf");
     let (rig, process) = (Rig::new(), Sleeper::new());
     leaf.enter(&process);
-    assert_eq!(rig.path_of(&process), top.path, "no limit but the machine's");
+    assert_eq!(rig.path_of(&process), top.path, "only the machine is limited");
     middle.limit("67108864");
     rig.clock.advance(2 * SECOND);
     let tenant = rig.of(&process).unwrap();
@@ -100,7 +100,7 @@ fn a_configured_limit_makes_a_tenant_on_both_hierarchies() {
 }
 
 #[test]
-fn a_removed_tenant_is_told_at_once_and_its_successor_is_another() {
+fn a_removed_tenant_is_reported_at_once_and_its_successor_is_another_tenant() {
     for hierarchy in [unified(), memory()].into_iter().flatten() {
         let (top, other) = (Cgroup::top(&hierarchy), Cgroup::top(&hierarchy));
         let (mut rig, process) = (Rig::new(), Sleeper::new());
@@ -112,21 +112,21 @@ fn a_removed_tenant_is_told_at_once_and_its_successor_is_another() {
         let start = Instant::now();
         top.remove();
         await_removal(&mut rig.watcher, first.id);
-        println!("{}: told after {:?}", top.path, start.elapsed());
+        println!("{}: removal reported after {:?}", top.path, start.elapsed());
         assert_eq!(rig.watcher.drain(), []);
-        // Though no time has passed, nobody is found to be in it.
+        // Although no time has passed, no process is found in it.
         assert_eq!(rig.path_of(&process), other.path);
         top.make_again();
         top.enter(&process);
         rig.clock.advance(SECOND);
         let second = rig.of(&process).unwrap();
         assert_eq!(first.path, second.path);
-        assert_ne!(first.id, second.id, "the number of a directory does not come again");
+        assert_ne!(first.id, second.id, "the number of a directory is not reused");
     }
 }
 
 #[test]
-fn a_removed_leaf_is_no_removed_tenant() {
+fn the_removal_of_a_leaf_is_not_the_removal_of_its_tenant() {
     for hierarchy in [unified(), memory()].into_iter().flatten() {
         let top = Cgroup::top(&hierarchy);
         let leaf = top.below("leaf");
@@ -144,7 +144,7 @@ fn a_removed_leaf_is_no_removed_tenant() {
     }
 }
 
-/// Raises a flag even when the test fails.
+/// Sets a flag when dropped, even if the test fails.
 struct Raise<'a>(&'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -153,22 +153,22 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// While a process moves on and the cgroups behind it are removed, who looks for it never finds one that was told to be
-/// gone before.
+/// While a process moves on and the cgroups behind it are removed, no lookup finds a cgroup after its removal was
+/// reported.
 #[test]
-fn no_lookup_finds_a_tenant_that_was_told_to_be_removed() {
+fn no_lookup_finds_a_tenant_after_its_removal_was_reported() {
     const MOVES: usize = 50;
     for hierarchy in [unified(), memory()].into_iter().flatten() {
         let mut here = Cgroup::top(&hierarchy);
         let (Rig { tenants, mut watcher, .. }, process) = (Rig::new(), Sleeper::new());
         here.enter(&process);
-        let told = Mutex::new(HashSet::new());
+        let reported = Mutex::new(HashSet::new());
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
-                        let before = told.lock().unwrap().clone();
+                        let before = reported.lock().unwrap().clone();
                         let found = tenants.find(process.id(), 0);
                         assert!(found.is_none_or(|tenant| !before.contains(&tenant.id)));
                     }
@@ -182,7 +182,7 @@ fn no_lookup_finds_a_tenant_that_was_told_to_be_removed() {
                 drop(std::mem::replace(&mut here, next));
                 if let Some(tenant) = tenant {
                     await_removal(&mut watcher, tenant);
-                    told.lock().unwrap().insert(tenant);
+                    reported.lock().unwrap().insert(tenant);
                 }
             }
         });
@@ -190,7 +190,7 @@ fn no_lookup_finds_a_tenant_that_was_told_to_be_removed() {
 }
 
 #[test]
-fn who_is_gone_has_no_tenant() {
+fn an_exited_process_has_no_tenant() {
     if unified().or_else(memory).is_none() {
         return;
     }
@@ -204,7 +204,7 @@ fn who_is_gone_has_no_tenant() {
 }
 
 #[test]
-fn each_thread_of_a_process_is_a_caller() {
+fn each_thread_of_a_process_is_looked_up_by_itself() {
     if unified().or_else(memory).is_none() {
         return;
     }
@@ -217,10 +217,10 @@ fn each_thread_of_a_process_is_a_caller() {
     assert!(own.is_some());
 }
 
-/// The kernel gives the ids of dead threads to new ones. What was remembered of the dead, which is believed for a second,
-/// must not be charged with the writes of the new.
+/// The kernel reuses the ids of dead threads. A result cached for a dead thread, for up to a second, must not be used
+/// for the writes of a new one.
 #[test]
-fn a_reused_thread_id_is_looked_up_anew() {
+fn a_reused_thread_id_is_looked_up_again() {
     const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
     let Some(hierarchy) = memory() else { return };
     if let Err(error) = fs::read_to_string(LAST_PID).and_then(|last| fs::write(LAST_PID, last)) {
@@ -234,7 +234,7 @@ fn a_reused_thread_id_is_looked_up_anew() {
         let id = first.id();
         drop(first);
         fs::write(LAST_PID, (id - 1).to_string()).unwrap();
-        // Somebody else on this machine may be faster.
+        // Another process may get the id first.
         let second = Sleeper::new();
         if second.id() == id {
             b.enter(&second);
@@ -242,11 +242,11 @@ fn a_reused_thread_id_is_looked_up_anew() {
             return;
         }
     }
-    println!("skipped: others took the id each time");
+    println!("skipped: other processes took the id each time");
 }
 
 #[test]
-fn a_foreign_pid_namespace_is_refused_with_a_way_out() {
+fn another_pid_namespace_is_rejected_and_the_error_names_alternatives() {
     const INSIDE: &str = "SLACKWATER_TENANTS_INSIDE";
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(0)));
     if std::env::var_os(INSIDE).is_some() {
@@ -257,10 +257,13 @@ fn a_foreign_pid_namespace_is_refused_with_a_way_out() {
         return;
     }
     let own = std::env::current_exe().unwrap();
-    // With a /proc of its own, and with that of the host.
+    // With its own /proc, and with that of the host.
     for options in [&["--pid", "--fork", "--mount-proc"][..], &["--pid", "--fork"]] {
         let mut unshare = Command::new("unshare");
-        unshare.args(options).arg(&own).args(["--exact", "a_foreign_pid_namespace_is_refused_with_a_way_out"]);
+        unshare
+            .args(options)
+            .arg(&own)
+            .args(["--exact", "another_pid_namespace_is_rejected_and_the_error_names_alternatives"]);
         match unshare.arg("--nocapture").env(INSIDE, "1").output() {
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stdout);
@@ -275,7 +278,7 @@ fn a_foreign_pid_namespace_is_refused_with_a_way_out() {
     }
 }
 
-/// What the lookup adds to each write.
+/// The cost that the lookup adds to each write.
 #[test]
 #[ignore = "long: a measurement, of use in a release build only"]
 fn lookups_are_measured() {

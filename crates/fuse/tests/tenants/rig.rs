@@ -1,4 +1,4 @@
-//! Cgroups and processes that go with their test, however it ends.
+//! Cgroups and processes that are removed with their test, however it ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,19 +13,20 @@ use rustix::event::{PollFd, PollFlags, poll};
 use slackwater::{Clock, ManualClock, Timestamp};
 use slackwater_fuse::tenants::{Hierarchy, Layout, Tenant, TenantBy, TenantConfig, TenantId, Tenants, Watcher};
 
-/// Longer than anything takes on a loaded machine; only a failure waits for it.
+/// Longer than any step takes on a loaded machine; only a failing test waits that long.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// cgroup2, if there are tenants by its cgroups here.
+/// cgroup2, if its cgroups determine tenants here.
 pub(crate) fn unified() -> Option<Hierarchy> {
     usable("cgroup2", layout().unified)
 }
 
-/// The memory hierarchy of v1, if there are tenants by its cgroups here: cgroup2 decides where it is used.
+/// The v1 memory hierarchy, if its cgroups determine tenants here: a process in a non-root cgroup of cgroup2 is found
+/// there.
 pub(crate) fn memory() -> Option<Hierarchy> {
     let own = fs::read_to_string("/proc/self/cgroup").expect("/proc");
     if layout().unified.is_some() && !own.lines().any(|line| line == "0::/") {
-        println!("skipped: this process is in a cgroup of cgroup2, which decides");
+        println!("skipped: this process is in a cgroup of cgroup2, which determines its tenant");
         return None;
     }
     usable("the memory hierarchy of cgroup v1", layout().memory)
@@ -54,15 +55,15 @@ fn usable(name: &str, hierarchy: Option<Hierarchy>) -> Option<Hierarchy> {
     }
 }
 
-/// A cgroup of this test's own.
+/// A cgroup created by this test.
 pub(crate) struct Cgroup {
     pub(crate) directory: PathBuf,
-    /// As `/proc/PID/cgroup` has it.
+    /// The path as in `/proc/PID/cgroup`.
     pub(crate) path: String,
 }
 
 impl Cgroup {
-    /// At the top of what is mounted.
+    /// A top-level cgroup of the mounted hierarchy.
     pub(crate) fn top(hierarchy: &Hierarchy) -> Self {
         Self::make(hierarchy).expect("a new cgroup")
     }
@@ -83,15 +84,15 @@ impl Cgroup {
     }
 
     pub(crate) fn number(&self) -> u64 {
-        fs::metadata(&self.directory).expect("it is there").ino()
+        fs::metadata(&self.directory).expect("the cgroup exists").ino()
     }
 
     pub(crate) fn limit(&self, bytes: &str) {
         fs::write(self.directory.join("memory.limit_in_bytes"), bytes).expect("a limit");
     }
 
-    /// A program that is in it before it begins.
-    #[allow(dead_code, reason = "for tests of volumes")]
+    /// A program that enters the cgroup before it is executed.
+    #[allow(dead_code, reason = "used by the tests of volumes")]
     pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
         let mut command = Command::new("sh");
@@ -101,25 +102,25 @@ impl Cgroup {
     }
 
     pub(crate) fn enter(&self, process: &Sleeper) {
-        fs::write(self.directory.join("cgroup.procs"), process.id().to_string()).expect("it moves");
+        fs::write(self.directory.join("cgroup.procs"), process.id().to_string()).expect("the process moves");
     }
 
-    /// Removes it. Its last process may be on its way out.
+    /// Removes the cgroup. Its last process may still be exiting.
     pub(crate) fn remove(&self) {
         until("the cgroup is empty", || match fs::remove_dir(&self.directory) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => false,
-            removed => removed.map(|()| true).expect("it can be removed"),
+            removed => removed.map(|()| true).expect("the cgroup can be removed"),
         });
     }
 
     pub(crate) fn make_again(&self) {
-        fs::create_dir(&self.directory).expect("a new cgroup of an old name");
+        fs::create_dir(&self.directory).expect("a cgroup of the same name");
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its processes were dropped before it; the kernel takes a moment to let go of them.
+        // Its processes were dropped before; the kernel takes a moment to remove them from the cgroup.
         let start = Instant::now();
         while self.directory.exists() && fs::remove_dir(&self.directory).is_err() && start.elapsed() < LONG {
             std::thread::sleep(Duration::from_millis(1));
@@ -127,7 +128,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A process that does nothing until it is dropped.
+/// A process that sleeps until it is dropped.
 pub(crate) struct Sleeper(Child);
 
 impl Sleeper {
@@ -147,7 +148,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Tenants by cgroup, and time that stands still.
+/// Tenants by cgroup, with a manual clock.
 pub(crate) struct Rig {
     pub(crate) tenants: Tenants,
     pub(crate) watcher: Watcher,
@@ -164,7 +165,7 @@ impl Rig {
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
         let tenants = Tenants::new(TenantBy::Cgroup, config, Arc::clone(&clock) as Arc<dyn Clock>)
             .expect("these tests run in the host's pid namespace");
-        let watcher = tenants.watcher().expect("cgroups come and go");
+        let watcher = tenants.watcher().expect("cgroups have a watcher");
         Self { tenants, watcher, clock }
     }
 
@@ -173,15 +174,15 @@ impl Rig {
     }
 
     pub(crate) fn path_of(&self, process: &Sleeper) -> String {
-        self.of(process).expect("its cgroup is known").path.clone()
+        self.of(process).expect("its cgroup is found").path.clone()
     }
 }
 
-/// Waits until `tenant` is told to be removed.
+/// Waits until the removal of `tenant` is reported.
 pub(crate) fn await_removal(watcher: &mut Watcher, tenant: TenantId) {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < LONG, "in vain: the removal is told");
+        assert!(start.elapsed() < LONG, "timed out waiting for the removal");
         {
             let fd = watcher.fd().expect("inotify");
             let timeout = watcher.poll_interval().unwrap_or(LONG).try_into().expect("a short time");
@@ -197,7 +198,7 @@ pub(crate) fn await_removal(watcher: &mut Watcher, tenant: TenantId) {
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LONG, "in vain: {what}");
+        assert!(start.elapsed() < LONG, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! ACLs, as the kernel enforces them.
+//! ACLs as enforced by the kernel.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -21,12 +21,12 @@ use crate::rig::{Rig, new_home, umount};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
-/// The user that ACLs name, another, and a group.
+/// The user named in ACLs, another user, and a group.
 const NAMED: u32 = 65_534;
 const OTHER: u32 = 65_532;
 const GROUP: u32 = 65_531;
 
-/// As setxattr(2) has them: owner, the named user, group, mask and others.
+/// An ACL in the form of setxattr(2): owner, the named user, group, mask and others.
 fn acl(owner: u16, named: u16, group: u16, mask: u16, others: u16) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let entries = [(1, owner, NONE), (2, named, NAMED), (4, group, NONE), (0x10, mask, NONE), (0x20, others, NONE)];
@@ -43,7 +43,7 @@ fn acl_of(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     Ok(buffer)
 }
 
-/// Does something as somebody who is not root, on a thread of his own.
+/// Runs `work` as a user other than root, on its own thread.
 pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
     let act = || {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -73,7 +73,7 @@ fn file_with(rig: &Rig, acl: &[u8]) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_named_user_is_denied_what_all_others_may() {
+fn a_named_user_can_be_denied_what_others_may() {
     let rig = Rig::new();
     let path = file_with(&rig, &acl(6, 0, 4, 4, 4));
     assert_eq!(open_as(NAMED, NAMED, &path, OFlags::RDONLY), Err(Errno::ACCESS));
@@ -83,7 +83,7 @@ fn a_named_user_is_denied_what_all_others_may() {
 }
 
 #[test]
-fn the_mask_in_the_mode_is_not_what_the_group_may() {
+fn the_mask_shown_in_the_mode_does_not_grant_the_group_access() {
     let rig = Rig::new();
     let path = file_with(&rig, &acl(6, 6, 0, 6, 0));
     assert_eq!(mode_of(&path), 0o660, "the mask");
@@ -110,12 +110,12 @@ fn chmod_changes_the_mask() {
 }
 
 #[test]
-fn an_acl_that_another_sets_on_the_source_holds_soon() {
+fn an_acl_set_on_the_source_takes_effect_soon() {
     let rig = Rig::new();
     let path = file_with(&rig, &acl(6, 6, 4, 6, 0));
     assert_eq!(open_as(NAMED, NAMED, &path, OFlags::RDWR), Ok(()));
     setxattr(rig.stored("file"), ACCESS, &acl(6, 0, 4, 6, 0), XattrFlags::empty()).unwrap();
-    until("the kernel asks again", || open_as(NAMED, NAMED, &path, OFlags::RDONLY) == Err(Errno::ACCESS));
+    until("the kernel reads the ACL again", || open_as(NAMED, NAMED, &path, OFlags::RDONLY) == Err(Errno::ACCESS));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn new_nodes_inherit_the_default_acl_in_place_of_the_umask() {
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     setxattr(&dir, DEFAULT, &acl(7, 6, 4, 7, 0), XattrFlags::empty()).unwrap();
-    // Whatever the umask of these tests is: it does not count.
+    // The umask of the test process does not matter.
     drop(open(dir.join("file"), OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o664)).unwrap());
     mkdir(dir.join("below"), Mode::from_raw_mode(0o777)).unwrap();
     assert_eq!(acl_of(&dir.join("file"), ACCESS).unwrap(), acl(6, 6, 4, 6, 0));
@@ -138,7 +138,7 @@ fn new_nodes_inherit_the_default_acl_in_place_of_the_umask() {
 }
 
 #[test]
-fn an_acl_of_somebody_outside_the_group_takes_setgid_away() {
+fn an_acl_set_by_a_user_outside_the_group_clears_setgid() {
     let rig = Rig::new();
     let path = rig.file("tool");
     fs::write(&path, b"x").unwrap();
@@ -156,11 +156,11 @@ fn an_acl_of_somebody_outside_the_group_takes_setgid_away() {
     chown(&dir, Some(OTHER), Some(GROUP)).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o2755)).unwrap();
     as_user(OTHER, OTHER, || setxattr(&dir, DEFAULT, &acl(7, 7, 5, 7, 5), XattrFlags::empty())).unwrap();
-    assert_eq!(mode_of(&dir), 0o2755, "a default ACL is not about the directory");
+    assert_eq!(mode_of(&dir), 0o2755, "a default ACL does not affect the directory itself");
 }
 
 #[test]
-fn without_acls_in_the_source_the_mode_decides() {
+fn without_acls_in_the_source_the_mode_determines_access() {
     let (home, pool) = (new_home(), Pool::new(PoolOptions::default()).unwrap());
     let engine =
         Engine::new(Arena::create(&ArenaConfig::memfd(8 << 20)).unwrap(), Arc::new(SystemClock), Tunables::default());

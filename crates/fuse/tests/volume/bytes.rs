@@ -1,4 +1,4 @@
-//! Reading and writing: appends, truncation, holes, copies, space.
+//! Reading and writing: appends, truncation, holes, copies and allocation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use crate::acls::as_user;
 use crate::rig::{Rig, assert_same, pattern};
 
 #[test]
-fn bytes_come_back_and_reach_the_source_with_a_sync() {
+fn written_bytes_are_read_back_and_reach_the_source_with_a_sync() {
     let rig = Rig::new();
     let wanted = pattern(1, 3_000_001);
     fs::write(rig.file("a"), &wanted).unwrap();
@@ -21,9 +21,9 @@ fn bytes_come_back_and_reach_the_source_with_a_sync() {
     rig.umount().unwrap();
 }
 
-/// Over one another, of all sizes, with pages in every state.
+/// Overlapping writes of all sizes, with pages in every state.
 #[test]
-fn large_writes_over_one_another_leave_the_last_bytes() {
+fn overlapping_large_writes_leave_the_last_bytes() {
     let rig = Rig::new();
     let writers: Vec<_> = (0..2_u8)
         .map(|writer| {
@@ -57,20 +57,20 @@ fn large_writes_over_one_another_leave_the_last_bytes() {
 }
 
 #[test]
-fn fsync_brings_one_file_to_the_source() {
+fn fsync_writes_one_file_back_to_the_source() {
     let rig = Rig::new();
     let file = File::create(rig.file("a")).unwrap();
     file.write_all_at(&pattern(2, 100_000), 5).unwrap();
     file.sync_all().unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap()[5..], &pattern(2, 100_000));
-    // Durable as soon as the call returns.
+    // Durable when the call returns.
     let file = OpenOptions::new().write(true).custom_flags(OFlags::SYNC.bits() as i32).open(rig.file("a")).unwrap();
     file.write_all_at(b"synced", 50).unwrap();
     assert_eq!(&fs::read(rig.stored("a")).unwrap()[50..56], b"synced");
 }
 
 #[test]
-fn appends_of_two_writers_follow_each_other() {
+fn appends_of_two_writers_do_not_overlap() {
     let rig = Rig::new();
     let writers: Vec<_> = [b'a', b'b']
         .into_iter()
@@ -89,7 +89,7 @@ fn appends_of_two_writers_follow_each_other() {
 }
 
 #[test]
-fn a_truncated_file_has_its_size_at_once_and_zeroes_behind() {
+fn a_truncated_file_has_its_size_at_once_and_zeroes_when_extended() {
     let rig = Rig::new();
     fs::write(rig.file("a"), pattern(3, 10_000)).unwrap();
     let mut file = OpenOptions::new().read(true).write(true).open(rig.file("a")).unwrap();
@@ -106,7 +106,7 @@ fn a_truncated_file_has_its_size_at_once_and_zeroes_behind() {
 }
 
 #[test]
-fn a_file_written_anew_is_in_the_source_when_it_is_closed() {
+fn a_truncated_and_rewritten_file_is_in_the_source_when_it_is_closed() {
     let rig = Rig::new();
     fs::write(rig.file("conf"), b"old").unwrap();
     rig.mounted.sync().unwrap();
@@ -115,7 +115,7 @@ fn a_file_written_anew_is_in_the_source_when_it_is_closed() {
 }
 
 #[test]
-fn holes_are_found_and_made() {
+fn holes_are_found_and_punched() {
     let rig = Rig::new();
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("a")).unwrap();
     file.write_all_at(&pattern(4, 65_536), 0).unwrap();
@@ -197,7 +197,7 @@ fn a_written_file_does_not_look_like_a_hole() {
 }
 
 #[test]
-fn a_write_by_somebody_else_takes_setuid_away() {
+fn a_write_by_another_user_clears_setuid() {
     let rig = Rig::new();
     fs::write(rig.file("tool"), b"x").unwrap();
     fs::set_permissions(rig.file("tool"), std::os::unix::fs::PermissionsExt::from_mode(0o4777)).unwrap();
@@ -211,10 +211,10 @@ fn a_write_by_somebody_else_takes_setuid_away() {
     assert_eq!(fs::read(rig.stored("tool")).unwrap(), b"changed\n");
 }
 
-/// In the source before the bytes are taken, and in what the kernel remembers: a process that dies leaves nobody a program of
-/// somebody else's bytes with the owner's rights.
+/// Cleared in the source before the bytes are taken, and in the kernel's cached attributes. So if the process dies, no
+/// file keeps the owner's rights with another user's bytes.
 #[test]
-fn every_change_by_another_user_takes_setuid_and_setgid_away_at_once() {
+fn every_change_by_another_user_clears_setuid_and_setgid_at_once() {
     type Change = fn(&File);
     let changes: [(&str, Change); 6] = [
         ("write", |file| file.write_all_at(b"theirs", 0).unwrap()),
@@ -239,7 +239,7 @@ fn every_change_by_another_user_takes_setuid_and_setgid_away_at_once() {
                 change(&file);
                 file.metadata().unwrap().mode() & 0o7777
             });
-            assert_eq!(mode, given & 0o777, "{name}: what the kernel tells");
+            assert_eq!(mode, given & 0o777, "{name}: by the open file");
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, given & 0o777, "{name}: by name");
             assert_eq!(fs::metadata(&stored).unwrap().mode() & 0o7777, given & 0o777, "{name}: in the source");
         }
@@ -247,7 +247,7 @@ fn every_change_by_another_user_takes_setuid_and_setgid_away_at_once() {
     rig.umount().unwrap();
 }
 
-/// `O_DSYNC` is 0o10000 for the kernel, whatever a library calls by that name.
+/// `O_DSYNC` is 0o10000 in the kernel, whatever value a library gives that name.
 #[test]
 fn a_synchronous_write_is_in_the_source_when_it_returns() {
     let rig = Rig::new();
@@ -257,7 +257,7 @@ fn a_synchronous_write_is_in_the_source_when_it_returns() {
         let file = options.write(true).create_new(true).custom_flags(flags).open(rig.file(name)).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
         assert_same(&fs::read(rig.stored(name)).unwrap(), &bytes);
-        // Beyond the end, and into the hole that leaves.
+        // Beyond the end, and into the resulting hole.
         for at in [100_000, 50_000] {
             file.write_all_at(&bytes, at).unwrap();
             assert_same(&fs::read(rig.stored(name)).unwrap()[at as usize..][..bytes.len()], &bytes);
@@ -270,7 +270,7 @@ fn a_synchronous_write_is_in_the_source_when_it_returns() {
     }
     let lazy = File::create_new(rig.file("lazy")).unwrap();
     lazy.write_all_at(&bytes, 0).unwrap();
-    assert_eq!(fs::metadata(rig.stored("lazy")).unwrap().len(), 0, "the others did not get there by themselves");
+    assert_eq!(fs::metadata(rig.stored("lazy")).unwrap().len(), 0, "other writes are not written back by then");
     drop(lazy);
     rig.umount().unwrap();
 }

@@ -1,4 +1,4 @@
-//! P6 on a mount: the arena is all the memory there is for pages, whatever is read and written.
+//! P6 on a mount: the arena is the limit of memory for pages, whatever is read and written.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,15 +12,15 @@ use crate::rig::Rig;
 
 const MIB: u64 = 1 << 20;
 const ARENA_BYTES: u64 = 32 * MIB;
-/// What is read, and what each writer writes.
+/// Bytes read, and bytes that each writer writes.
 const READ_BYTES: u64 = 4 * ARENA_BYTES;
 const WRITTEN_BYTES: u64 = 2 * ARENA_BYTES;
 const WRITERS: u64 = 2;
-/// What the process may grow by meanwhile, beside the arena that is there from the start: memory of threads for requests, and of
-/// the programs, which are threads of the same process.
+/// How much the process may grow besides the arena, which is allocated from the start: request memory of its threads,
+/// and the test programs, which are threads of the same process.
 const GROWTH_BYTES: u64 = 32 * MIB;
 
-/// In a process of its own, whose memory is that of no other test.
+/// In its own process, whose memory is used by no other test.
 #[test]
 fn p06_on_a_mount_the_arena_is_the_ceiling_while_more_is_read_and_written() {
     const INSIDE: &str = "SLACKWATER_CEILING_INSIDE";
@@ -67,14 +67,14 @@ fn read_and_write() {
     assert_eq!(fs::metadata(rig.stored("read")).unwrap().len(), READ_BYTES);
 }
 
-/// A line of /proc/self/status.
+/// A value from /proc/self/status, in KiB.
 fn kib_of(what: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The `nth` MiB of a file: no other has the same.
+/// Fills the `nth` MiB of a file; no two are equal.
 fn fill(piece: &mut [u8], seed: u64, nth: u64) {
     for (word, place) in (0_u64..).zip(piece.chunks_exact_mut(8)) {
         let number = (seed << 48 | nth << 24 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

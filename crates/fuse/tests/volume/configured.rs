@@ -1,4 +1,4 @@
-//! What is configured while a volume is mounted: what stays out of its cache, and the limits and words of its tenants.
+//! Settings changed while a volume is mounted: whether data stays out of the cache, and limits of tenants.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,14 +12,14 @@ use slackwater_fuse::tenants::{TenantBy, TenantConfig, TenantsError};
 
 use crate::cgroups::{Cgroup, memory, unified};
 use crate::programs::{until, wait};
-use crate::rig::{Paying, Rig, assert_same, pattern};
+use crate::rig::{Rig, TenantSetup, assert_same, pattern};
 use crate::tenants::until_it_waits;
 
 const MIB: u64 = 1 << 20;
 const USER: u32 = 4713;
 const PAGE: u64 = 4096;
 const BLOCK: usize = 64 << 10;
-/// Of a file whose pages are counted.
+/// Size of a file whose cached pages are counted.
 const BYTES: usize = 48 * 4096;
 
 fn set(rig: &Rig, tenant: &str, config: TenantConfig) {
@@ -30,8 +30,8 @@ fn dontcache(dontcache: Option<bool>) -> TenantConfig {
     TenantConfig { limit_bytes: None, dontcache }
 }
 
-/// Pages that are left in the cache of a new file once it is clean.
-fn left_of_a_write(rig: &Rig, name: &str) -> u64 {
+/// Pages of a new file that remain in the cache once it is clean.
+fn cached_after_write(rig: &Rig, name: &str) -> u64 {
     let cached = || u64::from(rig.engine.arena().frames()) - rig.engine.arena().free_frames();
     let before = cached();
     let file = File::create_new(rig.file(name)).unwrap();
@@ -43,35 +43,35 @@ fn left_of_a_write(rig: &Rig, name: &str) -> u64 {
 }
 
 #[test]
-fn a_volume_stays_out_of_the_cache_from_when_it_is_told_to() {
+fn a_volume_stays_out_of_the_cache_once_dontcache_is_set() {
     let rig = Rig::dontcache(false, None);
-    assert_eq!(left_of_a_write(&rig, "a"), BYTES as u64 / PAGE);
+    assert_eq!(cached_after_write(&rig, "a"), BYTES as u64 / PAGE);
     rig.mounted.set_dontcache(true);
-    assert_eq!(left_of_a_write(&rig, "b"), 0);
+    assert_eq!(cached_after_write(&rig, "b"), 0);
     rig.mounted.set_dontcache(false);
-    assert_eq!(left_of_a_write(&rig, "c"), BYTES as u64 / PAGE);
+    assert_eq!(cached_after_write(&rig, "c"), BYTES as u64 / PAGE);
     rig.umount().unwrap();
 }
 
 #[test]
-fn a_tenant_stays_out_of_the_cache_from_when_that_is_configured() {
+fn a_tenant_stays_out_of_the_cache_once_dontcache_is_configured() {
     let own = format!("uid:{}", rustix::process::getuid().as_raw());
     for (by, tenant) in [(TenantBy::Volume, "volume"), (TenantBy::Uid, own.as_str())] {
-        let rig = Rig::dontcache(false, Some(Paying::of(by, &[])));
-        assert_eq!(left_of_a_write(&rig, "a"), BYTES as u64 / PAGE);
+        let rig = Rig::dontcache(false, Some(TenantSetup::of(by, &[])));
+        assert_eq!(cached_after_write(&rig, "a"), BYTES as u64 / PAGE);
         set(&rig, tenant, dontcache(Some(true)));
-        assert_eq!(left_of_a_write(&rig, "b"), 0);
+        assert_eq!(cached_after_write(&rig, "b"), 0);
         set(&rig, tenant, dontcache(Some(false)));
-        assert_eq!(left_of_a_write(&rig, "c"), BYTES as u64 / PAGE);
+        assert_eq!(cached_after_write(&rig, "c"), BYTES as u64 / PAGE);
         rig.mounted.set_dontcache(true);
-        assert_eq!(left_of_a_write(&rig, "d"), BYTES as u64 / PAGE, "a tenant goes before the volume");
+        assert_eq!(cached_after_write(&rig, "d"), BYTES as u64 / PAGE, "the tenant's setting overrides the volume's");
         set(&rig, tenant, TenantConfig::default());
-        assert_eq!(left_of_a_write(&rig, "e"), 0, "it says nothing any more");
+        assert_eq!(cached_after_write(&rig, "e"), 0, "the tenant has no setting any more");
         rig.umount().unwrap();
     }
 }
 
-/// Who writes 16 MiB, in small requests. Nobody pays for the pages of the program.
+/// A program that writes 16 MiB in small requests. Its own pages are charged to no tenant.
 struct Writer(Child);
 
 impl Writer {
@@ -85,11 +85,11 @@ impl Writer {
     }
 
     fn succeeds(&mut self) -> bool {
-        wait(&mut self.0).expect("it ends").success()
+        wait(&mut self.0).expect("the program ends").success()
     }
 }
 
-/// A tenant that has no limit gets one, then a larger one while a write of it waits for room, and none in the end.
+/// A tenant without a limit gets one, then a larger one while its write is blocked, and finally none.
 fn limits_change_under_a_writer(rig: &Rig, tenant: &str, writer: impl Fn(&str) -> Writer) {
     const TOTAL: u64 = 16 * MIB;
     rig.faults.add(Rule::hold().on("write"));
@@ -97,19 +97,19 @@ fn limits_change_under_a_writer(rig: &Rig, tenant: &str, writer: impl Fn(&str) -
     assert_eq!(rig.memcg(tenant).unwrap().limit_bytes(), None);
     assert_eq!(rig.charged_bytes(tenant), TOTAL);
     set(rig, tenant, TenantConfig::limit(20 * MIB));
-    assert_eq!(rig.memcg(tenant).unwrap().limit_bytes(), Some(20 * MIB), "at once, with nobody asking");
+    assert_eq!(rig.memcg(tenant).unwrap().limit_bytes(), Some(20 * MIB), "at once, without a lookup");
     let mut limited = writer("limited");
     until_it_waits(rig, tenant, &limited.0);
     assert!(limited.is_running() && rig.charged_bytes(tenant) <= 20 * MIB + MIB);
-    // Nobody but the write that waits is there who could notice.
+    // Only the blocked write can notice the new limit.
     set(rig, tenant, TenantConfig::limit(64 * MIB));
-    assert!(limited.succeeds(), "there is room for it");
+    assert!(limited.succeeds(), "the write fits into the new limit");
     assert_eq!(rig.charged_bytes(tenant), 2 * TOTAL);
     set(rig, tenant, TenantConfig::limit(33 * MIB));
     let mut limited = writer("limited again");
     until_it_waits(rig, tenant, &limited.0);
     set(rig, tenant, TenantConfig::default());
-    assert!(limited.succeeds(), "it has no limit any more");
+    assert!(limited.succeeds(), "the limit was removed");
     assert_eq!(rig.memcg(tenant).unwrap().limit_bytes(), None);
     rig.let_through();
     rig.umount().unwrap();
@@ -125,7 +125,7 @@ fn quiet(mut command: Command) -> Command {
 
 #[test]
 fn limits_of_a_user_change_while_mounted() {
-    let rig = Rig::paid(256 * MIB, Tunables::default(), Paying::of(TenantBy::Uid, &[]), |directory| {
+    let rig = Rig::with_tenants(256 * MIB, Tunables::default(), TenantSetup::of(TenantBy::Uid, &[]), |directory| {
         std::sync::Arc::new(directory)
     });
     for name in ["free", "limited", "limited again"] {
@@ -145,7 +145,7 @@ fn limits_of_a_user_change_while_mounted() {
 fn limits_of_a_cgroup_change_while_mounted() {
     let Some(hierarchy) = unified().or_else(memory) else { return };
     let tenant = Cgroup::top(&hierarchy);
-    let rig = Rig::paid(256 * MIB, Tunables::default(), Paying::of(TenantBy::Cgroup, &[]), |directory| {
+    let rig = Rig::with_tenants(256 * MIB, Tunables::default(), TenantSetup::of(TenantBy::Cgroup, &[]), |directory| {
         std::sync::Arc::new(directory)
     });
     limits_change_under_a_writer(&rig, &tenant.path, |name| {
@@ -153,21 +153,21 @@ fn limits_of_a_cgroup_change_while_mounted() {
     });
 }
 
-/// A cgroup below another becomes a tenant of its own when something is configured for it, by the name of its directory too,
-/// and none again.
+/// A cgroup below another becomes a tenant when it is configured, by its path or its directory, and ceases to be one
+/// when the settings are removed.
 #[test]
 fn a_cgroup_becomes_a_tenant_when_it_is_configured() {
     let Some(hierarchy) = unified().or_else(memory) else { return };
     let top = Cgroup::top(&hierarchy);
     let below = top.below("below");
-    let rig = Rig::paid(64 * MIB, Tunables::default(), Paying::of(TenantBy::Cgroup, &[]), |directory| {
+    let rig = Rig::with_tenants(64 * MIB, Tunables::default(), TenantSetup::of(TenantBy::Cgroup, &[]), |directory| {
         std::sync::Arc::new(directory)
     });
     rig.faults.add(Rule::hold().on("write"));
     let write = |name: &str| {
         let of = format!("of={}", rig.file(name).display());
         let mut dd = below.command("dd", &["if=/dev/zero", &of, "bs=1M", "count=1"]).spawn().unwrap();
-        assert!(wait(&mut dd).expect("it ends").success());
+        assert!(wait(&mut dd).expect("the program ends").success());
     };
     write("a");
     assert_eq!((rig.charged_bytes(&top.path), rig.memcg(&below.path).is_some()), (MIB, false));
@@ -181,12 +181,12 @@ fn a_cgroup_becomes_a_tenant_when_it_is_configured() {
     rig.let_through();
     rig.umount().unwrap();
     drop((below, top));
-    until("nothing is left of them", || rig.engine.memcgs().len() == 1);
+    until("the tenants are gone", || rig.engine.memcgs().len() == 1);
 }
 
 #[test]
-fn nothing_is_configured_for_nobody() {
-    let rig = Rig::dontcache(false, Some(Paying::of(TenantBy::Uid, &[])));
+fn settings_for_impossible_tenants_are_rejected() {
+    let rig = Rig::dontcache(false, Some(TenantSetup::of(TenantBy::Uid, &[])));
     let tenancy = rig.tenancy.as_ref().unwrap();
     let refusal = tenancy.set_config(Path::new("/a"), TenantConfig::limit(MIB)).unwrap_err();
     assert!(matches!(refusal, TenantsError::NoSuchTenant { .. }), "{refusal}");

@@ -1,4 +1,4 @@
-//! Flags of files and directories, as `chattr` sets them.
+//! Inode flags, as set by `chattr`.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::acls::as_user;
 use crate::programs::until;
 use crate::rig::{Rig, Tmpfs, assert_same, new_home, pattern};
 
-/// A rig whose source is on a tmpfs, which has flags since Linux 6.6. None: this kernel's has not.
+/// Runs a test with a source on a tmpfs, which supports flags since Linux 6.6; skips it on older kernels.
 fn with_flags(test: impl FnOnce(&Rig)) {
     let tmpfs = Tmpfs::new(new_home());
     let source = tmpfs.0.join("source");
@@ -21,7 +21,7 @@ fn with_flags(test: impl FnOnce(&Rig)) {
     fs::set_permissions(&tmpfs.0, Permissions::from_mode(0o755)).unwrap();
     let rig = Rig::over(tmpfs.0.clone(), source, 32 << 20, Tunables::default());
     match flags_of(&rig.source) {
-        Err(Errno::NOTTY) => println!("skipped: tmpfs has no flags here"),
+        Err(Errno::NOTTY) => println!("skipped: tmpfs does not support flags here"),
         found => {
             assert_eq!(found, Ok(IFlags::empty()));
             test(&rig);
@@ -53,7 +53,7 @@ fn flags_are_those_of_the_source() {
             }
             set_flags(&rig.file(name), IFlags::NODUMP).unwrap();
             assert_eq!(flags_of(&rig.stored(name)), Ok(IFlags::NODUMP));
-            // Its change needs more rights than the kernel checks.
+            // Changing this flag needs more rights than the kernel checks.
             let journalled = set_flags(&rig.file(name), IFlags::NODUMP | IFlags::JOURNALING);
             assert_eq!(journalled, Err(Errno::OPNOTSUPP));
         }
@@ -69,7 +69,7 @@ fn flags_are_those_of_the_source() {
 }
 
 #[test]
-fn what_was_written_is_in_the_source_before_it_is_immutable() {
+fn written_data_is_in_the_source_before_a_file_becomes_immutable() {
     with_flags(|rig| {
         let (path, write) = (rig.file("file"), OpenOptions::new().write(true).clone());
         let wanted = pattern(1, 1_000_001);
@@ -94,7 +94,7 @@ fn what_was_written_is_in_the_source_before_it_is_immutable() {
 }
 
 #[test]
-fn a_file_that_somebody_writes_to_is_not_protected() {
+fn a_file_open_for_writing_cannot_be_made_immutable() {
     with_flags(|rig| {
         let path = rig.file("file");
         let mut file = File::create(&path).unwrap();
@@ -108,18 +108,18 @@ fn a_file_that_somebody_writes_to_is_not_protected() {
         assert_eq!(opened(&path, OpenOptions::new().write(true)), Err(Errno::PERM));
         assert_eq!(opened(&path, OpenOptions::new().append(true)), Err(Errno::OPNOTSUPP));
         set_flags(&path, IFlags::empty()).unwrap();
-        // Behind the mount.
+        // Directly in the source.
         set_flags(&rig.stored("file"), IFlags::IMMUTABLE).unwrap();
-        until("it is noticed", || opened(&path, OpenOptions::new().write(true)) == Err(Errno::PERM));
+        until("the flag is noticed", || opened(&path, OpenOptions::new().write(true)) == Err(Errno::PERM));
         set_flags(&rig.stored("file"), IFlags::empty()).unwrap();
-        until("it is noticed", || opened(&path, OpenOptions::new().write(true)) == Ok(()));
+        until("the flag is noticed", || opened(&path, OpenOptions::new().write(true)) == Ok(()));
         rig.umount().unwrap();
         assert_eq!(fs::read(rig.stored("file")).unwrap(), b"text");
     });
 }
 
 #[test]
-fn who_may_not_set_a_flag_does_not_set_it_through_a_mount() {
+fn a_user_who_may_not_set_a_flag_cannot_set_it_through_a_mount() {
     with_flags(|rig| {
         let path = rig.file("file");
         fs::write(&path, "text").unwrap();

@@ -1,4 +1,4 @@
-//! File handles: a way back to a file that needs no name and no cache, as NFS servers use it.
+//! File handles: access to a file without its name or a cache, as NFS servers use it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::sys::Handle;
 /// ext4, XFS and btrfs.
 const KNOWN: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// Sources whose handles have a known form: a tmpfs, and what these tests have by themselves if that is one of those.
+/// Runs a test on file systems whose handles have a known format: a tmpfs, and the temporary directory's if it is one.
 fn on_each_file_system(test: impl Fn(Rig)) {
     let new_rig = |home: &Path| {
         let source = home.join("source");
@@ -34,10 +34,10 @@ fn on_each_file_system(test: impl Fn(Rig)) {
     }
 }
 
-/// Has kernel and engine forget all that nobody uses. The root is left, and a directory that had something in it when the
-/// kernel was asked.
+/// Makes kernel and engine drop all unused nodes. The root remains, and a directory that still had known entries when
+/// the kernel was asked.
 fn forget(rig: &Rig) {
-    until("it is forgotten", || {
+    until("the unused nodes are dropped", || {
         rig.engine.shrink(0);
         rig.mounted.super_block().status().inodes <= 2
     });
@@ -47,7 +47,7 @@ fn path_of(file: &File) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
 }
 
-/// Opens everything that [`fill`] made by its handle.
+/// Opens by handle everything that [`fill`] created.
 fn check(rig: &Rig, handles: &[Handle; 5], inos: [u64; 5]) {
     let mount = File::open(&rig.path).unwrap();
     let [root, folder, file, link, deep] = handles;
@@ -74,7 +74,7 @@ fn fill(rig: &Rig) -> ([Handle; 5], [u64; 5]) {
 }
 
 #[test]
-fn p13_a_handle_leads_to_its_file_when_all_caches_have_forgotten_it_and_after_a_remount() {
+fn p13_a_handle_finds_its_file_after_all_caches_dropped_it_and_after_a_remount() {
     on_each_file_system(|mut rig| {
         let (handles, inos) = fill(&rig);
         check(&rig, &handles, inos);
@@ -83,7 +83,7 @@ fn p13_a_handle_leads_to_its_file_when_all_caches_have_forgotten_it_and_after_a_
         check(&rig, &handles, inos);
         rig.mount_again();
         check(&rig, &handles, inos);
-        // The file moves, and is found by its old handle and its new name as one.
+        // A renamed file is found by its old handle and its new name, as one file.
         fs::rename(rig.file("file"), rig.file("upper/moved")).unwrap();
         rig.mount_again();
         let mount = File::open(&rig.path).unwrap();
@@ -97,7 +97,7 @@ fn p13_a_handle_leads_to_its_file_when_all_caches_have_forgotten_it_and_after_a_
 }
 
 #[test]
-fn p13_a_handle_of_what_is_gone_is_stale() {
+fn p13_a_handle_of_a_removed_file_is_stale() {
     on_each_file_system(|mut rig| {
         let (handles, _) = fill(&rig);
         fs::remove_dir_all(rig.file("upper")).unwrap();
@@ -120,21 +120,23 @@ fn p13_a_handle_of_what_is_gone_is_stale() {
 }
 
 #[test]
-fn p13_a_handle_that_nobody_was_given_leads_nowhere() {
+fn p13_a_forged_handle_is_stale() {
     on_each_file_system(|rig| {
         let (handles, _) = fill(&rig);
         rig.mounted.sync().unwrap();
         forget(&rig);
         let mount = File::open(&rig.path).unwrap();
         let opened = |words: &[u32]| handles[2].clone().with_words(words).open(&mount, O_PATH).map(drop);
-        // Upper and lower half of the number, and the generation.
-        let [upper, lower, generation] = handles[2].words()[..] else { panic!("the form of FUSE's handles") };
+        // The upper and lower half of the number, and the generation.
+        let [upper, lower, generation] = handles[2].words()[..] else {
+            panic!("a handle with three words, as FUSE makes them")
+        };
         assert_eq!(opened(&[upper, lower, generation]), Ok(()));
         forget(&rig);
         for words in [[upper, lower, 1], [upper ^ 1, lower, 0], [0, lower, 0], [0, 2, 0], [5, 99, 0], [7, 0, 0]] {
             assert_eq!(opened(&words), Err(Errno::STALE), "{words:?}");
         }
-        // A directory of the same file system beside the source.
+        // A directory of the same file system outside the source.
         let outside = rig.source.parent().unwrap().join("outside");
         fs::create_dir(&outside).unwrap();
         let words = Handle::of(&outside).unwrap().words();

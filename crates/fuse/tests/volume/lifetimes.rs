@@ -1,4 +1,4 @@
-//! Files that lose their name while they are open, and what is left of them afterwards.
+//! Files that are unlinked while open, and what remains of them.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -46,12 +46,12 @@ fn a_replaced_file_works_until_it_is_closed() {
 }
 
 #[test]
-fn what_was_written_and_removed_never_reaches_the_source() {
+fn data_of_a_removed_file_never_reaches_the_source() {
     let rig = Rig::new();
     for round in 0..20 {
         fs::write(rig.file("a"), pattern(round, 1 << 20)).unwrap();
         fs::remove_file(rig.file("a")).unwrap();
     }
-    until("nothing is left", || rig.mounted.super_block().status().bytes_left() == 0);
+    until("all data is written back or dropped", || rig.mounted.super_block().status().bytes_left() == 0);
     until("the kernel has forgotten the nodes", || rig.mounted.super_block().status().inodes <= 1);
 }

@@ -1,4 +1,4 @@
-//! Directories, listed.
+//! Directory listings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ fn names(rig: &Rig, dir: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_large_directory_is_listed_once_each() {
+fn a_large_directory_is_listed_with_each_entry_once() {
     let rig = Rig::new();
     fs::create_dir(rig.file("d")).unwrap();
     let wanted: BTreeSet<String> = (0..1500).map(|i| format!("a rather long name of a file, number {i:05}")).collect();
@@ -21,7 +21,7 @@ fn a_large_directory_is_listed_once_each() {
     let found = names(&rig, "d");
     assert_eq!(found.len(), wanted.len());
     assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted);
-    // With attributes, as `ls -l` asks.
+    // With attributes, as for `ls -l`.
     for entry in fs::read_dir(rig.file("d")).unwrap() {
         let entry = entry.unwrap();
         assert_eq!(entry.metadata().unwrap().ino(), entry.ino());
@@ -29,7 +29,7 @@ fn a_large_directory_is_listed_once_each() {
 }
 
 #[test]
-fn dot_and_dot_dot_come_first_with_their_numbers() {
+fn dot_and_dot_dot_come_first_with_their_inode_numbers() {
     let rig = Rig::new();
     fs::create_dir(rig.file("d")).unwrap();
     fs::create_dir(rig.file("d/e")).unwrap();
@@ -42,7 +42,7 @@ fn dot_and_dot_dot_come_first_with_their_numbers() {
 }
 
 #[test]
-fn a_listing_can_be_rewound_and_sees_what_is_new() {
+fn a_rewound_listing_sees_new_entries() {
     let rig = Rig::new();
     fs::write(rig.file("a"), b"").unwrap();
     let fd = open(&rig.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();

@@ -1,4 +1,6 @@
-//! Volumes of the engine mounted for real, over directories, as programs see them.
+//! Engine volumes over directories, mounted and used by real programs.
+//!
+//! Without access to /dev/fuse these tests fail, since no other tests cover this.
 //!
 //! Where there is no /dev/fuse, or not for this user, these tests fail: nothing else tests what they are about.
 
@@ -7,12 +9,11 @@
 mod acls;
 mod bytes;
 mod ceiling;
-#[allow(dead_code, reason = "a part of what the tests of tenants have")]
+#[allow(dead_code, reason = "the tests of tenants use the rest")]
 #[path = "../tenants/rig.rs"]
 mod cgroups;
 mod configured;
 mod dontcache;
-mod ending;
 mod flags;
 mod handles;
 mod lifetimes;
@@ -30,5 +31,6 @@ mod sys;
 mod tenants;
 mod throttled;
 mod umount;
+mod unmount_hook;
 mod waiting;
 mod xattrs;

@@ -1,4 +1,4 @@
-//! Names, as the calls of a program meet them.
+//! Operations on names, through system calls of programs.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use crate::needs;
 use crate::rig::Rig;
 
 #[test]
-fn directories_links_and_special_files_are_made_and_removed() {
+fn directories_links_and_special_files_are_created_and_removed() {
     let rig = Rig::new();
     fs::create_dir(rig.file("d")).unwrap();
     symlink("d/a b", rig.file("s")).unwrap();
@@ -45,7 +45,7 @@ fn two_names_of_a_file_are_one_file() {
     fs::remove_file(rig.file("a")).unwrap();
     assert_eq!(fs::metadata(rig.file("b")).unwrap().nlink(), 1);
     assert_eq!(fs::read(rig.file("b")).unwrap(), b"another");
-    // Names that exist before they are looked up meet in one inode as well.
+    // Names that exist before they are looked up lead to one inode as well.
     fs::write(rig.stored("c"), b"c").unwrap();
     fs::hard_link(rig.stored("c"), rig.stored("d")).unwrap();
     let (c, d) = (File::options().write(true).open(rig.file("c")).unwrap(), File::open(rig.file("d")).unwrap());
@@ -77,7 +77,7 @@ fn a_rename_replaces_refuses_or_exchanges() {
 }
 
 #[test]
-fn what_replaces_a_file_has_reached_the_source_before() {
+fn a_file_that_replaces_another_is_written_back_before() {
     let rig = Rig::new();
     fs::write(rig.file("conf"), b"old").unwrap();
     rig.mounted.sync().unwrap();
@@ -107,7 +107,7 @@ fn a_change_in_a_directory_changes_its_times_at_once() {
 }
 
 #[test]
-fn times_that_are_set_stay_when_the_data_follows() {
+fn explicit_times_survive_a_later_write_back() {
     let rig = Rig::new();
     fs::write(rig.file("a"), b"data").unwrap();
     let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_007, 123_456_789);
@@ -118,7 +118,7 @@ fn times_that_are_set_stay_when_the_data_follows() {
 }
 
 #[test]
-fn access_times_are_those_that_are_set_and_the_mount_says_so() {
+fn access_times_change_only_when_set_and_the_mount_is_noatime() {
     let rig = Rig::new();
     fs::write(rig.file("a"), b"data").unwrap();
     let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_007, 123_456_789);
@@ -133,7 +133,7 @@ fn access_times_are_those_that_are_set_and_the_mount_says_so() {
 }
 
 #[test]
-fn who_makes_a_file_owns_it_and_his_umask_counts() {
+fn a_new_file_has_its_creators_owner_and_umask() {
     let rig = Rig::new();
     fs::create_dir(rig.file("d")).unwrap();
     fs::set_permissions(rig.file("d"), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -146,7 +146,7 @@ fn who_makes_a_file_owns_it_and_his_umask_counts() {
             assert_eq!((stat.uid(), stat.gid(), stat.mode() & 0o7777), (65534, 65533, mode), "{name}");
         }
     }
-    // And who may not, does not.
+    // A user without permission cannot.
     let script = format!("echo x > {}/d/f", rig.path.display());
     let mut child = std::process::Command::new("setpriv");
     child.args(["--reuid=4711", "--regid=4711", "--clear-groups", "sh", "-c", &script]).current_dir("/");
@@ -168,7 +168,7 @@ fn a_file_without_a_name_can_get_one() {
 }
 
 #[test]
-fn exclusive_creation_is_exclusive_and_errors_have_their_numbers() {
+fn exclusive_creation_is_exclusive_and_errors_have_the_right_errno() {
     let rig = Rig::new();
     fs::write(rig.file("a"), b"").unwrap();
     let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap();
@@ -184,7 +184,7 @@ fn exclusive_creation_is_exclusive_and_errors_have_their_numbers() {
 }
 
 #[test]
-fn space_is_that_of_the_source() {
+fn statfs_reports_the_space_of_the_source() {
     let rig = Rig::new();
     let (here, there) = (rustix::fs::statvfs(&rig.path).unwrap(), rustix::fs::statvfs(&rig.source).unwrap());
     assert_eq!((here.f_frsize, here.f_namemax), (there.f_frsize, there.f_namemax));
@@ -192,7 +192,7 @@ fn space_is_that_of_the_source() {
 }
 
 #[test]
-fn the_trial_of_a_new_mount_leaves_nothing() {
+fn the_cache_probe_of_a_new_mount_leaves_no_file() {
     let rig = Rig::new();
     assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0);
     assert_eq!(fs::read_dir(&rig.source).unwrap().count(), 0);

@@ -27,7 +27,7 @@ fn a_rename_can_leave_a_whiteout() {
 }
 
 #[test]
-fn an_overlay_has_its_upper_directory_on_a_mount() {
+fn an_overlay_works_with_its_upper_directory_on_a_mount() {
     let rig = Rig::new();
     for dir in ["lower", "lower/dir", "upper", "work", "union"] {
         fs::create_dir(rig.file(dir)).unwrap();

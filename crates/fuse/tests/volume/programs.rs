@@ -1,9 +1,9 @@
-//! Programs beside a test, and waiting for them and for what they lead to.
+//! Programs that a test starts, and waiting for them and for conditions.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes on a loaded machine; only a failure waits for it.
+/// Longer than any step takes on a loaded machine; only a failing test waits that long.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds.
@@ -11,19 +11,19 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LONG, "in vain: {what}");
+        assert!(start.elapsed() < LONG, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// A program beside the test.
+/// Starts a program.
 pub(crate) fn spawn(program: &str, arguments: &[&str]) -> Child {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     command.spawn().unwrap()
 }
 
-/// Waits for a child; none when it takes too long.
+/// Waits for a child; `None` if it takes too long.
 pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < LONG {

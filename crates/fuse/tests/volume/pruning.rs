@@ -1,4 +1,4 @@
-//! Memory pressure: inodes that only the kernel's caches hold are given back, and nothing that anybody uses.
+//! Memory pressure: inodes that only the kernel caches are pruned, and none that is in use.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,12 +9,12 @@ use crate::programs::until;
 use crate::rig::{Rig, assert_same, new_home, pattern};
 
 const FILES: usize = 20_000;
-/// Open, and written to without having reached the source.
+/// Open files, and files that are not yet written back.
 const OPEN: usize = 3;
 const DIRTY: usize = 10;
 
 #[test]
-fn what_was_only_looked_at_is_given_back_and_found_again() {
+fn inodes_that_were_only_looked_up_are_pruned_and_found_again() {
     let home = new_home();
     let source = home.join("source");
     fs::create_dir_all(source.join("folder")).unwrap();
@@ -37,12 +37,12 @@ fn what_was_only_looked_at_is_given_back_and_found_again() {
     for number in 0..FILES {
         fs::metadata(name(number)).unwrap();
     }
-    assert!(inodes() > FILES as u64 / 2, "the kernel knows what it has room for: {}", inodes());
+    assert!(inodes() > FILES as u64 / 2, "the kernel caches most of them: {}", inodes());
 
-    // The root, the folder of what is in use, and that. What is clean goes at last; a program that another test has started
-    // may hold some for a moment.
+    // The root, the folder of used files, and those files. Clean ones are pruned last; a program started by another
+    // test may hold some for a moment.
     let used = 2 + OPEN + DIRTY;
-    until("only what is in use is in memory", || {
+    until("only inodes in use are in memory", || {
         rig.engine.shrink(0);
         inodes() <= used as u64
     });
@@ -72,7 +72,7 @@ fn what_was_only_looked_at_is_given_back_and_found_again() {
 }
 
 #[test]
-fn p06_names_that_nobody_needs_are_bounded() {
+fn p06_unused_names_are_bounded() {
     const FOLDERS: usize = 100;
     const EACH: usize = 100;
     const MOST: u64 = 1000;
@@ -86,13 +86,13 @@ fn p06_names_that_nobody_needs_are_bounded() {
     }
     let rig = Rig::over(home, source, 32 << 20, Tunables { inodes_max: MOST, ..Tunables::default() });
     let inodes = || rig.mounted.super_block().status().inodes;
-    // One that is open is found again without its name.
+    // An open file is found again without its name.
     let open = File::open(rig.file(&paths[0])).unwrap();
     for round in 0..2 {
         for path in &paths {
             assert!(fs::metadata(rig.file(path)).unwrap().is_file());
         }
-        until("the bound holds", || inodes() <= MOST + MOST / 2);
+        until("the count is within the bound", || inodes() <= MOST + MOST / 2);
         assert!(inodes() >= MOST / 2, "round {round}: {}", inodes());
     }
     assert!(open.metadata().unwrap().is_file());
@@ -101,7 +101,7 @@ fn p06_names_that_nobody_needs_are_bounded() {
 }
 
 #[test]
-fn pressure_beside_programs_that_look_at_everything_breaks_nothing() {
+fn memory_pressure_does_not_disturb_programs_that_look_up_everything() {
     const EACH: usize = 150;
     let rig = Rig::new();
     let content = |program: usize, number: usize| pattern((program * EACH + number) as u8, 100);

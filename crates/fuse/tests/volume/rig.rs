@@ -1,4 +1,4 @@
-//! A directory, mounted through the cache at another, with a layer of faults in between.
+//! A source directory mounted through the cache at another directory, with a layer of injected faults in between.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,28 +19,28 @@ use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, 
 use crate::programs::LONG;
 
 pub(crate) struct Rig {
-    /// Where the bytes end up.
+    /// The source directory.
     pub(crate) source: PathBuf,
-    /// Where programs see them.
+    /// The mount point.
     pub(crate) path: PathBuf,
     pub(crate) faults: FaultControl,
     pub(crate) mounted: Arc<MountedVolume>,
     pub(crate) engine: Engine,
-    /// Who pays, where somebody does.
+    /// The tenants, if there are any.
     pub(crate) tenancy: Option<Arc<Tenancy>>,
     home: PathBuf,
     _pool: Pool,
 }
 
-/// Who pays for what is written.
+/// Tenants of a rig, and their settings.
 #[derive(Clone)]
-pub(crate) struct Paying {
+pub(crate) struct TenantSetup {
     pub(crate) by: TenantBy,
-    /// By tenant.
+    /// Settings by tenant.
     pub(crate) config: BTreeMap<PathBuf, TenantConfig>,
 }
 
-impl Paying {
+impl TenantSetup {
     pub(crate) fn of(by: TenantBy, limits_bytes: &[(&str, u64)]) -> Self {
         let limit = |(tenant, bytes): &(&str, u64)| ((*tenant).into(), TenantConfig::limit(*bytes));
         Self { by, config: limits_bytes.iter().map(limit).collect() }
@@ -61,45 +61,49 @@ impl Rig {
         Self::of_engine(new_engine(arena_bytes, tunables), None, |directory| Arc::new(directory))
     }
 
-    /// Over a new directory from which `layer` makes the backend.
+    /// Over a new directory; `layer` makes the backend from it.
     pub(crate) fn layered(layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Self {
         Self::of_engine(new_engine(32 << 20, Tunables::default()), None, layer)
     }
 
-    /// On a directory that the test has prepared. `home` is removed in the end.
+    /// Over a directory that the test has prepared. `home` is removed at the end.
     pub(crate) fn over(home: PathBuf, source: PathBuf, arena_bytes: u64, tunables: Tunables) -> Self {
         let backend = Arc::new(DirBackend::open(&source).unwrap());
         Self::on(home, source, new_engine(arena_bytes, tunables), backend, None, false)
     }
 
-    /// A volume that stays out of the cache, or does not; by whom it is paid is said in `paying`.
-    pub(crate) fn dontcache(dontcache: bool, paying: Option<Paying>) -> Self {
-        // Nothing is read ahead: what is in the cache is known.
+    /// A volume with or without dontcache, whose tenants are those of `setup`.
+    pub(crate) fn dontcache(dontcache: bool, setup: Option<TenantSetup>) -> Self {
+        // No readahead, so that the contents of the cache are known.
         let tunables = Tunables { readahead_pages: 0, ..Tunables::default() };
         let (home, source) = new_source();
         let backend = Arc::new(DirBackend::open(&source).unwrap());
-        Self::on(home, source, new_engine(32 << 20, tunables), backend, paying, dontcache)
+        Self::on(home, source, new_engine(32 << 20, tunables), backend, setup, dontcache)
     }
 
-    /// With tenants, over a new directory from which `layer` makes the backend.
-    pub(crate) fn paid(
+    /// With tenants, over a new directory; `layer` makes the backend from it.
+    pub(crate) fn with_tenants(
         arena_bytes: u64,
         tunables: Tunables,
-        paying: Paying,
+        setup: TenantSetup,
         layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>,
     ) -> Self {
-        Self::of_engine(new_engine(arena_bytes, tunables), Some(paying), layer)
+        Self::of_engine(new_engine(arena_bytes, tunables), Some(setup), layer)
     }
 
-    /// Another volume of the same engine. Its tenants are its own.
-    pub(crate) fn beside(&self, paying: Option<Paying>) -> Self {
-        Self::of_engine(self.engine.clone(), paying, |directory| Arc::new(directory))
+    /// Another volume of the same engine, with its own tenants.
+    pub(crate) fn beside(&self, setup: Option<TenantSetup>) -> Self {
+        Self::of_engine(self.engine.clone(), setup, |directory| Arc::new(directory))
     }
 
-    fn of_engine(engine: Engine, paying: Option<Paying>, layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Self {
+    fn of_engine(
+        engine: Engine,
+        setup: Option<TenantSetup>,
+        layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>,
+    ) -> Self {
         let (home, source) = new_source();
         let backend = layer(DirBackend::open(&source).unwrap());
-        Self::on(home, source, engine, backend, paying, false)
+        Self::on(home, source, engine, backend, setup, false)
     }
 
     fn on(
@@ -107,7 +111,7 @@ impl Rig {
         source: PathBuf,
         engine: Engine,
         backend: Arc<dyn Backend>,
-        paying: Option<Paying>,
+        setup: Option<TenantSetup>,
         dontcache: bool,
     ) -> Self {
         let path = home.join("mount");
@@ -115,14 +119,14 @@ impl Rig {
         let pool = Pool::new(PoolOptions::default()).unwrap();
         let (backend, faults) = Fault::new(backend);
         let sb = engine.mount(&home.to_string_lossy(), Arc::new(backend)).unwrap();
-        let tenancy = paying.map(|paying| paying.tenancy(&engine));
+        let tenancy = setup.map(|setup| setup.tenancy(&engine));
         let options = MountOptions { dontcache, ..MountOptions::default() };
         let mounted = MountedVolume::mount(&pool, sb, &path, &options, tenancy.clone());
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
         Self { source, path, faults, mounted, engine, tenancy, home, _pool: pool }
     }
 
-    /// Unmounts, and mounts the same source again at the same place.
+    /// Unmounts, and mounts the same source again at the same mount point.
     pub(crate) fn mount_again(&mut self) {
         self.umount().unwrap();
         let backend = Arc::new(DirBackend::open(&self.source).unwrap());
@@ -130,38 +134,39 @@ impl Rig {
         self.mounted = MountedVolume::mount(&self._pool, sb, &self.path, &MountOptions::default(), None).unwrap();
     }
 
-    /// As the mount has it.
+    /// The path of a file in the mount.
     pub(crate) fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
-    /// As the source has it.
+    /// The path of a file in the source.
     pub(crate) fn stored(&self, name: impl AsRef<Path>) -> PathBuf {
         self.source.join(name)
     }
 
-    /// The tenant of this name, once it has written.
+    /// The tenant with this name, once it has written.
     pub(crate) fn memcg(&self, name: &str) -> Option<Arc<Memcg>> {
         self.engine.memcgs().into_iter().find(|memcg| memcg.name() == name)
     }
 
-    /// What cannot be dropped of a tenant's data.
+    /// Bytes charged to a tenant: data that cannot be dropped.
     pub(crate) fn charged_bytes(&self, name: &str) -> u64 {
         self.memcg(name).map_or(0, |memcg| memcg.charged_bytes())
     }
 
-    /// Lets everything that is held go on, and what comes later.
+    /// Releases all held calls, and stops holding later ones.
     pub(crate) fn let_through(&self) {
         self.faults.clear();
         self.faults.release_all();
     }
 
-    /// Unmounts. A child that another test is about to start has our descriptors for a moment: that is waited for.
+    /// Unmounts, and retries while it is busy: a child that another test is about to start shares our descriptors for a
+    /// moment.
     pub(crate) fn umount(&self) -> Result<(), MountedError> {
         umount(&self.mounted, UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
     }
 
-    /// Unmounts as `slackwater umount` does.
+    /// Unmounts without a retry, as `slackwater umount` does.
     pub(crate) fn umount_at_once(&self) -> Result<(), MountedError> {
         self.mounted.umount(UmountRequest { deadline: Some(LONG), ..UmountRequest::default() }, &|_| {})
     }
@@ -187,7 +192,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.faults.clear();
         self.faults.release_all();
-        // Mounted no more, where the test got to its end.
+        // Already unmounted, unless the test failed.
         let _ = unmount(&self.path, true);
         let _ = fs::remove_dir_all(self.home.join("source"));
         let _ = fs::remove_dir(&self.path);
@@ -195,7 +200,7 @@ impl Drop for Rig {
     }
 }
 
-/// A tmpfs at the home of a rig, for what not every file system has; unmounted in the end.
+/// A tmpfs at the home of a rig, for features that not every file system has; unmounted at the end.
 pub(crate) struct Tmpfs(pub(crate) PathBuf);
 
 impl Tmpfs {
@@ -216,7 +221,7 @@ fn new_engine(arena_bytes: u64, tunables: Tunables) -> Engine {
     Engine::new(Arena::create(&ArenaConfig::memfd(arena_bytes)).unwrap(), Arc::new(SystemClock), tunables)
 }
 
-/// A new directory that everybody may look into.
+/// A new directory that every user may enter.
 pub(crate) fn new_home() -> PathBuf {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -226,7 +231,7 @@ pub(crate) fn new_home() -> PathBuf {
     home
 }
 
-/// The same with a source in it.
+/// The same, with a source directory in it.
 fn new_source() -> (PathBuf, PathBuf) {
     let home = new_home();
     let source = home.join("source");
@@ -235,7 +240,7 @@ fn new_source() -> (PathBuf, PathBuf) {
     (home, source)
 }
 
-/// Whatever the umask of these tests is.
+/// Makes a directory accessible to all users, whatever the umask.
 fn open_to_all(path: &Path) {
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
@@ -255,7 +260,7 @@ pub(crate) fn assert_same(found: &[u8], wanted: &[u8]) {
     assert_eq!(differs, None, "first different byte");
 }
 
-/// Runs what may hang, and fails instead.
+/// Runs work that may hang, and fails the test if it does.
 #[track_caller]
 pub(crate) fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, done) = mpsc::channel();

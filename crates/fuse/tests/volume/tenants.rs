@@ -1,4 +1,6 @@
-//! Tenants on one volume: each is bounded by its own limit, and waits for nobody else's data.
+//! Tenants on one volume: each is bounded by its own limit, and does not wait for other tenants' data.
+//!
+//! Processes in real cgroups, over a source that is slow or responds to no write.
 //!
 //! Processes in real cgroups, over a source that is slow or answers no write.
 
@@ -21,12 +23,12 @@ use slackwater_fuse::{MountedError, UmountRequest};
 use crate::cgroups::{Cgroup, memory, unified};
 use crate::needs;
 use crate::programs::{LONG, until, wait};
-use crate::rig::{Paying, Rig, assert_same, pattern, within};
+use crate::rig::{Rig, TenantSetup, assert_same, pattern, within};
 
 const MIB: u64 = 1 << 20;
 /// The largest request.
 const MAX_WRITE: u64 = MIB;
-/// What no write takes that waits for no backend, however busy the machine is.
+/// Longer than any write takes that does not wait for the backend, even on a busy machine.
 const PROMPT: Duration = Duration::from_secs(20);
 
 fn hierarchy() -> Option<Hierarchy> {
@@ -37,10 +39,10 @@ fn directly(directory: DirBackend) -> Arc<dyn Backend> {
     Arc::new(directory)
 }
 
-/// A volume with room for more than the limit of `tenant`.
+/// A volume with a share above the limit of `tenant`.
 fn limited(tenant: &Cgroup, limit_bytes: u64, layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Rig {
-    let paying = Paying::of(TenantBy::Cgroup, &[(&tenant.path, limit_bytes)]);
-    Rig::paid(128 * MIB, Tunables::default(), paying, layer)
+    let setup = TenantSetup::of(TenantBy::Cgroup, &[(&tenant.path, limit_bytes)]);
+    Rig::with_tenants(128 * MIB, Tunables::default(), setup, layer)
 }
 
 /// Copies `from` into a file of the mount, in requests of `request` bytes.
@@ -49,11 +51,11 @@ fn dd(of: &Cgroup, from: &Path, to: &Path, request: usize) -> Child {
     of.command("dd", &words.each_ref().map(String::as_str)).spawn().unwrap()
 }
 
-/// A file beside the mount that programs copy from.
+/// A file outside the mount that programs copy from.
 struct Original(PathBuf, Vec<u8>);
 
 impl Original {
-    /// Numbers, since there are many of them.
+    /// Filled with consecutive numbers, which are all different.
     fn new(rig: &Rig, len: u64) -> Self {
         let mut bytes = Vec::with_capacity(len as usize + 8);
         (0..len.div_ceil(8))
@@ -71,16 +73,16 @@ impl Drop for Original {
     }
 }
 
-/// Whether a process waits for an answer of FUSE.
+/// Whether a process waits for a FUSE reply.
 fn is_asleep_in_a_request(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("request_wait_answer"))
 }
 
-/// Waits until `writer` gets no further: it is in a request, and its tenant holds what it held a while ago.
+/// Waits until `writer` is blocked: it is in a request, and its tenant's charge has not changed for a while.
 pub(crate) fn until_it_waits(rig: &Rig, tenant: &str, writer: &Child) {
     let charged = || rig.charged_bytes(tenant);
     let mut before = (charged(), Instant::now());
-    until("the writer waits", || {
+    until("the writer is blocked", || {
         let now = charged();
         if now != before.0 || !is_asleep_in_a_request(writer.id()) {
             before = (now, Instant::now());
@@ -89,7 +91,7 @@ pub(crate) fn until_it_waits(rig: &Rig, tenant: &str, writer: &Child) {
     });
 }
 
-/// Small writes of somebody else, each of which is prompt.
+/// Small writes of another tenant, none of which may wait.
 fn writes_promptly(path: PathBuf, writes: usize) {
     within("small writes", move || {
         let file = File::create(path).unwrap();
@@ -128,7 +130,7 @@ fn wrote_beyond_its_limit(writers: usize) {
         let start = Instant::now();
         while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
             most = most.max(rig.charged_bytes(&tenant.path));
-            assert!(start.elapsed() < 2 * LONG, "the writers do not end");
+            assert!(start.elapsed() < 2 * LONG, "the writers do not finish");
             std::thread::sleep(Duration::from_micros(200));
         }
         is_over.store(true, Ordering::Relaxed);
@@ -137,7 +139,7 @@ fn wrote_beyond_its_limit(writers: usize) {
             "{writers} writers of {request} bytes: at most {most} bytes in {:?}; beside them {writes} writes, {longest:?} at most",
             start.elapsed()
         );
-        assert!(most > LIMIT / 4, "it is written back, not written through: {most}");
+        assert!(most > LIMIT / 4, "data is written back, not written through: {most}");
         assert!(most <= LIMIT + writers as u64 * MAX_WRITE, "{most}");
         assert!(longest < PROMPT, "{longest:?}");
         for child in &mut children {
@@ -161,7 +163,7 @@ fn p08_many_writers_never_hold_more_than_their_tenants_limit_and_a_request_each(
 }
 
 #[test]
-fn p08_who_is_at_its_limit_on_a_backend_that_hangs_slows_only_itself() {
+fn p08_a_tenant_at_its_limit_on_a_hung_backend_slows_only_itself() {
     const LIMIT: u64 = 8 * MIB;
     let Some(hierarchy) = hierarchy() else { return };
     let (tenant, other) = (Cgroup::top(&hierarchy), Cgroup::top(&hierarchy));
@@ -173,7 +175,7 @@ fn p08_who_is_at_its_limit_on_a_backend_that_hangs_slows_only_itself() {
     until_it_waits(&rig, &tenant.path, &hog);
     let charged = rig.charged_bytes(&tenant.path);
     assert!((LIMIT / 4..=LIMIT + MAX_WRITE).contains(&charged), "{charged}");
-    // Whoever it is: a tenant of its own, or nobody in particular.
+    // By this process, which may be a tenant of its own or none.
     writes_promptly(rig.file("beside"), 200);
     let copy = rig.file("copy");
     let mut beside = other.command("cp", &[rig.file("old").to_str().unwrap(), copy.to_str().unwrap()]).spawn().unwrap();
@@ -181,14 +183,14 @@ fn p08_who_is_at_its_limit_on_a_backend_that_hangs_slows_only_itself() {
     assert_eq!(rig.charged_bytes(&tenant.path), charged);
     assert!(hog.try_wait().unwrap().is_none());
     rig.let_through();
-    assert!(wait(&mut hog).expect("it goes on").success());
+    assert!(wait(&mut hog).expect("the program continues").success());
     rig.umount().unwrap();
     assert_same(&fs::read(rig.stored("hog")).unwrap(), &original.1);
     assert_same(&fs::read(rig.stored("copy")).unwrap(), &pattern(2, 100_000));
     assert_eq!(fs::metadata(rig.stored("beside")).unwrap().len(), 200 * 4096);
 }
 
-/// Copies by one system call after the other, within the mount.
+/// Copies within the mount by copy_file_range(2) alone.
 const COPY: &str = "
 import os, sys
 a, b = os.open(sys.argv[1], os.O_RDONLY), os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
@@ -217,13 +219,13 @@ fn p08_a_copy_within_the_mount_is_bounded_by_its_callers_limit() {
     assert!((LIMIT / 4..=LIMIT + MAX_WRITE).contains(&charged), "{charged}");
     writes_promptly(rig.file("beside"), 200);
     rig.let_through();
-    assert!(wait(&mut copy).expect("it goes on").success());
+    assert!(wait(&mut copy).expect("the program continues").success());
     rig.umount().unwrap();
     assert_same(&fs::read(rig.stored("to")).unwrap(), &wanted);
 }
 
 #[test]
-fn p08_a_limit_below_a_request_lets_one_after_the_other_through() {
+fn p08_with_a_limit_below_a_request_one_request_at_a_time_is_written() {
     let Some(hierarchy) = hierarchy() else { return };
     for limit_bytes in [0, 4096, 100_000] {
         let tenant = Cgroup::top(&hierarchy);
@@ -234,7 +236,7 @@ fn p08_a_limit_below_a_request_lets_one_after_the_other_through() {
         let mut most = 0;
         while writer.try_wait().unwrap().is_none() {
             most = most.max(rig.charged_bytes(&tenant.path));
-            assert!(start.elapsed() < LONG, "it does not end");
+            assert!(start.elapsed() < LONG, "the writer does not finish");
         }
         println!("a limit of {limit_bytes}: at most {most} bytes, {:?}", start.elapsed());
         assert!(wait(&mut writer).unwrap().success());
@@ -250,7 +252,7 @@ fn p07_fsync_waits_for_no_other_tenants_data() {
     let (hog, other) = (Cgroup::top(&hierarchy), Cgroup::top(&hierarchy));
     let rig = limited(&hog, 16 * MIB, directly);
     let original = Original::new(&rig, 32 * MIB);
-    // The backend takes what the other writes, and nothing of the hog.
+    // The backend accepts the other tenant's writes, and none of the hog.
     rig.faults.add(Rule::hold().on("write").matching(|call| call.range_bytes().is_some_and(|(_, len)| len > 4096)));
     let mut child = dd(&hog, &original.0, &rig.file("hog"), MIB as usize);
     until_it_waits(&rig, &hog.path, &child);
@@ -259,7 +261,7 @@ fn p07_fsync_waits_for_no_other_tenants_data() {
     for _ in 0..10 {
         let words = ["if=/dev/zero", &script, "bs=4096", "count=1", "conv=fsync,notrunc"];
         let mut sync = other.command("dd", &words).spawn().unwrap();
-        assert!(wait(&mut sync).expect("its fsync returns while the hog's data waits").success());
+        assert!(wait(&mut sync).expect("fsync returns while the other tenant's data waits").success());
     }
     assert_eq!(fs::metadata(rig.stored("synced")).unwrap().len(), 4096);
     assert_eq!(rig.charged_bytes(&hog.path), charged);
@@ -278,11 +280,11 @@ fn p04_an_unmount_waits_for_no_tenant_of_another_volume() {
     rig.faults.add(Rule::hold().on("write"));
     let mut hog = dd(&tenant, &original.0, &rig.file("hog"), MIB as usize);
     until_it_waits(&rig, &tenant.path, &hog);
-    for paying in [None, Some(Paying::of(TenantBy::Cgroup, &[(&tenant.path, 4 * MIB)]))] {
-        let beside = rig.beside(paying);
-        // By the same tenant too, as far as it may.
+    for setup in [None, Some(TenantSetup::of(TenantBy::Cgroup, &[(&tenant.path, 4 * MIB)]))] {
+        let beside = rig.beside(setup);
+        // Also by the same tenant, within its limit.
         let mut same = dd(&tenant, &original.0, &beside.file("same"), MIB as usize);
-        assert!(wait(&mut same).expect("it writes to another volume").success());
+        assert!(wait(&mut same).expect("the tenant writes to another volume").success());
         fs::write(beside.file("a"), pattern(1, 1_000_000)).unwrap();
         let mounted = beside.mounted.clone();
         let request = UmountRequest { deadline: Some(LONG), ..UmountRequest::default() };
@@ -298,7 +300,7 @@ fn p04_an_unmount_waits_for_no_tenant_of_another_volume() {
 }
 
 #[test]
-fn a_removed_cgroup_leaves_its_data_to_arrive_and_nothing_else() {
+fn the_data_of_a_removed_cgroup_is_written_back_and_its_tenant_ends() {
     let Some(hierarchy) = hierarchy() else { return };
     let tenant = Cgroup::top(&hierarchy);
     let rig = limited(&tenant, 16 * MIB, directly);
@@ -306,22 +308,22 @@ fn a_removed_cgroup_leaves_its_data_to_arrive_and_nothing_else() {
     rig.faults.add(Rule::hold().on("write"));
     let mut writer = dd(&tenant, &original.0, &rig.file("a"), MIB as usize);
     assert!(wait(&mut writer).unwrap().success());
-    let memcg = rig.memcg(&tenant.path).expect("it has written");
+    let memcg = rig.memcg(&tenant.path).expect("the tenant has written");
     assert_eq!(memcg.charged_bytes(), 4 * MIB);
     tenant.remove();
-    until("its removal is known", || memcg.state() > slackwater::MemcgState::Dying);
+    until("its removal is noticed", || memcg.state() > slackwater::MemcgState::Dying);
     drop(memcg);
     rig.let_through();
     rig.umount().unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &original.1);
-    // The root alone.
-    until("nothing is left of it", || rig.engine.memcgs().len() == 1);
+    // Only the root is left.
+    until("the tenant is gone", || rig.engine.memcgs().len() == 1);
 }
 
 #[test]
-fn ten_tenants_after_another_leave_nothing() {
+fn ten_successive_tenants_leave_nothing_behind() {
     let Some(hierarchy) = hierarchy() else { return };
-    let rig = Rig::paid(32 * MIB, Tunables::default(), Paying::of(TenantBy::Cgroup, &[]), directly);
+    let rig = Rig::with_tenants(32 * MIB, Tunables::default(), TenantSetup::of(TenantBy::Cgroup, &[]), directly);
     let mut gone = Vec::new();
     for number in 0..10_u8 {
         let tenant = Cgroup::top(&hierarchy);
@@ -333,11 +335,11 @@ fn ten_tenants_after_another_leave_nothing() {
         assert_same(&fs::read(rig.file("same")).unwrap(), &original.1);
     }
     rig.umount().unwrap();
-    // This process is of another tenant, which stays.
-    until("nothing is left of them", || gone.iter().all(|path| rig.memcg(path).is_none()));
+    // This process belongs to another tenant, which remains.
+    until("the tenants are gone", || gone.iter().all(|path| rig.memcg(path).is_none()));
 }
 
-/// A hog whose reply is held, or whose write is parked: it is at its limit, and the backend hangs.
+/// A tenant at its limit whose reply is held or whose write is parked, on a backend that hangs.
 fn stuck(hierarchy: &Hierarchy) -> (Cgroup, Rig, Original) {
     let tenant = Cgroup::top(hierarchy);
     let rig = limited(&tenant, 8 * MIB, directly);
@@ -347,30 +349,30 @@ fn stuck(hierarchy: &Hierarchy) -> (Cgroup, Rig, Original) {
 }
 
 #[test]
-fn a_killed_writer_that_is_throttled_dies_at_once_with_what_was_taken() {
+fn a_killed_writer_that_is_throttled_exits_at_once_and_keeps_its_taken_bytes() {
     let Some(hierarchy) = hierarchy() else { return };
-    // Small requests are parked at the limit, and large ones have their replies held before it.
+    // Small requests are parked at the limit; large ones have their replies held before it.
     for request in [4 << 10, 64 << 10, MIB as usize] {
         let (tenant, rig, original) = stuck(&hierarchy);
         let mut writer = dd(&tenant, &original.0, &rig.file("a"), request);
         until_it_waits(&rig, &tenant.path, &writer);
         println!("requests of {request}: {} bytes are parked", rig.mounted.parked_bytes());
-        // Which of the two depends on how far it had come when the backend was measured last.
+        // Which of the two happens depends on the backend's last measurement.
         let waiting = || (rig.mounted.parked_writes(), rig.mounted.paused_writes());
-        until("it is counted, as parked or as paused", || [(1, 0), (0, 1)].contains(&waiting()));
+        until("the writer is counted as parked or paused", || [(1, 0), (0, 1)].contains(&waiting()));
         writer.kill().unwrap();
-        assert!(wait(&mut writer).expect("it dies while its backend hangs").code().is_none());
+        assert!(wait(&mut writer).expect("the writer exits while its backend hangs").code().is_none());
         let taken = fs::metadata(rig.file("a")).unwrap().len();
-        assert_eq!(rig.charged_bytes(&tenant.path), taken, "nothing is taken after it died");
-        until("what it wanted to write is dropped", || rig.mounted.parked_bytes() == 0);
+        assert_eq!(rig.charged_bytes(&tenant.path), taken, "no bytes are taken after its exit");
+        until("the rest of its payload is dropped", || rig.mounted.parked_bytes() == 0);
         rig.let_through();
-        until("what was taken arrives", || rig.umount().is_ok());
+        until("the taken bytes are written back", || rig.umount().is_ok());
         assert_same(&fs::read(rig.stored("a")).unwrap(), &original.1[..taken as usize]);
     }
 }
 
 #[test]
-fn an_interrupted_writer_that_is_throttled_ends_and_has_counted_what_was_taken() {
+fn an_interrupted_writer_that_is_throttled_gets_the_exact_count() {
     let Some(hierarchy) = hierarchy() else { return };
     for request in [4 << 10, MIB as usize] {
         let (tenant, rig, original) = stuck(&hierarchy);
@@ -393,7 +395,7 @@ fn an_interrupted_writer_that_is_throttled_ends_and_has_counted_what_was_taken()
 }
 
 #[test]
-fn unmounts_end_while_replies_are_held() {
+fn unmounts_finish_while_replies_are_held() {
     let Some(hierarchy) = hierarchy() else { return };
     for request in [4 << 10, MIB as usize] {
         let (tenant, rig, original) = stuck(&hierarchy);
@@ -403,12 +405,12 @@ fn unmounts_end_while_replies_are_held() {
         let mounted = rig.mounted.clone();
         let error = within("a plain unmount", move || mounted.umount(soon, &|_| {})).unwrap_err();
         assert!(matches!(error, MountedError::Busy { .. }), "{error}");
-        assert!(writer.try_wait().unwrap().is_none(), "it writes on");
+        assert!(writer.try_wait().unwrap().is_none(), "the writer continues");
         let (mounted, force) = (rig.mounted.clone(), UmountRequest { force: true, ..soon });
         let error = within("a forced unmount", move || mounted.umount(force, &|_| {})).unwrap_err();
         assert!(matches!(error, MountedError::Left { .. }), "{error}");
-        let status = wait(&mut writer).expect("the writer is told");
-        // The data that was accepted arrives.
+        let status = wait(&mut writer).expect("the writer gets an error");
+        // Accepted data is written back.
         rig.let_through();
         let mounted = rig.mounted.clone();
         within("the flush", move || mounted.wait_ended()).unwrap();
@@ -419,7 +421,7 @@ fn unmounts_end_while_replies_are_held() {
 }
 
 #[test]
-fn a_forced_unmount_that_discards_waits_for_no_held_reply() {
+fn a_forced_unmount_with_discard_waits_for_no_held_reply() {
     let Some(hierarchy) = hierarchy() else { return };
     let (tenant, rig, original) = stuck(&hierarchy);
     let mut writer = dd(&tenant, &original.0, &rig.file("a"), 4 << 10);
@@ -429,5 +431,5 @@ fn a_forced_unmount_that_discards_waits_for_no_held_reply() {
         UmountRequest { deadline: Some(LONG), force: true, discard: true, ..UmountRequest::default() },
     );
     within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
-    assert!(!wait(&mut writer).expect("who wrote is told").success());
+    assert!(!wait(&mut writer).expect("the writer gets an error").success());
 }

@@ -1,4 +1,4 @@
-//! Thousands of writers of one tenant that is at its limit.
+//! Thousands of writers of one tenant at its limit.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,17 +14,17 @@ use slackwater_backends::Rule;
 use slackwater_fuse::tenants::TenantBy;
 
 use crate::programs::{LONG, until};
-use crate::rig::{Paying, Rig, assert_same, pattern, within};
+use crate::rig::{Rig, TenantSetup, assert_same, pattern, within};
 
 const MIB: u64 = 1 << 20;
-/// What no write or read takes that waits for no backend, however busy the machine is.
+/// Longer than any write or read takes that does not wait for the backend, even on a busy machine.
 const PROMPT: Duration = Duration::from_secs(20);
 const WRITERS: usize = 3000;
 const USER: u32 = 4711;
-/// Each of them.
+/// Size of each write.
 const WRITE_BYTES: usize = 16 << 10;
 
-/// From here on this thread is somebody else.
+/// Makes the calling thread another user.
 fn become_user(uid: u32) {
     let uid = Uid::from_raw(uid);
     set_thread_res_uid(uid, uid, uid).unwrap();
@@ -34,14 +34,14 @@ fn threads_of_this_process() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// In a process of its own: threads and descriptors of other tests would be counted.
+/// In its own process, since threads and descriptors of other tests would be counted.
 #[test]
-fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_nobody_else() {
+fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant() {
     const INSIDE: &str = "SLACKWATER_THROTTLED_INSIDE";
     if std::env::var_os(INSIDE).is_some() {
         return thousands_write();
     }
-    let name = "throttled::p08_thousands_of_throttled_writers_hold_no_thread_and_slow_nobody_else";
+    let name = "throttled::p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant";
     let mut command = Command::new(std::env::current_exe().unwrap());
     let output = command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -50,7 +50,7 @@ fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_nobody_else() {
 }
 
 fn thousands_write() {
-    /// As in the worker.
+    /// As in `worker.rs`.
     const TENANT_BYTES: usize = 16 << 20;
     const KEPT_BYTES: usize = 64 << 10;
     const LIMIT: u64 = 4 * MIB;
@@ -58,8 +58,8 @@ fn thousands_write() {
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
 
-    let paying = Paying::of(TenantBy::Uid, &[(&format!("uid:{USER}"), LIMIT)]);
-    let rig = Rig::paid(128 * MIB, Tunables::default(), paying, |directory| std::sync::Arc::new(directory));
+    let setup = TenantSetup::of(TenantBy::Uid, &[(&format!("uid:{USER}"), LIMIT)]);
+    let rig = Rig::with_tenants(128 * MIB, Tunables::default(), setup, |directory| std::sync::Arc::new(directory));
     fs::write(rig.stored("old"), pattern(7, 1_000_000)).unwrap();
     rig.faults.add(Rule::hold().on("write"));
     let before = threads_of_this_process();
@@ -75,7 +75,7 @@ fn thousands_write() {
         })
         .collect();
     let still_there = || writers.iter().filter(|writer| !writer.is_finished()).count();
-    // Those for whom there was room have gone on.
+    // Writers within the limit have finished.
     let room = (LIMIT as usize).div_ceil(WRITE_BYTES) + 64;
     until("the others are parked", || rig.mounted.parked_bytes() >= TENANT_BYTES.min((WRITERS - room) * WRITE_BYTES));
     let waiting = still_there();
@@ -88,19 +88,19 @@ fn thousands_write() {
         assert!(threads < 64, "{threads} more threads for {waiting} writers");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // But for those that are being tried.
-    until("all who wait are counted", || {
+    // Except for writes that are being tried.
+    until("all waiting writers are counted", || {
         rig.mounted.parked_writes() + rig.mounted.paused_writes() + 64 >= still_there()
     });
     println!("{waiting} writers wait; {} bytes are parked", rig.mounted.parked_bytes());
     others_go_on(&rig);
-    assert!(still_there() >= WRITERS - room, "nobody was let go");
+    assert!(still_there() >= WRITERS - room, "no writer was released");
     rig.let_through();
     let start = Instant::now();
     within("all writes", move || writers.into_iter().for_each(|writer| writer.join().unwrap()));
-    println!("all of them were through {:?} after the backend went on", start.elapsed());
-    until("nothing is parked any more", || rig.mounted.parked_bytes() == 0);
-    until("nobody waits", || (rig.mounted.parked_writes(), rig.mounted.paused_writes()) == (0, 0));
+    println!("all of them finished {:?} after the backend continued", start.elapsed());
+    until("no write is parked any more", || rig.mounted.parked_bytes() == 0);
+    until("no writer waits", || (rig.mounted.parked_writes(), rig.mounted.paused_writes()) == (0, 0));
     rig.umount().unwrap();
     for number in 0..WRITERS {
         assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, WRITE_BYTES));
@@ -108,7 +108,7 @@ fn thousands_write() {
     assert_same(&fs::read(rig.stored("beside")).unwrap(), &pattern(9, 200 * 4096));
 }
 
-/// Another tenant writes, and reads what it wrote and what was there.
+/// Another tenant writes, and reads its data and older data.
 fn others_go_on(rig: &Rig) {
     let (path, old): (PathBuf, PathBuf) = (rig.file("beside"), rig.file("old"));
     let wanted = pattern(9, 200 * 4096);
@@ -125,19 +125,20 @@ fn others_go_on(rig: &Rig) {
         assert_same(&fs::read(old).unwrap(), &pattern(7, 1_000_000));
         longest
     });
-    println!("beside them a write and a read took {longest:?} at most");
+    println!("meanwhile a write and a read of another tenant took at most {longest:?}");
     assert!(longest < PROMPT.min(LONG), "{longest:?}");
     assert_same(&fs::read(rig.file("beside")).unwrap(), &expected);
 }
 
-/// What one user may not, another may, and a volume's limit is everybody's.
+/// A limit of one user does not affect another; a volume's limit applies to all users.
 #[test]
-fn limits_by_user_and_by_volume_bound_those_they_name() {
+fn limits_by_user_and_by_volume_apply_to_their_tenants_only() {
     const LIMIT: u64 = 4 * MIB;
     for (by, tenant) in [(TenantBy::Uid, "uid:4711"), (TenantBy::Volume, "volume")] {
-        let rig = Rig::paid(128 * MIB, Tunables::default(), Paying::of(by, &[(tenant, LIMIT)]), |directory| {
-            std::sync::Arc::new(directory)
-        });
+        let rig =
+            Rig::with_tenants(128 * MIB, Tunables::default(), TenantSetup::of(by, &[(tenant, LIMIT)]), |directory| {
+                std::sync::Arc::new(directory)
+            });
         rig.faults.add(Rule::hold().on("write"));
         let files = ["limited", "other"].map(|name| File::create(rig.file(name)).unwrap());
         let [limited, other] = [USER, USER + 1]
@@ -156,7 +157,7 @@ fn limits_by_user_and_by_volume_bound_those_they_name() {
             .unwrap();
         until("a limit is reached", || rig.charged_bytes(tenant) >= LIMIT / 2);
         if by == TenantBy::Uid {
-            until("the other is through", || other.is_finished());
+            until("the other user has finished", || other.is_finished());
             assert_eq!(rig.charged_bytes("uid:4712"), 16 * MIB);
         }
         std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! Unmounting: who is in the way, what is flushed, and what is never lost.
+//! Unmounting: busy mounts, the flush, and no loss of data.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
@@ -26,14 +26,14 @@ fn holders(error: &MountedError) -> Vec<(u32, String)> {
 }
 
 #[test]
-fn who_is_in_the_way_is_named() {
+fn the_processes_that_keep_a_mount_busy_are_named() {
     let rig = Rig::new();
     fs::create_dir(rig.file("d")).unwrap();
     fs::write(rig.file("d/open"), b"x").unwrap();
     let mut tail = spawn("tail", &["-f", rig.file("d/open").to_str().unwrap()]);
     let script = format!("cd {} && exec sleep 1000", rig.file("d").display());
     let mut sleep = spawn("sh", &["-c", &script]);
-    until("both are there, and the shell is the other program", || {
+    until("both programs are found, and the shell has executed sleep", || {
         let holders = rig.mounted.holders();
         holders.len() == 2 && holders.iter().any(|holder| holder.command == "sleep")
     });
@@ -52,12 +52,12 @@ fn who_is_in_the_way_is_named() {
     assert_eq!(fs::read(rig.stored("still")).unwrap(), b"works");
 }
 
-/// A descriptor on its way through a socket keeps the mount in use, and no process has it.
-struct OnItsWay {
+/// A descriptor in a socket keeps the mount in use without any process that holds it.
+struct FdInFlight {
     _sockets: [OwnedFd; 2],
 }
 
-impl OnItsWay {
+impl FdInFlight {
     fn new(file: File) -> Self {
         let (from, to) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -70,20 +70,20 @@ impl OnItsWay {
 }
 
 #[test]
-fn who_is_not_to_be_found_is_in_the_way_if_he_stays_and_not_if_he_passes() {
+fn a_hidden_user_keeps_a_mount_busy_unless_it_is_transient() {
     let rig = Rig::new();
     fs::write(rig.file("a"), b"a").unwrap();
-    let on_its_way = || OnItsWay::new(File::open(rig.file("a")).unwrap());
-    let stays = on_its_way();
-    until("nobody is to be found", || rig.mounted.holders().is_empty());
+    let fd_in_flight = || FdInFlight::new(File::open(rig.file("a")).unwrap());
+    let stays = fd_in_flight();
+    until("no holder is found", || rig.mounted.holders().is_empty());
     let start = Instant::now();
     let error = rig.umount_at_once().unwrap_err();
-    // A child of another test may have had the file for a moment, and then it is named at once.
+    // A child of another test may have had the file for a moment; then it is named at once.
     assert!(!holders(&error).is_empty() || start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
     drop(stays);
-    // On a machine that is very busy he may stay longer than he is waited for.
+    // On a very busy machine the descriptor may be held for longer than the unmount waits.
     let has_passed = (0..20).any(|_| {
-        let passes = on_its_way();
+        let passes = fd_in_flight();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
@@ -97,11 +97,11 @@ fn who_is_not_to_be_found_is_in_the_way_if_he_stays_and_not_if_he_passes() {
 }
 
 #[test]
-fn a_plain_umount_by_somebody_else_loses_nothing() {
+fn a_plain_umount_by_another_process_loses_nothing() {
     let rig = Rig::new();
     let wanted = pattern(1, 10_000_000);
     fs::write(rig.file("a"), &wanted).unwrap();
-    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
     within("the flush", move || mounted.wait_ended()).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
@@ -109,13 +109,14 @@ fn a_plain_umount_by_somebody_else_loses_nothing() {
 }
 
 #[test]
-fn an_unmount_under_load_ends_with_all_that_was_written() {
+fn an_unmount_under_load_loses_nothing() {
     let rig = Rig::new();
     fs::write(rig.file("marker"), b"").unwrap();
     let written = Arc::new(AtomicUsize::new(0));
     let (path, count) = (rig.path.clone(), written.clone());
     let writer = std::thread::spawn(move || {
-        // Between two files nothing is in use, so an unmount can win; then the mountpoint is an empty directory.
+        // Between two files the mount is not in use, so an unmount can succeed; then the mount point is an empty
+        // directory.
         for number in 0.. {
             std::thread::sleep(Duration::from_millis(3));
             match File::options().write(true).create_new(true).open(path.join(format!("{number}"))) {
@@ -128,8 +129,8 @@ fn an_unmount_under_load_ends_with_all_that_was_written() {
             }
         }
     });
-    until("it writes", || written.load(Ordering::Acquire) > 20);
-    until("an unmount wins", || match rig.umount_at_once() {
+    until("the writer has started", || written.load(Ordering::Acquire) > 20);
+    until("an unmount succeeds", || match rig.umount_at_once() {
         Ok(()) => true,
         Err(MountedError::Busy { .. }) => false,
         Err(error) => panic!("{error}"),
@@ -146,7 +147,7 @@ fn dev_of(path: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn past_the_deadline_the_volume_is_mounted_and_loses_nothing() {
+fn after_the_deadline_the_volume_is_still_mounted_and_complete() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
     fs::write(rig.file("a"), pattern(2, 1_000_000)).unwrap();
@@ -166,7 +167,7 @@ fn past_the_deadline_the_volume_is_mounted_and_loses_nothing() {
 }
 
 #[test]
-fn force_takes_it_from_who_has_it_open_and_keeps_what_was_written() {
+fn a_forced_unmount_closes_open_files_and_keeps_written_data() {
     let rig = Rig::new();
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("a")).unwrap();
     file.write_all(&pattern(3, 500_000)).unwrap();
@@ -175,12 +176,12 @@ fn force_takes_it_from_who_has_it_open_and_keeps_what_was_written() {
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 500_000));
     assert!(file.write_at(b"x", 0).is_err());
     assert!(file.read_at(&mut [0], 0).is_err());
-    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "the mount point is free");
 }
 
 /// P3.
 #[test]
-fn p03_past_its_deadline_a_forced_unmount_frees_the_mount_point_and_keeps_the_data() {
+fn p03_after_its_deadline_a_forced_unmount_frees_the_mount_point_and_keeps_the_data() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
     let mut file = File::create(rig.file("a")).unwrap();
@@ -189,7 +190,7 @@ fn p03_past_its_deadline_a_forced_unmount_frees_the_mount_point_and_keeps_the_da
     let mounted = rig.mounted.clone();
     let error = within("the unmount", move || mounted.umount(request, &|_| {})).unwrap_err();
     assert!(matches!(error, MountedError::Left { dirty_bytes: 1_000_000.., .. }), "{error}");
-    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "the mount point is free");
     assert!(file.write_at(b"x", 0).is_err());
     let mounted = rig.mounted.clone();
     let again = within("a second one", move || mounted.umount(request, &|_| {})).unwrap_err();
@@ -202,7 +203,7 @@ fn p03_past_its_deadline_a_forced_unmount_frees_the_mount_point_and_keeps_the_da
 }
 
 #[test]
-fn force_does_not_wait_for_an_unmount_that_waits_for_ever() {
+fn a_forced_unmount_does_not_wait_for_one_without_a_deadline() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
     fs::write(rig.file("a"), pattern(2, 100_000)).unwrap();
@@ -218,7 +219,7 @@ fn force_does_not_wait_for_an_unmount_that_waits_for_ever() {
     let mounted = rig.mounted.clone();
     let error = within("the unmount", move || mounted.umount(request, &|_| {})).unwrap_err();
     assert!(matches!(error, MountedError::Left { dirty_bytes: 100_000.., .. }), "{error}");
-    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "the mount point is free");
     rig.faults.clear();
     rig.faults.release_all();
     within("the patient unmount", move || patient.join().unwrap()).unwrap();
@@ -235,11 +236,11 @@ fn an_unmount_that_gives_up_on_a_stall_waits_while_data_moves() {
     let mounted = rig.mounted.clone();
     let error = within("the unmount", move || umount(&mounted, request, &|_| {})).unwrap_err();
     assert!(matches!(error, MountedError::Deadline { dirty_bytes: 600_000.., .. }), "{error}");
-    // Six writes, each in half the time that it would wait for one, are more than that time together.
+    // Six writes, one every half stall time, take longer than the stall time together.
     let mounted = rig.mounted.clone();
     let unmounting = std::thread::spawn(move || umount(&mounted, request, &|_| {}));
     let mut released = 0;
-    until("all is written", || {
+    until("all data is written back", || {
         std::thread::sleep(stall / 2);
         released += usize::from(rig.faults.held().first().is_some_and(|held| rig.faults.release(held.ticket)));
         unmounting.is_finished()
@@ -265,7 +266,7 @@ fn discarding_needs_no_backend() {
 }
 
 #[test]
-fn a_discard_that_came_to_nothing_takes_nothing_from_a_later_unmount() {
+fn a_failed_discard_does_not_affect_a_later_unmount() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
     fs::write(rig.file("a"), pattern(1, 100_000)).unwrap();
@@ -281,7 +282,7 @@ fn a_discard_that_came_to_nothing_takes_nothing_from_a_later_unmount() {
     assert!(matches!(error, Err(MountedError::Deadline { .. })), "{error:?}");
     assert!(refused.into_inner() > 0);
     fs::write(rig.file("b"), pattern(2, 100_000)).unwrap();
-    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     rig.faults.clear();
     rig.faults.release_all();
     let mounted = rig.mounted.clone();
@@ -291,35 +292,35 @@ fn a_discard_that_came_to_nothing_takes_nothing_from_a_later_unmount() {
 }
 
 #[test]
-fn a_flush_after_umount2_that_hangs_can_be_given_up() {
+fn a_hung_flush_after_umount2_can_be_discarded() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
     fs::write(rig.file("lost"), pattern(1, 100_000)).unwrap();
-    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
     let flushing = std::thread::spawn(move || mounted.wait_ended());
-    until("it is known to be unmounted", || rig.mounted.is_unmounted());
+    until("the unmount is noticed", || rig.mounted.is_unmounted());
     let mounted = rig.mounted.clone();
     let request = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
-    // Whether this finds the flush at work or not.
+    // The flush may or may not be running at this moment.
     let _ = within("the discard", move || mounted.umount(request, &|_| {}));
     within("the flush", move || flushing.join().unwrap()).unwrap();
     assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
 }
 
-/// After a failed attempt the next is an hour away, for the flusher and for the flush of the unmount. Any other attempt
-/// is one without a pause. A sync tries at once, and ends both pauses.
+/// After a failed attempt the next one comes an hour later, for the flusher and for the flush of the unmount. More
+/// attempts mean that a pause is missing. A sync tries at once, and ends both pauses.
 #[test]
-fn a_flush_that_fails_is_tried_again_with_pauses() {
+fn a_failed_flush_is_retried_after_a_pause() {
     let hour = Duration::from_secs(3600);
     let rig = Rig::with(32 << 20, slackwater::Tunables { retry_min: hour, retry_max: hour, ..Default::default() });
     let rule = rig.faults.add(Rule::fail(slackwater::ErrorKind::NoSpace).on("write"));
     fs::write(rig.file("a"), pattern(1, 4096)).unwrap();
-    until("umount(2) does it", || unmount(&rig.path, false).is_ok());
+    until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
     let flushing = std::thread::spawn(move || mounted.wait_ended());
-    until("the flush has tried", || rig.faults.strikes(rule) > 0);
-    std::thread::sleep(Duration::from_millis(1500)); // more than a slice of the flush: a loop without pauses shows
+    until("the flush has failed once", || rig.faults.strikes(rule) > 0);
+    std::thread::sleep(Duration::from_millis(1500)); // more than a slice of the flush, so that a loop without pauses is detected
     assert!(rig.faults.strikes(rule) <= 3, "{} attempts", rig.faults.strikes(rule));
     rig.faults.clear();
     rig.mounted.super_block().sync().unwrap();
@@ -328,34 +329,34 @@ fn a_flush_that_fails_is_tried_again_with_pauses() {
 }
 
 #[test]
-fn force_and_discard_together_wait_for_nobody() {
+fn force_and_discard_together_wait_for_nothing() {
     let rig = Rig::with(8 << 20, slackwater::Tunables::default());
     fs::write(rig.file("kept"), b"kept").unwrap();
     rig.mounted.sync().unwrap();
     rig.faults.add(Rule::hold().on("write"));
     let mut open = OpenOptions::new().read(true).write(true).create_new(true).open(rig.file("open")).unwrap();
     open.write_all(&pattern(1, 100_000)).unwrap();
-    // More than there is room for.
+    // More than fits into the volume's share.
     let lost = format!("of={}", rig.file("lost").display());
     let mut dd = spawn("dd", &["if=/dev/zero", &lost, "bs=1M", "count=64"]);
     until("a write is parked", || rig.mounted.parked_bytes() > 0);
     let discard = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
     let error = rig.mounted.umount(discard, &|_| {}).unwrap_err();
     assert!(matches!(error, MountedError::Busy { .. }), "{error}");
-    open.read_exact_at(&mut [0; 100], 1000).expect("it is mounted and works");
+    open.read_exact_at(&mut [0; 100], 1000).expect("the volume is mounted and works");
     let mounted = rig.mounted.clone();
     let request = UmountRequest { force: true, ..discard };
     within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
-    assert!(!wait(&mut dd).expect("who wrote is told").success());
+    assert!(!wait(&mut dd).expect("the writer gets an error").success());
     assert!(open.write_at(b"x", 0).is_err());
-    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "nothing is mounted there");
-    until("nothing is parked any more", || rig.mounted.parked_bytes() == 0);
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "the mount point is free");
+    until("no write is parked any more", || rig.mounted.parked_bytes() == 0);
     assert_eq!(fs::read(rig.stored("kept")).unwrap(), b"kept");
     assert_eq!(fs::metadata(rig.stored("open")).unwrap().len(), 0);
 }
 
 #[test]
-fn a_volume_that_is_bound_elsewhere_works_on_and_loses_nothing() {
+fn a_bind_mounted_volume_keeps_working_and_loses_nothing() {
     let rig = Rig::new();
     let bound = rig.source.parent().unwrap().join("bound");
     fs::create_dir(&bound).unwrap();
@@ -369,7 +370,7 @@ fn a_volume_that_is_bound_elsewhere_works_on_and_loses_nothing() {
         fs::write(bound.join("b"), pattern(2, 100_000)).unwrap();
     }
     assert!(!rig.mounted.is_unmounted());
-    until("it is unmounted there too", || unmount(&bound, false).is_ok());
+    until("the bind mount is unmounted too", || unmount(&bound, false).is_ok());
     let mounted = rig.mounted.clone();
     within("the flush", move || mounted.wait_ended()).unwrap();
     fs::remove_dir(&bound).unwrap();
@@ -378,12 +379,12 @@ fn a_volume_that_is_bound_elsewhere_works_on_and_loses_nothing() {
 }
 
 #[test]
-fn force_ends_a_volume_that_is_bound_elsewhere_with_all_data_in_the_backend() {
+fn a_forced_unmount_of_a_bind_mounted_volume_writes_all_data_back() {
     let rig = Rig::new();
     let bound = rig.source.parent().unwrap().join("bound");
     fs::create_dir(&bound).unwrap();
     rustix::mount::mount_bind(&rig.path, &bound).unwrap();
-    until("it is gone from its mount point", || unmount(&rig.path, false).is_ok());
+    until("the first mount is unmounted", || unmount(&rig.path, false).is_ok());
     let mut file = File::create(bound.join("a")).unwrap();
     file.write_all(&pattern(1, 100_000)).unwrap();
     let request = UmountRequest { deadline: Some(LONG), force: true, ..UmountRequest::default() };
@@ -420,7 +421,7 @@ fn a_call_that_outlives_its_caller_delays_an_unmount_and_is_not_lost() {
     let mounted = rig.mounted.clone();
     let error = within("the unmount", move || umount(&mounted, soon, &|_| {})).unwrap_err();
     assert!(matches!(error, MountedError::Deadline { .. }), "{error}");
-    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "it is mounted and works");
+    assert_eq!(fs::read_dir(&rig.path).unwrap().count(), 0, "the volume is mounted and works");
     rig.faults.clear();
     rig.faults.release_all();
     rig.umount().unwrap();

@@ -18,11 +18,11 @@ use crate::needs;
 use crate::programs::{LONG, spawn, until, wait};
 use crate::rig::{Rig, assert_same, new_home, pattern, within};
 
-/// Half of the arena is the share of a volume: it is full after 4 MiB.
+/// A volume's share is half of the arena: it is full after 4 MiB.
 const ARENA_BYTES: u64 = 8 << 20;
 
 fn hung() -> Rig {
-    // Its share is used up before anybody is slowed down.
+    // Its share is used up before any writer is throttled.
     let rig = Rig::with(ARENA_BYTES, Tunables { dirty_percent: 100, ..Tunables::default() });
     rig.faults.add(Rule::hold().on("write"));
     rig
@@ -37,34 +37,34 @@ fn is_parked(rig: &Rig) -> bool {
 }
 
 #[test]
-fn a_killed_writer_that_is_parked_dies_at_once() {
+fn a_killed_writer_that_is_parked_exits_at_once() {
     let rig = hung();
     let mut child = dd(&rig.file("a"), 64);
     until("the write is parked", || is_parked(&rig));
     child.kill().unwrap();
-    assert!(wait(&mut child).expect("it dies while its backend hangs").code().is_none());
-    until("what it wanted to write is dropped", || !is_parked(&rig));
+    assert!(wait(&mut child).expect("the writer exits while its backend hangs").code().is_none());
+    until("the rest of its payload is dropped", || !is_parked(&rig));
     rig.faults.clear();
     rig.faults.release_all();
-    until("what was taken arrives", || rig.umount().is_ok());
+    until("the taken bytes are written back", || rig.umount().is_ok());
     assert!(fs::metadata(rig.stored("a")).unwrap().len() >= 1 << 20);
 }
 
 #[test]
-fn an_interrupted_writer_that_is_parked_goes_on_with_what_was_taken() {
+fn an_interrupted_writer_that_is_parked_gets_a_short_count() {
     let rig = hung();
     let mut child = dd(&rig.file("a"), 8);
     until("the write is parked", || is_parked(&rig));
-    // dd prints statistics and goes on.
+    // On SIGUSR1 dd prints statistics and continues.
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     rig.faults.clear();
     rig.faults.release_all();
     assert!(wait(&mut child).is_some());
 }
 
-/// Bytes that were taken of a write with `O_SYNC` are not acknowledged before they are durable, whoever interrupts.
+/// Bytes taken of a write with `O_SYNC` are not acknowledged before they are durable, even after an interrupt.
 #[test]
-fn an_interrupted_synchronous_writer_that_is_parked_ends_with_what_is_durable() {
+fn an_interrupted_synchronous_writer_that_is_parked_ends_with_a_durable_count() {
     if needs::are_missing(&["python3"]) {
         return;
     }
@@ -73,17 +73,17 @@ fn an_interrupted_synchronous_writer_that_is_parked_ends_with_what_is_durable() 
         fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_SYNC)\n\
         print(os.write(fd, b'x' * (1 << 20)))";
     let rig = hung();
-    // Room for a part of the next one.
+    // Leaves space for a part of the next write.
     fs::write(rig.file("a"), pattern(1, 3700 << 10)).unwrap();
     let path = rig.file("b");
     let mut child = Command::new("python3").args(["-c", WRITE]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
     until("the write is parked", || is_parked(&rig));
-    // Asked for, since the kernel has not heard of it.
+    // With FORCE_SYNC, since the kernel does not know the size yet.
     let found = statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE).unwrap();
-    assert!(found.stx_size > 0, "a part of it was taken");
+    assert!(found.stx_size > 0, "a part of the write was taken");
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "nothing of it is durable");
+    assert!(child.try_wait().unwrap().is_none(), "no part of the write is durable");
     rig.faults.clear();
     rig.faults.release_all();
     assert!(wait(&mut child).expect("it ends").success());
@@ -96,7 +96,7 @@ fn an_interrupted_synchronous_writer_that_is_parked_ends_with_what_is_durable() 
 }
 
 #[test]
-fn parked_writes_hold_no_thread_and_go_on_when_there_is_room() {
+fn parked_writes_hold_no_thread_and_continue_when_frames_are_free() {
     let rig = hung();
     let wanted = pattern(1, 1 << 20);
     let writers: Vec<_> = (0..100)
@@ -106,9 +106,9 @@ fn parked_writes_hold_no_thread_and_go_on_when_there_is_room() {
         })
         .collect();
     until("writes are parked", || is_parked(&rig));
-    // Others are served meanwhile, as often as one likes.
+    // Other calls are served meanwhile.
     let path = rig.path.clone();
-    within("a look at the mount", move || {
+    within("lookups in the mount", move || {
         for _ in 0..50 {
             assert!(fs::read_dir(&path).unwrap().count() > 0);
             fs::metadata(&path).unwrap();
@@ -123,14 +123,14 @@ fn parked_writes_hold_no_thread_and_go_on_when_there_is_room() {
     }
 }
 
-/// As many as may wait for the backend of one volume, of all whom [`PoolOptions::default`] has threads for.
+/// Calls of one volume that may wait for the backend, with the threads of [`PoolOptions::default`].
 const BLOCKED_MAX: usize = 64;
 
 #[test]
-fn callers_without_a_thread_wait_their_turn_or_are_let_go() {
+fn callers_without_a_thread_are_queued_and_released_when_killed() {
     const CALLERS: usize = BLOCKED_MAX + 20;
     let rig = Rig::new();
-    // Each in a directory of its own: whoever wants to change a directory waits for who looks there, and others behind.
+    // Each in its own directory: a change of a directory waits for lookups in it, and later calls wait for the change.
     for number in 0..CALLERS {
         fs::create_dir_all(rig.stored(format!("{number}/x"))).unwrap();
         fs::metadata(rig.file(number.to_string())).unwrap();
@@ -141,18 +141,18 @@ fn callers_without_a_thread_wait_their_turn_or_are_let_go() {
     let look = |path: std::path::PathBuf| std::thread::spawn(move || fs::metadata(path).map(|found| found.is_dir()));
     let callers: Vec<_> = (0..CALLERS).map(|number| look(rig.file(format!("{number}/x")))).collect();
     assert_eq!(rig.faults.wait_held(BLOCKED_MAX, LONG).len(), BLOCKED_MAX);
-    // One who came later than all threads there are, and does not want to wait.
+    // A later caller, for which no thread is left, is killed.
     let mut late = spawn("stat", &[rig.file("late").to_str().unwrap()]);
-    until("it waits", || is_asleep_in_a_request(late.id()));
+    until("the caller waits", || is_asleep_in_a_request(late.id()));
     late.kill().unwrap();
-    assert!(wait(&mut late).expect("who is killed dies without a thread").code().is_none());
-    within("what needs no thread", move || {
+    assert!(wait(&mut late).expect("a killed caller exits without a thread").code().is_none());
+    within("reads that need no thread", move || {
         let mut found = [0; 6];
         file.read_exact_at(&mut found, 0).unwrap();
         assert_eq!(&found, b"cached");
         file.write_all_at(b"written", 0).unwrap();
     });
-    assert_eq!(rig.faults.wait_held(BLOCKED_MAX, LONG).len(), BLOCKED_MAX, "no more than may");
+    assert_eq!(rig.faults.wait_held(BLOCKED_MAX, LONG).len(), BLOCKED_MAX, "the limit of blocked calls");
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
     let error = rig.mounted.umount(soon, &|_| {}).unwrap_err();
     assert!(matches!(error, MountedError::Busy { .. } | MountedError::Deadline { .. }), "{error}");
@@ -163,14 +163,14 @@ fn callers_without_a_thread_wait_their_turn_or_are_let_go() {
     assert_eq!(fs::read(rig.stored("cached")).unwrap(), b"written");
 }
 
-/// Whether a process waits for an answer of FUSE.
+/// Whether a process waits for a FUSE reply.
 fn is_asleep_in_a_request(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("request_wait_answer"))
 }
 
 #[test]
-fn what_is_parked_is_bounded_and_arrives() {
-    /// As in the worker.
+fn parked_payload_is_bounded_and_written() {
+    /// As in `worker.rs`.
     const VOLUME_BYTES: usize = 64 << 20;
     const KEPT_BYTES: usize = 64 << 10;
     const WRITERS: usize = 90;
@@ -183,11 +183,11 @@ fn what_is_parked_is_bounded_and_arrives() {
         .collect();
     let full = VOLUME_BYTES - (1 << 20);
     let mut most = 0;
-    until("as much is parked as may be", || {
+    until("the limit of parked payload is reached", || {
         most = most.max(rig.mounted.parked_bytes());
         most > full
     });
-    // Nobody's bytes are kept twice, and what is too much is cut.
+    // No payload is kept twice, and the excess is cut off.
     for _ in 0..100 {
         most = most.max(rig.mounted.parked_bytes());
         std::thread::sleep(Duration::from_millis(1));
@@ -196,15 +196,15 @@ fn what_is_parked_is_bounded_and_arrives() {
     rig.faults.clear();
     rig.faults.release_all();
     within("all writes", move || writers.into_iter().for_each(|writer| writer.join().unwrap()));
-    // A writer is answered before its bytes are given back.
-    until("nothing is parked any more", || !is_parked(&rig));
+    // A writer is answered before its payload is freed.
+    until("no write is parked any more", || !is_parked(&rig));
     rig.umount().unwrap();
     for number in 0..WRITERS {
         assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, 1 << 20));
     }
 }
 
-/// Runs python in the mount until it hangs in a call of this kind.
+/// Runs python in the mount until it blocks in a call of this kind.
 fn held_in(rig: &Rig, call: &'static str, statement: &str) -> Child {
     let held = rig.faults.held().len();
     rig.faults.add(Rule::hold().on(call));
@@ -215,7 +215,7 @@ fn held_in(rig: &Rig, call: &'static str, statement: &str) -> Child {
 }
 
 #[test]
-fn a_killed_caller_that_changes_nothing_dies_while_its_call_hangs() {
+fn a_killed_caller_without_a_change_exits_while_its_call_hangs() {
     if needs::are_missing(&["python3"]) {
         return;
     }
@@ -227,12 +227,12 @@ fn a_killed_caller_that_changes_nothing_dies_while_its_call_hangs() {
         rig.faults.clear();
         rig.faults.release_all();
     }
-    // The calls went on without their callers, and nobody kept what they handed out.
-    until("nothing is left behind", || rig.umount().is_ok());
+    // The calls completed without their callers, and their handles and lookups were taken back.
+    until("no handle or lookup is left", || rig.umount().is_ok());
 }
 
 #[test]
-fn what_a_killed_caller_began_is_done_when_it_is_dead() {
+fn a_change_that_a_killed_caller_began_is_made_before_it_exits() {
     if needs::are_missing(&["python3"]) {
         return;
     }
@@ -265,7 +265,7 @@ fn what_a_killed_caller_began_is_done_when_it_is_dead() {
                 rig.faults.release_all();
             });
             let status = wait(&mut child);
-            assert!(is_done(), "dead before its change: {statement}");
+            assert!(is_done(), "the caller exited before its change: {statement}");
             status
         });
         assert!(status.expect("it dies").code().is_none());
@@ -274,7 +274,7 @@ fn what_a_killed_caller_began_is_done_when_it_is_dead() {
 }
 
 #[test]
-fn what_a_killed_caller_has_not_begun_is_never_done() {
+fn a_change_that_a_killed_caller_has_not_begun_is_never_made() {
     if needs::are_missing(&["python3"]) {
         return;
     }
@@ -293,38 +293,38 @@ fn what_a_killed_caller_has_not_begun_is_never_done() {
         for _ in 0..most {
             scope.spawn(|| rustix::fs::statvfs(&rig.path).unwrap());
         }
-        assert_eq!(rig.faults.wait_held(most, LONG).len(), most, "as many calls wait as may");
+        assert_eq!(rig.faults.wait_held(most, LONG).len(), most, "the limit of blocked calls is reached");
         input.write_all(b"\n").unwrap();
         output.read_exact(&mut [0; 1]).unwrap();
-        // Time for the request to come.
+        // Gives the request time to arrive.
         std::thread::sleep(Duration::from_millis(200));
         child.kill().unwrap();
         let status = wait(&mut child);
         rig.faults.clear();
         rig.faults.release_all();
-        assert!(status.expect("it dies while its change waits for its turn").code().is_none());
+        assert!(status.expect("the caller exits while its change is queued").code().is_none());
     });
     rig.umount().unwrap();
     assert_eq!(fs::metadata(rig.stored("a")).unwrap().permissions().mode() & 0o777, 0o644);
 }
 
-/// As the volume has it: for so long the kernel believes what it was told.
+/// How long the kernel caches attributes and names, as set by the volume.
 const VALID: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_killed_caller_dies_before_a_change_that_hangs_for_long_and_the_kernel_hears_when_it_is_made() {
+fn a_killed_caller_exits_before_a_change_that_hangs_for_long_and_the_kernel_is_notified_of_the_change() {
     if needs::are_missing(&["python3"]) {
         return;
     }
-    // On a machine that is very busy what the kernel was told may have become old by itself.
-    assert!((0..3).any(|_| changes_without_callers() < VALID), "what the mount shows waits until it is old");
+    // On a very busy machine the kernel's cached attributes may have expired.
+    assert!((0..3).any(|_| changes_without_callers() < VALID), "changes show only when the kernel's cache expires");
 }
 
-/// The time from what the kernel was told while changes hung, whose callers were killed, to what it shows when they are
-/// made.
+/// The time from when the kernel cached attributes, while changes of killed callers hung, until the mount shows the
+/// changes.
 fn changes_without_callers() -> Duration {
     let rig = Rig::new();
-    // Each in a directory of its own, which the change locks.
+    // Each in its own directory, which the change locks.
     for name in ["removed/a", "moved/a", "linked/a"] {
         fs::create_dir(rig.file(name).parent().unwrap()).unwrap();
         fs::write(rig.file(name), b"a").unwrap();
@@ -339,27 +339,27 @@ fn changes_without_callers() -> Duration {
     ];
     children.iter_mut().for_each(|child| child.kill().unwrap());
     for mut child in children {
-        assert!(wait(&mut child).expect("it dies while its change hangs").code().is_none());
+        assert!(wait(&mut child).expect("the caller exits while its change hangs").code().is_none());
     }
     let seen = |path: &Path| {
         let names = ["made/new", "removed/a", "moved/a", "moved/b", "linked/b"];
         (names.map(|name| path.join(name).exists()), fs::metadata(path.join("linked/a")).unwrap().nlink())
     };
-    let told = Instant::now();
+    let cached_at = Instant::now();
     assert_eq!(seen(&rig.path), ([false, true, true, false, false], 1));
     rig.faults.clear();
     rig.faults.release_all();
-    // The changes went on without their callers, and nobody kept what they handed out.
+    // The changes were made without their callers, and their handles and lookups were taken back.
     let made = ([true, false, false, true, true], 2);
     until("the changes are made", || seen(&rig.source) == made);
-    until("they are to be seen", || seen(&rig.path) == made);
-    let elapsed = told.elapsed();
-    until("nothing is left behind", || rig.umount().is_ok());
+    until("the changes are visible", || seen(&rig.path) == made);
+    let elapsed = cached_at.elapsed();
+    until("no handle or lookup is left", || rig.umount().is_ok());
     elapsed
 }
 
 #[test]
-fn a_signal_that_does_not_kill_interrupts_no_call_but_a_later_kill_does() {
+fn a_nonfatal_signal_interrupts_no_call_but_a_later_kill_does() {
     if needs::are_missing(&["python3"]) {
         return;
     }
@@ -367,13 +367,13 @@ fn a_signal_that_does_not_kill_interrupts_no_call_but_a_later_kill_does() {
     let mut child = held_in(&rig, "lookup", "os.stat('b')");
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    assert!(child.try_wait().unwrap().is_none(), "it waits on");
+    assert!(child.try_wait().unwrap().is_none(), "the caller still waits");
     child.kill().unwrap();
     assert!(wait(&mut child).expect("a caller that was interrupted before can be killed").code().is_none());
 }
 
 #[test]
-fn a_full_source_is_said_by_write_and_loses_nothing() {
+fn a_full_source_is_reported_by_write_and_loses_nothing() {
     let home = new_home();
     let source = home.join("source");
     fs::create_dir(&source).unwrap();
@@ -403,7 +403,7 @@ fn a_full_source_is_said_by_write_and_loses_nothing() {
     drop(unmount);
 }
 
-/// Unmounts the tmpfs in the end, whatever happens.
+/// Unmounts the tmpfs at the end, whatever happens.
 fn scopeguard(path: std::path::PathBuf) -> impl Drop {
     struct Guard(std::path::PathBuf);
     impl Drop for Guard {
@@ -417,7 +417,7 @@ fn scopeguard(path: std::path::PathBuf) -> impl Drop {
 }
 
 #[test]
-fn a_failed_write_back_is_told_by_close_and_fsync_and_the_data_is_kept() {
+fn a_failed_write_back_is_reported_by_close_and_fsync_and_the_data_is_kept() {
     let rig = Rig::new();
     let file = File::create(rig.file("a")).unwrap();
     let rule = rig.faults.add(Rule::fail(slackwater::ErrorKind::Io).on("write"));
@@ -428,12 +428,12 @@ fn a_failed_write_back_is_told_by_close_and_fsync_and_the_data_is_kept() {
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 10_000));
 }
 
-/// `close` shows an error to a program that looks at its result, and to nobody when a child exits.
+/// `close` reports an error to a program that checks its result; when a child exits, the result is ignored.
 #[test]
-fn p02_a_close_that_nobody_looks_at_hides_no_error() {
+fn p02_a_close_whose_result_is_ignored_hides_no_error() {
     let rig = Rig::new();
     let path = rig.file("a");
-    // Opens the file for writing, writes nothing, and looks at the result of close.
+    // Opens the file for writing, writes nothing, and checks the result of close.
     let look = || {
         let to = format!("of={}", path.display());
         wait(&mut spawn("dd", &["if=/dev/null", &to, "conv=notrunc"])).unwrap().success()
@@ -448,6 +448,6 @@ fn p02_a_close_that_nobody_looks_at_hides_no_error() {
     assert!([look(), look()] == [false, false], "closes report the error until an fsync does");
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
     file.sync_all().unwrap();
-    assert!(look(), "an error that was reported is not news");
+    assert!(look(), "a reported error is not reported again");
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(3, 10_000));
 }

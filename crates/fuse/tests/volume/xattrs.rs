@@ -39,9 +39,9 @@ fn attributes_are_set_listed_read_and_removed() {
     assert_eq!(getxattr(&path, "user.empty", &mut buffer), Ok(0));
 }
 
-/// The kernel leaves it to the file system (HANDLE_KILLPRIV_V2), whoever makes the change.
+/// With HANDLE_KILLPRIV_V2 the kernel leaves this to the file system, for changes by every user.
 #[test]
-fn a_write_a_cut_and_a_change_of_owner_take_capabilities_away_at_once() {
+fn a_write_a_truncation_and_a_chown_clear_capabilities_at_once() {
     const NAME: &str = "security.capability";
     // `struct vfs_cap_data` of revision 2: CAP_NET_BIND_SERVICE is permitted, nothing inherited.
     let mut capabilities = [0; 20];
@@ -56,7 +56,7 @@ fn a_write_a_cut_and_a_change_of_owner_take_capabilities_away_at_once() {
         let path = rig.file(format!("program {number}"));
         fs::write(&path, b"#!/bin/sh\n").unwrap();
         match setxattr(&path, NAME, &capabilities, XattrFlags::empty()) {
-            Err(Errno::PERM | Errno::OPNOTSUPP) => return println!("skipped: files cannot be given capabilities here"),
+            Err(Errno::PERM | Errno::OPNOTSUPP) => return println!("skipped: capabilities cannot be set here"),
             set => set.unwrap(),
         }
         let mut found = [0; 32];
@@ -69,11 +69,11 @@ fn a_write_a_cut_and_a_change_of_owner_take_capabilities_away_at_once() {
     }
 }
 
-/// A source that has every attribute and lets its mounter change each, as NFSv4 and NTFS do with their ACLs.
+/// A source that supports every attribute and lets its mounter change each, as NFSv4 and NTFS do with their ACLs.
 struct HasAll(DirBackend);
 
 impl Backend for HasAll {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest is the directory's")]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the directory handles the rest")]
     fn submit(&self, call: Call) {
         match call {
             Call::Getxattr { done, .. } => done.complete(Ok(b"anything".to_vec())),
@@ -91,7 +91,7 @@ impl Backend for HasAll {
 }
 
 #[test]
-fn attributes_of_the_system_pass_only_where_the_kernel_checks_the_caller() {
+fn system_attributes_pass_only_if_the_kernel_checks_the_caller() {
     let rig = Rig::layered(|directory| Arc::new(HasAll(directory)));
     let path = rig.file("a");
     fs::write(&path, b"").unwrap();

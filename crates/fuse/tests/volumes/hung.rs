@@ -1,4 +1,4 @@
-//! A volume whose source does not answer harms only itself.
+//! A volume whose source does not respond affects no other volume.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,23 +16,23 @@ use slackwater_fuse::mount::unmount;
 use crate::mapper::Mapper;
 use crate::needs;
 use crate::programs::{LONG, spawn, until, wait};
-use crate::rig::{One, Rig, pattern, threads};
+use crate::rig::{Rig, TestVolume, pattern, threads};
 
-/// What nothing takes that waits for no hung source, however busy the machine is.
+/// Longer than any call takes that does not wait for a hung source, even on a busy machine.
 const PROMPT: Duration = Duration::from_secs(20);
 const BYTES: usize = 1 << 20;
 
-/// A directory, seen by way of a program that can be stopped.
+/// A directory served by a program that can be stopped.
 struct Bindfs {
-    /// Where the bytes are.
+    /// The underlying directory.
     directory: PathBuf,
-    /// Where they are seen.
+    /// Where bindfs mounts it.
     path: PathBuf,
     process: Child,
 }
 
 impl Bindfs {
-    /// `None` where it is not installed.
+    /// `None` if bindfs is not installed.
     fn new(rig: &Rig) -> Option<Self> {
         if needs::are_missing(&["bindfs"]) {
             return None;
@@ -52,7 +52,7 @@ impl Bindfs {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::STOP).unwrap();
         let stat = format!("/proc/{}/stat", self.process.id());
-        until("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        until("bindfs is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
         Stopped(pid)
     }
 }
@@ -67,7 +67,7 @@ impl Drop for Bindfs {
     }
 }
 
-/// A process that stands still until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(Pid);
 
 impl Drop for Stopped {
@@ -76,7 +76,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Runs what may hang, and says how long it took.
+/// Runs work that may hang, and returns how long it took.
 fn within(what: &str, work: impl FnOnce() + Send + 'static) -> Duration {
     let (send, done) = mpsc::channel();
     let start = Instant::now();
@@ -84,12 +84,12 @@ fn within(what: &str, work: impl FnOnce() + Send + 'static) -> Duration {
         work();
         send.send(())
     });
-    done.recv_timeout(LONG).unwrap_or_else(|_| panic!("hangs or fails: {what}"));
+    done.recv_timeout(LONG).unwrap_or_else(|_| panic!("it hangs or fails: {what}"));
     start.elapsed()
 }
 
-/// Writes, syncs, makes, renames, lists and removes; a look at it must not wait for the other source.
-fn use_fully(volume: &One, seed: u8) {
+/// Writes, syncs, creates, renames, lists and removes. None of this may wait for the hung source.
+fn use_fully(volume: &TestVolume, seed: u8) {
     let mut file = File::create(volume.file("a")).unwrap();
     file.write_all(&pattern(seed, BYTES)).unwrap();
     file.sync_all().unwrap();
@@ -104,7 +104,7 @@ fn use_fully(volume: &One, seed: u8) {
 }
 
 #[test]
-fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
+fn p04_a_source_that_does_not_respond_stops_no_other_volume() {
     let rig = Rig::new(64 << 20);
     let Some(bindfs) = Bindfs::new(&rig) else { return };
     let mut others: Vec<_> = (0..4).map(|_| Arc::new(rig.mount())).collect();
@@ -112,7 +112,7 @@ fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
     fs::create_dir(hung.file("d")).unwrap();
     let mut file = File::create(hung.file("a")).unwrap();
     let stopped = bindfs.stop();
-    // It goes to the cache; and what needs the source waits, on more threads than the pool has readers.
+    // This goes to the cache. Calls that need the source wait, on more threads than the pool has readers.
     file.write_all(&pattern(9, BYTES)).unwrap();
     let names: Vec<_> = (0..12).map(|number| hung.file(&format!("d/{number}")).display().to_string()).collect();
     let mut children: Vec<_> = names.iter().map(|name| spawn("mkdir", &[name])).collect();
@@ -123,20 +123,20 @@ fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
             volume.umount().unwrap();
             assert!(fs::read(volume.stored("a")).unwrap() == pattern(seed, BYTES));
         });
-        println!("beside it a volume was used and unmounted in {took:?}");
+        println!("meanwhile another volume was used and unmounted in {took:?}");
         assert!(took < PROMPT, "{took:?}");
     }
-    // A new one comes and goes as well.
+    // A new volume can be mounted and unmounted too.
     let fresh = rig.mount();
     let took = within("a new volume", move || {
         use_fully(&fresh, 7);
         fresh.umount().unwrap();
     });
     assert!(took < PROMPT, "{took:?}");
-    assert!(children.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "the source has not answered");
+    assert!(children.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "the source has not responded");
     drop(stopped);
     for child in &mut children {
-        assert!(wait(child).expect("it goes on").success());
+        assert!(wait(child).expect("it continues").success());
     }
     drop(file);
     hung.umount().unwrap();
@@ -144,9 +144,9 @@ fn p04_a_source_that_does_not_answer_stops_no_other_volume() {
     assert_eq!(fs::read_dir(bindfs.directory.join("d")).unwrap().count(), names.len());
 }
 
-/// Each of them would block as many threads as a session may have, and together more than the pool has.
+/// Each volume would block as many threads as a session may, and together more than the pool has.
 #[test]
-fn p04_nine_volumes_of_ten_that_hang_leave_threads_to_the_tenth() {
+fn p04_nine_hung_volumes_leave_threads_for_a_tenth() {
     const HUNG: usize = 9;
     const CALLERS: usize = 70;
     let rig = Rig::new(64 << 20);
@@ -161,8 +161,8 @@ fn p04_nine_volumes_of_ten_that_hang_leave_threads_to_the_tenth() {
             callers.push(std::thread::Builder::new().stack_size(64 << 10).spawn(call).unwrap());
         }
     }
-    // Each volume has the threads that it may have, and other calls wait for one.
-    until("all have called", || hung.iter().all(|volume| volume.mounted.calls() == CALLERS));
+    // Each volume blocks as many threads as it may, and the other calls wait for one.
+    until("all calls are counted", || hung.iter().all(|volume| volume.mounted.calls() == CALLERS));
     for seed in 0..3 {
         let volume = Arc::clone(&healthy);
         let took = within("the tenth volume", move || {
@@ -171,18 +171,18 @@ fn p04_nine_volumes_of_ten_that_hang_leave_threads_to_the_tenth() {
         });
         assert!(took < PROMPT, "{took:?}");
     }
-    hung.iter().for_each(One::let_through);
+    hung.iter().for_each(TestVolume::let_through);
     let outcomes = callers.into_iter().map(|caller| caller.join().unwrap());
     assert!(outcomes.into_iter().all(|outcome| outcome == Err(ErrorKind::NotFound)));
     hung.iter().for_each(|volume| volume.umount().unwrap());
     healthy.umount().unwrap();
 }
 
-/// What is stored to mappings of a volume whose source hangs waits with its replies: it takes neither frames beyond the
-/// volume's share nor threads, and arrives when the source answers again.
+/// Pages stored to mappings wait with their replies while the source hangs. They take no frames beyond the volume's
+/// share and no threads, and are written back when the source responds again.
 #[test]
-fn p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread() {
-    crate::rig::alone("hung::p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread", || {
+fn p06_mappings_of_a_hung_volume_take_only_its_share_and_no_threads() {
+    crate::rig::in_own_process("hung::p06_mappings_of_a_hung_volume_take_only_its_share_and_no_threads", || {
         const MAPPED: usize = 24 << 20;
         let rig = Rig::new(32 << 20);
         let hung = rig.mount();
@@ -194,13 +194,13 @@ fn p06_a_mapping_on_a_source_that_does_not_answer_takes_its_share_and_no_thread(
         let before = serving(&threads());
         mapper.begin("fill a");
         let bdi = hung.mounted.super_block().bdi();
-        until("pages wait", || hung.mounted.parked_bytes() > 0);
+        until("mapped pages wait", || hung.mounted.parked_bytes() > 0);
         let took = within("a healthy volume", move || use_fully(&healthy, 3));
         assert!(took < PROMPT, "{took:?}");
         assert!(bdi.pinned_frames() <= bdi.share_frames(), "{} of {}", bdi.pinned_frames(), bdi.share_frames());
         let threads = threads();
-        println!("{} bytes wait, {threads:?}", hung.mounted.parked_bytes());
-        // What the healthy volume needed for a moment may not have left yet.
+        println!("{} bytes are waiting, {threads:?}", hung.mounted.parked_bytes());
+        // Threads that the healthy volume needed briefly may still run.
         assert!(serving(&threads) < before + 8, "{before} before, {threads:?}");
         assert!(threads.get("sw-parked").is_none_or(|threads| *threads <= 16), "{threads:?}");
         hung.let_through();

@@ -1,4 +1,4 @@
-//! A volume that nobody uses has no thread.
+//! An idle volume has no thread.
 
 use std::fs;
 
@@ -6,16 +6,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::Rule;
 
 use crate::programs::{LONG, spawn, until, wait};
-use crate::rig::{One, Rig, alone, pattern, threads};
+use crate::rig::{Rig, TestVolume, in_own_process, pattern, threads};
 
 const VOLUMES: u8 = 20;
-/// On each so-manieth somebody has to wait.
+/// Callers are blocked on one volume out of this many.
 const WAITING: u8 = 10;
-/// More than the volumes may have dirty together.
+/// Larger than the volumes' dirty limit together.
 const ARENA_BYTES: u64 = 16 << 20;
 
-/// Makes, writes, reads, lists and removes.
-fn use_a_bit(volume: &One, seed: u8) {
+/// Creates, writes, reads, lists and removes.
+fn use_briefly(volume: &TestVolume, seed: u8) {
     fs::create_dir(volume.file("d")).unwrap();
     fs::write(volume.file("d/a"), pattern(seed, 300_000)).unwrap();
     fs::rename(volume.file("d/a"), volume.file("a")).unwrap();
@@ -26,8 +26,9 @@ fn use_a_bit(volume: &One, seed: u8) {
     assert_eq!(fs::read_dir(&volume.path).unwrap().count(), 2);
 }
 
-/// A caller that was interrupted and waits on, and a write without room: both are somebody's business meanwhile.
-fn let_somebody_wait(volume: &One) {
+/// Makes two callers wait: one is interrupted and keeps waiting, the other's write finds no free frame. Both need the
+/// worker.
+fn block_two_callers(volume: &TestVolume) {
     let workers = || threads().get("sw-worker").copied().unwrap_or_default();
     let rule = volume.faults.add(Rule::hold().on("make"));
     let mut mkdir = spawn("mkdir", &[volume.file("slow").to_str().unwrap()]);
@@ -42,15 +43,15 @@ fn let_somebody_wait(volume: &One) {
     let of = format!("of={}", volume.file("large").display());
     let mut dd = spawn("dd", &["if=/dev/zero", &of, "bs=64K", "count=320"]);
     until_it_waits(volume);
-    assert!(workers() > 0 && dd.try_wait().unwrap().is_none(), "its write is parked, or its reply is held");
+    assert!(workers() > 0 && dd.try_wait().unwrap().is_none(), "the write is parked, or its reply is held");
     volume.let_through();
-    assert!(wait(&mut dd).expect("it goes on").success());
+    assert!(wait(&mut dd).expect("dd continues").success());
 }
 
-/// Waits until nothing more is taken.
-fn until_it_waits(volume: &One) {
+/// Waits until the volume takes no more dirty data.
+fn until_it_waits(volume: &TestVolume) {
     let mut last = (0, 0);
-    until("its writer gets no further", || {
+    until("the writer is blocked", || {
         let dirty_bytes = volume.mounted.super_block().status().dirty_bytes;
         last = if dirty_bytes == last.0 { (dirty_bytes, last.1 + 1) } else { (dirty_bytes, 0) };
         dirty_bytes > 0 && last.1 == 150
@@ -58,15 +59,15 @@ fn until_it_waits(volume: &One) {
 }
 
 #[test]
-fn volumes_that_were_used_have_no_thread_afterwards() {
-    alone("idle::volumes_that_were_used_have_no_thread_afterwards", || {
+fn volumes_have_no_thread_after_use() {
+    in_own_process("idle::volumes_have_no_thread_after_use", || {
         let rig = Rig::new(ARENA_BYTES);
         let before = {
-            // What engine and pool start when they are first used stays.
+            // Threads that the engine and the pool start on first use remain.
             let first = rig.mount();
-            use_a_bit(&first, 0);
+            use_briefly(&first, 0);
             first.umount().unwrap();
-            until("the first has left nothing", || {
+            until("the first volume's threads have ended", || {
                 let names = ["sw-worker", "sw-parked", "sw-fuse-notify", "sw-probe", "sw-umount", "slackwater-dir"];
                 threads().keys().all(|name| names.iter().all(|other| !name.starts_with(other)))
             });
@@ -75,16 +76,16 @@ fn volumes_that_were_used_have_no_thread_afterwards() {
         println!("{before:?}");
         let volumes: Vec<_> = (0..VOLUMES).map(|_| rig.mount()).collect();
         for (seed, volume) in (0..).zip(&volumes) {
-            use_a_bit(volume, seed);
+            use_briefly(volume, seed);
             if seed % WAITING == 0 {
-                let_somebody_wait(volume);
+                block_two_callers(volume);
             }
         }
         let sum = || threads().values().sum::<usize>();
         println!("in use: {:?}", threads());
-        assert!(sum() > before.values().sum(), "they have had some");
-        until("none of them has a thread", || threads() == before);
-        // And they work as before.
+        assert!(sum() > before.values().sum(), "the volumes had threads");
+        until("no volume has a thread", || threads() == before);
+        // The volumes still work.
         for (seed, volume) in (0..).zip(&volumes) {
             fs::write(volume.file("again"), b"again").unwrap();
             volume.umount().unwrap();

@@ -1,4 +1,4 @@
-//! When the system starts no more threads nothing that was written is lost.
+//! Written data survives when the system cannot start threads.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use slackwater::backend::MemBackend;
 use slackwater_backends::Rule;
 
 use crate::programs::{spawn, until, wait};
-use crate::rig::{Rig, alone, pattern, threads};
+use crate::rig::{Rig, in_own_process, pattern, threads};
 
-/// Twice what the cache holds.
+/// Twice the size of the cache.
 const BYTES: usize = 16 << 20;
 
-/// No memory for the stack of another thread, until it is dropped.
+/// Leaves no memory for the stack of another thread, until dropped.
 struct NoThreads {
     before: Option<u64>,
-    /// What lets the threads go that have taken the stacks which were there.
+    /// Ends the threads that occupy the cached stacks.
     _taken: Vec<mpsc::Sender<()>>,
 }
 
@@ -28,7 +28,7 @@ impl NoThreads {
         let size_kib: u64 = size.trim().strip_suffix(" kB").unwrap().parse().unwrap();
         let mut limit = getrlimit(Resource::As);
         let before = limit.current;
-        // Room for everything but a stack, which has 2 MiB.
+        // Address space for everything but a stack, which takes 2 MiB.
         limit.current = Some((size_kib << 10) + (1 << 20));
         setrlimit(Resource::As, limit).unwrap();
         let mut taken = Vec::new();
@@ -50,10 +50,10 @@ impl Drop for NoThreads {
     }
 }
 
-/// A program whose write finds no room is told to try again, and does, until there is some.
+/// A program whose write finds no free frame gets a short count or EINTR, and retries until there is one.
 #[test]
-fn a_write_that_cannot_be_parked_is_tried_again_by_its_program() {
-    alone("no_threads::a_write_that_cannot_be_parked_is_tried_again_by_its_program", || {
+fn a_write_that_cannot_be_parked_is_retried_by_its_program() {
+    in_own_process("no_threads::a_write_that_cannot_be_parked_is_retried_by_its_program", || {
         let rig = Rig::new(8 << 20);
         let volume = rig.mount_on(Arc::new(MemBackend::new()));
         volume.faults.add(Rule::hold().on("write"));
@@ -61,10 +61,10 @@ fn a_write_that_cannot_be_parked_is_tried_again_by_its_program() {
         fs::write(&original, pattern(1, BYTES)).unwrap();
         let copy = "until [ -e \"$0\" ]; do sleep 0.01; done; exec dd if=\"$1\" of=\"$2\" bs=64K";
         let names = [&go, &original, &volume.file("a")].map(|path| path.display().to_string());
-        // It is there before, with all the memory that it needs.
+        // Started before the limit, with all the memory that it needs.
         let mut dd = spawn("sh", &["-c", copy, &names[0], &names[1], &names[2]]);
-        // A thread that ends later leaves its stack to another.
-        until("those of the mount have ended", || {
+        // A thread that ends later would leave its stack to another.
+        until("the threads of the mount have ended", || {
             let threads = threads();
             ["sw-probe", "sw-fuse-notify"].iter().all(|name| !threads.contains_key(*name))
         });
@@ -72,16 +72,16 @@ fn a_write_that_cannot_be_parked_is_tried_again_by_its_program() {
         fs::write(&go, b"").unwrap();
         let size = || fs::metadata(volume.file("a")).map_or(0, |file| file.len());
         let mut last = (0, 0);
-        until("it gets no further", || {
+        until("dd makes no more progress", || {
             last = if size() > 0 && size() == last.0 { (last.0, last.1 + 1) } else { (size(), 0) };
             last.1 == 100
         });
-        until("what nobody would ever take up is let off", || volume.mounted.parked_bytes() == 0);
-        assert!(dd.try_wait().unwrap().is_none(), "it tries again");
+        until("writes that no thread would retry are answered", || volume.mounted.parked_bytes() == 0);
+        assert!(dd.try_wait().unwrap().is_none(), "dd retries");
         drop(no_threads);
         volume.let_through();
-        assert!(wait(&mut dd).expect("it goes on").success());
-        assert!(fs::read(volume.file("a")).unwrap() == pattern(1, BYTES), "nothing twice, and nothing left out");
+        assert!(wait(&mut dd).expect("dd continues").success());
+        assert!(fs::read(volume.file("a")).unwrap() == pattern(1, BYTES), "no data is repeated or missing");
         [original, go].into_iter().for_each(|path| fs::remove_file(path).unwrap());
         volume.umount().unwrap();
     });

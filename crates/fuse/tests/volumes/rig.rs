@@ -1,4 +1,4 @@
-//! Volumes over directories, and what their process costs.
+//! Volumes over directories, and the threads and descriptors of their process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +17,8 @@ use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequ
 
 use crate::programs::LONG;
 
-/// Runs a test in a process of its own: what it counts is the whole process's.
-pub(crate) fn alone(name: &str, test: impl FnOnce()) {
+/// Runs a test in a process of its own, since it counts the process's threads and memory.
+pub(crate) fn in_own_process(name: &str, test: impl FnOnce()) {
     const INSIDE: &str = "SLACKWATER_ALONE";
     if std::env::var_os(INSIDE).is_some() {
         return test();
@@ -51,7 +51,7 @@ impl Rig {
     }
 
     /// A volume over a new directory.
-    pub(crate) fn mount(&self) -> One {
+    pub(crate) fn mount(&self) -> TestVolume {
         let place = self.place();
         let source = place.join("source");
         fs::create_dir(&source).unwrap();
@@ -60,7 +60,7 @@ impl Rig {
     }
 
     /// A volume of `backend`.
-    pub(crate) fn mount_on(&self, backend: Arc<dyn Backend>) -> One {
+    pub(crate) fn mount_on(&self, backend: Arc<dyn Backend>) -> TestVolume {
         self.mount_at(self.place(), backend)
     }
 
@@ -70,20 +70,20 @@ impl Rig {
         place
     }
 
-    fn mount_at(&self, place: PathBuf, backend: Arc<dyn Backend>) -> One {
+    fn mount_at(&self, place: PathBuf, backend: Arc<dyn Backend>) -> TestVolume {
         let (backend, faults) = Fault::new(backend);
         let path = place.join("mount");
         fs::create_dir(&path).unwrap();
         let sb = self.engine.mount(&place.to_string_lossy(), Arc::new(backend)).unwrap();
         let mounted = MountedVolume::mount(&self.pool, sb, &path, &MountOptions::default(), None);
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
-        One { path, faults, mounted, place }
+        TestVolume { path, faults, mounted, place }
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Its volumes have gone before; a test that failed may have left a file.
+        // The volumes are already unmounted; a failed test may have left a file.
         for left in fs::read_dir(&self.home).into_iter().flatten().flatten() {
             let _ = fs::remove_file(left.path());
         }
@@ -91,33 +91,34 @@ impl Drop for Rig {
     }
 }
 
-/// One of its volumes.
-pub(crate) struct One {
-    /// Where programs see it.
+/// One volume of a rig.
+pub(crate) struct TestVolume {
+    /// The mount point.
     pub(crate) path: PathBuf,
     pub(crate) faults: FaultControl,
     pub(crate) mounted: Arc<MountedVolume>,
     place: PathBuf,
 }
 
-impl One {
-    /// As the mount has it.
+impl TestVolume {
+    /// The path of a file in the mount.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// As the source has it.
+    /// The path of a file in the source.
     pub(crate) fn stored(&self, name: &str) -> PathBuf {
         self.place.join("source").join(name)
     }
 
-    /// Lets everything that is held go on, and what comes later.
+    /// Releases all held calls, and stops holding later ones.
     pub(crate) fn let_through(&self) {
         self.faults.clear();
         self.faults.release_all();
     }
 
-    /// Unmounts. A child that another thread is about to start has our descriptors for a moment: that is waited for.
+    /// Unmounts, and retries while it is busy: a child that another thread is about to start shares our descriptors for
+    /// a moment.
     pub(crate) fn umount(&self) -> Result<(), MountedError> {
         let (start, request) = (Instant::now(), UmountRequest { deadline: Some(LONG), ..UmountRequest::default() });
         loop {
@@ -130,10 +131,10 @@ impl One {
     }
 }
 
-impl Drop for One {
+impl Drop for TestVolume {
     fn drop(&mut self) {
         self.let_through();
-        // Mounted no more, where the test got to its end.
+        // Already unmounted, unless the test failed.
         let _ = unmount(&self.path, true);
         let _ = fs::remove_dir_all(self.place.join("source"));
         let _ = fs::remove_dir(&self.path);
@@ -141,11 +142,11 @@ impl Drop for One {
     }
 }
 
-/// The threads of this process: how many there are of each name.
+/// Number of threads of this process, by name.
 pub(crate) fn threads() -> BTreeMap<String, usize> {
     let mut threads = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task").unwrap() {
-        // One that has just ended has no name.
+        // A thread that has just ended has no name.
         if let Ok(name) = fs::read_to_string(task.unwrap().path().join("comm")) {
             *threads.entry(name.trim_end().to_owned()).or_default() += 1;
         }
@@ -153,12 +154,12 @@ pub(crate) fn threads() -> BTreeMap<String, usize> {
     threads
 }
 
-/// Descriptors of this process.
+/// Number of descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Bytes that do not differ from page to page only.
+/// Bytes that differ within each page and from page to page.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i / 4096) as u8 ^ seed | 1).collect()
 }

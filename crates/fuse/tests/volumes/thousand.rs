@@ -1,6 +1,6 @@
-//! What a thousand volumes cost that nobody uses.
+//! Cost of a thousand idle volumes.
 //!
-//! By hand, on a machine that does nothing else: `cargo test --release -p slackwater-fuse --test volumes -- --ignored --nocapture`.
+//! Run by hand, on an idle machine: `cargo test --release -p slackwater-fuse --test volumes -- --ignored --nocapture`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,40 +8,40 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::programs::until;
-use crate::rig::{Rig, alone, descriptors, threads};
+use crate::rig::{Rig, descriptors, in_own_process, threads};
 
 const VOLUMES: usize = 1000;
-/// For how long the process is watched.
+/// How long the process is observed.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Ticks of the processor that this process has used.
+/// CPU time that this process has used, in ticks.
 fn ticks() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
     fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// Bytes of memory that are this process's own: what is shared is the arena.
+/// Private memory of this process in bytes; shared memory is the arena.
 fn memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The times of the first and the last hundred.
+/// Medians of the first and the last hundred times.
 fn ends(times: &[Duration]) -> String {
     let median = |times: &[Duration]| {
         let mut times = times.to_vec();
         times.sort();
         times[times.len() / 2]
     };
-    format!("{:?} each at first, {:?} at last", median(&times[..100]), median(&times[times.len() - 100..]))
+    format!("{:?} each at first, {:?} at the end", median(&times[..100]), median(&times[times.len() - 100..]))
 }
 
 #[test]
 #[ignore = "long: a minute, and it measures"]
 fn a_thousand_idle_volumes() {
-    alone("thousand::a_thousand_idle_volumes", || {
+    in_own_process("thousand::a_thousand_idle_volumes", || {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -49,7 +49,7 @@ fn a_thousand_idle_volumes() {
         let first = rig.mount();
         fs::write(first.file("a"), b"a").unwrap();
         first.umount().unwrap();
-        // What the second thousand have beyond the first is what is never given back.
+        // Memory that the second thousand adds to the first is never given back.
         (0..2).for_each(|_| round(&rig));
     });
 }
@@ -72,7 +72,7 @@ fn round(rig: &Rig) {
     }
     println!("in use: {:?}", threads());
     let is_dirty = || volumes.iter().any(|volume| volume.mounted.super_block().status().bytes_left() > 0);
-    until("all is written", || !is_dirty());
+    until("all data is written back", || !is_dirty());
     let of_volumes = ["slackwater-dir", "sw-worker", "sw-fuse-notify", "sw-probe"];
     until("no volume has a thread", || {
         let threads = threads();
@@ -83,7 +83,7 @@ fn round(rig: &Rig) {
     println!("each has {} bytes of memory and {} descriptors", memory / VOLUMES as u64, descriptors_more / VOLUMES);
     let used = ticks();
     std::thread::sleep(IDLE);
-    println!("ticks of the processor in {IDLE:?}: {}", ticks() - used);
+    println!("CPU ticks in {IDLE:?}: {}", ticks() - used);
     times.clear();
     for volume in &volumes {
         let start = Instant::now();

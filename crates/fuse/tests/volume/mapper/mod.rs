@@ -1,5 +1,5 @@
-//! A program that maps a file: this test binary in a process of its own, which does what it is told line by line. In the
-//! process of the volume a page fault could wait for a thread that waits for the fault's lock of the address space.
+//! A program that maps files: this test binary in a process of its own, which runs commands line by line. In the
+//! process of the volume, a page fault could wait for a thread that waits for the address space lock of that fault.
 
 mod sys;
 
@@ -16,10 +16,10 @@ use sys::Mapping;
 
 const INSIDE: &str = "SLACKWATER_MAPPER";
 const PAGE: usize = 4096;
-/// Where in a page the storer and the writer of a race put their words.
+/// Offsets in a page of the words stored and written in a race.
 const PLACES: (usize, usize) = (0x400, 0x800);
 
-/// The program.
+/// The program's main loop.
 #[test]
 fn mapper() {
     if std::env::var_os(INSIDE).is_none() {
@@ -52,7 +52,7 @@ fn mapper() {
     }
 }
 
-/// What the storer and the writer put into a page.
+/// The words that are stored and written to a page.
 fn words(page: usize) -> ([u8; 8], [u8; 8]) {
     ((page as u64 + 1).to_ne_bytes(), (!(page as u64)).to_ne_bytes())
 }
@@ -69,7 +69,7 @@ fn write(file: &File) {
     }
 }
 
-/// Does both at a time.
+/// Does both concurrently.
 fn race(file: &File, mapping: &Mapping) {
     let start = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn race(file: &File, mapping: &Mapping) {
     });
 }
 
-/// How many pages have lost something, as the mapping or a read has them.
+/// Number of pages that lost a word, in the mapping or in a read.
 fn lost(file: &File, mapping: &Mapping) -> usize {
     let is_lost = |page: &usize| {
         let mut read = [[0; 8]; 2];
@@ -96,7 +96,7 @@ fn lost(file: &File, mapping: &Mapping) -> usize {
     (0..mapping.len() / PAGE).filter(is_lost).count()
 }
 
-/// The program beside a test.
+/// A running mapper program.
 pub(crate) struct Mapper {
     pub(crate) child: Child,
     input: ChildStdin,
@@ -112,46 +112,46 @@ impl Mapper {
         Self { child, input, output }
     }
 
-    /// With `path` open and mapped as `a`.
+    /// Starts one with `path` open and mapped as `a`.
     pub(crate) fn of(path: &Path) -> Self {
         let mut mapper = Self::new();
-        mapper.tell(&format!("open a {}", path.display()));
-        mapper.tell("map a");
+        mapper.run(&format!("open a {}", path.display()));
+        mapper.run("map a");
         mapper
     }
 
-    /// Has it do something, and waits for that.
-    pub(crate) fn tell(&mut self, what: &str) -> String {
+    /// Runs a command and waits for its answer.
+    pub(crate) fn run(&mut self, what: &str) -> String {
         self.begin(what);
         self.done()
     }
 
-    /// Has it do something that may take its time.
+    /// Starts a command that may take long.
     pub(crate) fn begin(&mut self, what: &str) {
         writeln!(self.input, "{what}").unwrap();
     }
 
-    /// Waits for what was begun.
+    /// Waits for the answer of a started command.
     pub(crate) fn done(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the program has ended");
-            // The test harness prints what it likes, also before the first on one line.
+            // The test harness prints other text too, also before the first answer on the same line.
             if let Some((_, answer)) = line.split_once("> ") {
                 return answer.trim_end().to_owned();
             }
         }
     }
 
-    /// Ends it.
+    /// Ends the program.
     pub(crate) fn end(self) {
         let Self { mut child, input, output } = self;
         drop(input);
         assert!(wait(&mut child).expect("it ends").success());
-        drop(output); // until here the harness prints to it
+        drop(output); // the harness prints to it until here
     }
 
-    /// Kills it.
+    /// Kills the program.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! A file in this process's memory.
+//! A file mapped into this process.
 #![allow(unsafe_code, reason = "mmap, and stores into what it maps")]
 
 use std::fs::File;
@@ -6,11 +6,11 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
-/// A shared mapping of a whole file, gone when dropped.
+/// A shared mapping of a whole file, unmapped when dropped.
 ///
 /// # Invariants
-/// M1. `len` bytes from `base` are mapped for reading and writing until this is dropped. Other processes may store to them
-///     and so may other threads, so that no reference to them is ever made.
+/// M1. `len` bytes from `base` are mapped for reading and writing until this is dropped. Other processes and threads
+///     may store to them, so no reference to them is ever made.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -18,7 +18,7 @@ pub(super) struct Mapping {
 
 // SAFETY: an address and a length; every access is volatile and in bounds (M1).
 unsafe impl Send for Mapping {}
-// SAFETY: as above; two that store to one place leave the bytes of either.
+// SAFETY: as above; of two stores to the same address, the bytes of either remain.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -63,7 +63,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: all of what M1 maps, and nobody has a reference to it.
+        // SAFETY: the whole mapping of M1, to which there is no reference.
         unsafe { munmap(self.base.as_ptr().cast(), self.len) }.unwrap();
     }
 }
