@@ -189,7 +189,7 @@ pub(crate) struct MountArguments {
     /// up.
     #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) dirty_ratio: u32,
-    /// What counts as a tenant: cgroup, uid or volume
+    /// How tenants are distinguished: by cgroup, by uid, or one per volume
     ///
     /// Each tenant has its own limits and waits only for its own data. With `volume` all users of the mount are one
     /// tenant.
@@ -279,7 +279,7 @@ pub(crate) struct UmountArguments {
     pub(crate) deadline: Duration,
     /// Unmount even if the volume is in use
     ///
-    /// Later requests of the programs that use it fail with EIO. What they have written is kept.
+    /// Later requests of the programs that use it fail with EIO. Their written data is kept.
     #[arg(long)]
     pub(crate) force: bool,
     /// Discard unwritten data after listing it and asking

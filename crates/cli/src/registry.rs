@@ -293,7 +293,7 @@ impl Registry {
             }
         }
         found.sort_by_cached_key(|found| (found.entry.pid, found.entry.volume.clone()));
-        help_the_dying(&mut found);
+        end_killed_processes(&mut found);
         Ok(found)
     }
 
@@ -326,13 +326,13 @@ impl Registry {
 }
 
 /// Ends killed processes that cannot end without help; their entries then count as dead.
-fn help_the_dying(found: &mut [Found]) {
+fn end_killed_processes(found: &mut [Found]) {
     for of_one in found.chunk_by_mut(|one, other| one.entry.pid == other.entry.pid) {
         if of_one.iter().all(|found| !found.is_alive) {
             continue;
         }
         let pid = of_one[0].entry.pid;
-        let within = match killed_process::help_to_end(pid) {
+        let within = match killed_process::abort_connections_of(pid) {
             true => ENDS_WITHIN,
             false if killed_process::is_gone(pid) => CLOSES_WITHIN,
             false => continue,

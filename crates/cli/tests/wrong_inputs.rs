@@ -212,7 +212,7 @@ const COMMANDS: &[Case] = &[
     (&["daemon", "--cache=16MiB", "--arena", "{}/run"], 2, &["/run is a directory", "name a file in it"]),
 ];
 
-/// What is in the configuration, and what a daemon says of it.
+/// Invalid configurations, with parts of the daemon's message.
 const CONFIGURATIONS: &[(&str, &[&str])] = &[
     ("cache = \"1GiB\"\nchace = \"1GiB\"", &["line 2", "unknown field `chace`", "`cache`"]),
     ("cache = 5", &["line 1", "expected a string"]),
@@ -262,7 +262,7 @@ fn names(dir: &Path) -> Vec<OsString> {
     names
 }
 
-/// What a wrong input may leave: locks, and the log of a process that could not start.
+/// Files and mounts that are left, besides locks and the log of a process that could not start.
 fn left(scratch: &Scratch) -> Vec<String> {
     let own = scratch.path.file_name().unwrap().to_str().unwrap().to_owned();
     let in_run = names(&scratch.path.join("run")).into_iter().map(|name| name.into_string().unwrap());

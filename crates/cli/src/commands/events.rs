@@ -8,7 +8,7 @@ use humantime::format_rfc3339_seconds;
 use crate::arguments::QueryArguments;
 use crate::commands::target::{SILENCE, no_daemon};
 use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{Event, Happening, Reply, Request, VolumeRef};
+use crate::control::protocol::{Event, EventKind, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 
 /// Prints events until it is interrupted or the daemon ends.
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     loop {
         let reply = daemon.next(Some(SILENCE)).map_err(failed)?;
         let Reply::Event(event) = reply else { return reply.done() };
-        if event.what == Happening::Idle {
+        if event.what == EventKind::Idle {
             continue;
         }
         let line = if arguments.json { serde_json::to_string(&event).unwrap_or_default() } else { line(&event) };
@@ -34,13 +34,13 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
 fn line(event: &Event) -> String {
     let time = format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_millis(event.time_ms));
     let what = match event.what {
-        Happening::Mounted => "mounted",
-        Happening::Unmounting => "unmounting",
-        Happening::StillMounted => "still mounted",
-        Happening::Unmounted => "unmounted",
-        Happening::Warning => "warning",
-        Happening::Missed => "missed",
-        Happening::Idle => "idle",
+        EventKind::Mounted => "mounted",
+        EventKind::Unmounting => "unmounting",
+        EventKind::StillMounted => "still mounted",
+        EventKind::Unmounted => "unmounted",
+        EventKind::Warning => "warning",
+        EventKind::Missed => "missed",
+        EventKind::Idle => "idle",
     };
     let mut line = format!("{time} {what}");
     if let Some(name) = &event.name {

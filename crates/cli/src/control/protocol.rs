@@ -240,7 +240,7 @@ pub(crate) struct Listed {
 pub(crate) struct Event {
     /// Since 1970.
     pub(crate) time_ms: u64,
-    pub(crate) what: Happening,
+    pub(crate) what: EventKind,
     /// The name of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
@@ -252,7 +252,7 @@ pub(crate) struct Event {
 /// The kinds of events.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Happening {
+pub(crate) enum EventKind {
     Mounted,
     Unmounting,
     /// The unmount has failed, and the volume stays usable.

@@ -14,7 +14,7 @@ pub(super) const LINES: u32 = 10;
 /// Begins with the first line of a kind.
 pub(super) const WINDOW: Duration = Duration::from_secs(30);
 
-/// What was written of each kind.
+/// The lines written so far, by kind.
 pub(super) struct Limiter<K> {
     kinds: HashMap<K, Kind>,
 }

@@ -44,15 +44,15 @@ pub(crate) fn start() {
     print(level.unwrap_or(LevelFilter::WARN), format, StandardError::new(format)).init();
 }
 
-type Told = Box<dyn Fn(&str) + Send + Sync>;
+type Forward = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A second receiver of warnings and errors.
-static TOLD: OnceLock<Told> = OnceLock::new();
+static FORWARD: OnceLock<Forward> = OnceLock::new();
 
 /// Passes each line of a warning or an error to `told` from now on. Only the first call has an effect.
-pub(crate) fn also_tell(told: impl Fn(&str) + Send + Sync + 'static) {
+pub(crate) fn forward_to(told: impl Fn(&str) + Send + Sync + 'static) {
     // A process calls this once.
-    let _ = TOLD.set(Box::new(told));
+    let _ = FORWARD.set(Box::new(told));
 }
 
 /// The log file behind standard error, if there is one.
@@ -76,7 +76,7 @@ impl StandardError {
     }
 
     fn print(&self, line: &str, is_warning: bool) -> io::Result<()> {
-        if let Some(told) = TOLD.get().filter(|_| is_warning) {
+        if let Some(told) = FORWARD.get().filter(|_| is_warning) {
             told(line.trim_end());
         }
         io::stderr().write_all(line.as_bytes())
@@ -172,7 +172,7 @@ mod tests {
     fn the_second_receiver_gets_only_warnings() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hearing = Arc::clone(&heard);
-        also_tell(move |line| hearing.lock().unwrap().push(line.to_owned()));
+        forward_to(move |line| hearing.lock().unwrap().push(line.to_owned()));
         tracing::subscriber::with_default(
             print(LevelFilter::INFO, Format::Text, StandardError::new(Format::Text)),
             || {

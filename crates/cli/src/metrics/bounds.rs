@@ -31,7 +31,7 @@ pub(super) struct Item<'a, K, T> {
 /// A label and its values, in the order of the table.
 pub(super) type Row = (String, Vec<Option<f64>>);
 
-/// What the previous scrape has seen, for one table.
+/// The state after the previous scrape, for one table.
 #[derive(Debug)]
 pub(super) struct Bounded<K> {
     seen: HashMap<K, Vec<Option<f64>>>,

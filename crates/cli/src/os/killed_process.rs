@@ -20,7 +20,7 @@ const SIGKILL_BIT: u64 = 1 << 8;
 /// Aborts the connections of a process that was killed and has only dying threads left. Returns whether there were any.
 /// They are those that its descriptors name, which Linux shows from 6.17 on; its mount point may already have another
 /// mount.
-pub(crate) fn help_to_end(pid: u32) -> bool {
+pub(crate) fn abort_connections_of(pid: u32) -> bool {
     if !is_killed(pid) {
         return false;
     }

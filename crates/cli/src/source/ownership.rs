@@ -40,7 +40,7 @@ pub(crate) struct Ownership {
     pub(crate) registered: Registered,
 }
 
-/// What prevents the ownership.
+/// A reason why the source cannot be acquired.
 enum Obstacle {
     /// A mount of this user.
     Mount(Box<Found>),
@@ -82,7 +82,7 @@ pub(crate) fn acquire(
                     let is_around = |found: &&Found| !found.is_alive && is_beside(&found.entry, entry);
                     let alive: Vec<_> =
                         mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
-                    mounts.iter().filter(is_around).try_for_each(|found| bring_in(found, &alive, say))?;
+                    mounts.iter().filter(is_around).try_for_each(|found| write_back(found, &alive, say))?;
                     return Ok(claim);
                 }
             }
@@ -164,7 +164,7 @@ fn is_beside(dead: &Entry, entry: &Entry) -> bool {
 }
 
 /// Writes back what a dead mount of a directory above or below left.
-fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), Failure> {
+fn write_back(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), Failure> {
     let dead = &found.entry;
     let Some(left) = arena_file::left_in(&dead.arena)? else {
         let what = format!(
@@ -179,24 +179,24 @@ fn bring_in(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), F
     }
     let path = &dead.source.path;
     let (place, lock) = Location::open(path, OFlags::RDONLY)
-        .map_err(|error| not_brought_in(dead, &format!("cannot open {}: {error}", path.printable())))?;
+        .map_err(|error| not_written_back(dead, &format!("cannot open {}: {error}", path.printable())))?;
     if place.identity(alive).ok().as_ref() != Some(&dead.identity) {
         let what = format!("{} is a different directory now, or its file system was remounted", path.printable());
-        return Err(not_brought_in(dead, &what));
+        return Err(not_written_back(dead, &what));
     }
     if lock::take(&place, &lock, say).map_or(true, |owner| owner.is_some()) {
-        return Err(not_brought_in(dead, &format!("{} is locked by another process", path.printable())));
+        return Err(not_written_back(dead, &format!("{} is locked by another process", path.printable())));
     }
     say(&format!("an earlier mount of {} died with unwritten data: writing it back", path.printable()));
     if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
-        let rescued = arena_file::bring_in(left, dead, |_| ())?;
-        rescued::say_all(&rescued, path);
+        let rescued = arena_file::write_back(left, dead, |_| ())?;
+        rescued::print_all(&rescued, path);
     }
     found.remove();
     Ok(())
 }
 
-fn not_brought_in(dead: &Entry, why: &str) -> Failure {
+fn not_written_back(dead: &Entry, why: &str) -> Failure {
     let (source, arena) = (dead.source.path.printable(), dead.arena.printable());
     Failure::failed(format!(
         "an earlier mount of {source} left data in {arena}, which must be written back first: {why}"

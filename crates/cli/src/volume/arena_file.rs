@@ -147,7 +147,7 @@ pub(crate) fn bytes_in(volume: &SurvivingVolume) -> u64 {
 /// Names of volumes with their bytes; 0 where only times are left.
 type LeftBytes = Vec<(Vec<u8>, u64)>;
 
-/// What a dead process left in a file. `None` if another process has the file.
+/// The data of a dead process in a file. `None` if another process has the file.
 ///
 /// # Errors
 /// The file is not ours, or damaged.
@@ -189,7 +189,7 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
 ///
 /// # Blocking
 /// Until everything is written back.
-pub(crate) fn bring_in(
+pub(crate) fn write_back(
     mut left: Left,
     entry: &Entry,
     started: impl FnOnce(&Arc<SuperBlock>),

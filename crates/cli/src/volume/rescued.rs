@@ -13,7 +13,7 @@ use crate::output::terminal::errln;
 const NAMED_MAX: usize = 10;
 
 /// Prints where each rescued piece of data is.
-pub(crate) fn say_all(rescued: &[Rescued], source: &Path) {
+pub(crate) fn print_all(rescued: &[Rescued], source: &Path) {
     rescued.iter().for_each(|rescued| errln!("{}", line(rescued, source)));
 }
 

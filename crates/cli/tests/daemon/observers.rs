@@ -1,4 +1,4 @@
-//! Who may query a daemon, and what the answers contain.
+//! Queries by other users, and the contents of the answers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -19,7 +19,7 @@ pub(crate) struct Daemon<'s> {
     pub(crate) process: Process,
     /// The lines that it printed when it began to listen.
     pub(crate) announcement: String,
-    /// What it has printed on standard error so far.
+    /// Everything printed on standard error so far.
     said: Arc<Mutex<String>>,
 }
 

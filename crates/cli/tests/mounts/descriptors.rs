@@ -218,7 +218,7 @@ fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_an
     drop(below);
 }
 
-/// A file was closed in the source for lack of descriptors, and then removed there. What a program stores into it
+/// A file was closed in the source for lack of descriptors, and then removed there. Data that a program stores into it
 /// through a mapping cannot be written anywhere. A program that waits for the store gets an error.
 #[test]
 fn p14_stores_to_a_file_removed_in_the_source_fail_instead_of_hanging() {

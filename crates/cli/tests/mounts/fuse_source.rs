@@ -27,7 +27,7 @@ fn a_killed_mount_process_loses_nothing() {
     fs::remove_file(top.join("removed")).unwrap();
     upper.kill();
     drop((removed, upper));
-    // The server is told to forget all of them.
+    // Makes the kernel forget all of them, and so the server.
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 
     let again = scratch.mount(&middle, &top, &[]);

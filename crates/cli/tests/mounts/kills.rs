@@ -1,7 +1,7 @@
 //! Processes killed at any moment: the mount process, and programs that use it.
 //!
-//! A program saves a file again and again by writing a new file and renaming it over the old one. Whichever process
-//! dies and when, the file is one that was saved completely: the last one whose rename returned, or the next one.
+//! A program saves a file again and again by writing a new file and renaming it over the old one. Whenever one of the
+//! processes dies, the file is one that was saved completely: the last one whose rename returned, or the next one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -42,7 +42,7 @@ fn start_writers(source: &Path, mountpoint: &Path) -> Vec<JoinHandle<usize>> {
     });
     let writers = writers.collect();
     let has_begun = |writer| fs::metadata(source.join(written(writer))).is_ok_and(|file| file.len() > 0);
-    wait_until("everybody writes", || (0..WRITERS).all(has_begun));
+    wait_until("every writer has begun", || (0..WRITERS).all(has_begun));
     writers
 }
 

@@ -1,4 +1,4 @@
-//! What a real mount reports to other programs: metrics, even with hostile clients, and events.
+//! The metrics and events of a real mount, even with hostile clients.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

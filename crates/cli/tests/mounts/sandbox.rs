@@ -3,7 +3,7 @@
 //!
 //! Inside, /dev/fuse is open to every user, as on most machines. /dev/shm, /run and /sbin contain only what the script
 //! puts there. The working directory has `slackwater`, and `source`, `mount` and `run` (the registry), which belong to
-//! nobody.
+//! an unprivileged user.
 
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ impl Sandbox {
         self.run(&format!("{STAGE}{WORDS}{script}"))
     }
 
-    /// Runs a script as nobody. It ends at the first command that fails.
+    /// Runs a script as the ordinary user. It ends at the first command that fails.
     pub(crate) fn run_as_nobody(&self, script: &str) -> Output {
         self.run_as_nobody_after("", script)
     }

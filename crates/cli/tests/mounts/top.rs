@@ -13,7 +13,7 @@ use crate::rig::{Process, Scratch, need_fuse, wait_until};
 
 const NOBODY: &str = "uid:65534";
 
-/// What `top --once --json` prints.
+/// The output of `top --once --json`.
 fn top(scratch: &Scratch) -> Value {
     let output = scratch.run(["top", "--once", "--json", "--interval", "200ms"]);
     output.expect(0, &[]);

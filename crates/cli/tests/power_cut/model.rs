@@ -1,4 +1,4 @@
-//! What the files of one writer may hold after a power cut.
+//! The allowed contents of one writer's files after a power cut.
 //!
 //! Each file, and each slot of the file of slots, has a version that was made durable, and versions begun since. After
 //! the cut it holds the durable version or one of the later ones, completely. A file that was truncated first may also
@@ -86,7 +86,7 @@ impl Model {
         self.acknowledged += 1;
     }
 
-    /// What is wrong in `directory`.
+    /// All violations in `directory`.
     pub(crate) fn check(&self, directory: &Path) -> Vec<String> {
         let mut wrong = Vec::new();
         for (name, state) in &self.files {

@@ -126,7 +126,7 @@ impl Writer {
         fs::rename(&under, path)
     }
 
-    /// Truncates a file with `O_TRUNC`, writes it and closes it. What makes another file durable makes the truncation
+    /// Truncates a file with `O_TRUNC`, writes it and closes it. An operation that makes another file durable makes the truncation
     /// durable too, so the new bytes are then there.
     fn written_anew(&mut self) -> io::Result<()> {
         let (name, path) = self.pick("anew");
@@ -136,7 +136,7 @@ impl Writer {
         let mut file = File::create(&path)?;
         file.write_all(&version.bytes())?;
         if is_new {
-            file.sync_all()?; // nobody promises anything of a new file without it
+            file.sync_all()?; // without it nothing is promised for a new file
         }
         drop(file);
         File::create(self.directory.join("other"))?.sync_all()?;

@@ -35,7 +35,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Copies the command to a place where the user nobody can execute it; a checkout may be below a private directory.
+    /// Copies the command to a place where an unprivileged user can execute it; a checkout may be below a private directory.
     /// Another process makes the copy: a child that another test starts at this moment would inherit a descriptor for
     /// writing, and the file would be busy.
     pub(crate) fn command_for_all(&self) -> PathBuf {
@@ -237,7 +237,7 @@ pub(crate) struct Mount {
     pub(crate) announcement: String,
     stdout: Option<thread::JoinHandle<String>>,
     stderr: Option<thread::JoinHandle<()>>,
-    /// What it has printed on standard error so far.
+    /// Everything printed on standard error so far.
     said: Arc<Mutex<String>>,
 }
 

@@ -1,14 +1,14 @@
 //! The events of a daemon, for its listeners.
 //!
 //! # Invariants
-//! E1. The sender of an event never waits. A listener that is too slow misses events and is told how many.
+//! E1. The sender of an event never waits. A listener that is too slow misses events and learns how many.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::control::protocol::{Event, Happening, Reply};
+use crate::control::protocol::{Event, EventKind, Reply};
 use crate::exit::Failure;
 
 /// Events that are queued for a listener.
@@ -33,7 +33,7 @@ impl Events {
     }
 
     /// Sends an event to all listeners. `name` is the name of a volume.
-    pub(crate) fn tell(&self, what: Happening, name: Option<&str>, text: impl Into<String>) {
+    pub(crate) fn send(&self, what: EventKind, name: Option<&str>, text: impl Into<String>) {
         let event = event(what, name, text.into());
         self.listeners().retain(|listener| match listener.queue.try_send(event.clone()) {
             Ok(()) => true,
@@ -46,13 +46,13 @@ impl Events {
     }
 
     /// Reports an unmount of `name`, performs it, and reports a failure.
-    pub(crate) fn tell_of_umount<T>(
+    pub(crate) fn report_umount<T>(
         &self,
         name: &str,
         umount: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.tell(Happening::Unmounting, Some(name), "");
-        umount().inspect_err(|failure| self.tell(Happening::StillMounted, Some(name), failure.to_string()))
+        self.send(EventKind::Unmounting, Some(name), "");
+        umount().inspect_err(|failure| self.send(EventKind::StillMounted, Some(name), failure.to_string()))
     }
 
     /// No more events: ends all listeners.
@@ -70,7 +70,7 @@ impl Events {
         let listener = Listener { queue, missed: Arc::clone(&missed) };
         self.listeners().push(listener);
         // From here on the peer receives every event.
-        if pass(Reply::Event(event(Happening::Idle, None, String::new()))) {
+        if pass(Reply::Event(event(EventKind::Idle, None, String::new()))) {
             listen(&events, &missed, pass);
         }
     }
@@ -80,18 +80,18 @@ fn listen(events: &Receiver<Event>, missed: &AtomicU64, pass: &dyn Fn(Reply) -> 
     loop {
         let next = match events.recv_timeout(SIGN_OF_LIFE) {
             Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => event(Happening::Idle, None, String::new()),
+            Err(RecvTimeoutError::Timeout) => event(EventKind::Idle, None, String::new()),
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let count = missed.swap(0, Ordering::Relaxed);
-        let gap = (count > 0).then(|| event(Happening::Missed, None, format!("{count} events")));
+        let gap = (count > 0).then(|| event(EventKind::Missed, None, format!("{count} events")));
         if !gap.into_iter().chain([next]).all(|event| pass(Reply::Event(event))) {
             return;
         }
     }
 }
 
-fn event(what: Happening, name: Option<&str>, text: String) -> Event {
+fn event(what: EventKind, name: Option<&str>, text: String) -> Event {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
     Event { time_ms, what, name: name.map(str::to_owned), text }
@@ -112,15 +112,15 @@ mod tests {
             heard.borrow_mut().push(event.what);
             if heard.borrow().len() == 1 {
                 // The listener does not read for a while.
-                (0..QUEUE + 7).for_each(|_| events.tell(Happening::Mounted, Some("web"), ""));
+                (0..QUEUE + 7).for_each(|_| events.send(EventKind::Mounted, Some("web"), ""));
             }
             heard.borrow().len() < QUEUE + 2
         });
         let heard = heard.into_inner();
-        assert_eq!(heard[..2], [Happening::Idle, Happening::Missed]);
-        assert!(heard[2..].iter().all(|what| *what == Happening::Mounted));
+        assert_eq!(heard[..2], [EventKind::Idle, EventKind::Missed]);
+        assert!(heard[2..].iter().all(|what| *what == EventKind::Mounted));
         // The listener is gone; the next event has no receiver.
-        events.tell(Happening::Unmounted, None, "");
+        events.send(EventKind::Unmounted, None, "");
         assert!(events.listeners.lock().unwrap().is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! What a dead daemon left: mounts where every operation fails, and an arena with unwritten data.
+//! Leftovers of a dead daemon: mounts where every operation fails, and an arena with unwritten data.
 //!
 //! The next daemon at the same socket takes over the arena. A volume with data in it gets that data when it is mounted
 //! again. Data of volumes that are not in the configuration is written back at once, without a mount. Data that cannot
@@ -7,7 +7,7 @@
 //! # Invariants
 //! L1. Each volume is written back by its own thread, beside everything else. A hung source delays only mounts of that
 //!     source.
-//! L2. Meanwhile no other mount of the source is allowed, and the arena is not removed: an identity is in `bringing_in`
+//! L2. Meanwhile no other mount of the source is allowed, and the arena is not removed: an identity is in `being_written_back`
 //!     from before its survivors are taken until they are in the source or back in the arena.
 
 use std::collections::{HashMap, HashSet};
@@ -31,8 +31,8 @@ use crate::volume::{arena_file, node_search, rescued};
 pub(crate) struct Leftovers {
     volumes: HashMap<String, LeftoverVolume>,
     /// L2.
-    bringing_in: Mutex<HashSet<String>>,
-    brought_in: Condvar,
+    being_written_back: Mutex<HashSet<String>>,
+    written_back: Condvar,
 }
 
 #[derive(Debug)]
@@ -76,33 +76,33 @@ impl Leftovers {
         source.map_or_else(|| format!("volume {identity}"), |source| source.printable().to_string())
     }
 
-    fn bringing_in(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn being_written_back(&self) -> MutexGuard<'_, HashSet<String>> {
         // A thread that panicked has changed one entry or none.
-        self.bringing_in.lock().unwrap_or_else(PoisonError::into_inner)
+        self.being_written_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether data of a dead daemon is being written back (L2).
-    pub(crate) fn is_being_brought_in(&self) -> bool {
-        !self.bringing_in().is_empty()
+    pub(crate) fn is_writing_back(&self) -> bool {
+        !self.being_written_back().is_empty()
     }
 
     /// Waits until the leftovers of a volume are in its source, or are known to stay in the arena (L2).
     ///
     /// # Blocking
     /// For the source.
-    pub(crate) fn wait_until_brought_in(&self, identity: &str) {
-        let is_on_its_way = |bringing_in: &mut HashSet<String>| bringing_in.contains(identity);
-        drop(self.brought_in.wait_while(self.bringing_in(), is_on_its_way));
+    pub(crate) fn wait_until_written_back(&self, identity: &str) {
+        let is_on_its_way = |being_written_back: &mut HashSet<String>| being_written_back.contains(identity);
+        drop(self.written_back.wait_while(self.being_written_back(), is_on_its_way));
     }
 
     /// Reserves the entries of dead mounts whose sources `is_mounted_anyway` does not know. These sources cannot be
-    /// mounted until [`Leftovers::bring_in`] has returned for each of them.
+    /// mounted until [`Leftovers::write_back`] has returned for each of them.
     pub(crate) fn reserve(&self, dead: Vec<Found>, is_mounted_anyway: impl Fn(&Path) -> bool) -> Vec<Found> {
         let is_to_come = |found: &Found| {
             self.volumes.contains_key(&found.entry.identity) && !is_mounted_anyway(&found.entry.source.path)
         };
         let reserved: Vec<_> = dead.into_iter().filter(is_to_come).collect();
-        self.bringing_in().extend(reserved.iter().map(|found| found.entry.identity.clone()));
+        self.being_written_back().extend(reserved.iter().map(|found| found.entry.identity.clone()));
         reserved
     }
 
@@ -110,17 +110,17 @@ impl Leftovers {
     ///
     /// # Blocking
     /// For the source.
-    pub(crate) fn bring_in(&self, engine: &Engine, found: &Found) {
+    pub(crate) fn write_back(&self, engine: &Engine, found: &Found) {
         let entry = &found.entry;
         let source = &entry.source.path;
         let Some(left) = self.volumes.get(&entry.identity) else { return };
-        let brought = || -> Result<(), String> {
+        let written_back = || -> Result<(), String> {
             let backend = node_search::open_for(source, Some(&left.nodes)).map_err(|error| error.to_string())?;
             let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
-            rescued::say_all(&volume.rescued(), source);
+            rescued::print_all(&volume.rescued(), source);
             volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
         };
-        match brought() {
+        match written_back() {
             Ok(()) => {
                 errln!("Wrote back {} of {}.", size::text(left.bytes), source.printable());
                 found.remove();
@@ -130,8 +130,8 @@ impl Leftovers {
                 errln!("  The data is kept in the arena; mount the source again when the cause is gone.");
             }
         }
-        self.bringing_in().remove(&entry.identity);
-        self.brought_in.notify_all();
+        self.being_written_back().remove(&entry.identity);
+        self.written_back.notify_all();
     }
 }
 

@@ -58,7 +58,7 @@ impl MainLoop {
     /// Whether an end was requested.
     pub(super) fn is_asked(&self) -> bool {
         let Ok(event) = self.events.try_recv() else { return false };
-        // For `keep`, which runs until the end.
+        // For `run`, which runs until the end.
         let _ = self.sender.send(event);
         true
     }
@@ -67,7 +67,7 @@ impl MainLoop {
     ///
     /// # Blocking
     /// For as long as the daemon runs.
-    pub(super) fn keep(self, volumes: &Arc<Volumes>) -> End {
+    pub(super) fn run(self, volumes: &Arc<Volumes>) -> End {
         let mut escalation = Escalation::default();
         let (mut meter, mut seen) = (None, (0, 0));
         loop {

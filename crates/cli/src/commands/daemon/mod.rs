@@ -38,7 +38,7 @@ use slackwater_size as size;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;
-use crate::control::protocol::{Happening, MountRequest};
+use crate::control::protocol::{EventKind, MountRequest};
 use crate::control::server;
 use crate::exit::Failure;
 use crate::os::kernel;
@@ -96,9 +96,9 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let shrink = move |priority| shrunk.shrink(priority);
     let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
     let told = Arc::downgrade(&volumes);
-    log::also_tell(move |line| {
+    log::forward_to(move |line| {
         if let Some(volumes) = told.upgrade() {
-            volumes.shared.events.tell(Happening::Warning, None, line);
+            volumes.shared.events.send(EventKind::Warning, None, line);
         }
     });
     let seen = Arc::clone(&volumes);
@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     }
     outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
 
-    let end = main_loop.keep(&volumes);
+    let end = main_loop.run(&volumes);
     volumes.shared.events.end();
     unanswered.wait_for_none();
     if end != End::Flushed {
@@ -142,7 +142,7 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
 /// Removes the arena unless it has data of volumes that were not mounted. Returns whether it was removed.
 fn remove_if_empty(engine: &Engine, left: &Leftovers, arena_path: &Path) -> Result<bool, Failure> {
     // The order matters: data that returns to the arena does so before it counts as done (L2 of `leftovers`).
-    let is_empty = !left.is_being_brought_in() && engine.surviving_volumes().is_empty();
+    let is_empty = !left.is_writing_back() && engine.surviving_volumes().is_empty();
     if is_empty {
         arena_file::remove(arena_path)?;
     }

@@ -48,7 +48,7 @@ impl Responder {
                 let (name, session) = volumes.find(volume)?;
                 let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
                 let answer = || session.answer(request, progress);
-                if is_umount { volumes.shared.events.tell_of_umount(name.as_str(), answer) } else { answer() }
+                if is_umount { volumes.shared.events.report_umount(name.as_str(), answer) } else { answer() }
             }
         }
     }

@@ -49,7 +49,7 @@ pub(super) fn mount_volumes(
         for_each_parallel(usize::MAX, all.into_iter(), |volume| {
             let is_mounted = match volume {
                 Volume::Left(found) => {
-                    volumes.shared.left.bring_in(&engine, &found);
+                    volumes.shared.left.write_back(&engine, &found);
                     false
                 }
                 Volume::Configured(request) => mount_configured(&volumes, &request),

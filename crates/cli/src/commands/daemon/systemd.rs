@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 /// How much more time each progress report requests.
 const LONGER: Duration = Duration::from_secs(30);
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "cannot notify the service manager");
     }
@@ -18,11 +18,11 @@ fn tell(states: &[NotifyState<'_>]) {
 /// Reports that the configured volumes are mounted. From then on the watchdog is notified as long as `lives` returns
 /// true.
 pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
-    tell(&[NotifyState::Ready, NotifyState::Status(&format!("{volumes} volumes"))]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&format!("{volumes} volumes"))]);
     let Some(within) = sd_notify::watchdog_enabled() else { return };
     let watched = thread::Builder::new().name("sw-watchdog".into()).spawn(move || {
         while lives() {
-            tell(&[NotifyState::Watchdog]);
+            notify(&[NotifyState::Watchdog]);
             thread::sleep(within / 3);
         }
     });
@@ -33,12 +33,12 @@ pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
 
 /// Reports that the end has begun.
 pub(super) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
 /// Reports progress of the end: so many bytes are left.
 pub(super) fn still_stopping(bytes_left: u64) {
     let status = format!("flushing, {} left", slackwater_size::text(bytes_left));
     let longer = u32::try_from(LONGER.as_micros()).unwrap_or(u32::MAX);
-    tell(&[NotifyState::ExtendTimeoutUsec(longer), NotifyState::Status(&status)]);
+    notify(&[NotifyState::ExtendTimeoutUsec(longer), NotifyState::Status(&status)]);
 }

@@ -27,7 +27,7 @@ use slackwater_size as size;
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::leftovers::Leftovers;
-use crate::control::protocol::{Happening, List, Listed, MountRequest, VolumeOptions, VolumeRef};
+use crate::control::protocol::{EventKind, List, Listed, MountRequest, VolumeOptions, VolumeRef};
 use crate::exit::{Failure, Reason};
 use crate::metrics::Snapshot;
 use crate::os::mount_table::MountTable;
@@ -41,7 +41,7 @@ use crate::volume::session::{Session, Tally};
 use crate::volume::settings;
 use crate::volume::{endpoints, node_search, rescued};
 
-/// What all volumes share.
+/// The parts that all volumes share.
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) namespace: Namespace,
@@ -143,8 +143,8 @@ impl Volumes {
         let volume = Volume { session, ownership: Some(ownership) };
         let session = Arc::clone(&volume.session);
         let is_ending = reservation.fill(volume);
-        self.shared.events.tell(
-            Happening::Mounted,
+        self.shared.events.send(
+            EventKind::Mounted,
             Some(name.as_str()),
             request.mountpoint.to_string_lossy().into_owned(),
         );
@@ -164,7 +164,7 @@ impl Volumes {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &*session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
-        left.wait_until_brought_in(identity);
+        left.wait_until_written_back(identity);
         let backend = node_search::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
         let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();
@@ -172,7 +172,7 @@ impl Volumes {
         let opened = FrontEnd::open(pool, &volume, &source.path, mountpoint, options, tenancy.clone());
         match opened {
             Ok(front_end) => {
-                rescued::say_all(&volume.rescued(), &source.path);
+                rescued::print_all(&volume.rescued(), &source.path);
                 session.show(Some(&volume));
                 Ok(front_end)
             }
@@ -317,7 +317,7 @@ impl Volumes {
 
     fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
         let umount = || session.umount_patiently(insist, |_| {}, &mut |_, _| {});
-        self.shared.events.tell_of_umount(name.as_str(), umount)
+        self.shared.events.report_umount(name.as_str(), umount)
     }
 
     /// Unwritten bytes, and bytes written back since the start.
@@ -358,7 +358,7 @@ impl Volumes {
         front_end.wait_ended();
         let left = super_block.status().bytes_left();
         drop(front_end);
-        session.let_go();
+        session.drop_references();
         drop(super_block);
         let text = match left {
             0 => String::new(),
@@ -374,7 +374,7 @@ impl Volumes {
         }
         self.state().by_name.remove(name);
         self.changed.notify_all();
-        self.shared.events.tell(Happening::Unmounted, Some(name.as_str()), text);
+        self.shared.events.send(EventKind::Unmounted, Some(name.as_str()), text);
         session.set_released();
     }
 }

@@ -22,7 +22,7 @@ const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 /// # Errors
 /// Those of the daemon.
 pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
-    let arguments = options::taken_in(arguments)?;
+    let arguments = options::with_option_lists(arguments)?;
     check_options(&arguments)?;
     let absolute = |path: &Path| {
         std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.printable())))

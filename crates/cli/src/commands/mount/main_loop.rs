@@ -45,7 +45,7 @@ pub(crate) struct MainLoop {
     sender: Sender<Event>,
     /// True while nothing is set up yet: a signal then ends the process, and the lock keeps the start from going on.
     is_starting: Arc<Mutex<bool>>,
-    /// A signal waits for [`MainLoop::keep`].
+    /// A signal waits for [`MainLoop::run`].
     is_asked: Arc<AtomicBool>,
 }
 
@@ -79,7 +79,7 @@ impl MainLoop {
         main_loop
     }
 
-    /// From now on signals wait for [`MainLoop::keep`] or [`MainLoop::check`].
+    /// From now on signals wait for [`MainLoop::run`] or [`MainLoop::check`].
     pub(crate) fn mounting(&self) {
         *self.is_starting.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
@@ -96,7 +96,7 @@ impl MainLoop {
     ///
     /// # Blocking
     /// For as long as it is mounted.
-    pub(crate) fn keep(self, session: &Arc<Session>, front_end: &Arc<FrontEnd>, is_detached: bool) -> End {
+    pub(crate) fn run(self, session: &Arc<Session>, front_end: &Arc<FrontEnd>, is_detached: bool) -> End {
         let (sender, ending) = (self.sender.clone(), Arc::clone(front_end));
         thread::spawn(move || {
             // The main thread receives until the end.

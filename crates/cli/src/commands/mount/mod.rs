@@ -59,7 +59,7 @@ const DESCRIPTORS: u64 = 64 << 10;
 /// # Errors
 /// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
-    let arguments = options::taken_in(arguments)?;
+    let arguments = options::with_option_lists(arguments)?;
     match arguments.background {
         true => background::start(&arguments, true),
         false => serve(&arguments).map(|()| ExitCode::SUCCESS),
@@ -137,7 +137,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     if let Some(departure) = departure {
         departure.leave();
     }
-    match main_loop.keep(&session, &mounted.front_end, arguments.detached) {
+    match main_loop.run(&session, &mounted.front_end, arguments.detached) {
         End::Flushed => {}
         end @ (End::Left | End::GivenUp) => {
             unanswered.wait_for_none();
@@ -188,11 +188,11 @@ fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
     }
     let mut meter = Meter::new("writing back");
     let rescued = session
-        .watch(|| arena_file::bring_in(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
+        .watch(|| arena_file::write_back(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
             meter.update(left, written)
         })?;
     session.show(None);
-    rescued::say_all(&rescued, &entry.source.path);
+    rescued::print_all(&rescued, &entry.source.path);
     Ok(())
 }
 
@@ -241,7 +241,7 @@ impl Mounted {
     /// Releases the arena, the lock and the entry of a volume that has ended with everything written back.
     fn close(self, session: &Session, ownership: Ownership) -> Result<(), Failure> {
         let left = self.volume.status().bytes_left();
-        session.let_go();
+        session.drop_references();
         drop(self.pressure);
         drop((self.front_end, self.volume, self.engine));
         if left > 0 {

@@ -25,7 +25,7 @@ const STATUS_MOUNT_FAILED: u8 = 32;
 const USAGE: &str = "usage: mount.slackwater SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]";
 
 /// The request of `mount(8)`.
-struct Asked {
+struct Call {
     arguments: MountArguments,
     /// Check everything, but mount nothing.
     fake: bool,
@@ -54,7 +54,7 @@ fn remount(arguments: &MountArguments) -> Result<(), Failure> {
 
 /// Mounts in the background.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let outcome = asked(words).and_then(|asked| match (asked.fake, asked.is_remount) {
+    let outcome = parse_call(words).and_then(|asked| match (asked.fake, asked.is_remount) {
         (true, _) => Ok(ExitCode::SUCCESS),
         (false, true) => remount(&asked.arguments).map(|()| ExitCode::SUCCESS),
         (false, false) => background::start(&asked.arguments, asked.verbose),
@@ -69,7 +69,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
+fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure> {
     let mut places = Vec::new();
     let (mut fake, mut sloppy, mut verbose, mut option_lists) = (false, false, false, Vec::new());
     while let Some(word) = words.next() {
@@ -122,7 +122,7 @@ fn asked(mut words: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
                 .advise("slackwater mount --help lists them; with -s unknown options are ignored"));
         }
     }
-    Ok(Asked { arguments, fake, verbose, is_remount })
+    Ok(Call { arguments, fake, verbose, is_remount })
 }
 
 /// Options that /proc/mounts shows for FUSE and that the command ignores.
@@ -141,8 +141,8 @@ mod tests {
     use super::*;
     use crate::damage::{cases, damaged};
 
-    fn parse(line: &str) -> Result<Asked, Failure> {
-        asked(line.split(' ').map(OsString::from))
+    fn parse(line: &str) -> Result<Call, Failure> {
+        parse_call(line.split(' ').map(OsString::from))
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
                 .prop_map(|word| word.as_bytes().to_vec()),
             damaged(vec![b"-o".to_vec(), b"/srv/a".to_vec(), b"ro,cache=1GiB".to_vec(), b"-sv".to_vec()]),
         ], 0..6)) {
-            if let Err(failure) = asked(words.into_iter().map(OsString::from_vec)) {
+            if let Err(failure) = parse_call(words.into_iter().map(OsString::from_vec)) {
                 prop_assert_eq!(failure.reason, Reason::Usage);
                 prop_assert!(!failure.what.is_empty());
             }

@@ -42,7 +42,7 @@ const IMPOSSIBLE: [&str; 4] = ["sync", "dirsync", "strictatime", "mand"];
 ///
 /// # Errors
 /// An option is unknown or not possible.
-pub(crate) fn taken_in(arguments: &MountArguments) -> Result<MountArguments, Failure> {
+pub(crate) fn with_option_lists(arguments: &MountArguments) -> Result<MountArguments, Failure> {
     let mut arguments = arguments.clone();
     for list in std::mem::take(&mut arguments.options) {
         if let Some(unknown) = apply(&mut arguments, &list)?.first() {

@@ -72,7 +72,7 @@ pub(super) fn right(figure: &str, columns: usize) -> String {
     if width(figure) > columns { "*".repeat(columns) } else { format!("{figure:>columns$}") }
 }
 
-/// What is held of the limit: `#` is dirty, `=` being written, `-` not yet durable, `+` dirtied in others' files.
+/// The held part of the limit: `#` is dirty, `=` being written, `-` not yet durable, `+` dirtied in others' files.
 /// Without a dot only when no more is allowed. Blank without a limit.
 pub(super) fn bar(figures: &Figures, columns: usize) -> String {
     let (Some(limit), Some(room)) = (figures.limit_bytes, columns.checked_sub(2)) else { return " ".repeat(columns) };

@@ -96,7 +96,7 @@ fn lines(screen: &mut Screen, columns: usize, rows: usize) -> Vec<Pieces> {
     } else {
         lines.extend(screen.visible().map(|(content, is_at)| table.row(content, is_at)));
         if lines.len() == above {
-            lines.push(plain(if screen.has_looked() {
+            lines.push(plain(if screen.has_sample() {
                 "Nothing is mounted."
             } else {
                 "Waiting for the mounts to answer."

@@ -52,7 +52,7 @@ pub(super) struct Order {
     pub(super) is_reversed: bool,
 }
 
-/// A line of figures. The name is safe to print, whoever chose it.
+/// A line of figures. The name is escaped and safe to print.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -62,7 +62,7 @@ pub(super) struct Line {
     /// `None` for a process that does not answer.
     pub(super) figures: Option<Figures>,
     pub(super) open_files: Option<u64>,
-    /// What does not fit into columns.
+    /// The details that do not fit into columns.
     pub(super) detail: String,
 }
 

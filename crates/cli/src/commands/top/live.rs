@@ -24,10 +24,10 @@ use super::rates::Watch;
 use super::screen::{Next, Screen};
 
 /// The events.
-enum Happening {
+enum Event {
     Typed(event::Event),
     Signal,
-    Looked(Result<Survey, Failure>),
+    Sampled(Result<Survey, Failure>),
     /// The terminal is gone.
     Broken(io::Error),
 }
@@ -38,13 +38,13 @@ enum Happening {
 /// Until then.
 pub(super) fn run(at: &DaemonSocket, interval: Duration, palette: Palette) -> Result<(), Failure> {
     let signals = Signals::block();
-    let (sender, happenings) = sync_channel(8);
+    let (sender, events) = sync_channel(8);
     end_with_any_panic();
     let ended = ratatui::try_init().map_err(broken).and_then(|terminal| {
         watch_signals(signals, sender.clone());
         watch_keys(sender.clone());
         watch_mounts(at.clone(), interval, sender);
-        show(terminal, &happenings, palette)
+        show(terminal, &events, palette)
     });
     let restored = ratatui::try_restore().map_err(broken);
     ended.and(restored)
@@ -63,49 +63,49 @@ fn end_with_any_panic() {
     }));
 }
 
-fn show(mut terminal: DefaultTerminal, happenings: &Receiver<Happening>, palette: Palette) -> Result<(), Failure> {
+fn show(mut terminal: DefaultTerminal, events: &Receiver<Event>, palette: Palette) -> Result<(), Failure> {
     let (mut screen, mut watch) = (Screen::default(), Watch::default());
     loop {
         terminal.draw(|frame| draw(frame, &mut screen, palette)).map_err(broken)?;
         // The senders end only after a panic, which ends the process.
-        let Ok(happening) = happenings.recv() else { return Ok(()) };
-        match happening {
-            Happening::Typed(event::Event::Key(key)) if screen.press(key) == Next::Leave => return Ok(()),
-            Happening::Signal => return Ok(()),
+        let Ok(event) = events.recv() else { return Ok(()) };
+        match event {
+            Event::Typed(event::Event::Key(key)) if screen.press(key) == Next::Leave => return Ok(()),
+            Event::Signal => return Ok(()),
             // If the size has changed, the screen is redrawn as well.
-            Happening::Typed(_) => {}
-            Happening::Looked(look) => screen.show(watch.add(look?)),
-            Happening::Broken(error) => return Err(broken(error)),
+            Event::Typed(_) => {}
+            Event::Sampled(look) => screen.show(watch.add(look?)),
+            Event::Broken(error) => return Err(broken(error)),
         }
     }
 }
 
-fn watch_signals(signals: Signals, sender: SyncSender<Happening>) {
+fn watch_signals(signals: Signals, sender: SyncSender<Event>) {
     thread::spawn(move || {
         signals.wait();
-        let _ = sender.send(Happening::Signal);
+        let _ = sender.send(Event::Signal);
     });
 }
 
-fn watch_keys(sender: SyncSender<Happening>) {
+fn watch_keys(sender: SyncSender<Event>) {
     thread::spawn(move || {
         loop {
-            let (happening, is_last) = match event::read() {
-                Ok(event) => (Happening::Typed(event), false),
-                Err(error) => (Happening::Broken(error), true),
+            let (event, is_last) = match event::read() {
+                Ok(event) => (Event::Typed(event), false),
+                Err(error) => (Event::Broken(error), true),
             };
-            if sender.send(happening).is_err() || is_last {
+            if sender.send(event).is_err() || is_last {
                 break;
             }
         }
     });
 }
 
-fn watch_mounts(at: DaemonSocket, interval: Duration, sender: SyncSender<Happening>) {
+fn watch_mounts(at: DaemonSocket, interval: Duration, sender: SyncSender<Event>) {
     thread::spawn(move || {
         loop {
             let since = Instant::now();
-            if sender.send(Happening::Looked(Survey::all(&at, interval.min(ANSWER_WITHIN)))).is_err() {
+            if sender.send(Event::Sampled(Survey::all(&at, interval.min(ANSWER_WITHIN)))).is_err() {
                 break;
             }
             thread::sleep(interval.saturating_sub(since.elapsed()));

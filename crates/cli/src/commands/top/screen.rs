@@ -25,7 +25,7 @@ struct Row {
     part: Part,
 }
 
-/// What a row is about, stable over samples.
+/// The group and line that a row shows, stable over samples.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Identity {
     group: String,
@@ -41,7 +41,7 @@ pub(super) enum Content<'a> {
     Member(&'a Line),
 }
 
-/// What is below a head.
+/// Whether the lines below a head are shown.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Fold {
     Nothing,
@@ -64,7 +64,7 @@ pub(super) struct Screen {
     /// Groups of which only the head and the notes are shown.
     folded: HashSet<String>,
     shows_help: bool,
-    has_looked: bool,
+    has_sample: bool,
     groups: Vec<Group>,
     rows: Vec<Row>,
     at: usize,
@@ -87,8 +87,8 @@ impl Screen {
     }
 
     /// Whether there has been a sample.
-    pub(super) fn has_looked(&self) -> bool {
-        self.has_looked
+    pub(super) fn has_sample(&self) -> bool {
+        self.has_sample
     }
 
     /// The rows on the screen, and whether each is selected.
@@ -102,7 +102,7 @@ impl Screen {
         (self.first, self.rows.len().saturating_sub(self.first + self.height))
     }
 
-    /// What does not fit into columns, for the selected row.
+    /// The details that do not fit into columns, for the selected row.
     pub(super) fn detail(&self) -> &str {
         let Some(row) = self.rows.get(self.at) else { return "" };
         match (row.part, &self.groups[row.group]) {
@@ -115,7 +115,7 @@ impl Screen {
     /// Shows the next sample.
     pub(super) fn show(&mut self, snapshot: Snapshot) {
         self.snapshot = snapshot;
-        self.has_looked = true;
+        self.has_sample = true;
         self.rebuild();
     }
 
@@ -125,7 +125,7 @@ impl Screen {
         self.scroll();
     }
 
-    #[allow(clippy::wildcard_enum_match_arm, reason = "keys that mean nothing here, and those that nobody has yet")]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "keys without a meaning here, and future ones")]
     pub(super) fn press(&mut self, key: KeyEvent) -> Next {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if key.kind == KeyEventKind::Release {

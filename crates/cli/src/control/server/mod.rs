@@ -28,7 +28,7 @@ const REPLY_WITHIN: Duration = Duration::from_secs(2);
 /// At the end of the process, a client that does not read its answer within this time does not get it.
 pub(crate) const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// Who may connect, and how many at the same time.
+/// The users who may connect, and how many at the same time.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) connections_max: usize,
@@ -62,9 +62,9 @@ impl Unanswered {
     }
 
     /// Counts one more request until the returned value is dropped, however the answer ends.
-    fn add(&self) -> Asked<'_> {
+    fn add(&self) -> Pending<'_> {
         *self.count() += 1;
-        Asked(self)
+        Pending(self)
     }
 
     /// Waits at most [`LAST_ANSWERS_WITHIN`] until all requests are answered.
@@ -77,9 +77,9 @@ impl Unanswered {
 }
 
 /// A request that is being answered.
-struct Asked<'u>(&'u Unanswered);
+struct Pending<'u>(&'u Unanswered);
 
-impl Drop for Asked<'_> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
         *self.0.count() -= 1;
         self.0.changed.notify_all();
@@ -177,7 +177,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
             return;
         }
     };
-    match understood(&line) {
+    match parse(&line) {
         Ok(message) if access == Access::Look && !message.body.only_looks() => {
             let failure = Failure::failed("no permission to change anything")
                 .advise("run the command as root or as the user of the process");
@@ -192,7 +192,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
     }
 }
 
-fn understood(line: &[u8]) -> Result<Message<Request>, Failure> {
+fn parse(line: &[u8]) -> Result<Message<Request>, Failure> {
     #[derive(serde::Deserialize)]
     struct Version {
         version: u32,

@@ -141,7 +141,7 @@ fn a_dropped_server_releases_everything() {
     assert_eq!(alive.load(Ordering::Relaxed), 1, "one look for each scrape");
     let mut silent = connect(&server);
     drop(server);
-    assert_eq!(Arc::strong_count(&alive), 1, "nobody can look any more");
+    assert_eq!(Arc::strong_count(&alive), 1, "no scrape is possible any more");
     assert_eq!(silent.read(&mut [0; 1]).unwrap_or(0), 0);
     assert!(TcpStream::connect(address).is_err());
     drop(listen(address).unwrap());

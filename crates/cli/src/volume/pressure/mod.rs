@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn without_sources_there_is_no_thread() {
         let figures = Arc::new(Figures::default());
-        assert!(Listener::on(Vec::new(), Arc::clone(&figures), |_| unreachable!("nobody calls")).is_none());
+        assert!(Listener::on(Vec::new(), Arc::clone(&figures), |_| unreachable!("it is never called")).is_none());
         assert_eq!(figures.report(), protocol::MemoryPressure::default());
     }
 }

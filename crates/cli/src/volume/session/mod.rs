@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Drops every reference to the volume and its engine.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn drop_references(&self) {
         let mut state = self.state();
         (state.engine, state.front_end, state.volume, state.is_over) = (None, None, None, true);
         self.changed.notify_all();

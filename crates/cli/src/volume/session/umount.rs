@@ -42,7 +42,8 @@ impl Session {
         let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         let volume = self.state().volume.clone();
         let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
-        self.umount(Umount { deadline: Some(within), ..request }, tick).map_err(|failure| self.say_where(failure))?;
+        self.umount(Umount { deadline: Some(within), ..request }, tick)
+            .map_err(|failure| self.with_location(failure))?;
         // The thread that releases everything waits until no reference to the volume is left.
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
         let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
@@ -51,7 +52,7 @@ impl Session {
     }
 
     /// Adds what happens to unwritten data (S3).
-    fn say_where(&self, failure: Failure) -> Failure {
+    fn with_location(&self, failure: Failure) -> Failure {
         let (source, arena) = (self.entry.source.path.printable(), self.entry.arena.printable());
         if failure.reason != Reason::Left {
             failure

@@ -1,4 +1,5 @@
-//! What files may hold after a crash: at each place the bytes that were acknowledged last, or any of those begun since.
+//! The allowed contents of files after a crash: at each place the bytes that were acknowledged last, or any of those
+//! begun since.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -49,7 +50,7 @@ pub(crate) fn saved_bytes(number: u64) -> Vec<u8> {
 /// A file as found: its bytes and its mode.
 pub(crate) type Found = (Vec<u8>, u32);
 
-/// What a file may hold.
+/// The allowed contents of a file.
 pub(crate) enum State {
     Slotted(Slotted),
     Saved(Saved),
@@ -96,7 +97,7 @@ pub(crate) struct Foreign {
     /// Content before the change, and its inode number.
     pub(crate) before: Vec<u8>,
     pub(crate) ino: u64,
-    /// What was acknowledged: each byte is in `before`, or was kept in a rescue file.
+    /// The acknowledged data: each byte is in `before`, or was kept in a rescue file.
     pub(crate) was: Box<State>,
 }
 
@@ -110,7 +111,7 @@ impl State {
         Self::Saved(Saved { bytes: Some(saved_bytes(number)), last: None, begun: None })
     }
 
-    /// What is wrong with a file in this state.
+    /// Checks a file that was found in this state.
     pub(crate) fn check(&self, found: Option<&Found>) -> Result<(), String> {
         let bytes = found.map(|(bytes, _)| bytes.as_slice());
         match self {
@@ -222,7 +223,7 @@ impl Saved {
 }
 
 impl Foreign {
-    /// What is missing of the acknowledged data, if `beside` was kept.
+    /// Checks that the acknowledged data is complete, if `beside` was kept.
     pub(crate) fn check_kept(&self, beside: Option<&[u8]>) -> Result<(), String> {
         match &*self.was {
             State::Slotted(slotted) => slotted.check_bytes(&self.before, Some(beside.unwrap_or_default())),
