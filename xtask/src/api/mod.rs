@@ -16,7 +16,7 @@
 //! # How it works
 //! * [`crate_map`]: reads the modules of a crate, drops what `cfg` and `doc(hidden)` hide, and resolves paths.
 //! * [`macros`]: expands the `macro_rules!` of the crate, since they define public items too.
-//! * [`listing`]: walks what `lib.rs` makes public, and prints each item under its shortest path.
+//! * [`mod@listing`]: walks what `lib.rs` makes public, and prints each item under its shortest path.
 //! * [`render`]: tokens as `rustfmt` would space them.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "the syntax tree has more kinds of nodes than a listing shows")]
